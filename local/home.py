@@ -1,0 +1,136 @@
+"""Where the local cloud keeps its state on disk: one directory, `.local/` of the checkout or `$TRAINYARD_HOME`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+# sockaddr_un.sun_path holds 108 bytes with the final zero (unix(7)).
+SOCKET_PATH_BYTES = 107
+
+
+class Home:
+    """Paths of one local cloud. Constructing it creates nothing; `make()` creates the directories.
+
+    `root` is the given directory, else `$TRAINYARD_HOME`, else `.local` of the checkout.
+    """
+
+    def __init__(self, root: Path | str | None = None, environment: Mapping[str, str] = os.environ) -> None:
+        chosen = root or environment.get("TRAINYARD_HOME") or CHECKOUT / ".local"
+        self.root = Path(chosen).expanduser().absolute()
+
+    def __repr__(self) -> str:
+        return f"Home({str(self.root)!r})"
+
+    @property
+    def run(self) -> Path:
+        """Files that live as long as the running cloud; readable by the owner alone."""
+        return self.root / "run"
+
+    @property
+    def cloud_file(self) -> Path:
+        """The running cloud's record: process id, endpoint, region, account and the deployer's key (mode 0600)."""
+        return self.run / "cloud.json"
+
+    @property
+    def aws_file(self) -> Path:
+        """What the AWS emulator tells the supervisor at its start: the deployer's access key (mode 0600)."""
+        return self.run / "aws.json"
+
+    @property
+    def control_socket(self) -> Path:
+        """Unix socket of the supervisor's HTTP API; in a private temporary directory where the path is too long."""
+        path = self.run / "control.sock"
+        if len(os.fsencode(path)) <= SOCKET_PATH_BYTES:
+            return path
+        digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"trainyard-{os.getuid()}-{digest}" / "control.sock"
+
+    @property
+    def settings_file(self) -> Path:
+        """Delays of the simulated machines, in seconds, as `python -m local up` was told."""
+        return self.root / "settings.json"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Administrator's kubeconfig: one context per cluster."""
+        return self.root / "kubeconfig"
+
+    @property
+    def bin(self) -> Path:
+        """Symbolic links to every tool of the local cloud; first on PATH of whatever runs on it."""
+        return self.root / "bin"
+
+    @property
+    def logs(self) -> Path:
+        """One file per process: `supervisor.log`, `aws.log`, `<cluster>-<process>.log`."""
+        return self.root / "logs"
+
+    @property
+    def clusters(self) -> Path:
+        """One directory per cluster: its certificates, etcd's data, `cluster.json`, `admin.kubeconfig`."""
+        return self.root / "clusters"
+
+    @property
+    def pods(self) -> Path:
+        """Files of running pods."""
+        return self.root / "pods"
+
+    @property
+    def volumes(self) -> Path:
+        """Persistent volumes, one directory each."""
+        return self.root / "volumes"
+
+    @property
+    def images_file(self) -> Path:
+        """Which build context an image reference stands for (see the docker-build plugin)."""
+        return self.root / "images.json"
+
+    def cluster(self, name: str) -> Path:
+        """Directory of one cluster."""
+        return self.clusters / name
+
+    def make(self) -> None:
+        """Create the directories that every process expects. A full disk raises OSError."""
+        for directory in (self.root, self.logs, self.clusters, self.pods, self.volumes, self.bin):
+            directory.mkdir(parents=True, exist_ok=True)
+        for private in (self.run, self.control_socket.parent):
+            private.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def settings(self) -> dict[str, float]:
+        """Delays in seconds: `bootSeconds` of a machine until it joins, `gpuDelaySeconds` until its devices show."""
+        defaults = {"bootSeconds": 5.0, "gpuDelaySeconds": 2.0}
+        if not self.settings_file.exists():
+            return defaults
+        return {**defaults, **json.loads(self.settings_file.read_text())}
+
+    def cloud(self) -> dict[str, Any] | None:
+        """The record in `run/cloud.json`, or None where there is none. It may be stale: see `local.cloud.record`."""
+        try:
+            record: dict[str, Any] = json.loads(self.cloud_file.read_text())
+        except FileNotFoundError:
+            return None
+        return record
+
+
+def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
+    """Replace a file in one step, so that a reader sees the old text or the new one, and a full disk spoils neither."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
