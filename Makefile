@@ -1,0 +1,54 @@
+# `make up` trains a model through the whole stack on this machine; `make test` proves it. `make help` lists the rest.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+STACK ?= local
+CLOUD ?= $(if $(filter local,$(STACK)),local,aws)
+RUN := PYTHONPATH=$(CURDIR) .venv/bin/python
+PYTEST := $(RUN) -m pytest
+
+.PHONY: help up down preview submit status logs check test format environment bench-local
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+environment: # the virtual environment, exactly as requirements.lock says
+	@test -n "$(PYTHON)" || { echo "Python 3.11 is needed: install it, or set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) local/bootstrap.py
+
+up: environment ## deploy STACK (default: local) and follow its training run to the end; CLOUD=local runs any stack on this machine
+	@$(RUN) -m local.deploy up --stack $(STACK) --cloud $(CLOUD)
+
+down: environment ## destroy STACK and stop the local cloud; nothing is left running
+	@$(RUN) -m local.deploy down --stack $(STACK) --cloud $(CLOUD)
+
+preview: environment ## list every resource of STACK, without an AWS account
+	@$(RUN) -m local.deploy preview --stack $(STACK)
+
+submit: environment ## start another run on a stack that is up: make submit STACK=local MIN=1 MAX=2
+	@test -n "$(MIN)" -a -n "$(MAX)" || { echo "say how many nodes: make submit STACK=$(STACK) MIN=2 MAX=4" >&2; exit 2; }
+	@$(RUN) -m local.deploy submit --stack $(STACK) --cloud $(CLOUD) --min $(MIN) --max $(MAX)
+
+status: environment ## what the local cloud runs
+	@$(RUN) -m local status
+
+logs: environment ## logs of the local cloud's processes
+	@$(RUN) -m local logs
+
+check: environment ## format, lint, types, import rules and the fast tests (about a minute, offline)
+	@.venv/bin/ruff format --check --quiet .
+	@.venv/bin/ruff check --quiet .
+	@.venv/bin/mypy
+	@PYTHONPATH=$(CURDIR) .venv/bin/lint-imports --no-timing
+	@$(PYTEST) -q -m "unit or policy"
+
+test: check ## everything: the fast tests, the trainer under torchrun, and the whole stack on the local cloud
+	@$(RUN) -m local tools
+	@$(PYTEST) -v -m "trainer or local or faults"
+
+bench-local: environment ## measure the local cloud against its targets; exits non-zero when one is missed
+	@$(RUN) -m tests.benchmarks.local_cloud
+
+format: environment ## rewrite the code in the project's format
+	@.venv/bin/ruff format --quiet . && .venv/bin/ruff check --fix --quiet .

@@ -1,0 +1,64 @@
+"""`python -m local.deploy up|down|preview|submit`: what the Makefile's targets of the same names do."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from kubernetes.config import ConfigException
+
+from local.deploy.commands import DeployError, down, preview, submit, up
+from local.deploy.engine import EngineError
+from local.deploy.follow import FollowError
+from local.deploy.stack_file import StackFileError
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(prog="python -m local.deploy", description=__doc__)
+    commands = result.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("up", "deploy the stack, then follow its training run to the end"),
+        ("down", "destroy the stack and stop the local cloud"),
+        ("preview", "list every resource that the stack would have, without an AWS account"),
+        ("submit", "start another run on a stack that is up, and follow it"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--stack", default="local")
+        command.add_argument("--cloud", choices=("local", "aws"))
+        if name == "submit":
+            command.add_argument("--min", type=int, required=True, metavar="NODES")
+            command.add_argument("--max", type=int, required=True, metavar="NODES")
+    return result
+
+
+def main() -> int:
+    """Run one command; what a person can mend ends in one line and exit code 1."""
+    arguments = parser().parse_args()
+    cloud = arguments.cloud or ("local" if arguments.stack == "local" else "aws")
+    try:
+        if arguments.command == "up":
+            return up(arguments.stack, cloud)
+        if arguments.command == "down":
+            return down(arguments.stack, cloud)
+        if arguments.command == "preview":
+            return preview(arguments.stack)
+        return submit(arguments.stack, cloud, arguments.min, arguments.max)
+    except (DeployError, EngineError, FollowError, StackFileError, ConfigException) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        place = f" ({Path(error.filename)})" if error.filename else ""
+        print(f"error: {error.strerror or error}{place}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(
+            "\nstopped watching; the run goes on: `make up` shows it again, `make down` ends it",
+            file=sys.stderr,
+        )
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

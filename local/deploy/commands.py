@@ -1,0 +1,227 @@
+"""The four things a person does with a stack: up, down, preview, submit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from local.deploy import official
+from local.deploy.engine import ROOT, Engine
+from local.deploy.follow import Follower, Run
+from local.deploy.model import fetch_model
+from local.deploy.stack_file import Sources, for_local_cloud, read, with_sources, write
+from local.deploy.sweep import sweep
+from local.guard import cloud_environment, refuse_foreign
+from local.home import Home
+from local.tools import module_directory
+
+
+class DeployError(Exception):
+    """Something a person has to know or to mend, in one line."""
+
+
+def say(line: str) -> None:
+    """Print a line at once, also into a pipe."""
+    print(line, flush=True)
+
+
+def up(stack: str, cloud: str) -> int:
+    """Deploy, follow the run to its end, say where everything is. Returns the exit code."""
+    if cloud == "aws":
+        return official.up(stack)
+    started = time.monotonic()
+    document = read(ROOT / f"Pulumi.{stack}.yaml")
+    home = start_local_cloud()
+    session = _Session.open(home, stack)
+    session.recover()
+    write(
+        for_local_cloud(document, pinned_sources(), session.cloud["deployerArn"]), session.engine.config_file
+    )
+    session.engine.run("up", "--yes", "--skip-preview")
+    outputs = session.engine.outputs()
+    say(f"stack {stack} is up after {time.monotonic() - started:.0f} s; following run {outputs['runId']}")
+    code = session.follow(outputs, outputs["launcherJobName"], outputs["runId"])
+    say(f"all: {time.monotonic() - started:.0f} s")
+    return code
+
+
+def down(stack: str, cloud: str) -> int:
+    """Destroy the stack, sweep what it left, stop the local cloud unless another stack is up on it."""
+    if cloud == "aws":
+        return official.down(stack)
+    home = Home()
+    cloud_file = _running_cloud(home)
+    if cloud_file is not None:
+        session = _Session.open(home, stack)
+        session.recover()
+        if session.engine.has_resources():
+            outputs = session.engine.outputs()
+            session.engine.refresh()
+            session.engine.run("destroy", "--yes", "--skip-preview")
+            if "clusterName" in outputs:
+                os.environ.update(cloud_environment(home))
+                sweep(outputs["region"], outputs["clusterName"], say)
+        session.engine.forget()
+        others = [name for name in _stacks(home) if Engine(home.root, name, {}).has_resources()]
+        if others:
+            say(f"stack {stack} is destroyed; the local cloud stays up for stack {', '.join(others)}")
+            return 0
+    return _local("down")
+
+
+def preview(stack: str) -> int:
+    """Preview the stack on empty state; neither an account nor the local cloud is asked anything."""
+    document = read(ROOT / f"Pulumi.{stack}.yaml")
+    refuse_foreign(os.environ)
+    home = Home()
+    if _local("tools", "pulumi", "pulumi-language-python", "kubernetes", "helm", "--quiet") != 0:
+        return 1
+    engine = Engine(home.root, stack, {}, state="preview")
+    engine.initialise()
+    write(with_sources(document, pinned_sources()), engine.config_file)
+    engine.run("preview")
+    return 0
+
+
+def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
+    """Start another run with the stack's launcher manifest and follow it."""
+    if not 1 <= minimum <= maximum:
+        raise DeployError(f"MIN={minimum} MAX={maximum}: MIN must be at least 1 and not above MAX")
+    if cloud == "aws":
+        return official.submit(stack, minimum, maximum)
+    home = Home()
+    if _running_cloud(home) is None:
+        raise DeployError(
+            f"stack {stack} is not up on this machine; `make up STACK={stack} CLOUD=local` starts it"
+        )
+    session = _Session.open(home, stack)
+    if not session.engine.has_resources():
+        raise DeployError(f"stack {stack} is not up; `make up STACK={stack} CLOUD=local` deploys it")
+    outputs = session.engine.outputs()
+    environment = {**session.engine.environment, "KUBECONFIG": str(home.kubeconfig)}
+    job = create_job(outputs, minimum, maximum, environment)
+    say(f"started {job}")
+    return session.follow(outputs, job, job.removeprefix("launch-"))
+
+
+def create_job(outputs: Mapping[str, Any], minimum: int, maximum: int, environment: Mapping[str, str]) -> str:
+    """Create the launcher's Job from the stack's output; returns its name.
+
+    Raises:
+        DeployError: the API server refused it.
+    """
+    result = subprocess.run(
+        [sys.executable, "-m", "launcher.capacity.submit", "--min", str(minimum), "--max", str(maximum),
+         "--context", outputs["clusterName"], "--output", "name"],
+        input=outputs["launcherManifest"], capture_output=True, text=True, cwd=ROOT, env=dict(environment),
+    )  # fmt: skip
+    if result.returncode != 0:
+        raise DeployError(" ".join(result.stderr.split()) or "the launcher's Job could not be created")
+    return result.stdout.strip()
+
+
+def start_local_cloud() -> Home:
+    """Build what is missing, start the local cloud or find it running.
+
+    Raises:
+        DeployError: it did not start; the reason has been printed.
+    """
+    refuse_foreign(os.environ)
+    if _local("tools", "--quiet") != 0 or _local("up") != 0:
+        raise DeployError("the local cloud did not start; see above")
+    return Home()
+
+
+def pinned_sources() -> Sources:
+    """Charts and manifests of the pinned Go modules."""
+    karpenter, operator = module_directory("karpenter"), module_directory("training-operator")
+    return Sources(
+        karpenter_chart=karpenter / "charts" / "karpenter",
+        karpenter_crd_chart=karpenter / "charts" / "karpenter-crd",
+        training_operator=operator / "manifests" / "overlays" / "standalone",
+    )
+
+
+def _local(*arguments: str) -> int:
+    return subprocess.run([sys.executable, "-m", "local", *arguments], cwd=ROOT).returncode
+
+
+def _running_cloud(home: Home) -> dict[str, Any] | None:
+    """The local cloud's record, if it is running."""
+    status = subprocess.run(
+        [sys.executable, "-m", "local", "status", "--json"], cwd=ROOT, capture_output=True, text=True
+    )
+    if status.returncode != 0 or not home.cloud_file.exists():
+        return None
+    record: dict[str, Any] = json.loads(home.cloud_file.read_text())
+    return record
+
+
+def _stacks(home: Home) -> list[str]:
+    return [p.name.split(".")[1] for p in (home.root / "stacks").glob("Pulumi.*.yaml")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Session:
+    """One stack on the running local cloud."""
+
+    home: Home
+    cloud: dict[str, Any]
+    engine: Engine
+
+    @classmethod
+    def open(cls, home: Home, stack: str) -> _Session:
+        cloud = json.loads(home.cloud_file.read_text())
+        return cls(home=home, cloud=cloud, engine=Engine(home.root, stack, cloud_environment(home)))
+
+    def recover(self) -> None:
+        """Leave the stack's state usable: after another local cloud's end, and after a killed run."""
+        mark = self.engine.config_file.with_suffix(".generation")
+        current = self.cloud["generation"]
+        if self.engine.has_resources() and (not mark.exists() or mark.read_text() != current):
+            say(
+                f"stack {self.engine.stack}: the local cloud that it was on has ended, its resources with it; starting anew"
+            )
+            self.engine.forget()
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.write_text(current)
+        self.engine.initialise()
+        self.engine.wait_for_other(say)
+        if self.engine.was_interrupted():
+            say(
+                f"stack {self.engine.stack}: an earlier command was killed; releasing its lock, reading what exists"
+            )
+            self.engine.cancel()
+            self.engine.refresh()
+
+    def follow(self, outputs: Mapping[str, Any], job: str, run_id: str) -> int:
+        """Follow one run and print how it ended and where its results are."""
+        run = Run(namespace=outputs["trainingNamespace"], launcher_job=job, run_id=run_id)
+        result = Follower(self.home.kubeconfig, outputs["clusterName"], say).follow(run)
+        if result.succeeded:
+            say(f"run {run_id} succeeded in {result.seconds:.0f} s")
+            os.environ.update(cloud_environment(self.home))
+            target = self.home.root / "models" / self.engine.stack / run_id
+            uri = f"{outputs['modelUri'].rstrip('/')}/{run_id}/model.pt"
+            fetch_model(uri, outputs["region"], target)
+            say(f"model:      {_shown(target / 'model.pt')}  (copy of {uri})")
+        else:
+            say(f"run {run_id} failed: {result.message}")
+        kubeconfig = _shown(self.home.kubeconfig)
+        say(
+            f"logs:       {_shown(self.home.logs)}/, or KUBECONFIG={kubeconfig} kubectl logs -n {run.namespace} <pod>"
+        )
+        say(f"kubeconfig: {kubeconfig}")
+        return 0 if result.succeeded else 1
+
+
+def _shown(path: Path) -> str:
+    """A path as a person in the checkout types it."""
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)

@@ -1,0 +1,159 @@
+"""The Pulumi engine as this project runs it: a file state backend under the home, and the plugins of this checkout."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PLUGINS = ROOT / "local" / "plugins" / "bin"
+
+
+class EngineError(Exception):
+    """A pulumi command that failed; its output has been shown already."""
+
+
+class Engine:
+    """Runs `pulumi` for one stack.
+
+    `home` is the state directory of the local cloud, `variables` are added to the environment (the local cloud's
+    endpoint and credentials, or none for a preview without a cloud), `state` names the folder under the home for
+    the engine's state and our copies of the stack files.
+    """
+
+    def __init__(self, home: Path, stack: str, variables: Mapping[str, str], state: str = "stacks") -> None:
+        self.stack = stack
+        self.home = home
+        self.directory = home / state
+        self.config_file = self.directory / f"Pulumi.{stack}.yaml"
+        backend = self.directory / "state"
+        backend.mkdir(parents=True, exist_ok=True)
+        self._state_file = backend / ".pulumi" / "stacks" / "trainyard" / f"{stack}.json"
+        path = [str(PLUGINS), str(home / "bin"), str(ROOT / ".venv" / "bin"), os.environ["PATH"]]
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("PULUMI_", "AWS_"))},
+            **variables,
+            "PATH": os.pathsep.join(path),
+            "VIRTUAL_ENV": str(ROOT / ".venv"),
+            "PYTHONPATH": str(ROOT),
+            "TRAINYARD_HOME": str(home),
+            "PULUMI_BACKEND_URL": f"file://{backend}",
+            "PULUMI_HOME": str(home / "pulumi-home"),
+            "PULUMI_CONFIG_PASSPHRASE_FILE": str(self._passphrase_file()),
+            "PULUMI_SKIP_UPDATE_CHECK": "true",
+            "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+            "PULUMI_ERROR_OUTPUT_STRING": "true",
+            "PULUMI_DEBUG_COMMANDS": "false",
+        }
+
+    def _passphrase_file(self) -> Path:
+        """A random passphrase, made once, readable by its owner alone."""
+        path = self.directory / "passphrase"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_hex(32))
+        return path
+
+    def initialise(self) -> None:
+        """Create the stack in the backend unless it is there.
+
+        `pulumi stack init` writes the salt of the stack's secrets into the project's stack file, so it runs in
+        the directory of our copies, beside a copy of Pulumi.yaml.
+        """
+        if self._state_file.exists():
+            return
+        shutil.copy(ROOT / "Pulumi.yaml", self.directory / "Pulumi.yaml")
+        self._capture("stack", "init", self.stack, "--non-interactive", directory=self.directory)
+
+    def has_resources(self) -> bool:
+        """Whether the stack's state names anything but the stack itself."""
+        deployment = self._deployment()
+        return any(r["type"] != "pulumi:pulumi:Stack" for r in deployment.get("resources") or [])
+
+    def was_interrupted(self) -> bool:
+        """Whether a killed run left a lock or pending operations behind."""
+        return bool(self._locks()) or bool(self._deployment().get("pending_operations"))
+
+    def wait_for_other(self, say: Callable[[str], None]) -> None:
+        """Wait while a pulumi of an earlier command, whose `make` was killed, still works on the stack."""
+        said = False
+        while pids := [pid for pid in self._locks() if _is_pulumi(pid)]:
+            if not said:
+                say(
+                    f"waiting for pulumi (pid {pids[0]}), which an earlier command left at work on stack {self.stack}"
+                )
+                said = True
+            time.sleep(1)
+
+    def _locks(self) -> list[int]:
+        """Process ids in the stack's lock files (Pulumi's file state backend, `pkg/backend/diy/lock.go`)."""
+        folder = self.directory / "state" / ".pulumi" / "locks"
+        files = folder.rglob(f"{self.stack}/*.json") if folder.is_dir() else []
+        return [int(json.loads(file.read_text())["pid"]) for file in files]
+
+    def _deployment(self) -> dict[str, Any]:
+        if not self._state_file.exists():
+            return {}
+        checkpoint = json.loads(self._state_file.read_text())["checkpoint"]
+        latest: dict[str, Any] = checkpoint.get("latest") or {}
+        return latest
+
+    def cancel(self) -> None:
+        """Release the lock of a killed run. A lock that is not there is no error."""
+        with contextlib.suppress(EngineError):
+            self._capture("cancel", "--yes", "--stack", self.stack)
+
+    def forget(self) -> None:
+        """Remove the stack and its state; nothing is deleted in the cloud."""
+        if self._state_file.exists():
+            self._capture("stack", "rm", "--force", "--yes", "--preserve-config", "--stack", self.stack)
+
+    def refresh(self) -> None:
+        """Read what really exists into the state; creations that never were recorded are dropped from it."""
+        self.run("refresh", "--yes", "--skip-preview", "--clear-pending-creates", "--non-interactive")
+
+    def run(self, command: str, *arguments: str) -> None:
+        """Run a command that works on the stack's resources and show its output.
+
+        Raises:
+            EngineError: the command failed.
+        """
+        code = subprocess.run(
+            ["pulumi", command, *arguments, "--stack", self.stack, "--config-file", str(self.config_file)],
+            cwd=ROOT,
+            env=self.environment,
+        ).returncode
+        if code != 0:
+            raise EngineError(f"pulumi {command} of stack {self.stack} failed (exit code {code}); see above")
+
+    def outputs(self) -> dict[str, Any]:
+        """The stack's outputs."""
+        text = self._capture("stack", "output", "--json", "--stack", self.stack)
+        outputs: dict[str, Any] = json.loads(text)
+        return outputs
+
+    def _capture(self, *arguments: str, directory: Path = ROOT) -> str:
+        result = subprocess.run(
+            ["pulumi", *arguments], cwd=directory, env=self.environment, capture_output=True, text=True
+        )
+        if result.returncode != 0:
+            reason = " ".join((result.stderr or result.stdout).split())
+            raise EngineError(f"pulumi {' '.join(arguments[:2])}: {reason}")
+        return result.stdout
+
+
+def _is_pulumi(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "pulumi"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,101 @@
+"""The stack file that the engine is given: the repository's file plus what only the local plugins need.
+
+The repository's Pulumi.<stack>.yaml is never written to. A copy goes to <home>/stacks, where the engine also keeps
+the salt of the stack's secrets.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+JsonObject = dict[str, Any]
+
+
+class StackFileError(Exception):
+    """A stack file that is missing or is no YAML mapping."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """Directories of the pinned modules that stand for published charts and manifests."""
+
+    karpenter_chart: Path
+    karpenter_crd_chart: Path
+    training_operator: Path
+
+    def as_setting(self) -> JsonObject:
+        """The value of `trainyard:sources`."""
+        return {
+            "karpenterChart": str(self.karpenter_chart),
+            "karpenterCrdChart": str(self.karpenter_crd_chart),
+            "trainingOperator": str(self.training_operator),
+        }
+
+
+def read(path: Path) -> JsonObject:
+    """Read a stack file.
+
+    Raises:
+        StackFileError: the file does not exist, or is not a mapping with a mapping under `config`.
+    """
+    if not path.is_file():
+        known = sorted(p.name.split(".")[1] for p in path.parent.glob("Pulumi.*.yaml"))
+        raise StackFileError(f"{path.name} does not exist; stack files here: {', '.join(known)}")
+    try:
+        document = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise StackFileError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(document, dict) or not isinstance(document.get("config"), dict):
+        raise StackFileError(f"{path.name} needs a mapping named 'config' with the stack's settings")
+    return document
+
+
+def with_sources(document: Mapping[str, Any], sources: Sources) -> JsonObject:
+    """The same stack, its charts and manifests taken from local directories (a preview of an AWS deployment)."""
+    result = copy.deepcopy(dict(document))
+    result["config"]["trainyard:sources"] = sources.as_setting()
+    return result
+
+
+def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn: str) -> JsonObject:
+    """The same stack as the local cloud runs it.
+
+    Its machines have no GPUs, so that training goes to the CPU with one process per node; the identity that
+    deploys there is the emulator's.
+    """
+    result = with_sources(document, sources)
+    config = result["config"]
+    training = config.get("trainyard:training")
+    if isinstance(training, dict):
+        training["device"] = "cpu"
+        training["processesPerNode"] = 1
+    cluster = config.setdefault("trainyard:cluster", {})
+    if isinstance(cluster, dict):
+        administrators = cluster.get("administrators") or []
+        if isinstance(administrators, list) and deployer_arn not in administrators:
+            cluster["administrators"] = [*administrators, deployer_arn]
+    images = config.setdefault("trainyard:images", {})
+    if isinstance(images, dict):
+        images.update(build=True, launcher=None, trainer=None)
+        config["trainyard:images"] = {key: value for key, value in images.items() if value is not None}
+    return result
+
+
+def write(document: Mapping[str, Any], target: Path) -> None:
+    """Write the engine's copy; the salt that the engine put into an earlier copy is kept."""
+    merged = dict(document)
+    if target.is_file():
+        earlier = yaml.safe_load(target.read_text()) or {}
+        for key in ("encryptionsalt", "secretsprovider", "encryptedkey"):
+            if key in earlier and key not in merged:
+                merged[key] = earlier[key]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_suffix(".tmp")
+    temporary.write_text(yaml.safe_dump(merged, sort_keys=False))
+    temporary.replace(target)

@@ -1,0 +1,125 @@
+"""One local cloud for the run, in a home of its own, so that a person's `make up` is left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from local.deploy.engine import ROOT, Engine
+from local.deploy.stack_file import read, write
+from local.guard import cloud_environment
+from local.home import Home
+
+TEST_HOME = ROOT / ".local-test"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command that a person typed, and what it answered."""
+
+    code: int
+    output: str
+
+
+def deploy(*arguments: str, environment: dict[str, str] | None = None, seconds: float = 900) -> Command:
+    """Run `python -m local.deploy ...` as the Makefile does; its output is also shown by pytest on failure."""
+    return run([sys.executable, "-m", "local.deploy", *arguments], environment, seconds)
+
+
+def run(command: list[str], environment: dict[str, str] | None = None, seconds: float = 900) -> Command:
+    result = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **(environment or {})}, timeout=seconds,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    print(result.stdout)
+    return Command(code=result.returncode, output=result.stdout)
+
+
+class Stack:
+    """The stack `local` on the test's local cloud."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.cloud: dict[str, Any] = json.loads(home.cloud_file.read_text())
+        self.environment = cloud_environment(home)
+        self.engine = Engine(home.root, "local", self.environment)
+        self.outputs = self.engine.outputs()
+
+    def settings(self) -> dict[str, Any]:
+        """What the engine's copy of the stack file says now."""
+        return read(self.engine.config_file)
+
+    def configure(self, change: Callable[[dict[str, Any]], None]) -> None:
+        """Edit the settings of the stack as a person edits the stack file."""
+        document = self.settings()
+        change(document["config"])
+        write(document, self.engine.config_file)
+
+    def pulumi(self, command: str, *arguments: str) -> Command:
+        return run(
+            [
+                "pulumi",
+                command,
+                *arguments,
+                "--stack",
+                "local",
+                "--config-file",
+                str(self.engine.config_file),
+            ],
+            self.engine.environment,
+        )
+
+    def kubectl(self, *arguments: str) -> Command:
+        environment = {**self.engine.environment, "KUBECONFIG": str(self.home.kubeconfig)}
+        return run(["kubectl", *arguments], environment, 120)
+
+    def get(self, *arguments: str) -> Any:
+        """`kubectl get ... -o json`, parsed."""
+        answer = self.kubectl("get", *arguments, "-o", "json")
+        assert answer.code == 0, answer.output
+        return json.loads(answer.output)
+
+    def aws(self, service: str) -> Any:
+        """A client of the emulated account, as the deployer."""
+        import boto3
+
+        return boto3.client(
+            service,
+            region_name=self.cloud["region"],
+            endpoint_url=self.cloud["awsEndpoint"],
+            aws_access_key_id=self.cloud["accessKeyId"],
+            aws_secret_access_key=self.cloud["secretAccessKey"],
+        )
+
+
+@pytest.fixture(scope="session")
+def home() -> Iterator[Home]:
+    """A fresh home; whatever an earlier run left there is ended first."""
+    previous = os.environ.get("TRAINYARD_HOME")
+    os.environ["TRAINYARD_HOME"] = str(TEST_HOME)
+    assert run([sys.executable, "-m", "local", "reset"]).code == 0
+    yield Home()
+    run([sys.executable, "-m", "local", "down"])
+    if previous is None:
+        del os.environ["TRAINYARD_HOME"]
+    else:
+        os.environ["TRAINYARD_HOME"] = previous
+
+
+@pytest.fixture(scope="session")
+def first_up(home: Home) -> Command:
+    """`make up` on the fresh home."""
+    return deploy("up", "--stack", "local", "--cloud", "local")
+
+
+@pytest.fixture(scope="session")
+def stack(first_up: Command, home: Home) -> Stack:
+    assert first_up.code == 0, first_up.output
+    return Stack(home)

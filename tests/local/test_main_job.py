@@ -1,0 +1,204 @@
+"""The main job from an empty machine to an empty machine, as a person runs it. The tests are one story, in order."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.local.conftest import Command, Stack, deploy, run
+
+pytestmark = pytest.mark.local
+
+
+def conditions(thing: dict[str, Any]) -> set[str]:
+    return {c["type"] for c in thing["status"].get("conditions", []) if c["status"] == "True"}
+
+
+def ranks(stack: Stack, run_id: str) -> list[str]:
+    """The lines in which each rank of a run says what world it is in."""
+    pods = stack.get("pods", "-n", "training", "-l", f"training.kubeflow.org/job-name=train-{run_id}")[
+        "items"
+    ]
+    logs = [stack.kubectl("logs", "-n", "training", pod["metadata"]["name"]).output for pod in pods]
+    return [line for log in logs for line in log.splitlines() if line.startswith("rank=")]
+
+
+def gone_within(seconds: float, leftovers: Any) -> list[str]:
+    """Wait until `leftovers()` is empty; returns what is still there at the end."""
+    deadline = time.monotonic() + seconds
+    while True:
+        rest: list[str] = leftovers()
+        if not rest or time.monotonic() > deadline:
+            return rest
+        time.sleep(1)
+
+
+def test_up_trains_to_the_end_and_says_where_everything_is(first_up: Command) -> None:
+    assert first_up.code == 0
+    assert "node ready:" in first_up.output
+    assert re.search(r"step=\d+ .*loss=[\d.]+", first_up.output), "the loss is not shown"
+    assert re.search(r"^model: .*model\.pt", first_up.output, re.M)
+    assert re.search(r"^kubeconfig: ", first_up.output, re.M)
+
+
+def test_the_job_has_exactly_as_many_replicas_as_nodes_were_ready(stack: Stack) -> None:
+    launcher = stack.get("job", stack.outputs["launcherJobName"], "-n", "training")
+    assert "Complete" in conditions(launcher)
+    job = stack.get("pytorchjob", "train-r1", "-n", "training")
+    assert "Succeeded" in conditions(job)
+    replicas = sum(spec.get("replicas", 1) for spec in job["spec"]["pytorchReplicaSpecs"].values())
+    counted = int(job["metadata"]["annotations"]["trainyard.dev/nodes"])
+    assert replicas == counted
+    assert 2 <= counted <= 4
+
+
+def test_every_rank_logged_the_same_world(stack: Stack) -> None:
+    job = stack.get("pytorchjob", "train-r1", "-n", "training")
+    nodes = int(job["metadata"]["annotations"]["trainyard.dev/nodes"])
+    lines = ranks(stack, "r1")
+    assert sorted(int(re.search(r"rank=(\d+)", line)[1]) for line in lines) == list(range(nodes))
+    assert all(f"world_size={nodes} " in line for line in lines)
+
+
+def test_the_model_is_in_the_bucket_and_loads_with_weights_only(stack: Stack) -> None:
+    import torch
+
+    key = f"{stack.outputs['modelUri'].split('/', 3)[3].rstrip('/')}/r1/model.pt"
+    body = stack.aws("s3").get_object(Bucket=stack.outputs["modelBucket"], Key=key)["Body"].read()
+    weights = torch.load(io.BytesIO(body), weights_only=True)
+    assert sum(tensor.numel() for tensor in weights.values()) > 1000
+
+
+def test_the_model_is_at_least_95_percent_accurate(stack: Stack) -> None:
+    log = stack.kubectl("logs", "-n", "training", "train-r1-master-0").output
+    accuracy = float(re.search(r"result=succeeded .*test_accuracy=([\d.]+)", log)[1])
+    assert accuracy >= 0.95
+
+
+def test_everything_ran_as_pods_with_service_account_tokens_of_their_own(stack: Stack) -> None:
+    for namespace, account in (("kube-system", "karpenter"), ("kubeflow", "training-operator")):
+        pods = stack.get("pods", "-n", namespace)["items"]
+        assert account in {pod["spec"]["serviceAccountName"] for pod in pods}
+
+
+def test_a_forbidden_call_of_the_launcher_is_refused_by_its_role(stack: Stack) -> None:
+    account = "--as=system:serviceaccount:training:launcher"
+    assert (
+        stack.kubectl("auth", "can-i", "create", "pytorchjobs", "-n", "training", account).output.strip()
+        == "yes"
+    )
+    assert stack.kubectl("auth", "can-i", "get", "secrets", "-n", "training", account).output.strip() == "no"
+    assert (
+        stack.kubectl("auth", "can-i", "create", "pytorchjobs", "-n", "default", account).output.strip()
+        == "no"
+    )
+
+
+def test_up_again_reuses_everything_and_shows_the_finished_run(stack: Stack) -> None:
+    again = deploy("up", "--stack", "local", "--cloud", "local")
+    assert again.code == 0
+    assert "run r1 succeeded" in again.output
+    changes = stack.pulumi("preview", "--expect-no-changes")
+    assert changes.code == 0, changes.output
+
+
+def test_refresh_finds_no_change(stack: Stack) -> None:
+    refreshed = stack.pulumi("refresh", "--yes", "--skip-preview", "--expect-no-changes")
+    assert refreshed.code == 0, refreshed.output
+
+
+def test_drift_behind_the_back_is_found_and_repaired(stack: Stack) -> None:
+    patch = json.dumps({"spec": {"limits": {"nvidia.com/gpu": "4"}}})
+    assert stack.kubectl("patch", "nodepool", "small", "--type=merge", "-p", patch).code == 0
+    drift = stack.pulumi("preview", "--refresh", "--expect-no-changes")
+    assert drift.code != 0
+    assert "NodePool" in drift.output
+    assert stack.pulumi("up", "--refresh", "--yes", "--skip-preview").code == 0
+    assert stack.get("nodepool", "small")["spec"]["limits"]["nvidia.com/gpu"] == "16"
+
+
+def test_a_lower_ceiling_updates_the_pool_in_place(stack: Stack) -> None:
+    before = stack.get("nodepool", "small")
+
+    def lower(config: dict[str, Any]) -> None:
+        config["trainyard:pools"][0]["maxNodes"] = 2
+        config["trainyard:training"].update(minNodes=2, maxNodes=2)
+
+    stack.configure(lower)
+    updated = stack.pulumi("up", "--yes", "--skip-preview")
+    assert updated.code == 0, updated.output
+    after = stack.get("nodepool", "small")
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert after["spec"]["limits"]["nvidia.com/gpu"] == "8"
+
+
+def test_with_room_for_two_nodes_a_job_of_two_to_four_runs_on_two(stack: Stack) -> None:
+    answer = deploy("submit", "--stack", "local", "--cloud", "local", "--min", "2", "--max", "4")
+    assert answer.code == 0
+    run_id = re.search(r"run (\S+) succeeded", answer.output)[1]
+    lines = ranks(stack, run_id)
+    assert len(lines) == 2
+    assert all("world_size=2 " in line for line in lines)
+
+
+def test_with_room_for_two_nodes_a_job_of_at_least_three_fails_with_the_reason(stack: Stack) -> None:
+    before = {job["metadata"]["name"] for job in stack.get("pytorchjobs", "-n", "training")["items"]}
+    answer = deploy("submit", "--stack", "local", "--cloud", "local", "--min", "3", "--max", "4", seconds=300)
+    assert answer.code != 0
+    assert re.search(r"state=failed .*reason=\"[^\"]*small", answer.output), (
+        "the reason does not name the pool"
+    )
+    after = {job["metadata"]["name"] for job in stack.get("pytorchjobs", "-n", "training")["items"]}
+    assert after == before, "something was submitted"
+
+
+def test_idle_nodes_go_away(stack: Stack) -> None:
+    def nodes() -> list[str]:
+        items = stack.get("nodes", "-l", "karpenter.sh/nodepool")["items"]
+        return [node["metadata"]["name"] for node in items]
+
+    assert gone_within(300, nodes) == []
+
+
+def test_the_wrong_service_account_is_refused_by_the_role(stack: Stack) -> None:
+    from botocore.exceptions import ClientError
+
+    token = stack.kubectl(
+        "create", "token", "launcher", "-n", "training", "--audience", "sts.amazonaws.com"
+    ).output.strip()
+    account = stack.get("serviceaccount", "trainer", "-n", "training")
+    role = account["metadata"]["annotations"]["eks.amazonaws.com/role-arn"]
+    with pytest.raises(ClientError) as refused:
+        stack.aws("sts").assume_role_with_web_identity(
+            RoleArn=role, RoleSessionName="x", WebIdentityToken=token
+        )
+    assert refused.value.response["Error"]["Code"] == "AccessDenied"
+
+
+def test_down_leaves_nothing(stack: Stack) -> None:
+    assert run(["true"]).code == 0
+    destroyed = stack.pulumi("destroy", "--yes", "--skip-preview")
+    assert destroyed.code == 0, destroyed.output
+    ec2 = stack.aws("ec2")
+    states = [i["State"]["Name"] for r in ec2.describe_instances()["Reservations"] for i in r["Instances"]]
+    assert set(states) <= {"terminated"}
+    assert [v["VpcId"] for v in ec2.describe_vpcs()["Vpcs"] if not v["IsDefault"]] == []
+    assert stack.aws("s3").list_buckets()["Buckets"] == []
+    assert stack.aws("eks").list_clusters()["clusters"] == []
+    assert stack.aws("sqs").list_queues().get("QueueUrls", []) == []
+    assert ec2.describe_launch_templates()["LaunchTemplates"] == []
+    assert [
+        p["InstanceProfileName"] for p in stack.aws("iam").list_instance_profiles()["InstanceProfiles"]
+    ] == []
+
+    pid = stack.cloud["pid"]
+    ended = deploy("down", "--stack", "local", "--cloud", "local")
+    assert ended.code == 0
+    assert not Path(f"/proc/{pid}").exists()
+    assert not stack.home.cloud_file.exists()

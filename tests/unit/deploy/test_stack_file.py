@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from local.deploy.stack_file import Sources, StackFileError, for_local_cloud, read, with_sources, write
+
+pytestmark = pytest.mark.unit
+
+SOURCES = Sources(
+    karpenter_chart=Path("/m/karpenter"),
+    karpenter_crd_chart=Path("/m/karpenter-crd"),
+    training_operator=Path("/m/operator"),
+)
+GPU_STACK = {
+    "config": {
+        "aws:region": "us-west-2",
+        "trainyard:training": {"pool": "small", "device": "cuda", "processesPerNode": 4},
+        "trainyard:cluster": {"administrators": ["arn:aws:iam::111122223333:role/platform"]},
+        "trainyard:images": {"trainer": "registry.example/trainer@sha256:00"},
+    }
+}
+
+
+def test_a_gpu_stack_trains_on_the_cpu_of_the_local_cloud() -> None:
+    training = for_local_cloud(GPU_STACK, SOURCES, "arn:deployer")["config"]["trainyard:training"]
+    assert training == {"pool": "small", "device": "cpu", "processesPerNode": 1}
+
+
+def test_the_emulators_deployer_is_an_administrator_beside_the_given_ones() -> None:
+    once = for_local_cloud(GPU_STACK, SOURCES, "arn:deployer")
+    twice = for_local_cloud(once, SOURCES, "arn:deployer")
+    expected = ["arn:aws:iam::111122223333:role/platform", "arn:deployer"]
+    assert once["config"]["trainyard:cluster"]["administrators"] == expected
+    assert twice["config"]["trainyard:cluster"]["administrators"] == expected
+
+
+def test_given_images_are_built_from_the_checkout_on_the_local_cloud() -> None:
+    assert for_local_cloud(GPU_STACK, SOURCES, "arn:deployer")["config"]["trainyard:images"] == {
+        "build": True
+    }
+
+
+def test_the_given_document_stays_as_it_was() -> None:
+    before = yaml.safe_dump(GPU_STACK)
+    for_local_cloud(GPU_STACK, SOURCES, "arn:deployer")
+    assert yaml.safe_dump(GPU_STACK) == before
+
+
+def test_a_preview_changes_nothing_but_the_sources() -> None:
+    changed = with_sources(GPU_STACK, SOURCES)["config"]
+    assert changed.pop("trainyard:sources")["karpenterCrdChart"] == "/m/karpenter-crd"
+    assert changed == GPU_STACK["config"]
+
+
+def test_the_engines_salt_survives_a_rewrite(tmp_path: Path) -> None:
+    target = tmp_path / "Pulumi.local.yaml"
+    target.write_text("encryptionsalt: v1:abc\nconfig: {old: 1}\n")
+    write(GPU_STACK, target)
+    assert yaml.safe_load(target.read_text()) == {**GPU_STACK, "encryptionsalt": "v1:abc"}
+
+
+def test_a_missing_stack_file_names_those_that_exist(tmp_path: Path) -> None:
+    (tmp_path / "Pulumi.dev.yaml").write_text("config: {}")
+    with pytest.raises(StackFileError, match=r"Pulumi\.prod\.yaml does not exist; stack files here: dev"):
+        read(tmp_path / "Pulumi.prod.yaml")
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "config: 3\n", "config: {a: [}\n"])
+def test_a_file_that_is_no_stack_file_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "Pulumi.dev.yaml"
+    path.write_text(text)
+    with pytest.raises(StackFileError, match=r"Pulumi\.dev\.yaml (needs|is not valid YAML)") as error:
+        read(path)
+    assert "\n" not in str(error.value)
