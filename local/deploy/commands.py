@@ -186,9 +186,7 @@ class _Session:
         mark = self.engine.config_file.with_suffix(".generation")
         current = self.cloud["generation"]
         if self.engine.has_resources() and (not mark.exists() or mark.read_text() != current):
-            say(
-                f"stack {self.engine.stack}: the local cloud that it was on has ended, its resources with it; starting anew"
-            )
+            say(f"stack {self.engine.stack}: its local cloud has ended, and its resources with it; starting anew")
             self.engine.forget()
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.write_text(current)
