@@ -1,4 +1,5 @@
-"""Where the local cloud keeps its state on disk: one directory, `.local/` of the checkout or `$TRAINYARD_HOME`."""
+"""Where the local cloud keeps its state on disk: one directory,
+`.local/` of the checkout or `$TRAINYARD_HOME`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,80 @@
+"""The Go toolchain on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from local.tools.errors import ToolError
+from local.tools.pin import Version, parse_version
+
+# The newest `go` line among the pinned modules (karpenter-provider-aws 1.14.1).
+NEEDED: Version = (1, 26, 6)
+# Where https://go.dev/doc/install puts it; a fresh shell may not have it on PATH.
+USUAL_PLACE = "/usr/local/go/bin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Go:
+    """A usable toolchain and the environment it runs in."""
+
+    program: str
+    version: str
+    environment: dict[str, str]
+
+    def query(self, *arguments: str, directory: Path) -> Any:
+        """Run `go` and read the JSON it prints.
+
+        Raises:
+            ToolError: it failed; the message is its own.
+        """
+        result = subprocess.run(
+            [self.program, *arguments], cwd=directory, env=self.environment, capture_output=True, text=True
+        )
+        if result.returncode != 0:
+            reason = " ".join((result.stderr or result.stdout).split())
+            raise ToolError(f"`go {' '.join(arguments)}` failed: {reason}")
+        return json.loads(result.stdout)
+
+    def module_cache(self) -> Path:
+        """Where Go keeps downloaded modules."""
+        return Path(self.query("env", "-json", "GOMODCACHE", directory=Path("/"))["GOMODCACHE"])
+
+
+def find_go(purpose: str) -> Go:
+    """The toolchain for building `purpose`.
+
+    Raises:
+        ToolError: there is none, or it is too old.
+    """
+    needed = ".".join(map(str, NEEDED))
+    install = f"Go {needed} or newer is needed to build {purpose}; install it from https://go.dev/dl"
+    path = os.pathsep.join([os.environ.get("PATH", ""), USUAL_PLACE])
+    program = shutil.which("go", path=path)
+    if program is None:
+        raise ToolError(f"{install} (no `go` on PATH)")
+    # GOTOOLCHAIN=local: the toolchain that is here, never a download of another one in the middle of a build.
+    environment = {
+        **os.environ,
+        "GOTOOLCHAIN": "local",
+        "GOFLAGS": "-buildvcs=false",
+        "GOWORK": "off",
+        "GO111MODULE": "on",
+    }
+    result = subprocess.run(
+        [program, "env", "GOVERSION"], capture_output=True, text=True, env=environment, cwd="/"
+    )
+    match = re.search(r"go(\d+(?:\.\d+)*)", result.stdout)
+    if result.returncode != 0 or match is None:
+        raise ToolError(
+            f"{install} ({program} does not say its version: {(result.stderr or result.stdout).strip()})"
+        )
+    if parse_version(match.group(1)) < NEEDED:
+        raise ToolError(f"{install} (found {match.group(1)} at {program})")
+    return Go(program=program, version=match.group(1), environment=environment)

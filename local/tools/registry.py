@@ -1,0 +1,131 @@
+"""All tools, the cache that holds what was built, and the links that everything else starts them by."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from local.home import Home
+from local.tools import etcd, helm, karpenter, kubernetes, pulumi, pulumi_language_python, training_operator
+from local.tools.build import RECORD, Built, build, is_built, locked
+from local.tools.errors import ToolError
+from local.tools.go import find_go
+from local.tools.path import find
+from local.tools.pin import Tool
+from local.tools.progress import Progress, Silent
+
+__all__ = ["TOOLS", "ToolError", "cache_directory", "ensure", "module_directory"]
+
+TOOLS: dict[str, Tool] = {
+    module.TOOL.name: module.TOOL
+    for module in (kubernetes, etcd, pulumi, pulumi_language_python, karpenter, helm, training_operator)
+}
+
+
+def cache_directory() -> Path:
+    """Where built tools are kept, shared by all checkouts: `$TRAINYARD_CACHE`, `$XDG_CACHE_HOME/trainyard` or
+    `~/.cache/trainyard`."""
+    chosen = os.environ.get("TRAINYARD_CACHE")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "trainyard"
+
+
+def tool_directory(tool: Tool) -> Path:
+    """The tool's directory in the cache, built or not."""
+    return cache_directory() / "tools" / tool.key
+
+
+def known(names: Iterable[str]) -> list[Tool]:
+    """The tools of these names, all where none is named.
+
+    Raises:
+        ToolError: there is no such tool.
+    """
+    wanted = list(names) or list(TOOLS)
+    unknown = [name for name in wanted if name not in TOOLS]
+    if unknown:
+        raise ToolError(f"no tool is called {', '.join(unknown)}; there are {', '.join(TOOLS)}")
+    return [TOOLS[name] for name in wanted]
+
+
+def ensure(names: Iterable[str], home: Home, quiet: bool = False) -> dict[str, Path]:
+    """Make the named tools (all where none is named) runnable from the home's `bin`.
+
+    Returns where each program really lies. With `quiet` nothing is printed unless something has to be built.
+
+    Raises:
+        ToolError: a tool can't be had; what was built so far stays.
+        OSError: the cache or the home can't be written.
+    """
+    places: dict[str, Path] = {}
+    built: list[Built] = []
+    for tool in known(names):
+        directory = tool_directory(tool)
+        if not is_built(directory):
+            ignored = (cache_directory().resolve(), home.root.resolve())
+            on_path = find(tool, os.environ.get("PATH", ""), ignored)
+            if on_path is not None:
+                places |= on_path
+                continue
+            built += _build_once(tool)
+        places |= {program: directory / "bin" / program for program in tool.programs}
+    _link(places, home.bin)
+    if built and not quiet:
+        _summarise(built)
+    return places
+
+
+def _build_once(tool: Tool) -> list[Built]:
+    """Build the tool unless another process has done so meanwhile."""
+    cache = cache_directory()
+    progress = Progress(f"{tool.name} {tool.number}")
+    with locked(cache / "locks" / f"{tool.key}.lock", progress) as lock:
+        if is_built(tool_directory(tool)):
+            progress.finish("built meanwhile by another process")
+            return []
+        return [build(tool, cache, find_go(tool.name), progress, lock)]
+
+
+def _summarise(built: list[Built]) -> None:
+    megabytes = sum(each.download_bytes for each in built) / 1e6
+    downloading = sum(each.download_seconds for each in built)
+    building = sum(each.build_seconds for each in built)
+    sys.stdout.write(
+        f"tools: {len(built)} built in {building:.0f} s; downloads apart: {megabytes:.0f} MB in {downloading:.0f} s\n"
+    )
+    sys.stdout.flush()
+
+
+def _link(places: dict[str, Path], directory: Path) -> None:
+    """Point the home's links at the programs; each is replaced in one step, others may be starting it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, place in places.items():
+        link = directory / name
+        if link.is_symlink() and Path(os.readlink(link)) == place:
+            continue
+        temporary = directory / f".{name}.{os.getpid()}"
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(place)
+        os.replace(temporary, link)
+
+
+def module_directory(name: str) -> Path:
+    """The tool's module as published, in Go's module cache: charts and manifests. Fetched where it is missing.
+
+    Raises:
+        ToolError: no such tool, no Go, or the module could not be fetched.
+    """
+    (tool,) = known([name])
+    record = tool_directory(tool) / RECORD
+    if record.is_file():
+        recorded = Path(json.loads(record.read_text())["moduleDirectory"])
+        if recorded.is_dir():
+            return recorded
+    go = find_go(f"{tool.name} (its module holds charts and manifests)")
+    with locked(cache_directory() / "locks" / f"{tool.key}-module.lock", Silent()):
+        answer = go.query("mod", "download", "-json", f"{tool.module}@{tool.version}", directory=Path("/"))
+    return Path(answer["Dir"])
