@@ -1,0 +1,142 @@
+"""Nothing that runs on the local cloud may reach a real AWS account: what to set, and what to refuse."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from local.home import Home
+
+# Every variable by which an AWS SDK finds credentials by itself; see
+# https://docs.aws.amazon.com/sdkref/latest/guide/settings-reference.html
+CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_SECURITY_TOKEN",
+    "AWS_PROFILE",
+    "AWS_DEFAULT_PROFILE",
+    "AWS_ROLE_ARN",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    "AWS_CONFIG_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_CREDENTIAL_FILE",
+)
+# Variables that hold a web address SDKs would call.
+ENDPOINT_PREFIX = "AWS_ENDPOINT_URL"
+OTHER_ENDPOINTS = ("AWS_EC2_METADATA_SERVICE_ENDPOINT",)
+# Set to true, it makes SDKs pass over AWS_ENDPOINT_URL and call AWS itself.
+IGNORE_ENDPOINTS = "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"
+
+
+class ForeignCloudError(RuntimeError):
+    """The environment leads to an AWS account, or away from this machine; one line for a person."""
+
+
+class NotRunningError(RuntimeError):
+    """There is no local cloud to talk to."""
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a web address certainly leads to this machine: http(s), and `localhost` or a loopback IP."""
+    try:
+        parts = urlsplit(address)
+        host, _ = parts.hostname, parts.port
+        if parts.scheme not in ("http", "https") or host is None:
+            return False
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def objections(environment: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
+    """What in `environment` is foreign, one short clause each. `own` is the local cloud's own environment.
+
+    Values of credentials are never repeated.
+    """
+    found = []
+    for name, value in sorted(environment.items()):
+        if not value or value == own.get(name):
+            continue
+        if name.startswith(ENDPOINT_PREFIX) or name in OTHER_ENDPOINTS:
+            if not is_loopback(value):
+                found.append(f"{name} is {value}, not an address of this machine")
+        elif name == IGNORE_ENDPOINTS:
+            if value.lower() == "true":
+                found.append(f"{name} is true, so that AWS itself would be called")
+        elif name in CREDENTIALS and value != os.devnull:
+            found.append(f"{name} is set")
+    return found
+
+
+def refuse_foreign(environment: Mapping[str, str], home: Home | None = None) -> None:
+    """Refuse an environment with an AWS endpoint elsewhere or with credentials not of the local cloud.
+
+    Which local cloud's credentials are its own is read from the record that `TRAINYARD_LOCAL_CLOUD` names, else
+    from the home's.
+
+    Raises:
+        ForeignCloudError: with everything found, and what to do.
+    """
+    found = objections(environment, _own(environment, home))
+    if found:
+        names = " ".join(sorted({clause.split()[0] for clause in found}))
+        raise ForeignCloudError(
+            f"refused, the local cloud uses no AWS account: {'; '.join(found)}; run `unset {names}` first"
+        )
+
+
+def cloud_environment(home: Home) -> dict[str, str]:
+    """Variables with which AWS SDKs, plugins and tools talk to the running local cloud and to nothing else.
+
+    Raises:
+        NotRunningError: there is no record of a running cloud.
+    """
+    record = home.cloud()
+    if record is None:
+        raise NotRunningError(
+            f"no local cloud is running ({home.cloud_file} is missing); `python -m local up` starts it"
+        )
+    return _environment(home.cloud_file, record)
+
+
+def _environment(file: Path, record: Mapping[str, Any]) -> dict[str, str]:
+    endpoint, region = str(record["awsEndpoint"]), str(record["region"])
+    return {
+        "TRAINYARD_LOCAL_CLOUD": str(file),
+        "AWS_ENDPOINT_URL": endpoint,
+        # Go's SDK resolves web identities before it reads AWS_ENDPOINT_URL, so STS is named by itself.
+        "AWS_ENDPOINT_URL_STS": endpoint,
+        "AWS_ENDPOINT_URL_PRICING": endpoint,
+        IGNORE_ENDPOINTS: "false",
+        "AWS_ACCESS_KEY_ID": str(record["accessKeyId"]),
+        "AWS_SECRET_ACCESS_KEY": str(record["secretAccessKey"]),
+        "AWS_REGION": region,
+        "AWS_DEFAULT_REGION": region,
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        # Everything is on this machine; a proxy from the environment must not see it.
+        "NO_PROXY": "*",
+        "no_proxy": "*",
+    }
+
+
+def _own(environment: Mapping[str, str], home: Home | None) -> dict[str, str]:
+    """The environment of the local cloud that `environment` names or the home has; empty where there is none."""
+    named = environment.get("TRAINYARD_LOCAL_CLOUD")
+    file = Path(named) if named else (home or Home(environment=environment)).cloud_file
+    try:
+        record = json.loads(file.read_text())
+    except FileNotFoundError:
+        return {}
+    return _environment(file, record)

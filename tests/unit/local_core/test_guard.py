@@ -1,0 +1,130 @@
+"""The guard between the local cloud and real AWS accounts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from local.guard import (
+    CREDENTIALS,
+    ForeignCloudError,
+    NotRunningError,
+    cloud_environment,
+    is_loopback,
+    refuse_foreign,
+)
+from local.home import Home
+
+pytestmark = pytest.mark.unit
+
+RECORD = {
+    "pid": 1,
+    "startTime": 2,
+    "generation": "g",
+    "awsEndpoint": "http://127.0.0.1:4566",
+    "region": "us-west-2",
+    "accountId": "123456789012",
+    "accessKeyId": "AKIAOWN",
+    "secretAccessKey": "own-secret",
+    "deployerArn": "arn:aws:iam::123456789012:user/deployer",
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path)
+    home.make()
+    home.cloud_file.write_text(json.dumps(RECORD))
+    return home
+
+
+@pytest.mark.parametrize(
+    "address", ["http://127.0.0.1:4566", "https://localhost", "http://127.64.0.1:443/x", "http://[::1]:80"]
+)
+def test_addresses_of_this_machine_are_loopback(address: str) -> None:
+    assert is_loopback(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://ec2.us-west-2.amazonaws.com",
+        "http://127.0.0.1@example.com",
+        "http://127.0.0.1.example.com",
+        "http://localhost.example.com",
+        "http://169.254.169.254",
+        "http://10.0.0.1",
+        "http://0.0.0.0",
+        "http://0x7f.1:80",
+        "http://127.0.0.1:notaport",
+        "127.0.0.1:4566",
+        "file:///etc/passwd",
+        "http://",
+    ],
+)
+def test_whatever_may_lead_elsewhere_is_not_loopback(address: str) -> None:
+    assert not is_loopback(address)
+
+
+def test_the_clouds_own_environment_is_accepted(home: Home) -> None:
+    refuse_foreign(cloud_environment(home))
+    refuse_foreign({"PATH": "/bin", "AWS_REGION": "eu-west-1", "AWS_PROFILE": ""}, home)
+
+
+@pytest.mark.parametrize("name", CREDENTIALS)
+def test_every_ambient_credential_is_refused_by_name_and_without_its_value(home: Home, name: str) -> None:
+    with pytest.raises(ForeignCloudError, match=f"{name} is set") as caught:
+        refuse_foreign({**cloud_environment(home), name: "foreign-value"})
+    assert "foreign-value" not in str(caught.value)
+    assert f"unset {name}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_EC2_METADATA_SERVICE_ENDPOINT"]
+)
+def test_an_endpoint_elsewhere_is_refused_with_its_address(home: Home, name: str) -> None:
+    with pytest.raises(ForeignCloudError, match=r"https://s3\.amazonaws\.com"):
+        refuse_foreign({name: "https://s3.amazonaws.com"}, home)
+
+
+def test_an_environment_that_makes_sdks_pass_over_the_endpoint_is_refused(home: Home) -> None:
+    with pytest.raises(ForeignCloudError, match="AWS itself would be called"):
+        refuse_foreign({"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "TRUE"}, home)
+
+
+def test_everything_foreign_is_told_at_once(home: Home) -> None:
+    with pytest.raises(ForeignCloudError) as caught:
+        refuse_foreign({"AWS_PROFILE": "prod", "AWS_ENDPOINT_URL": "http://example.com"}, home)
+    assert "AWS_PROFILE" in str(caught.value)
+    assert "http://example.com" in str(caught.value)
+
+
+def test_without_a_running_cloud_every_credential_is_foreign(tmp_path: Path) -> None:
+    with pytest.raises(ForeignCloudError):
+        refuse_foreign({"AWS_ACCESS_KEY_ID": "AKIAOWN"}, Home(tmp_path))
+
+
+def test_credentials_of_another_local_cloud_are_foreign(home: Home, tmp_path: Path) -> None:
+    other = Home(tmp_path / "other")
+    other.make()
+    other.cloud_file.write_text(json.dumps({**RECORD, "accessKeyId": "AKIAOTHER"}))
+    mixed = {**cloud_environment(home), "AWS_ACCESS_KEY_ID": "AKIAOTHER"}
+    with pytest.raises(ForeignCloudError):
+        refuse_foreign(mixed)
+    refuse_foreign(cloud_environment(other))
+
+
+def test_the_environment_leaves_no_way_to_files_metadata_or_proxies(home: Home) -> None:
+    variables = cloud_environment(home)
+    assert variables["AWS_CONFIG_FILE"] == variables["AWS_SHARED_CREDENTIALS_FILE"] == "/dev/null"
+    assert variables["AWS_EC2_METADATA_DISABLED"] == "true"
+    assert variables["NO_PROXY"] == "*"
+    assert {v for k, v in variables.items() if k.startswith("AWS_ENDPOINT_URL")} == {"http://127.0.0.1:4566"}
+
+
+def test_without_a_running_cloud_the_environment_says_how_to_start_one(tmp_path: Path) -> None:
+    with pytest.raises(NotRunningError, match="python -m local up"):
+        cloud_environment(Home(tmp_path))
