@@ -1,0 +1,354 @@
+"""A `Provider` as Pulumi's gRPC service `pulumirpc.ResourceProvider`.
+
+One process, started by the engine with its address as argument. Prints its port as the only thing on standard output.
+The engine keeps the other end of standard input open: when that closes, the engine is gone and this process ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from local.plugins import protos
+from local.plugins.provider import (
+    CheckRequest,
+    CheckResult,
+    CreateRequest,
+    DeleteRequest,
+    DiffRequest,
+    DiffResult,
+    Engine,
+    InitFailed,
+    Provider,
+    ProviderError,
+    ReadRequest,
+    UpdateRequest,
+)
+from local.plugins.values import Props, fill_struct, struct_to_props
+
+# State and manifests can be large; the engine allows the same (pulumi sdk, rpcutil).
+_OPTIONS = [("grpc.max_receive_message_length", 1024 * 1024 * 400), ("grpc.max_send_message_length", -1)]
+# Each resource that waits for readiness holds a thread.
+_THREADS = 128
+_META = ("version", "pluginDownloadURL", "__internal", "__defaults")
+_KINDS = {"add": "ADD", "delete": "DELETE", "update": "UPDATE"}
+
+
+class RemoteEngine(Engine):
+    """Sends messages to the engine at `address`."""
+
+    def __init__(self, address: str) -> None:
+        channel = grpc.insecure_channel(address, options=_OPTIONS)
+        self._stub = protos.engine_grpc.EngineStub(channel)
+
+    def _log(self, urn: str, text: str, severity: int, *, ephemeral: bool = False) -> None:
+        request = protos.engine.LogRequest(severity=severity, message=text, urn=urn, ephemeral=ephemeral)
+        try:
+            self._stub.Log(request)
+        except grpc.RpcError as error:
+            print(f"can't reach the Pulumi engine to say {text!r}: {error.code()}", file=sys.stderr)
+
+    def status(self, urn: str, text: str) -> None:
+        """Progress of a wait."""
+        self._log(urn, text, protos.engine.INFO, ephemeral=True)
+
+    def info(self, urn: str, text: str) -> None:
+        """A line in the resource's diagnostics."""
+        self._log(urn, text, protos.engine.INFO)
+
+    def warning(self, urn: str, text: str) -> None:
+        """A warning in the resource's diagnostics."""
+        self._log(urn, text, protos.engine.WARNING)
+
+
+def _props(message: Any, name: str) -> Props:
+    return struct_to_props(getattr(message, name)) if message.HasField(name) else {}
+
+
+def _settings(message: Any, name: str) -> Props:
+    return {key: value for key, value in _props(message, name).items() if key not in _META}
+
+
+def _identity(request: Any) -> dict[str, str]:
+    """URN, type and name of a request. The URN ends in `<parent types>$<type>::<name>`."""
+    kind = request.type or request.urn.split("::")[2].rsplit("$", 1)[-1]
+    name = request.name or request.urn.split("::", 3)[-1]
+    return {"urn": request.urn, "type": kind, "name": name}
+
+
+def _check_response(result: CheckResult) -> Any:
+    response = protos.provider.CheckResponse()
+    fill_struct(response.inputs, result.inputs)
+    for failure in result.failures:
+        response.failures.add(property=failure.path, reason=failure.reason)
+    return response
+
+
+def _diff_response(result: DiffResult) -> Any:
+    """The answer; a path under one of `replaces` becomes a replacing path."""
+    response = protos.provider.DiffResponse(
+        replaces=result.replaces,
+        deleteBeforeReplace=result.delete_before_replace,
+        hasDetailedDiff=True,
+        changes=protos.provider.DiffResponse.DIFF_SOME
+        if result.has_changes
+        else protos.provider.DiffResponse.DIFF_NONE,
+    )
+    top_level = dict.fromkeys(_top(path) for path in [*result.detailed, *result.replaces])
+    response.diffs.extend(top_level)
+    detailed = dict(result.detailed)
+    for path in result.replaces:
+        if not any(_under(key, path) for key in detailed):
+            detailed[path] = "update"
+    for path, kind in detailed.items():
+        replaces = any(_under(path, prefix) for prefix in result.replaces)
+        name = f"{_KINDS[kind]}_REPLACE" if replaces else _KINDS[kind]
+        response.detailedDiff[path].kind = protos.provider.PropertyDiff.Kind.Value(name)
+        response.detailedDiff[path].inputDiff = True
+    return response
+
+
+def _top(path: str) -> str:
+    return path.split(".", 1)[0].split("[", 1)[0] or path
+
+
+def _under(path: str, prefix: str) -> bool:
+    return path == prefix or (path.startswith(prefix) and path[len(prefix)] in ".[")
+
+
+class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[misc]
+    """The service. Calls of the provider run on threads, components on the event loop."""
+
+    def __init__(self, provider: Provider, engine_address: str) -> None:
+        self._provider = provider
+        self._engine_address = engine_address
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="call")
+        self._components: Any = None
+
+    async def _run(self, context: Any, place: str, call: Callable[[], Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        return await self._guard(context, place, loop.run_in_executor(self._pool, call))
+
+    async def _guard(self, context: Any, place: str, work: Awaitable[Any]) -> Any:
+        """The result; a failure becomes the gRPC status that the engine understands."""
+        try:
+            return await work
+        except InitFailed as error:
+            await context.abort_with_status(init_failed_status(error))
+        except ProviderError as error:
+            await context.abort(grpc.StatusCode.UNKNOWN, str(error))
+        except Exception as error:  # a defect of the plugin: say where, and keep the traceback
+            traceback.print_exc(file=sys.stderr)
+            text = (
+                f"the local {self._provider.name} plugin failed in {place}: {type(error).__name__}: {error}"
+            )
+            await context.abort(grpc.StatusCode.INTERNAL, text)
+
+    async def Handshake(self, _request: Any, _context: Any) -> Any:
+        return protos.provider.ProviderHandshakeResponse()
+
+    async def GetPluginInfo(self, _request: Any, _context: Any) -> Any:
+        return protos.plugin.PluginInfo(version=self._provider.version)
+
+    async def GetSchema(self, _request: Any, context: Any) -> Any:
+        import json
+
+        schema = await self._run(context, "GetSchema", self._provider.schema)
+        return protos.provider.GetSchemaResponse(schema=json.dumps(schema))
+
+    async def CheckConfig(self, request: Any, context: Any) -> Any:
+        def call() -> Any:
+            every = _props(request, "news")
+            result = self._provider.check_config(_settings(request, "news"))
+            kept = {key: every[key] for key in _META if key in every}
+            return _check_response(CheckResult({**kept, **result.inputs}, result.failures))
+
+        return await self._run(context, "CheckConfig", call)
+
+    async def DiffConfig(self, request: Any, context: Any) -> Any:
+        def call() -> Any:
+            old = _settings(request, "old_inputs") or _settings(request, "olds")
+            return _diff_response(self._provider.diff_config(old, _settings(request, "news")))
+
+        return await self._run(context, "DiffConfig", call)
+
+    async def Configure(self, request: Any, context: Any) -> Any:
+        def call() -> Any:
+            self._provider.configure(_settings(request, "args"))
+            return protos.provider.ConfigureResponse(supportsPreview=True)
+
+        return await self._run(context, "Configure", call)
+
+    async def Check(self, request: Any, context: Any) -> Any:
+        def call() -> Any:
+            asked = CheckRequest(
+                **_identity(request),
+                inputs=_props(request, "news"),
+                old_inputs=_props(request, "olds")
+                if request.HasField("olds") and request.olds.fields
+                else None,
+                seed=request.randomSeed,
+            )
+            return _check_response(self._provider.check(asked))
+
+        return await self._run(context, f"Check of {request.urn}", call)
+
+    async def Diff(self, request: Any, context: Any) -> Any:
+        def call() -> Any:
+            asked = DiffRequest(
+                **_identity(request),
+                id=request.id,
+                old_inputs=_props(request, "old_inputs"),
+                old_outputs=_props(request, "olds"),
+                inputs=_props(request, "news"),
+            )
+            return _diff_response(self._provider.diff(asked))
+
+        return await self._run(context, f"Diff of {request.urn}", call)
+
+    async def Create(self, request: Any, context: Any) -> Any:
+        def call() -> Any:
+            asked = CreateRequest(
+                **_identity(request),
+                inputs=_props(request, "properties"),
+                preview=request.preview,
+                timeout=request.timeout or None,
+            )
+            response = protos.provider.CreateResponse()
+            response.id, outputs = self._provider.create(asked)
+            fill_struct(response.properties, outputs)
+            return response
+
+        return await self._run(context, f"Create of {request.urn}", call)
+
+    async def Read(self, request: Any, context: Any) -> Any:
+        def call() -> Any:
+            asked = ReadRequest(
+                **_identity(request),
+                id=request.id,
+                inputs=_props(request, "inputs"),
+                outputs=_props(request, "properties"),
+            )
+            response = protos.provider.ReadResponse()
+            found = self._provider.read(asked)
+            if found is not None:
+                response.id = found.id
+                fill_struct(response.properties, found.outputs)
+                fill_struct(response.inputs, found.inputs)
+            return response
+
+        return await self._run(context, f"Read of {request.urn}", call)
+
+    async def Update(self, request: Any, context: Any) -> Any:
+        def call() -> Any:
+            asked = UpdateRequest(
+                **_identity(request),
+                id=request.id,
+                old_inputs=_props(request, "old_inputs"),
+                old_outputs=_props(request, "olds"),
+                inputs=_props(request, "news"),
+                preview=request.preview,
+                timeout=request.timeout or None,
+            )
+            response = protos.provider.UpdateResponse()
+            fill_struct(response.properties, self._provider.update(asked))
+            return response
+
+        return await self._run(context, f"Update of {request.urn}", call)
+
+    async def Delete(self, request: Any, context: Any) -> Any:
+        def call() -> Any:
+            asked = DeleteRequest(
+                **_identity(request),
+                id=request.id,
+                inputs=_props(request, "old_inputs"),
+                outputs=_props(request, "properties"),
+                timeout=request.timeout or None,
+            )
+            self._provider.delete(asked)
+            return _empty()
+
+        return await self._run(context, f"Delete of {request.urn}", call)
+
+    async def Invoke(self, request: Any, context: Any) -> Any:
+        def call() -> Any:
+            outputs, failures = self._provider.invoke(request.tok, _props(request, "args"))
+            response = protos.provider.InvokeResponse()
+            # `return` is a keyword of Python.
+            fill_struct(getattr(response, "return"), outputs)
+            for failure in failures:
+                response.failures.add(property=failure.path, reason=failure.reason)
+            return response
+
+        return await self._run(context, f"Invoke of {request.tok}", call)
+
+    async def Construct(self, request: Any, context: Any) -> Any:
+        if self._components is None:
+            # Pulumi's own machinery for components; imported late, it costs most of a second.
+            from local.plugins.components import servicer
+
+            self._components = servicer(self._provider, self._engine_address)
+        return await self._components.Construct(request, context)
+
+    async def Cancel(self, _request: Any, context: Any) -> Any:
+        self._provider.cancelled.set()
+        await self._run(context, "Cancel", self._provider.cancel)
+        return _empty()
+
+
+def init_failed_status(error: InitFailed) -> Any:
+    """The gRPC status with which a provider says that a resource exists but is not ready."""
+    detail = protos.provider.ErrorResourceInitFailed(id=error.resource_id, reasons=error.reasons)
+    fill_struct(detail.properties, error.outputs)
+    if error.inputs is not None:
+        fill_struct(detail.inputs, error.inputs)
+    packed = protos.status.Status(code=grpc.StatusCode.UNKNOWN.value[0], message=str(error))
+    packed.details.add().Pack(detail)
+
+    class _Status(grpc.Status):  # type: ignore[misc]
+        code = grpc.StatusCode.UNKNOWN
+        details = str(error)
+        trailing_metadata = (("grpc-status-details-bin", packed.SerializeToString()),)
+
+    return _Status()
+
+
+def _empty() -> Any:
+    from google.protobuf import empty_pb2
+
+    return empty_pb2.Empty()
+
+
+def _end_with_standard_input() -> None:
+    while os.read(0, 4096):
+        continue
+    os._exit(0)
+
+
+def run(provider: Provider) -> None:
+    """Serve until the engine ends. The only argument used is the engine's address."""
+    parser = argparse.ArgumentParser(description=f"Pulumi plugin {provider.name} of the local cloud")
+    parser.add_argument("engine", help="address of the Pulumi engine")
+    address = parser.parse_known_args()[0].engine
+    provider.engine = RemoteEngine(address)
+    threading.Thread(target=_end_with_standard_input, daemon=True).start()
+    asyncio.run(_serve(provider, address))
+
+
+async def _serve(provider: Provider, address: str) -> None:
+    server = grpc.aio.server(options=_OPTIONS)
+    protos.provider_grpc.add_ResourceProviderServicer_to_server(Servicer(provider, address), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(port, flush=True)
+    await server.wait_for_termination()

@@ -1,0 +1,233 @@
+"""Property values of Pulumi as plain Python values, and back to the wire.
+
+On the wire a property map is a protobuf `Struct`; what JSON cannot say is an object with a signature key
+(https://pulumi-developer-docs.readthedocs.io/latest/docs/architecture/types.html). Here:
+
+- a value that is not known yet (preview) is `UNKNOWN`;
+- `Secret(value)` in an answer marks the value as a secret; values that come in are never wrapped;
+- assets and archives stay dictionaries with their signature: see `is_asset`, `asset_path`, `asset_bytes`;
+- numbers without a fraction are `int`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SIGNATURE = "4dabf18193072939515e22adb298388d"
+ASSET = "c44067f5952c0a294b673a41bacd8c17"
+ARCHIVE = "0def7320c3a5731c473e5ecbe6d01bc7"
+SECRET = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 (a type signature of the protocol)
+RESOURCE = "5cf8f73096256a8f31e491e813e4eb8e"
+OUTPUT = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
+
+# One sentinel per kind of value; only the first is ever sent by the SDKs.
+_UNKNOWN_TEXT = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+_UNKNOWN_TEXTS = frozenset(
+    {
+        _UNKNOWN_TEXT,
+        "1c4a061d-8072-4f0a-a4cb-0ff528b18fe7",
+        "3eeb2bf0-c639-47a8-9e75-3b44932eb421",
+        "6a19a0b0-7e62-4c92-b797-7f8e31da9cc2",
+        "030794c1-ac77-496b-92df-f27374a8bd58",
+        "e48ece36-62e2-4504-bad9-02848725956a",
+        "dd056dcd-154b-4c76-9bd3-c8f88648b5ff",
+    }
+)
+
+Props = dict[str, Any]
+
+
+class Unknown:
+    """The type of `UNKNOWN`. Its truth value is an error, so that no decision is made on it by accident."""
+
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+    def __bool__(self) -> bool:
+        raise TypeError("an unknown value has no truth value; ask `is_unknown` or `contains_unknown` first")
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Unknown:
+        return self
+
+    def __copy__(self) -> Unknown:
+        return self
+
+
+UNKNOWN = Unknown()
+
+
+@dataclass(frozen=True)
+class Secret:
+    """An output that the engine must encrypt in the state and hide in what it prints."""
+
+    value: Any
+
+
+def is_unknown(value: object) -> bool:
+    """True for `UNKNOWN` itself."""
+    return isinstance(value, Unknown)
+
+
+def contains_unknown(value: Any) -> bool:
+    """True when the value is or holds `UNKNOWN` at any depth."""
+    if isinstance(value, Secret):
+        return contains_unknown(value.value)
+    if isinstance(value, Mapping):
+        return any(contains_unknown(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return any(contains_unknown(item) for item in value)
+    return is_unknown(value)
+
+
+def without_secrets(value: Any) -> Any:
+    """The same value with every `Secret` replaced by what it holds."""
+    if isinstance(value, Secret):
+        return without_secrets(value.value)
+    if isinstance(value, Mapping):
+        return {key: without_secrets(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_secrets(item) for item in value]
+    return value
+
+
+def from_wire(value: Any) -> Any:
+    """A protobuf `Value` as a plain value."""
+    kind = value.WhichOneof("kind")
+    if kind == "string_value":
+        text = value.string_value
+        return UNKNOWN if text in _UNKNOWN_TEXTS else text
+    if kind == "number_value":
+        number = value.number_value
+        return int(number) if number.is_integer() else number
+    if kind == "bool_value":
+        return value.bool_value
+    if kind == "list_value":
+        return [from_wire(item) for item in value.list_value.values]
+    if kind == "struct_value":
+        return _object(struct_to_props(value.struct_value))
+    return None
+
+
+def struct_to_props(struct: Any) -> Props:
+    """A protobuf `Struct` as a dictionary."""
+    return {key: from_wire(value) for key, value in struct.fields.items()}
+
+
+def _object(fields: Props) -> Any:
+    signature = fields.get(SIGNATURE)
+    if signature == SECRET:
+        return fields.get("value")
+    if signature == OUTPUT:
+        return fields.get("value", UNKNOWN)
+    if signature == RESOURCE:
+        # A custom resource stands for its id, a component for its URN; an id not known yet is the empty text.
+        if "id" not in fields:
+            return fields.get("urn")
+        return UNKNOWN if fields["id"] in ("", None) else fields["id"]
+    return fields
+
+
+def to_wire(value: Any, target: Any) -> None:
+    """Write a plain value into the protobuf `Value` given. Raises TypeError for what Pulumi has no form for."""
+    if value is None:
+        target.null_value = 0
+    elif isinstance(value, Unknown):
+        target.string_value = _UNKNOWN_TEXT
+    elif isinstance(value, bool):
+        target.bool_value = value
+    elif isinstance(value, str):
+        target.string_value = value
+    elif isinstance(value, int | float):
+        target.number_value = value
+    elif isinstance(value, Secret):
+        target.struct_value.fields[SIGNATURE].string_value = SECRET
+        to_wire(value.value, target.struct_value.fields["value"])
+    elif isinstance(value, Mapping):
+        target.struct_value.SetInParent()
+        for key, item in value.items():
+            to_wire(item, target.struct_value.fields[str(key)])
+    elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        target.list_value.SetInParent()
+        for item in value:
+            to_wire(item, target.list_value.values.add())
+    else:
+        raise TypeError(f"{type(value).__name__} is not a property value: {value!r}")
+
+
+def fill_struct(struct: Any, props: Mapping[str, Any]) -> None:
+    """Write a dictionary into the protobuf `Struct` given."""
+    for key, item in props.items():
+        to_wire(item, struct.fields[key])
+
+
+def is_asset(value: object) -> bool:
+    """True for an asset (one file) or an archive (a directory, or several files)."""
+    return isinstance(value, Mapping) and value.get(SIGNATURE) in (ASSET, ARCHIVE)
+
+
+def asset_path(value: Mapping[str, Any]) -> Path | None:
+    """The path of an asset or archive made of a file or directory, else None."""
+    path = value.get("path")
+    return Path(path) if path else None
+
+
+def asset_bytes(value: Mapping[str, Any]) -> bytes:
+    """The content of an asset of text or of a file. Raises OSError, and ValueError for archives and remote assets."""
+    if value.get(SIGNATURE) == ASSET:
+        path = asset_path(value)
+        if path is not None:
+            return path.read_bytes()
+        if not value.get("uri"):
+            return str(value.get("text", "")).encode()
+    raise ValueError("only assets of text and of files are supported here, not archives or remote assets")
+
+
+def decode_json(value: Any) -> Any:
+    """Undo what SDKs do to nested provider settings: a text that is a JSON document becomes the value it holds."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def diff_paths(old: Any, new: Any, path: str = "") -> dict[str, str]:
+    """Property paths that differ, each with `add`, `delete` or `update`; an unknown new value counts as an update."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and not is_asset(old) and not is_asset(new):
+        found: dict[str, str] = {}
+        for key in sorted({*old, *new}):
+            inner = join_path(path, key)
+            if key not in new:
+                found[inner] = "delete"
+            elif key not in old:
+                found[inner] = "add"
+            else:
+                found.update(diff_paths(old[key], new[key], inner))
+        return found
+    if isinstance(old, list) and isinstance(new, list):
+        found = {}
+        for index in range(max(len(old), len(new))):
+            inner = f"{path}[{index}]"
+            if index >= len(new):
+                found[inner] = "delete"
+            elif index >= len(old):
+                found[inner] = "add"
+            else:
+                found.update(diff_paths(old[index], new[index], inner))
+        return found
+    if isinstance(old, bool) != isinstance(new, bool):
+        return {path: "update"}
+    return {} if old == new and not is_unknown(new) else {path: "update"}
+
+
+def join_path(path: str, key: str) -> str:
+    """A property path with one more key, quoted where the engine's syntax needs it: `metadata.labels["a.b"]`."""
+    if key and all(character not in key for character in '."[]'):
+        return f"{path}.{key}" if path else key
+    quoted = key.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{path}["{quoted}"]'
