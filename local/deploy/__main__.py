@@ -12,6 +12,20 @@ from local.deploy.commands import DeployError, down, preview, submit, up
 from local.deploy.engine import EngineError
 from local.deploy.follow import FollowError
 from local.deploy.stack_file import StackFileError
+from local.guard import ForeignCloudError, NotRunningError
+from local.tools import ToolError
+
+# What a person can mend: one line, exit code 1.
+EXPECTED = (
+    DeployError,
+    EngineError,
+    FollowError,
+    StackFileError,
+    ForeignCloudError,
+    NotRunningError,
+    ToolError,
+    ConfigException,
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -45,7 +59,7 @@ def main() -> int:
         if arguments.command == "preview":
             return preview(arguments.stack)
         return submit(arguments.stack, cloud, arguments.min, arguments.max)
-    except (DeployError, EngineError, FollowError, StackFileError, ConfigException) as error:
+    except EXPECTED as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except OSError as error:

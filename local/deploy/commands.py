@@ -20,7 +20,7 @@ from local.deploy.stack_file import Sources, for_local_cloud, read, with_sources
 from local.deploy.sweep import sweep
 from local.guard import cloud_environment, refuse_foreign
 from local.home import Home
-from local.tools import module_directory
+from local.tools import ensure, module_directory
 
 
 class DeployError(Exception):
@@ -81,8 +81,7 @@ def preview(stack: str) -> int:
     document = read(ROOT / f"Pulumi.{stack}.yaml")
     refuse_foreign(os.environ)
     home = Home()
-    if _local("tools", "pulumi", "pulumi-language-python", "kubernetes", "helm", "--quiet") != 0:
-        return 1
+    ensure(("pulumi", "pulumi-language-python", "kubernetes", "helm"), home)
     engine = Engine(home.root, stack, {}, state="preview")
     engine.initialise()
     write(with_sources(document, pinned_sources()), engine.config_file)
@@ -124,7 +123,8 @@ def create_job(outputs: Mapping[str, Any], minimum: int, maximum: int, environme
     )  # fmt: skip
     if result.returncode != 0:
         raise DeployError(" ".join(result.stderr.split()) or "the launcher's Job could not be created")
-    return result.stdout.strip()
+    name: str = result.stdout.strip()
+    return name
 
 
 def start_local_cloud() -> Home:
@@ -134,9 +134,11 @@ def start_local_cloud() -> Home:
         DeployError: it did not start; the reason has been printed.
     """
     refuse_foreign(os.environ)
-    if _local("tools", "--quiet") != 0 or _local("up") != 0:
+    home = Home()
+    ensure((), home)
+    if _local("up") != 0:
         raise DeployError("the local cloud did not start; see above")
-    return Home()
+    return home
 
 
 def pinned_sources() -> Sources:
@@ -186,7 +188,9 @@ class _Session:
         mark = self.engine.config_file.with_suffix(".generation")
         current = self.cloud["generation"]
         if self.engine.has_resources() and (not mark.exists() or mark.read_text() != current):
-            say(f"stack {self.engine.stack}: its local cloud has ended, and its resources with it; starting anew")
+            say(
+                f"stack {self.engine.stack}: its local cloud has ended, and its resources with it; starting anew"
+            )
             self.engine.forget()
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.write_text(current)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import boto3
@@ -40,7 +41,7 @@ def leftovers(region: str, cluster: str) -> Iterator[Leftover]:
                 yield Leftover(
                     kind="EC2 instance",
                     identity=name,
-                    remove=lambda name=name: ec2.terminate_instances(InstanceIds=[name]),
+                    remove=partial(ec2.terminate_instances, InstanceIds=[name]),
                 )
     for interface in ec2.describe_network_interfaces(Filters=filters)["NetworkInterfaces"]:
         if interface["Status"] == "available":
@@ -48,14 +49,14 @@ def leftovers(region: str, cluster: str) -> Iterator[Leftover]:
             yield Leftover(
                 kind="network interface",
                 identity=name,
-                remove=lambda name=name: ec2.delete_network_interface(NetworkInterfaceId=name),
+                remove=partial(ec2.delete_network_interface, NetworkInterfaceId=name),
             )
     for template in ec2.describe_launch_templates(Filters=filters)["LaunchTemplates"]:
         name = template["LaunchTemplateId"]
         yield Leftover(
             kind="launch template",
             identity=name,
-            remove=lambda name=name: ec2.delete_launch_template(LaunchTemplateId=name),
+            remove=partial(ec2.delete_launch_template, LaunchTemplateId=name),
         )
     iam = boto3.client("iam", region_name=region)
     for profile in iam.list_instance_profiles()["InstanceProfiles"]:
@@ -66,7 +67,7 @@ def leftovers(region: str, cluster: str) -> Iterator[Leftover]:
             yield Leftover(
                 kind="instance profile",
                 identity=name,
-                remove=lambda name=name, roles=roles: _remove_profile(iam, name, roles),
+                remove=partial(_remove_profile, iam, name, roles),
             )
 
 
