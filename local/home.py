@@ -36,6 +36,11 @@ class Home:
         return self.root / "run"
 
     @property
+    def marker(self) -> Path:
+        """Says that the directory was made by us, and may be deleted by us."""
+        return self.root / ".trainyard"
+
+    @property
     def cloud_file(self) -> Path:
         """The running cloud's record: process id, endpoint, region, account and the deployer's key (mode 0600)."""
         return self.run / "cloud.json"
@@ -104,6 +109,7 @@ class Home:
             directory.mkdir(parents=True, exist_ok=True)
         for private in (self.run, self.control_socket.parent):
             private.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.marker.touch()
 
     def settings(self) -> dict[str, float]:
         """Delays in seconds: `bootSeconds` of a machine until it joins, `gpuDelaySeconds` until its devices show."""

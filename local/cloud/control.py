@@ -1,0 +1,150 @@
+"""The supervisor's HTTP API on a unix socket, and a client for it.
+
+POST   /clusters          name, version, issuer, region, arn; answers when the API server is ready
+DELETE /clusters/<name>   stops it and removes what is on disk
+GET    /status            processes, clusters, memory and processor time of everything in the namespace
+POST   /shutdown          ends the local cloud; answers at once
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingMixIn, UnixStreamServer
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+JsonObject = dict[str, Any]
+# A new control plane has a minute to become ready.
+REQUEST_SECONDS = 90.0
+
+
+class ControlError(Exception):
+    """A refused request: an HTTP status and one line."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Controlled(Protocol):
+    """What the API serves."""
+
+    def create_cluster(self, body: JsonObject) -> JsonObject:
+        """Start a control plane."""
+
+    def delete_cluster(self, name: str) -> None:
+        """Stop one."""
+
+    def status(self) -> JsonObject:
+        """What runs."""
+
+    def shut_down(self) -> None:
+        """End everything, soon."""
+
+
+class _Server(ThreadingMixIn, UnixStreamServer):
+    daemon_threads = True
+    request_queue_size = 32
+
+
+def serve(path: Path, controlled: Controlled) -> None:
+    """Serve the API from threads of its own until the process ends."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._answer()
+
+        def do_POST(self) -> None:
+            self._answer()
+
+        def do_DELETE(self) -> None:
+            self._answer()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Requests are told by what they do."""
+
+        def _answer(self) -> None:
+            try:
+                content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                status, body = 200, _dispatch(controlled, self.command, self.path, content)
+            except ControlError as error:
+                status, body = error.status, {"error": str(error)}
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def address_string(self) -> str:
+            return "unix"
+
+    path.unlink(missing_ok=True)
+    server = _Server(os.fspath(path), Handler)
+    os.chmod(path, 0o600)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 3600}, daemon=True).start()
+
+
+def _dispatch(controlled: Controlled, method: str, path: str, content: bytes) -> JsonObject:
+    route = (method, path.partition("?")[0].rstrip("/"))
+    if route == ("GET", "/status"):
+        return controlled.status()
+    if route == ("POST", "/shutdown"):
+        controlled.shut_down()
+        return {}
+    if route == ("POST", "/clusters"):
+        try:
+            body = json.loads(content)
+        except ValueError as error:
+            raise ControlError(400, f"the body is not JSON: {error}") from error
+        if not isinstance(body, dict):
+            raise ControlError(400, "the body must be a JSON object")
+        return controlled.create_cluster(body)
+    if method == "DELETE" and route[1].startswith("/clusters/"):
+        controlled.delete_cluster(unquote(route[1].removeprefix("/clusters/")))
+        return {}
+    raise ControlError(404, f"there is no {method} {path}")
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(os.fspath(self._path))
+
+
+def request(
+    socket_path: Path,
+    method: str,
+    path: str,
+    body: JsonObject | None = None,
+    timeout: float = REQUEST_SECONDS,
+) -> JsonObject:
+    """Send one request to the supervisor.
+
+    Raises:
+        ControlError: it refused.
+        OSError, http.client.HTTPException: nobody answers.
+    """
+    connection = _Connection(socket_path, timeout)
+    try:
+        connection.request(method, path, json.dumps(body) if body is not None else None)
+        response = connection.getresponse()
+        answer: JsonObject = json.loads(response.read())
+    finally:
+        connection.close()
+    if response.status >= 400:
+        raise ControlError(response.status, str(answer.get("error", response.reason)))
+    return answer

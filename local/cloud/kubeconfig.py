@@ -1,0 +1,67 @@
+"""Kubeconfig files: one per user of a control plane, and the administrator's with a context per cluster."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from local.cloud.pki import Pair
+from local.home import write_atomically
+
+Document = dict[str, Any]
+
+
+def document(cluster: str, server: str, authority: bytes, user: Pair) -> Document:
+    """A kubeconfig with one cluster, one user and one context, all named as the cluster."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {"name": cluster, "cluster": {"server": server, "certificate-authority-data": _base64(authority)}}
+        ],
+        "users": [
+            {
+                "name": cluster,
+                "user": {
+                    "client-certificate-data": _base64(user.certificate),
+                    "client-key-data": _base64(user.key),
+                },
+            }
+        ],
+        "contexts": [{"name": cluster, "context": {"cluster": cluster, "user": cluster}}],
+        "current-context": cluster,
+    }
+
+
+def merge(documents: Mapping[str, Document]) -> Document:
+    """All clusters' documents, oldest first, as one; the newest is the current context."""
+    merged: Document = {"apiVersion": "v1", "kind": "Config"}
+    for part in ("clusters", "users", "contexts"):
+        merged[part] = [entry for each in documents.values() for entry in each[part]]
+    merged["current-context"] = next(reversed(list(documents)), "")
+    return merged
+
+
+def token_webhook(url: str) -> Document:
+    """The API server's way to ask about tokens that it did not sign itself: those of EKS."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "aws", "cluster": {"server": url}}],
+        "users": [{"name": "api-server"}],
+        "contexts": [{"name": "aws", "context": {"cluster": "aws", "user": "api-server"}}],
+        "current-context": "aws",
+    }
+
+
+def write(path: Path, content: Document) -> None:
+    """Write a kubeconfig in one step, readable by its owner alone."""
+    write_atomically(path, yaml.safe_dump(content, sort_keys=False), mode=0o600)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

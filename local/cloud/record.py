@@ -1,0 +1,102 @@
+"""Who runs: processes are known by id and start time, since an id alone may have gone to somebody else."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from local.home import Home
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process as this machine's /proc knows it; `start_time` is field 22 of its stat (proc_pid_stat(5))."""
+
+    pid: int
+    start_time: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether this very process still runs; a zombie does not."""
+        return read_stat(self.pid) == self.start_time
+
+    def as_json(self) -> dict[str, int]:
+        """The two members that records hold."""
+        return {"pid": self.pid, "startTime": self.start_time}
+
+
+def parse_stat(line: str) -> tuple[Process, str]:
+    """Process and state letter of a line of /proc/<pid>/stat. The name in parentheses may hold anything."""
+    head, _, tail = line.rpartition(")")
+    fields = tail.split()
+    return Process(int(head.split()[0]), int(fields[19])), fields[0]
+
+
+def read_stat(pid: int) -> int | None:
+    """Start time of a running process, or None."""
+    try:
+        process, state = parse_stat(Path(f"/proc/{pid}/stat").read_text())
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state in "ZX" else process.start_time
+
+
+def supervisor_file(home: Home) -> Path:
+    """Record of a supervisor from its first moment; `cloud.json` follows when the cloud is ready."""
+    return home.run / "supervisor.json"
+
+
+def from_record(record: Mapping[str, Any]) -> Process:
+    """The process that a record names."""
+    return Process(int(record["pid"]), int(record["startTime"]))
+
+
+def recorded(home: Home) -> Process | None:
+    """The supervisor that the home's records name, running or not."""
+    for file in (supervisor_file(home), home.cloud_file):
+        try:
+            return from_record(json.loads(file.read_text()))
+        except FileNotFoundError:
+            continue
+        except (ValueError, KeyError, TypeError):
+            # Half a file cannot come from us (writes are atomic) but from a full disk's repair or a hand.
+            continue
+    return None
+
+
+def running(home: Home) -> Process | None:
+    """The running supervisor of this home, or None."""
+    process = recorded(home)
+    return process if process is not None and process.alive else None
+
+
+def remove_records(home: Home) -> None:
+    """Forget a cloud that has ended."""
+    for file in (home.cloud_file, supervisor_file(home), home.aws_file, home.control_socket):
+        file.unlink(missing_ok=True)
+
+
+def port_holder(port: int) -> str:
+    """`process 123 (name)` that listens on a TCP port of this machine, as far as we may see it."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except FileNotFoundError:  # IPv6 is off
+            continue
+        for fields in (line.split() for line in lines):
+            if fields[3] == "0A" and int(fields[1].rsplit(":", 1)[1], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if any(os.readlink(descriptor) in inodes for descriptor in (entry / "fd").iterdir()):
+                return f"process {entry.name} ({(entry / 'comm').read_text().strip()})"
+        except OSError:  # it ended, or belongs to somebody else
+            continue
+    return "a process of another user"

@@ -1,0 +1,52 @@
+"""Memory and processor time of everything that runs in this PID namespace."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """Resident memory in bytes and processor time in seconds since the process started."""
+
+    rss_bytes: int
+    cpu_seconds: float
+    parent: int
+
+
+def usage(pid: int) -> Usage | None:
+    """One process, or None when it has ended (proc_pid_stat(5): fields 4, 14, 15, 24)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return Usage(
+        rss_bytes=int(fields[21]) * PAGE,
+        cpu_seconds=(int(fields[11]) + int(fields[12])) / TICKS,
+        parent=int(fields[1]),
+    )
+
+
+def everything() -> dict[int, Usage]:
+    """All processes that this process can see, by id."""
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    return {pid: found for pid in pids if (found := usage(pid)) is not None}
+
+
+def descendants(root: int) -> list[int]:
+    """Children of a process, their children and so on, the root left out."""
+    children: dict[int, list[int]] = {}
+    for pid, each in everything().items():
+        children.setdefault(each.parent, []).append(pid)
+    found: list[int] = []
+    pending = [root]
+    while pending:
+        below = children.get(pending.pop(), [])
+        found += below
+        pending += below
+    return found
