@@ -1,0 +1,110 @@
+"""`python -m local.machines --cluster NAME --home DIR`: the machines of one cluster, until SIGTERM.
+
+Ends with 2 where the cluster is not there. Pods' processes go on when this ends; the next start takes them over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from local.home import Home
+from local.machines import preload
+from local.machines.api import Api, Informer, Object
+from local.machines.context import Addresses, Context, Tasks
+from local.machines.images import Images
+from local.machines.kubelet import Kubelet
+from local.machines.machines import Machines
+from local.machines.pods import Pods
+from local.machines.services import Proxies
+from local.machines.settings import Settings
+
+NSLOOKUP = """#!/bin/sh
+# Looks a name up as DNS would answer it here: in the pod's hosts file.
+exec getent hosts "$1"
+"""
+
+
+def make_helpers(settings: Settings) -> Path:
+    """The directory of small programs that some images have and this machine may not."""
+    directory = settings.state / "bin"
+    directory.mkdir(parents=True, exist_ok=True)
+    program = directory / "nslookup"
+    program.write_text(NSLOOKUP)
+    program.chmod(0o700)
+    return directory
+
+
+async def serve(settings: Settings) -> None:
+    """Run everything until a signal to end."""
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    tasks, proxies = Tasks(), Proxies()
+    pods = Pods(proxies.settle)
+    helpers = make_helpers(settings)
+    async with Api(settings.kubeconfig) as api:
+        context = Context(
+            settings=settings,
+            api=api,
+            images=Images(settings.home.images_file, settings.home.bin, helpers, settings.account),
+            pods=Informer(api, "/api/v1/pods", pods.pod_changed, "spec.nodeName!="),
+            services=Informer(api, "/api/v1/services", pods.service_changed),
+            config_maps=Informer(api, "/api/v1/configmaps", pods.data_changed),
+            # Helm keeps its releases in Secrets: large, and of no pod's concern.
+            secrets=Informer(api, "/api/v1/secrets", pods.data_changed, "type!=helm.sh/release.v1"),
+            addresses=Addresses(settings.pod_network),
+            tasks=tasks,
+            preload=preload.library(),
+            helpers=helpers,
+        )
+        pods.context = proxies.context = context
+        kubelet = Kubelet(pods, settings.state)
+        port = await kubelet.start()
+
+        def ready(name: str, allocatable: Object) -> None:
+            context.allocatable[name] = allocatable
+            pods.machine_ready(name)
+
+        machines = Machines(settings, api, tasks, port, ready, pods.machine_gone)
+        informers = (context.pods, context.services, context.config_maps, context.secrets)
+        for informer in informers:
+            tasks.start(informer.run(), f"watch {informer.path}")
+        tasks.start(proxies.run(), "services")
+        for informer in informers:
+            await informer.synced.wait()
+        pods.prune()
+        tasks.start(pods.keep_names(), "names")
+        tasks.start(pods.keep_fresh(), "tokens")
+        tasks.start(pods.keep_clocks(), "logs")
+        tasks.start(machines.heartbeat(), "heartbeat")
+        tasks.start(machines.follow(), "instances")
+        await ended.wait()
+        await kubelet.stop()
+        proxies.close()
+
+
+def main() -> int:
+    """Read the arguments and run."""
+    parser = argparse.ArgumentParser(prog="python -m local.machines", description=__doc__)
+    parser.add_argument("--cluster", required=True, help="name of the cluster")
+    parser.add_argument("--home", type=Path, default=None, help="state directory of the local cloud")
+    arguments = parser.parse_args()
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        settings = Settings.load(arguments.cluster, Home(arguments.home))
+    except ValueError as error:
+        print(f"machines of cluster {arguments.cluster}: {error}", file=sys.stderr)
+        return 2
+    asyncio.run(serve(settings))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

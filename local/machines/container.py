@@ -1,0 +1,279 @@
+"""One container of a pod: started, watched, restarted with back-off, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from local.machines import environment, images, logs, probes, status
+from local.machines.environment import MissingReference
+from local.machines.images import PullError
+from local.machines.process import Ended, Process
+from local.machines.status import ContainerState
+
+if TYPE_CHECKING:
+    from local.machines.pod import Pod
+
+Object = dict[str, Any]
+CONFIG_RETRY_SECONDS = 2.0
+STEADY_SECONDS = 600.0  # a run of this length resets the back-off, as in the kubelet
+MESSAGE_BYTES = 2048
+
+
+class Container:
+    """Runs one container of `pod` to its end. `once` marks an init container that has to succeed."""
+
+    def __init__(self, pod: Pod, spec: Object, state: ContainerState, once: bool = False) -> None:
+        self.pod = pod
+        self.spec = spec
+        self.state = state
+        self.once = once
+        self.name: str = spec["name"]
+        self.simulated = images.simulated(spec, pod.context.images)
+        self.running = asyncio.Event()  # set while there is a process: `kubectl logs -f` follows that long
+        self.begun = asyncio.Event()  # set once it has started for the first time
+        self.clock = logs.Clock(self.log_path(state.restarts))
+        self.process: Process | None = None
+        self._failures = 0
+        self._plan: Object = {}
+
+    @property
+    def directory(self) -> Path:
+        """Where its plan and its process record are."""
+        return self.pod.directory / "containers" / self.name
+
+    def log_path(self, run: int) -> Path:
+        """The output of its n-th run."""
+        return self.pod.log_directory / self.name / f"{run}.log"
+
+    @property
+    def policy(self) -> str:
+        """Its restart policy: its own (sidecars), else the pod's; an init container never repeats a success."""
+        policy = self.spec.get("restartPolicy") or self.pod.item["spec"].get("restartPolicy", "Always")
+        return "OnFailure" if self.once and policy == "Always" else str(policy)
+
+    async def run(self) -> None:
+        """Run until it has ended for good, or until the pod stops and its process with it."""
+        await self._take_over()
+        while not self.pod.stopping.is_set():
+            if self.state.stage == "terminated":
+                if not status.restarts_after(self.policy, self.state.exit_code):
+                    return
+                if not await self._back_off():
+                    return
+            if await self._start():
+                await self._follow()
+
+    async def _take_over(self) -> None:
+        """Go on with a process that was started before this stand-in was."""
+        found = None if self.simulated else Process.found(self.directory)
+        if self.state.stage != "running" and found is not None and found.alive:
+            # It was started, but the API server was not told any more.
+            self.state.restarts += self.state.stage == "terminated"
+            self.state.run(time.time())
+        if self.state.stage != "running":
+            return
+        if found is None and not self.simulated:
+            self._ended(
+                Ended(status.KILLED, time.time(), "no record of the process"), "ContainerStatusUnknown"
+            )
+            return
+        self.process = found
+        self.clock = logs.Clock(self.log_path(self.state.restarts))
+        self.clock.look(self.state.started_at)
+        await self._follow()
+
+    async def _back_off(self) -> bool:
+        """Wait before a restart. False if the pod stops meanwhile."""
+        if self.state.finished_at - self.state.started_at >= STEADY_SECONDS:
+            self._failures = 0
+        delay = status.back_off(self._failures, self.pod.context.settings.backoff_seconds)
+        self._failures += 1
+        if delay:
+            message = f"back-off {delay:g}s restarting failed container={self.name} pod={self.pod.label}"
+            self.state.wait("CrashLoopBackOff", message)
+            self.pod.event("Warning", "BackOff", message)
+            self.pod.publish()
+        stopped = await self.pod.sleep(delay)
+        if not stopped:
+            if self.state.stage == "terminated":
+                self.state.last = self.state.terminated()
+            self.state.restarts += 1
+        return not stopped
+
+    async def _start(self) -> bool:
+        """Start its process. False, after a pause, where something that it needs is missing."""
+        try:
+            if not self.simulated:
+                self.process = await self._launch()
+        except MissingReference as error:
+            return await self._postpone("CreateContainerConfigError", str(error))
+        except PullError as error:
+            return await self._postpone("ErrImagePull", str(error))
+        except (OSError, ValueError, RuntimeError) as error:
+            return await self._postpone("CreateContainerError", f"container {self.name}: {error}")
+        self.state.image, self.state.image_id = self.spec["image"], self.spec["image"]
+        self.state.run(time.time())
+        self.pod.event("Normal", "Started", f"Started container {self.name}")
+        return True
+
+    async def _postpone(self, reason: str, message: str) -> bool:
+        if self.state.reason != reason:
+            self.pod.event("Warning", "Failed", f"Error: {message}")
+        self.state.wait(reason, message)
+        self.pod.publish()
+        await self.pod.sleep(CONFIG_RETRY_SECONDS)
+        return False
+
+    async def _launch(self) -> Process:
+        """Work out command, environment and mounts, and start the process."""
+        facts, context = self.pod.facts(), self.pod.context
+        declared = environment.declared(facts, self.spec)
+        program = context.images.find(self.spec, self.pod.ip, declared, self.pod.port_for)
+        self.pod.save_ports()
+        variables = environment.complete(
+            declared
+            | {key: program.environment[key] for key in program.environment if key.endswith("_PORT")},
+            program.environment,
+            self.pod.injected(),
+            self.pod.hostname,
+            context.settings.service_ip,
+        )
+        variables.setdefault("PATH", images.SYSTEM_PATH)
+        self._plan = self.pod.plan(self.spec, program, variables)
+        self.clock = logs.Clock(self.log_path(self.state.restarts))
+        self.pod.event(
+            "Normal", "Pulled", f'Container image "{self.spec["image"]}" already present on machine'
+        )
+        return Process.start(self.directory, self._plan, self.clock.path)
+
+    async def _follow(self) -> None:
+        """Wait for the end of the present run, probing it."""
+        self.running.set()
+        self.begun.set()
+        probing = asyncio.create_task(self._probe())
+        self.pod.publish()
+        try:
+            if self.process is None:
+                if not self.once:
+                    await self.pod.stopping.wait()
+                ended, reason = Ended(0, time.time()), ""
+            else:
+                ended = await self.process.wait()
+                reason = "StartError" if ended.code == 128 and ended.message else ""
+        finally:
+            probing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await probing
+            self.running.clear()
+        self._ended(ended, reason)
+
+    def _ended(self, ended: Ended, reason: str) -> None:
+        message = ended.message
+        if (
+            not message
+            and ended.code
+            and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError"
+        ):
+            message = self._last_output()
+        self.clock.look(time.time())
+        self.state.end(ended.code, ended.at, reason, message)
+        self.process = None
+        if ended.code and not self.pod.stopping.is_set():
+            self.pod.event("Warning", "Failed", f"container {self.name} ended with exit code {ended.code}")
+        self.pod.publish()
+
+    def _last_output(self) -> str:
+        """The end of its output, as the termination message."""
+        try:
+            return self.clock.path.read_bytes()[-MESSAGE_BYTES:].decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    async def stop(self, grace: float) -> None:
+        """SIGTERM, and SIGKILL to all that is left after `grace` seconds."""
+        if self.process is None:
+            return
+        self.process.signal(signal.SIGTERM if grace > 0 else signal.SIGKILL)
+        deadline = time.monotonic() + grace
+        while self.running.is_set() and time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
+        if self.running.is_set() and self.process is not None:
+            self.process.signal(signal.SIGKILL)
+
+    async def execute(self, argv: list[str], timeout: float) -> int:
+        """Run a command inside the container; its exit code, 124 if it takes longer than `timeout` seconds."""
+        pid = self.process.pid if self.process else None
+        if pid is None:
+            return 1
+        variables = [f"{key}={value}" for key, value in self._plan.get("env", {}).items()]
+        enter = ["nsenter", "--target", str(pid), "--mount", "--uts", "--pid", "--root", "--wd"]
+        null = asyncio.subprocess.DEVNULL
+        command = [*enter, "--", "env", "-i", *variables, *argv]
+        child = await asyncio.create_subprocess_exec(*command, stdin=null, stdout=null, stderr=null)
+        try:
+            return await asyncio.wait_for(child.wait(), timeout)
+        except TimeoutError:
+            child.kill()
+            await child.wait()
+            return 124
+
+    async def _probe(self) -> None:
+        """Startup probe, then readiness and liveness side by side; without a probe it is ready at once."""
+        if self.spec.get("startupProbe") and not self.simulated and not self.state.started:
+            await self._repeat("startupProbe", self._startup)
+        self.state.started = True
+        work: list[Coroutine[Any, Any, None]] = []
+        if self.spec.get("readinessProbe") and not self.simulated:
+            work.append(self._repeat("readinessProbe", self._readiness))
+        elif not self.once:
+            self.state.ready = True
+        if self.spec.get("livenessProbe") and not self.simulated:
+            work.append(self._repeat("livenessProbe", self._liveness))
+        self.pod.publish()
+        async with asyncio.TaskGroup() as group:
+            for each in work:
+                group.create_task(each)
+
+    async def _repeat(self, kind: str, changed: Any) -> None:
+        probe = self.spec[kind]
+
+        async def attempt() -> str:
+            return await probes.once(probe, self.pod.ip, self._port, self.execute)
+
+        await probes.repeat(probe, attempt, changed)
+
+    def _port(self, port: int | str) -> int | None:
+        return self.pod.port(port)
+
+    async def _startup(self, good: bool, message: str) -> bool:
+        if not good:
+            await self._unhealthy("Startup", message)
+        return True
+
+    async def _readiness(self, good: bool, message: str) -> bool:
+        if self.state.ready != good:
+            self.state.ready = good
+            if not good:
+                self.pod.event("Warning", "Unhealthy", f"Readiness probe failed: {message}")
+            self.pod.publish()
+        return False
+
+    async def _liveness(self, good: bool, message: str) -> bool:
+        if not good:
+            await self._unhealthy("Liveness", message)
+        return not good
+
+    async def _unhealthy(self, kind: str, message: str) -> None:
+        self.pod.event("Warning", "Unhealthy", f"{kind} probe failed: {message}")
+        self.pod.event(
+            "Normal", "Killing", f"Container {self.name} failed {kind.lower()} probe, will be restarted"
+        )
+        grace = float(self.pod.item["spec"].get("terminationGracePeriodSeconds", 30))
+        # In a task of its own: ending the process cancels the probes, this one among them.
+        self.pod.context.tasks.start(self.stop(grace), f"stop {self.name}")

@@ -1,0 +1,115 @@
+"""What a Dockerfile says about running the image: WORKDIR, ENV, ENTRYPOINT and CMD of one stage. Pure.
+
+Reference: docs.docker.com/reference/dockerfile. Build-time instructions are skipped; nothing is built here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import dataclass, field, replace
+
+VARIABLE = re.compile(r"\\\$|\$(?:(\w+)|\{(\w+)(?::([-+])([^}]*))?\})")
+
+
+@dataclass(frozen=True)
+class Image:
+    """How an image runs. `workdir` is absolute."""
+
+    workdir: str = "/"
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def instructions(text: str) -> list[tuple[str, str]]:
+    """(INSTRUCTION, rest) pairs; comments dropped, continued lines joined."""
+    found = []
+    pending = ""
+    for line in text.splitlines():
+        if line.lstrip().startswith("#") or (not line.strip() and not pending):
+            continue
+        pending += line.rstrip()
+        if pending.endswith("\\"):
+            pending = pending[:-1]
+            continue
+        word, _, rest = pending.strip().partition(" ")
+        found.append((word.upper(), rest.strip()))
+        pending = ""
+    return found
+
+
+def words(rest: str) -> tuple[str, ...]:
+    """A command in its JSON form, or in its shell form as `/bin/sh -c`."""
+    if rest.startswith("["):
+        try:
+            return tuple(str(word) for word in json.loads(rest))
+        except ValueError as error:
+            raise ValueError(f"{rest!r} is not a JSON list of strings: {error}") from error
+    return ("/bin/sh", "-c", rest)
+
+
+def substituted(text: str, variables: dict[str, str]) -> str:
+    """Replace `$NAME`, `${NAME}`, `${NAME:-default}` and `${NAME:+other}`."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[0] == "\\$":
+            return "$"
+        known = variables.get(match[1] or match[2], "")
+        if match[3] == "-":
+            return known or match[4]
+        if match[3] == "+":
+            return match[4] if known else ""
+        return known
+
+    return VARIABLE.sub(value, text)
+
+
+def assignments(rest: str, variables: dict[str, str]) -> dict[str, str]:
+    """The pairs of ENV, in its `NAME=value ...` and its old `NAME value` form."""
+    first, _, remainder = rest.partition(" ")
+    if "=" not in first:
+        return {first: substituted(remainder.strip(), variables)}
+    pairs = (word.partition("=") for word in shlex.split(rest))
+    return {name: substituted(value, variables) for name, _, value in pairs}
+
+
+def parse(text: str, target: str | None = None) -> Image:
+    """The image of the stage `target` (by name or number), else of the last one.
+
+    Raises ValueError for a stage that is not there and for a malformed command.
+    """
+    stages: dict[str, Image] = {}
+    current = Image()
+    arguments: dict[str, str] = {}
+    names: list[str] = []
+    for word, rest in instructions(text):
+        variables = arguments | current.environment
+        if word == "FROM":
+            if names:
+                stages |= dict.fromkeys(names, current)
+                if target in names:
+                    return current
+            parts = [part for part in substituted(rest, variables).split() if not part.startswith("--")]
+            current = stages.get(parts[0], Image())
+            alias = [parts[2]] if len(parts) == 3 and parts[1].lower() == "as" else []
+            names = [str(len(stages)), *alias] if not names else [str(int(names[0]) + 1), *alias]
+        elif word == "ARG":
+            name, _, default = rest.partition("=")
+            arguments[name] = substituted(default.strip("\"'"), variables)
+        elif word == "ENV":
+            current = replace(current, environment=current.environment | assignments(rest, variables))
+        elif word == "WORKDIR":
+            path = substituted(rest.strip("\"'"), variables)
+            base = "" if path.startswith("/") else current.workdir.rstrip("/") + "/"
+            current = replace(current, workdir=base + path)
+        elif word == "ENTRYPOINT":
+            current = replace(current, entrypoint=words(rest), command=())
+        elif word == "CMD":
+            current = replace(current, command=words(rest))
+    if not names:
+        raise ValueError("the Dockerfile has no FROM")
+    if target and target not in names:
+        raise ValueError(f"the Dockerfile has no stage {target!r}; its last one is {names[-1]!r}")
+    return current

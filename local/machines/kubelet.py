@@ -1,0 +1,137 @@
+"""The kubelets' HTTPS server: container logs, and a clear word on what it does not do."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from aiohttp import web
+
+from local.machines import logs
+from local.machines.container import Container
+from local.machines.pods import Pods
+from local.machines.quantity import epoch
+
+CERTIFICATE = """
+import datetime, sys
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+key = ec.generate_private_key(ec.SECP256R1())
+name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "system:node:local")])
+now = datetime.datetime.now(datetime.timezone.utc)
+builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(days=1))
+certificate = builder.not_valid_after(now + datetime.timedelta(days=3650)).sign(key, hashes.SHA256())
+sys.stdout.buffer.write(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+    serialization.NoEncryption()) + certificate.public_bytes(serialization.Encoding.PEM))
+"""
+
+
+def serving_tls(directory: Path) -> ssl.SSLContext:
+    """TLS with a self-signed certificate, made once; the API server does not verify kubelets by default.
+
+    Made in a process of its own: the cryptography package would stay in this one's memory for nothing.
+    """
+    file = directory / "kubelet.pem"
+    if not file.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        made = subprocess.run([sys.executable, "-c", CERTIFICATE], capture_output=True, check=True).stdout
+        file.touch(mode=0o600)
+        file.write_bytes(made)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(file)
+    return tls
+
+
+def log_request(query: dict[str, str], now: float) -> logs.Request:
+    """The PodLogOptions of a request. Raises ValueError for a number or time that is none."""
+    since = None
+    if "sinceSeconds" in query:
+        since = now - float(query["sinceSeconds"])
+    elif "sinceTime" in query:
+        since = epoch(query["sinceTime"])
+    return logs.Request(
+        follow=query.get("follow", "").lower() in ("true", "1"),
+        tail=int(query["tailLines"]) if "tailLines" in query else None,
+        since=since,
+        timestamps=query.get("timestamps", "").lower() in ("true", "1"),
+        limit=int(query["limitBytes"]) if "limitBytes" in query else None,
+    )
+
+
+class Kubelet:
+    """Serves the logs of all machines' pods on one port of the loopback address."""
+
+    def __init__(self, pods: Pods, state: Path) -> None:
+        self.pods = pods
+        self.state = state
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> int:
+        """Listen, on the port of the last time if it is free; the port."""
+        app = web.Application()
+        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
+        app.router.add_get("/healthz", self._health)
+        app.router.add_route("*", "/{other:.*}", self._other)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        tls = serving_tls(self.state)
+        port_file = self.state / "kubelet.port"
+        before = int(port_file.read_text()) if port_file.exists() else 0
+        try:
+            await web.TCPSite(self._runner, "127.0.0.1", before, ssl_context=tls).start()
+        except OSError:
+            await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=tls).start()
+        port = int(self._runner.addresses[0][1])
+        port_file.write_text(str(port))
+        return port
+
+    async def stop(self) -> None:
+        """Close all connections."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def _other(self, request: web.Request) -> web.Response:
+        what = request.path.split("/")[1]
+        text = f"{what}: not supported by the local machines; they serve container logs only\n"
+        return web.Response(status=501, text=text)
+
+    def _container(self, request: web.Request) -> Container:
+        namespace, name = request.match_info["namespace"], request.match_info["pod"]
+        pod = self.pods.find(namespace, name)
+        if pod is None:
+            raise web.HTTPNotFound(text=f"pod {namespace}/{name} is not on these machines\n")
+        wanted = request.match_info["container"]
+        for container in pod.every:
+            if container.name == wanted:
+                return container
+        raise web.HTTPNotFound(text=f"pod {namespace}/{name} has no container {wanted!r}\n")
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        container = self._container(request)
+        query = dict(request.query)
+        try:
+            wanted = log_request(query, time.time())
+        except ValueError as error:
+            raise web.HTTPBadRequest(text=f"{error}\n") from error
+        clock, running = container.clock, container.running
+        if query.get("previous", "").lower() in ("true", "1"):
+            clock = logs.Clock(container.log_path(container.state.restarts - 1))
+            if not clock.path.exists():
+                raise web.HTTPBadRequest(text=f"previous terminated container {container.name!r} not found\n")
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        await response.prepare(request)
+        if container.simulated:
+            await response.write(b"(simulated: this image has no program on the local machines)\n")
+        else:
+            async for data in logs.read(clock, wanted, running):
+                await response.write(data)
+        await response.write_eof()
+        return response

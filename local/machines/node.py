@@ -1,0 +1,178 @@
+"""The Node object that a machine registers, computed from what the EC2 instance says. Pure.
+
+Memory overhead, reserved amounts and labels follow the EKS bootstrap and Karpenter's instance type provider
+(karpenter.sh, "Concepts > NodeClasses > kubeReserved"; awslabs/amazon-eks-ami, nodeadm).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from local.machines.quantity import timestamp
+
+Object = dict[str, Any]
+
+VM_MEMORY_OVERHEAD = 0.075
+EVICTION_MIB = 100
+ROOT_VOLUME_GIB = 20
+UNREGISTERED = {"key": "karpenter.sh/unregistered", "effect": "NoExecute"}
+NODEGROUP_EFFECTS = {
+    "NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREFER_NO_SCHEDULE": "PreferNoSchedule",
+}  # fmt: skip
+
+
+def name_of(instance: Object) -> str:
+    """The node's name: the private DNS name, as on EKS."""
+    return str(instance["privateDns"])
+
+
+def architecture(instance: Object) -> str:
+    """`arm64` for the families with a g after the generation (m7g, c8gn), else `amd64`."""
+    family = instance["instanceType"].split(".")[0]
+    letters = family.lstrip("abcdefghijklmnopqrstuvwxyz").lstrip("0123456789")
+    return "arm64" if letters.startswith("g") or family == "a1" else "amd64"
+
+
+def max_pods(vcpus: int) -> int:
+    """How many pods the network interfaces of a size carry; a step function of the common families."""
+    for most, pods in ((2, 29), (8, 58), (48, 234)):
+        if vcpus <= most:
+            return pods
+    return 737
+
+
+def reserved_cpu(vcpus: int) -> int:
+    """Millicores that EKS keeps for the kubelet: 6 % of the first core, 1 %, 0.5 %, then 0.25 % of each further."""
+    shares = [60, 10, 5, 5] + [2.5] * max(0, vcpus - 4)
+    return math.floor(sum(shares[:vcpus]))
+
+
+def resources(instance: Object, with_devices: bool) -> tuple[Object, Object]:
+    """Capacity and allocatable. Devices (GPUs, EFA, Neuron) come later than the node, once their plugins run."""
+    vcpus = instance["vcpus"]
+    pods = instance.get("maxPods") or max_pods(vcpus)
+    memory = math.floor(instance["memoryMiB"] * (1 - VM_MEMORY_OVERHEAD))
+    kept = 255 + 11 * pods + EVICTION_MIB
+    disk = instance.get("nvmeGiB") or ROOT_VOLUME_GIB
+    capacity: Object = {
+        "cpu": str(vcpus),
+        "memory": f"{memory}Mi",
+        "pods": str(pods),
+        "ephemeral-storage": f"{disk}Gi",
+        "hugepages-2Mi": "0",
+    }
+    allocatable = capacity | {
+        "cpu": f"{vcpus * 1000 - reserved_cpu(vcpus)}m",
+        "memory": f"{max(memory - kept, 64)}Mi",
+        "ephemeral-storage": f"{math.floor(disk * 0.9) - 1}Gi",
+    }
+    devices = {
+        "nvidia.com/gpu": instance.get("gpus"),
+        "vpc.amazonaws.com/efa": instance.get("efaInterfaces"),
+        "aws.amazon.com/neuron": instance.get("neuronDevices"),
+    }
+    if with_devices:
+        shown = {key: str(count) for key, count in devices.items() if count}
+        capacity |= shown
+        allocatable |= shown
+    return capacity, allocatable
+
+
+def labels(instance: Object, region: str) -> dict[str, str]:
+    """Labels that a kubelet on EKS sets itself, plus those of the node group."""
+    found = {
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": architecture(instance),
+        "kubernetes.io/hostname": name_of(instance),
+        "node.kubernetes.io/instance-type": instance["instanceType"],
+        "topology.kubernetes.io/zone": instance["zone"],
+        "topology.kubernetes.io/region": region,
+    }
+    group = instance.get("nodegroup")
+    if group:
+        kind = "SPOT" if instance.get("capacityType") == "spot" else "ON_DEMAND"
+        found |= {"eks.amazonaws.com/nodegroup": group["name"], "eks.amazonaws.com/capacityType": kind}
+        found |= group.get("labels") or {}
+    return found
+
+
+def taints(instance: Object) -> list[Object]:
+    """Taints at registration: the node group's own, or the one Karpenter removes when it has seen the node."""
+    group = instance.get("nodegroup")
+    if group is None:
+        return [UNREGISTERED]
+    return [
+        {
+            "key": t["key"],
+            "value": t.get("value") or "",
+            "effect": NODEGROUP_EFFECTS.get(t["effect"], t["effect"]),
+        }
+        for t in group.get("taints") or []
+    ]
+
+
+def conditions(now: float) -> list[Object]:
+    """The four conditions of a healthy kubelet."""
+    healthy = [
+        ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        ("Ready", "True", "KubeletReady", "the machine's process is running"),
+    ]
+    return [
+        {
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastHeartbeatTime": timestamp(now),
+        }
+        for kind, status, reason, message in healthy
+    ]
+
+
+def status(instance: Object, kubelet_port: int, version: str, now: float, with_devices: bool) -> Object:
+    """The Node's status. The API server dials InternalIP for logs, so that is the loopback address."""
+    capacity, allocatable = resources(instance, with_devices)
+    return {
+        "capacity": capacity,
+        "allocatable": allocatable,
+        "conditions": conditions(now),
+        "addresses": [
+            {"type": "InternalIP", "address": "127.0.0.1"},
+            {"type": "Hostname", "address": name_of(instance)},
+            {"type": "InternalDNS", "address": name_of(instance)},
+        ],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}},
+        "nodeInfo": {
+            "architecture": architecture(instance),
+            "bootID": instance["instanceId"],
+            "containerRuntimeVersion": "trainyard://1",
+            "kernelVersion": "local",
+            "kubeProxyVersion": "",
+            "kubeletVersion": version,
+            "machineID": instance["instanceId"],
+            "operatingSystem": "linux",
+            "osImage": "Trainyard local machine",
+            "systemUUID": instance["instanceId"],
+        },
+    }
+
+
+def build(instance: Object, region: str, kubelet_port: int, version: str, now: float) -> Object:
+    """The Node as first registered, before its devices show.
+
+    The attach annotation (volumes.kubernetes.io/controller-managed-attach-detach) is left out on purpose:
+    nothing here would ever detach, and Karpenter waits for attachments when it drains.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name_of(instance), "labels": labels(instance, region)},
+        "spec": {
+            "providerID": f"aws:///{instance['zone']}/{instance['instanceId']}",
+            "taints": taints(instance),
+        },
+        "status": status(instance, kubelet_port, version, now, with_devices=False),
+    }

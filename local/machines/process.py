@@ -1,0 +1,150 @@
+"""One process of a container: started in its sandbox, waited for, told to end, and found again after a restart.
+
+A small shell stays beside it and writes the exit code to a file, so that the code is known even when the machines'
+own process was not there to see the end. The process id and start time are on disk (proc(5): field 22 of stat).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SANDBOX = Path(__file__).with_name("sandbox.py")
+# The output of the shell and of unshare goes to the log as well: a failure to make namespaces is seen there.
+KEEPER = (
+    'unshare --mount --uts --pid --fork --kill-child "$0" -I -S "$1" "$2/plan.json"; '
+    'echo $? > "$2/exit.new"; mv "$2/exit.new" "$2/exit"'
+)
+LOST = 137
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended: its exit code (128 + n for signal n), when, and a message where it never ran."""
+
+    code: int
+    at: float
+    message: str = ""
+
+
+def start_time(pid: int) -> str | None:
+    """Field 22 of /proc/<pid>/stat, or None where there is no such process or it is a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] == "Z" else fields[19]
+
+
+class Process:
+    """A started process. `directory` holds its plan, its record and its exit code; one run each."""
+
+    def __init__(self, directory: Path, keeper: int, child: subprocess.Popen[bytes] | None) -> None:
+        self.directory = directory
+        self.keeper = keeper
+        self._child = child
+
+    @classmethod
+    def start(cls, directory: Path, plan: dict[str, Any], log: Path) -> Process:
+        """Start the plan's program. Raises OSError where files can't be written or nothing can be started."""
+        directory.mkdir(parents=True, exist_ok=True)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        for stale in ("exit", "error", "process", "keeper"):
+            (directory / stale).unlink(missing_ok=True)
+        (directory / "plan.json").write_text(json.dumps(plan | {"state": str(directory)}))
+        os.chmod(directory / "plan.json", 0o600)
+        with log.open("ab") as output:
+            child = subprocess.Popen(
+                ["/bin/sh", "-c", KEEPER, sys.executable, str(SANDBOX), str(directory)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={"PATH": os.environ.get("PATH", os.defpath)},
+            )
+        (directory / "keeper").write_text(f"{child.pid} {start_time(child.pid)}")
+        return cls(directory, child.pid, child)
+
+    @classmethod
+    def found(cls, directory: Path) -> Process | None:
+        """The run that was started here before, alive or ended; None where none was."""
+        try:
+            keeper = int((directory / "keeper").read_text().split()[0])
+        except (FileNotFoundError, IndexError, ValueError):
+            return None
+        return cls(directory, keeper, None)
+
+    def _alive(self, record: str) -> int | None:
+        """The process of a record file if it is still the same one."""
+        try:
+            pid, started = (self.directory / record).read_text().split()
+        except (FileNotFoundError, ValueError):
+            return None
+        return int(pid) if start_time(int(pid)) == started else None
+
+    @property
+    def pid(self) -> int | None:
+        """The program's process id on this machine (it is 1 in its own namespace), None once it has ended."""
+        return self._alive("process")
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, or is being set up, or its exit code is being written."""
+        return self._alive("keeper") is not None
+
+    async def wait(self) -> Ended:
+        """Wait for the end."""
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                await wait_for_pid(self.keeper)
+        if self._child is not None:
+            self._child.wait()  # it has ended: this only takes its entry off the process table
+        return self.ended()
+
+    def ended(self) -> Ended:
+        """Exit code and time as the keeper wrote them; LOST where it could not."""
+        exit_file, error_file = self.directory / "exit", self.directory / "error"
+        message = error_file.read_text(errors="replace") if error_file.exists() else ""
+        try:
+            return Ended(int(exit_file.read_text()), exit_file.stat().st_mtime, message)
+        except (FileNotFoundError, ValueError):
+            return Ended(LOST, time.time(), message or "the process is gone and left no exit code")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal the program; SIGKILL ends everything in its process namespace with it.
+
+        A process that is still being set up has not run yet: it is ended with its whole group.
+        """
+        pid = self.pid
+        with contextlib.suppress(ProcessLookupError):
+            if pid is not None:
+                os.kill(pid, number)
+            elif self.alive:
+                os.killpg(self.keeper, number)
+
+
+async def wait_for_pid(pid: int) -> None:
+    """Wait until any process, child or not, has ended. Raises ProcessLookupError where there is none."""
+    descriptor = os.pidfd_open(pid)
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def finish() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    loop.add_reader(descriptor, finish)
+    try:
+        await done
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
