@@ -14,9 +14,9 @@ block. What they raise:
 - `ProviderError`: one line for the person who runs Pulumi;
 - `InitFailed`: the resource exists but is not ready; the engine keeps it in its state and reports the reasons.
 
-Secrets: the plugin never sees which inputs are secret (`acceptSecrets` is false). The engine marks outputs (and the
-inputs that `check` and `read` return) that have the same path as a secret input. What is derived from a secret, or is
-secret by nature, the plugin wraps in `Secret` itself.
+Secrets: a provider gets plain values and need not care; what it returns under the same path as a secret input is marked
+as a secret by the server (`values.mark_secrets`). What is derived from a secret under another path, or is secret by
+nature, the provider wraps in `Secret` itself. References to other resources arrive as their ids (components: URNs).
 """
 
 from __future__ import annotations

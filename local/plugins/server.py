@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -34,7 +34,15 @@ from local.plugins.provider import (
     ReadRequest,
     UpdateRequest,
 )
-from local.plugins.values import Props, fill_struct, struct_to_props
+from local.plugins.values import (
+    Props,
+    Secret,
+    contains_secret,
+    fill_struct,
+    mark_secrets,
+    struct_to_props,
+    without_secrets,
+)
 
 # State and manifests can be large; the engine allows the same (pulumi sdk, rpcutil).
 _OPTIONS = [("grpc.max_receive_message_length", 1024 * 1024 * 400), ("grpc.max_send_message_length", -1)]
@@ -71,12 +79,22 @@ class RemoteEngine(Engine):
         self._log(urn, text, protos.engine.WARNING)
 
 
-def _props(message: Any, name: str) -> Props:
+def _marked(message: Any, name: str) -> Props:
+    """A property map with its secrets marked."""
     return struct_to_props(getattr(message, name)) if message.HasField(name) else {}
+
+
+def _props(message: Any, name: str) -> Props:
+    props: Props = without_secrets(_marked(message, name))
+    return props
 
 
 def _settings(message: Any, name: str) -> Props:
     return {key: value for key, value in _props(message, name).items() if key not in _META}
+
+
+def _fill(struct: Any, props: Props, *sources: Props) -> None:
+    fill_struct(struct, mark_secrets(props, *sources))
 
 
 def _identity(request: Any) -> dict[str, str]:
@@ -86,9 +104,9 @@ def _identity(request: Any) -> dict[str, str]:
     return {"urn": request.urn, "type": kind, "name": name}
 
 
-def _check_response(result: CheckResult) -> Any:
+def _check_response(result: CheckResult, source: Props) -> Any:
     response = protos.provider.CheckResponse()
-    fill_struct(response.inputs, result.inputs)
+    _fill(response.inputs, result.inputs, source)
     for failure in result.failures:
         response.failures.add(property=failure.path, reason=failure.reason)
     return response
@@ -135,16 +153,13 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="call")
         self._components: Any = None
 
-    async def _run(self, context: Any, place: str, call: Callable[[], Any]) -> Any:
+    async def _run(self, context: Any, place: str, call: Callable[[], Any], *sources: Props) -> Any:
+        """The result of a call on a thread; a failure becomes the gRPC status that the engine understands."""
         loop = asyncio.get_running_loop()
-        return await self._guard(context, place, loop.run_in_executor(self._pool, call))
-
-    async def _guard(self, context: Any, place: str, work: Awaitable[Any]) -> Any:
-        """The result; a failure becomes the gRPC status that the engine understands."""
         try:
-            return await work
+            return await loop.run_in_executor(self._pool, call)
         except InitFailed as error:
-            await context.abort_with_status(init_failed_status(error))
+            await context.abort_with_status(init_failed_status(error, *sources))
         except ProviderError as error:
             await context.abort(grpc.StatusCode.UNKNOWN, str(error))
         except Exception as error:  # a defect of the plugin: say where, and keep the traceback
@@ -155,7 +170,10 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
             await context.abort(grpc.StatusCode.INTERNAL, text)
 
     async def Handshake(self, _request: Any, _context: Any) -> Any:
-        return protos.provider.ProviderHandshakeResponse()
+        # Components need all three; where the handshake is answered, the engine ignores what `Configure` says.
+        return protos.provider.ProviderHandshakeResponse(
+            accept_secrets=True, accept_resources=True, accept_outputs=True
+        )
 
     async def GetPluginInfo(self, _request: Any, _context: Any) -> Any:
         return protos.plugin.PluginInfo(version=self._provider.version)
@@ -171,7 +189,8 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
             every = _props(request, "news")
             result = self._provider.check_config(_settings(request, "news"))
             kept = {key: every[key] for key in _META if key in every}
-            return _check_response(CheckResult({**kept, **result.inputs}, result.failures))
+            merged = CheckResult({**kept, **result.inputs}, result.failures)
+            return _check_response(merged, _marked(request, "news"))
 
         return await self._run(context, "CheckConfig", call)
 
@@ -185,7 +204,9 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
     async def Configure(self, request: Any, context: Any) -> Any:
         def call() -> Any:
             self._provider.configure(_settings(request, "args"))
-            return protos.provider.ConfigureResponse(supportsPreview=True)
+            return protos.provider.ConfigureResponse(
+                supportsPreview=True, acceptSecrets=True, acceptResources=True, acceptOutputs=True
+            )
 
         return await self._run(context, "Configure", call)
 
@@ -199,7 +220,7 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
                 else None,
                 seed=request.randomSeed,
             )
-            return _check_response(self._provider.check(asked))
+            return _check_response(self._provider.check(asked), _marked(request, "news"))
 
         return await self._run(context, f"Check of {request.urn}", call)
 
@@ -226,10 +247,11 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
             )
             response = protos.provider.CreateResponse()
             response.id, outputs = self._provider.create(asked)
-            fill_struct(response.properties, outputs)
+            _fill(response.properties, outputs, source)
             return response
 
-        return await self._run(context, f"Create of {request.urn}", call)
+        source = _marked(request, "properties")
+        return await self._run(context, f"Create of {request.urn}", call, source)
 
     async def Read(self, request: Any, context: Any) -> Any:
         def call() -> Any:
@@ -243,11 +265,12 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
             found = self._provider.read(asked)
             if found is not None:
                 response.id = found.id
-                fill_struct(response.properties, found.outputs)
-                fill_struct(response.inputs, found.inputs)
+                _fill(response.properties, found.outputs, *sources)
+                _fill(response.inputs, found.inputs, sources[0])
             return response
 
-        return await self._run(context, f"Read of {request.urn}", call)
+        sources = [_marked(request, "inputs"), _marked(request, "properties")]
+        return await self._run(context, f"Read of {request.urn}", call, *sources)
 
     async def Update(self, request: Any, context: Any) -> Any:
         def call() -> Any:
@@ -261,10 +284,11 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
                 timeout=request.timeout or None,
             )
             response = protos.provider.UpdateResponse()
-            fill_struct(response.properties, self._provider.update(asked))
+            _fill(response.properties, self._provider.update(asked), source)
             return response
 
-        return await self._run(context, f"Update of {request.urn}", call)
+        source = _marked(request, "news")
+        return await self._run(context, f"Update of {request.urn}", call, source)
 
     async def Delete(self, request: Any, context: Any) -> Any:
         def call() -> Any:
@@ -284,6 +308,8 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
         def call() -> Any:
             outputs, failures = self._provider.invoke(request.tok, _props(request, "args"))
             response = protos.provider.InvokeResponse()
+            if contains_secret(_marked(request, "args")):
+                outputs = {key: Secret(without_secrets(value)) for key, value in outputs.items()}
             # `return` is a keyword of Python.
             fill_struct(getattr(response, "return"), outputs)
             for failure in failures:
@@ -306,12 +332,12 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
         return _empty()
 
 
-def init_failed_status(error: InitFailed) -> Any:
+def init_failed_status(error: InitFailed, *sources: Props) -> Any:
     """The gRPC status with which a provider says that a resource exists but is not ready."""
     detail = protos.provider.ErrorResourceInitFailed(id=error.resource_id, reasons=error.reasons)
-    fill_struct(detail.properties, error.outputs)
+    _fill(detail.properties, error.outputs, *sources)
     if error.inputs is not None:
-        fill_struct(detail.inputs, error.inputs)
+        _fill(detail.inputs, error.inputs, *sources)
     packed = protos.status.Status(code=grpc.StatusCode.UNKNOWN.value[0], message=str(error))
     packed.details.add().Pack(detail)
 

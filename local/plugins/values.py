@@ -4,7 +4,7 @@ On the wire a property map is a protobuf `Struct`; what JSON cannot say is an ob
 (https://pulumi-developer-docs.readthedocs.io/latest/docs/architecture/types.html). Here:
 
 - a value that is not known yet (preview) is `UNKNOWN`;
-- `Secret(value)` in an answer marks the value as a secret; values that come in are never wrapped;
+- `Secret(value)` marks a value as a secret (providers get their inputs without, see `mark_secrets`);
 - assets and archives stay dictionaries with their signature: see `is_asset`, `asset_path`, `asset_bytes`;
 - numbers without a fraction are `int`.
 """
@@ -94,6 +94,32 @@ def without_secrets(value: Any) -> Any:
     return value
 
 
+def contains_secret(value: Any) -> bool:
+    """True when the value is or holds a `Secret` at any depth."""
+    if isinstance(value, Mapping):
+        return any(contains_secret(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return any(contains_secret(item) for item in value)
+    return isinstance(value, Secret)
+
+
+def mark_secrets(outputs: Any, *sources: Any) -> Any:
+    """The outputs with everything marked secret that is secret under the same path in one of `sources`.
+
+    Objects are followed key by key; a list with a secret anywhere makes the whole output at its path a secret, because
+    the positions need not agree (the engine does the same for providers that accept no secrets).
+    """
+    marks = [source for source in sources if contains_secret(source)]
+    if not marks or isinstance(outputs, Secret):
+        return outputs
+    if isinstance(outputs, Mapping) and all(isinstance(mark, Mapping) for mark in marks):
+        return {
+            key: mark_secrets(item, *(mark[key] for mark in marks if key in mark))
+            for key, item in outputs.items()
+        }
+    return Secret(without_secrets(outputs))
+
+
 def from_wire(value: Any) -> Any:
     """A protobuf `Value` as a plain value."""
     kind = value.WhichOneof("kind")
@@ -120,9 +146,10 @@ def struct_to_props(struct: Any) -> Props:
 def _object(fields: Props) -> Any:
     signature = fields.get(SIGNATURE)
     if signature == SECRET:
-        return fields.get("value")
+        return Secret(fields.get("value"))
     if signature == OUTPUT:
-        return fields.get("value", UNKNOWN)
+        value = fields.get("value", UNKNOWN)
+        return Secret(value) if fields.get("secret") is True else value
     if signature == RESOURCE:
         # A custom resource stands for its id, a component for its URN; an id not known yet is the empty text.
         if "id" not in fields:
