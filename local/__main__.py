@@ -40,12 +40,20 @@ def parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "exec", help="run a command with its variables, where its addresses are reachable"
     )
-    run.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND")
+    run.usage = "python -m local exec -- COMMAND ..."
     kubectl = commands.add_parser(
         "kubectl", help="run kubectl as the administrator of its clusters", add_help=False
     )
-    kubectl.add_argument("words", nargs=argparse.REMAINDER)
+    kubectl.usage = "python -m local kubectl ..."
     return result
+
+
+def split_command(words: list[str]) -> tuple[list[str], list[str]]:
+    """Our own words, and after `exec` or `kubectl` those of the other command, which argparse must not touch."""
+    position = 2 if words[:1] == ["--home"] else 0
+    if words[position : position + 1] in (["exec"], ["kubectl"]):
+        return words[: position + 1], words[position + 1 :]
+    return words, []
 
 
 def _seconds(text: str) -> float:
@@ -63,11 +71,13 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(words: list[str]) -> int:
     """Run one command; returns the exit code."""
     from local import tools
     from local.cloud import lifecycle
 
+    ours, others = split_command(words)
+    arguments = parser().parse_args(ours)
     home = Home(arguments.home)
     if arguments.command == "up":
         tools.ensure([], home)
@@ -89,16 +99,16 @@ def run(arguments: argparse.Namespace) -> int:
             if not arguments.quiet:
                 say(f"{name:30} {place}")
     elif arguments.command == "exec":
-        execute(home, arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words)
+        execute(home, others[1:] if others[:1] == ["--"] else others)
     else:
-        execute(home, ["kubectl", *arguments.words])
+        execute(home, ["kubectl", *others])
     return 0
 
 
 def main() -> int:
     """Errors that a person can mend are one line and exit code 1."""
     try:
-        return run(parser().parse_args())
+        return run(sys.argv[1:])
     except (CloudError, ToolError, ForeignCloudError, NotRunningError) as error:
         print(f"error: {error}", file=sys.stderr)
     except OSError as error:

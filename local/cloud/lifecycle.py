@@ -174,8 +174,8 @@ def _start(home: Home) -> Process:
     ]
     if namespaces.is_private(chosen):
         command.append("--private-network")
+    _put_logs_aside(home)
     log = home.logs / "supervisor.log"
-    log.unlink(missing_ok=True)
     with log.open("ab") as sink:
         process = subprocess.Popen(
             ["/bin/sh", "-c", START, "sh", *command],
@@ -191,6 +191,17 @@ def _start(home: Home) -> Process:
     if start is None:
         raise CloudError(_reason(home))
     return Process(process.pid, start)
+
+
+def _put_logs_aside(home: Home) -> None:
+    """The last cloud's logs go to `logs/previous`, in place of those before them."""
+    previous = home.logs / "previous"
+    old = list(home.logs.glob("*.log"))
+    if old:
+        shutil.rmtree(previous, ignore_errors=True)
+        previous.mkdir()
+        for file in old:
+            os.rename(file, previous / file.name)
 
 
 def _port(*, private: bool) -> int:
