@@ -133,17 +133,14 @@ def conditions(now: float) -> list[Object]:
 
 
 def status(instance: Object, kubelet_port: int, version: str, now: float, with_devices: bool) -> Object:
-    """The Node's status. The API server dials InternalIP for logs, so that is the loopback address."""
+    """The Node's status. The API server dials its address for logs: the loopback address."""
     capacity, allocatable = resources(instance, with_devices)
     return {
         "capacity": capacity,
         "allocatable": allocatable,
         "conditions": conditions(now),
-        "addresses": [
-            {"type": "InternalIP", "address": "127.0.0.1"},
-            {"type": "Hostname", "address": name_of(instance)},
-            {"type": "InternalDNS", "address": name_of(instance)},
-        ],
+        # No Hostname and no InternalDNS: the API server would try those first, and nothing here resolves them.
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}},
         "nodeInfo": {
             "architecture": architecture(instance),

@@ -109,22 +109,20 @@ class Pod:
         if "deletionTimestamp" in self.item["metadata"]:
             self.update(self.item)
         publisher = self.context.tasks.start(self._publisher(), f"status of {self.label}")
-        try:
-            if self.item.get("status", {}).get("phase") not in ENDED:
-                await self._live()
-            publisher.cancel()
-            if not self.stopping.is_set():
-                await self._send()
-                self.volumes.release()
-            await self.stopping.wait()
-            await self._remove()
-        finally:
-            publisher.cancel()
+        if self.item.get("status", {}).get("phase") not in ENDED:
+            await self._live()
+        publisher.cancel()
+        if not self.stopping.is_set():
+            await self._send()
             self.volumes.release()
-            shutil.rmtree(self.directory, ignore_errors=True)
-            self.context.moved_ports.pop(self.uid, None)
-            if not self.host_network:
-                self.context.addresses.give_back(self.ip)
+        await self.stopping.wait()
+        await self._remove()
+        # Not in a `finally`: a stand-in that is told to end leaves everything to the next one.
+        self.volumes.release()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.context.moved_ports.pop(self.uid, None)
+        if not self.host_network:
+            self.context.addresses.give_back(self.ip)
 
     async def _live(self) -> None:
         """Prepare it, run the init containers in order, then the containers until all have ended."""
