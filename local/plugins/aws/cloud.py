@@ -1,0 +1,143 @@
+"""The AWS session of one configured provider: cached clients, error classes of the API, bounded waits."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+# Error codes with which the services say "this does not exist" and do not end in NotFound.
+_GONE = frozenset(
+    {
+        "404",
+        "AWS.SimpleQueueService.NonExistentQueue",
+        "NatGatewayNotFound",
+        "NoSuchBucket",
+        "NoSuchBucketPolicy",
+        "NoSuchEntity",
+        "NoSuchKey",
+        "NoSuchLifecycleConfiguration",
+        "NoSuchPublicAccessBlockConfiguration",
+        "OwnershipControlsNotFoundError",
+        "QueueDoesNotExist",
+        "ServerSideEncryptionConfigurationNotFoundError",
+    }
+)
+# Codes that mean "something that is being deleted still uses this": worth another try.
+_BUSY = frozenset(
+    {
+        "DeleteConflict",
+        "DependencyViolation",
+        "InvalidIPAddress.InUse",
+        "OperationAborted",
+        "ResourceInUseException",
+    }
+)
+
+
+def error_code(error: Exception) -> str:
+    """The AWS error code of a botocore `ClientError`; empty for any other exception."""
+    response = getattr(error, "response", None)
+    if not isinstance(response, Mapping):
+        return ""
+    return str(response.get("Error", {}).get("Code", ""))
+
+
+def is_gone(error: Exception) -> bool:
+    """True when the API says that the resource does not exist."""
+    code = error_code(error)
+    return code in _GONE or code.endswith((".NotFound", "NotFoundException", "NotFoundFault"))
+
+
+def is_busy(error: Exception) -> bool:
+    """True when a delete was refused only because something else still uses the resource."""
+    return error_code(error) in _BUSY
+
+
+class Cloud:
+    """One region of one account. Safe to use from many threads: botocore clients are, and they are made once."""
+
+    def __init__(self, region: str, default_tags: Mapping[str, str] | None = None) -> None:
+        self.region = region
+        self.default_tags = dict(default_tags or {})
+        self._lock = threading.Lock()
+        self._clients: dict[str, Any] = {}
+        self._session: Any = None
+        self._account: str | None = None
+
+    def client(self, service: str) -> Any:
+        """The boto3 client of a service, such as `ec2`. Endpoint and credentials come from the environment."""
+        with self._lock:
+            if service not in self._clients:
+                # Imported here: botocore takes a third of a second, and most previews never need it.
+                from botocore.config import Config
+                from botocore.session import Session
+
+                if self._session is None:
+                    self._session = Session()
+                config = Config(
+                    retries={"mode": "standard", "max_attempts": 5},
+                    max_pool_connections=32,
+                    # Buckets as paths: `bucket.127.0.0.1` is no host name.
+                    s3={"addressing_style": "path"},
+                )
+                self._clients[service] = self._session.create_client(
+                    service, region_name=self.region, config=config
+                )
+            return self._clients[service]
+
+    @property
+    def account(self) -> str:
+        """The account id of the credentials, asked once (sts:GetCallerIdentity)."""
+        if self._account is None:
+            self._account = str(self.client("sts").get_caller_identity()["Account"])
+        return self._account
+
+    @property
+    def partition(self) -> str:
+        """The partition of the region: `aws`, `aws-cn` or `aws-us-gov`."""
+        return partition_of(self.region)
+
+    def arn(self, service: str, resource: str) -> str:
+        """An ARN of this account and region."""
+        return f"arn:{self.partition}:{service}:{self.region}:{self.account}:{resource}"
+
+
+def partition_of(region: str) -> str:
+    """The partition of a region, as in the AWS General Reference."""
+    if region.startswith("cn-"):
+        return "aws-cn"
+    return "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+def dns_suffix_of(region: str) -> str:
+    """The DNS suffix of the services of a region."""
+    return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+
+
+def wait_until(what: str, ready: Callable[[], bool], seconds: float = 300.0) -> None:
+    """Poll `ready` with growing pauses (0.1 s to 2 s). Raises TimeoutError naming `what` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    pause = 0.1
+    while not ready():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not reached within {seconds:.0f} s")
+        time.sleep(pause)
+        pause = min(pause * 1.5, 2.0)
+
+
+def retry_busy(call: Callable[[], T], seconds: float = 300.0) -> T:
+    """Call until the API no longer answers that the resource is in use; the last refusal is raised after `seconds`."""
+    deadline = time.monotonic() + seconds
+    pause = 0.2
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            if not is_busy(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(pause * 1.5, 5.0)

@@ -1,0 +1,111 @@
+"""EKS bearer tokens, and the command `aws eks get-token` that the official kubeconfig calls.
+
+A token is `k8s-aws-v1.` and the unpadded base64url of a presigned STS GetCallerIdentity URL whose signed headers include
+`x-k8s-aws-id: <cluster>` (https://github.com/kubernetes-sigs/aws-iam-authenticator#api-authorization-from-outside-a-cluster).
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+PREFIX = "k8s-aws-v1."
+# STS accepts the URL for 15 minutes whatever it says; clients renew a minute before.
+LIFETIME = datetime.timedelta(minutes=14)
+USAGE = "usage: aws [--region REGION] eks get-token --cluster-name NAME [--output json]"
+
+
+class UsageError(Exception):
+    """The command line is not one that this stand-in serves."""
+
+
+def bearer_token(cluster: str, region: str) -> str:
+    """A token for `cluster`, signed with the environment's access key for the environment's STS endpoint."""
+    # botocore's signer alone: its session would load service models, which takes longer than everything else.
+    from botocore.auth import SigV4QueryAuth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_STS") or os.environ.get("AWS_ENDPOINT_URL")
+    if not endpoint:
+        raise UsageError("AWS_ENDPOINT_URL is not set: use the environment of `python -m local env`")
+    key, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
+    if not key or not secret:
+        raise UsageError("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set: use `python -m local env`")
+    request = AWSRequest(
+        method="GET",
+        url=f"{endpoint.rstrip('/')}/?Action=GetCallerIdentity&Version=2011-06-15",
+        headers={"x-k8s-aws-id": cluster},
+    )
+    credentials = Credentials(key, secret, os.environ.get("AWS_SESSION_TOKEN"))
+    SigV4QueryAuth(credentials, "sts", region, expires=60).add_auth(request)
+    encoded = base64.urlsafe_b64encode(str(request.url).encode()).decode().rstrip("=")
+    return PREFIX + encoded
+
+
+def exec_credential(cluster: str, region: str, now: datetime.datetime) -> dict[str, object]:
+    """The answer to a Kubernetes client (client.authentication.k8s.io, in the version that it asks for)."""
+    asked = os.environ.get("KUBERNETES_EXEC_INFO", "")
+    try:
+        version = json.loads(asked)["apiVersion"] if asked else "client.authentication.k8s.io/v1beta1"
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"KUBERNETES_EXEC_INFO is no ExecCredential: {asked[:80]!r}") from error
+    return {
+        "kind": "ExecCredential",
+        "apiVersion": version,
+        "spec": {},
+        "status": {
+            "expirationTimestamp": (now + LIFETIME).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "token": bearer_token(cluster, region),
+        },
+    }
+
+
+def parse(arguments: Sequence[str]) -> tuple[str, str]:
+    """(cluster, region) of a command line. Raises UsageError for any other command."""
+    options: dict[str, str] = {}
+    words: list[str] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--"):
+            words.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        if name not in ("--region", "--cluster-name", "--output"):
+            raise UsageError(f"{name} is not an option of this stand-in of the AWS CLI; {USAGE}")
+        if not equals:
+            if not rest:
+                raise UsageError(f"{name} needs a value; {USAGE}")
+            value = rest.pop(0)
+        options[name] = value
+    if words != ["eks", "get-token"]:
+        raise UsageError(
+            f"this stand-in of the AWS CLI only serves `eks get-token`, not {' '.join(words) or 'nothing'!r}; {USAGE}"
+        )
+    if options.get("--output", "json") != "json":
+        raise UsageError(f"--output is {options['--output']}; only json is served")
+    region = options.get("--region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if not options.get("--cluster-name") or not region:
+        raise UsageError(f"--cluster-name and a region (--region or AWS_REGION) are needed; {USAGE}")
+    return options["--cluster-name"], region
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the credential; 2 with one line on stderr for anything else."""
+    try:
+        cluster, region = parse(arguments)
+        made = exec_credential(cluster, region, datetime.datetime.now(datetime.UTC))
+    except UsageError as error:
+        print(f"aws: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(made))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

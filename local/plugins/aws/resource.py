@@ -1,0 +1,199 @@
+"""What every resource handler is made of: which properties it serves, how they compare, and five calls.
+
+A handler is a class per resource token. Inputs and outputs are plain dictionaries with the property names of the
+official Pulumi SDK. The provider checks names and computes differences from the tables that a handler declares;
+the handler itself only calls the AWS API.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from local.plugins.aws.cloud import Cloud
+
+Props = dict[str, Any]
+
+# Maps that belong to the stack as a whole: an entry added by somebody else is drift, too.
+_WHOLE_MAPS = frozenset({"tags", "tagsAll", "labels"})
+
+
+class Handler:
+    """One resource type. Subclasses set the tables and override the calls."""
+
+    token: ClassVar[str]
+    # Inputs that this handler acts on; any other input of the official SDK is refused by name.
+    accepts: ClassVar[frozenset[str]]
+    required: ClassVar[frozenset[str]] = frozenset()
+    # Inputs that can't be changed in place (force-new in the official provider).
+    replaces: ClassVar[frozenset[str]] = frozenset()
+    # Lists whose order means nothing.
+    unordered: ClassVar[frozenset[str]] = frozenset()
+    # Strings that hold JSON and are compared by meaning.
+    documents: ClassVar[frozenset[str]] = frozenset()
+    # Inputs that the API never tells back, so that a refresh keeps what the stack says.
+    write_only: ClassVar[frozenset[str]] = frozenset()
+    # Values that the official provider fills in where the program says nothing.
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    # The input that gets `<resource name>-<7 hex>` when the program gives none, and its longest value.
+    auto_name: ClassVar[str | None] = None
+    auto_name_limit: ClassVar[int] = 255
+    # What an automatic name begins with, and whether the service wants lower case.
+    auto_name_prefix: ClassVar[str] = ""
+    auto_name_lower: ClassVar[bool] = False
+    # Two of them cannot exist side by side, so that a replacement deletes the old one first.
+    exclusive: ClassVar[bool] = False
+    # Outputs that every update changes.
+    moving: ClassVar[frozenset[str]] = frozenset()
+    tagged: ClassVar[bool] = False
+
+    def create(self, cloud: Cloud, inputs: Props) -> str:
+        """Make the resource and return its id as early as possible; the rest belongs into `finish`."""
+        raise NotImplementedError
+
+    def finish(self, cloud: Cloud, rid: str, inputs: Props) -> None:
+        """Settings and waits after the creation. A failure here leaves the resource in the state, to be repaired."""
+
+    def read(self, cloud: Cloud, rid: str, inputs: Props) -> Props | None:
+        """The live properties, or None when the resource is gone (a "not found" error means the same)."""
+        raise NotImplementedError
+
+    def update(self, cloud: Cloud, rid: str, old: Props, new: Props, changed: frozenset[str]) -> None:
+        """Bring the changed inputs into effect in place."""
+        raise NotImplementedError(f"{self.token} has no update in place for {', '.join(sorted(changed))}")
+
+    def delete(self, cloud: Cloud, rid: str, state: Props) -> None:
+        """Delete and wait until it is gone ("not found" counts as done)."""
+        raise NotImplementedError
+
+    def check(self, inputs: Props) -> list[tuple[str, str]]:
+        """More findings about known inputs, each as (property, reason)."""
+        return []
+
+
+def random_name(prefix: str, limit: int) -> str:
+    """A name for a `namePrefix`: `<prefix>-<7 hex>`, cut to `limit` characters."""
+    return f"{prefix[: limit - 8]}-{secrets.token_hex(4)[:7]}"
+
+
+def canonical(handler: Handler, key: str, value: Any) -> Any:
+    """A form in which two values of an input are equal when they mean the same."""
+    if key in handler.documents and isinstance(value, str):
+        return document(value)
+    if isinstance(value, Mapping):
+        return {k: canonical(handler, k, v) for k, v in value.items() if v is not None}
+    if isinstance(value, list | tuple):
+        items = [canonical(handler, "", item) for item in value]
+        if key in handler.unordered:
+            items.sort(key=lambda item: json.dumps(item, sort_keys=True, default=str))
+        return items
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def document(text: str) -> Any:
+    """A JSON policy document without what means nothing: one-element lists and the order of actions."""
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        return text
+    return _policy_form(parsed)
+
+
+def _policy_form(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: _policy_form(value) for key, value in node.items()}
+    if isinstance(node, list):
+        items = [_policy_form(item) for item in node]
+        if all(isinstance(item, str) for item in items):
+            items = sorted(set(items))
+        return items[0] if len(items) == 1 else items
+    return node
+
+
+def same(handler: Handler, key: str, left: Any, right: Any) -> bool:
+    """True when two values of one input mean the same. Absent and None are the same."""
+    return bool(canonical(handler, key, left) == canonical(handler, key, right))
+
+
+def changed_inputs(handler: Handler, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The names of the inputs that differ, sorted. Names that begin with two underscores are the provider's own."""
+    keys = {key for key in (*old, *new) if not key.startswith("__") and key != "tagsAll"}
+    return sorted(key for key in keys if not same(handler, key, old.get(key), new.get(key)))
+
+
+def project(handler: Handler, inputs: Mapping[str, Any], live: Mapping[str, Any]) -> Props:
+    """The inputs as they really are: each value that the program gave, replaced by the live one where they differ.
+
+    What the API adds (defaults, read-only fields) is left out, so that a refresh without drift changes nothing.
+    Tags that somebody added to a resource without any are drift as well.
+    """
+    result: Props = {}
+    for key, value in inputs.items():
+        if key in live and key not in handler.write_only:
+            result[key] = _project(handler, key, value, live[key])
+        else:
+            result[key] = value
+    if handler.tagged and not inputs.get("tags") and live.get("tags"):
+        result["tags"] = live["tags"]
+    return {key: value for key, value in result.items() if value is not None}
+
+
+def _project(handler: Handler, key: str, value: Any, live: Any) -> Any:
+    if same(handler, key, value, live):
+        return value
+    if isinstance(value, Mapping) and isinstance(live, Mapping) and key not in _WHOLE_MAPS:
+        return {k: _project(handler, k, v, live[k]) if k in live else v for k, v in value.items()}
+    if (
+        isinstance(value, list)
+        and isinstance(live, list)
+        and len(value) == len(live)
+        and key not in handler.unordered
+    ):
+        return [_project(handler, "", v, item) for v, item in zip(value, live, strict=True)]
+    return live
+
+
+def upper(props: Mapping[str, Any], names: Iterable[str]) -> Props:
+    """The given properties with the first letter in upper case, as most EC2 and IAM calls want them."""
+    return {name[0].upper() + name[1:]: props[name] for name in names if props.get(name) is not None}
+
+
+def tag_map(tags: Iterable[Mapping[str, Any]] | None) -> dict[str, str]:
+    """`[{"Key", "Value"}]` as a map, without the tags that AWS itself sets."""
+    return {t["Key"]: t["Value"] for t in tags or [] if not t["Key"].startswith("aws:")}
+
+
+def tag_list(tags: Mapping[str, str] | None) -> list[dict[str, str]]:
+    """A map of tags as `[{"Key", "Value"}]`."""
+    return [{"Key": key, "Value": value} for key, value in (tags or {}).items()]
+
+
+def tag_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """(keys to remove, tags to set) that lead from the old inputs' tags to the new ones'."""
+    before, after = old.get("tags") or {}, new.get("tags") or {}
+    return [k for k in before if k not in after], {k: v for k, v in after.items() if before.get(k) != v}
+
+
+def listed(value: Any) -> list[Any]:
+    """A list from an optional list."""
+    return list(value or [])
+
+
+# ------------------------------------------------------------------------------------------------- registry
+
+_HANDLERS: dict[str, Handler] = {}
+
+
+def serves(cls: type[Handler]) -> type[Handler]:
+    """Class decorator: make the handler known under its token."""
+    _HANDLERS[cls.token] = cls()
+    return cls
+
+
+def served() -> Mapping[str, Handler]:
+    """All handlers by token."""
+    return _HANDLERS

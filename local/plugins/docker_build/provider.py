@@ -1,0 +1,157 @@
+"""The docker-build plugin: `docker-build:index:Image` answers with the digest of its build and records where that lies."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+from local.home import Home
+from local.plugins import sdk
+from local.plugins.docker_build.context import build_digest
+from local.plugins.docker_build.records import changing, read
+from local.plugins.provider import (
+    CheckRequest,
+    CheckResult,
+    CreateRequest,
+    DeleteRequest,
+    DiffRequest,
+    DiffResult,
+    Failure,
+    Provider,
+    ProviderError,
+    ReadRequest,
+    ReadResult,
+    UpdateRequest,
+)
+from local.plugins.values import UNKNOWN, Props, contains_unknown, diff_paths
+
+IMAGE = "docker-build:index:Image"
+# Inputs that change what an image contains; with the context and the Dockerfile they make its digest.
+CONTENT = ("target", "buildArgs", "labels", "platforms")
+# Inputs that change nothing of the outcome, as the official plugin's diff treats them.
+IRRELEVANT = frozenset({"buildOnPreview", "cacheFrom", "cacheTo", "noCache", "pull", "registries", "builder"})
+
+
+class DockerBuildProvider(Provider):
+    """Serves images of local contexts; a remote context or an inline Dockerfile is refused."""
+
+    name = "docker-build"
+    version = sdk.sdk_version("docker-build")
+
+    def check(self, request: CheckRequest) -> CheckResult:
+        """Refuse unknown names, other resources and builds that the local cloud can't stand in for."""
+        if request.type != IMAGE:
+            raise ProviderError(f"{request.type} is not served by the local docker-build plugin; {IMAGE} is")
+        inputs = {key: value for key, value in request.inputs.items() if value is not None}
+        failures = sdk.check_inputs(IMAGE, inputs)
+        if "push" not in inputs:
+            failures.append(Failure("push", "is required"))
+        where = inputs.get("context")
+        if not isinstance(where, dict) or not where.get("location"):
+            failures.append(Failure("context", "needs a location: a directory of this machine"))
+        elif "://" in str(where["location"]):
+            failures.append(
+                Failure("context.location", f"{where['location']} is remote; a local directory is needed")
+            )
+        if isinstance(inputs.get("dockerfile"), dict) and inputs["dockerfile"].get("inline"):
+            failures.append(
+                Failure("dockerfile.inline", "is not served locally; write the Dockerfile to a file")
+            )
+        return CheckResult(inputs, failures)
+
+    def diff(self, request: DiffRequest) -> DiffResult:
+        """Changed inputs, or a changed content of the context."""
+        detailed = {
+            path: kind
+            for path, kind in diff_paths(request.old_inputs, request.inputs).items()
+            if path.split(".")[0].split("[")[0] not in IRRELEVANT
+        }
+        if not contains_unknown([request.inputs.get(key) for key in ("context", "dockerfile", *CONTENT)]):
+            _, _, digest = _build(request.inputs)
+            if digest != request.old_outputs.get("contextHash"):
+                detailed["contextHash"] = "update"
+        return DiffResult(detailed)
+
+    def create(self, request: CreateRequest) -> tuple[str, Props]:
+        """Record the image."""
+        if request.preview:
+            return "", self._foreseen(request.inputs)
+        return uuid.uuid4().hex, self._record(request.urn, request.inputs)
+
+    def update(self, request: UpdateRequest) -> Props:
+        """Record the image as it is now; references to its former contents stay, as in a registry."""
+        if request.preview:
+            return self._foreseen(request.inputs)
+        return self._record(request.urn, request.inputs)
+
+    def read(self, request: ReadRequest) -> ReadResult | None:
+        """The state as it is while the local cloud knows the image."""
+        if not request.outputs:
+            raise ProviderError(f"{request.name}: an image can't be imported into the local cloud")
+        reference = request.outputs.get("ref")
+        if reference and reference not in read(_home().images_file):
+            return None
+        return ReadResult(request.id, request.outputs, request.inputs)
+
+    def delete(self, request: DeleteRequest) -> None:
+        """Forget every reference of this resource."""
+        with changing(_home().images_file) as records:
+            for reference in [key for key, record in records.items() if record.get("owner") == request.urn]:
+                del records[reference]
+
+    def _foreseen(self, inputs: Props) -> Props:
+        if contains_unknown([inputs.get(key) for key in ("context", "dockerfile", *CONTENT)]):
+            return {**inputs, "contextHash": UNKNOWN, "digest": UNKNOWN, "ref": UNKNOWN}
+        _, _, digest = _build(inputs)
+        foreseen: Props = {**inputs, "contextHash": digest, "digest": UNKNOWN, "ref": UNKNOWN}
+        # The official plugin builds in a preview only where it is told to, and knows the reference only then.
+        if inputs.get("buildOnPreview") is True and not contains_unknown(inputs.get("tags")):
+            foreseen |= {"digest": f"sha256:{digest}", "ref": reference_of(inputs, digest)}
+        return foreseen
+
+    def _record(self, urn: str, inputs: Props) -> Props:
+        context, dockerfile, digest = _build(inputs)
+        reference = reference_of(inputs, digest)
+        record: dict[str, Any] = {"context": str(context), "dockerfile": str(dockerfile), "owner": urn}
+        if inputs.get("target"):
+            record["target"] = inputs["target"]
+        with changing(_home().images_file) as records:
+            for key in (reference, *(inputs.get("tags") or [])):
+                if key:
+                    records[key] = record
+        return {**inputs, "contextHash": digest, "digest": f"sha256:{digest}", "ref": reference}
+
+
+def reference_of(inputs: Props, digest: str) -> str:
+    """`<first tag without its :tag>@sha256:<digest>`; empty when the image has no tag."""
+    tags = inputs.get("tags") or []
+    if not tags:
+        return ""
+    repository, colon, tag = str(tags[0]).rpartition(":")
+    # The colon of a registry's port is no tag.
+    name = repository if colon and "/" not in tag else str(tags[0])
+    return f"{name}@sha256:{digest}"
+
+
+def _build(inputs: Props) -> tuple[Path, Path, str]:
+    """(context, Dockerfile, digest). Relative paths count from the program's directory, where plugins run."""
+    context = Path(inputs["context"]["location"]).absolute()
+    given = (inputs.get("dockerfile") or {}).get("location")
+    dockerfile = Path(given).absolute() if given else context / "Dockerfile"
+    settings = {key: inputs[key] for key in CONTENT if inputs.get(key)}
+    try:
+        return context, dockerfile, build_digest(context, dockerfile, settings)
+    except OSError as error:
+        raise ProviderError(f"{IMAGE}: {error}") from error
+
+
+def _home() -> Home:
+    """The state directory of the running local cloud. Raises ProviderError when none is named."""
+    named = os.environ.get("TRAINYARD_LOCAL_CLOUD")
+    if not named:
+        raise ProviderError(
+            "no local cloud to keep images for (TRAINYARD_LOCAL_CLOUD is not set): start it with `python -m local up`"
+        )
+    return Home(Path(named).parent.parent)

@@ -1,0 +1,51 @@
+"""What the component asks the cluster's endpoint itself: is it healthy, and which certificate does it serve."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import ssl
+import time
+import urllib.error
+import urllib.request
+from urllib.parse import urlsplit
+
+HEALTHY_SECONDS = 300.0
+
+
+def thumbprint(endpoint: str) -> str:
+    """SHA-1 of the certificate that the endpoint serves, as 40 hex digits.
+
+    The official component takes it from the issuer's host, `oidc.eks.<region>.amazonaws.com`, which the local cloud
+    neither runs nor may call; the endpoint of the local cluster stands for it. AWS itself has ignored the value for
+    issuers of EKS since 2023. Raises OSError when nothing answers.
+    """
+    parts = urlsplit(endpoint)
+    certificate = ssl.get_server_certificate((str(parts.hostname), parts.port or 443), timeout=10)
+    return hashlib.sha1(ssl.PEM_cert_to_DER_cert(certificate), usedforsecurity=False).hexdigest()
+
+
+def wait_healthy(endpoint: str, authority: str, seconds: float = HEALTHY_SECONDS) -> None:
+    """Return when `<endpoint>/healthz` answers at all, as the official component does.
+
+    Raises TimeoutError with the last answer after `seconds`.
+    """
+    trust = ssl.create_default_context(cadata=base64.b64decode(authority).decode())
+    direct = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)
+    )
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            direct.open(f"{endpoint}/healthz", timeout=5).close()
+            return
+        except urllib.error.HTTPError as error:
+            # An answer that asks for a login comes from a server that is up.
+            if error.code in (401, 403):
+                return
+            last = str(error)
+        except OSError as error:
+            last = str(error)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{endpoint}/healthz has not answered well within {seconds:.0f} s: {last}")
+        time.sleep(0.3)

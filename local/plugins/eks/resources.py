@@ -1,0 +1,75 @@
+"""Resources by token: children of the components, and what a reference in their inputs stands for.
+
+The official SDK of AWS is not imported: it costs seconds, and its classes say nothing that the tokens don't.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+from pulumi.runtime import ResourceModule, register_resource_module
+
+# Outputs that the components use, by token. The plugin answers with more; those are dropped here.
+OUTPUTS: Mapping[str, tuple[str, ...]] = {
+    "aws:ec2/securityGroup:SecurityGroup": ("arn", "name", "tags"),
+    "aws:eks/cluster:Cluster": (
+        "arn",
+        "name",
+        "version",
+        "endpoint",
+        "certificateAuthority",
+        "identities",
+        "vpcConfig",
+        "accessConfig",
+    ),
+    "aws:eks/nodeGroup:NodeGroup": ("arn", "nodeGroupName", "resources"),
+    "aws:iam/role:Role": ("arn", "name", "assumeRolePolicy"),
+    "aws:iam/openIdConnectProvider:OpenIdConnectProvider": ("arn", "url"),
+}
+
+
+class Resource(pulumi.CustomResource):
+    """A resource of any token; its outputs are attributes with the names of the schema."""
+
+    def __init__(self, token: str, name: str, props: Mapping[str, Any], opts: pulumi.ResourceOptions) -> None:
+        given = {key: value for key, value in props.items() if value is not None}
+        outputs = dict.fromkeys(OUTPUTS.get(token, ()))
+        super().__init__(token, name, {**outputs, **given}, opts)
+
+    def output(self, name: str) -> pulumi.Output[Any]:
+        """An output of the table above, or an input of this resource."""
+        found: pulumi.Output[Any] = getattr(self, name)
+        return found
+
+
+class Component(pulumi.ComponentResource):
+    """A component that came as a reference: what it registered can be read."""
+
+    def __init__(self, token: str, name: str, urn: str, outputs: tuple[str, ...]) -> None:
+        super().__init__(token, name, dict.fromkeys(outputs), pulumi.ResourceOptions(urn=urn))
+
+    def output(self, name: str) -> pulumi.Output[Any]:
+        """An output by its name."""
+        found: pulumi.Output[Any] = getattr(self, name)
+        return found
+
+
+class _References(ResourceModule):
+    """Makes resources of references in inputs."""
+
+    def version(self) -> None:
+        return None
+
+    def construct(self, name: str, typ: str, urn: str) -> pulumi.Resource:
+        if typ == "eks:index:Cluster":
+            return Component(typ, name, urn, ("core", "eksCluster"))
+        return Resource(typ, name, {}, pulumi.ResourceOptions(urn=urn))
+
+
+def accept_references() -> None:
+    """Let inputs refer to the resources that the components take."""
+    modules = {tuple(token.split(":")[:2]) for token in OUTPUTS}
+    for package, module in sorted({*modules, ("eks", "index")}):
+        register_resource_module(package, module, _References())
