@@ -108,7 +108,8 @@ def reset(home: Home, say: Say) -> None:
             f"{home.root} is not deleted: it holds no {home.marker.name}, so it is no local cloud's"
         )
     down(home, say)
-    shutil.rmtree(home.root, ignore_errors=True)
+    for directory in (home.control_socket.parent, home.root):
+        shutil.rmtree(directory, ignore_errors=True)
     say(f"local cloud: {home.root} deleted")
 
 
