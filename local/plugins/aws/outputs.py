@@ -1,4 +1,4 @@
-"""The names of a resource's outputs in the official SDK, read from its source like the inputs in `local.plugins.sdk`."""
+"""The names of a resource's outputs in the official SDK, read from its source as `local.plugins.sdk` does."""
 
 from __future__ import annotations
 

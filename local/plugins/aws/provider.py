@@ -109,7 +109,8 @@ class AwsProvider(Provider):
                     raise ProviderError(NO_CLOUD)
                 if not guard.is_loopback(os.environ.get("AWS_ENDPOINT_URL", "")):
                     raise ProviderError(
-                        "AWS_ENDPOINT_URL is not an address of this machine: use the environment of `python -m local env`"
+                        "AWS_ENDPOINT_URL is not an address of this machine: "
+                        "use the environment of `python -m local env`"
                     )
                 made = Cloud(self.region, self.default_tags)
                 self._judge(made)

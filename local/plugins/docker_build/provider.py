@@ -1,4 +1,4 @@
-"""The docker-build plugin: `docker-build:index:Image` answers with the digest of its build and records where that lies."""
+"""The docker-build plugin: an image answers with the digest of its build, and it is recorded where that lies."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Stand-in of the pulumi-eks component plugin: registers what the official one registers (contract: the recorded graph)."""
+"""Stand-in of the pulumi-eks component plugin: it registers what the official one was seen to register."""

@@ -81,7 +81,7 @@ class Cluster(pulumi.ComponentResource):
 
     def __init__(self, name: str, inputs: Mapping[str, Any], opts: pulumi.ResourceOptions | None) -> None:
         super().__init__("eks:index:Cluster", name, {}, opts)
-        self._name = name
+        self._base = name
         self._in = inputs
         self._child = pulumi.ResourceOptions(parent=self)
         self.role = ServiceRole(f"{name}-eksRole", inputs.get("tags"), self)
@@ -99,7 +99,7 @@ class Cluster(pulumi.ComponentResource):
         self.oidc = self._oidc_provider() if inputs.get("createOidcProvider") else None
         self.kubeconfig = self._kubeconfig()
         self.kubeconfig_json = self.kubeconfig.apply(lambda found: json.dumps(found, separators=(",", ":")))
-        self.provider = self._provider()
+        self.provider = self._kubernetes()
         self._addons()
         self.state = self._state()
         self.register_outputs(self.state)
@@ -114,7 +114,7 @@ class Cluster(pulumi.ComponentResource):
         return pulumi.Output.all(self._in.get("tags"), *more).apply(merged)
 
     def _group(self, suffix: str, *tags: Any) -> Resource:
-        name = f"{self._name}-{suffix}"
+        name = f"{self._base}-{suffix}"
         props = {
             "description": "Managed by Pulumi",
             "revokeRulesOnDelete": True,
@@ -125,7 +125,7 @@ class Cluster(pulumi.ComponentResource):
 
     def _rule(self, suffix: str, group: Resource, kind: str, text: str, **more: Any) -> Resource:
         props = {"description": text, "securityGroupId": group.id, "type": kind, **more}
-        name = f"{self._name}-{suffix}"
+        name = f"{self._base}-{suffix}"
         return Resource("aws:ec2/securityGroupRule:SecurityGroupRule", name, props, self._child)
 
     def _node_rules(self) -> Resource:
@@ -183,12 +183,12 @@ class Cluster(pulumi.ComponentResource):
             "kubernetesNetworkConfig": {"serviceIpv4Cidr": services} if services is not None else None,
             "name": given.get("name"),
             "roleArn": self.role.arn,
-            "tags": self._tags(f"{self._name}-eksCluster", given.get("clusterTags")),
+            "tags": self._tags(f"{self._base}-eksCluster", given.get("clusterTags")),
             "upgradePolicy": given.get("upgradePolicy"),
             "version": given.get("version"),
             "vpcConfig": {k: v for k, v in network.items() if v is not None},
         }
-        return Resource("aws:eks/cluster:Cluster", f"{self._name}-eksCluster", props, self._child)
+        return Resource("aws:eks/cluster:Cluster", f"{self._base}-eksCluster", props, self._child)
 
     def _access_entries(self) -> list[pulumi.Resource]:
         made: list[pulumi.Resource] = []
@@ -202,7 +202,7 @@ class Cluster(pulumi.ComponentResource):
                 "tags": entry.get("tags"),
             }
             made.append(
-                Resource("aws:eks/accessEntry:AccessEntry", f"{self._name}-{key}", props, self._child)
+                Resource("aws:eks/accessEntry:AccessEntry", f"{self._base}-{key}", props, self._child)
             )
             for label, policy in dict(entry.get("accessPolicies") or {}).items():
                 association = {
@@ -214,7 +214,7 @@ class Cluster(pulumi.ComponentResource):
                 made.append(
                     Resource(
                         "aws:eks/accessPolicyAssociation:AccessPolicyAssociation",
-                        f"{self._name}-{key}-{label}",
+                        f"{self._base}-{key}-{label}",
                         association,
                         pulumi.ResourceOptions(parent=self, depends_on=[made[-1]]),
                     )
@@ -222,7 +222,7 @@ class Cluster(pulumi.ComponentResource):
         return made
 
     def _oidc_provider(self) -> Resource:
-        async def served(endpoint: str) -> list[str]:
+        async def served(endpoint: Any) -> Any:
             return [await asyncio.to_thread(thumbprint, endpoint)]
 
         props = {
@@ -231,7 +231,7 @@ class Cluster(pulumi.ComponentResource):
             "url": self.issuer,
         }
         token = "aws:iam/openIdConnectProvider:OpenIdConnectProvider"
-        return Resource(token, f"{self._name}-oidcProvider", props, self._child)
+        return Resource(token, f"{self._base}-oidcProvider", props, self._child)
 
     def _kubeconfig(self) -> pulumi.Output[dict[str, Any]]:
         async def made(parts: list[Any]) -> dict[str, Any]:
@@ -246,17 +246,17 @@ class Cluster(pulumi.ComponentResource):
             plane.output("name"), plane.output("endpoint"), plane.output("certificateAuthority"), region
         ).apply(made)
 
-    def _provider(self) -> pulumi.ProviderResource:
+    def _kubernetes(self) -> pulumi.ProviderResource:
         opts = pulumi.ResourceOptions(parent=self, version=installed("pulumi-kubernetes"))
         return pulumi.ProviderResource(
-            "kubernetes", f"{self._name}-eks-k8s", {"kubeconfig": self.kubeconfig_json}, opts
+            "kubernetes", f"{self._base}-eks-k8s", {"kubeconfig": self.kubeconfig_json}, opts
         )
 
     def _addons(self) -> None:
         if (self._in.get("kubeProxyAddonOptions") or {}).get("enabled", True):
             self._addon("kube-proxy", self._child, None, self._in.get("kubeProxyAddonOptions") or {})
         if not self._in.get("useDefaultVpcCni"):
-            name = f"{self._name}-vpc-cni"
+            name = f"{self._base}-vpc-cni"
             opts = pulumi.ResourceOptions(parent=self, depends_on=self.entries)
             holder = pulumi.ComponentResource("eks:index:VpcCniAddon", name, {}, opts)
             settings = json.dumps(CNI_SETTINGS, separators=(",", ":"))
@@ -285,11 +285,11 @@ class Cluster(pulumi.ComponentResource):
             "resolveConflictsOnUpdate": "OVERWRITE",
             "tags": self._in.get("tags"),
         }
-        return Resource("aws:eks/addon:Addon", f"{self._name}-{addon}", props, opts)
+        return Resource("aws:eks/addon:Addon", f"{self._base}-{addon}", props, opts)
 
     def _state(self) -> dict[str, Any]:
         given = self._in
-        core = {
+        core: dict[str, Any] = {
             "cluster": self.control_plane,
             "clusterSecurityGroup": self.group,
             "nodeSecurityGroup": self.node_group,
