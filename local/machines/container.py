@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 CONFIG_RETRY_SECONDS = 2.0
+STOP_POLL_SECONDS = 0.1
 STEADY_SECONDS = 600.0  # a run of this length resets the back-off, as in the kubelet
 MESSAGE_BYTES = 2048
 
@@ -196,15 +197,26 @@ class Container:
             return ""
 
     async def stop(self, grace: float) -> None:
-        """SIGTERM, and SIGKILL to all that is left after `grace` seconds."""
-        if self.process is None:
+        """SIGTERM, and SIGKILL to all that is left after `grace` seconds; returns once it is gone.
+
+        A process that an earlier stand-in started and that was not taken over yet is ended too.
+        """
+        process = self.process or (None if self.simulated else Process.found(self.directory))
+        if process is None or not process.alive:
             return
-        self.process.signal(signal.SIGTERM if grace > 0 else signal.SIGKILL)
+        process.signal(signal.SIGTERM if grace > 0 else signal.SIGKILL)
         deadline = time.monotonic() + grace
-        while self.running.is_set() and time.monotonic() < deadline:
-            await asyncio.sleep(0.1)
-        if self.running.is_set() and self.process is not None:
-            self.process.signal(signal.SIGKILL)
+        while process.alive:
+            await asyncio.sleep(STOP_POLL_SECONDS)
+            if time.monotonic() >= deadline:
+                process.signal(signal.SIGKILL)
+
+    async def finish(self, grace: float) -> None:
+        """End a sidecar once the others have ended; its task must not run any more."""
+        process = self.process
+        await self.stop(grace)
+        if self.state.stage == "running":
+            self._ended(process.ended() if process else Ended(0, time.time()), "")
 
     async def execute(self, argv: list[str], timeout: float) -> int:
         """Run a command inside the container; its exit code, 124 if it takes longer than `timeout` seconds."""

@@ -44,6 +44,7 @@ class Pod:
         self.stopping = asyncio.Event()
         self.grace = 30.0
         self.machine_gone = False
+        self._stops: list[asyncio.Task[None]] = []
         self.role = ""
         self.volumes = PodVolumes(self)
         self._load_ports()
@@ -56,7 +57,9 @@ class Pod:
         reports = self.item.get("status", {})
         every = reports.get("containerStatuses", []) + reports.get("initContainerStatuses", [])
         known = next((ContainerState.of(r) for r in every if r["name"] == spec["name"]), None)
-        state = known or ContainerState(spec["name"], spec["image"], reason="PodInitializing")
+        after_others = not init and self.item["spec"].get("initContainers")
+        reason = "PodInitializing" if after_others else "ContainerCreating"
+        state = known or ContainerState(spec["name"], spec["image"], reason=reason)
         return Container(self, spec, state, once=init and spec.get("restartPolicy") != "Always")
 
     @property
@@ -82,8 +85,9 @@ class Pod:
         if not self.stopping.is_set() or grace < self.grace:
             self.grace = grace
             self.stopping.set()
-            for container in self.every:
-                self.context.tasks.start(container.stop(grace), f"stop {self.label}/{container.name}")
+            self._stops += [
+                self.context.tasks.start(c.stop(grace), f"stop {self.label}/{c.name}") for c in self.every
+            ]
 
     def lose(self) -> None:
         """The machine is gone: everything ends at once and the pod is removed without a word."""
@@ -116,6 +120,7 @@ class Pod:
             await self._send()
             self.volumes.release()
         await self.stopping.wait()
+        await asyncio.gather(*self._stops)
         await self._remove()
         # Not in a `finally`: a stand-in that is told to end leaves everything to the next one.
         self.volumes.release()
@@ -137,15 +142,14 @@ class Pod:
                 if container.state.stage != "terminated" or container.state.exit_code != 0:
                     break
             else:
-                sidecars.append(self.context.tasks.start(container.run(), f"{self.label}/{container.name}"))
+                task = self.context.tasks.start(container.run(), f"{self.label}/{container.name}")
+                sidecars.append((container, task))
                 await container.begun.wait()
         else:
             await asyncio.gather(*(container.run() for container in self.containers))
-        if sidecars:
-            for container in self.init:
-                await container.stop(self.grace)
-            for task in sidecars:
-                task.cancel()
+        for container, task in sidecars:
+            task.cancel()
+            await container.finish(self.grace)
 
     async def _prepare(self) -> bool:
         """Make its directories and volumes; False if it is to stop before they can be made."""

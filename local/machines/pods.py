@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import signal
 import time
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from local.machines.api import UNREACHABLE, ApiError, Informer, Object
 from local.machines.context import Context
 from local.machines.environment import MissingReference
 from local.machines.pod import Pod
+from local.machines.process import Process
 
 log = logging.getLogger(__name__)
 
@@ -159,6 +161,11 @@ class Pods:
         context.settings.pods.mkdir(parents=True, exist_ok=True)
         for directory in context.settings.pods.iterdir():
             if directory.name not in known:
+                # Removed while no stand-in was there to see it: nothing of it may go on.
+                for container in (directory / "containers").glob("*"):
+                    stray = Process.found(container)
+                    if stray is not None:
+                        stray.signal(signal.SIGKILL)
                 shutil.rmtree(directory, ignore_errors=True)
         context.settings.pod_logs.mkdir(parents=True, exist_ok=True)
         outputs = sorted(

@@ -1,6 +1,6 @@
 """Makes a container's view of the machine and becomes its program. Runs inside fresh namespaces.
 
-Started by `unshare --mount --uts --pid --fork`; reads a plan (JSON) and needs the standard library alone.
+Started as process 1 of a process namespace (see process.py); reads a plan (JSON) and needs the standard library alone.
 The root is a small tmpfs with the machine's top-level directories bound into it, except /run and /tmp, so that
 mount points can be made anywhere without touching the machine.
 """
@@ -19,6 +19,7 @@ from typing import Any
 READ_ONLY, NO_SUID, NO_DEV, NO_EXEC, REMOUNT = 1, 2, 4, 8, 32
 BIND, RECURSIVE, UNBINDABLE, PRIVATE = 4096, 16384, 1 << 17, 1 << 18
 NO_ACCESS_TIME, NO_DIRECTORY_TIME, RELATIVE_TIME, DETACH = 1024, 2048, 1 << 21, 2
+NEW_MOUNTS, NEW_HOSTNAME, PARENT_DEATH_SIGNAL, SIGKILL = 0x20000, 0x4000000, 1, 9
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 PRIVATE_DIRECTORIES = ("run", "tmp", "proc")
 OLD = "/.old"
@@ -163,8 +164,12 @@ def main() -> None:
     state = Path(plan["state"])
     sources = [m | {"source": os.path.realpath(m["source"])} if "source" in m else m for m in plan["mounts"]]
     record_process(state / "process")
+    libc.prctl(
+        PARENT_DEATH_SIGNAL, SIGKILL, 0, 0, 0
+    )  # nothing may outlive the shell that keeps its exit code
     failures = os.open(state / "error", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
+        check(libc.unshare(NEW_MOUNTS | NEW_HOSTNAME), "unshare")
         socket.sethostname(plan["hostname"])
         root = state / "root"
         root.mkdir(exist_ok=True)
