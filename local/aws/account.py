@@ -1,0 +1,45 @@
+"""The one account of the local cloud, and its deployer: an IAM user who may do all."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+
+ACCOUNT_ID = "123456789012"
+PARTITION = "aws"
+DEPLOYER = "deployer"
+
+
+@dataclass(frozen=True)
+class Deployer:
+    """The deployer's access key, as it is written to `run/aws.json`."""
+
+    access_key_id: str
+    secret_access_key: str
+    arn: str
+
+
+def prepare_environment(environment: MutableMapping[str, str]) -> None:
+    """Set what moto reads from the environment at import. Call before the first import of moto."""
+    environment["MOTO_ACCOUNT_ID"] = ACCOUNT_ID
+    # 1299 images that nobody here uses take seconds to load; local.aws.images makes the ones that are asked for.
+    environment["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
+    # AmazonEKSClusterPolicy and its like, with their real documents.
+    environment["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
+    # An instance type that EC2 does not have is an error, as on AWS.
+    environment["MOTO_EC2_ENABLE_INSTANCE_TYPE_VALIDATION"] = "true"
+    environment["MOTO_DISABLE_GLOBAL_CORS"] = "true"
+
+
+def create_deployer() -> Deployer:
+    """Make the user `deployer` with AdministratorAccess and an access key, or return the existing user's first key."""
+    from moto.iam.models import iam_backends
+
+    iam = iam_backends[ACCOUNT_ID][PARTITION]
+    if DEPLOYER not in iam.users:
+        iam.create_user("us-east-1", DEPLOYER, "/")
+        iam.attach_user_policy("arn:aws:iam::aws:policy/AdministratorAccess", DEPLOYER)
+        iam.create_access_key(DEPLOYER)
+    user = iam.get_user(DEPLOYER)
+    key = user.access_keys[0]
+    return Deployer(key.access_key_id, key.secret_access_key, f"arn:aws:iam::{ACCOUNT_ID}:user/{DEPLOYER}")

@@ -1,0 +1,76 @@
+"""Private addresses are unique in a subnet, and not given out again as long as others are free.
+
+moto draws the addresses of network interfaces at random, and reuses an instance's address at once: the next node would
+take the name of the one that is still being removed from Kubernetes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+from moto.ec2.models.elastic_network_interfaces import NetworkInterfaceBackend
+from moto.ec2.models.nat_gateways import NatGateway
+from moto.ec2.models.subnets import Subnet
+
+from local.aws.errors import ApiError
+
+
+def _take(subnet: Any, holder: Any) -> str:
+    """The next address of a subnet. Raises InsufficientFreeAddressesInSubnet."""
+    # AWS keeps the first four addresses and the last one.
+    last = int(subnet.cidr.broadcast_address) - 1
+    first = int(subnet.cidr.network_address) + 4
+    size = last - first + 1
+    start = getattr(subnet, "trainyard_next", first)
+    for step in range(size):
+        number = first + (start - first + step) % size
+        text = str(ipaddress.ip_address(number))
+        if text not in subnet._subnet_ips:
+            subnet.trainyard_next = number + 1
+            subnet._subnet_ips[text] = holder
+            return text
+    raise ApiError(
+        "InsufficientFreeAddressesInSubnet", f"There are not enough free addresses in subnet '{subnet.id}'."
+    )
+
+
+def install() -> None:
+    """Let every private address come from its subnet."""
+    Subnet.get_available_subnet_ip = _take
+
+    def release(self: Any, ip: str) -> None:
+        self._subnet_ips.pop(ip, None)
+
+    Subnet.del_subnet_ip = release
+
+    create = NetworkInterfaceBackend.create_network_interface
+
+    def create_network_interface(
+        self: Any, subnet: Any, private_ip_address: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        place = self.get_subnet(subnet) if isinstance(subnet, str) else subnet
+        given = (
+            private_ip_address[0]
+            if isinstance(private_ip_address, list) and private_ip_address
+            else private_ip_address
+        )
+        addresses = kwargs.get("private_ip_addresses") or (args[0] if args else None)
+        outside = bool(given) and ipaddress.ip_address(given) not in place.cidr
+        if (
+            not given and not addresses
+        ) or outside:  # moto gives NAT gateways and endpoints any address at all
+            given = _take(place, None)
+        elif given:
+            place._subnet_ips.setdefault(given, None)
+        return create(self, place, given, *args, **kwargs)
+
+    NetworkInterfaceBackend.create_network_interface = create_network_interface
+
+    make_gateway = NatGateway.__init__
+
+    def gateway(self: Any, *args: Any, **kwargs: Any) -> None:
+        make_gateway(self, *args, **kwargs)
+        self.private_ip = self._eni.private_ip_address
+
+    NatGateway.__init__ = gateway

@@ -1,0 +1,143 @@
+"""Role sessions are denied what their policies do not grant; users pass; unknown keys are refused.
+
+moto has an access control of its own, but it ignores conditions, knows one resource per action and answers every service
+in IAM's XML. This one asks `local.aws.permissions` for all that a call needs, and answers in the service's protocol.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from moto.core.authorization import ActionAuthenticatorMixin
+from moto.core.responses import ActionResult, BaseResponse
+from moto.s3.exceptions import S3AccessDeniedError, S3InvalidAccessKeyIdError
+
+from local.aws import faults, identity, permissions, static_answers
+from local.aws.errors import ApiError
+from local.aws.policy import Request, evaluate
+
+log = logging.getLogger(__name__)
+
+# Calls that AWS answers without a signature, or for everyone (STS User Guide).
+OPEN_ACTIONS = {"sts:AssumeRoleWithWebIdentity", "sts:GetCallerIdentity"}
+JSON_SERVICES = {"eks", "ssm", "sqs", "ecr", "kms", "logs", "events", "pricing", "dynamodb", "secretsmanager"}
+
+
+class Refused(Exception):
+    """A call that is not allowed: the service's error code, the message and the HTTP status."""
+
+    def __init__(self, code: str, message: str, status: int) -> None:
+        super().__init__(message)
+        self.code, self.message, self.status = code, message, status
+
+
+def caller(service: str, headers: Any, query: dict[str, Any]) -> identity.Identity:
+    """The identity of a signed request. Raises Refused with the service's code."""
+    key_id = identity.access_key_id(headers, query)
+    if key_id is None:
+        raise Refused("MissingAuthenticationToken", "The request is not signed.", 403)
+    try:
+        return identity.find(key_id)
+    except identity.UnknownKey:
+        code = (
+            "AuthFailure"
+            if service == "ec2"
+            else "UnrecognizedClientException"
+            if service in JSON_SERVICES
+            else "InvalidClientTokenId"
+        )
+        message = f"The access key {key_id} is not one of this local cloud's, or its session has ended."
+        raise Refused(code, message, 401 if service == "ec2" else 403) from None
+
+
+def check(who: identity.Identity, service: str, requests: list[Request]) -> None:
+    """Raise Refused for the first request that the role's policies do not grant. Users may do all."""
+    if who.role is None:
+        return
+    documents = identity.policy_documents(who.role)
+    session = json.loads(who.session_policy) if who.session_policy else None
+    for request in requests:
+        context = {
+            "aws:principalarn": (who.principal_arn,),
+            "aws:principalaccount": (who.role.account_id,),
+            "aws:principaltype": ("AssumedRole",),
+            "aws:securetransport": ("true",),
+            **request.context,
+        }
+        full = Request(request.action, request.resource, context)
+        decision = evaluate(documents, full)
+        if decision.allowed and session is not None:
+            decision = evaluate([session], full)
+        if decision.allowed:
+            continue
+        reason = (
+            "with an explicit deny in an identity-based policy"
+            if decision.explicit
+            else f"because no identity-based policy allows the {request.action} action"
+        )
+        if decision.unknown_keys:
+            reason += f" (condition keys not evaluated locally: {', '.join(sorted(decision.unknown_keys))})"
+        message = (
+            f"User: {who.arn} is not authorized to perform: {request.action} "
+            f"on resource: {request.resource or '*'} {reason}"
+        )
+        log.warning("denied %s", message)
+        if service == "ec2":
+            raise Refused(
+                "UnauthorizedOperation", f"You are not authorized to perform this operation. {message}", 403
+            )
+        if service in JSON_SERVICES:
+            raise Refused("AccessDeniedException", message, 400)
+        raise Refused("AccessDenied", message, 403)
+
+
+def error_response(response: Any, code: str, message: str, status: int) -> Any:
+    """An error in the protocol of the service that `response` belongs to."""
+    _, headers, body = response.serialized(ActionResult(ApiError(code, message)))
+    headers["status"] = str(status)
+    return status, headers, body
+
+
+def install() -> None:
+    """Check every call before moto acts on it."""
+    act = BaseResponse.call_action
+
+    def call_action(self: Any) -> Any:
+        service, action = self.service_name, self._get_action()
+        name = f"{service}:{action}"
+        try:
+            if name not in OPEN_ACTIONS:
+                who = caller(service, self.headers, self.querystring)
+                check(who, service, permissions.needed(self, service, action))
+        except Refused as refused:
+            return error_response(self, refused.code, refused.message, refused.status)
+        fault = faults.plan().api_fault(name)
+        if fault is not None:
+            return error_response(self, fault.code, fault.message, fault.status)
+        try:
+            return static_answers.answer(self, name, act)
+        except NotImplementedError as error:
+            # Not a 500: SDKs would repeat the call for minutes before they show it.
+            log.warning("not supported: %s: %s", name, error)
+            text = f"The local cloud does not have {name}: {error}"
+            return error_response(self, "UnsupportedOperation", text, 400)
+
+    BaseResponse.call_action = call_action
+
+    # S3 does not pass through call_action: its methods ask this hook once the action and the key are known.
+    def authorise_s3(self: Any, bucket_name: str | None = None, key_name: str | None = None) -> None:
+        action = self.data.get("Action", "ListAllMyBuckets")
+        action = action[0] if isinstance(action, list) else action
+        try:
+            who = caller("s3", self.headers, self.querystring)
+            check(who, "s3", permissions.s3(self, action, bucket_name, key_name))
+        except Refused as refused:
+            if refused.code == "InvalidClientTokenId":
+                raise S3InvalidAccessKeyIdError() from None
+            denied = S3AccessDeniedError()
+            denied.message = refused.message
+            raise denied from None
+
+    ActionAuthenticatorMixin._authenticate_and_authorize_s3_action = authorise_s3

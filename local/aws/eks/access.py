@@ -1,0 +1,138 @@
+"""Access entries and access policies: which IAM principal is who in Kubernetes.
+
+https://docs.aws.amazon.com/eks/latest/userguide/access-entries.html. Each access policy stands for a group that the control
+plane binds to a ClusterRole at its start; policies for single namespaces are refused, nothing would enforce them here.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from moto.core.utils import utcnow
+
+from local.aws.account import ACCOUNT_ID
+from local.aws.eks.store import AccessEntry, Cluster, Document, EksError, arn, in_use, invalid, not_found
+
+POLICY_PREFIX = "arn:aws:eks::aws:cluster-access-policy/"
+# Access policy -> the Kubernetes group that has its rights.
+POLICY_GROUPS = {
+    "AmazonEKSClusterAdminPolicy": "eks:cluster-admin",
+    "AmazonEKSAdminPolicy": "eks:admin",
+    "AmazonEKSEditPolicy": "eks:edit",
+    "AmazonEKSViewPolicy": "eks:view",
+}
+TYPES = ("STANDARD", "EC2_LINUX", "EC2_WINDOWS", "EC2", "FARGATE_LINUX", "HYBRID_LINUX")
+
+
+def bootstrap_creator(cluster: Cluster, principal: str) -> None:
+    """The creator of a cluster is its administrator unless the request says otherwise."""
+    create(cluster, {"principalArn": principal})
+    associate(
+        cluster,
+        principal,
+        {"policyArn": POLICY_PREFIX + "AmazonEKSClusterAdminPolicy", "accessScope": {"type": "cluster"}},
+        check_mode=False,
+    )
+
+
+def require_api_mode(cluster: Cluster) -> None:
+    """Access entries need an authentication mode with API in it."""
+    if cluster.document["accessConfig"]["authenticationMode"] == "CONFIG_MAP":
+        raise EksError(
+            "InvalidRequestException",
+            "The cluster's authentication mode must be set to one of [API, API_AND_CONFIG_MAP]",
+        )
+
+
+def create(cluster: Cluster, params: Document) -> AccessEntry:
+    """CreateAccessEntry. Raises ResourceInUseException for a principal that has one."""
+    principal, kind = params["principalArn"], params.get("type") or "STANDARD"
+    if principal in cluster.entries:
+        raise in_use("The specified access entry resource is already in use on this cluster.")
+    if kind not in TYPES:
+        raise invalid(f"type: expected one of {', '.join(TYPES)}, got {kind!r}")
+    groups = params.get("kubernetesGroups") or []
+    if kind != "STANDARD" and (groups or params.get("username")):
+        raise invalid(f"kubernetesGroups and username cannot be given for an access entry of type {kind}")
+    if any(group.startswith("system:") for group in groups):
+        raise invalid("The kubernetes group name must not start with system:")
+    now = utcnow()
+    principal_kind, _, name = principal.split(":", 5)[5].partition("/")
+    document = {
+        "clusterName": cluster.name,
+        "principalArn": principal,
+        "kubernetesGroups": list(groups) if kind == "STANDARD" else ["system:nodes"],
+        "accessEntryArn": arn(
+            cluster.region, "access-entry", cluster.name, principal_kind, ACCOUNT_ID, name, str(uuid.uuid4())
+        ),
+        "createdAt": now,
+        "modifiedAt": now,
+        "tags": dict(params.get("tags") or {}),
+        "username": params.get("username") or _default_username(principal, kind),
+        "type": kind,
+    }
+    entry = AccessEntry(document)
+    cluster.entries[principal] = entry
+    return entry
+
+
+def _default_username(principal: str, kind: str) -> str:
+    if kind != "STANDARD":
+        return "system:node:{{EC2PrivateDNSName}}"
+    if ":role/" in principal:
+        return f"arn:aws:sts::{ACCOUNT_ID}:assumed-role/{principal.rsplit('/', 1)[-1]}/{{{{SessionName}}}}"
+    return principal
+
+
+def find(cluster: Cluster, principal: str) -> AccessEntry:
+    """An access entry. Raises ResourceNotFoundException."""
+    entry = cluster.entries.get(principal)
+    if entry is None:
+        raise not_found(
+            f"The specified principalArn could not be found. You can view your available access entries with 'list-access-entries'. ({principal})"
+        )
+    return entry
+
+
+def update(entry: AccessEntry, params: Document) -> AccessEntry:
+    """UpdateAccessEntry: groups and user name."""
+    if params.get("kubernetesGroups") is not None:
+        entry.document["kubernetesGroups"] = list(params["kubernetesGroups"])
+    if params.get("username"):
+        entry.document["username"] = params["username"]
+    entry.document["modifiedAt"] = utcnow()
+    return entry
+
+
+def associate(cluster: Cluster, principal: str, params: Document, check_mode: bool = True) -> Document:
+    """AssociateAccessPolicy, for the whole cluster."""
+    if check_mode:
+        require_api_mode(cluster)
+    policy = params["policyArn"]
+    if policy.removeprefix(POLICY_PREFIX) not in POLICY_GROUPS or not policy.startswith(POLICY_PREFIX):
+        known = ", ".join(POLICY_PREFIX + name for name in POLICY_GROUPS)
+        raise invalid(f"The policyArn {policy!r} is not supported here; supported are {known}")
+    entry = find(cluster, principal)
+    if entry.document["type"] != "STANDARD":
+        raise invalid("Access policies can only be associated with access entries of type STANDARD")
+    scope = params.get("accessScope") or {}
+    if scope.get("type") != "cluster":
+        raise invalid(f"accessScope.type: the local cloud enforces 'cluster' only, got {scope.get('type')!r}")
+    now = utcnow()
+    document = {
+        "policyArn": policy,
+        "accessScope": {"type": "cluster", "namespaces": []},
+        "associatedAt": now,
+        "modifiedAt": now,
+    }
+    entry.policies[policy] = document
+    return document
+
+
+def kubernetes_identity(entry: AccessEntry, session_name: str) -> tuple[str, list[str]]:
+    """User name and groups in Kubernetes of a principal with this entry."""
+    user = str(entry.document["username"]).replace("{{SessionName}}", session_name)
+    groups: list[Any] = list(entry.document["kubernetesGroups"])
+    groups += [POLICY_GROUPS[policy.removeprefix(POLICY_PREFIX)] for policy in entry.policies]
+    return user, groups

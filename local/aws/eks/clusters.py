@@ -1,0 +1,270 @@
+"""The life of a cluster: its control plane, its security group and its network interfaces."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import threading
+from typing import Any
+
+from moto.core.exceptions import ServiceException
+from moto.core.utils import utcnow
+from moto.ec2.models import ec2_backends
+from moto.iam.models import iam_backends
+
+from local.aws.account import ACCOUNT_ID, PARTITION
+from local.aws.eks.access import bootstrap_creator
+from local.aws.eks.store import Cluster, Document, EksError, arn, in_use, invalid, store
+from local.aws.images import KUBERNETES_VERSIONS
+from local.aws.supervisor import SupervisorError
+
+log = logging.getLogger(__name__)
+
+LOG_TYPES = ["api", "audit", "authenticator", "controllerManager", "scheduler"]
+AUTHENTICATION_MODES = ("API", "API_AND_CONFIG_MAP", "CONFIG_MAP")
+_NAME = re.compile(r"[0-9A-Za-z][A-Za-z0-9_-]{0,99}")
+
+
+def create(region: str, params: Document, creator_arn: str) -> Cluster:
+    """Register a cluster with status CREATING and start its control plane in a thread.
+
+    Raises ResourceInUseException for a taken name, InvalidParameterException for subnets, role or version that are wrong.
+    """
+    name = params["name"]
+    if not _NAME.fullmatch(name):
+        raise invalid(f"name: {name!r} does not match {_NAME.pattern}")
+    if (region, name) in store.clusters:
+        raise in_use(f"Cluster already exists with name: {name}")
+    version = params.get("version") or KUBERNETES_VERSIONS[0]
+    if version not in KUBERNETES_VERSIONS:
+        raise invalid(
+            f"unsupported Kubernetes version {version}; supported are {', '.join(KUBERNETES_VERSIONS)}"
+        )
+    require_role(params.get("roleArn", ""))
+    access = {"authenticationMode": "CONFIG_MAP", "bootstrapClusterCreatorAdminPermissions": True}
+    access.update({k: v for k, v in (params.get("accessConfig") or {}).items() if v is not None})
+    if access["authenticationMode"] not in AUTHENTICATION_MODES:
+        raise invalid(f"authenticationMode: expected one of {', '.join(AUTHENTICATION_MODES)}")
+    vpc, interfaces = _network(region, name, params.get("resourcesVpcConfig") or {})
+    network = {
+        "ipFamily": "ipv4",
+        "serviceIpv4Cidr": "10.100.0.0/16",
+        "elasticLoadBalancing": {"enabled": False},
+    }
+    network.update({k: v for k, v in (params.get("kubernetesNetworkConfig") or {}).items() if v is not None})
+    document: Document = {
+        "name": name,
+        "arn": arn(region, "cluster", name),
+        "createdAt": utcnow(),
+        "version": version,
+        "roleArn": params["roleArn"],
+        "resourcesVpcConfig": vpc,
+        "kubernetesNetworkConfig": network,
+        "logging": _logging([], (params.get("logging") or {}).get("clusterLogging") or []),
+        "identity": {
+            "oidc": {"issuer": f"https://oidc.eks.{region}.amazonaws.com/id/{secrets.token_hex(16).upper()}"}
+        },
+        "status": "CREATING",
+        "certificateAuthority": {},
+        "platformVersion": "eks.1",
+        "tags": dict(params.get("tags") or {}),
+        "encryptionConfig": params.get("encryptionConfig") or [],
+        "health": {"issues": []},
+        "accessConfig": access,
+        "upgradePolicy": params.get("upgradePolicy") or {"supportType": "EXTENDED"},
+        "deletionProtection": bool(params.get("deletionProtection")),
+    }
+    cluster = Cluster(document, region, interface_ids=interfaces)
+    store.clusters[(region, name)] = cluster
+    if access["bootstrapClusterCreatorAdminPermissions"]:
+        bootstrap_creator(cluster, creator_arn)
+    threading.Thread(target=_start, args=(cluster,), name=f"create-{name}", daemon=True).start()
+    return cluster
+
+
+def _start(cluster: Cluster) -> None:
+    document = cluster.document
+    try:
+        if store.supervisor is None:
+            raise SupervisorError("this server was started without a supervisor")
+        answer = store.supervisor.start_cluster(
+            cluster.name, document["version"], cluster.issuer, cluster.region, document["arn"]
+        )
+    except SupervisorError as error:
+        log.error("cluster %s: %s", cluster.name, error)
+        document["health"] = {
+            "issues": [{"code": "InternalFailure", "message": str(error), "resourceIds": []}]
+        }
+        document["status"] = "FAILED"
+        return
+    document["endpoint"] = answer["endpoint"]
+    document["certificateAuthority"] = {"data": answer["certificateAuthority"]}
+    cluster.jwks = answer["jwks"]
+    document["status"] = "ACTIVE"
+
+
+def delete(region: str, name: str) -> Cluster:
+    """Start the deletion of a cluster; it is gone when its control plane has stopped.
+
+    Raises ResourceInUseException while it has node groups or is being created.
+    """
+    cluster = store.cluster(region, name)
+    if cluster.node_groups:
+        raise in_use("Cluster has nodegroups attached")
+    if cluster.document["status"] in ("CREATING", "UPDATING"):
+        raise in_use(f"Cluster {name} has an operation in progress: {cluster.document['status']}")
+    if cluster.document.get("deletionProtection"):
+        raise EksError("InvalidRequestException", f"Cluster {name} has deletion protection enabled")
+    if cluster.document["status"] != "DELETING":
+        cluster.document["status"] = "DELETING"
+        threading.Thread(target=_stop, args=(cluster,), name=f"delete-{name}", daemon=True).start()
+    return cluster
+
+
+def _stop(cluster: Cluster) -> None:
+    try:
+        if store.supervisor is not None:
+            store.supervisor.stop_cluster(cluster.name)
+    except SupervisorError as error:
+        log.error("cluster %s: %s", cluster.name, error)
+        cluster.document["health"] = {
+            "issues": [{"code": "InternalFailure", "message": str(error), "resourceIds": []}]
+        }
+        cluster.document["status"] = "FAILED"
+        return
+    backend = ec2_backends[ACCOUNT_ID][cluster.region]
+    for interface_id in cluster.interface_ids:
+        if interface_id in backend.enis:
+            backend.get_network_interface(interface_id).delete()
+    group = cluster.document["resourcesVpcConfig"]["clusterSecurityGroupId"]
+    try:
+        backend.delete_security_group(group_id=group)
+    except ServiceException as error:
+        # As on AWS the group stays when something still uses it, and then blocks the deletion of the VPC.
+        log.warning("cluster %s: its security group %s stays: %s", cluster.name, group, error)
+    del store.clusters[(cluster.region, cluster.name)]
+
+
+def update_config(cluster: Cluster, params: Document) -> Document:
+    """UpdateClusterConfig: one kind of change per call, as on AWS. Returns the update's document."""
+    document = cluster.document
+    kinds = [
+        k
+        for k in ("resourcesVpcConfig", "logging", "accessConfig", "upgradePolicy", "deletionProtection")
+        if params.get(k) is not None
+    ]
+    if len(kinds) != 1:
+        raise invalid(f"exactly one kind of change is possible per call, got {', '.join(kinds) or 'none'}")
+    kind, change = kinds[0], params[kinds[0]]
+    if kind == "logging":
+        document["logging"] = _logging(
+            document["logging"]["clusterLogging"], change.get("clusterLogging") or []
+        )
+        return cluster.record_update("LoggingUpdate", [("ClusterLogging", document["logging"])])
+    if kind == "accessConfig":
+        mode, old = change.get("authenticationMode"), document["accessConfig"]["authenticationMode"]
+        order = ("CONFIG_MAP", "API_AND_CONFIG_MAP", "API")
+        if mode not in order or order.index(mode) <= order.index(old):
+            raise invalid(f"Unsupported authentication mode update from {old} to {mode}")
+        document["accessConfig"]["authenticationMode"] = mode
+        return cluster.record_update("AccessConfigUpdate", [("AuthenticationMode", mode)])
+    if kind == "resourcesVpcConfig":
+        document["resourcesVpcConfig"].update({k: v for k, v in change.items() if v is not None})
+        return cluster.record_update("EndpointAccessUpdate", list(change.items()))
+    document[kind] = change
+    name = "UpgradePolicyUpdate" if kind == "upgradePolicy" else "DeletionProtectionUpdate"
+    return cluster.record_update(name, [(kind[0].upper() + kind[1:], change)])
+
+
+def update_version(cluster: Cluster, version: str) -> Document:
+    """UpdateClusterVersion: the next minor version only. The control plane here keeps the build that it has."""
+    old = cluster.document["version"]
+    if version not in KUBERNETES_VERSIONS or int(version.split(".")[1]) != int(old.split(".")[1]) + 1:
+        raise invalid(f"Unsupported Kubernetes minor version update from {old} to {version}")
+    cluster.document["version"] = version
+    return cluster.record_update("VersionUpdate", [("Version", version)])
+
+
+def require_role(role_arn: str) -> None:
+    """Raise InvalidParameterException where there is no such role."""
+    if not any(role.arn == role_arn for role in iam_backends[ACCOUNT_ID][PARTITION].roles.values()):
+        raise invalid(
+            f"The role {role_arn!r} does not exist; expected the ARN of an IAM role of this account"
+        )
+
+
+def _logging(old: list[Document], changes: list[Document]) -> Document:
+    enabled = {t for entry in old if entry.get("enabled") for t in entry.get("types", [])}
+    for entry in changes:
+        for kind in entry.get("types", []):
+            if kind not in LOG_TYPES:
+                raise invalid(f"logging: {kind!r} is not one of {', '.join(LOG_TYPES)}")
+            enabled = enabled | {kind} if entry.get("enabled") else enabled - {kind}
+    entries = []
+    for flag, kinds in ((True, enabled), (False, set(LOG_TYPES) - enabled)):
+        if kinds:
+            entries.append({"types": [k for k in LOG_TYPES if k in kinds], "enabled": flag})
+    return {"clusterLogging": entries}
+
+
+def _network(region: str, name: str, config: Document) -> tuple[Document, list[str]]:
+    """The cluster's VPC configuration, with its security group and the control plane's interfaces made."""
+    backend = ec2_backends[ACCOUNT_ID][region]
+    subnets = [_subnet(backend, subnet_id) for subnet_id in config.get("subnetIds") or []]
+    if len({s.availability_zone for s in subnets}) < 2:
+        raise invalid("Subnets specified must be in at least two different AZs")
+    vpc_id = subnets[0].vpc_id
+    if any(s.vpc_id != vpc_id for s in subnets):
+        raise invalid("Subnets specified must be in the same VPC")
+    for group_id in config.get("securityGroupIds") or []:
+        if backend.get_security_group_from_id(group_id) is None:
+            raise invalid(f"The securityGroup ID '{group_id}' does not exist")
+    group = _security_group(backend, name, vpc_id)
+    groups = [group.id, *(config.get("securityGroupIds") or [])]
+    # EKS puts interfaces into two of the subnets; they keep subnets and groups from being deleted under the cluster.
+    interfaces = []
+    zones: dict[str, Any] = {s.availability_zone: s for s in subnets}
+    for subnet in list(zones.values())[:2]:
+        eni = backend.create_network_interface(
+            subnet, None, group_ids=groups, description=f"Amazon EKS {name}"
+        )
+        eni.requester_managed, eni.status = True, "in-use"
+        interfaces.append(eni.id)
+    document = {
+        "subnetIds": list(config["subnetIds"]),
+        "securityGroupIds": list(config.get("securityGroupIds") or []),
+        "clusterSecurityGroupId": group.id,
+        "vpcId": vpc_id,
+        "endpointPublicAccess": _or(config.get("endpointPublicAccess"), True),
+        "endpointPrivateAccess": _or(config.get("endpointPrivateAccess"), False),
+        "publicAccessCidrs": list(config.get("publicAccessCidrs") or ["0.0.0.0/0"]),
+    }
+    return document, interfaces
+
+
+def _or(value: Any, default: bool) -> bool:
+    return default if value is None else bool(value)
+
+
+def _subnet(backend: Any, subnet_id: str) -> Any:
+    try:
+        return backend.get_subnet(subnet_id)
+    except ServiceException:
+        raise invalid(f"The subnet ID '{subnet_id}' does not exist") from None
+
+
+def _security_group(backend: Any, name: str, vpc_id: str) -> Any:
+    group_name = f"eks-cluster-sg-{name}-{secrets.randbelow(10**10)}"
+    tags = {"Name": group_name, f"kubernetes.io/cluster/{name}": "owned", "aws:eks:cluster-name": name}
+    text = "EKS created security group applied to ENI that is attached to EKS Control Plane master nodes, as well as any managed workloads."
+    group = backend.create_security_group(group_name, text, vpc_id=vpc_id, tags=tags)
+    backend.authorize_security_group_ingress(
+        group_name_or_id=group.id,
+        ip_protocol="-1",
+        from_port=None,
+        to_port=None,
+        ip_ranges=[],
+        source_groups=[{"GroupId": group.id, "UserId": ACCOUNT_ID}],
+    )
+    return group

@@ -1,0 +1,255 @@
+"""Managed node groups: EC2 instances in their subnets, as the group's Auto Scaling group would run them."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import Any
+
+from moto.core.exceptions import ServiceException
+from moto.core.utils import utcnow
+from moto.ec2.models import ec2_backends
+
+from local.aws import images, launch
+from local.aws.account import ACCOUNT_ID
+from local.aws.eks import access
+from local.aws.eks.clusters import require_role
+from local.aws.eks.store import Cluster, Document, NodeGroup, arn, in_use, invalid, not_found
+
+log = logging.getLogger(__name__)
+
+# AMI type -> architecture and variant of its image (Amazon Linux 2023 family).
+AMI_TYPES = {
+    "AL2023_x86_64_STANDARD": ("x86_64", "standard"),
+    "AL2023_ARM_64_STANDARD": ("arm64", "standard"),
+    "AL2023_x86_64_NVIDIA": ("x86_64", "nvidia"),
+    "AL2023_ARM_64_NVIDIA": ("arm64", "nvidia"),
+    "AL2023_x86_64_NEURON": ("x86_64", "neuron"),
+    "CUSTOM": ("x86_64", "standard"),
+}
+
+
+def create(cluster: Cluster, params: Document) -> NodeGroup:
+    """CreateNodegroup: active with its instances running.
+
+    Raises ResourceInUseException for a taken name, InvalidParameterException for what cannot be launched.
+    """
+    name = params["nodegroupName"]
+    if name in cluster.node_groups:
+        raise in_use(f"NodeGroup already exists with name {name} and cluster name {cluster.name}")
+    require_role(params.get("nodeRole", ""))
+    ami_type = params.get("amiType") or "AL2023_x86_64_STANDARD"
+    if ami_type not in AMI_TYPES:
+        raise invalid(f"amiType: the local cloud has {', '.join(AMI_TYPES)}, got {ami_type!r}")
+    scaling = {"minSize": 1, "maxSize": 2, "desiredSize": 2, **(params.get("scalingConfig") or {})}
+    _check_scaling(scaling)
+    template = dict(params.get("launchTemplate") or {})
+    if template and params.get("diskSize"):
+        raise invalid("Disk size must be specified within the launch template.")
+    backend = ec2_backends[ACCOUNT_ID][cluster.region]
+    for subnet_id in params.get("subnets") or []:
+        if subnet_id not in {s.id for s in backend.describe_subnets()}:
+            raise invalid(f"The subnet ID '{subnet_id}' does not exist")
+    group_id, version, now = str(uuid.uuid4()), params.get("version") or cluster.document["version"], utcnow()
+    document: Document = {
+        "nodegroupName": name,
+        "nodegroupArn": arn(cluster.region, "nodegroup", cluster.name, name, group_id),
+        "clusterName": cluster.name,
+        "version": version,
+        "releaseVersion": params.get("releaseVersion")
+        or f"{version}.0-{images.RECOMMENDED.removeprefix('v')}",
+        "createdAt": now,
+        "modifiedAt": now,
+        "status": "CREATING",
+        "capacityType": params.get("capacityType") or "ON_DEMAND",
+        "scalingConfig": scaling,
+        "subnets": list(params.get("subnets") or []),
+        "amiType": ami_type,
+        "nodeRole": params["nodeRole"],
+        "labels": dict(params.get("labels") or {}),
+        "taints": list(params.get("taints") or []),
+        "resources": {"autoScalingGroups": [{"name": f"eks-{name}-{group_id}"}]},
+        "health": {"issues": []},
+        "updateConfig": params.get("updateConfig") or {"maxUnavailable": 1},
+        "tags": dict(params.get("tags") or {}),
+    }
+    if params.get("nodeRepairConfig"):
+        document["nodeRepairConfig"] = params["nodeRepairConfig"]
+    if template:
+        found, number = _template(backend, template)
+        document["launchTemplate"] = {"id": found.id, "name": found.name, "version": number}
+    else:
+        document["diskSize"] = params.get("diskSize") or 20
+    if params.get("instanceTypes") or not template:
+        document["instanceTypes"] = list(params.get("instanceTypes") or ["t3.medium"])
+    group = NodeGroup(document)
+    cluster.node_groups[name] = group
+    mode = cluster.document["accessConfig"]["authenticationMode"]
+    if mode != "CONFIG_MAP" and document["nodeRole"] not in cluster.entries:
+        # EKS lets the nodes of its own groups in.
+        access.create(cluster, {"principalArn": document["nodeRole"], "type": "EC2_LINUX"})
+    try:
+        _scale(cluster, group)
+    except ServiceException as error:
+        log.warning("node group %s: %s", name, error)
+        document["status"] = "CREATE_FAILED"
+        issue = {"code": "AsgInstanceLaunchFailures", "message": str(error), "resourceIds": []}
+        document["health"] = {"issues": [issue]}
+        return group
+    document["status"] = "ACTIVE"
+    return group
+
+
+def find(cluster: Cluster, name: str) -> NodeGroup:
+    """A node group. Raises ResourceNotFoundException."""
+    group = cluster.node_groups.get(name)
+    if group is None:
+        raise not_found(f"No node group found for name: {name}.")
+    return group
+
+
+def delete(cluster: Cluster, name: str) -> NodeGroup:
+    """DeleteNodegroup: its instances are terminated."""
+    group = find(cluster, name)
+    del cluster.node_groups[name]
+    group.document["status"] = "DELETING"
+    _terminate(cluster, running(cluster, group))
+    return group
+
+
+def update_config(cluster: Cluster, group: NodeGroup, params: Document) -> Document:
+    """UpdateNodegroupConfig: size, labels, taints, update and repair settings."""
+    document, changed = group.document, []
+    labels = params.get("labels") or {}
+    document["labels"].update(labels.get("addOrUpdateLabels") or {})
+    for key in labels.get("removeLabels") or []:
+        document["labels"].pop(key, None)
+    taints = params.get("taints") or {}
+    new = taints.get("addOrUpdateTaints") or []
+    gone = {(t.get("key"), t.get("effect")) for t in [*new, *(taints.get("removeTaints") or [])]}
+    document["taints"] = [
+        t for t in document["taints"] if (t.get("key"), t.get("effect")) not in gone
+    ] + list(new)
+    if params.get("scalingConfig"):
+        scaling = {**document["scalingConfig"], **params["scalingConfig"]}
+        _check_scaling(scaling)
+        document["scalingConfig"] = scaling
+        _scale(cluster, group)
+    for key in ("updateConfig", "nodeRepairConfig"):
+        if params.get(key):
+            document[key] = params[key]
+    document["modifiedAt"] = utcnow()
+    changed = [
+        (k[0].upper() + k[1:], v)
+        for k, v in params.items()
+        if v and k in ("labels", "taints", "scalingConfig", "updateConfig", "nodeRepairConfig")
+    ]
+    return cluster.record_update("ConfigUpdate", changed)
+
+
+def update_version(cluster: Cluster, group: NodeGroup, params: Document) -> Document:
+    """UpdateNodegroupVersion: new instances of the new version or launch template take the old ones' places."""
+    document = group.document
+    backend = ec2_backends[ACCOUNT_ID][cluster.region]
+    if params.get("launchTemplate"):
+        found, number = _template(backend, params["launchTemplate"])
+        document["launchTemplate"] = {"id": found.id, "name": found.name, "version": number}
+    version = params.get("version") or document["version"]
+    document["version"] = version
+    document["releaseVersion"] = (
+        params.get("releaseVersion") or f"{version}.0-{images.RECOMMENDED.removeprefix('v')}"
+    )
+    old = running(cluster, group)
+    _launch(cluster, group, len(old))
+    _terminate(cluster, old)
+    document["modifiedAt"] = utcnow()
+    return cluster.record_update("VersionUpdate", [("Version", version)])
+
+
+def running(cluster: Cluster, group: NodeGroup) -> list[Any]:
+    """Running instances of a group, oldest first."""
+    backend = ec2_backends[ACCOUNT_ID][cluster.region]
+    mine = set(group.instance_ids)
+    return [i for i in backend.all_instances() if i.id in mine and i.state == "running"]
+
+
+def _check_scaling(scaling: Document) -> None:
+    low, wanted, high = (int(scaling[k]) for k in ("minSize", "desiredSize", "maxSize"))
+    if not 0 <= low <= wanted <= high or high < 1:
+        raise invalid(
+            f"scalingConfig: expected minSize <= desiredSize <= maxSize, got {low}, {wanted}, {high}"
+        )
+
+
+def _template(backend: Any, reference: Document) -> tuple[Any, str]:
+    try:
+        found = (
+            backend.get_launch_template(reference["id"])
+            if reference.get("id")
+            else backend.get_launch_template_by_name(reference["name"])
+        )
+        number = str(found.get_version(reference.get("version") or "$Default").number)
+    except ServiceException as error:
+        raise invalid(f"launchTemplate: {error.message}") from None
+    return found, number
+
+
+def _scale(cluster: Cluster, group: NodeGroup) -> None:
+    wanted, now = int(group.document["scalingConfig"]["desiredSize"]), running(cluster, group)
+    if wanted > len(now):
+        _launch(cluster, group, wanted - len(now))
+    _terminate(cluster, now[wanted:])
+
+
+def _launch(cluster: Cluster, group: NodeGroup, count: int) -> None:
+    document = group.document
+    backend = ec2_backends[ACCOUNT_ID][cluster.region]
+    data: Document = {}
+    version = None
+    if document.get("launchTemplate"):
+        template = backend.get_launch_template(document["launchTemplate"]["id"])
+        version = template.get_version(document["launchTemplate"]["version"])
+        data = version.data
+    architecture, variant = AMI_TYPES[document["amiType"]]
+    image_id = data.get("ImageId") or images.image(
+        cluster.region, ACCOUNT_ID, images.image_name(document["version"], architecture, variant)
+    )
+    groups = launch.template_groups(data) or [
+        cluster.document["resourcesVpcConfig"]["clusterSecurityGroupId"]
+    ]
+    tags = {
+        "eks:cluster-name": cluster.name,
+        "eks:nodegroup-name": document["nodegroupName"],
+        f"kubernetes.io/cluster/{cluster.name}": "owned",
+        "aws:autoscaling:groupName": document["resources"]["autoScalingGroups"][0]["name"],
+    }
+    for specification in data.get("TagSpecifications") or []:
+        if specification.get("ResourceType") == "instance":
+            tags.update({t["Key"]: t["Value"] for t in specification.get("Tags", [])})
+    used = [i.subnet_id for i in running(cluster, group)]
+    for _ in range(count):
+        # The subnet with the fewest of the group's instances: an Auto Scaling group balances its zones.
+        subnet_id = min(document["subnets"], key=used.count)
+        used.append(subnet_id)
+        reservation = backend.run_instances(
+            image_id,
+            1,
+            None,
+            [],
+            instance_type=data.get("InstanceType") or document["instanceTypes"][0],
+            is_instance_type_default=False,
+            region_name=cluster.region,
+            subnet_id=subnet_id,
+            security_group_ids=groups,
+            instance_market_options="spot" if document["capacityType"] == "SPOT" else None,
+            tags={"instance": tags},
+        )
+        instance = reservation.instances[0]
+        instance.node_role = document["nodeRole"]
+        launch.complete(instance, {k: v for k, v in data.items() if k != "IamInstanceProfile"}, version)
+        group.instance_ids.append(instance.id)
+
+
+def _terminate(cluster: Cluster, instances: list[Any]) -> None:
+    if instances:
+        ec2_backends[ACCOUNT_ID][cluster.region].terminate_instances([i.id for i in instances])

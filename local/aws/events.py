@@ -1,0 +1,88 @@
+"""EventBridge: EC2's 'Instance State-change Notification' goes to the queues that the rules target.
+
+moto never sends it. Karpenter drains nodes by it, and a queue whose policy lets EventBridge send nothing stays empty here
+as it does on AWS.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from typing import Any
+
+from moto.core.utils import utcnow
+from moto.events.models import events_backends
+
+from local.aws.account import ACCOUNT_ID
+from local.aws.policy import Request, as_list, statement_applies
+
+log = logging.getLogger(__name__)
+
+
+def instance_state_changed(instance: Any, state: str) -> None:
+    """Publish that an instance is now pending, running, stopping, stopped, shutting-down or terminated."""
+    region = instance.ec2_backend.region_name
+    arn = f"arn:aws:ec2:{region}:{ACCOUNT_ID}:instance/{instance.id}"
+    detail = {"instance-id": instance.id, "state": state}
+    publish(region, "aws.ec2", "EC2 Instance State-change Notification", [arn], detail)
+
+
+def publish(region: str, source: str, detail_type: str, resources: list[str], detail: dict[str, Any]) -> None:
+    """Send an event of an AWS service to the targets of every enabled rule of the default bus that matches it."""
+    event = {
+        "version": "0",
+        "id": str(uuid.uuid4()),
+        "detail-type": detail_type,
+        "source": source,
+        "account": ACCOUNT_ID,
+        "time": utcnow().timestamp(),
+        "region": region,
+        "resources": resources,
+        "detail": detail,
+    }
+    bus = events_backends[ACCOUNT_ID][region].event_buses.get("default")
+    for rule in list(bus.rules.values()) if bus else []:
+        if rule.state != "ENABLED":
+            continue
+        deliverable = [t for t in rule.targets if _may_send(t["Arn"], rule.arn)]
+        kept, rule.targets = rule.targets, deliverable
+        try:
+            rule.send_to_targets(dict(event))
+        except Exception as error:
+            # A target that is gone must not fail the EC2 call that caused the event; AWS drops the event too.
+            log.warning("event %s of rule %s was not delivered: %s", detail_type, rule.name, error)
+        finally:
+            rule.targets = kept
+
+
+def _may_send(target_arn: str, rule_arn: str) -> bool:
+    """Whether a queue exists and its policy lets EventBridge send; targets that are no queue are left to moto."""
+    parts = target_arn.split(":")
+    if parts[2] != "sqs":
+        return True
+    from moto.sqs.models import sqs_backends
+
+    queue = sqs_backends[ACCOUNT_ID][parts[3]].queues.get(parts[5])
+    if queue is None:
+        log.warning("EventBridge target %s does not exist", target_arn)
+        return False
+    policy = getattr(queue, "policy", None) or "{}"
+    document = json.loads(policy) if isinstance(policy, str) else policy
+    request = Request(
+        "sqs:SendMessage", target_arn, {"aws:sourcearn": (rule_arn,), "aws:securetransport": ("true",)}
+    )
+    granted = False
+    for statement in as_list(document.get("Statement")):
+        principal = statement.get("Principal", {})
+        services = as_list(principal.get("Service")) if isinstance(principal, dict) else []
+        everyone = principal == "*" or (isinstance(principal, dict) and "*" in as_list(principal.get("AWS")))
+        if not (everyone or "events.amazonaws.com" in services) or not statement_applies(statement, request):
+            continue
+        if statement.get("Effect") == "Deny":
+            granted = False
+            break
+        granted = True
+    if not granted:
+        log.warning("the policy of queue %s does not let events.amazonaws.com send", target_arn)
+    return granted

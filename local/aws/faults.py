@@ -1,0 +1,155 @@
+"""The failure plan: which launches lack capacity and which calls fail, as tests and people set it.
+
+`PUT /_trainyard/faults` with `{"faults": [rule, ...]}` replaces the plan, `GET` shows it with a count of what fired:
+
+- capacity: `{"code": "InsufficientInstanceCapacity" | "VcpuLimitExceeded" | ..., "instanceType": "g5.*", "zone":
+  "us-west-2b", "capacityType": "on-demand" | "spot" | "reserved", "available": 2, "times": 3}`. Patterns take * and ?; a key
+  left out matches all. `available` is how many such instances may run at once (0 if left out), `times` how often the rule
+  fires before it is spent (for ever if left out).
+- calls: `{"action": "ec2:CreateFleet", "code": "RequestLimitExceeded", "status": 503, "times": 2}`: the call itself fails.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from local.aws.policy import like
+
+DEFAULT_MESSAGES = {
+    "InsufficientInstanceCapacity": "We currently do not have sufficient {type} capacity in the Availability Zone you "
+    "requested ({zone}). Our system will be working on provisioning additional capacity.",
+    "VcpuLimitExceeded": "You have requested more vCPU capacity than your current vCPU limit allows for the instance "
+    "bucket that the specified instance type ({type}) belongs to.",
+    "RequestLimitExceeded": "Request limit exceeded.",
+}
+KEYS = {"action", "code", "message", "status", "instanceType", "zone", "capacityType", "available", "times"}
+
+
+class BadPlan(ValueError):
+    """A failure plan that cannot be used; the message names the place and what would be right."""
+
+
+@dataclass
+class Fault:
+    """One rule of the plan. `fired` counts how often it made a launch or call fail."""
+
+    code: str
+    message: str = ""
+    action: str | None = None
+    status: int = 400
+    instance_type: str = "*"
+    zone: str = "*"
+    capacity_type: str = "*"
+    available: int = 0
+    times: int | None = None
+    fired: int = 0
+
+    def matches(self, instance_type: str, zone: str, capacity_type: str) -> bool:
+        """Whether the rule is about such an instance."""
+        return (
+            like(self.instance_type, instance_type)
+            and like(self.zone, zone)
+            and like(self.capacity_type, capacity_type)
+        )
+
+    def text(self, instance_type: str, zone: str) -> str:
+        """The message of the error."""
+        template = self.message or DEFAULT_MESSAGES.get(self.code, "Fault of the failure plan: " + self.code)
+        return template.format(type=instance_type, zone=zone)
+
+    def to_json(self) -> dict[str, Any]:
+        """The rule as it was put, with `fired`."""
+        document: dict[str, Any] = {"code": self.code, "times": self.times, "fired": self.fired}
+        if self.action is not None:
+            return {"action": self.action, "status": self.status, **document}
+        return {
+            "instanceType": self.instance_type,
+            "zone": self.zone,
+            "capacityType": self.capacity_type,
+            "available": self.available,
+            **document,
+        }
+
+
+@dataclass
+class Plan:
+    """The rules in force; the first that matches decides."""
+
+    faults: list[Fault] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def replace(self, document: Any) -> None:
+        """Take a plan as `PUT /_trainyard/faults` sends it. Raises BadPlan and then keeps the old one."""
+        rules = document.get("faults") if isinstance(document, dict) else None
+        if not isinstance(rules, list):
+            raise BadPlan('faults: expected {"faults": [rule, ...]}')
+        parsed = [_parse(f"faults[{i}]", rule) for i, rule in enumerate(rules)]
+        with self.lock:
+            self.faults = parsed
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as `GET /_trainyard/faults` shows it."""
+        with self.lock:
+            return {"faults": [f.to_json() for f in self.faults]}
+
+    def launch_fault(
+        self, instance_type: str, zone: str, capacity_type: str, running: Callable[[Fault], int]
+    ) -> Fault | None:
+        """The rule that keeps one more such instance from starting; `running` counts those that match a rule."""
+        with self.lock:
+            for fault in self.faults:
+                spent = fault.times is not None and fault.fired >= fault.times
+                if fault.action is not None or spent or not fault.matches(instance_type, zone, capacity_type):
+                    continue
+                if running(fault) >= fault.available:
+                    fault.fired += 1
+                    return fault
+        return None
+
+    def api_fault(self, action: str) -> Fault | None:
+        """The rule that makes a call fail, with its message filled in."""
+        if not self.faults:
+            return None
+        with self.lock:
+            for fault in self.faults:
+                spent = fault.times is not None and fault.fired >= fault.times
+                if fault.action is None or spent or not like(fault.action, action):
+                    continue
+                fault.fired += 1
+                return Fault(fault.code, fault.text("", ""), action, fault.status)
+        return None
+
+
+def _parse(place: str, rule: Any) -> Fault:
+    if not isinstance(rule, dict) or not isinstance(rule.get("code"), str):
+        raise BadPlan(
+            f"{place}: expected an object with a code such as InsufficientInstanceCapacity, got {rule!r}"
+        )
+    unknown = sorted(set(rule) - KEYS - {"fired"})
+    if unknown:
+        raise BadPlan(f"{place}: unknown keys {', '.join(unknown)}; known are {', '.join(sorted(KEYS))}")
+    for key in ("available", "times", "status"):
+        if rule.get(key) is not None and (not isinstance(rule[key], int) or rule[key] < 0):
+            raise BadPlan(f"{place}.{key}: expected a number of at least 0, got {rule[key]!r}")
+    return Fault(
+        code=rule["code"],
+        message=rule.get("message") or "",
+        action=rule.get("action"),
+        status=rule.get("status") or (503 if rule["code"] == "RequestLimitExceeded" else 400),
+        instance_type=rule.get("instanceType") or "*",
+        zone=rule.get("zone") or "*",
+        capacity_type=rule.get("capacityType") or "*",
+        available=rule.get("available") or 0,
+        times=rule.get("times"),
+    )
+
+
+_plan = Plan()
+
+
+def plan() -> Plan:
+    """The plan of this process."""
+    return _plan

@@ -1,0 +1,71 @@
+"""Who calls: from the access key of a request to an IAM user or a role's session."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from moto.core.utils import utcnow
+from moto.iam.models import iam_backends
+from moto.sts.models import sts_backends
+
+from local.aws.account import ACCOUNT_ID, PARTITION
+
+
+@dataclass(frozen=True)
+class Identity:
+    """`arn` is what GetCallerIdentity says; `role` is moto's role for a session, None for a user."""
+
+    arn: str
+    user_id: str
+    access_key_id: str
+    secret_access_key: str
+    role: Any = None
+    session_policy: str | None = None
+
+    @property
+    def principal_arn(self) -> str:
+        """The user's ARN, or the role's for a session: what an EKS access entry names."""
+        return str(self.role.arn) if self.role is not None else self.arn
+
+
+class UnknownKey(Exception):
+    """The access key belongs to nobody, or its session has ended."""
+
+
+def access_key_id(headers: Any, query: dict[str, Any]) -> str | None:
+    """The access key that signed a request, by its Authorization header or presigned query; None if unsigned."""
+    authorization = headers.get("Authorization", "")
+    if "Credential=" in authorization:
+        return str(authorization.split("Credential=", 1)[1].split("/", 1)[0])
+    credential = query.get("X-Amz-Credential")
+    if credential:
+        text = credential[0] if isinstance(credential, list) else credential
+        return str(text).split("/", 1)[0]
+    return None
+
+
+def find(key_id: str) -> Identity:
+    """The identity behind an access key. Raises UnknownKey."""
+    iam = iam_backends[ACCOUNT_ID][PARTITION]
+    key = iam.access_keys.get(key_id)
+    if key is not None and key.status == "Active":
+        user = iam.get_user(key.user_name)
+        return Identity(user.arn, user.id, key_id, key.secret_access_key)
+    session = sts_backends[ACCOUNT_ID][PARTITION].get_assumed_role_from_access_key(key_id)
+    if session is None or session.expiration < utcnow():
+        raise UnknownKey(key_id)
+    role = next((r for r in iam.roles.values() if r.arn == session.role_arn), None)
+    if role is None:  # the role was deleted after it had been assumed
+        raise UnknownKey(key_id)
+    return Identity(session.arn, session.user_id, key_id, session.secret_access_key, role, session.policy)
+
+
+def policy_documents(role: Any) -> list[dict[str, Any]]:
+    """Documents of the inline and attached policies of a role."""
+    documents = [json.loads(text) for text in role.policies.values()]
+    for policy in role.managed_policies.values():
+        version = next(v for v in policy.versions if v.is_default)
+        documents.append(json.loads(version.document))
+    return documents

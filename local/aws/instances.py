@@ -1,0 +1,126 @@
+"""`GET /_trainyard/instances`: the EC2 instances of a cluster with what a machine of their type has."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from typing import Any
+
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+from moto.iam.models import iam_backends
+
+from local.aws import changes, prices
+from local.aws.account import ACCOUNT_ID, PARTITION
+from local.aws.eks.store import Cluster, store
+from local.aws.fleets import capacity_type
+
+# While somebody waits, tags that were changed without an event show after this long.
+POLL_SECONDS = 1.0
+LONGEST_WAIT_SECONDS = 55.0
+SHOWN_STATES = ("pending", "running", "stopping", "shutting-down")
+
+
+def listing(cluster_name: str) -> list[dict[str, Any]]:
+    """Running instances of a cluster, oldest first: Karpenter's by their tags, and those of the node groups."""
+    found = []
+    cluster = store.by_name(cluster_name)
+    for backend in list(ec2_backends[ACCOUNT_ID].values()):
+        for instance in backend.all_instances():
+            if instance.state not in SHOWN_STATES:
+                continue
+            tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
+            if _belongs(tags, cluster_name):
+                found.append(_describe(instance, tags, cluster))
+    return sorted(found, key=lambda i: (i["launchTime"], i["instanceId"]))
+
+
+def wait(cluster_name: str, after: str | None, seconds: float) -> tuple[str, list[dict[str, Any]]]:
+    """The listing and its tag, as soon as the tag differs from `after`, at the latest after so many seconds."""
+    end = time.monotonic() + min(seconds, LONGEST_WAIT_SECONDS)
+    while True:
+        items = listing(cluster_name)
+        tag = hashlib.sha256(json.dumps(items, sort_keys=True).encode()).hexdigest()[:16]
+        left = end - time.monotonic()
+        if tag != after or left <= 0:
+            return tag, items
+        changes.wait(min(POLL_SECONDS, left))
+
+
+def _belongs(tags: dict[str, str], cluster: str) -> bool:
+    return (
+        tags.get(f"kubernetes.io/cluster/{cluster}") == "owned"
+        or tags.get("eks:eks-cluster-name") == cluster
+        or tags.get("eks:cluster-name") == cluster
+    )
+
+
+def _describe(instance: Any, tags: dict[str, str], cluster: Cluster | None) -> dict[str, Any]:
+    facts = INSTANCE_TYPES.get(instance.instance_type, {})
+    gpus = facts.get("GpuInfo", {}).get("Gpus", [])
+    neuron = facts.get("NeuronInfo", {}).get("NeuronDevices", [])
+    network = facts.get("NetworkInfo", {})
+    efa = getattr(instance, "efa_interfaces", 0) or network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
+    role = _role(instance)
+    return {
+        "instanceId": instance.id,
+        "instanceType": instance.instance_type,
+        "zone": instance.placement.zone,
+        "privateIp": instance.private_ip,
+        "privateDns": instance.private_dns_name,
+        "state": instance.state,
+        "launchTime": instance.launch_time.timestamp(),
+        "tags": tags,
+        "nodegroup": _node_group(instance, cluster),
+        "nodeRole": role,
+        "joinError": _join_error(role, cluster),
+        "vcpus": facts.get("VCpuInfo", {}).get("DefaultVCpus", 0),
+        "memoryMiB": facts.get("MemoryInfo", {}).get("SizeInMiB", 0),
+        "gpus": sum(g.get("Count", 0) for g in gpus),
+        "gpuName": gpus[0].get("Name") if gpus else None,
+        "gpuMemoryMiB": gpus[0].get("MemoryInfo", {}).get("SizeInMiB", 0) if gpus else 0,
+        "neuronDevices": sum(n.get("Count", 0) for n in neuron),
+        "efaInterfaces": efa,
+        "nvmeGiB": facts.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
+        "capacityType": capacity_type(instance),
+        "capacityReservationId": getattr(instance, "capacity_reservation_id", None),
+        "pricePerHour": prices.hourly(instance.instance_type),
+    }
+
+
+def _node_group(instance: Any, cluster: Cluster | None) -> dict[str, Any] | None:
+    for group in (cluster.node_groups if cluster else {}).values():
+        if instance.id in group.instance_ids:
+            document = group.document
+            return {
+                "name": document["nodegroupName"],
+                "labels": document["labels"],
+                "taints": document["taints"],
+            }
+    return None
+
+
+def _role(instance: Any) -> str | None:
+    """ARN of the role that the machine has: of its instance profile, or of its node group."""
+    if getattr(instance, "node_role", None):
+        return str(instance.node_role)
+    arn = (instance.iam_instance_profile or {}).get("Arn")
+    for profile in iam_backends[ACCOUNT_ID][PARTITION].instance_profiles.values():
+        if profile.arn == arn and profile.roles:
+            return str(profile.roles[0].arn)
+    return None
+
+
+def _join_error(role: str | None, cluster: Cluster | None) -> str | None:
+    """Why EKS would not let the machine's kubelet in; None where it would."""
+    if cluster is None:
+        return None
+    if role is None:
+        return "the instance has no instance profile with a role"
+    entry = cluster.entries.get(role)
+    if entry is None:
+        return f"{role} has no access entry in cluster {cluster.name}"
+    if entry.document["type"] not in ("EC2_LINUX", "EC2"):
+        return f"the access entry of {role} is of type {entry.document['type']}, not EC2_LINUX"
+    return None

@@ -1,0 +1,155 @@
+"""What an instance takes from its launch template and its fleet, where moto leaves it out.
+
+Without the template's security groups Karpenter calls every node drifted and replaces it within seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from moto.core.exceptions import ServiceException
+from moto.ec2.models.fleets import Fleet
+from moto.ec2.models.instances import Instance, InstanceBackend
+from moto.ec2.models.launch_templates import LaunchTemplateVersion
+
+from local.aws import changes, events
+
+
+def template_groups(data: dict[str, Any]) -> list[str]:
+    """Security groups of a launch template: of the template itself, or of its first network interface."""
+    cards = data.get("NetworkInterfaces") or [{}]
+    return list(data.get("SecurityGroupIds") or cards[0].get("Groups") or [])
+
+
+def complete(instance: Any, data: dict[str, Any], template: Any = None) -> None:
+    """Give an instance what its launch template says and DescribeInstances shows."""
+    profile = data.get("IamInstanceProfile") or {}
+    if profile and instance.id not in instance.ec2_backend.iam_instance_profile_associations:
+        # AWS refuses the launch when the profile is absent; moto raises, the fleet reports it.
+        instance.ec2_backend.associate_iam_instance_profile(
+            instance_id=instance.id,
+            iam_instance_profile_name=profile.get("Name"),
+            iam_instance_profile_arn=profile.get("Arn"),
+        )
+    reservation = data.get("CapacityReservationSpecification")
+    if reservation:
+        # Both or neither: with the id alone several of Karpenter's controllers panic again and again.
+        instance.capacity_reservation_specification = reservation
+        target = reservation.get("CapacityReservationTarget") or {}
+        if target.get("CapacityReservationId"):
+            instance.capacity_reservation_id = target["CapacityReservationId"]
+    placement = data.get("Placement") or {}
+    for key, attribute in (("GroupName", "group_name"), ("GroupId", "group_id"), ("Tenancy", "tenancy")):
+        if placement.get(key):
+            setattr(instance.placement, attribute, placement[key])
+    instance.efa_interfaces = sum(
+        1
+        for card in data.get("NetworkInterfaces") or []
+        if str(card.get("InterfaceType", "")).startswith("efa")
+    )
+    if template is not None:
+        instance.add_tags(
+            {
+                "aws:ec2launchtemplate:id": template.template.id,
+                "aws:ec2launchtemplate:version": str(template.number),
+            }
+        )
+
+
+def install() -> None:
+    """Patch launch templates, fleets and instances."""
+    make_version = LaunchTemplateVersion.__init__
+
+    def version_with_groups(
+        self: Any, template: Any, number: int, data: dict[str, Any], description: str
+    ) -> None:
+        # moto's fleet reads `GroupSet` only.
+        groups = template_groups(data)
+        if groups:
+            data.setdefault("GroupSet", groups)
+        make_version(self, template, number, data, description)
+
+    LaunchTemplateVersion.__init__ = version_with_groups
+
+    make_instance = Instance.__init__
+
+    def instance_in_region(self: Any, ec2_backend: Any, *args: Any, **kwargs: Any) -> None:
+        # A fleet gives no region, and moto then names instances ip-...ec2.internal as in us-east-1.
+        kwargs["region_name"] = ec2_backend.region_name
+        make_instance(self, ec2_backend, *args, **kwargs)
+        # DeleteOnTermination is true for interfaces that a launch makes (EC2 User Guide); moto keeps them for ever.
+        for interface in self.nics.values():
+            interface.delete_on_termination = True
+
+    Instance.__init__ = instance_in_region
+
+    on_demand, spot = Fleet.create_on_demand_requests, Fleet.create_spot_requests
+
+    def finish(fleet: Any, instance: Any, launch_spec: Any) -> None:
+        specification = (launch_spec.launch_template_spec if launch_spec else None) or {}
+        template = fleet.ec2_backend.launch_templates.get(specification.get("LaunchTemplateId"))
+        if template is not None:
+            version = template.get_version(specification.get("Version", "$Default"))
+            complete(instance, version.data, version)
+        instance.add_tags({"aws:ec2:fleet-id": fleet.id})
+
+    def create_on_demand_requests(self: Any, weight_to_add: float) -> None:
+        before = len(self.on_demand_instances)
+        on_demand(self, weight_to_add)
+        for item in self.on_demand_instances[before:]:
+            finish(self, item["instance"], item.get("launch_spec"))
+
+    def create_spot_requests(self: Any, weight_to_add: float) -> Any:
+        before = len(self.spot_requests)
+        requests = spot(self, weight_to_add)
+        for request in self.spot_requests[before:]:
+            request.instance.lifecycle = "spot"
+            request.instance.spot_instance_request_id = request.id
+            finish(self, request.instance, request.launch_spec)
+        return requests
+
+    Fleet.create_on_demand_requests = create_on_demand_requests
+    Fleet.create_spot_requests = create_spot_requests
+
+    run_instances = InstanceBackend.run_instances
+
+    def run_and_tell(self: Any, *args: Any, **kwargs: Any) -> Any:
+        reservation = run_instances(self, *args, **kwargs)
+        if kwargs.get("launch_template"):
+            version = self._get_template_from_args(kwargs["launch_template"])
+            for instance in reservation.instances:
+                with contextlib.suppress(
+                    ServiceException
+                ):  # a profile that moto associates itself right after
+                    complete(instance, {k: v for k, v in version.data.items() if k != "IamInstanceProfile"})
+        for instance in reservation.instances:
+            events.instance_state_changed(instance, "running")
+        changes.notify()
+        return reservation
+
+    InstanceBackend.run_instances = run_and_tell
+
+    for name, state in (("terminate", "terminated"), ("stop", "stopped"), ("start", "running")):
+        _tell_after(name, state)
+
+
+def _tell_after(method: str, state: str) -> None:
+    act = getattr(Instance, method)
+
+    def wrapped(self: Any) -> Any:
+        if method == "terminate" and self.state == "terminated":
+            return _same_state(self)
+        result = act(self)
+        events.instance_state_changed(self, state)
+        changes.notify()
+        return result
+
+    setattr(Instance, method, wrapped)
+
+
+def _same_state(instance: Any) -> Any:
+    """Terminating twice is allowed and changes nothing (moto would delete the interfaces again and fail)."""
+    import copy
+
+    return copy.copy(instance._state)

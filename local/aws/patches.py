@@ -1,0 +1,43 @@
+"""Every change of moto, installed once per process and in this order: later ones wrap earlier ones."""
+
+from __future__ import annotations
+
+import threading
+
+from local.aws import (
+    addresses,
+    authorise,
+    dependencies,
+    fleets,
+    images,
+    launch,
+    prices,
+    reservations,
+    web_identity,
+)
+from local.aws.eks import responses as eks
+
+_lock = threading.Lock()
+_installed = False
+
+
+def install() -> None:
+    """Install what is not installed yet."""
+    global _installed
+    with _lock:
+        if _installed:
+            return
+        for module in (
+            addresses,
+            launch,
+            fleets,
+            reservations,
+            prices,
+            images,
+            dependencies,
+            web_identity,
+            eks,
+        ):
+            module.install()
+        authorise.install()
+        _installed = True

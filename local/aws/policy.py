@@ -1,0 +1,178 @@
+"""Evaluation of IAM policy documents: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html
+
+Pure: documents and a request in, a decision out. Evaluated condition operators: String* and Arn* (with `ForAllValues:`,
+`ForAnyValue:` and `IfExists`), Bool, Null and Numeric comparisons. Evaluated condition keys are those in `DERIVED_KEYS`;
+a statement with another key neither allows nor denies, and the decision names the key.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# Condition keys that `local.aws.permissions` can tell from a request; a final slash stands for every tag key.
+DERIVED_KEYS = (
+    "aws:requestedregion",
+    "aws:requesttag/",
+    "aws:resourcetag/",
+    "ec2:resourcetag/",
+    "iam:resourcetag/",
+    "aws:tagkeys",
+    "aws:principalarn",
+    "aws:principalaccount",
+    "aws:principaltype",
+    "aws:resourceaccount",
+    # The local endpoint is plain HTTP on loopback; it is told as secure so that the usual "deny plain HTTP" statement
+    # behaves as it does on AWS, where every SDK call is TLS.
+    "aws:securetransport",
+    "ec2:createaction",
+    "ec2:instancetype",
+    "iam:passedtoservice",
+    "s3:prefix",
+    "eks:clustername",
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One question to the policies.
+
+    `resource` is an ARN, "*" for an action without resource-level permissions, or None where the resource cannot be
+    told from the request: then any `Resource` element matches. `context` has lower-case keys.
+    """
+
+    action: str
+    resource: str | None
+    context: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`explicit` is true where a Deny statement decided; `unknown_keys` are condition keys that were not evaluated."""
+
+    allowed: bool
+    explicit: bool = False
+    unknown_keys: frozenset[str] = frozenset()
+
+
+def as_list(value: Any) -> list[Any]:
+    """IAM writes lists of one element without brackets."""
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+@functools.lru_cache(maxsize=4096)
+def _glob(pattern: str) -> re.Pattern[str]:
+    parts = (".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
+    return re.compile("".join(parts), re.DOTALL)
+
+
+def like(pattern: str, value: str) -> bool:
+    """Match with the wildcards * and ? of IAM."""
+    return _glob(pattern).fullmatch(value) is not None
+
+
+def evaluate(documents: Iterable[Mapping[str, Any]], request: Request) -> Decision:
+    """Decide as IAM does for identity-based policies: an explicit Deny wins, then any Allow, else implicit deny."""
+    allowed = False
+    unknown: set[str] = set()
+    for document in documents:
+        for statement in as_list(document.get("Statement")):
+            if not statement_applies(statement, request, unknown):
+                continue
+            if statement.get("Effect") == "Deny":
+                return Decision(False, explicit=True, unknown_keys=frozenset(unknown))
+            allowed = True
+    return Decision(allowed, unknown_keys=frozenset(unknown))
+
+
+def statement_applies(
+    statement: Mapping[str, Any], request: Request, unknown: set[str] | None = None
+) -> bool:
+    """Whether action, resource and conditions of one statement match; keys that cannot be told are added to `unknown`."""
+    action = request.action.lower()
+    if "NotAction" in statement:
+        if any(like(str(p).lower(), action) for p in as_list(statement["NotAction"])):
+            return False
+    elif not any(like(str(p).lower(), action) for p in as_list(statement.get("Action"))):
+        return False
+    if request.resource is not None:
+        if "NotResource" in statement:
+            if any(like(str(p), request.resource) for p in as_list(statement["NotResource"])):
+                return False
+        elif "Resource" in statement and not any(
+            like(str(p), request.resource) for p in as_list(statement["Resource"])
+        ):
+            return False
+    missing = unknown if unknown is not None else set()
+    return conditions_hold(statement.get("Condition") or {}, request.context, missing)
+
+
+def conditions_hold(
+    conditions: Mapping[str, Mapping[str, Any]], context: Mapping[str, tuple[str, ...]], unknown: set[str]
+) -> bool:
+    """Whether every operator and every key of a Condition element holds."""
+    for operator, keys in conditions.items():
+        for key, expected in keys.items():
+            name = key.lower()
+            if name not in context and not _derived(name):
+                unknown.add(key)
+                return False
+            if not _holds(operator, tuple(str(e) for e in as_list(expected)), context.get(name)):
+                return False
+    return True
+
+
+def _derived(name: str) -> bool:
+    return any(name == known or (known.endswith("/") and name.startswith(known)) for known in DERIVED_KEYS)
+
+
+def _holds(operator: str, expected: tuple[str, ...], actual: tuple[str, ...] | None) -> bool:
+    quantifier, _, base = operator.rpartition(":")
+    if_exists = base.endswith("IfExists")
+    base = base.removesuffix("IfExists")
+    if base == "Null":
+        return (actual is None) == (expected[0].lower() == "true")
+    compare = _OPERATORS.get(base)
+    if compare is None:
+        return False  # an operator that is not evaluated grants nothing
+    negated = "Not" in base
+    if actual is None or (quantifier == "ForAllValues" and not actual):
+        return if_exists or quantifier == "ForAllValues" or (negated and quantifier != "ForAnyValue")
+
+    def one(value: str) -> bool:
+        # A negated operator holds when no listed value matches, any other when one does.
+        return (
+            all(compare(e, value) for e in expected) if negated else any(compare(e, value) for e in expected)
+        )
+
+    return all(one(v) for v in actual) if quantifier != "ForAnyValue" else any(one(v) for v in actual)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+_OPERATORS: dict[str, Callable[[str, str], bool]] = {
+    "StringEquals": lambda e, v: e == v,
+    "StringNotEquals": lambda e, v: e != v,
+    "StringEqualsIgnoreCase": lambda e, v: e.lower() == v.lower(),
+    "StringNotEqualsIgnoreCase": lambda e, v: e.lower() != v.lower(),
+    "StringLike": like,
+    "StringNotLike": lambda e, v: not like(e, v),
+    "ArnEquals": like,
+    "ArnLike": like,
+    "ArnNotEquals": lambda e, v: not like(e, v),
+    "ArnNotLike": lambda e, v: not like(e, v),
+    "Bool": lambda e, v: e.lower() == v.lower(),
+    "NumericEquals": lambda e, v: _number(e) == _number(v),
+    "NumericLessThanEquals": lambda e, v: _number(v) <= _number(e),
+    "NumericGreaterThanEquals": lambda e, v: _number(v) >= _number(e),
+}

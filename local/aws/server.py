@@ -1,0 +1,147 @@
+"""The WSGI server: our paths under /_trainyard, the Price List API, and moto for everything else."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from logging.handlers import RotatingFileHandler
+from typing import Any
+from urllib.parse import parse_qs
+
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import make_server
+from werkzeug.wrappers import Request, Response
+
+from local.aws import authenticate, authorise, faults, instances, patches, prices
+from local.aws.account import ACCOUNT_ID, create_deployer
+from local.aws.eks.store import store
+from local.aws.policy import Request as Permission
+from local.aws.supervisor import Supervisor
+from local.home import Home, write_atomically
+
+log = logging.getLogger(__name__)
+OUR_PATHS = "/_trainyard/"
+
+
+class RequestHandler(MotoRequestHandler):  # type: ignore[misc]
+    """Keeps connections open (HTTP/1.1) and writes no line per request."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Say nothing: Karpenter alone would write a line every second."""
+
+
+class Application:
+    """The WSGI application."""
+
+    def __init__(self) -> None:
+        patches.install()
+        self.moto = DomainDispatcherApplication(create_backend_app)
+        self.ours: dict[tuple[str, str], Callable[[Request], Response]] = {
+            ("GET", "health"): lambda _request: _json({"status": "ok", "accountId": ACCOUNT_ID}),
+            ("GET", "instances"): _instances,
+            ("POST", "authenticate"): _authenticate,
+            ("GET", "faults"): lambda _request: _json(faults.plan().to_json()),
+            ("PUT", "faults"): _put_faults,
+        }
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        path = environ.get("PATH_INFO", "")
+        if path.startswith(OUR_PATHS):
+            return self._ours(Request(environ), path.removeprefix(OUR_PATHS))(environ, start_response)
+        if environ.get("HTTP_X_AMZ_TARGET") == prices.TARGET:
+            return _get_products(Request(environ))(environ, start_response)
+        return self.moto(environ, start_response)
+
+    def _ours(self, request: Request, name: str) -> Response:
+        # The API server drops the query of its webhook's address: there the cluster's name follows in the path.
+        handler = self.ours.get((request.method, name.partition("/")[0]))
+        if handler is None:
+            known = ", ".join(f"{method} {OUR_PATHS}{path}" for method, path in self.ours)
+            return _json({"error": f"no {request.method} {request.path}; there are {known}"}, 404)
+        try:
+            return handler(request)
+        except (ValueError, KeyError) as error:
+            return _json({"error": str(error)}, 400)
+
+
+def _json(document: Any, status: int = 200) -> Response:
+    return Response(json.dumps(document), status, content_type="application/json")
+
+
+def _instances(request: Request) -> Response:
+    cluster = request.args.get("cluster")
+    if not cluster:
+        return _json({"error": "cluster: expected its name in the query"}, 400)
+    tag, items = instances.wait(cluster, request.args.get("after"), float(request.args.get("wait", "0")))
+    response = _json(items)
+    response.headers["ETag"] = tag
+    return response
+
+
+def _authenticate(request: Request) -> Response:
+    cluster = request.args.get("cluster") or request.path.removeprefix(f"{OUR_PATHS}authenticate").strip("/")
+    return _json(authenticate.review(cluster, json.loads(request.get_data())))
+
+
+def _put_faults(request: Request) -> Response:
+    faults.plan().replace(json.loads(request.get_data()))
+    return _json(faults.plan().to_json())
+
+
+def _get_products(request: Request) -> Response:
+    """GetProducts has no place in moto; it is authorised like any other call."""
+    kind = "application/x-amz-json-1.1"
+    try:
+        who = authorise.caller("pricing", request.headers, parse_qs(request.query_string.decode()))
+        authorise.check(who, "pricing", [Permission("pricing:GetProducts", "*")])
+        answer = prices.get_products(json.loads(request.get_data()), "us-east-1")
+    except authorise.Refused as refused:
+        return Response(
+            json.dumps({"__type": refused.code, "message": refused.message}),
+            refused.status,
+            content_type=kind,
+        )
+    except ValueError as error:
+        body = json.dumps({"__type": "InvalidParameterException", "message": str(error)})
+        return Response(body, 400, content_type=kind)
+    return Response(json.dumps(answer), content_type=kind)
+
+
+def serve(home_directory: str, port: int) -> None:
+    """Serve on 127.0.0.1 until the process ends; writes `run/aws.json` once calls are answered.
+
+    Port 0 takes a free one, which `run/aws.json` names. Raises OSError where the port cannot be had.
+    """
+    home = Home(home_directory)
+    home.make()
+    _log_to(home)
+    store.supervisor = Supervisor(home.control_socket)
+    application = Application()
+    server = make_server("127.0.0.1", port, application, threaded=True, request_handler=RequestHandler)
+    server.daemon_threads = True
+    deployer = create_deployer()
+    record = {
+        "accessKeyId": deployer.access_key_id,
+        "secretAccessKey": deployer.secret_access_key,
+        "deployerArn": deployer.arn,
+        "accountId": ACCOUNT_ID,
+        "endpoint": f"http://127.0.0.1:{server.server_port}",
+    }
+    write_atomically(home.aws_file, json.dumps(record), 0o600)
+    log.info("serving on %s", record["endpoint"])
+    server.serve_forever()
+
+
+def _log_to(home: Home) -> None:
+    """Warnings and refusals go to logs/aws-events.log (the supervisor keeps this process's output in logs/aws.log)."""
+    handler = RotatingFileHandler(home.logs / "aws-events.log", maxBytes=4_000_000, backupCount=1)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    ours = logging.getLogger("local.aws")
+    ours.setLevel(logging.INFO)
+    ours.addHandler(handler)
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)

@@ -1,0 +1,121 @@
+"""AssumeRoleWithWebIdentity, checked as STS checks it: moto accepts any four characters as a token.
+
+The token's signature (keys of the cluster that has its issuer), expiry, the IAM OIDC provider and its audiences, and the
+role's trust policy: https://docs.aws.amazon.com/STS/latest/APIReference/API_AssumeRoleWithWebIdentity.html
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jwt
+from moto.iam.models import iam_backends
+from moto.sts.responses import TokenResponse
+
+from local.aws.account import ACCOUNT_ID, PARTITION
+from local.aws.eks.store import store
+from local.aws.errors import ApiError
+from local.aws.policy import as_list, like
+
+ACTION = "sts:AssumeRoleWithWebIdentity"
+
+
+def verified_claims(token: str) -> dict[str, Any]:
+    """Claims of a token that a cluster of this cloud signed. Raises ApiError with STS's codes."""
+    try:
+        header = jwt.get_unverified_header(token)
+        issuer = jwt.decode(token, options={"verify_signature": False}).get("iss", "")
+    except jwt.PyJWTError as error:
+        raise ApiError("InvalidIdentityToken", f"The ID Token provided is not a valid JWT: {error}") from None
+    cluster = store.by_issuer(issuer)
+    keys = (cluster.jwks if cluster else {}).get("keys", [])
+    key = next((k for k in keys if k.get("kid") == header.get("kid")), None)
+    if key is None:
+        raise ApiError(
+            "InvalidIdentityToken",
+            f"Couldn't retrieve verification key from your identity provider: {issuer}",
+        )
+    try:
+        claims: dict[str, Any] = jwt.decode(
+            token,
+            jwt.PyJWK(key).key,
+            algorithms=["RS256", "ES256"],
+            issuer=issuer,
+            options={"verify_aud": False, "require": ["exp", "sub", "aud"]},
+        )
+    except jwt.ExpiredSignatureError:
+        raise ApiError("ExpiredTokenException", "Token expired") from None
+    except jwt.PyJWTError as error:
+        raise ApiError("InvalidIdentityToken", f"Token verification failed: {error}") from None
+    return claims
+
+
+def check(role_arn: str, claims: dict[str, Any]) -> None:
+    """Raise ApiError unless the OIDC provider exists and the role trusts these claims."""
+    denied = ApiError("AccessDenied", f"Not authorized to perform {ACTION}")
+    issuer = str(claims["iss"]).removeprefix("https://")
+    iam = iam_backends[ACCOUNT_ID][PARTITION]
+    provider_arn = f"arn:aws:iam::{ACCOUNT_ID}:oidc-provider/{issuer}"
+    provider = iam.open_id_providers.get(provider_arn)
+    if provider is None:
+        raise ApiError(
+            "InvalidIdentityToken", f"No OpenIDConnect provider found in your account for https://{issuer}"
+        )
+    audiences = [str(a) for a in as_list(claims["aud"])]
+    if not set(audiences) & set(provider.client_id_list):
+        raise ApiError("InvalidIdentityToken", "Incorrect token audience")
+    role = next((r for r in iam.roles.values() if r.arn == role_arn), None)
+    if role is None:
+        raise denied
+    document = role.assume_role_policy_document
+    trust = json.loads(document) if isinstance(document, str) else document
+    values = {f"{issuer}:sub": [str(claims["sub"])], f"{issuer}:aud": audiences}
+    for statement in as_list(trust.get("Statement")):
+        principal = statement.get("Principal", {})
+        federated = as_list(principal.get("Federated")) if isinstance(principal, dict) else []
+        applies = (
+            provider_arn in federated
+            and any(like(str(a), ACTION) for a in as_list(statement.get("Action")))
+            and _conditions_hold(statement.get("Condition") or {}, values)
+        )
+        if applies and statement.get("Effect") == "Deny":
+            raise denied
+        if applies:
+            return
+    raise denied
+
+
+def _conditions_hold(conditions: dict[str, dict[str, Any]], values: dict[str, list[str]]) -> bool:
+    """StringEquals and StringLike on the provider's sub and aud; anything else is not met."""
+    for operator, keys in conditions.items():
+        for key, expected in keys.items():
+            actual = values.get(key, [])
+            wanted = [str(e) for e in as_list(expected)]
+            if operator.endswith("StringEquals"):
+                held = any(a in wanted for a in actual)
+            elif operator.endswith("StringLike"):
+                held = any(like(w, a) for w in wanted for a in actual)
+            else:
+                held = False
+            if not held:
+                return False
+    return True
+
+
+def install() -> None:
+    """Check before moto makes the session."""
+    assume = TokenResponse.assume_role_with_web_identity
+
+    def assume_role_with_web_identity(self: Any) -> Any:
+        claims = verified_claims(self._get_param("WebIdentityToken") or "")
+        check(self._get_param("RoleArn"), claims)
+        result = assume(self)
+        result.result["SubjectFromWebIdentityToken"] = claims["sub"]
+        result.result["Audience"] = str(as_list(claims["aud"])[0])
+        result.result["Provider"] = (
+            f"arn:aws:iam::{ACCOUNT_ID}:oidc-provider/{str(claims['iss']).removeprefix('https://')}"
+        )
+        return result
+
+    TokenResponse.assume_role_with_web_identity = assume_role_with_web_identity

@@ -1,0 +1,199 @@
+"""The AWS emulator in this process, on a free port, with a supervisor that only answers."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import socketserver
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import boto3
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from local.aws.account import prepare_environment
+
+REGION = "us-west-2"
+
+
+class FakeSupervisor:
+    """Answers what the emulator asks for a control plane, over HTTP on a unix socket; signs tokens as one would."""
+
+    def __init__(self, path: Path) -> None:
+        self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self.other_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self.started: list[dict[str, Any]] = []
+        self.stopped: list[str] = []
+        self.refuse: str | None = None
+        fake = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if fake.refuse:
+                    return self.answer(500, {"error": fake.refuse})
+                fake.started.append(body)
+                jwk = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(fake.key.public_key()))
+                self.answer(
+                    200,
+                    {
+                        "endpoint": "https://127.0.0.1:6443",
+                        "certificateAuthority": "Y2E=",
+                        "jwks": {"keys": [{**jwk, "kid": "k1", "alg": "RS256", "use": "sig"}]},
+                        "number": 0,
+                    },
+                )
+
+            def do_DELETE(self) -> None:
+                fake.stopped.append(self.path.rsplit("/", 1)[-1])
+                self.answer(200, {})
+
+            def answer(self, status: int, document: Any) -> None:
+                body = json.dumps(document).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def address_string(self) -> str:
+                return "unix"
+
+            def log_message(self, format: str, *args: Any) -> None:
+                return
+
+        class Server(socketserver.ThreadingUnixStreamServer):
+            daemon_threads = True
+
+        self.server = Server(str(path), Handler)
+        threading.Thread(
+            target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        ).start()
+
+
+@dataclass
+class Cloud:
+    """The emulator as a test sees it."""
+
+    endpoint: str
+    supervisor: FakeSupervisor
+    key: str
+    secret: str
+    clients: dict[str, Any] = field(default_factory=dict)
+
+    def client(self, service: str, credentials: dict[str, str] | None = None, **more: Any) -> Any:
+        """A boto3 client as the deployer, or with the credentials that STS gave."""
+        given = credentials or {"AccessKeyId": self.key, "SecretAccessKey": self.secret}
+        name = service + given["AccessKeyId"]
+        if name not in self.clients or more:
+            self.clients[name] = boto3.session.Session().client(
+                service,
+                region_name=REGION,
+                endpoint_url=self.endpoint,
+                aws_access_key_id=given["AccessKeyId"],
+                aws_secret_access_key=given["SecretAccessKey"],
+                aws_session_token=given.get("SessionToken"),
+                **more,
+            )
+        return self.clients[name]
+
+    def call(self, method: str, path: str, body: Any = None) -> tuple[Any, Any]:
+        """A call of our own paths: the JSON answer and the headers."""
+        data = json.dumps(body).encode() if body is not None else None
+        request = Request(self.endpoint + "/_trainyard/" + path, data, method=method)
+        with urlopen(request, timeout=10) as answer:
+            return json.loads(answer.read()), answer.headers
+
+    def role(self, name: str, policy: dict[str, Any] | None, trust: dict[str, Any] | None = None) -> str:
+        """ARN of a new role with one inline policy."""
+        iam = self.client("iam")
+        default = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": "*"}}
+        document = {"Version": "2012-10-17", "Statement": [trust or default]}
+        arn = iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(document))["Role"]["Arn"]
+        if policy is not None:
+            text = json.dumps({"Version": "2012-10-17", **policy})
+            iam.put_role_policy(RoleName=name, PolicyName="inline", PolicyDocument=text)
+        return str(arn)
+
+    def session(self, name: str, *statements: dict[str, Any]) -> dict[str, str]:
+        """Credentials of a session of a new role that grants these statements."""
+        arn = self.role(name, {"Statement": list(statements)} if statements else None)
+        return dict(self.client("sts").assume_role(RoleArn=arn, RoleSessionName="test")["Credentials"])
+
+    def network(self) -> dict[str, Any]:
+        """A VPC with a subnet in each of two zones."""
+        ec2 = self.client("ec2")
+        vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+        subnets = [
+            ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.0.{i}.0/24", AvailabilityZone=REGION + zone)[
+                "Subnet"
+            ]["SubnetId"]
+            for i, zone in enumerate("ab")
+        ]
+        return {"vpc": vpc, "subnets": subnets}
+
+    def cluster(self, name: str = "main", **more: Any) -> dict[str, Any]:
+        """An active cluster in a new network, with `vpc` and `subnets` added to its document."""
+        import time
+
+        eks, network = self.client("eks"), self.network()
+        arguments: dict[str, Any] = {"accessConfig": {"authenticationMode": "API"}, **more}
+        eks.create_cluster(
+            name=name,
+            roleArn=self.role(f"{name}-cluster", None),
+            resourcesVpcConfig={"subnetIds": network["subnets"]},
+            **arguments,
+        )
+        for _ in range(200):
+            document = eks.describe_cluster(name=name)["cluster"]
+            if document["status"] != "CREATING":
+                return {**document, **network}
+            time.sleep(0.01)
+        raise AssertionError("the cluster never left CREATING")
+
+
+@pytest.fixture(scope="session")
+def _server() -> Iterator[tuple[str, FakeSupervisor]]:
+    prepare_environment(os.environ)
+    from werkzeug.serving import make_server
+
+    from local.aws.eks.store import store
+    from local.aws.server import Application, RequestHandler
+    from local.aws.supervisor import Supervisor
+
+    with tempfile.TemporaryDirectory() as directory:
+        fake = FakeSupervisor(Path(directory) / "s")
+        store.supervisor = Supervisor(Path(directory) / "s")
+        server = make_server("127.0.0.1", 0, Application(), threaded=True, request_handler=RequestHandler)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", fake
+        server.shutdown()
+        fake.server.shutdown()
+
+
+@pytest.fixture
+def cloud(_server: tuple[str, FakeSupervisor]) -> Cloud:
+    """An empty account."""
+    from moto.core.base_backend import BackendDict
+
+    from local.aws import faults
+    from local.aws.account import create_deployer
+    from local.aws.eks.store import store
+
+    BackendDict.reset()
+    store.clusters.clear()
+    faults.plan().replace({"faults": []})
+    endpoint, fake = _server
+    fake.started.clear()
+    fake.stopped.clear()
+    fake.refuse = None
+    deployer = create_deployer()
+    return Cloud(endpoint, fake, deployer.access_key_id, deployer.secret_access_key)

@@ -1,0 +1,107 @@
+"""The server itself: who may call, what is not there, and instance types."""
+
+from __future__ import annotations
+
+import time
+from urllib.error import HTTPError
+
+import pytest
+from botocore.exceptions import ClientError
+
+pytestmark = pytest.mark.unit
+
+
+def test_health_answers(cloud):
+    assert cloud.call("GET", "health")[0]["status"] == "ok"
+
+
+def test_an_unknown_path_of_ours_names_the_ones_there_are(cloud):
+    with pytest.raises(HTTPError) as error:
+        cloud.call("GET", "helth")
+    assert error.value.code == 404
+    assert "/_trainyard/health" in error.value.read().decode()
+
+
+def test_the_deployer_is_an_iam_user_who_may_do_all(cloud):
+    assert cloud.client("sts").get_caller_identity()["Arn"] == "arn:aws:iam::123456789012:user/deployer"
+    assert cloud.client("ec2").describe_vpcs()["Vpcs"]
+
+
+@pytest.mark.parametrize(
+    ("service", "call", "code"),
+    [
+        ("ec2", "describe_vpcs", "AuthFailure"),
+        ("iam", "list_roles", "InvalidClientTokenId"),
+        ("eks", "list_clusters", "UnrecognizedClientException"),
+        ("sqs", "list_queues", "UnrecognizedClientException"),
+        ("s3", "list_buckets", "InvalidAccessKeyId"),
+    ],
+)
+def test_a_key_of_nobody_is_refused(cloud, service, call, code):
+    stranger = {"AccessKeyId": "AKIAIOSFODNN7EXAMPLE", "SecretAccessKey": "x"}
+    with pytest.raises(ClientError) as error:
+        getattr(cloud.client(service, stranger), call)()
+    assert error.value.response["Error"]["Code"] == code
+
+
+def test_an_action_that_is_not_there_is_told_at_once_by_name(cloud):
+    with pytest.raises(ClientError, match="ec2:DescribeIpams") as error:
+        cloud.client("ec2").describe_ipams()
+    assert error.value.response["Error"]["Code"] == "UnsupportedOperation"
+
+
+def test_instance_types_are_serialised_once(cloud):
+    ec2 = cloud.client("ec2")
+    filters = [{"Name": "instance-type", "Values": ["g5.*", "p4d.24xlarge"]}]
+    first = ec2.describe_instance_types(Filters=filters)["InstanceTypes"]
+    started = time.perf_counter()
+    again = ec2.describe_instance_types(Filters=filters)["InstanceTypes"]
+    assert [t["InstanceType"] for t in again] == [t["InstanceType"] for t in first]
+    assert "p4d.24xlarge" in {t["InstanceType"] for t in again}
+    assert time.perf_counter() - started < 1
+
+
+def test_an_instance_type_that_ec2_lacks_is_refused(cloud):
+    with pytest.raises(ClientError, match="g5.13xlarge"):
+        cloud.client("ec2").describe_instance_types(InstanceTypes=["g5.13xlarge"])
+
+
+def test_prices_order_types_and_come_in_pages(cloud):
+    pricing = cloud.client("pricing")
+    filters = [
+        {"Type": "TERM_MATCH", "Field": "regionCode", "Value": "us-west-2"},
+        {"Type": "TERM_MATCH", "Field": "productFamily", "Value": "Compute Instance"},
+    ]
+    page = pricing.get_products(ServiceCode="AmazonEC2", Filters=filters)
+    assert len(page["PriceList"]) == 100
+    assert page["NextToken"] == "100"
+    from local.aws.prices import hourly
+
+    assert hourly("t3.medium") < hourly("g5.12xlarge") < hourly("p4d.24xlarge") < hourly("p5.48xlarge")
+
+
+def test_spot_prices_have_a_price(cloud):
+    history = cloud.client("ec2").describe_spot_price_history(InstanceTypes=["g5.12xlarge"])[
+        "SpotPriceHistory"
+    ]
+    assert {h["AvailabilityZone"] for h in history} == {"us-west-2a", "us-west-2b", "us-west-2c"}
+    assert all(float(h["SpotPrice"]) > 0 for h in history)
+
+
+def test_kubernetes_images_are_found_by_parameter_and_by_id(cloud):
+    ssm, ec2 = cloud.client("ssm"), cloud.client("ec2")
+    base = "/aws/service/eks/optimized-ami/1.35/amazon-linux-2023/x86_64/"
+    latest = ssm.get_parameter(Name=base + "nvidia/recommended/image_id")["Parameter"]["Value"]
+    pinned = base + "nvidia/amazon-eks-node-al2023-x86_64-nvidia-1.35-v20260515/image_id"
+    assert ssm.get_parameter(Name=pinned)["Parameter"]["Value"] == latest
+    older = base + "nvidia/amazon-eks-node-al2023-x86_64-nvidia-1.35-v20260101/image_id"
+    assert ssm.get_parameter(Name=older)["Parameter"]["Value"] != latest
+    image = ec2.describe_images(Filters=[{"Name": "image-id", "Values": [latest]}])["Images"][0]
+    assert image["Architecture"] == "x86_64"
+
+
+@pytest.mark.parametrize("version", ["1.20", "1.99"])
+def test_a_version_that_eks_lacks_has_no_images(cloud, version):
+    name = f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/x86_64/standard/recommended/image_id"
+    with pytest.raises(ClientError, match="ParameterNotFound"):
+        cloud.client("ssm").get_parameter(Name=name)
