@@ -84,7 +84,7 @@ class ControlPlane:
             OSError: files could not be written.
         """
         started = time.monotonic()
-        if not self._request.version.startswith(".".join(SERVED_VERSION.split(".")[:2])):
+        if self._request.version.split(".")[:2] != SERVED_VERSION.split(".")[:2]:
             say(
                 f"cluster {self.plan.name}: version {self._request.version} was asked for, {SERVED_VERSION} runs"
             )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import http.client
 import json
 import os
@@ -12,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from local.cloud import namespaces
 from local.cloud.control import ControlError, JsonObject, request
@@ -51,28 +53,44 @@ def up(
     try:
         home.make()
         _store_settings(home, boot_seconds, gpu_delay_seconds)
-        process = running(home)
-        started = time.monotonic()
-        if process is None:
-            _tell_stale(home, say)
-            remove_records(home)
-            _check_disk(home)
-            process = _start(home)
-        elif home.cloud_file.exists():
-            record = home.cloud() or {}
-            say(f"local cloud: already running at {record.get('awsEndpoint')} (process {process.pid})")
-            return
-        else:
-            say(f"local cloud: being started by another command (process {process.pid}); waiting")
-        _wait_ready(home, process)
+        with _one_at_a_time(home):
+            _up(home, say)
     except namespaces.NamespaceError as error:
         raise CloudError(str(error)) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise CloudError(f"the disk of {home.root} is full: free some space and start again") from error
         raise CloudError(f"{error.strerror or error}: {error.filename or home.root}") from error
+
+
+def _up(home: Home, say: Say) -> None:
+    process = running(home)
+    started = time.monotonic()
+    if process is not None and home.cloud_file.exists():
+        record = home.cloud() or {}
+        say(f"local cloud: already running at {record.get('awsEndpoint')} (process {process.pid})")
+        return
+    if process is None:
+        _tell_stale(home, say)
+        remove_records(home)
+        _check_disk(home)
+        process = _start(home)
+    else:
+        say(f"local cloud: an interrupted command was starting it (process {process.pid}); waiting")
+    _wait_ready(home, process)
     record = home.cloud() or {}
     say(f"local cloud: ready after {time.monotonic() - started:.1f} s at {record.get('awsEndpoint')}")
+
+
+@contextlib.contextmanager
+def _one_at_a_time(home: Home) -> Iterator[None]:
+    """Two commands that start the same cloud take turns; the second finds it running."""
+    descriptor = os.open(home.run / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def down(home: Home, say: Say) -> None:

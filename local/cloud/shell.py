@@ -73,6 +73,8 @@ def execute(home: Home, words: list[str]) -> NoReturn:
     if not words:
         raise CloudError("say which command to run: python -m local exec -- COMMAND ...")
     environment = {**os.environ, **tool_environment(home)}
+    if words[0] == "kubectl" and not any(home.clusters.iterdir()):
+        raise CloudError("the local cloud has no cluster yet; `make up` deploys a stack that makes one")
     process = running(home)
     prefix = enter_prefix(process) if process else []
     program = shutil.which(words[0], path=environment["PATH"])

@@ -160,6 +160,7 @@ class _Step:
     def run(self, doing: str, *arguments: str, total: int = 0) -> list[str]:
         """Returns the lines of its standard output. `total`: how many packages at most will be compiled."""
         output = self.work / "stdout"
+        before = self._log_lines()
         with self.log.open("ab") as log, output.open("wb") as sink:
             process = subprocess.Popen(
                 [self.go.program, *arguments],
@@ -176,7 +177,10 @@ class _Step:
                         code = process.wait(timeout=1.0)
                         break
                     except subprocess.TimeoutExpired:
-                        self.progress.update(self._state(doing, total))
+                        compiled = self._log_lines() - before
+                        self.progress.update(
+                            f"{doing}, {compiled} of at most {total} packages" if total else doing
+                        )
             except BaseException:
                 process.terminate()
                 process.wait()
@@ -184,11 +188,6 @@ class _Step:
         if code != 0:
             raise ToolError(self._failure(doing, code))
         return output.read_text().splitlines()
-
-    def _state(self, doing: str, total: int) -> str:
-        if not total:
-            return doing
-        return f"{doing}, {self._log_lines()} of at most {total} packages"
 
     def _log_lines(self) -> int:
         return self.log.read_bytes().count(b"\n")

@@ -87,7 +87,12 @@ def _build_once(tool: Tool) -> list[Built]:
         if is_built(tool_directory(tool)):
             progress.finish("built meanwhile by another process")
             return []
-        return [build(tool, cache, find_go(tool.name), progress, lock)]
+        go = find_go(tool.name)
+        try:
+            return [build(tool, cache, go, progress, lock)]
+        except BaseException:
+            progress.finish("not built")
+            raise
 
 
 def _summarise(built: list[Built]) -> None:
@@ -123,7 +128,8 @@ def module_directory(name: str) -> Path:
     record = tool_directory(tool) / RECORD
     if record.is_file():
         recorded = Path(json.loads(record.read_text())["moduleDirectory"])
-        if recorded.is_dir():
+        # Another user may have built it: then its module cache may not be ours to read.
+        if os.access(recorded, os.R_OK | os.X_OK):
             return recorded
     go = find_go(f"{tool.name} (its module holds charts and manifests)")
     with locked(cache_directory() / "locks" / f"{tool.key}-module.lock", Silent()):
