@@ -1,0 +1,201 @@
+"""The EKS cluster, who may use it, its add-ons and its system nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pulumi
+import pulumi_aws as aws
+import pulumi_eks as eks
+
+LOG_TYPES: Final = ("api", "audit", "authenticator", "controllerManager", "scheduler")
+ADMIN_POLICY: Final = "cluster-access-policy/AmazonEKSClusterAdminPolicy"
+# The first two make a node ready, so they are there before one; the others need a node to become active.
+ADDONS_BEFORE_NODES: Final = ("vpc-cni", "kube-proxy")
+ADDONS_AFTER_NODES: Final = ("coredns", "eks-node-monitoring-agent")
+# pods that Karpenter's own machines must not hold run on nodes with this label
+SYSTEM_LABELS: Final = {"trainyard.dev/role": "system"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterArgs:
+    """`public_access_cidrs` empty: the API is reached from inside the VPC alone.
+
+    `administrators` are ARNs of users and roles, among them the one that deploys. `after` are resources that must
+    outlive the cluster's nodes (routes and gateways).
+    """
+
+    name: str
+    version: str
+    partition: str
+    vpc_id: pulumi.Input[str]
+    private_subnet_ids: list[pulumi.Output[str]]
+    public_subnet_ids: list[pulumi.Output[str]]
+    public_access_cidrs: tuple[str, ...]
+    administrators: tuple[str, ...]
+    secrets_key_arn: pulumi.Input[str]
+    system_role: aws.iam.Role
+    worker_role: aws.iam.Role
+    system_instance_type: str
+    system_count: int
+    addon_versions: dict[str, str]
+    log_retention_days: int
+    deletion_protection: bool
+    after: list[pulumi.Resource]
+    tags: dict[str, str]
+
+
+class Cluster(pulumi.ComponentResource):
+    """Afterwards there are
+
+    - the control plane (`pulumi_eks.Cluster`) with all its logs in a group of ours, Kubernetes secrets encrypted with
+      our key, standard support, access by access entries alone, its OIDC provider, and no rights for its creator;
+    - an access entry with cluster administration per administrator, and one for the machines that Karpenter buys;
+    - the system nodes (`pulumi_eks.ManagedNodeGroup`) in the private subnets;
+    - the add-ons, CoreDNS after the nodes.
+
+    `access` must exist for anything to be changed in the cluster, so that it is deleted after everything there;
+    `ready` is what must exist before workloads do.
+    """
+
+    kubeconfig: pulumi.Output[str]
+    oidc_provider_arn: pulumi.Output[str]
+    oidc_issuer: pulumi.Output[str]
+
+    def __init__(self, name: str, args: ClusterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:cluster:Cluster", name, None, opts)
+        self._args = args
+        self._child = pulumi.ResourceOptions(parent=self)
+        logs = aws.cloudwatch.LogGroup(
+            f"{name}-control-plane",
+            name=f"/aws/eks/{args.name}/cluster",
+            retention_in_days=args.log_retention_days,
+            tags=args.tags,
+            opts=self._child,
+        )
+        self.eks = self._control_plane(name, logs)
+        self.kubeconfig = self.eks.kubeconfig_json
+        self.oidc_provider_arn = self.eks.oidc_provider_arn
+        self.oidc_issuer = self.eks.oidc_issuer
+        self.access = self._access(name)
+        before = self._addons(name, ADDONS_BEFORE_NODES, [self.eks])
+        self.nodes = eks.ManagedNodeGroup(
+            f"{name}-system",
+            cluster=self.eks,
+            node_role=args.system_role,
+            instance_types=[args.system_instance_type],
+            scaling_config=aws.eks.NodeGroupScalingConfigArgs(
+                desired_size=args.system_count, min_size=args.system_count, max_size=args.system_count + 1
+            ),
+            subnet_ids=args.private_subnet_ids,
+            labels=dict(SYSTEM_LABELS),
+            operating_system=eks.OperatingSystem.AL2023,
+            tags=args.tags,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[*args.after, *before]),
+        )
+        after = self._addons(name, ADDONS_AFTER_NODES, [self.nodes])
+        self.ready: list[pulumi.Resource] = [self.nodes, *before, *after]
+        self.register_outputs(
+            {
+                "name": args.name,
+                "oidcProviderArn": self.oidc_provider_arn,
+                "oidcIssuer": self.oidc_issuer,
+            }
+        )
+
+    def _control_plane(self, name: str, logs: aws.cloudwatch.LogGroup) -> eks.Cluster:
+        args = self._args
+        return eks.Cluster(
+            name,
+            name=args.name,
+            version=args.version,
+            authentication_mode=eks.AuthenticationMode.API,
+            vpc_id=args.vpc_id,
+            private_subnet_ids=args.private_subnet_ids,
+            public_subnet_ids=args.public_subnet_ids,
+            endpoint_private_access=True,
+            endpoint_public_access=bool(args.public_access_cidrs),
+            public_access_cidrs=list(args.public_access_cidrs) or None,
+            node_associate_public_ip_address=False,
+            skip_default_node_group=True,
+            create_oidc_provider=True,
+            upgrade_policy=aws.eks.ClusterUpgradePolicyArgs(support_type="STANDARD"),
+            enabled_cluster_log_types=list(LOG_TYPES),
+            encryption_config_key_arn=args.secrets_key_arn,
+            deletion_protection=args.deletion_protection,
+            # The add-ons are resources of ours: the component asks the account for their versions, and would add
+            # CoreDNS before there is a node for it (pulumi/pulumi-eks#1525).
+            use_default_vpc_cni=True,
+            kube_proxy_addon_options=eks.KubeProxyAddonOptionsArgs(enabled=False),
+            coredns_addon_options=eks.CoreDnsAddonOptionsArgs(enabled=False),
+            tags=args.tags,
+            opts=pulumi.ResourceOptions(
+                parent=self, depends_on=[logs, *args.after], transforms=[without_creator_rights]
+            ),
+        )
+
+    def _access(self, name: str) -> list[pulumi.Resource]:
+        args = self._args
+        after_cluster = pulumi.ResourceOptions(parent=self, depends_on=[self.eks])
+        result: list[pulumi.Resource] = []
+        for arn in args.administrators:
+            who = arn.split(":", 5)[5].replace("/", "-")
+            entry = aws.eks.AccessEntry(
+                f"{name}-{who}",
+                cluster_name=args.name,
+                principal_arn=arn,
+                type="STANDARD",
+                tags=args.tags,
+                opts=after_cluster,
+            )
+            association = aws.eks.AccessPolicyAssociation(
+                f"{name}-{who}",
+                cluster_name=args.name,
+                principal_arn=entry.principal_arn,
+                policy_arn=f"arn:{args.partition}:eks::aws:{ADMIN_POLICY}",
+                access_scope=aws.eks.AccessPolicyAssociationAccessScopeArgs(type="cluster"),
+                opts=pulumi.ResourceOptions(parent=self, depends_on=[entry]),
+            )
+            result += [entry, association]
+        self.worker_access = aws.eks.AccessEntry(
+            f"{name}-workers",
+            cluster_name=args.name,
+            principal_arn=args.worker_role.arn,
+            type="EC2_LINUX",
+            tags=args.tags,
+            opts=after_cluster,
+        )
+        return [*result, self.worker_access]
+
+    def _addons(
+        self, name: str, addons: tuple[str, ...], after: list[pulumi.Resource]
+    ) -> list[pulumi.Resource]:
+        return [
+            aws.eks.Addon(
+                f"{name}-{addon}",
+                cluster_name=self._args.name,
+                addon_name=addon,
+                # Without a version EKS takes the default one of the cluster's Kubernetes version.
+                addon_version=self._args.addon_versions.get(addon),
+                resolve_conflicts_on_create="OVERWRITE",
+                resolve_conflicts_on_update="OVERWRITE",
+                tags=self._args.tags,
+                opts=pulumi.ResourceOptions(parent=self, depends_on=after),
+            )
+            for addon in addons
+        ]
+
+
+def without_creator_rights(args: pulumi.ResourceTransformArgs) -> pulumi.ResourceTransformResult | None:
+    """A transform of the control plane: whoever creates the cluster gets no rights in it for that.
+
+    pulumi-eks sets them without a way to say no when an authentication mode is given (pulumi/pulumi-eks#2373).
+    """
+    if args.type_ != "aws:eks/cluster:Cluster":
+        return None
+    props: dict[str, Any] = dict(args.props)
+    access = dict(props.get("accessConfig") or {})
+    access["bootstrapClusterCreatorAdminPermissions"] = False
+    props["accessConfig"] = access
+    return pulumi.ResourceTransformResult(props=props, opts=args.opts)

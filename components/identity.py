@@ -1,0 +1,69 @@
+"""An IAM role for one Kubernetes service account."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_aws as aws
+
+from components.shared import iam
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdentityArgs:
+    """`policies` maps a policy's short name to its document as JSON."""
+
+    namespace: str
+    service_account: str
+    oidc_provider_arn: pulumi.Input[str]
+    oidc_issuer: pulumi.Input[str]
+    policies: Mapping[str, pulumi.Input[str]]
+    tags: dict[str, str]
+
+
+class Identity(pulumi.ComponentResource):
+    """Afterwards there are
+
+    - a role that exactly one service account can take: subject and audience are compared for equality;
+    - one managed policy per document, attached to the role.
+
+    `granted` must exist before a pod of the service account works.
+    """
+
+    role_arn: pulumi.Output[str]
+
+    def __init__(self, name: str, args: IdentityArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:identity:Identity", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+
+        def trust(resolved: Mapping[str, str]) -> str:
+            return json.dumps(
+                iam.service_account_trust(
+                    provider_arn=resolved["provider"],
+                    issuer=resolved["issuer"],
+                    namespace=args.namespace,
+                    service_account=args.service_account,
+                )
+            )
+
+        role = aws.iam.Role(
+            name,
+            description=f"Service account {args.namespace}/{args.service_account}",
+            assume_role_policy=pulumi.Output.all(
+                provider=args.oidc_provider_arn, issuer=args.oidc_issuer
+            ).apply(trust),
+            tags=args.tags,
+            opts=child,
+        )
+        self.granted: list[pulumi.Resource] = [role]
+        for short, policy_document in args.policies.items():
+            policy = aws.iam.Policy(f"{name}-{short}", policy=policy_document, tags=args.tags, opts=child)
+            attachment = aws.iam.RolePolicyAttachment(
+                f"{name}-{short}", role=role.name, policy_arn=policy.arn, opts=child
+            )
+            self.granted.append(attachment)
+        self.role_arn = role.arn
+        self.register_outputs({"roleArn": self.role_arn})

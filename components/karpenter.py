@@ -1,0 +1,173 @@
+"""Karpenter: its identity, the queue that warns it, and its two charts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pulumi
+import pulumi_aws as aws
+import pulumi_kubernetes as k8s
+
+from components.identity import Identity, IdentityArgs
+from components.shared import iam, karpenter_iam
+from components.shared.contract import KARPENTER_NAMESPACE
+
+SERVICE_ACCOUNT = "karpenter"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KarpenterArgs:
+    """`chart` and `crd_chart` are registry addresses (then with `version`) or directories (then without).
+
+    `after` are resources that Karpenter needs alive until its last machine is gone.
+    """
+
+    cluster: str
+    region: str
+    node_role_arn: pulumi.Input[str]
+    oidc_provider_arn: pulumi.Input[str]
+    oidc_issuer: pulumi.Input[str]
+    chart: str
+    crd_chart: str
+    version: str | None
+    replicas: int
+    after: list[pulumi.Resource]
+    tags: dict[str, str]
+
+
+class Karpenter(pulumi.ComponentResource):
+    """Afterwards there are
+
+    - the interruption queue (encrypted, five minutes of memory, written to by AWS events alone) and the five rules
+      that fill it;
+    - the controller's role with its five policies, for its one service account;
+    - the release of the custom resource definitions, and the controller's.
+
+    `controller` is what pools depend on.
+    """
+
+    queue_name: pulumi.Output[str]
+
+    def __init__(self, name: str, args: KarpenterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:karpenter:Karpenter", name, None, opts)
+        self._name = name
+        self._args = args
+        self._child = pulumi.ResourceOptions(parent=self)
+        queue = self._queue()
+        self.queue_name = queue.name
+        rules = self._rules(queue)
+        self.identity = Identity(
+            f"{args.cluster}-karpenter",
+            IdentityArgs(
+                namespace=KARPENTER_NAMESPACE,
+                service_account=SERVICE_ACCOUNT,
+                oidc_provider_arn=args.oidc_provider_arn,
+                oidc_issuer=args.oidc_issuer,
+                policies=self._policies(queue),
+                tags=args.tags,
+            ),
+            self._child,
+        )
+        definitions = k8s.helm.v3.Release(
+            f"{name}-crd",
+            name="karpenter-crd",
+            namespace=KARPENTER_NAMESPACE,
+            chart=args.crd_chart,
+            version=args.version,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
+        )
+        self.controller = k8s.helm.v3.Release(
+            name,
+            name="karpenter",
+            namespace=KARPENTER_NAMESPACE,
+            chart=args.chart,
+            version=args.version,
+            skip_crds=True,
+            # A release that failed half way blocks the next `up` unless it is taken back (pulumi-kubernetes#2054).
+            atomic=True,
+            timeout=600,
+            values=self._values(),
+            opts=pulumi.ResourceOptions(
+                parent=self, depends_on=[definitions, queue, *rules, *self.identity.granted, *args.after]
+            ),
+        )
+        self.register_outputs({"queueName": self.queue_name, "roleArn": self.identity.role_arn})
+
+    def _queue(self) -> aws.sqs.Queue:
+        queue = aws.sqs.Queue(
+            f"{self._name}-interruptions",
+            name=self._args.cluster,
+            message_retention_seconds=300,
+            sqs_managed_sse_enabled=True,
+            tags=self._args.tags,
+            opts=self._child,
+        )
+        aws.sqs.QueuePolicy(
+            f"{self._name}-interruptions",
+            queue_url=queue.url,
+            policy=queue.arn.apply(lambda arn: json.dumps(karpenter_iam.queue_policy(arn))),
+            opts=self._child,
+        )
+        return queue
+
+    def _rules(self, queue: aws.sqs.Queue) -> list[pulumi.Resource]:
+        targets: list[pulumi.Resource] = []
+        for short, source, detail_type in karpenter_iam.INTERRUPTION_EVENTS:
+            rule = aws.cloudwatch.EventRule(
+                f"{self._args.cluster}-{short}",
+                description=f"{detail_type}, for Karpenter of {self._args.cluster}",
+                event_pattern=json.dumps({"source": [source], "detail-type": [detail_type]}),
+                tags=self._args.tags,
+                opts=self._child,
+            )
+            targets.append(
+                aws.cloudwatch.EventTarget(
+                    f"{self._args.cluster}-{short}",
+                    rule=rule.name,
+                    target_id="karpenter-interruption-queue",
+                    arn=queue.arn,
+                    opts=self._child,
+                )
+            )
+        return targets
+
+    def _policies(self, queue: aws.sqs.Queue) -> dict[str, pulumi.Output[str]]:
+        def scope(resolved: Mapping[str, str]) -> karpenter_iam.Scope:
+            return karpenter_iam.Scope(
+                partition=iam.partition_of(resolved["role"]),
+                region=self._args.region,
+                account=iam.account_of(resolved["role"]),
+                cluster=self._args.cluster,
+                node_role_arn=resolved["role"],
+                queue_arn=resolved["queue"],
+            )
+
+        known = pulumi.Output.all(role=self._args.node_role_arn, queue=queue.arn).apply(scope)
+        return {
+            short: known.apply(lambda s, build=build: json.dumps(build(s)))
+            for short, build in karpenter_iam.CONTROLLER_POLICIES.items()
+        }
+
+    def _values(self) -> dict[str, Any]:
+        """Values of the chart (its values.yaml, 1.14)."""
+        resources = (
+            {"cpu": "1", "memory": "1Gi"} if self._args.replicas > 1 else {"cpu": "250m", "memory": "512Mi"}
+        )
+        return {
+            "replicas": self._args.replicas,
+            "serviceAccount": {
+                "name": SERVICE_ACCOUNT,
+                "annotations": {"eks.amazonaws.com/role-arn": self.identity.role_arn},
+            },
+            "controller": {"resources": {"requests": resources, "limits": {"memory": "1Gi"}}},
+            "settings": {
+                "clusterName": self._args.cluster,
+                "interruptionQueue": self.queue_name,
+                # A launcher's placeholders arrive within a moment and are to be one batch.
+                "batchIdleDuration": "2s",
+                "featureGates": {"nodeRepair": True},
+            },
+        }

@@ -1,0 +1,78 @@
+"""The run that the stack itself starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from components.shared import contract as c
+from components.shared.launch import Resolved, Run, job_spec, labels, manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class LauncherJobArgs:
+    """`after` are the resources that the launcher needs from its first second: rights, pools, operator."""
+
+    run: Run
+    launcher_image: pulumi.Input[str]
+    trainer_image: pulumi.Input[str]
+    placeholder_image: str
+    model_uri: pulumi.Input[str]
+    after: list[pulumi.Resource]
+
+
+class LauncherJob(pulumi.ComponentResource):
+    """Afterwards there is, if the settings name a run, the Job `launch-<runId>`. `up` does not wait for its end.
+
+    A run that was started is a fact, so that later changes of the settings leave its Job as it is (an image or a
+    ceiling that changes would otherwise replace it, and with it end the training). Naming another run adds that
+    one's Job; the earlier Job stays in the cluster with its training and its logs, though no longer in the state of
+    the stack. The drain deletes all of them on `destroy`.
+
+    `manifest` is the Job of another run, for `kubectl create -f -`.
+    """
+
+    job_name: str | None
+    manifest: pulumi.Output[str]
+
+    def __init__(self, name: str, args: LauncherJobArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:training:LauncherJob", name, None, opts)
+
+        def resolve(values: Mapping[str, str]) -> Resolved:
+            return Resolved(
+                launcher_image=values["launcher"],
+                trainer_image=values["trainer"],
+                placeholder_image=args.placeholder_image,
+                model_uri=values["model"],
+            )
+
+        resolved = pulumi.Output.all(
+            launcher=args.launcher_image, trainer=args.trainer_image, model=args.model_uri
+        ).apply(resolve)
+        self.job_name = None
+        self.jobs: list[pulumi.Resource] = []
+        if args.run.run_id is not None:
+            self.job_name = f"{c.LAUNCHER_JOB_PREFIX}{args.run.run_id}"
+            self.jobs.append(
+                k8s.batch.v1.Job(
+                    self.job_name,
+                    metadata={
+                        "name": self.job_name,
+                        "namespace": c.TRAINING_NAMESPACE,
+                        "labels": labels(args.run.run_id),
+                        "annotations": {"pulumi.com/skipAwait": "true"},
+                    },
+                    spec=resolved.apply(lambda r: job_spec(args.run, r)),
+                    opts=pulumi.ResourceOptions(
+                        parent=self,
+                        depends_on=args.after,
+                        ignore_changes=["spec", "metadata"],
+                        retain_on_delete=True,
+                    ),
+                )
+            )
+        self.manifest = resolved.apply(lambda r: manifest(args.run, r))
+        self.register_outputs({"jobName": self.job_name, "manifest": self.manifest})

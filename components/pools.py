@@ -1,0 +1,61 @@
+"""The pools of worker machines as Karpenter's objects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from components.shared.pool import Pool, node_class, node_pool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolsArgs:
+    """`subnet_ids` maps a zone to the subnet of its machines; `ami` is an alias with a version."""
+
+    cluster: str
+    pools: tuple[Pool, ...]
+    subnet_ids: dict[str, pulumi.Output[str]]
+    node_role_name: pulumi.Input[str]
+    ami: str
+    after: list[pulumi.Resource]
+    tags: dict[str, str]
+
+
+class Pools(pulumi.ComponentResource):
+    """Afterwards there are, per pool, an EC2NodeClass and a NodePool of the pool's name.
+
+    Nothing is bought by that: Karpenter buys machines when pods ask for them.
+    """
+
+    def __init__(self, name: str, args: PoolsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:karpenter:Pools", name, None, opts)
+        self.objects: list[pulumi.Resource] = []
+        for pool in args.pools:
+            metadata = {"name": pool.name}
+            machine = k8s.apiextensions.CustomResource(
+                f"{name}-{pool.name}-class",
+                api_version="karpenter.k8s.aws/v1",
+                kind="EC2NodeClass",
+                metadata=metadata,
+                spec=node_class(
+                    pool,
+                    cluster=args.cluster,
+                    ami=args.ami,
+                    role=args.node_role_name,
+                    subnet_id=args.subnet_ids[pool.zone],
+                    tags=args.tags,
+                ),
+                opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
+            )
+            ceiling = k8s.apiextensions.CustomResource(
+                f"{name}-{pool.name}",
+                api_version="karpenter.sh/v1",
+                kind="NodePool",
+                metadata=metadata,
+                spec=node_pool(pool),
+                opts=pulumi.ResourceOptions(parent=self, depends_on=[machine, *args.after]),
+            )
+            self.objects += [machine, ceiling]
+        self.register_outputs({"pools": [pool.name for pool in args.pools]})

@@ -1,0 +1,112 @@
+"""The launcher's and the trainer's images: repositories and builds, or images that are given."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pulumi_aws as aws
+import pulumi_docker_build as docker
+
+from components.shared.context import context_digest
+
+KEPT_IMAGES = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagesArgs:
+    """`given` maps an image's name to a ready URI; what is not given is built from `<name>/Dockerfile` in `root`.
+
+    `cluster` is the first part of the repositories' names. Builds need a Docker that is logged in to the registry,
+    for instance by the ECR credential helper (https://github.com/awslabs/amazon-ecr-credential-helper): the program
+    asks the account for no tokens.
+    """
+
+    cluster: str
+    root: Path
+    names: tuple[str, ...]
+    given: dict[str, str]
+    key_arn: pulumi.Input[str]
+    force_delete: bool
+    tags: dict[str, str]
+
+
+class Images(pulumi.ComponentResource):
+    """Afterwards there is, for each image that is not given,
+
+    - an ECR repository: tags that never move, scan on push, encrypted with our key, the newest thirty images kept;
+    - the built image, tagged with the digest of what it was built from.
+
+    `uris` holds a URI with digest per image.
+    """
+
+    def __init__(self, name: str, args: ImagesArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:registry:Images", name, None, opts)
+        self._args = args
+        self._child = pulumi.ResourceOptions(parent=self)
+        self.uris: dict[str, pulumi.Output[str]] = {}
+        self.repository_urls: dict[str, pulumi.Output[str]] = {}
+        for image in args.names:
+            given = args.given.get(image)
+            if given is not None:
+                self.uris[image] = pulumi.Output.from_input(given)
+                continue
+            repository = self._repository(image)
+            self.repository_urls[image] = repository.repository_url
+            self.uris[image] = self._build(image, repository)
+        self.register_outputs({"uris": self.uris, "repositoryUrls": self.repository_urls})
+
+    def _repository(self, image: str) -> aws.ecr.Repository:
+        repository = aws.ecr.Repository(
+            f"{self._args.cluster}-{image}",
+            name=f"{self._args.cluster}/{image}",
+            image_tag_mutability="IMMUTABLE",
+            image_scanning_configuration=aws.ecr.RepositoryImageScanningConfigurationArgs(scan_on_push=True),
+            encryption_configurations=[
+                aws.ecr.RepositoryEncryptionConfigurationArgs(
+                    encryption_type="KMS", kms_key=self._args.key_arn
+                )
+            ],
+            force_delete=self._args.force_delete,
+            tags=self._args.tags,
+            opts=self._child,
+        )
+        aws.ecr.LifecyclePolicy(
+            f"{self._args.cluster}-{image}",
+            repository=repository.name,
+            policy=json.dumps(lifecycle(KEPT_IMAGES)),
+            opts=self._child,
+        )
+        return repository
+
+    def _build(self, image: str, repository: aws.ecr.Repository) -> pulumi.Output[str]:
+        dockerfile = self._args.root / image / "Dockerfile"
+        tag = context_digest(self._args.root, dockerfile)
+        built = docker.Image(
+            f"{self._args.cluster}-{image}",
+            context=docker.BuildContextArgs(location=str(self._args.root)),
+            dockerfile=docker.DockerfileArgs(location=str(dockerfile)),
+            platforms=[docker.Platform.LINUX_AMD64],
+            tags=[repository.repository_url.apply(lambda url: f"{url}:{tag}")],
+            build_on_preview=False,
+            push=True,
+            opts=self._child,
+        )
+        return built.ref
+
+
+def lifecycle(kept: int) -> dict[str, Any]:
+    """Lifecycle policy of a repository: the newest `kept` images stay."""
+    return {
+        "rules": [
+            {
+                "rulePriority": 1,
+                "description": f"Keep the newest {kept} images",
+                "selection": {"tagStatus": "any", "countType": "imageCountMoreThan", "countNumber": kept},
+                "action": {"type": "expire"},
+            }
+        ]
+    }

@@ -1,0 +1,46 @@
+"""Names that the program shares with the launcher and the trainer; `contract.yaml` states them for all sides."""
+
+from __future__ import annotations
+
+from typing import Final
+
+TRAINING_NAMESPACE: Final = "training"
+OPERATOR_NAMESPACE: Final = "kubeflow"
+KARPENTER_NAMESPACE: Final = "kube-system"
+CLUSTER_EVENTS_NAMESPACE: Final = "default"
+
+LAUNCHER_JOB_PREFIX: Final = "launch-"
+TRAINING_JOB_PREFIX: Final = "train-"
+RUN_ID_MAX_LENGTH: Final = 40
+LAUNCHER_SERVICE_ACCOUNT: Final = "launcher"
+TRAINER_SERVICE_ACCOUNT: Final = "trainer"
+
+LABEL_RUN: Final = "trainyard.dev/run"
+LABEL_ROLE: Final = "trainyard.dev/role"
+ROLE_LAUNCHER: Final = "launcher"
+DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
+LABEL_NODEPOOL: Final = "karpenter.sh/nodepool"
+
+WORKER_PRIORITY_CLASS: Final = "trainyard-worker"
+WORKER_PRIORITY: Final = 0
+PLACEHOLDER_PRIORITY_CLASS: Final = "trainyard-placeholder"
+PLACEHOLDER_PRIORITY: Final = -100
+
+POD_USER: Final = 10001
+"""User and group of launcher, placeholder and worker pods."""
+
+ENV_REQUEST: Final = "TRAINYARD_REQUEST"
+ENV_MIN_NODES: Final = "MIN_NODES"
+ENV_MAX_NODES: Final = "MAX_NODES"
+ENV_POD_NAME: Final = "POD_NAME"
+ENV_POD_NAMESPACE: Final = "POD_NAMESPACE"
+ENV_POD_UID: Final = "POD_UID"
+ENV_JOB_NAME: Final = "JOB_NAME"
+ENV_DEVICE: Final = "TRAINYARD_DEVICE"
+ENV_MODEL_URI: Final = "TRAINYARD_MODEL_URI"
+ENV_DATA: Final = "TRAINYARD_DATA"
+ENV_REGION: Final = "AWS_REGION"
+
+LAUNCHER_FINAL_EXIT_CODES: Final = (2, 10, 11, 12)
+"""Exit codes of the launcher after which another pod of its Job would end the same way."""
+LAUNCHER_BACKOFF_LIMIT: Final = 3

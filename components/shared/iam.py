@@ -1,0 +1,112 @@
+"""IAM policy documents that need no knowledge of one component. Pure: texts in, mappings out.
+
+Arguments that come from other resources are resolved by the caller before these functions run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+JsonObject = dict[str, Any]
+
+VERSION = "2012-10-17"
+
+
+def document(*statements: JsonObject) -> JsonObject:
+    """A policy document of the given statements."""
+    return {"Version": VERSION, "Statement": list(statements)}
+
+
+def account_of(arn: str) -> str:
+    """The account id in an ARN (arn:partition:service:region:account:resource)."""
+    return arn.split(":")[4]
+
+
+def partition_of(arn: str) -> str:
+    """The partition in an ARN: aws, aws-cn or aws-us-gov."""
+    return arn.split(":")[1]
+
+
+def service_trust(service: str) -> JsonObject:
+    """Trust of an AWS service, such as ec2.amazonaws.com."""
+    return document(
+        {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": service}},
+    )
+
+
+def service_account_trust(
+    *, provider_arn: str, issuer: str, namespace: str, service_account: str
+) -> JsonObject:
+    """Trust of exactly one Kubernetes service account (IAM roles for service accounts).
+
+    Both the subject and the audience are compared for equality
+    (https://docs.aws.amazon.com/eks/latest/userguide/associate-service-account-role.html). `issuer` may have its
+    https:// in front.
+    """
+    host = issuer.removeprefix("https://")
+    return document(
+        {
+            "Sid": "AllowOneServiceAccount",
+            "Effect": "Allow",
+            "Action": "sts:AssumeRoleWithWebIdentity",
+            "Principal": {"Federated": provider_arn},
+            "Condition": {
+                "StringEquals": {
+                    f"{host}:sub": f"system:serviceaccount:{namespace}:{service_account}",
+                    f"{host}:aud": "sts.amazonaws.com",
+                }
+            },
+        }
+    )
+
+
+def key_policy(*, account: str, partition: str) -> JsonObject:
+    """Policy of a KMS key: the account's IAM policies decide, as with a key that has no policy of its own."""
+    return document(
+        {
+            "Sid": "LetTheAccountsPoliciesDecide",
+            "Effect": "Allow",
+            "Principal": {"AWS": f"arn:{partition}:iam::{account}:root"},
+            "Action": "kms:*",
+            "Resource": "*",
+        }
+    )
+
+
+def bucket_tls_only(bucket_arn: str) -> JsonObject:
+    """Bucket policy that refuses every request without TLS."""
+    return document(
+        {
+            "Sid": "DenyRequestsWithoutTls",
+            "Effect": "Deny",
+            "Principal": "*",
+            "Action": "s3:*",
+            "Resource": [bucket_arn, f"{bucket_arn}/*"],
+            "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+        }
+    )
+
+
+def model_writer(*, bucket_arn: str, prefix: str, key_arn: str) -> JsonObject:
+    """What the trainer may do: read and write objects under one prefix, and nothing that deletes."""
+    return document(
+        {
+            "Sid": "ReadAndWriteModels",
+            "Effect": "Allow",
+            "Action": ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"],
+            "Resource": f"{bucket_arn}/{prefix}/*",
+        },
+        {
+            "Sid": "ListModels",
+            "Effect": "Allow",
+            "Action": "s3:ListBucket",
+            "Resource": bucket_arn,
+            "Condition": {"StringLike": {"s3:prefix": [prefix, f"{prefix}/*"]}},
+        },
+        {
+            "Sid": "UseTheBucketsKey",
+            "Effect": "Allow",
+            "Action": ["kms:Decrypt", "kms:GenerateDataKey"],
+            "Resource": key_arn,
+        },
+    )

@@ -1,0 +1,179 @@
+"""The launcher's Job and the request that it is given. Pure: no Pulumi."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from components.shared import contract as c
+from components.shared.pool import Pool, request
+
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training run as the settings describe it; see `infra.settings.Training` for the meaning of the fields."""
+
+    pool: Pool
+    run_id: str | None
+    min_nodes: int
+    max_nodes: int
+    device: str
+    processes_per_node: int
+    capacity_deadline_seconds: int
+    hold_seconds: int
+    active_deadline_seconds: int | None
+    data: str
+    args: tuple[str, ...]
+    env: dict[str, str]
+    cpu: str
+    memory: str
+    shared_memory: str
+    region: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """What is known only once images and bucket exist."""
+
+    launcher_image: str
+    trainer_image: str
+    placeholder_image: str
+    model_uri: str
+
+
+def launch_request(run: Run, resolved: Resolved) -> JsonObject:
+    """The value of TRAINYARD_REQUEST."""
+    return {
+        "runId": run.run_id,
+        "namespace": c.TRAINING_NAMESPACE,
+        "pool": request(run.pool),
+        "minNodes": run.min_nodes,
+        "maxNodes": run.max_nodes,
+        "capacityDeadlineSeconds": run.capacity_deadline_seconds,
+        "holdSeconds": run.hold_seconds,
+        "activeDeadlineSeconds": run.active_deadline_seconds,
+        "placeholder": {
+            "image": resolved.placeholder_image,
+            "priorityClassName": c.PLACEHOLDER_PRIORITY_CLASS,
+        },
+        "worker": {
+            "image": resolved.trainer_image,
+            "serviceAccountName": c.TRAINER_SERVICE_ACCOUNT,
+            "priorityClassName": c.WORKER_PRIORITY_CLASS,
+            "processesPerNode": run.processes_per_node,
+            "cpu": run.cpu,
+            "memory": run.memory,
+            "sharedMemory": run.shared_memory,
+            "env": {
+                **run.env,
+                c.ENV_DEVICE: run.device,
+                c.ENV_MODEL_URI: resolved.model_uri,
+                c.ENV_DATA: run.data,
+                c.ENV_REGION: run.region,
+            },
+            "args": list(run.args),
+            "command": None,
+        },
+    }
+
+
+def job_spec(run: Run, resolved: Resolved) -> JsonObject:
+    """The `spec` of the launcher's Job. No TTL: the Job is the record of its run."""
+    labels = {c.LABEL_ROLE: c.ROLE_LAUNCHER, **({c.LABEL_RUN: run.run_id} if run.run_id else {})}
+    environment = [
+        {"name": c.ENV_MIN_NODES, "value": str(run.min_nodes)},
+        {"name": c.ENV_MAX_NODES, "value": str(run.max_nodes)},
+        {"name": c.ENV_REQUEST, "value": json.dumps(launch_request(run, resolved), sort_keys=True)},
+        _field(c.ENV_POD_NAME, "metadata.name"),
+        _field(c.ENV_POD_NAMESPACE, "metadata.namespace"),
+        _field(c.ENV_POD_UID, "metadata.uid"),
+        _field(c.ENV_JOB_NAME, "metadata.labels['batch.kubernetes.io/job-name']"),
+    ]
+    container = {
+        "name": "launcher",
+        "image": resolved.launcher_image,
+        "env": environment,
+        "resources": {
+            "requests": {"cpu": "100m", "memory": "256Mi"},
+            "limits": {"memory": "512Mi"},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+    }
+    return {
+        "backoffLimit": c.LAUNCHER_BACKOFF_LIMIT,
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {
+                        "containerName": "launcher",
+                        "operator": "In",
+                        "values": list(c.LAUNCHER_FINAL_EXIT_CODES),
+                    },
+                },
+                # A pod that was moved off its node says nothing about the run.
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            ]
+        },
+        "template": {
+            "metadata": {"labels": labels, "annotations": {c.DO_NOT_DISRUPT: "true"}},
+            "spec": {
+                "restartPolicy": "Never",
+                "serviceAccountName": c.LAUNCHER_SERVICE_ACCOUNT,
+                # The launcher waits for machines of the pools, so it stays off them.
+                "affinity": {
+                    "nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": {
+                            "nodeSelectorTerms": [
+                                {"matchExpressions": [{"key": c.LABEL_NODEPOOL, "operator": "DoesNotExist"}]}
+                            ]
+                        }
+                    }
+                },
+                "securityContext": {
+                    "runAsNonRoot": True,
+                    "runAsUser": c.POD_USER,
+                    "runAsGroup": c.POD_USER,
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+                "containers": [container],
+            },
+        },
+    }
+
+
+def labels(run_id: str | None) -> dict[str, str]:
+    """Labels of the launcher's Job."""
+    base = {c.LABEL_ROLE: c.ROLE_LAUNCHER}
+    return {**base, c.LABEL_RUN: run_id} if run_id else base
+
+
+def manifest(run: Run, resolved: Resolved) -> str:
+    """A Job to hand to `kubectl create -f -`: each time another run, named after the Job."""
+    import dataclasses
+
+    nameless = dataclasses.replace(run, run_id=None)
+    return json.dumps(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {
+                "generateName": c.LAUNCHER_JOB_PREFIX,
+                "namespace": c.TRAINING_NAMESPACE,
+                "labels": labels(None),
+            },
+            "spec": job_spec(nameless, resolved),
+        },
+        indent=2,
+    )
+
+
+def _field(name: str, path: str) -> JsonObject:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}

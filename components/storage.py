@@ -1,0 +1,104 @@
+"""The bucket that trained models go to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_aws as aws
+
+from components.shared import iam
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelBucketArgs:
+    """`keep_old_versions_days` is how long a replaced object can be taken back; `protect` guards the data."""
+
+    key_arn: pulumi.Input[str]
+    keep_old_versions_days: int
+    protect: bool
+    tags: dict[str, str]
+
+
+class ModelBucket(pulumi.ComponentResource):
+    """Afterwards there is a bucket: versioned, encrypted with our key, closed to the public, reached over TLS only.
+
+    Replaced versions and broken uploads are removed after a while, models never. With `protect`, neither `destroy`
+    nor a replacement touches it; without, `destroy` removes it with all it holds.
+    """
+
+    bucket_name: pulumi.Output[str]
+    bucket_arn: pulumi.Output[str]
+
+    def __init__(self, name: str, args: ModelBucketArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:storage:ModelBucket", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        bucket = aws.s3.Bucket(
+            name,
+            force_destroy=not args.protect,
+            tags=args.tags,
+            opts=pulumi.ResourceOptions(parent=self, protect=args.protect),
+        )
+        self.bucket_name = bucket.id
+        self.bucket_arn = bucket.arn
+        aws.s3.BucketVersioning(
+            name,
+            bucket=bucket.id,
+            versioning_configuration=aws.s3.BucketVersioningVersioningConfigurationArgs(status="Enabled"),
+            opts=child,
+        )
+        aws.s3.BucketServerSideEncryptionConfiguration(
+            name,
+            bucket=bucket.id,
+            rules=[
+                aws.s3.BucketServerSideEncryptionConfigurationRuleArgs(
+                    apply_server_side_encryption_by_default=(
+                        aws.s3.BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultArgs(
+                            sse_algorithm="aws:kms", kms_master_key_id=args.key_arn
+                        )
+                    ),
+                    bucket_key_enabled=True,
+                )
+            ],
+            opts=child,
+        )
+        closed = aws.s3.BucketPublicAccessBlock(
+            name,
+            bucket=bucket.id,
+            block_public_acls=True,
+            block_public_policy=True,
+            ignore_public_acls=True,
+            restrict_public_buckets=True,
+            opts=child,
+        )
+        aws.s3.BucketPolicy(
+            name,
+            bucket=bucket.id,
+            policy=bucket.arn.apply(lambda arn: json.dumps(iam.bucket_tls_only(arn))),
+            # Both change the bucket's policy status; at the same time S3 answers with a conflict.
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[closed]),
+        )
+        aws.s3.BucketLifecycleConfiguration(
+            name,
+            bucket=bucket.id,
+            rules=[
+                aws.s3.BucketLifecycleConfigurationRuleArgs(
+                    id="old-versions-and-broken-uploads",
+                    status="Enabled",
+                    filter=aws.s3.BucketLifecycleConfigurationRuleFilterArgs(prefix=""),
+                    noncurrent_version_expiration=(
+                        aws.s3.BucketLifecycleConfigurationRuleNoncurrentVersionExpirationArgs(
+                            noncurrent_days=args.keep_old_versions_days
+                        )
+                    ),
+                    abort_incomplete_multipart_upload=(
+                        aws.s3.BucketLifecycleConfigurationRuleAbortIncompleteMultipartUploadArgs(
+                            days_after_initiation=7
+                        )
+                    ),
+                )
+            ],
+            opts=child,
+        )
+        self.register_outputs({"bucketName": self.bucket_name, "bucketArn": self.bucket_arn})

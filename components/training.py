@@ -1,0 +1,140 @@
+"""The place where training runs: namespace, service accounts, rights and priorities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from components.shared import contract as c
+from components.shared.rbac import LAUNCHER_RULES, Rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSpaceArgs:
+    """`trainer_role_arn` is the IAM role of the trainer's service account."""
+
+    trainer_role_arn: pulumi.Input[str]
+    after: list[pulumi.Resource]
+
+
+class TrainingSpace(pulumi.ComponentResource):
+    """Afterwards there are
+
+    - the namespace `training`, in which pods follow the restricted security standard, or say why not;
+    - the service accounts of launcher and trainer, the trainer's with its IAM role and without an API token;
+    - the launcher's rights, verb by verb, in the namespaces where it needs them;
+    - the priorities of placeholders and workers: a worker displaces placeholders and nothing else.
+    """
+
+    def __init__(
+        self, name: str, args: TrainingSpaceArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("trainyard:training:TrainingSpace", name, None, opts)
+        after = pulumi.ResourceOptions(parent=self, depends_on=args.after)
+        self.namespace = k8s.core.v1.Namespace(
+            c.TRAINING_NAMESPACE,
+            metadata={
+                "name": c.TRAINING_NAMESPACE,
+                "labels": {
+                    # `enforce` would refuse /dev/infiniband-style set-ups outright; warnings reach whoever submits.
+                    "pod-security.kubernetes.io/enforce": "baseline",
+                    "pod-security.kubernetes.io/warn": "restricted",
+                },
+            },
+            opts=after,
+        )
+        self._inside = pulumi.ResourceOptions(parent=self, depends_on=[self.namespace])
+        self.objects: list[pulumi.Resource] = [self.namespace]
+        self._accounts(args.trainer_role_arn)
+        for scope in sorted({rule.namespace or "" for rule in LAUNCHER_RULES}):
+            self._rights(scope or None)
+        self._priorities(after)
+        self.register_outputs({"namespace": c.TRAINING_NAMESPACE})
+
+    def _accounts(self, role_arn: pulumi.Input[str]) -> None:
+        launcher = k8s.core.v1.ServiceAccount(
+            c.LAUNCHER_SERVICE_ACCOUNT,
+            metadata={"name": c.LAUNCHER_SERVICE_ACCOUNT, "namespace": c.TRAINING_NAMESPACE},
+            opts=self._inside,
+        )
+        trainer = k8s.core.v1.ServiceAccount(
+            c.TRAINER_SERVICE_ACCOUNT,
+            metadata={
+                "name": c.TRAINER_SERVICE_ACCOUNT,
+                "namespace": c.TRAINING_NAMESPACE,
+                "annotations": {"eks.amazonaws.com/role-arn": role_arn},
+            },
+            automount_service_account_token=False,
+            opts=self._inside,
+        )
+        self.objects += [launcher, trainer]
+
+    def _rights(self, namespace: str | None) -> None:
+        rules = [_policy_rule(rule) for rule in LAUNCHER_RULES if rule.namespace == namespace]
+        subject = {
+            "kind": "ServiceAccount",
+            "name": c.LAUNCHER_SERVICE_ACCOUNT,
+            "namespace": c.TRAINING_NAMESPACE,
+        }
+        name = "trainyard-launcher"
+        group = "rbac.authorization.k8s.io"
+        role: pulumi.Resource
+        binding: pulumi.Resource
+        if namespace is None:
+            role = k8s.rbac.v1.ClusterRole(name, metadata={"name": name}, rules=rules, opts=self._inside)
+            binding = k8s.rbac.v1.ClusterRoleBinding(
+                name,
+                metadata={"name": name},
+                role_ref={"apiGroup": group, "kind": "ClusterRole", "name": name},
+                subjects=[subject],
+                opts=pulumi.ResourceOptions(parent=self, depends_on=[role]),
+            )
+        else:
+            metadata = {"name": name, "namespace": namespace}
+            role = k8s.rbac.v1.Role(f"{name}-{namespace}", metadata=metadata, rules=rules, opts=self._inside)
+            binding = k8s.rbac.v1.RoleBinding(
+                f"{name}-{namespace}",
+                metadata=metadata,
+                role_ref={"apiGroup": group, "kind": "Role", "name": name},
+                subjects=[subject],
+                opts=pulumi.ResourceOptions(parent=self, depends_on=[role]),
+            )
+        self.objects += [role, binding]
+
+    def _priorities(self, after: pulumi.ResourceOptions) -> None:
+        for name, value, policy, purpose in (
+            (
+                c.WORKER_PRIORITY_CLASS,
+                c.WORKER_PRIORITY,
+                "PreemptLowerPriority",
+                "Workers of a training: they take the place of placeholders",
+            ),
+            (
+                c.PLACEHOLDER_PRIORITY_CLASS,
+                c.PLACEHOLDER_PRIORITY,
+                "Never",
+                "Pods that hold a machine until a worker comes",
+            ),
+        ):
+            self.objects.append(
+                k8s.scheduling.v1.PriorityClass(
+                    name,
+                    metadata={"name": name},
+                    value=value,
+                    preemption_policy=policy,
+                    global_default=False,
+                    description=purpose,
+                    opts=after,
+                )
+            )
+
+
+def _policy_rule(rule: Rule) -> dict[str, Any]:
+    return {
+        "apiGroups": list(rule.api_groups),
+        "resources": list(rule.resources),
+        "verbs": list(rule.verbs),
+    }

@@ -1,0 +1,127 @@
+"""Facts of the EC2 instance types that a pool may have.
+
+Sources: Karpenter 1.14 `website/content/en/v1.14/reference/instance-types.md` (accelerators, EFA interfaces, local
+disks) and https://docs.aws.amazon.com/ec2/latest/instancetypes/ (cores, memory), read 2026-11-21.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Final
+
+from components.shared.pool import CPU, GPU, NEURON
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceType:
+    """One type. `efa` is the largest number of EFA interfaces, `nvme_gb` the local disks in GB (0: none)."""
+
+    name: str
+    vcpus: int
+    memory_gib: int
+    accelerators: int = 0
+    accelerator: str = ""
+    resource: str = CPU
+    efa: int = 0
+    nvme_gb: int = 0
+
+
+def _gpu(
+    name: str, vcpus: int, memory_gib: int, count: int, model: str, efa: int, nvme_gb: int
+) -> InstanceType:
+    return InstanceType(
+        name=name,
+        vcpus=vcpus,
+        memory_gib=memory_gib,
+        accelerators=count,
+        accelerator=model,
+        resource=GPU,
+        efa=efa,
+        nvme_gb=nvme_gb,
+    )
+
+
+def _neuron(name: str, vcpus: int, memory_gib: int, count: int, model: str, efa: int) -> InstanceType:
+    return InstanceType(
+        name=name,
+        vcpus=vcpus,
+        memory_gib=memory_gib,
+        accelerators=count,
+        accelerator=model,
+        resource=NEURON,
+        efa=efa,
+        nvme_gb=7600,
+    )
+
+
+_GPU_TYPES: Final = (
+    _gpu("g4dn.xlarge", 4, 16, 1, "T4", 0, 125),
+    _gpu("g4dn.2xlarge", 8, 32, 1, "T4", 0, 225),
+    _gpu("g4dn.4xlarge", 16, 64, 1, "T4", 0, 225),
+    _gpu("g4dn.8xlarge", 32, 128, 1, "T4", 1, 900),
+    _gpu("g4dn.12xlarge", 48, 192, 4, "T4", 1, 900),
+    _gpu("g4dn.16xlarge", 64, 256, 1, "T4", 1, 900),
+    _gpu("g4dn.metal", 96, 384, 8, "T4", 1, 1800),
+    _gpu("g5.xlarge", 4, 16, 1, "A10G", 0, 250),
+    _gpu("g5.2xlarge", 8, 32, 1, "A10G", 0, 450),
+    _gpu("g5.4xlarge", 16, 64, 1, "A10G", 0, 600),
+    _gpu("g5.8xlarge", 32, 128, 1, "A10G", 1, 900),
+    _gpu("g5.12xlarge", 48, 192, 4, "A10G", 1, 3800),
+    _gpu("g5.16xlarge", 64, 256, 1, "A10G", 1, 1900),
+    _gpu("g5.24xlarge", 96, 384, 4, "A10G", 1, 3800),
+    _gpu("g5.48xlarge", 192, 768, 8, "A10G", 1, 7600),
+    _gpu("g6.xlarge", 4, 16, 1, "L4", 0, 250),
+    _gpu("g6.2xlarge", 8, 32, 1, "L4", 0, 450),
+    _gpu("g6.4xlarge", 16, 64, 1, "L4", 0, 600),
+    _gpu("g6.8xlarge", 32, 128, 1, "L4", 1, 900),
+    _gpu("g6.12xlarge", 48, 192, 4, "L4", 1, 3760),
+    _gpu("g6.16xlarge", 64, 256, 1, "L4", 1, 1880),
+    _gpu("g6.24xlarge", 96, 384, 4, "L4", 1, 3760),
+    _gpu("g6.48xlarge", 192, 768, 8, "L4", 1, 7520),
+    _gpu("g6e.8xlarge", 32, 256, 1, "L40S", 1, 900),
+    _gpu("g6e.12xlarge", 48, 384, 4, "L40S", 1, 3800),
+    _gpu("g6e.16xlarge", 64, 512, 1, "L40S", 1, 1900),
+    _gpu("g6e.24xlarge", 96, 768, 4, "L40S", 2, 3800),
+    _gpu("g6e.48xlarge", 192, 1536, 8, "L40S", 4, 7600),
+    _gpu("p3dn.24xlarge", 96, 768, 8, "V100", 1, 1800),
+    _gpu("p4d.24xlarge", 96, 1152, 8, "A100", 4, 8000),
+    _gpu("p4de.24xlarge", 96, 1152, 8, "A100", 4, 8000),
+    _gpu("p5.4xlarge", 16, 256, 1, "H100", 1, 3800),
+    _gpu("p5.48xlarge", 192, 2048, 8, "H100", 32, 30400),
+    _gpu("p5e.48xlarge", 192, 2048, 8, "H200", 32, 30400),
+    _gpu("p5en.48xlarge", 192, 2048, 8, "H200", 16, 30400),
+    _gpu("p6-b200.48xlarge", 192, 2048, 8, "B200", 8, 30400),
+)
+
+_NEURON_TYPES: Final = (
+    _neuron("trn1.32xlarge", 128, 512, 16, "Trainium", 8),
+    _neuron("trn1n.32xlarge", 128, 512, 16, "Trainium", 16),
+    _neuron("trn2.48xlarge", 192, 2048, 16, "Trainium2", 16),
+)
+
+# (family, GiB of memory per core): the general families in the sizes that system nodes and CPU training use.
+_CPU_FAMILIES: Final = (
+    ("c5", 2),
+    ("m5", 4),
+    ("c6i", 2),
+    ("m6i", 4),
+    ("r6i", 8),
+    ("c7i", 2),
+    ("m7i", 4),
+    ("r7i", 8),
+)
+_CPU_SIZES: Final = {"large": 2, "xlarge": 4, "2xlarge": 8, "4xlarge": 16, "12xlarge": 48, "24xlarge": 96}
+
+_CPU_TYPES: Final = tuple(
+    InstanceType(name=f"{family}.{size}", vcpus=vcpus, memory_gib=vcpus * ratio)
+    for family, ratio in _CPU_FAMILIES
+    for size, vcpus in _CPU_SIZES.items()
+)
+
+TYPES: Final[dict[str, InstanceType]] = {t.name: t for t in (*_GPU_TYPES, *_NEURON_TYPES, *_CPU_TYPES)}
+
+
+def nearest(name: str) -> list[str]:
+    """Up to three known types whose names are like `name`, the most alike first."""
+    return difflib.get_close_matches(name.lower(), TYPES, n=3, cutoff=0.6)

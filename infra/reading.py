@@ -1,0 +1,214 @@
+"""Reading nested settings so that every mistake is told, each with its path, the value and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+_TYPE_NAMES: Final[dict[type, str]] = {
+    bool: "a boolean",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "a mapping",
+    type(None): "nothing",
+}
+
+
+def type_name(value: object) -> str:
+    """How a person calls the type of a YAML value."""
+    return _TYPE_NAMES.get(type(value), type(value).__name__)
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """`; did you mean x?` where `word` is like a known one, else an empty text."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+@dataclass
+class Problems:
+    """What is wrong so far, in the order of the stack file's sections."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, path: str, message: str) -> None:
+        """One line: the key's path, then what is wrong and what would be right."""
+        self.lines.append(f"{path}: {message}")
+
+
+class Section:
+    """One mapping of the stack file. Each reading method takes a key and returns a value of the wanted type.
+
+    Where the value is wrong, the problem is noted and a stand-in of the right type comes back, so that reading goes
+    on to the next mistake. `wrong` tells which keys must not be used for further checks.
+    """
+
+    def __init__(self, problems: Problems, path: str, value: object) -> None:
+        self.problems = problems
+        self.path = path
+        self.wrong: set[str] = set()
+        self._seen: set[str] = set()
+        self._values: Mapping[str, Any] = {}
+        if isinstance(value, Mapping):
+            self._values = value
+        elif value is not None:
+            problems.add(path, f"{_shown(value)} is {type_name(value)}; it must be a mapping")
+
+    def at(self, key: str) -> str:
+        """The path of a key."""
+        return f"{self.path}.{key}"
+
+    def reject(self, key: str, message: str) -> None:
+        """Note that a key's value is wrong."""
+        self.wrong.add(key)
+        self.problems.add(self.at(key), message)
+
+    def has(self, key: str) -> bool:
+        """Whether the key has a value."""
+        return self._values.get(key) is not None
+
+    def _take(self, key: str, kinds: tuple[type, ...], wanted: str) -> Any:
+        self._seen.add(key)
+        value = self._values.get(key)
+        if value is None:
+            return None
+        # A boolean is an int for Python, not for a person.
+        if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
+            self.reject(key, f"{_shown(value)} is {type_name(value)}; it must be {wanted}")
+            return None
+        return value
+
+    def _missing(self, key: str, wanted: str) -> None:
+        if key not in self.wrong:
+            self.reject(key, f"is missing; it must be {wanted}")
+
+    def text(
+        self, key: str, default: str | None = None, *, pattern: str | None = None, wanted: str = "a text"
+    ) -> str:
+        """A text; without a default it is required. `wanted` says in words what `pattern` asks for."""
+        value = self._take(key, (str,), wanted)
+        if value is None:
+            if default is None:
+                self._missing(key, wanted)
+            return default or ""
+        if pattern and not re.fullmatch(pattern, value):
+            self.reject(key, f"'{value}' is not right; it must be {wanted}")
+        return str(value)
+
+    def optional_text(self, key: str, *, pattern: str | None = None, wanted: str = "a text") -> str | None:
+        """A text or nothing."""
+        if not self.has(key):
+            self._seen.add(key)
+            return None
+        return self.text(key, pattern=pattern, wanted=wanted)
+
+    def choice(self, key: str, options: tuple[str, ...], default: str | None = None) -> str:
+        """One of the given words."""
+        wanted = "one of " + ", ".join(options)
+        value = self.text(key, default, wanted=wanted)
+        if key not in self.wrong and value not in options:
+            self.reject(key, f"'{value}' is not known; it must be {wanted}")
+        return value
+
+    def integer(
+        self, key: str, default: int | None = None, *, least: int = 0, most: int = 2**31 - 1, unit: str = ""
+    ) -> int:
+        """A whole number between `least` and `most`; without a default it is required."""
+        upper = "" if most == 2**31 - 1 else f" and at most {most}"
+        wanted = f"a whole number{f' of {unit}' if unit else ''} of at least {least}{upper}"
+        value = self._take(key, (int, float), wanted)
+        if value is None:
+            if default is None:
+                self._missing(key, wanted)
+            return least if default is None else default
+        if value != int(value) or not least <= value <= most:
+            self.reject(key, f"{value} is out of range; it must be {wanted}")
+            return least
+        return int(value)
+
+    def optional_integer(self, key: str, *, least: int, unit: str = "") -> int | None:
+        """A whole number or nothing."""
+        if not self.has(key):
+            self._seen.add(key)
+            return None
+        return self.integer(key, least=least, unit=unit)
+
+    def boolean(self, key: str, default: bool) -> bool:
+        """true or false."""
+        value = self._take(key, (bool,), "true or false")
+        return default if value is None else bool(value)
+
+    def texts(
+        self,
+        key: str,
+        default: tuple[str, ...] | None = (),
+        *,
+        pattern: str | None = None,
+        wanted: str = "a text",
+    ) -> tuple[str, ...]:
+        """A list of texts, each of which `pattern` must match."""
+        value = self._take(key, (list,), f"a list, each entry {wanted}")
+        if value is None:
+            if default is None:
+                self._missing(key, f"a list, each entry {wanted}")
+            return default or ()
+        for index, entry in enumerate(value):
+            if not isinstance(entry, str):
+                self.reject(f"{key}[{index}]", f"{_shown(entry)} is {type_name(entry)}; it must be {wanted}")
+                self.wrong.add(key)
+            elif pattern and not re.fullmatch(pattern, entry):
+                self.reject(f"{key}[{index}]", f"'{entry}' is not right; it must be {wanted}")
+                self.wrong.add(key)
+        return tuple(str(entry) for entry in value)
+
+    def text_map(self, key: str) -> dict[str, str]:
+        """A mapping of texts; numbers and booleans are written as YAML writes them."""
+        value = self._take(key, (dict,), "a mapping of texts") or {}
+        result: dict[str, str] = {}
+        for name, entry in value.items():
+            if isinstance(entry, bool):
+                result[name] = str(entry).lower()
+            elif isinstance(entry, str | int | float):
+                result[name] = str(entry)
+            else:
+                self.reject(f"{key}.{name}", f"{_shown(entry)} is {type_name(entry)}; it must be a text")
+        return result
+
+    def section(self, key: str) -> Section:
+        """A nested mapping; an absent one is empty."""
+        self._seen.add(key)
+        return Section(self.problems, self.at(key), self._values.get(key))
+
+    def done(self) -> None:
+        """Note every key that nothing has read."""
+        for key in self._values:
+            if key not in self._seen:
+                self.problems.add(
+                    self.at(key), f"is not a known key{hint(key, self._seen)} (known: {_known(self._seen)})"
+                )
+
+
+def entries(problems: Problems, path: str, value: object) -> list[Section]:
+    """The entries of a list of mappings."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        problems.add(path, f"{_shown(value)} is {type_name(value)}; it must be a list of mappings")
+        return []
+    return [Section(problems, f"{path}[{index}]", entry or {}) for index, entry in enumerate(value)]
+
+
+def _known(keys: Iterable[str]) -> str:
+    return ", ".join(sorted(keys))
+
+
+def _shown(value: object) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,42 @@
+"""Every version that the program pins, each with its source and the day it was taken.
+
+A digest stands here only where a published file names it; that file is given beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# 1.34 leaves standard support on 2026-12-02, 1.35 on 2027-03-27 (EKS user guide, kubernetes-versions.adoc, 2026-11-21).
+KUBERNETES: Final = "1.35"
+KUBERNETES_SUPPORTED: Final = ("1.34", "1.35", "1.36")
+
+# github.com/aws/karpenter-provider-aws v1.14.1, 2026-08-21; serves Kubernetes 1.35 from 1.9 on
+# (website/content/en/v1.14/upgrading/compatibility.md). The published chart names its image by digest.
+KARPENTER: Final = "1.14.1"
+KARPENTER_CHART: Final = "oci://public.ecr.aws/karpenter/karpenter"
+KARPENTER_CRD_CHART: Final = "oci://public.ecr.aws/karpenter/karpenter-crd"
+
+# github.com/awslabs/amazon-eks-ami, release v20260724, CHANGELOG, 2026-11-21. Never `latest`: a new image would
+# make every machine at work drift. The accelerated variant is chosen by the instance type.
+AMI: Final = "al2023@v20260724"
+
+# github.com/kubeflow/training-operator v1.9.4, 2026-08-18. Its manifests/overlays/standalone/kustomization.yaml
+# names the image by the tag below (the operator's commit) and no published file names a digest, so that the tag
+# stays; `trainyard:images.trainingOperator` sets a digest.
+TRAINING_OPERATOR: Final = "v1.9.4"
+TRAINING_OPERATOR_IMAGE: Final = "ghcr.io/kubeflow/training-v1/training-operator:v1-93c5489"
+TRAINING_OPERATOR_MANIFESTS: Final = (
+    "https://github.com/kubeflow/training-operator/tree/v1.9.4/manifests/overlays/standalone"
+)
+
+# registry.k8s.io's own promotion list names this digest: github.com/kubernetes/k8s.io,
+# registry.k8s.io/images/k8s-staging-kubernetes/images.yaml (pause, 3.9), 2026-11-21.
+PLACEHOLDER_IMAGE: Final = (
+    "registry.k8s.io/pause:3.9@sha256:7031c1b283388d2c2e09b57badb803c05ebed362dc88d84b480cc47f72a21097"
+)
+
+# github.com/NVIDIA/k8s-device-plugin v0.19.3: 0.19.0 to 0.19.2 break EFA (issue 1692 there). The AL2023 image has no
+# plugin of its own. The tag is the release's; no file of the project names its digest, `trainyard:images.devicePlugin`
+# sets one.
+DEVICE_PLUGIN_IMAGE: Final = "nvcr.io/nvidia/k8s-device-plugin:v0.19.3"

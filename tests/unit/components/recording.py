@@ -1,0 +1,142 @@
+"""One way to run Pulumi code under mocks: run it, wait for every registration, then look at what was registered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import pulumi
+from pulumi.runtime import mocks
+from pulumi.runtime.proto.callback_pb2 import Callback
+
+ACCOUNT = "123456789012"
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One registration: camelCase inputs as the engine sees them."""
+
+    type: str
+    name: str
+    inputs: dict[str, Any]
+
+
+@dataclass
+class Recorded:
+    """Everything that was registered, in order."""
+
+    resources: list[Resource] = field(default_factory=list)
+    invokes: list[str] = field(default_factory=list)
+    result: Any = None
+    transforms: list[Callable[[Any], Any]] = field(default_factory=list)
+
+    def of(self, type_: str) -> list[Resource]:
+        """The resources of a type."""
+        return [r for r in self.resources if r.type == type_]
+
+    def one(self, type_: str, name: str | None = None) -> Resource:
+        """The only resource of a type (and name)."""
+        found = [r for r in self.of(type_) if name is None or r.name == name]
+        assert len(found) == 1, f"{len(found)} resources of {type_} {name or ''}: {[r.name for r in found]}"
+        return found[0]
+
+
+def normal(value: Any) -> Any:
+    """Whole numbers as int: the engine's wire format knows floats alone."""
+    if isinstance(value, dict):
+        return {key: normal(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [normal(entry) for entry in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+# What each type gives back beside its inputs. A type that is not here has no outputs that the program uses.
+OUTPUTS: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
+    "aws:iam/role:Role": lambda name, _: {"arn": f"arn:aws:iam::{ACCOUNT}:role/{name}", "name": f"{name}-1a2b3c4"},
+    "aws:iam/policy:Policy": lambda name, _: {"arn": f"arn:aws:iam::{ACCOUNT}:policy/{name}"},
+    "aws:kms/key:Key": lambda name, _: {
+        "arn": f"arn:aws:kms:us-west-2:{ACCOUNT}:key/{name}",
+        "keyId": f"{name}-id",
+    },
+    "aws:sqs/queue:Queue": lambda name, given: {
+        "arn": f"arn:aws:sqs:us-west-2:{ACCOUNT}:{given.get('name', name)}",
+        "url": f"https://sqs.us-west-2.amazonaws.com/{ACCOUNT}/{given.get('name', name)}",
+    },
+    "aws:s3/bucket:Bucket": lambda name, _: {"arn": f"arn:aws:s3:::{name}-1a2b3c4"},
+    "aws:cloudwatch/eventRule:EventRule": lambda name, _: {"name": f"{name}-1a2b3c4"},
+    "aws:ecr/repository:Repository": lambda name, given: {
+        "repositoryUrl": f"{ACCOUNT}.dkr.ecr.us-west-2.amazonaws.com/{given['name']}"
+    },
+    "docker-build:index:Image": lambda name, given: {
+        "ref": given["tags"][0].rsplit(":", 1)[0] + "@sha256:" + "ab" * 32
+    },
+    "eks:index:Cluster": lambda name, _: {
+        "kubeconfigJson": "{}",
+        "oidcProviderArn": f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.eks.us-west-2.amazonaws.com/id/AB",
+        "oidcIssuer": "oidc.eks.us-west-2.amazonaws.com/id/AB",
+    },
+}
+
+
+class _Recorder(pulumi.runtime.Mocks):
+    def __init__(self, recorded: Recorded) -> None:
+        self._recorded = recorded
+
+    def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
+        inputs = normal(dict(args.inputs))
+        self._recorded.resources.append(Resource(args.typ, args.name, inputs))
+        extra = OUTPUTS.get(args.typ)
+        # A resource among the outputs would be looked up again, in a thread that does not know these mocks.
+        plain = {key: value for key, value in inputs.items() if not isinstance(value, pulumi.Resource)}
+        outputs = {**plain, **(extra(args.name, inputs) if extra else {})}
+        identity = f"{args.name}-1a2b3c4" if args.typ == "aws:s3/bucket:Bucket" else f"{args.name}-id"
+        return identity, outputs
+
+    def call(self, args: pulumi.runtime.MockCallArgs) -> dict[str, Any]:
+        self._recorded.invokes.append(args.token)
+        raise AssertionError(f"the program asks the account: {args.token}")
+
+
+class _Callbacks:
+    def __init__(self, recorded: Recorded) -> None:
+        self._recorded = recorded
+
+    def register_transform(self, transform: Callable[[Any], Any]) -> Callback:
+        self._recorded.transforms.append(transform)
+        return Callback(target="test", token=str(len(self._recorded.transforms)))
+
+
+def deploy(program: Callable[[], Any], *, preview: bool = False) -> Recorded:
+    """Run `program` under mocks until every registration is done. Assert on what comes back, not inside `apply`.
+
+    What `program` returns is resolved, outputs and all, where it is a mapping of outputs.
+    """
+    recorded = Recorded()
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    # The mocks know no transforms, which the engine applies: they are kept for tests to call.
+    with (
+        patch("pulumi.runtime.resource._sync_monitor_supports_transforms", return_value=True),
+        patch("pulumi.runtime.resource._get_callbacks", return_value=_Callbacks(recorded)),
+    ):
+        mocks.set_mocks(_Recorder(recorded), project="trainyard", stack="test", preview=preview)
+
+        @pulumi.runtime.test
+        def body() -> Any:
+            result = program()
+            if isinstance(result, dict):
+
+                def keep(values: dict[str, Any]) -> None:
+                    recorded.result = values
+
+                return pulumi.Output.all(**result).apply(keep)
+            return None
+
+        body()
+    loop.close()
+    return recorded
