@@ -1,0 +1,85 @@
+"""`python -m launcher.capacity`: waits for nodes, submits the training, follows it; `--dry-run` only shows the objects.
+
+The request comes from the environment, see launcher/core/request.py. Exit codes: launcher/core/contract.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from launcher.core import contract as c
+from launcher.core import manifests
+from launcher.core.manifests import Owner
+from launcher.core.request import Request, RequestError, parse_request
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs one launcher and returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m launcher.capacity", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the request and the objects as YAML, create nothing"
+    )
+    options = parser.parse_args(arguments)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        request = parse_request(environment)
+    except RequestError as error:
+        for problem in error.problems:
+            print(f"launcher: {problem}", file=sys.stderr)
+        return c.EXIT_BAD_REQUEST
+    job = environment.get(c.ENV_JOB_NAME) or f"{c.LAUNCHER_JOB_PREFIX}{request.run_id}"
+    if options.dry_run:
+        print(dry_run(request, job), end="")
+        return c.EXIT_SUCCEEDED
+    return run(request, job)
+
+
+def run(request: Request, job: str) -> int:
+    """Runs the request against the cluster; SIGTERM and SIGINT end it in order."""
+    from launcher.capacity.loop import Launcher
+    from launcher.kube.gateway import KubernetesGateway
+    from launcher.kube.rest import ApiUnavailable, Rest
+
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    try:
+        rest = Rest.connect()
+    except ApiUnavailable as error:
+        print(f"launcher: no way to the Kubernetes API: {error}", file=sys.stderr)
+        return c.EXIT_API_ERROR
+    return Launcher(request, job, KubernetesGateway(rest, time.time), stopping=stopping).run()
+
+
+def dry_run(request: Request, job: str) -> str:
+    """The request, every placeholder and the PyTorchJob for MAX nodes, as YAML documents."""
+    import yaml
+
+    owner = Owner(name=job, uid="00000000-0000-0000-0000-000000000000")
+    documents = [
+        {"request": asdict(request)},
+        *(manifests.placeholder(request, index, owner, 0.0) for index in range(request.max_nodes)),
+        manifests.training_job(request, request.max_nodes, "dry run: as if all nodes were there"),
+    ]
+    return str(yaml.safe_dump_all([_plain(document) for document in documents], sort_keys=False))
+
+
+def _plain(value: object) -> object:
+    """Tuples as lists, and nothing shared, so that the YAML has neither tags nor anchors."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

@@ -1,0 +1,200 @@
+"""Which nodes can take a worker now, how many there can ever be, and what follows. Pure: the clock is an input."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from launcher.core import contract as c
+from launcher.core import quantity
+from launcher.core.observe import Node, Observation, Pod
+from launcher.core.request import Request
+
+# A taint with this effect is a wish, not a rule: the scheduler still places pods there.
+_SOFT_EFFECT = "PreferNoSchedule"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """The nodes of the pool at one moment.
+
+    `usable` are names in a stable order; `foreign` is the number of nodes that pods of others occupy; `unusable` maps a
+    node's name to what is missing.
+    """
+
+    usable: tuple[str, ...]
+    foreign: int
+    unusable: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Go on waiting. `since` is the moment at which MIN was reached, None below it."""
+
+    since: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submit:
+    """Start the training on this many nodes."""
+
+    nodes: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GiveUp:
+    """End without a training."""
+
+    code: int
+    reason: str
+
+
+Decision = Wait | Submit | GiveUp
+
+
+def is_placeholder(pod: Pod, request: Request) -> bool:
+    """Whether this pod is a placeholder of this run."""
+    return (
+        pod.namespace == request.namespace
+        and pod.labels.get(c.LABEL_RUN) == request.run_id
+        and pod.labels.get(c.LABEL_ROLE) == c.ROLE_PLACEHOLDER
+    )
+
+
+def count(request: Request, seen: Observation) -> Count:
+    """The nodes of the pool that could take a worker of this run now, and what keeps the others from it.
+
+    Placeholders of this run leave when a worker comes, so they occupy nothing.
+    """
+    needs = {name: quantity.parse(amount) for name, amount in request.resources.items()}
+    taken: dict[str, dict[str, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
+    for pod in seen.pods:
+        if pod.node and pod.phase not in ("Succeeded", "Failed") and not is_placeholder(pod, request):
+            for name, amount in pod.requests.items():
+                taken[pod.node][name] += amount
+    usable: list[str] = []
+    unusable: dict[str, str] = {}
+    foreign = 0
+    for node in sorted(seen.nodes, key=lambda node: node.name):
+        if any(node.labels.get(key) != value for key, value in request.pool.node_selector.items()):
+            continue
+        problem = _problem(node, request)
+        lacking = [name for name, need in needs.items() if node.allocatable.get(name, Fraction(0)) < need]
+        if not problem and lacking:
+            name = lacking[0]
+            have = node.allocatable.get(name, Fraction(0))
+            problem = f"has {float(have):g} of {float(needs[name]):g} {name}"
+        busy = [
+            name
+            for name, need in needs.items()
+            if node.allocatable.get(name, Fraction(0)) - taken[node.name][name] < need
+        ]
+        if not problem and busy:
+            foreign += 1
+            problem = f"{busy[0]} is in use"
+        if problem:
+            unusable[node.name] = problem
+        else:
+            usable.append(node.name)
+    return Count(usable=tuple(usable), foreign=foreign, unusable=unusable)
+
+
+def _problem(node: Node, request: Request) -> str:
+    if node.deleting:
+        return "is being deleted"
+    if not node.ready:
+        return "is not Ready"
+    if node.cordoned:
+        return "is cordoned"
+    for key, effect in node.taints:
+        if effect != _SOFT_EFFECT and not any(
+            _tolerates(toleration, key, effect) for toleration in request.pool.tolerations
+        ):
+            return f"has the taint {key}"
+    if node.labels.get(c.LABEL_INITIALIZED) != "true":
+        return "is not initialized"
+    return ""
+
+
+def _tolerates(toleration: Mapping[str, object], key: str, effect: str) -> bool:
+    """Startup and ephemeral taints have keys of their own; a toleration of everything must not hide them."""
+    return toleration.get("key") == key and toleration.get("effect") in (None, "", effect)
+
+
+def ceiling(request: Request, seen: Observation) -> tuple[int, str]:
+    """The most nodes the pool can ever have, and what says so.
+
+    Every node of a pool is of one type, so a limit in devices (or CPUs) is a limit in nodes.
+    """
+    most, said = request.pool.max_nodes, f"pool {request.pool.name} may have {request.pool.max_nodes} nodes"
+    if seen.pool is None:
+        return most, said
+    sizes = {request.pool.resource: Fraction(request.pool.per_node), "nodes": Fraction(1)}
+    for name, size in sizes.items():
+        limit = seen.pool.limits.get(name)
+        if limit is not None and limit // size < most:
+            most = int(limit // size)
+            said = (
+                f"the limit of NodePool {request.pool.name} is {float(limit):g} {name}, which is {most} nodes"
+            )
+    return most, said
+
+
+def target(request: Request, seen: Observation) -> int:
+    """How many nodes to ask for: MAX, or as many as the pool can have."""
+    return min(request.max_nodes, ceiling(request, seen)[0])
+
+
+def preflight(request: Request, seen: Observation) -> GiveUp | None:
+    """The reason for which no waiting can help, or None."""
+    if seen.pool is None:
+        return GiveUp(
+            code=c.EXIT_IMPOSSIBLE,
+            reason=f"there is no NodePool {request.pool.name}; right would be the name of a pool of this cluster",
+        )
+    most, said = ceiling(request, seen)
+    if most < request.min_nodes:
+        return GiveUp(
+            code=c.EXIT_IMPOSSIBLE,
+            reason=f"MIN is {request.min_nodes} nodes, but {said}; lower MIN_NODES or raise the ceiling",
+        )
+    return None
+
+
+def decide(request: Request, seen: Observation, *, started: float, quorum_since: float | None) -> Decision:
+    """What to do now. `started` is when the wait began and `quorum_since` what the last Wait said."""
+    hopeless = preflight(request, seen)
+    if hopeless is not None:
+        return hopeless
+    counted = count(request, seen)
+    have = min(len(counted.usable), request.max_nodes)
+    deadline = started + request.deadline_seconds
+    if have < request.min_nodes:
+        if seen.now >= deadline:
+            return GiveUp(
+                code=c.EXIT_BELOW_MINIMUM,
+                reason=f"{have} of at least {request.min_nodes} nodes after {request.deadline_seconds} s",
+            )
+        return Wait(since=None)
+    since = seen.now if quorum_since is None else quorum_since
+    if have == request.max_nodes:
+        return Submit(nodes=have, reason=f"all {have} nodes are there")
+    most, said = ceiling(request, seen)
+    if have >= most:
+        return Submit(nodes=have, reason=f"{have} nodes are there and no more can come: {said}")
+    if have >= most - counted.foreign:
+        return Submit(
+            nodes=have, reason=f"{have} nodes are there and the pool's other {counted.foreign} are in use"
+        )
+    if seen.now >= since + request.hold_seconds:
+        return Submit(
+            nodes=have, reason=f"{have} nodes are there and no more came within {request.hold_seconds} s"
+        )
+    if seen.now >= deadline:
+        return Submit(
+            nodes=have, reason=f"{have} nodes are there at the deadline of {request.deadline_seconds} s"
+        )
+    return Wait(since=since)

@@ -1,0 +1,66 @@
+"""Names that the launcher shares with the program, the trainer and the cluster.
+
+The same values stand in `contract.yaml` at the root of the repository; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+TRAINING_NAMESPACE: Final = "training"
+CLUSTER_EVENTS_NAMESPACE: Final = "default"
+
+LAUNCHER_JOB_PREFIX: Final = "launch-"
+TRAINING_JOB_PREFIX: Final = "train-"
+PLACEHOLDER_PREFIX: Final = "hold-"
+# Services of the training operator are named <training job>-worker-<i> and may have 63 characters.
+RUN_ID_MAX_LENGTH: Final = 40
+TRAINING_CONTAINER: Final = "pytorch"
+
+LABEL_RUN: Final = "trainyard.dev/run"
+LABEL_ROLE: Final = "trainyard.dev/role"
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "trainyard-launcher"
+ROLE_LAUNCHER: Final = "launcher"
+ROLE_PLACEHOLDER: Final = "placeholder"
+ROLE_WORKER: Final = "worker"
+
+ANNOTATION_NODES: Final = "trainyard.dev/nodes"
+ANNOTATION_REASON: Final = "trainyard.dev/reason"
+ANNOTATION_WAITING_SINCE: Final = "trainyard.dev/waiting-since"
+DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
+
+LABEL_NODEPOOL: Final = "karpenter.sh/nodepool"
+LABEL_INITIALIZED: Final = "karpenter.sh/initialized"
+# Set by the training operator on the pods of a PyTorchJob.
+LABEL_JOB_NAME: Final = "training.kubeflow.org/job-name"
+EFA_RESOURCE: Final = "vpc.amazonaws.com/efa"
+
+POD_USER: Final = 10001
+
+ENV_REQUEST: Final = "TRAINYARD_REQUEST"
+ENV_MIN_NODES: Final = "MIN_NODES"
+ENV_MAX_NODES: Final = "MAX_NODES"
+ENV_POD_NAME: Final = "POD_NAME"
+ENV_POD_NAMESPACE: Final = "POD_NAMESPACE"
+ENV_POD_UID: Final = "POD_UID"
+ENV_JOB_NAME: Final = "JOB_NAME"
+
+ENV_EXPECTED_NODES: Final = "TRAINYARD_EXPECTED_NODES"
+ENV_PROCESSES_PER_NODE: Final = "TRAINYARD_PROCESSES_PER_NODE"
+ENV_RUN_ID: Final = "TRAINYARD_RUN_ID"
+
+EXIT_SUCCEEDED: Final = 0
+EXIT_BAD_REQUEST: Final = 2
+EXIT_BELOW_MINIMUM: Final = 10
+EXIT_IMPOSSIBLE: Final = 11
+EXIT_TRAINING_FAILED: Final = 12
+EXIT_API_ERROR: Final = 13
+EXIT_STOPPED: Final = 14
+
+STATE_WAITING: Final = "waiting"
+STATE_HOLDING: Final = "holding"
+STATE_SUBMITTING: Final = "submitting"
+STATE_FOLLOWING: Final = "following"
+STATE_SUCCEEDED: Final = "succeeded"
+STATE_FAILED: Final = "failed"

@@ -1,0 +1,223 @@
+"""A request as Kubernetes objects: placeholder pods, the PyTorchJob, Events. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from launcher.core import contract as c
+from launcher.core.request import Request
+
+JsonObject = dict[str, Any]
+
+# A deletion with a grace period of 0 removes the pod from the API before the kubelet has ended it, and the kubelet then
+# refuses the worker that takes its place, as the GPUs are still given away. The pause process ends at once anyway.
+PLACEHOLDER_GRACE_SECONDS = 1
+# torchrun kills its workers 30 s after its own SIGTERM (pytorch/pytorch#119856); the rest is for the pod's own end.
+WORKER_GRACE_SECONDS = 45
+# A placeholder on a node that does not answer holds nothing. Kubernetes' own default is 300 s.
+LOST_NODE_SECONDS = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """The launcher's Job."""
+
+    name: str
+    uid: str
+
+
+def stamp(now: float, timespec: str = "seconds") -> str:
+    """Seconds since the epoch as Kubernetes writes a time."""
+    return datetime.fromtimestamp(now, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+
+
+def _labels(request: Request, role: str) -> dict[str, str]:
+    return {c.LABEL_RUN: request.run_id, c.LABEL_ROLE: role, c.LABEL_MANAGED_BY: c.MANAGED_BY}
+
+
+def _pod_security() -> JsonObject:
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": c.POD_USER,
+        "runAsGroup": c.POD_USER,
+        "fsGroup": c.POD_USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _container_security() -> JsonObject:
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def _resources(request: Request) -> JsonObject:
+    """Requests equal limits, so that a pod is Guaranteed and a worker fits where its placeholder did."""
+    return {"requests": request.resources, "limits": request.resources}
+
+
+def _placement(request: Request) -> JsonObject:
+    return {
+        "nodeSelector": dict(request.pool.node_selector),
+        "tolerations": [dict(toleration) for toleration in request.pool.tolerations],
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": _pod_security(),
+    }
+
+
+def placeholder(request: Request, index: int, owner: Owner, waiting_since: float) -> JsonObject:
+    """The pod that makes Karpenter buy one node and holds it until a worker displaces it.
+
+    It asks for exactly what a worker asks for. Owned by the launcher's Job, so that it goes when the Job is deleted,
+    even if no launcher lives to remove it.
+    """
+    spec = _placement(request)
+    spec["tolerations"] += [
+        {
+            "key": f"node.kubernetes.io/{state}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": LOST_NODE_SECONDS,
+        }
+        for state in ("not-ready", "unreachable")
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": request.placeholder_name(index),
+            "namespace": request.namespace,
+            "labels": _labels(request, c.ROLE_PLACEHOLDER),
+            "annotations": {
+                c.DO_NOT_DISRUPT: "true",
+                c.ANNOTATION_WAITING_SINCE: stamp(waiting_since, "milliseconds"),
+            },
+            "ownerReferences": [
+                {
+                    "apiVersion": "batch/v1",
+                    "kind": "Job",
+                    "name": owner.name,
+                    "uid": owner.uid,
+                    "controller": False,
+                    "blockOwnerDeletion": False,
+                }
+            ],
+        },
+        "spec": {
+            **spec,
+            "priorityClassName": request.placeholder.priority_class,
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": PLACEHOLDER_GRACE_SECONDS,
+            "containers": [
+                {
+                    "name": "hold",
+                    "image": request.placeholder.image,
+                    "resources": _resources(request),
+                    "securityContext": {**_container_security(), "readOnlyRootFilesystem": True},
+                }
+            ],
+        },
+    }
+
+
+def training_job(request: Request, nodes: int, reason: str) -> JsonObject:
+    """The PyTorchJob for exactly this many nodes: one Master, and Workers for the rest.
+
+    It has no owner: a training goes on, and its record stays, when the launcher's Job is deleted. The restart policy
+    is Never, since the operator restarts single pods, while the others of a static world wait for the lost one in
+    vain. Finished pods are kept for their logs; the launcher removes what still runs after a failure.
+    """
+    replicas: JsonObject = {"Master": _replica(request, nodes, 1)}
+    if nodes > 1:
+        replicas["Worker"] = _replica(request, nodes, nodes - 1)
+    run_policy: JsonObject = {"cleanPodPolicy": "None"}
+    if request.active_deadline_seconds is not None:
+        run_policy["activeDeadlineSeconds"] = request.active_deadline_seconds
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {
+            "name": request.training_job,
+            "namespace": request.namespace,
+            "labels": _labels(request, c.ROLE_WORKER),
+            "annotations": {c.ANNOTATION_NODES: str(nodes), c.ANNOTATION_REASON: reason},
+        },
+        "spec": {
+            # `auto` would make WORLD_SIZE count nodes instead of processes (kubeflow/trainer#1790).
+            "nprocPerNode": str(request.worker.processes_per_node),
+            "runPolicy": run_policy,
+            "pytorchReplicaSpecs": replicas,
+        },
+    }
+
+
+def _replica(request: Request, nodes: int, replicas: int) -> JsonObject:
+    worker = request.worker
+    env = {
+        # With huge pages, libfabric fails in processes that fork, as data loaders do; ignored where there is no EFA.
+        **({"FI_EFA_USE_HUGE_PAGE": "0"} if request.pool.efa_per_node else {}),
+        **worker.env,
+        c.ENV_EXPECTED_NODES: str(nodes),
+        c.ENV_PROCESSES_PER_NODE: str(worker.processes_per_node),
+        c.ENV_RUN_ID: request.run_id,
+    }
+    container: JsonObject = {
+        "name": c.TRAINING_CONTAINER,
+        "image": worker.image,
+        "args": list(worker.args),
+        "env": [{"name": name, "value": value} for name, value in env.items()],
+        "resources": _resources(request),
+        "securityContext": _container_security(),
+        "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],  # noqa: S108 (not a temporary file)
+    }
+    if worker.command is not None:
+        container["command"] = list(worker.command)
+    return {
+        "replicas": replicas,
+        "restartPolicy": "Never",
+        "template": {
+            "metadata": {
+                "labels": _labels(request, c.ROLE_WORKER),
+                "annotations": {c.DO_NOT_DISRUPT: "true"},
+            },
+            "spec": {
+                **_placement(request),
+                "serviceAccountName": worker.service_account,
+                "priorityClassName": worker.priority_class,
+                "terminationGracePeriodSeconds": WORKER_GRACE_SECONDS,
+                "containers": [container],
+                # Data loaders and NCCL exchange data through /dev/shm, of which containers get 64 MiB by default.
+                "volumes": [
+                    {
+                        "name": "shared-memory",
+                        "emptyDir": {"medium": "Memory", "sizeLimit": worker.shared_memory},
+                    }
+                ],
+            },
+        },
+    }
+
+
+def event(request: Request, owner: Owner, *, now: float, kind: str, reason: str, message: str) -> JsonObject:
+    """A v1 Event on the launcher's Job. `kind` is Normal or Warning; messages may have 1024 characters."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{owner.name}.{int(now * 1e6):x}", "namespace": request.namespace},
+        "involvedObject": {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "name": owner.name,
+            "namespace": request.namespace,
+            "uid": owner.uid,
+        },
+        "type": kind,
+        "reason": reason,
+        "message": message[:1000],
+        "source": {"component": c.MANAGED_BY},
+        "reportingComponent": c.MANAGED_BY,
+        "firstTimestamp": stamp(now),
+        "lastTimestamp": stamp(now),
+        "count": 1,
+    }

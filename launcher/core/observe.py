@@ -1,0 +1,240 @@
+"""What the launcher sees of the cluster: Kubernetes objects cut down to what decisions need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from fractions import Fraction
+from typing import Any
+
+from launcher.core import contract as c
+from launcher.core import quantity
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node. `allocatable` is in units of each resource."""
+
+    name: str
+    labels: Mapping[str, str]
+    ready: bool
+    cordoned: bool
+    deleting: bool
+    taints: tuple[tuple[str, str], ...]
+    """(key, effect) of every taint."""
+    allocatable: Mapping[str, Fraction]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A NodeClaim. `age` is in seconds."""
+
+    name: str
+    node: str
+    launched: bool
+    initialized: bool
+    deleting: bool
+    age: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodePool:
+    """The NodePool of the run; `ready` is false with `problem` when its node class is not usable."""
+
+    limits: Mapping[str, Fraction]
+    ready: bool
+    problem: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pod:
+    """A pod that is not finished, or one of this run. `requests` is what the scheduler reserves for it."""
+
+    name: str
+    namespace: str
+    uid: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    node: str
+    phase: str
+    deleting: bool
+    requests: Mapping[str, Fraction]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warned:
+    """A Warning event about a NodeClaim, a NodePool or a pod; `at` is seconds since the epoch."""
+
+    kind: str
+    name: str
+    reason: str
+    message: str
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """The PyTorchJob of the run. `outcome` is "" until it is "Succeeded" or "Failed"."""
+
+    uid: str
+    ours: bool
+    nodes: int
+    outcome: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """Everything at one moment. `now` is seconds since the epoch.
+
+    `fresh` says that the lists were read from the store itself rather than from the API server's cache, which may lag.
+    """
+
+    now: float
+    fresh: bool
+    nodes: tuple[Node, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    pool: NodePool | None = None
+    pods: tuple[Pod, ...] = ()
+    warnings: tuple[Warned, ...] = ()
+    training: Training | None = None
+
+
+def seconds(stamp: str | None) -> float:
+    """Seconds since the epoch of a Kubernetes time stamp; 0 without one."""
+    return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
+
+
+def _amounts(values: Mapping[str, Any] | None) -> dict[str, Fraction]:
+    return {name: quantity.parse(value) for name, value in (values or {}).items()}
+
+
+def _condition(item: Object, kind: str) -> Mapping[str, Any]:
+    for condition in item.get("status", {}).get("conditions") or ():
+        if condition.get("type") == kind:
+            return dict(condition)
+    return {}
+
+
+def _holds(item: Object, kind: str) -> bool:
+    return _condition(item, kind).get("status") == "True"
+
+
+def node(item: Object) -> Node:
+    """A v1 Node."""
+    meta, spec = item["metadata"], item.get("spec", {})
+    return Node(
+        name=meta["name"],
+        labels=meta.get("labels") or {},
+        ready=_holds(item, "Ready"),
+        cordoned=bool(spec.get("unschedulable")),
+        deleting="deletionTimestamp" in meta,
+        taints=tuple((taint["key"], taint["effect"]) for taint in spec.get("taints") or ()),
+        allocatable=_amounts(item.get("status", {}).get("allocatable")),
+    )
+
+
+def claim(item: Object, now: float) -> Claim:
+    """A karpenter.sh/v1 NodeClaim."""
+    meta = item["metadata"]
+    return Claim(
+        name=meta["name"],
+        node=item.get("status", {}).get("nodeName") or "",
+        launched=_holds(item, "Launched"),
+        initialized=_holds(item, "Initialized"),
+        deleting="deletionTimestamp" in meta,
+        age=max(0.0, now - seconds(meta.get("creationTimestamp"))),
+    )
+
+
+def node_pool(item: Object) -> NodePool:
+    """A karpenter.sh/v1 NodePool."""
+    condition = _condition(item, "Ready")
+    failing = condition.get("status") == "False"
+    return NodePool(
+        limits=_amounts(item.get("spec", {}).get("limits")),
+        ready=not failing,
+        problem=str(condition.get("message") or condition.get("reason") or "") if failing else "",
+    )
+
+
+def effective_requests(spec: Mapping[str, Any]) -> dict[str, Fraction]:
+    """What the scheduler reserves for a pod with this `spec`.
+
+    Containers and sidecars (init containers that restart always) add up; every other init container runs alone, beside
+    the sidecars before it. https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
+    """
+
+    def asked(container: Mapping[str, Any]) -> dict[str, Fraction]:
+        resources = container.get("resources") or {}
+        return {**_amounts(resources.get("limits")), **_amounts(resources.get("requests"))}
+
+    def plus(one: dict[str, Fraction], other: Mapping[str, Fraction]) -> dict[str, Fraction]:
+        return {name: one.get(name, Fraction(0)) + other.get(name, Fraction(0)) for name in {*one, *other}}
+
+    total: dict[str, Fraction] = {}
+    for container in spec.get("containers") or ():
+        total = plus(total, asked(container))
+    sidecars: dict[str, Fraction] = {}
+    peak: dict[str, Fraction] = {}
+    for container in spec.get("initContainers") or ():
+        together = plus(sidecars, asked(container))
+        if container.get("restartPolicy") == "Always":
+            sidecars = together
+        peak = {
+            name: max(peak.get(name, Fraction(0)), together.get(name, Fraction(0)))
+            for name in {*peak, *together}
+        }
+    total = plus(total, sidecars)
+    total = {name: max(total.get(name, Fraction(0)), peak.get(name, Fraction(0))) for name in {*total, *peak}}
+    return plus(total, _amounts(spec.get("overhead")))
+
+
+def pod(item: Object) -> Pod:
+    """A v1 Pod."""
+    meta, spec = item["metadata"], item.get("spec", {})
+    return Pod(
+        name=meta["name"],
+        namespace=meta.get("namespace", ""),
+        uid=meta.get("uid", ""),
+        labels=meta.get("labels") or {},
+        annotations=meta.get("annotations") or {},
+        node=spec.get("nodeName") or "",
+        phase=item.get("status", {}).get("phase") or "Pending",
+        deleting="deletionTimestamp" in meta,
+        requests=effective_requests(spec),
+    )
+
+
+def warned(item: Object) -> Warned:
+    """A v1 Event."""
+    about = item.get("involvedObject", {})
+    stamp = item.get("lastTimestamp") or item.get("eventTime") or item["metadata"].get("creationTimestamp")
+    return Warned(
+        kind=about.get("kind", ""),
+        name=about.get("name", ""),
+        reason=item.get("reason") or "",
+        message=item.get("message") or "",
+        at=seconds(stamp),
+    )
+
+
+def training(item: Object, run_id: str) -> Training:
+    """A kubeflow.org/v1 PyTorchJob."""
+    meta = item["metadata"]
+    labels = meta.get("labels") or {}
+    outcome, message = "", ""
+    for kind in ("Succeeded", "Failed"):
+        if _holds(item, kind):
+            outcome, message = kind, str(_condition(item, kind).get("message") or "")
+    replicas: Iterable[Mapping[str, Any]] = item.get("spec", {}).get("pytorchReplicaSpecs", {}).values()
+    return Training(
+        uid=meta.get("uid", ""),
+        ours=labels.get(c.LABEL_RUN) == run_id and labels.get(c.LABEL_MANAGED_BY) == c.MANAGED_BY,
+        nodes=sum(int(replica.get("replicas") or 0) for replica in replicas),
+        outcome=outcome,
+        message=message,
+    )

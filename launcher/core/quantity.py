@@ -1,0 +1,44 @@
+"""Kubernetes quantities as exact numbers.
+
+https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Final
+
+_SUFFIXES: Final = {
+    "": Fraction(1),
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 10**3),
+    "k": Fraction(10**3),
+    "M": Fraction(10**6),
+    "G": Fraction(10**9),
+    "T": Fraction(10**12),
+    "P": Fraction(10**15),
+    "E": Fraction(10**18),
+    "Ki": Fraction(2**10),
+    "Mi": Fraction(2**20),
+    "Gi": Fraction(2**30),
+    "Ti": Fraction(2**40),
+    "Pi": Fraction(2**50),
+    "Ei": Fraction(2**60),
+}
+_PATTERN: Final = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?")
+
+
+def parse(text: str | int | float) -> Fraction:
+    """The value of a quantity such as `1500m`, `2Gi`, `1e3` or `4`, in units of its resource.
+
+    Raises ValueError with the text for anything that is no quantity, negative ones included.
+    """
+    match = _PATTERN.fullmatch(str(text))
+    if match is None:
+        raise ValueError(f"{text!r} is no quantity; right would be for instance 4, 1500m or 2Gi")
+    number, suffix = Fraction(match["number"]), match["suffix"] or ""
+    if suffix in _SUFFIXES:
+        return number * _SUFFIXES[suffix]
+    return number * Fraction(10) ** int(suffix[1:])

@@ -1,0 +1,71 @@
+"""Why the nodes are not there yet, in words, out of what Karpenter and the scheduler report."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from launcher.core.capacity import Count, ceiling, is_placeholder
+from launcher.core.observe import Observation, Warned
+from launcher.core.request import Request
+
+# Error codes of EC2's CreateFleet that Karpenter treats as missing capacity (karpenter-provider-aws, pkg/errors), and
+# what a person can do about those that waiting does not heal.
+_CODES = {
+    "InsufficientInstanceCapacity": "",
+    "InsufficientCapacityOnHost": "",
+    "UnfulfillableCapacity": "",
+    "Unsupported": "the zone does not offer this type",
+    "MaxSpotInstanceCountExceeded": "raise the account's spot quota",
+    "VcpuLimitExceeded": "raise the account's vCPU quota",
+    "InsufficientFreeAddressesInSubnet": "the subnet has no free addresses",
+    "MaxFleetCountExceeded": "raise the account's fleet quota",
+    "ReservationCapacityExceeded": "the capacity reservation is full",
+    "RequestLimitExceeded": "AWS throttles the account",
+}
+_CODE = re.compile(r"\b(" + "|".join(_CODES) + r")\b")
+_MAX_PARTS = 4
+
+
+def missing_capacity(request: Request, warnings: tuple[Warned, ...], since: float) -> str:
+    """What EC2 refused since this moment, counted by error code; empty without a refusal."""
+    codes: Counter[str] = Counter()
+    for warning in warnings:
+        about_pool = warning.kind == "NodeClaim" and warning.name.startswith(f"{request.pool.name}-")
+        if not about_pool or warning.at < since:
+            continue
+        found = _CODE.search(warning.message)
+        if found or warning.reason == "InsufficientCapacityError":
+            codes[found.group(1) if found else warning.reason] += 1
+    where = f"{request.pool.instance_type} in {request.pool.zone}"
+    parts = []
+    for code, times in sorted(codes.items()):
+        advice = _CODES.get(code, "")
+        parts.append(f"{code} for {where} ({times}x{'; ' + advice if advice else ''})")
+    return ", ".join(parts)
+
+
+def shortfall(request: Request, seen: Observation, counted: Count, since: float) -> str:
+    """Everything that is known about the nodes still missing, the most telling first."""
+    parts = []
+    refused = missing_capacity(request, seen.warnings, since)
+    if refused:
+        parts.append(refused)
+    if seen.pool is not None and not seen.pool.ready:
+        parts.append(f"NodePool {request.pool.name} is not ready: {seen.pool.problem}")
+    most, said = ceiling(request, seen)
+    if most < request.max_nodes:
+        parts.append(said)
+    for problem, times in Counter(counted.unusable.values()).most_common(2):
+        parts.append(
+            f"{times} node{'s' if times > 1 else ''} {problem}" if times > 1 else f"a node {problem}"
+        )
+    starting = [claim for claim in seen.claims if not claim.initialized and not claim.deleting]
+    if starting:
+        parts.append(f"{len(starting)} NodeClaim{'s' if len(starting) > 1 else ''} starting")
+    pending = sum(
+        is_placeholder(pod, request) and not pod.node and not pod.deleting for pod in seen.pods
+    ) - len([claim for claim in starting if not claim.node])
+    if pending > 0 and not refused:
+        parts.append(f"{pending} placeholder{'s wait' if pending > 1 else ' waits'} for a node")
+    return "; ".join(parts[:_MAX_PARTS]) or "waiting for Karpenter"
