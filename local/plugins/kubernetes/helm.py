@@ -1,0 +1,304 @@
+"""`kubernetes:helm.sh/v3:Release` by the `helm` binary."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from local.plugins import sdk
+from local.plugins.kubernetes import objects
+from local.plugins.kubernetes.helm_command import Helm, HelmError, install_arguments
+from local.plugins.kubernetes.projection import project
+from local.plugins.provider import (
+    CheckRequest,
+    CheckResult,
+    CreateRequest,
+    DeleteRequest,
+    DiffRequest,
+    DiffResult,
+    Failure,
+    InitFailed,
+    ProviderError,
+    ReadRequest,
+    ReadResult,
+    UpdateRequest,
+)
+from local.plugins.values import (
+    UNKNOWN,
+    Props,
+    asset_bytes,
+    contains_unknown,
+    diff_paths,
+    is_unknown,
+)
+
+if TYPE_CHECKING:
+    from local.plugins.kubernetes.provider import KubernetesProvider
+
+# Inputs of the official resource that would do something else here, refused when they are set.
+_REFUSED = ("disableCRDHooks", "lint", "manifest", "recreatePods")
+# Kept in the inputs so that an edited chart directory is a change; the engine shows no such property.
+_CHECKSUM = "__chartChecksum"
+_AUTONAMED = "__autonamed"
+_COMPUTED = ("compat", "resourceNames", "status")
+
+
+class Releases:
+    """The calls for one Release, on the provider's cluster."""
+
+    def __init__(self, provider: KubernetesProvider) -> None:
+        self._provider = provider
+
+    def check(self, request: CheckRequest, inputs: Props) -> CheckResult:
+        """Names, defaults, the checksum of a local chart, values files merged under the values."""
+        failures = sdk.check_inputs(request.type, inputs)
+        for name in _REFUSED:
+            value = inputs.get(name)
+            if is_unknown(value) or value:
+                failures.append(Failure(name, f"{request.type}: {name} is not supported by the local plugin"))
+        if inputs.get("chart") is None:
+            failures.append(
+                Failure("chart", f"{request.type}: chart is missing; a name, a path or an oci:// URL")
+            )
+        if failures:
+            return CheckResult(inputs, failures)
+        checked = {key: value for key, value in inputs.items() if key not in _COMPUTED}
+        old = request.old_inputs or {}
+        if checked.get("name") is None:
+            kept = old.get("name") if old.get(_AUTONAMED) else None
+            checked.update({"name": kept or request.auto_name(digits=8), _AUTONAMED: True})
+        checked.setdefault("namespace", self._provider.default_namespace())
+        chart = checked["chart"]
+        if not is_unknown(chart):
+            digest = chart_checksum(Path(chart))
+            if digest:
+                checked[_CHECKSUM] = digest
+        return CheckResult(checked, failures)
+
+    def diff(self, request: DiffRequest) -> DiffResult:
+        """A release can't change its name or namespace; everything else is an upgrade."""
+        changed = diff_paths(_comparable(request.old_inputs), _comparable(request.inputs))
+        replaces = [path for path in changed if path in ("name", "namespace")]
+        return DiffResult(changed, replaces)
+
+    def create(self, request: CreateRequest) -> tuple[str, Props]:
+        """Install; a first installation that was interrupted is removed and made again."""
+        inputs = request.inputs
+        if request.preview:
+            return "", {**_visible(inputs), "status": UNKNOWN, "resourceNames": UNKNOWN}
+        helm = self._helm()
+        found = _status(helm, inputs["name"], inputs["namespace"])
+        if found is not None:
+            place = objects.object_id(inputs["namespace"], inputs["name"])
+            state = found["info"]["status"]
+            if not state.startswith("pending-install"):
+                raise ProviderError(
+                    f"Helm release {place} already exists, status {state}; import it with id {place} or uninstall it"
+                )
+            self._remove_interrupted(helm, request.urn, inputs, state)
+        self._install(helm, request.urn, inputs, upgrade=False)
+        return self._result(helm, inputs)
+
+    def update(self, request: UpdateRequest) -> Props:
+        """Upgrade; what an interrupted run left half done is put right first."""
+        inputs = request.inputs
+        if request.preview:
+            return {**_visible(inputs), "status": UNKNOWN, "resourceNames": UNKNOWN}
+        helm = self._helm()
+        found = _status(helm, inputs["name"], inputs["namespace"])
+        state = found["info"]["status"] if found else ""
+        if state.startswith("pending-install"):
+            self._remove_interrupted(helm, request.urn, inputs, state)
+        elif state.startswith("pending-"):
+            self._roll_back(helm, request.urn, inputs, state)
+        self._install(helm, request.urn, inputs, upgrade=True)
+        return self._result(helm, inputs)[1]
+
+    def read(self, request: ReadRequest) -> ReadResult | None:
+        """The live release; values and chart version that differ from the inputs show."""
+        namespace, name = objects.split_id(request.id)
+        helm = self._helm()
+        found = _status(helm, name, namespace or "default")
+        if found is None or found["info"]["status"] == "uninstalled":
+            return None
+        inputs = {"name": name, "namespace": namespace or "default", **request.inputs}
+        if not request.inputs:
+            inputs["values"] = found.get("config") or {}
+            inputs["chart"] = _chart(helm, name, inputs["namespace"])["chart"]
+        identity, outputs = self._result(helm, inputs)
+        described = dict(inputs)
+        if inputs.get("values"):
+            described["values"] = project(found.get("config") or {}, inputs["values"])
+        if inputs.get("version"):
+            described["version"] = _same_version(inputs["version"], outputs["status"]["version"])
+        return ReadResult(identity, {**outputs, **_visible(described)}, described)
+
+    def delete(self, request: DeleteRequest) -> None:
+        """Uninstall and wait until its objects are gone."""
+        namespace, name = objects.split_id(request.id)
+        inputs = {**request.outputs, **request.inputs}
+        arguments = ["uninstall", name, "--namespace", namespace or "default", "--ignore-not-found"]
+        seconds = int(request.timeout or inputs.get("timeout") or 300)
+        if not inputs.get("skipAwait"):
+            arguments += ["--wait", "--cascade", "foreground"]
+        if inputs.get("disableWebhooks"):
+            arguments.append("--no-hooks")
+        self._helm().run(
+            [*arguments, "--timeout", f"{seconds}s"], progress=self._progress(request.urn, "uninstall")
+        )
+
+    def _helm(self) -> Helm:
+        return Helm(self._provider.client().connection, self._provider.settings.helm_environment)
+
+    def _progress(self, urn: str, verb: str) -> Any:
+        return lambda seconds: self._provider.engine.status(urn, f"helm {verb}: waiting, {seconds:.0f} s")
+
+    def _install(self, helm: Helm, urn: str, inputs: Props, *, upgrade: bool) -> None:
+        verb = "upgrade" if upgrade else "install"
+        self._provider.engine.status(urn, f"helm {verb}")
+        try:
+            helm.run(
+                install_arguments(inputs, upgrade=upgrade),
+                stdin=json.dumps(merged_values(inputs)),
+                progress=self._progress(urn, verb),
+            )
+        except HelmError as error:
+            found = _status(helm, inputs["name"], inputs["namespace"])
+            if found is None or found["info"]["status"] in ("deployed", "uninstalled"):
+                raise
+            # The release is there, in status failed: it stays in the state, and the next run upgrades it.
+            identity, outputs = self._result(helm, inputs)
+            raise InitFailed(identity, outputs, [str(error)]) from error
+
+    def _remove_interrupted(self, helm: Helm, urn: str, inputs: Props, state: str) -> None:
+        place = objects.object_id(inputs["namespace"], inputs["name"])
+        self._provider.engine.warning(
+            urn,
+            f"Helm release {place} was left in status {state} by an interrupted run; it is installed again",
+        )
+        helm.run(["uninstall", inputs["name"], "--namespace", inputs["namespace"], "--wait", "--no-hooks"])
+
+    def _roll_back(self, helm: Helm, urn: str, inputs: Props, state: str) -> None:
+        place = objects.object_id(inputs["namespace"], inputs["name"])
+        history = helm.json(["history", inputs["name"], "--namespace", inputs["namespace"]]) or []
+        good = [entry["revision"] for entry in history if entry["status"] in ("deployed", "superseded")]
+        if not good:
+            raise ProviderError(
+                f"Helm release {place} is in status {state} and has no revision to go back to"
+            )
+        self._provider.engine.warning(
+            urn,
+            f"Helm release {place} was left in status {state} by an interrupted run; rolled back to {max(good)}",
+        )
+        helm.run(
+            ["rollback", inputs["name"], str(max(good)), "--namespace", inputs["namespace"], "--no-hooks"]
+        )
+
+    def _result(self, helm: Helm, inputs: Props) -> tuple[str, Props]:
+        name, namespace = inputs["name"], inputs["namespace"]
+        about = _chart(helm, name, namespace)
+        manifest = helm.run(["get", "manifest", name, "--namespace", namespace])
+        status = {
+            "appVersion": about.get("appVersion", ""),
+            "chart": about.get("chart", ""),
+            "name": name,
+            "namespace": namespace,
+            "revision": about.get("revision", 0),
+            "status": about.get("status", ""),
+            "version": about.get("version", ""),
+        }
+        outputs = {**_visible(inputs), "status": status, "resourceNames": resource_names(manifest, namespace)}
+        return objects.object_id(namespace, name), outputs
+
+
+def chart_checksum(chart: Path) -> str | None:
+    """SHA-256 over the names and contents of a local chart's files; None where the chart is no local path."""
+    if chart.is_file():
+        return hashlib.sha256(chart.read_bytes()).hexdigest()
+    if not (chart / "Chart.yaml").is_file():
+        return None
+    digest = hashlib.sha256()
+    for path in sorted(chart.rglob("*")):
+        if path.is_file():
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest.update(f"{path.relative_to(chart)}\0{content}\n".encode())
+    return digest.hexdigest()
+
+
+def merged_values(inputs: Props) -> Props:
+    """The values as Helm gets them: the values files in their order, then the values; null only where allowed."""
+    merged: Props = {}
+    if inputs.get("valueYamlFiles"):
+        import yaml
+
+        for asset in inputs["valueYamlFiles"]:
+            merged = _merge(merged, yaml.safe_load(asset_bytes(asset)) or {})
+    merged = _merge(merged, inputs.get("values") or {})
+    return merged if inputs.get("allowNullValues") else _without_null(merged)
+
+
+def resource_names(manifest: str, namespace: str) -> dict[str, list[str]]:
+    """Objects of a release: `Deployment.apps/apps/v1` -> [`kube-system/karpenter`]."""
+    import yaml
+
+    names: dict[str, list[str]] = {}
+    for document in yaml.safe_load_all(manifest):
+        if not document:
+            continue
+        api_version, kind = document["apiVersion"], document["kind"]
+        group = api_version.split("/")[0] if "/" in api_version else ""
+        key = f"{kind}.{group}/{api_version}" if group else f"{kind}/{api_version}"
+        metadata = document["metadata"]
+        scoped = kind in objects.CLUSTER_SCOPED
+        place = None if scoped else metadata.get("namespace") or namespace
+        names.setdefault(key, []).append(objects.object_id(place, metadata["name"]))
+    return names
+
+
+def _status(helm: Helm, name: str, namespace: str) -> Props | None:
+    found: Props | None = helm.json(["status", name, "--namespace", namespace])
+    return found
+
+
+def _chart(helm: Helm, name: str, namespace: str) -> Props:
+    found: Props = helm.json(["get", "metadata", name, "--namespace", namespace]) or {}
+    return found
+
+
+def _same_version(wanted: str, live: str) -> str:
+    """A range or a leading v is the program's spelling of what is there, as far as can be told."""
+    exact = wanted.lstrip("v").replace(".", "").isalnum() and wanted.count(".") == 2
+    return live if exact and wanted.lstrip("v") != live.lstrip("v") else wanted
+
+
+def _visible(inputs: Props) -> Props:
+    return {key: value for key, value in inputs.items() if not key.startswith("__")}
+
+
+def _comparable(inputs: Props) -> Props:
+    """The inputs for a comparison; the checksum stands for the chart."""
+    result = {
+        key: value
+        for key, value in inputs.items()
+        if value is not None and key not in (_AUTONAMED, _CHECKSUM)
+    }
+    if _CHECKSUM in inputs and not contains_unknown(result.get("chart")):
+        result["chart"] = f"sha256:{inputs[_CHECKSUM]}"
+    return result
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Props:
+    result = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = _merge(result[key], value) if both else value
+    return result
+
+
+def _without_null(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_null(item) for key, item in value.items() if item is not None}
+    return value

@@ -1,0 +1,160 @@
+"""The `helm` binary: arguments, environment, errors in one line.
+
+https://helm.sh/docs/helm/
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from local.plugins.kubernetes.kubeconfig import Connection
+from local.plugins.provider import ProviderError
+from local.plugins.values import Props
+
+# Input -> flag, for switches of `helm install` and `helm upgrade`.
+SWITCHES = {
+    "atomic": "--atomic",
+    "createNamespace": "--create-namespace",
+    "dependencyUpdate": "--dependency-update",
+    "devel": "--devel",
+    "disableOpenapiValidation": "--disable-openapi-validation",
+    "disableWebhooks": "--no-hooks",
+    "forceUpdate": "--force",
+    "renderSubchartNotes": "--render-subchart-notes",
+    "skipCrds": "--skip-crds",
+    "takeOwnership": "--take-ownership",
+    "verify": "--verify",
+}
+INSTALL_SWITCHES = {"replace": "--replace"}
+UPGRADE_SWITCHES = {
+    "cleanupOnFail": "--cleanup-on-fail",
+    "resetValues": "--reset-values",
+    "reuseValues": "--reuse-values",
+}
+OPTIONS = {
+    "version": "--version",
+    "description": "--description",
+    "keyring": "--keyring",
+    "postrender": "--post-renderer",
+}
+_REPOSITORY = {
+    "repo": "--repo",
+    "username": "--username",
+    "password": "--password",
+    "caFile": "--ca-file",
+    "certFile": "--cert-file",
+    "keyFile": "--key-file",
+}
+# Helm's own default (https://helm.sh/docs/helm/helm_install/), in seconds.
+DEFAULT_TIMEOUT = 300
+
+
+class HelmError(ProviderError):
+    """Helm exited with an error; `text` is what it said, without its log lines."""
+
+    def __init__(self, what: str, text: str) -> None:
+        super().__init__(f"{what}: {text}")
+        self.text = text
+
+
+class Helm:
+    """Helm against one cluster. `progress` is called with the seconds gone while a command runs."""
+
+    def __init__(self, connection: Connection, environment: Mapping[str, str]) -> None:
+        self._connection = connection
+        self._environment = environment
+
+    def run(
+        self, arguments: list[str], *, stdin: str = "", progress: Callable[[float], None] | None = None
+    ) -> str:
+        """Standard output of `helm <arguments>`. Raises HelmError, and ProviderError where there is no helm."""
+        what = f"helm {arguments[0]} {arguments[1] if len(arguments) > 1 else ''}".strip()
+        with tempfile.TemporaryDirectory(prefix="trainyard-helm-") as directory:
+            kubeconfig = Path(directory) / "kubeconfig"
+            kubeconfig.touch(mode=0o600)
+            kubeconfig.write_text(json.dumps(self._connection.document))
+            values = Path(directory) / "values.json"
+            values.touch(mode=0o600)
+            values.write_text(stdin)
+            command = ["helm", *[str(values) if part == VALUES else part for part in arguments]]
+            environment = {**os.environ, **self._environment, "KUBECONFIG": str(kubeconfig)}
+            try:
+                process = subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            except FileNotFoundError as error:
+                raise ProviderError(
+                    "helm is not on PATH; the local cloud's tools have it in .local/bin"
+                ) from error
+            return _finish(process, what, progress)
+
+    def json(self, arguments: list[str]) -> Any:
+        """The output of a command as JSON; None where the release does not exist."""
+        try:
+            return json.loads(self.run([*arguments, "--output", "json"]))
+        except HelmError as error:
+            if "not found" in error.text:
+                return None
+            raise
+
+
+VALUES = "\0values"
+
+
+def install_arguments(inputs: Props, *, upgrade: bool) -> list[str]:
+    """Arguments of `helm install` or `helm upgrade --install`; `VALUES` stands for the file with the values."""
+    verb = (
+        ["upgrade", inputs["name"], inputs["chart"], "--install"]
+        if upgrade
+        else ["install", inputs["name"], inputs["chart"]]
+    )
+    arguments = [*verb, "--namespace", inputs["namespace"], "--values", VALUES]
+    switches = {**SWITCHES, **(UPGRADE_SWITCHES if upgrade else INSTALL_SWITCHES)}
+    arguments += [flag for name, flag in switches.items() if inputs.get(name)]
+    for name, flag in OPTIONS.items():
+        if inputs.get(name):
+            arguments += [flag, str(inputs[name])]
+    for name, flag in _REPOSITORY.items():
+        value = (inputs.get("repositoryOpts") or {}).get(name)
+        if value:
+            arguments += [flag, str(value)]
+    if upgrade and inputs.get("maxHistory") is not None:
+        arguments += ["--history-max", str(inputs["maxHistory"])]
+    if not inputs.get("skipAwait") or inputs.get("atomic"):
+        arguments.append("--wait")
+        if inputs.get("waitForJobs"):
+            arguments.append("--wait-for-jobs")
+    return [*arguments, "--timeout", f"{int(inputs.get('timeout') or DEFAULT_TIMEOUT)}s"]
+
+
+def _finish(process: subprocess.Popen[str], what: str, progress: Callable[[float], None] | None) -> str:
+    started = time.monotonic()
+    while True:
+        try:
+            out, err = process.communicate(timeout=5)
+            break
+        except subprocess.TimeoutExpired:
+            if progress is not None:
+                progress(time.monotonic() - started)
+    if process.returncode:
+        lines = [line for line in err.splitlines() if line.strip() and not _is_log(line)]
+        text = " ".join(lines).removeprefix("Error: ") or f"exit code {process.returncode}"
+        raise HelmError(what, text)
+    return out
+
+
+def _is_log(line: str) -> bool:
+    """Warnings and klog lines (`W1121 12:00:00 ...`) that are not the error itself."""
+    return line.startswith("WARNING:") or (len(line) > 5 and line[0] in "IWE" and line[1:5].isdigit())

@@ -1,0 +1,237 @@
+"""The provider `kubernetes`: dispatches to objects, Helm releases and components."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from local.plugins import sdk
+from local.plugins.kubernetes import objects, replacement, resources
+from local.plugins.kubernetes.client import Client, UnknownKind, Unreachable
+from local.plugins.kubernetes.helm import Releases
+from local.plugins.kubernetes.kubeconfig import load
+from local.plugins.kubernetes.settings import Settings
+from local.plugins.provider import (
+    CheckRequest,
+    CheckResult,
+    CreateRequest,
+    DeleteRequest,
+    DiffRequest,
+    DiffResult,
+    Failure,
+    Provider,
+    ProviderError,
+    ReadRequest,
+    ReadResult,
+    UpdateRequest,
+)
+from local.plugins.values import Props, contains_unknown, decode_json, diff_paths, is_unknown
+
+RELEASE = "kubernetes:helm.sh/v3:Release"
+# Outside of this plugin: they render on the program's side, or are superseded.
+_PROVIDER = "pulumi:providers:kubernetes"
+
+
+class KubernetesProvider(Provider):
+    """Objects of any kind that the API server knows, and Helm releases."""
+
+    name = "kubernetes"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.version = sdk.sdk_version("kubernetes")
+        self._settings = Settings()
+        self._client: Client | None = None
+        self._lock = threading.Lock()
+        self._releases = Releases(self)
+
+    @property
+    def settings(self) -> Settings:
+        """What the provider resource says."""
+        return self._settings
+
+    def client(self) -> Client:
+        """The connection, made at first use so that a preview works without one. Raises ProviderError."""
+        with self._lock:
+            if self._client is None:
+                settings = self._settings
+                self._client = Client(load(settings.kubeconfig, settings.context, settings.cluster))
+            return self._client
+
+    def default_namespace(self) -> str:
+        """The namespace of objects that name none: of the provider, else of the kubeconfig's context."""
+        if self._settings.namespace:
+            return self._settings.namespace
+        try:
+            return self.client().connection.namespace
+        except ProviderError:
+            return "default"
+
+    def check_config(self, inputs: Props) -> CheckResult:
+        failures = sdk.check_inputs(_PROVIDER, {key: decode_json(value) for key, value in inputs.items()})
+        try:
+            Settings.parse({key: value for key, value in inputs.items() if not contains_unknown(value)})
+        except ProviderError as error:
+            failures.append(Failure("", str(error)))
+        return CheckResult(inputs, failures)
+
+    def configure(self, inputs: Props) -> None:
+        self._settings = Settings.parse(inputs)
+        self._client = None
+
+    def check(self, request: CheckRequest) -> CheckResult:
+        inputs = {key: value for key, value in request.inputs.items() if value is not None}
+        if request.type == RELEASE:
+            return self._releases.check(request, inputs)
+        api_version, kind = objects.api_version_and_kind(request.type)
+        failures = _check_token(request.type, api_version, kind, inputs)
+        if failures:
+            return CheckResult(inputs, failures)
+        for key, wanted in (("apiVersion", api_version), ("kind", kind)):
+            if inputs.get(key, wanted) != wanted:
+                reason = f"{request.type}: {key} is {inputs[key]!r}; it must be {wanted!r}"
+                failures.append(Failure(key, reason))
+        namespace = self._namespace_for(api_version, kind, request.old_inputs)
+        if kind == "CustomResourceDefinition":
+            inputs.pop("status", None)
+        checked = objects.with_defaults(
+            inputs,
+            api_version,
+            kind,
+            auto_name=request.auto_name(digits=8),
+            namespace=namespace,
+            old_inputs=request.old_inputs,
+        )
+        return CheckResult(checked, failures)
+
+    def _namespace_for(self, api_version: str, kind: str, old_inputs: Props | None) -> str | None:
+        """The default namespace, None for cluster-scoped kinds. Without a connection, what the state says."""
+        if kind in objects.CLUSTER_SCOPED and objects.is_builtin(api_version):
+            return None
+        if objects.is_builtin(api_version):
+            return self.default_namespace()
+        try:
+            return self.default_namespace() if self.client().kind(api_version, kind).namespaced else None
+        except ProviderError:
+            # The CRD or the cluster is not there yet: the API server will say what it misses.
+            old: Props = (old_inputs or {}).get("metadata") or {}
+            namespace: str | None = old.get("namespace")
+            return namespace
+
+    def diff(self, request: DiffRequest) -> DiffResult:
+        if request.type == RELEASE:
+            return self._releases.diff(request)
+        old, new = _compared(request.old_inputs), _compared(request.inputs)
+        changed = diff_paths(old, new)
+        if not changed:
+            return DiffResult(changes=False)
+        replaces = replacement.known_replacements(new, changed, self._settings.mutable_kinds)
+        if not replaces and not contains_unknown(new):
+            replaces = self._refused(request, list(changed))
+        return DiffResult(changed, replaces, delete_before_replace=bool(replaces) and _same_place(old, new))
+
+    def _refused(self, request: DiffRequest, changed: list[str]) -> list[str]:
+        """Ask the API server whether the change is possible at all; without a connection assume that it is."""
+        manager = self._manager(request.urn, request.old_outputs)
+        try:
+            error = resources.dry_run(self.client(), request.inputs, manager, force=True)
+        except (Unreachable, UnknownKind, ProviderError):
+            return []
+        if error is None:
+            return []
+        return replacement.refused_replacements(error, changed) or []
+
+    def create(self, request: CreateRequest) -> tuple[str, Props]:
+        if request.type == RELEASE:
+            return self._releases.create(request)
+        if request.preview:
+            return "", request.inputs
+        manager = objects.field_manager(request.urn)
+        return resources.create(self.client(), request.inputs, self._call(request, manager, request.timeout))
+
+    def read(self, request: ReadRequest) -> ReadResult | None:
+        if request.type == RELEASE:
+            return self._releases.read(request)
+        api_version, kind = objects.api_version_and_kind(request.type)
+        inputs = {"apiVersion": api_version, "kind": kind, **request.inputs}
+        try:
+            return resources.read(
+                self.client(), request.id, inputs, self._manager(request.urn, request.outputs)
+            )
+        except UnknownKind:
+            # Its CRD is gone, and every object with it.
+            return None
+
+    def update(self, request: UpdateRequest) -> Props:
+        if request.type == RELEASE:
+            return self._releases.update(request)
+        manager = self._manager(request.urn, request.old_outputs)
+        if request.preview:
+            return {**request.old_outputs, **request.inputs, objects.FIELD_MANAGER: manager}
+        return resources.update(self.client(), request.inputs, self._call(request, manager, request.timeout))
+
+    def delete(self, request: DeleteRequest) -> None:
+        if request.type == RELEASE:
+            self._releases.delete(request)
+            return
+        api_version, kind = objects.api_version_and_kind(request.type)
+        state = {"apiVersion": api_version, "kind": kind, **request.outputs}
+        call = self._call(request, self._manager(request.urn, request.outputs), request.timeout)
+        try:
+            resources.delete(self.client(), request.id, state, call)
+        except UnknownKind:
+            # Its CRD is gone, and every object with it.
+            return
+
+    def construct(self, name: str, resource_type: str, inputs: Mapping[str, Any], options: Any) -> Any:
+        from local.plugins.kubernetes.components import construct
+
+        return construct(self, name, resource_type, inputs, options)
+
+    def _manager(self, urn: str, outputs: Props) -> str:
+        return str(outputs.get(objects.FIELD_MANAGER) or objects.field_manager(urn))
+
+    def _call(self, request: Any, manager: str, timeout: float | None) -> resources.Call:
+        return resources.Call(
+            urn=request.urn,
+            manager=manager,
+            timeout=timeout,
+            status=lambda text: self.engine.status(request.urn, text),
+            cancelled=self.cancelled,
+            force=self._settings.patch_force,
+            upsert=self._settings.upsert,
+        )
+
+
+def _check_token(token: str, api_version: str, kind: str, inputs: Props) -> list[Failure]:
+    """Properties that the official SDK does not have; kinds of other API groups are custom resources."""
+    if kind.endswith("Patch") and objects.is_builtin(api_version):
+        return [Failure("", f"{token}: Patch resources are not supported by the local kubernetes plugin")]
+    try:
+        fields = sdk.resource(token)
+    except sdk.UnknownTokenError as error:
+        if objects.is_builtin(api_version):
+            return [Failure("", str(error))]
+        metadata = inputs.get("metadata")
+        shape = sdk.properties(sdk.resource("kubernetes:core/v1:ConfigMap"))["metadata"]
+        return sdk.check_shape(shape, metadata, "metadata", token)
+    if kind == "CustomResourceDefinition":
+        # A JSON schema spells its keys in two ways (`x-kubernetes-...`); the API server judges it.
+        inputs = {key: value for key, value in inputs.items() if key != "spec"}
+    return sdk.check_shape(fields, inputs, "", token)
+
+
+def _compared(inputs: Props) -> Props:
+    return {key: value for key, value in inputs.items() if key != "status" and value is not None}
+
+
+def _same_place(old: Props, new: Props) -> bool:
+    """True when old and new object would have the same name: then the old one must go first."""
+    if objects.flag(new, objects.AUTONAMED):
+        return False
+    here, there = old.get("metadata") or {}, new.get("metadata") or {}
+    if is_unknown(there) or contains_unknown({key: there.get(key) for key in ("name", "namespace")}):
+        return True
+    keys = ("name", "namespace")
+    return old.get("kind") == new.get("kind") and all(here.get(key) == there.get(key) for key in keys)

@@ -1,0 +1,195 @@
+"""Create, read, update and delete one object of the Kubernetes API, with the waits."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from local.plugins.kubernetes import objects, projection, readiness
+from local.plugins.kubernetes.client import ApiError, Client, Kind, Unreachable
+from local.plugins.provider import InitFailed, ProviderError, ReadResult
+from local.plugins.values import Props
+
+# Seconds; the official plugin's defaults (its `await` package), Jobs and releases included.
+DEFAULT_TIMEOUT = 600.0
+# How long a kind may take to appear after its CRD, and a namespace after its creation.
+_PATIENCE = 15.0
+_POLL_FIRST, _POLL_LAST = 0.3, 2.0
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one operation needs beside the object: where to report, when to give up."""
+
+    urn: str
+    manager: str
+    timeout: float | None
+    status: Callable[[str], None]
+    cancelled: threading.Event
+    force: bool = False
+    upsert: bool = False
+
+
+def timeout_of(inputs: Props, asked: float | None) -> float:
+    """Seconds to wait: the resource option, else the annotation, else the default."""
+    if asked:
+        return asked
+    text = objects.annotation(inputs, objects.TIMEOUT_SECONDS)
+    if text is None:
+        return DEFAULT_TIMEOUT
+    try:
+        return float(text)
+    except ValueError as error:
+        where = f"{objects.describe(inputs)}: annotation {objects.TIMEOUT_SECONDS}"
+        raise ProviderError(f"{where} is {text!r}; it must be a number of seconds") from error
+
+
+def create(client: Client, inputs: Props, call: Call) -> tuple[str, Props]:
+    """Apply an object that must not exist yet, and wait until it is ready."""
+    kind = client.kind(inputs["apiVersion"], inputs["kind"], _PATIENCE)
+    if not call.upsert:
+        metadata = inputs["metadata"]
+        if client.get(kind, metadata.get("namespace"), metadata["name"]) is not None:
+            place = objects.object_id(metadata.get("namespace"), metadata["name"])
+            raise ProviderError(
+                f"{kind.plural} {place!r} already exists (AlreadyExists); import it with id {place}, delete it, "
+                "or set upsertExistingObjects on the provider"
+            )
+    return _apply_and_wait(client, kind, inputs, call)
+
+
+def update(client: Client, inputs: Props, call: Call) -> Props:
+    """Apply the new inputs; fields that are no longer set are removed, because the field manager is the same."""
+    kind = client.kind(inputs["apiVersion"], inputs["kind"], _PATIENCE)
+    return _apply_and_wait(client, kind, inputs, call)[1]
+
+
+def read(client: Client, resource_id: str, inputs: Props, manager: str) -> ReadResult | None:
+    """The live object, and the inputs that describe it. An object that is being deleted is still there."""
+    kind = client.kind(inputs["apiVersion"], inputs["kind"])
+    namespace, name = objects.split_id(resource_id)
+    if kind.namespaced and namespace is None:
+        namespace = client.connection.namespace
+    live = client.get(kind, namespace, name)
+    if live is None:
+        return None
+    described = (
+        projection.project_object(live, inputs) if "metadata" in inputs else projection.import_inputs(live)
+    )
+    identity = objects.object_id(live["metadata"].get("namespace"), live["metadata"]["name"])
+    outputs = objects.outputs(live, manager, inputs)
+    if not objects.flag(inputs, objects.SKIP_AWAIT):
+        now = readiness.judge(client, live)
+        if not now.ready:
+            raise InitFailed(identity, outputs, [f"{objects.describe(live)}: {now.text}"], described)
+    return ReadResult(identity, outputs, described)
+
+
+def delete(client: Client, resource_id: str, state: Props, call: Call) -> None:
+    """Delete an object and wait until it, with everything it owns, is gone."""
+    kind = client.kind(state["apiVersion"], state["kind"])
+    namespace, name = objects.split_id(resource_id)
+    propagation = (objects.annotation(state, objects.DELETION_PROPAGATION) or "foreground").capitalize()
+    if not client.delete(kind, namespace, name, propagation):
+        return
+    if objects.flag(state, objects.SKIP_AWAIT):
+        return
+    uid = (state.get("metadata") or {}).get("uid")
+
+    def gone() -> readiness.Readiness:
+        live = client.get(kind, namespace, name)
+        if live is None or (uid and live["metadata"].get("uid") != uid):
+            return readiness.READY
+        held = live["metadata"].get("finalizers") or []
+        text = f"Waiting for deletion; finalizers: {', '.join(held)}" if held else "Waiting for deletion"
+        return readiness.Readiness(False, text + _namespace_content(live))
+
+    ended = _wait(gone, timeout_of(state, call.timeout), call)
+    if not ended.ready:
+        raise ProviderError(f"{kind.kind} {resource_id} is not gone: {ended.text}")
+
+
+def dry_run(client: Client, inputs: Props, manager: str, *, force: bool) -> ApiError | None:
+    """What the API server would say to an update, or None where it has nothing against it."""
+    kind = client.kind(inputs["apiVersion"], inputs["kind"])
+    try:
+        client.apply(kind, objects.manifest(inputs), manager, force=force, dry_run=True)
+    except ApiError as error:
+        return error
+    return None
+
+
+def _apply_and_wait(client: Client, kind: Kind, inputs: Props, call: Call) -> tuple[str, Props]:
+    force = call.force or objects.flag(inputs, objects.PATCH_FORCE)
+    live = _apply(client, kind, inputs, call.manager, force=force)
+    identity = objects.object_id(live["metadata"].get("namespace"), live["metadata"]["name"])
+    if objects.flag(inputs, objects.SKIP_AWAIT):
+        return identity, objects.outputs(live, call.manager, inputs)
+    latest: dict[str, Any] = {"live": live}
+
+    def look() -> readiness.Readiness:
+        found = client.get(kind, live["metadata"].get("namespace"), live["metadata"]["name"])
+        if found is None:
+            return readiness.Readiness(False, "it was deleted meanwhile", failed=True)
+        latest["live"] = found
+        return readiness.judge(client, found)
+
+    ended = _wait(look, timeout_of(inputs, call.timeout), call)
+    outputs = objects.outputs(latest["live"], call.manager, inputs)
+    if not ended.ready:
+        what = "was created or updated but failed to become ready"
+        raise InitFailed(identity, outputs, [f"{objects.describe(live)} {what}: {ended.text}"])
+    return identity, outputs
+
+
+def _apply(client: Client, kind: Kind, inputs: Props, manager: str, *, force: bool) -> Props:
+    """Server-side apply; a namespace that was created a moment ago may need another moment."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return client.apply(kind, objects.manifest(inputs), manager, force=force)
+        except ApiError as error:
+            missing = error.code == 404 and (error.status.get("details") or {}).get("kind") == "namespaces"
+            if missing and time.monotonic() < deadline:
+                time.sleep(0.5)
+                continue
+            if error.code == 409:
+                hint = f'another manager owns these fields; annotation {objects.PATCH_FORCE}: "true" takes them over'
+                raise ProviderError(f"{error}; {hint}") from error
+            raise
+
+
+def _wait(look: Callable[[], readiness.Readiness], timeout: float, call: Call) -> readiness.Readiness:
+    deadline = time.monotonic() + timeout
+    pause, shown = _POLL_FIRST, ""
+    while True:
+        try:
+            now = look()
+        except Unreachable as error:
+            now = readiness.Readiness(False, str(error))
+        if now.ready or now.failed:
+            return now
+        if time.monotonic() >= deadline:
+            return readiness.Readiness(False, f"timed out after {timeout:.0f} s: {now.text}")
+        if now.text != shown:
+            call.status(now.text)
+            shown = now.text
+        if call.cancelled.wait(pause):
+            return readiness.Readiness(False, f"cancelled: {now.text}")
+        pause = min(_POLL_LAST, pause * 1.5)
+
+
+def _namespace_content(live: Props) -> str:
+    """What holds up a namespace, in the words of its conditions."""
+    if live.get("kind") != "Namespace":
+        return ""
+    waiting = ("NamespaceContentRemaining", "NamespaceFinalizersRemaining")
+    found = [
+        str(condition.get("message"))
+        for condition in (live.get("status") or {}).get("conditions") or []
+        if condition.get("type") in waiting and condition.get("status") == "True"
+    ]
+    return f"; {' '.join(found)}" if found else ""
