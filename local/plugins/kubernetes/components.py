@@ -43,13 +43,13 @@ def construct(
         raise ProviderError("; ".join(failure.reason for failure in failures))
     component = pulumi.ComponentResource(resource_type, name, {}, options)
 
-    async def register(values: Mapping[str, Any]) -> list[pulumi.CustomResource]:
+    async def register(values: dict[str, Any]) -> list[pulumi.CustomResource]:
         # Rendering reads files and starts kubectl: on a thread, so that other calls go on.
         loop = asyncio.get_running_loop()
         work = functools.partial(render, provider, name, resource_type, values)
         return _register(component, await loop.run_in_executor(None, work))
 
-    resources = pulumi.Output.all(**inputs).apply(register)
+    resources: pulumi.Output[Any] = pulumi.Output.all(**inputs).apply(register)
     component.register_outputs({"resources": resources})
     return ConstructResult(component.urn, {"resources": resources})
 

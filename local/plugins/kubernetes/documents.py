@@ -39,7 +39,7 @@ class Child:
 def parse(text: str, place: str) -> list[Props]:
     """Every object of a stream of documents, lists taken apart. Raises ProviderError naming `place`."""
     try:
-        documents = list(yaml.load_all(text, Loader=_Loader))  # noqa: S506 (derived from the safe loader)
+        documents = list(yaml.load_all(text, Loader=_Loader))
     except yaml.YAMLError as error:
         raise ProviderError(f"{place} is no YAML: {' '.join(str(error).split())}") from error
     return flatten(documents, place)
