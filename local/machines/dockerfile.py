@@ -10,6 +10,7 @@ import re
 import shlex
 from dataclasses import dataclass, field, replace
 
+ESCAPED = "\0"
 VARIABLE = re.compile(r"\\\$|\$(?:(\w+)|\{(\w+)(?::([-+])([^}]*))?\})")
 
 
@@ -71,8 +72,9 @@ def assignments(rest: str, variables: dict[str, str]) -> dict[str, str]:
     first, _, remainder = rest.partition(" ")
     if "=" not in first:
         return {first: substituted(remainder.strip(), variables)}
-    pairs = (word.partition("=") for word in shlex.split(rest))
-    return {name: substituted(value, variables) for name, _, value in pairs}
+    # shlex takes the backslash off an escaped dollar sign, which is then a plain one: a mark keeps them apart.
+    pairs = (word.partition("=") for word in shlex.split(rest.replace("\\$", ESCAPED)))
+    return {name: substituted(value, variables).replace(ESCAPED, "$") for name, _, value in pairs}
 
 
 def parse(text: str, target: str | None = None) -> Image:

@@ -132,6 +132,14 @@ class Machines:
         await asyncio.sleep(
             max(0.0, machine.instance["launchTime"] + self.settings.boot_seconds - time.time())
         )
+        told = ""
+        while error := machine.instance.get(
+            "joinError"
+        ):  # EKS refuses the kubelet until the access entry is right
+            if error != told:
+                told = error
+                log.warning("instance %s cannot join the cluster: %s", machine.instance["instanceId"], error)
+            await asyncio.sleep(1)
         await self._until_done(lambda: self._register(machine))
         if not machine.devices:
             await asyncio.sleep(self.settings.device_seconds)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from local.machines import logs
+from local.machines.kubelet import log_request
+from local.machines.logs import Clock, Request
+
+pytestmark = pytest.mark.unit
+
+
+def read(clock: Clock, wanted: Request) -> bytes:
+    async def collect() -> bytes:
+        return b"".join([data async for data in logs.read(clock, wanted, asyncio.Event())])
+
+    return asyncio.run(collect())
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> Clock:
+    found = Clock(tmp_path / "0.log")
+    found.path.write_bytes(b"one\ntwo\n")
+    found.look(1000.0)
+    with found.path.open("ab") as file:
+        file.write(b"three\nfour")
+    found.look(2000.0)
+    return found
+
+
+def test_everything_is_given_without_options(clock: Clock) -> None:
+    assert read(clock, Request()) == b"one\ntwo\nthree\nfour"
+
+
+@pytest.mark.parametrize(("lines", "expected"), [(0, b""), (1, b"four"), (2, b"three\nfour"), (9, None)])
+def test_the_last_lines_count_an_unfinished_one(clock: Clock, lines: int, expected: bytes | None) -> None:
+    whole = clock.path.read_bytes()
+    assert read(clock, Request(tail=lines)) == (whole if expected is None else expected)
+
+
+def test_the_last_lines_are_found_across_blocks(tmp_path: Path) -> None:
+    long = Clock(tmp_path / "0.log")
+    long.path.write_bytes(b"x" * 70000 + b"\n" + b"y" * 70000 + b"\nend\n")
+    assert read(long, Request(tail=2)) == b"y" * 70000 + b"\nend\n"
+
+
+def test_since_gives_what_was_written_after_that_time(clock: Clock) -> None:
+    assert read(clock, Request(since=1500.0)) == b"three\nfour"
+    assert read(clock, Request(since=2500.0)) == b""
+    assert read(clock, Request(since=500.0)) == clock.path.read_bytes()
+
+
+def test_each_line_can_carry_its_time(clock: Clock) -> None:
+    lines = read(clock, Request(timestamps=True)).splitlines()
+    assert lines[0] == b"1970-01-01T00:16:40.000000000Z one"
+    assert lines[2] == b"1970-01-01T00:33:20.000000000Z three"
+
+
+def test_no_more_bytes_than_the_limit(clock: Clock) -> None:
+    assert read(clock, Request(limit=5)) == b"one\nt"
+
+
+def test_a_run_that_wrote_nothing_has_an_empty_log(tmp_path: Path) -> None:
+    assert read(Clock(tmp_path / "none.log"), Request()) == b""
+
+
+def test_following_ends_with_the_container(tmp_path: Path) -> None:
+    growing = Clock(tmp_path / "new" / "0.log")
+
+    async def follow() -> bytes:
+        running = asyncio.Event()
+        running.set()
+        found = b""
+        async for data in logs.read(growing, Request(follow=True), running):
+            found += data
+            with growing.path.open("ab") as file:
+                file.write(b"last\n")
+            running.clear()
+            if found.endswith(b"last\n"):
+                break
+        return found
+
+    growing.path.parent.mkdir()
+    growing.path.write_bytes(b"first\n")
+    assert asyncio.run(follow()) == b"first\nlast\n"
+
+
+def test_options_of_kubectl_are_understood() -> None:
+    query = {"follow": "true", "tailLines": "5", "sinceSeconds": "10", "timestamps": "true"}
+    assert log_request(query, 100.0) == Request(follow=True, tail=5, since=90.0, timestamps=True)
+    assert log_request({"sinceTime": "1970-01-01T00:01:00Z"}, 100.0) == Request(since=60.0)
+    with pytest.raises(ValueError, match="five"):
+        log_request({"tailLines": "five"}, 100.0)

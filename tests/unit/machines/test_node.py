@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from local.machines import node
+
+pytestmark = pytest.mark.unit
+
+
+def instance(**changes: Any) -> dict[str, Any]:
+    return {
+        "instanceId": "i-1",
+        "instanceType": "g5.12xlarge",
+        "zone": "us-west-2b",
+        "privateDns": "ip-10-0-1-4.us-west-2.compute.internal",
+        "nodegroup": None,
+        "vcpus": 48,
+        "memoryMiB": 196608,
+        "gpus": 4,
+        "neuronDevices": 0,
+        "efaInterfaces": 1,
+        "nvmeGiB": 3800,
+        "capacityType": "on-demand",
+        **changes,
+    }
+
+
+def build(**changes: Any) -> dict[str, Any]:
+    return node.build(instance(**changes), "us-west-2", 10250, "v1.35.4", 1000.0)
+
+
+def test_a_node_of_karpenter_carries_the_unregistered_taint_and_its_provider_id() -> None:
+    found = build()
+    assert found["spec"]["taints"] == [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}]
+    assert found["spec"]["providerID"] == "aws:///us-west-2b/i-1"
+    assert found["metadata"]["labels"]["topology.kubernetes.io/zone"] == "us-west-2b"
+    assert found["metadata"]["labels"]["kubernetes.io/hostname"] == found["metadata"]["name"]
+
+
+def test_a_node_of_a_node_group_carries_the_groups_labels_and_taints_and_not_karpenters() -> None:
+    group = {
+        "name": "system",
+        "labels": {"role": "system"},
+        "taints": [{"key": "only", "value": None, "effect": "NO_SCHEDULE"}],
+    }
+    found = build(nodegroup=group)
+    assert found["spec"]["taints"] == [{"key": "only", "value": "", "effect": "NoSchedule"}]
+    assert found["metadata"]["labels"]["eks.amazonaws.com/nodegroup"] == "system"
+    assert found["metadata"]["labels"]["role"] == "system"
+
+
+def test_devices_are_not_there_when_the_node_registers_and_are_in_both_lists_later() -> None:
+    assert "nvidia.com/gpu" not in build()["status"]["capacity"]
+    capacity, allocatable = node.resources(instance(), with_devices=True)
+    assert capacity["nvidia.com/gpu"] == allocatable["nvidia.com/gpu"] == "4"
+    assert allocatable["vpc.amazonaws.com/efa"] == "1"
+    assert "aws.amazon.com/neuron" not in allocatable
+
+
+def test_allocatable_is_what_eks_leaves_to_pods() -> None:
+    capacity, allocatable = node.resources(instance(vcpus=4, memoryMiB=16384), with_devices=False)
+    assert capacity["memory"] == "15155Mi"  # 7.5 % of virtual machine overhead
+    assert allocatable["cpu"] == "3920m"  # 60 + 10 + 5 + 5 millicores reserved
+    assert allocatable["memory"] == f"{15155 - 255 - 11 * 58 - 100}Mi"
+
+
+def test_a_machine_of_one_core_has_less_reserved_than_that_core() -> None:
+    _, allocatable = node.resources(instance(vcpus=1, memoryMiB=512), with_devices=False)
+    assert allocatable["cpu"] == "940m"
+    assert allocatable["memory"] == "64Mi"
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("m7g.large", "arm64"),
+        ("c8gn.large", "arm64"),
+        ("g5g.xlarge", "arm64"),
+        ("a1.large", "arm64"),
+        ("g5.12xlarge", "amd64"),
+        ("p4de.24xlarge", "amd64"),
+        ("p6-b200.48xlarge", "amd64"),
+    ],
+)
+def test_architecture_follows_the_family(kind: str, expected: str) -> None:
+    assert node.architecture(instance(instanceType=kind)) == expected
+
+
+def test_the_only_address_is_the_loopback_one_or_the_api_server_could_not_fetch_logs() -> None:
+    assert build()["status"]["addresses"] == [{"type": "InternalIP", "address": "127.0.0.1"}]
+    assert build()["status"]["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 10250}}
+
+
+def test_the_attach_annotation_is_never_set() -> None:
+    assert "annotations" not in build()["metadata"]
