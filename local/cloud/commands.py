@@ -57,6 +57,9 @@ def etcd(plan: Plan) -> list[str]:
         "--unsafe-no-fsync",
         # The default keeps 100000 entries of the log in memory.
         "--snapshot-count=5000",
+        # A single member has nobody to keep informed ten times a second.
+        "--heartbeat-interval=500",
+        "--election-timeout=2500",
         "--log-level=warn",
     ]
 

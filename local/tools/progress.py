@@ -13,10 +13,10 @@ QUIET_SECONDS = 60.0
 class Progress:
     """One line. On a terminal it is rewritten in place; elsewhere it appears at the start and the end."""
 
-    def __init__(self, title: str, stream: TextIO = sys.stdout) -> None:
+    def __init__(self, title: str, stream: TextIO | None = None) -> None:
         self._title = title
-        self._stream = stream
-        self._terminal = stream.isatty()
+        self._stream = stream or sys.stdout
+        self._terminal = self._stream.isatty()
         self._started = self._said = time.monotonic()
 
     def start(self, text: str) -> None:

@@ -1,0 +1,135 @@
+"""What a control plane is made of: certificates, kubeconfigs, command lines, numbers."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+from cryptography import x509
+
+from local.cloud import commands, kubeconfig
+from local.cloud.commands import Plan
+from local.cloud.control_plane import GROUPS, SERVED_VERSION
+from local.cloud.network import ClusterNumber, claim_number, free_ports, is_free
+from local.cloud.pki import Authority, Pair, signing_key
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    return Plan(
+        name="c",
+        directory=tmp_path,
+        programs=Path("/programs"),
+        number=ClusterNumber(3),
+        api_port=1111,
+        etcd_port=2222,
+        peer_port=3333,
+        issuer="https://oidc.example/id/1",
+        authenticate="http://127.0.0.1:4444/_trainyard/authenticate/c",
+    )
+
+
+def test_a_certificate_names_its_user_group_and_addresses_and_is_signed_by_the_authority() -> None:
+    authority = Authority("test")
+    pair = authority.issue("user", group="system:masters", hosts=["kubernetes"], addresses=["127.64.0.1"])
+    certificate = x509.load_pem_x509_certificate(pair.certificate)
+    assert certificate.subject.rfc4514_string() == "O=system:masters,CN=user"
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["kubernetes"]
+    assert names.get_values_for_type(x509.IPAddress) == [ipaddress.ip_address("127.64.0.1")]
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.certificate))
+
+
+def test_an_issued_certificate_cannot_issue_others() -> None:
+    certificate = x509.load_pem_x509_certificate(Authority("test").issue("user").certificate)
+    assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+
+
+def test_private_keys_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
+    Authority("test").issue("user").write(tmp_path, "user")
+    assert stat.S_IMODE((tmp_path / "user.key").stat().st_mode) == 0o600
+    kubeconfig.write(tmp_path / "kubeconfig", kubeconfig.merge({}))
+    assert stat.S_IMODE((tmp_path / "kubeconfig").stat().st_mode) == 0o600
+
+
+def test_service_account_tokens_are_signed_with_rsa_as_on_eks() -> None:
+    assert b"PRIVATE KEY" in signing_key()
+
+
+def test_the_newest_cluster_is_the_current_context_of_all() -> None:
+    pair = Pair(certificate=b"c", key=b"k")
+    documents = {name: kubeconfig.document(name, f"https://{name}", b"ca", pair) for name in ("old", "new")}
+    merged = yaml.safe_load(yaml.safe_dump(kubeconfig.merge(documents)))
+    assert merged["current-context"] == "new"
+    assert [context["name"] for context in merged["contexts"]] == ["old", "new"]
+    assert [cluster["cluster"]["server"] for cluster in merged["clusters"]] == ["https://old", "https://new"]
+    assert base64.b64decode(merged["users"][0]["user"]["client-key-data"]) == b"k"
+
+
+def test_without_clusters_the_kubeconfig_is_valid_and_empty() -> None:
+    assert kubeconfig.merge({})["current-context"] == ""
+    assert kubeconfig.merge({})["contexts"] == []
+
+
+def test_the_api_server_listens_on_loopback_with_rbac_and_the_clusters_issuer(plan: Plan) -> None:
+    flags = commands.api_server(plan)
+    for flag in (
+        "--bind-address=127.0.0.1",
+        "--secure-port=1111",
+        "--authorization-mode=RBAC",
+        "--service-account-issuer=https://oidc.example/id/1",
+        "--service-cluster-ip-range=127.67.0.0/16",
+        "--etcd-servers=https://127.0.0.1:2222",
+    ):
+        assert flag in flags
+
+
+def test_the_store_asks_its_clients_for_certificates(plan: Plan) -> None:
+    flags = commands.etcd(plan)
+    assert {"--client-cert-auth", "--peer-client-cert-auth"} <= set(flags)
+    assert not [flag for flag in flags if "http://" in flag]
+
+
+def test_the_webhooks_address_has_no_query_which_the_api_server_would_drop(plan: Plan) -> None:
+    server = kubeconfig.token_webhook(plan.authenticate)["clusters"][0]["cluster"]["server"]
+    assert server.endswith("/authenticate/c")
+    assert "?" not in server
+
+
+def test_access_policies_of_eks_map_to_the_roles_of_kubernetes() -> None:
+    assert GROUPS["eks:cluster-admin"] == "cluster-admin"
+    assert len(set(GROUPS.values())) == 4
+    assert SERVED_VERSION == "1.35.4"
+
+
+def test_numbers_give_every_cluster_addresses_of_its_own_on_loopback() -> None:
+    seen = {(n.service_cidr, n.pod_cidr) for n in map(ClusterNumber, range(32))}
+    networks = [ipaddress.ip_network(cidr) for pair in seen for cidr in pair]
+    assert len(set(networks)) == 64
+    assert all(network.is_loopback for network in networks)
+    assert ipaddress.ip_address(ClusterNumber(31).api_service) in ipaddress.ip_network("127.95.0.0/16")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user binds port 443 in a network namespace only")
+def test_a_claimed_number_is_not_given_twice_until_it_is_closed() -> None:
+    first = claim_number()
+    second = claim_number()
+    assert first.number != second.number
+    first.close()
+    third = claim_number()
+    assert third.number == first.number
+    second.close()
+    third.close()
+
+
+def test_free_ports_differ_and_are_free() -> None:
+    ports = free_ports(5)
+    assert len(set(ports)) == 5
+    assert all(is_free(port) for port in ports)

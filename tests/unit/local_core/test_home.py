@@ -1,0 +1,62 @@
+"""Paths of the local cloud's state, and writes that never leave half a file."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from local.home import CHECKOUT, SOCKET_PATH_BYTES, Home, write_atomically
+
+pytestmark = pytest.mark.unit
+
+
+def test_the_home_is_the_given_directory_then_the_variable_then_the_checkouts(tmp_path: Path) -> None:
+    variable = {"TRAINYARD_HOME": str(tmp_path / "variable")}
+    assert Home(tmp_path / "given", variable).root == tmp_path / "given"
+    assert Home(environment=variable).root == tmp_path / "variable"
+    assert Home(environment={}).root == CHECKOUT / ".local"
+
+
+@pytest.mark.parametrize("length", [1, 50, 100, 150])
+def test_the_control_socket_always_fits_into_a_socket_address(tmp_path: Path, length: int) -> None:
+    socket = Home(tmp_path / ("x" * length)).control_socket
+    assert len(os.fsencode(socket)) <= SOCKET_PATH_BYTES
+
+
+def test_long_homes_do_not_share_a_socket(tmp_path: Path) -> None:
+    sockets = {Home(tmp_path / ("x" * 120) / name).control_socket for name in "ab"}
+    assert len(sockets) == 2
+
+
+def test_what_holds_secrets_is_closed_to_others(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.make()
+    assert stat.S_IMODE(home.run.stat().st_mode) == 0o700
+    write_atomically(home.cloud_file, "{}", mode=0o600)
+    assert stat.S_IMODE(home.cloud_file.stat().st_mode) == 0o600
+
+
+def test_a_failed_write_keeps_the_old_text_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "file"
+    write_atomically(target, "old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(target, "new")
+    assert target.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_settings_have_defaults_and_keep_what_was_told(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert home.settings() == {"bootSeconds": 5.0, "gpuDelaySeconds": 2.0}
+    home.settings_file.write_text('{"bootSeconds": 1}')
+    assert home.settings() == {"bootSeconds": 1, "gpuDelaySeconds": 2.0}

@@ -1,0 +1,181 @@
+"""Starting and ending a local cloud: records of the dead, ports of others, full disks, and the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from local import __main__ as command_line
+from local.cloud import lifecycle, namespaces, record
+from local.cloud.lifecycle import CloudError
+from local.cloud.record import Process, parse_stat, read_stat
+from local.home import Home
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path / "home")
+    home.make()
+    return home
+
+
+def write_record(home: Home, pid: int, start_time: int) -> None:
+    record.supervisor_file(home).write_text(json.dumps({"pid": pid, "startTime": start_time}))
+    home.cloud_file.write_text(
+        json.dumps({"pid": pid, "startTime": start_time, "awsEndpoint": "http://127.0.0.1:1"})
+    )
+
+
+def test_a_process_is_known_by_id_and_start_time() -> None:
+    start = read_stat(os.getpid())
+    assert start is not None
+    assert Process(os.getpid(), start).alive
+    assert not Process(os.getpid(), start + 1).alive
+    assert not Process(2**22 + 1, start).alive
+
+
+def test_a_zombie_is_not_alive() -> None:
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert read_stat(child.pid) is None
+    child.wait()
+
+
+def test_a_process_may_have_any_name() -> None:
+    line = "42 (a) b (c) S " + " ".join(str(n) for n in range(4, 53))
+    assert parse_stat(line) == (Process(42, 22), "S")
+
+
+def test_a_record_whose_process_is_gone_is_told_and_removed(home: Home) -> None:
+    write_record(home, os.getpid(), 1)
+    said: list[str] = []
+    lifecycle.down(home, said.append)
+    assert "ended without `down`; its record is removed" in said[0]
+    assert said[1] == "local cloud: not running"
+    assert not home.cloud_file.exists()
+    assert lifecycle.status(home) is None
+
+
+def test_half_a_record_counts_as_none(home: Home) -> None:
+    record.supervisor_file(home).write_text('{"pid": ')
+    assert record.recorded(home) is None
+
+
+def test_a_second_up_finds_the_first(home: Home) -> None:
+    start = read_stat(os.getpid())
+    assert start is not None
+    write_record(home, os.getpid(), start)
+    said: list[str] = []
+    lifecycle.up(home, said.append)
+    assert said == [f"local cloud: already running at http://127.0.0.1:1 (process {os.getpid()})"]
+
+
+def test_up_keeps_the_delays_that_it_was_told(home: Home) -> None:
+    start = read_stat(os.getpid())
+    assert start is not None
+    write_record(home, os.getpid(), start)
+    lifecycle.up(home, lambda _: None, boot_seconds=1.5)
+    lifecycle.up(home, lambda _: None, gpu_delay_seconds=0.5)
+    assert home.settings() == {"bootSeconds": 1.5, "gpuDelaySeconds": 0.5}
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def test_a_port_in_use_is_named_with_its_holder(
+    home: Home, listener: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINYARD_AWS_PORT", str(listener))
+    monkeypatch.setattr(namespaces, "options", lambda: namespaces.ROOT)
+    with pytest.raises(CloudError) as caught:
+        lifecycle.up(home, lambda _: None)
+    assert f"port {listener} (TRAINYARD_AWS_PORT) is in use by process {os.getpid()} (" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["abc", "0", "65536", "-1"])
+def test_a_port_that_is_none_is_refused(home: Home, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("TRAINYARD_AWS_PORT", text)
+    monkeypatch.setattr(namespaces, "options", lambda: namespaces.ROOT)
+    with pytest.raises(CloudError, match="a number from 1 to 65535"):
+        lifecycle.up(home, lambda _: None)
+
+
+def test_a_full_disk_is_one_line_with_what_is_needed(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Usage(NamedTuple):
+        free: int
+
+    monkeypatch.setattr(lifecycle.shutil, "disk_usage", lambda _: Usage(free=5_000_000))
+    with pytest.raises(CloudError, match="is full: 5 MB free, 1000 MB are needed"):
+        lifecycle.up(home, lambda _: None)
+
+
+def test_a_write_that_finds_no_space_is_the_same_line(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(lifecycle, "write_atomically", full)
+    with pytest.raises(CloudError, match=r"the disk of .* is full: free some space"):
+        lifecycle.up(home, lambda _: None)
+
+
+def test_a_machine_without_namespaces_says_so_in_one_line(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(
+            command, 1, "", "unshare: unshare failed: Operation not permitted\n"
+        )
+
+    monkeypatch.setattr(namespaces.subprocess, "run", refused)
+    with pytest.raises(CloudError, match=r"needs PID and mount namespaces: .*Operation not permitted"):
+        lifecycle.up(home, lambda _: None)
+
+
+def test_reset_deletes_a_home_and_nothing_else(home: Home, tmp_path: Path) -> None:
+    lifecycle.reset(home, lambda _: None)
+    assert not home.root.exists()
+    foreign = Home(tmp_path / "documents")
+    foreign.root.mkdir()
+    (foreign.root / "thesis").touch()
+    with pytest.raises(CloudError, match="is not deleted"):
+        lifecycle.reset(foreign, lambda _: None)
+    assert (foreign.root / "thesis").exists()
+
+
+def test_words_of_another_command_are_left_alone() -> None:
+    assert command_line.split_command(["kubectl", "--token", "x"]) == (["kubectl"], ["--token", "x"])
+    assert command_line.split_command(["--home", "h", "exec", "--", "ls", "-l"])[1] == ["--", "ls", "-l"]
+    assert command_line.split_command(["logs", "-f", "exec"]) == (["logs", "-f", "exec"], [])
+
+
+def test_status_of_a_stopped_cloud_has_its_own_exit_code(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line.run(["--home", str(home.root), "status", "--json"]) == command_line.NOT_RUNNING
+    assert json.loads(capsys.readouterr().out)["processes"] == []
+
+
+def test_logs_of_an_unknown_process_name_those_that_exist(home: Home) -> None:
+    (home.logs / "aws.log").write_text("line\n")
+    with pytest.raises(CloudError, match="no log is called x; there are: aws"):
+        command_line.run(["--home", str(home.root), "logs", "x"])
+
+
+def test_logs_carry_the_name_of_their_process(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    (home.logs / "aws.log").write_text("line\n")
+    command_line.run(["--home", str(home.root), "logs"])
+    assert capsys.readouterr().out == "aws: line\n"

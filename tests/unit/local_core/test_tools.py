@@ -1,0 +1,226 @@
+"""Pinned tools: what is on PATH, what is built, and what a person is told when neither works."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from local.home import Home
+from local.tools import TOOLS, ToolError, ensure, go, module_directory, path, registry
+from local.tools.pin import OnPath, Tool, exactly, parse_version, same_minor
+
+pytestmark = pytest.mark.unit
+
+SAMPLE = Tool(
+    name="sample",
+    module="example.org/sample",
+    version="v1.2.3",
+    packages=("cmd/one", "cmd/two"),
+    binaries={"one": "sample", "two": "sample-two"},
+    files={"scripts/start": "sample-start"},
+    replaces={"example.org/part": "v0.2.3"},
+    on_path={"sample": OnPath(), "sample-two": OnPath(accepts=exactly)},
+)
+
+# Stands in for Go: makes the "programs" of the sample tool, and a module with its script.
+FAKE_GO = """#!/bin/sh
+set -e
+case "$1 $2" in
+"env GOVERSION") echo "go{version}"; exit ;;
+"env -json") echo '{{"GOMODCACHE": "{cache}"}}'; exit ;;
+esac
+echo "$1" >> {calls}
+case "$1" in
+list)
+  case "$*" in
+  *" -m "*) echo '{{"Dir": "{module}"}}' ;;
+  *) mkdir -p {cache}/cache/download; head -c 3000000 /dev/zero > {cache}/cache/download/zip; echo pkg ;;
+  esac ;;
+build)
+  {build}
+  while [ "$1" != -o ]; do shift; done
+  for each in one two; do printf '#!/bin/sh\\necho sample 1.2.3\\n' > "$2/$each"; chmod +x "$2/$each"; done ;;
+mod) echo '{{"Dir": "{module}"}}' ;;
+esac
+"""
+
+
+class Machine:
+    """A machine with its own PATH, cache and home, on which the sample is the only tool."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.home = Home(directory / "home")
+        self.cache = directory / "cache"
+        self.bin = directory / "bin"
+        self.calls = directory / "calls"
+        self.module = directory / "module"
+        (self.module / "scripts").mkdir(parents=True)
+        (self.module / "scripts" / "start").write_text("#!/bin/sh\n")
+        self.bin.mkdir()
+        monkeypatch.setenv("TRAINYARD_CACHE", str(self.cache))
+        monkeypatch.setenv("PATH", f"{self.bin}:/usr/bin:/bin")
+        monkeypatch.setattr(registry, "TOOLS", {"sample": SAMPLE})
+        monkeypatch.setattr(go, "USUAL_PLACE", "/nonexistent")
+        self._directory = directory
+
+    def install_go(self, version: str = "1.26.6", build: str = ":") -> None:
+        text = FAKE_GO.format(
+            version=version,
+            build=build,
+            cache=self._directory / "modules",
+            calls=self.calls,
+            module=self.module,
+        )
+        self.program("go", text)
+
+    def program(self, name: str, text: str) -> Path:
+        place = self.bin / name
+        place.write_text(text)
+        place.chmod(0o755)
+        return place
+
+    def called(self) -> list[str]:
+        return self.calls.read_text().split() if self.calls.exists() else []
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+def test_a_missing_tool_is_built_once_and_linked(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.install_go()
+    places = ensure(["sample"], machine.home)
+    assert set(places) == {"sample", "sample-two", "sample-start"}
+    for name, place in places.items():
+        assert place.is_relative_to(machine.cache / "tools" / SAMPLE.key)
+        assert os.access(machine.home.bin / name, os.X_OK)
+    output = capsys.readouterr().out
+    assert "sample 1.2.3: built in" in output
+    assert "downloads: 3 MB" in output
+    assert not (machine.cache / "build" / SAMPLE.key).exists()
+
+    before = machine.called()
+    ensure(["sample"], Home(machine.home.root / "other"), quiet=True)
+    assert machine.called() == before
+    assert capsys.readouterr().out == ""
+
+
+def test_what_go_is_given_requires_exactly_the_pin_and_its_replacements() -> None:
+    assert "require example.org/sample v1.2.3\n" in SAMPLE.go_mod()
+    assert "replace example.org/part => example.org/part v0.2.3\n" in SAMPLE.go_mod()
+
+
+def test_a_failed_build_names_the_tool_the_reason_and_the_log_and_is_taken_up_again(machine: Machine) -> None:
+    machine.install_go(build="echo 'a.go:1:2: undefined: b' >&2; exit 1")
+    with pytest.raises(ToolError) as caught:
+        ensure(["sample"], machine.home)
+    assert "building sample v1.2.3 failed" in str(caught.value)
+    assert "undefined: b" in str(caught.value)
+    log = Path(str(caught.value).rsplit("log: ", 1)[1])
+    assert "undefined: b" in log.read_text()
+    assert not (machine.cache / "tools").exists()
+
+    machine.install_go()
+    assert (ensure(["sample"], machine.home)["sample"]).is_file()
+
+
+def test_a_full_disk_is_told_as_such(machine: Machine) -> None:
+    machine.install_go(build="echo 'write /x: no space left on device' >&2; exit 1")
+    with pytest.raises(ToolError, match=r"building sample v1\.2\.3 failed: the disk is full"):
+        ensure(["sample"], machine.home)
+
+
+def test_without_go_the_message_says_which_version_to_install(machine: Machine) -> None:
+    with pytest.raises(
+        ToolError, match=r"Go 1\.26\.6 or newer is needed to build sample; .*https://go\.dev/dl"
+    ):
+        ensure(["sample"], machine.home)
+
+
+def test_a_go_that_is_too_old_is_named_with_its_version(machine: Machine) -> None:
+    machine.install_go(version="1.26.5")
+    with pytest.raises(ToolError, match=r"found 1\.26\.5 at .*/bin/go"):
+        ensure(["sample"], machine.home)
+
+
+def test_a_tool_on_path_is_taken_in_a_compatible_version(machine: Machine) -> None:
+    one = machine.program("sample", "#!/bin/sh\necho sample version v1.2.9\n")
+    two = machine.program("sample-two", "#!/bin/sh\necho 1.2.3\n")
+    assert ensure(["sample"], machine.home) == {"sample": one, "sample-two": two}
+    assert (machine.home.bin / "sample").resolve() == one
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("1.2.2", "1.2.3"),
+        ("1.3.3", "1.2.3"),
+        ("1.2.3", "1.2.4"),
+        ("none", "1.2.3"),
+        ("1.2.3; exit 1", "1.2.3"),
+    ],
+)
+def test_a_tool_on_path_in_another_version_is_passed_over(machine: Machine, one: str, two: str) -> None:
+    machine.program("sample", f"#!/bin/sh\necho {one}\n")
+    machine.program("sample-two", f"#!/bin/sh\necho {two}\n")
+    machine.install_go()
+    assert ensure(["sample"], machine.home)["sample"].is_relative_to(machine.cache)
+
+
+def test_our_own_links_on_path_do_not_count_as_installed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.home.make()
+    for name in ("sample", "sample-two"):
+        place = machine.home.bin / name
+        place.write_text("#!/bin/sh\necho 1.2.3\n")
+        place.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{machine.home.bin}:{os.environ['PATH']}")
+    assert path.find(SAMPLE, os.environ["PATH"], (machine.home.root,)) is None
+
+
+def test_an_unknown_tool_is_told_with_those_that_exist(machine: Machine) -> None:
+    with pytest.raises(ToolError, match="no tool is called hammer; there are sample"):
+        ensure(["hammer"], machine.home)
+
+
+def test_the_module_directory_is_fetched_again_when_the_module_cache_was_cleaned(machine: Machine) -> None:
+    machine.install_go()
+    ensure(["sample"], machine.home)
+    record = machine.cache / "tools" / SAMPLE.key / "build.json"
+    assert module_directory("sample") == machine.module
+    assert "mod" not in machine.called()
+    record.write_text(json.dumps({"moduleDirectory": "/nonexistent"}))
+    assert module_directory("sample") == machine.module
+    assert "mod" in machine.called()
+
+
+def test_the_key_follows_what_is_built_and_nothing_else() -> None:
+    def key(**changes: object) -> str:
+        return Tool(**{**SAMPLE.__dict__, **changes}).key  # type: ignore[arg-type]
+
+    assert key() == SAMPLE.key
+    assert key(typical_seconds=1, on_path=None) == SAMPLE.key
+    assert len({key(version="v1.2.4"), key(replaces={}), key(packages=("x",)), SAMPLE.key}) == 4
+
+
+def test_versions_compare_by_number() -> None:
+    assert same_minor(parse_version("v1.35.10"), parse_version("1.35.4"))
+    assert not same_minor(parse_version("1.36.0"), parse_version("1.35.4"))
+
+
+def test_every_pin_is_complete() -> None:
+    for name, tool in TOOLS.items():
+        assert tool.name == name
+        parse_version(tool.version)
+        built = {package.rpartition("/")[2] for package in tool.packages if package}
+        assert built <= set(tool.binaries), name
+        assert set(tool.on_path or {}) <= set(tool.programs)
+    programs = [program for tool in TOOLS.values() for program in tool.programs]
+    assert len(programs) == len(set(programs))
