@@ -268,6 +268,11 @@ class LaunchTemplate(Ec2Handler):
         data = template_props((version or {}).get("LaunchTemplateData", {}), {"Groups": "securityGroups"})
         if "securityGroupIds" in data:
             data["vpcSecurityGroupIds"] = data.pop("securityGroupIds")
+        told = [s["resourceType"] for s in listed(inputs.get("tagSpecifications"))]
+        if "tagSpecifications" in data:
+            # The emulator adds the template's own tags to its data; EC2 doesn't.
+            own = [s for s in data["tagSpecifications"] if s["resourceType"] != "launch-template"]
+            data["tagSpecifications"] = data["tagSpecifications"] if "launch-template" in told else own
         spelled = {k: v for k, v in inputs.items() if k in _DATA}
         # Strings that the schema wants for booleans stay as the program wrote them.
         for key, value in spelled.items():
@@ -282,7 +287,8 @@ class LaunchTemplate(Ec2Handler):
             "description": (version or {}).get("VersionDescription", ""),
             "defaultVersion": int(found["DefaultVersionNumber"]),
             "latestVersion": int(found["LatestVersionNumber"]),
-            "tags": tag_map(found.get("Tags")),
+            # DescribeTags, because the emulator's template keeps telling the tags of its creation.
+            "tags": tag_map(ec2.describe_tags(Filters=[{"Name": "resource-id", "Values": [rid]}])["Tags"]),
         }
 
     def update(self, cloud: Cloud, rid: str, old: Props, new: Props, changed: frozenset[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from local.plugins.aws.cloud import Cloud, error_code
 from local.plugins.aws.ec2_network import Ec2Handler, only
@@ -44,6 +44,16 @@ class SecurityGroupRule(Handler):
         source = rule.get("sourceSecurityGroupId")
         sources = [source] if source else []
         return permission(rule, [*sources, *([rule["securityGroupId"]] if rule.get("self") else [])])
+
+    def _single(self, rule: Props) -> Props:
+        """The rule in the form of ModifySecurityGroupRules, which takes one source."""
+        made = {"IpProtocol": rule["protocol"], "Description": rule.get("description", "")}
+        if rule["protocol"] not in ("-1", "all"):
+            made |= {"FromPort": rule["fromPort"], "ToPort": rule["toPort"]}
+        if rule.get("cidrBlocks"):
+            return {**made, "CidrIpv4": rule["cidrBlocks"][0]}
+        source = rule["securityGroupId"] if rule.get("self") else rule["sourceSecurityGroupId"]
+        return {**made, "ReferencedGroupId": source}
 
     def create(self, cloud: Cloud, inputs: Props) -> str:
         ec2 = cloud.client("ec2")
@@ -86,8 +96,11 @@ class SecurityGroupRule(Handler):
         if expected and not cidrs and not sources:
             return None
         live = {key: inputs.get(key) for key in ("type", "securityGroupId", "protocol", "fromPort", "toPort")}
-        live["securityGroupRuleId"] = self._rule_id(cloud, inputs)
-        live["description"] = texts.pop() if len(texts) == 1 else inputs.get("description", "")
+        rule = self._rule(cloud, inputs)
+        live["securityGroupRuleId"] = rule.get("SecurityGroupRuleId", "")
+        text = texts.pop() if len(texts) == 1 else inputs.get("description", "")
+        # The emulator tells a changed description of a rule between groups here alone.
+        live["description"] = rule.get("Description") or text
         if inputs.get("cidrBlocks"):
             live["cidrBlocks"] = [c for c in inputs["cidrBlocks"] if c in cidrs]
         if inputs.get("self"):
@@ -96,8 +109,8 @@ class SecurityGroupRule(Handler):
             live["sourceSecurityGroupId"] = next(iter(sources), "")
         return live
 
-    def _rule_id(self, cloud: Cloud, inputs: Props) -> str:
-        """The API's id where the resource is exactly one rule, else empty, as the official provider has it."""
+    def _rule(self, cloud: Cloud, inputs: Props) -> Any:
+        """The API's rule where the resource is exactly one, else nothing, as the official provider tells its id."""
         answer = cloud.client("ec2").describe_security_group_rules(
             Filters=[{"Name": "group-id", "Values": [inputs["securityGroupId"]]}]
         )
@@ -113,11 +126,21 @@ class SecurityGroupRule(Handler):
             )
             matches = source == target if target else rule.get("CidrIpv4") in listed(inputs.get("cidrBlocks"))
             if bool(rule.get("IsEgress")) == (inputs["type"] == "egress") and ports and matches:
-                found.append(str(rule["SecurityGroupRuleId"]))
-        return found[0] if len(found) == 1 else ""
+                found.append(rule)
+        return found[0] if len(found) == 1 else {}
 
     def update(self, cloud: Cloud, rid: str, old: Props, new: Props, changed: frozenset[str]) -> None:
         ec2 = cloud.client("ec2")
+        rule_id = self._rule(cloud, new).get("SecurityGroupRuleId")
+        if rule_id:
+            # By its id: the emulator's call for descriptions passes over rules between groups.
+            ec2.modify_security_group_rules(
+                GroupId=new["securityGroupId"],
+                SecurityGroupRules=[
+                    {"SecurityGroupRuleId": rule_id, "SecurityGroupRule": self._single(new)},
+                ],
+            )
+            return
         call = (
             ec2.update_security_group_rule_descriptions_ingress
             if new["type"] == "ingress"
@@ -195,20 +218,33 @@ class _VpcRule(Ec2Handler):
             "cidrIpv6": rule.get("CidrIpv6", ""),
             "prefixListId": rule.get("PrefixListId", ""),
             "referencedSecurityGroupId": rule.get("ReferencedGroupInfo", {}).get("GroupId", ""),
-            "description": rule.get("Description", ""),
+            "description": rule.get("Description") or self._text(cloud, rule),
             "tags": tag_map(rule.get("Tags")),
         }
         if rule["IpProtocol"] != "-1":
             live |= {"fromPort": rule.get("FromPort"), "toPort": rule.get("ToPort")}
         return live
 
+    def _text(self, cloud: Cloud, rule: Any) -> str:
+        """A rule's description as its group tells it: the emulator leaves it out of rules between groups."""
+        source = rule.get("ReferencedGroupInfo", {}).get("GroupId")
+        group = describe(cloud, rule["GroupId"]) if source else None
+        for item in (group or {}).get("IpPermissionsEgress" if self.egress else "IpPermissions", []):
+            ports = (item["IpProtocol"], item.get("FromPort", -1), item.get("ToPort", -1))
+            if ports != (rule["IpProtocol"], rule.get("FromPort", -1), rule.get("ToPort", -1)):
+                continue
+            for pair in item.get("UserIdGroupPairs", []):
+                if pair["GroupId"] == source:
+                    return str(pair.get("Description", ""))
+        return ""
+
     def update(self, cloud: Cloud, rid: str, old: Props, new: Props, changed: frozenset[str]) -> None:
         super().update(cloud, rid, old, new, changed)
         if changed - {"tags"}:
             rule = {
                 "IpProtocol": new["ipProtocol"],
-                "FromPort": new.get("fromPort", -1),
-                "ToPort": new.get("toPort", -1),
+                "FromPort": new.get("fromPort"),
+                "ToPort": new.get("toPort"),
                 "CidrIpv4": new.get("cidrIpv4"),
                 "CidrIpv6": new.get("cidrIpv6"),
                 "PrefixListId": new.get("prefixListId"),

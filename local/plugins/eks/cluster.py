@@ -123,7 +123,7 @@ class Cluster(pulumi.ComponentResource):
         }
         return Resource("aws:ec2/securityGroup:SecurityGroup", name, props, self._child)
 
-    def _rule(self, suffix: str, group: Resource, kind: str, text: str, **more: Any) -> Resource:
+    def _rule(self, suffix: str, group: Resource, kind: str, text: str, /, **more: Any) -> Resource:
         props = {"description": text, "securityGroupId": group.id, "type": kind, **more}
         name = f"{self._base}-{suffix}"
         return Resource("aws:ec2/securityGroupRule:SecurityGroupRule", name, props, self._child)

@@ -25,7 +25,9 @@ class EksProvider(Provider):
 
         from local.plugins.eks.cluster import Cluster
         from local.plugins.eks.node_group import ManagedNodeGroup
+        from local.plugins.eks.resources import accept_references
 
+        accept_references()
         accepted = {CLUSTER_TOKEN: CLUSTER, NODE_GROUP_TOKEN: NODE_GROUP}.get(resource_type)
         if accepted is None:
             raise ProviderError(

@@ -5,6 +5,7 @@ The official SDK of AWS is not imported: it costs seconds, and its classes say n
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,8 +69,9 @@ class _References(ResourceModule):
         return Resource(typ, name, {}, pulumi.ResourceOptions(urn=urn))
 
 
+@functools.cache
 def accept_references() -> None:
-    """Let inputs refer to the resources that the components take."""
+    """Let inputs refer to the resources that the components take. The SDK keeps such modules for the whole process."""
     modules = {tuple(token.split(":")[:2]) for token in OUTPUTS}
     for package, module in sorted({*modules, ("eks", "index")}):
         register_resource_module(package, module, _References())
