@@ -1,0 +1,1 @@
+"""What runs in a worker: a small convolutional network trained by DistributedDataParallel, at any world size."""

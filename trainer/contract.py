@@ -1,0 +1,43 @@
+"""Names that the trainer shares with the launcher and the program; `contract.yaml` states them for all sides."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+# Given by the launcher to every worker: what it counted and promises.
+EXPECTED_NODES: Final = "TRAINYARD_EXPECTED_NODES"
+PROCESSES_PER_NODE: Final = "TRAINYARD_PROCESSES_PER_NODE"
+RUN_ID: Final = "TRAINYARD_RUN_ID"
+
+# Given by the program, from the stack's settings.
+DEVICE: Final = "TRAINYARD_DEVICE"
+MODEL_URI: Final = "TRAINYARD_MODEL_URI"
+DATA: Final = "TRAINYARD_DATA"
+REGION: Final = "AWS_REGION"
+
+RUN_ID_MAX_LENGTH: Final = 40
+
+# What is written under <model URI>/<run id>/; the metadata last, so that who finds it finds a whole model.
+MODEL_FILE: Final = "model.pt"
+METADATA_FILE: Final = "metadata.json"
+
+
+class Exit(IntEnum):
+    """How the trainer's process, and so its pod, ended."""
+
+    SUCCEEDED = 0
+    FAILED = 1
+    CONFIGURATION = 2
+    WORLD_SIZE = 20
+    NO_CUDA = 21
+    DATA = 22
+    SAVE = 23
+
+
+class TrainerError(Exception):
+    """An end that needs no stack trace: one line that says what is wrong and what would be right, and a code."""
+
+    def __init__(self, code: Exit, message: str) -> None:
+        super().__init__(message)
+        self.code = code

@@ -1,0 +1,113 @@
+"""The world of processes: joining it, checking it against what was promised, and sums over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainer.config import Config
+from trainer.contract import Exit, TrainerError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class World:
+    """This process's place among all of them, as torchrun says it."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    nodes: int
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> World:
+        """From what torchrun sets (docs.pytorch.org/docs/stable/elastic/run.html). Raises TrainerError without it."""
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
+        try:
+            return cls(*(int(environ[name]) for name in names))
+        except (KeyError, ValueError) as error:
+            raise TrainerError(
+                Exit.CONFIGURATION,
+                f"{error.args[0]} is not what torchrun sets; start the trainer by "
+                "`torchrun --standalone --nproc-per-node 2 -m trainer.train` or `python -m trainer.entrypoint`",
+            ) from error
+
+
+def check_promise(world: World, nodes: int | None, processes_per_node: int | None) -> None:
+    """The launcher counted machines and said so: training with any other number would be another experiment.
+
+    Raises TrainerError when a promise was made and is not kept; None promises nothing.
+    """
+    kept = (nodes is None or nodes == world.nodes) and (
+        processes_per_node is None
+        or (processes_per_node == world.local_size and world.size == world.nodes * world.local_size)
+    )
+    if not kept:
+        promised = f"{nodes or 'any'} nodes x {processes_per_node or 'any'} processes"
+        raise TrainerError(
+            Exit.WORLD_SIZE,
+            f"the world differs from the promise: expected {promised}, "
+            f"found {world.nodes} nodes x {world.local_size} processes, {world.size} in all",
+        )
+
+
+def find_device(wanted: str | None, local_rank: int) -> torch.device:
+    """The device of this process: its own GPU, or the CPU. Raises TrainerError when cuda is wanted and not there."""
+    count = torch.cuda.device_count() if wanted != "cpu" and torch.cuda.is_available() else 0
+    if wanted == "cpu" or (wanted is None and not count):
+        return torch.device("cpu")
+    if local_rank >= count:
+        raise TrainerError(
+            Exit.NO_CUDA,
+            f"device: told cuda, and process {local_rank} of this machine finds {count} CUDA devices; "
+            "expected one per process",
+        )
+    return torch.device("cuda", local_rank)
+
+
+def join(config: Config, world: World) -> torch.device:
+    """Check what was promised, meet the others, and return this process's device. Raises TrainerError."""
+    check_promise(world, config.expected_nodes, config.processes_per_node)
+    device = find_device(config.device, world.local_rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        backend="nccl" if device.type == "cuda" else "gloo",
+        timeout=timedelta(seconds=config.timeout_seconds),
+        device_id=device if device.type == "cuda" else None,
+    )
+    return device
+
+
+def sum_over_ranks(values: Tensor) -> Tensor:
+    """The sum of `values` over all processes, in place."""
+    dist.all_reduce(values)
+    return values
+
+
+def together(work: Callable[[], T], device: torch.device) -> T:
+    """Do `work` in every process; when it fails in one, all end with that one's code and none waits for the others.
+
+    Only TrainerErrors are agreed on; anything else ends the process, which the others notice as a lost connection.
+    """
+    code, result, failure = Exit.SUCCEEDED, None, None
+    try:
+        result = work()
+    except TrainerError as error:
+        code, failure = error.code, error
+    worst = torch.tensor(int(code), device=device)
+    dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+    if failure is not None:
+        raise failure
+    if worst.item() != Exit.SUCCEEDED:
+        raise TrainerError(Exit(int(worst.item())), "another process could not go on; its log says why")
+    assert result is not None  # noqa: S101 - no failure, so `work` returned
+    return result
