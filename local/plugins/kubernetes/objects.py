@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from local.plugins.values import Props, Secret, is_unknown
+from local.plugins.values import UNKNOWN, Props, Secret, is_unknown
 
 AUTONAMED = "pulumi.com/autonamed"
 DELETION_PROPAGATION = "pulumi.com/deletionPropagationPolicy"
@@ -140,8 +140,6 @@ def with_defaults(
 def manifest(inputs: Props) -> Props:
     """What is sent to the API server: the inputs without what is not the user's to set."""
     sent = {key: value for key, value in inputs.items() if not key.startswith("__") and key != "status"}
-    if inputs.get("kind") == "CustomResourceDefinition":
-        sent = _dashed(sent)
     result: Props = _without_null(sent)
     return result
 
@@ -166,11 +164,28 @@ def describe(inputs: Mapping[str, Any]) -> str:
     return f"{inputs.get('kind')} {object_id(metadata.get('namespace'), str(metadata.get('name')))}"
 
 
-def _dashed(value: Any) -> Any:
-    """The SDK spells `x-kubernetes-...` and `$ref` of JSON schemas as identifiers."""
+def with_schema_keys(value: Any) -> Any:
+    """A CustomResourceDefinition as the API spells it: the SDK writes `x-kubernetes-...` and `$ref` as identifiers."""
     if isinstance(value, Mapping):
-        return {_dash(key): _dashed(item) for key, item in value.items()}
-    return [_dashed(item) for item in value] if isinstance(value, list) else value
+        return {_dash(key): with_schema_keys(item) for key, item in value.items()}
+    return [with_schema_keys(item) for item in value] if isinstance(value, list) else value
+
+
+def foreseen(inputs: Props) -> Props:
+    """Outputs of an object that a preview would create: what the API server will fill in is unknown."""
+    result: Props = {"status": UNKNOWN, **copy.deepcopy(inputs)}
+    if isinstance(result.get("metadata"), dict):
+        result["metadata"] = {"uid": UNKNOWN, "resourceVersion": UNKNOWN, **result["metadata"]}
+    if result.get("kind") == "Service" and isinstance(result.get("spec"), dict):
+        result["spec"] = {"clusterIP": UNKNOWN, "clusterIPs": UNKNOWN, **result["spec"]}
+    return result
+
+
+def merged(base: Any, over: Any) -> Any:
+    """`over` laid on `base`, object by object; anything else of `over` replaces."""
+    if not isinstance(base, Mapping) or not isinstance(over, Mapping):
+        return over
+    return {**base, **{key: merged(base.get(key), item) for key, item in over.items()}}
 
 
 def _dash(key: str) -> str:

@@ -94,7 +94,9 @@ class KubernetesProvider(Provider):
                 failures.append(Failure(key, reason))
         namespace = self._namespace_for(api_version, kind, request.old_inputs)
         if kind == "CustomResourceDefinition":
-            inputs.pop("status", None)
+            inputs = objects.with_schema_keys(
+                {key: value for key, value in inputs.items() if key != "status"}
+            )
         checked = objects.with_defaults(
             inputs,
             api_version,
@@ -146,7 +148,7 @@ class KubernetesProvider(Provider):
         if request.type == RELEASE:
             return self._releases.create(request)
         if request.preview:
-            return "", request.inputs
+            return "", objects.foreseen(request.inputs)
         manager = objects.field_manager(request.urn)
         return resources.create(self.client(), request.inputs, self._call(request, manager, request.timeout))
 
@@ -168,7 +170,8 @@ class KubernetesProvider(Provider):
             return self._releases.update(request)
         manager = self._manager(request.urn, request.old_outputs)
         if request.preview:
-            return {**request.old_outputs, **request.inputs, objects.FIELD_MANAGER: manager}
+            foreseen: Props = objects.merged(request.old_outputs, request.inputs)
+            return foreseen
         return resources.update(self.client(), request.inputs, self._call(request, manager, request.timeout))
 
     def delete(self, request: DeleteRequest) -> None:

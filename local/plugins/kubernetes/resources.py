@@ -50,14 +50,7 @@ def timeout_of(inputs: Props, asked: float | None) -> float:
 def create(client: Client, inputs: Props, call: Call) -> tuple[str, Props]:
     """Apply an object that must not exist yet, and wait until it is ready."""
     kind = client.kind(inputs["apiVersion"], inputs["kind"], _PATIENCE)
-    if not call.upsert:
-        metadata = inputs["metadata"]
-        if client.get(kind, metadata.get("namespace"), metadata["name"]) is not None:
-            place = objects.object_id(metadata.get("namespace"), metadata["name"])
-            raise ProviderError(
-                f"{kind.plural} {place!r} already exists (AlreadyExists); import it with id {place}, delete it, "
-                "or set upsertExistingObjects on the provider"
-            )
+    _make_way(client, kind, inputs, call)
     return _apply_and_wait(client, kind, inputs, call)
 
 
@@ -120,6 +113,31 @@ def dry_run(client: Client, inputs: Props, manager: str, *, force: bool) -> ApiE
     except ApiError as error:
         return error
     return None
+
+
+def _make_way(client: Client, kind: Kind, inputs: Props, call: Call) -> None:
+    """Refuse an object that exists already; one that is being deleted (a replaced one) is waited for."""
+    metadata = inputs["metadata"]
+    namespace, name = metadata.get("namespace"), metadata["name"]
+    place = objects.object_id(namespace, name)
+
+    def look() -> readiness.Readiness:
+        found = client.get(kind, namespace, name)
+        if found is None:
+            return readiness.READY
+        leaving = "deletionTimestamp" in found["metadata"]
+        return readiness.Readiness(
+            False, f"Waiting for the old {kind.kind} {place} to be gone", failed=not leaving
+        )
+
+    ended = _wait(look, timeout_of(inputs, call.timeout), call)
+    if ended.failed and not call.upsert:
+        raise ProviderError(
+            f"{kind.plural} {place!r} already exists (AlreadyExists); import it with id {place}, delete it, "
+            "or set upsertExistingObjects on the provider"
+        )
+    if not ended.ready and not ended.failed:
+        raise ProviderError(f"{kind.plural} {place!r} can't be created: {ended.text}")
 
 
 def _apply_and_wait(client: Client, kind: Kind, inputs: Props, call: Call) -> tuple[str, Props]:
