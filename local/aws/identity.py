@@ -50,7 +50,7 @@ def find(key_id: str) -> Identity:
     """The identity behind an access key. Raises UnknownKey."""
     iam = iam_backends[ACCOUNT_ID][PARTITION]
     key = iam.access_keys.get(key_id)
-    if key is not None and key.status == "Active":
+    if key is not None and key.user_name is not None and key.status == "Active":
         user = iam.get_user(key.user_name)
         return Identity(user.arn, user.id, key_id, key.secret_access_key)
     session = sts_backends[ACCOUNT_ID][PARTITION].get_assumed_role_from_access_key(key_id)
