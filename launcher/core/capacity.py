@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 
 from launcher.core import contract as c
 from launcher.core import quantity
 from launcher.core.observe import Node, Observation, Pod
+from launcher.core.quantity import Amount
 from launcher.core.request import Request
 
 # A taint with this effect is a wish, not a rule: the scheduler still places pods there.
@@ -70,7 +70,7 @@ def count(request: Request, seen: Observation) -> Count:
     Placeholders of this run leave when a worker comes, so they occupy nothing.
     """
     needs = {name: quantity.parse(amount) for name, amount in request.resources.items()}
-    taken: dict[str, dict[str, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
+    taken: dict[str, dict[str, Amount]] = defaultdict(lambda: defaultdict(int))
     for pod in seen.pods:
         if pod.node and pod.phase not in ("Succeeded", "Failed") and not is_placeholder(pod, request):
             for name, amount in pod.requests.items():
@@ -82,15 +82,15 @@ def count(request: Request, seen: Observation) -> Count:
         if any(node.labels.get(key) != value for key, value in request.pool.node_selector.items()):
             continue
         problem = _problem(node, request)
-        lacking = [name for name, need in needs.items() if node.allocatable.get(name, Fraction(0)) < need]
+        lacking = [name for name, need in needs.items() if node.allocatable.get(name, 0) < need]
         if not problem and lacking:
             name = lacking[0]
-            have = node.allocatable.get(name, Fraction(0))
+            have = node.allocatable.get(name, 0)
             problem = f"has {float(have):g} of {float(needs[name]):g} {name}"
         busy = [
             name
             for name, need in needs.items()
-            if node.allocatable.get(name, Fraction(0)) - taken[node.name][name] < need
+            if node.allocatable.get(name, 0) - taken[node.name][name] < need
         ]
         if not problem and busy:
             foreign += 1
@@ -132,7 +132,7 @@ def ceiling(request: Request, seen: Observation) -> tuple[int, str]:
     most, said = request.pool.max_nodes, f"pool {request.pool.name} may have {request.pool.max_nodes} nodes"
     if seen.pool is None:
         return most, said
-    sizes = {request.pool.resource: Fraction(request.pool.per_node), "nodes": Fraction(1)}
+    sizes = {request.pool.resource: request.pool.per_node, "nodes": 1}
     for name, size in sizes.items():
         limit = seen.pool.limits.get(name)
         if limit is not None and limit // size < most:

@@ -178,7 +178,7 @@ def _follow(request: Request, memory: Memory, seen: Observation) -> Step:
     report = Report(state=c.STATE_FAILED, nodes=0, of=request.max_nodes, claims=claims, reason="")
 
     def end(state: str, code: int, reason: str, also: tuple[Pod, ...] = ()) -> Step:
-        actions = (*_remove(held), *_remove(also), End(code=code, reason=reason))
+        actions: tuple[Action, ...] = (*_remove(held), *_remove(also), End(code=code, reason=reason))
         return Step(memory=memory, report=replace(report, state=state, reason=reason), actions=actions)
 
     if training is None:

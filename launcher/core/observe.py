@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from fractions import Fraction
 from typing import Any
 
 from launcher.core import contract as c
 from launcher.core import quantity
+from launcher.core.quantity import Amount
 
 Object = Mapping[str, Any]
 
@@ -25,7 +25,7 @@ class Node:
     deleting: bool
     taints: tuple[tuple[str, str], ...]
     """(key, effect) of every taint."""
-    allocatable: Mapping[str, Fraction]
+    allocatable: Mapping[str, Amount]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Claim:
 class NodePool:
     """The NodePool of the run; `ready` is false with `problem` when its node class is not usable."""
 
-    limits: Mapping[str, Fraction]
+    limits: Mapping[str, Amount]
     ready: bool
     problem: str
 
@@ -61,7 +61,7 @@ class Pod:
     node: str
     phase: str
     deleting: bool
-    requests: Mapping[str, Fraction]
+    requests: Mapping[str, Amount]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ def seconds(stamp: str | None) -> float:
     return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
 
 
-def _amounts(values: Mapping[str, Any] | None) -> dict[str, Fraction]:
+def _amounts(values: Mapping[str, Any] | None) -> dict[str, Amount]:
     return {name: quantity.parse(value) for name, value in (values or {}).items()}
 
 
@@ -161,35 +161,32 @@ def node_pool(item: Object) -> NodePool:
     )
 
 
-def effective_requests(spec: Mapping[str, Any]) -> dict[str, Fraction]:
+def effective_requests(spec: Mapping[str, Any]) -> dict[str, Amount]:
     """What the scheduler reserves for a pod with this `spec`.
 
     Containers and sidecars (init containers that restart always) add up; every other init container runs alone, beside
     the sidecars before it. https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
     """
 
-    def asked(container: Mapping[str, Any]) -> dict[str, Fraction]:
+    def asked(container: Mapping[str, Any]) -> dict[str, Amount]:
         resources = container.get("resources") or {}
         return {**_amounts(resources.get("limits")), **_amounts(resources.get("requests"))}
 
-    def plus(one: dict[str, Fraction], other: Mapping[str, Fraction]) -> dict[str, Fraction]:
-        return {name: one.get(name, Fraction(0)) + other.get(name, Fraction(0)) for name in {*one, *other}}
+    def plus(one: dict[str, Amount], other: Mapping[str, Amount]) -> dict[str, Amount]:
+        return {name: one.get(name, 0) + other.get(name, 0) for name in {*one, *other}}
 
-    total: dict[str, Fraction] = {}
+    total: dict[str, Amount] = {}
     for container in spec.get("containers") or ():
         total = plus(total, asked(container))
-    sidecars: dict[str, Fraction] = {}
-    peak: dict[str, Fraction] = {}
+    sidecars: dict[str, Amount] = {}
+    peak: dict[str, Amount] = {}
     for container in spec.get("initContainers") or ():
         together = plus(sidecars, asked(container))
         if container.get("restartPolicy") == "Always":
             sidecars = together
-        peak = {
-            name: max(peak.get(name, Fraction(0)), together.get(name, Fraction(0)))
-            for name in {*peak, *together}
-        }
+        peak = {name: max(peak.get(name, 0), together.get(name, 0)) for name in {*peak, *together}}
     total = plus(total, sidecars)
-    total = {name: max(total.get(name, Fraction(0)), peak.get(name, Fraction(0))) for name in {*total, *peak}}
+    total = {name: max(total.get(name, 0), peak.get(name, 0)) for name in {*total, *peak}}
     return plus(total, _amounts(spec.get("overhead")))
 
 

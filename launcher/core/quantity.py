@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import cache
 from typing import Final
+
+# Whole numbers stay int: most are, and their arithmetic is ten times faster.
+Amount = int | Fraction
 
 _SUFFIXES: Final = {
     "": Fraction(1),
@@ -27,10 +31,11 @@ _SUFFIXES: Final = {
     "Pi": Fraction(2**50),
     "Ei": Fraction(2**60),
 }
-_PATTERN: Final = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?")
+_PATTERN: Final = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,2})?")
 
 
-def parse(text: str | int | float) -> Fraction:
+@cache  # a cluster says the same few quantities again and again
+def parse(text: str | int | float) -> Amount:
     """The value of a quantity such as `1500m`, `2Gi`, `1e3` or `4`, in units of its resource.
 
     Raises ValueError with the text for anything that is no quantity, negative ones included.
@@ -39,6 +44,6 @@ def parse(text: str | int | float) -> Fraction:
     if match is None:
         raise ValueError(f"{text!r} is no quantity; right would be for instance 4, 1500m or 2Gi")
     number, suffix = Fraction(match["number"]), match["suffix"] or ""
-    if suffix in _SUFFIXES:
-        return number * _SUFFIXES[suffix]
-    return number * Fraction(10) ** int(suffix[1:])
+    factor = _SUFFIXES[suffix] if suffix in _SUFFIXES else Fraction(10) ** int(suffix[1:])
+    value = number * factor
+    return value.numerator if value.denominator == 1 else value

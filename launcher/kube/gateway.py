@@ -60,7 +60,7 @@ class KubernetesGateway:
         names = (request.worker.priority_class, request.placeholder.priority_class)
         found = [f"PriorityClass {name}" for name in names if self._get(f"{path}/{name}") is None]
         jobs = self._training_path(request).rpartition("/")[0]
-        if self._get(f"{jobs}?limit=1") is None:
+        if self._get(jobs, {"limit": "1"}) is None:
             found.append("training operator (resource pytorchjobs of kubeflow.org/v1)")
         return found
 
@@ -129,9 +129,9 @@ class KubernetesGateway:
     def _training_path(self, request: Request) -> str:
         return f"/apis/kubeflow.org/v1/namespaces/{request.namespace}/pytorchjobs/{request.training_job}"
 
-    def _get(self, path: str) -> JsonObject | None:
+    def _get(self, path: str, query: dict[str, str] | None = None) -> JsonObject | None:
         try:
-            return self._rest.request("GET", path)
+            return self._rest.request("GET", path, query)
         except ApiError as error:
             if error.status == _NOT_FOUND:
                 return None

@@ -1,0 +1,60 @@
+"""A request that is right, and a cluster made of plain objects."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from launcher.core.request import Request, parse_request
+
+PAUSE = "registry.k8s.io/pause@sha256:" + "0" * 64
+TRAINER = "111122223333.dkr.ecr.us-west-2.amazonaws.com/trainer@sha256:" + "1" * 64
+
+DOCUMENT: dict[str, Any] = {
+    "runId": "r1",
+    "namespace": "training",
+    "pool": {
+        "name": "small",
+        "instanceType": "g5.12xlarge",
+        "zone": "us-west-2b",
+        "resource": "nvidia.com/gpu",
+        "perNode": 4,
+        "maxNodes": 4,
+        "efaPerNode": 0,
+        "nodeSelector": {"karpenter.sh/nodepool": "small"},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    },
+    "minNodes": 2,
+    "maxNodes": 4,
+    "capacityDeadlineSeconds": 300,
+    "holdSeconds": 30,
+    "activeDeadlineSeconds": None,
+    "placeholder": {"image": PAUSE, "priorityClassName": "trainyard-placeholder"},
+    "worker": {
+        "image": TRAINER,
+        "serviceAccountName": "trainer",
+        "priorityClassName": "trainyard-worker",
+        "processesPerNode": 4,
+        "cpu": "40",
+        "memory": "144Gi",
+        "sharedMemory": "8Gi",
+        "env": {"TRAINYARD_DEVICE": "cuda"},
+        "args": ["--epochs", "3"],
+        "command": None,
+    },
+}
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    """The JSON of TRAINYARD_REQUEST."""
+    return copy.deepcopy(DOCUMENT)
+
+
+@pytest.fixture
+def request_(document: dict[str, Any]) -> Request:
+    """A run r1 on 2 to 4 nodes of pool small, with 300 s to wait and 30 s to hold."""
+    return parse_request({"TRAINYARD_REQUEST": json.dumps(document)})

@@ -1,0 +1,298 @@
+"""Which nodes count, and what is decided on their number."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from launcher.core import contract as c
+from launcher.core import machine, manifests, observe, reasons
+from launcher.core.capacity import GiveUp, Submit, Wait, count, decide, preflight
+from launcher.core.machine import End, Hold, Memory, Recount, Remove, Start
+from launcher.core.manifests import Owner
+from launcher.core.observe import NodePool, Observation, Training
+from launcher.core.request import Request
+
+pytestmark = pytest.mark.unit
+
+Object = dict[str, Any]
+NOW = 1_800_000_000.0
+OWNER = Owner(name="launch-r1", uid="o")
+
+
+def node(name: str, **changes: Any) -> Object:
+    labels = {"karpenter.sh/nodepool": "small", "karpenter.sh/initialized": "true"}
+    item: Object = {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "allocatable": {"cpu": "47810m", "memory": "180Gi", "nvidia.com/gpu": "4"},
+        },
+    }
+    for path, value in changes.items():
+        target = item
+        *parents, last = path.split("__")
+        for parent in parents:
+            target = target[parent]
+        target[last] = value
+    return item
+
+
+def pod(name: str, at: str, **asked: str) -> Object:
+    return {
+        "metadata": {"name": name, "namespace": "default", "uid": name},
+        "spec": {"nodeName": at, "containers": [{"resources": {"requests": asked}}]},
+        "status": {"phase": "Running"},
+    }
+
+
+def held(request: Request, index: int, at: str = "", **status: str) -> Object:
+    item = manifests.placeholder(request, index, OWNER, NOW - 50)
+    item["metadata"]["uid"] = f"uid-{index}"
+    item["spec"]["nodeName"] = at
+    item["status"] = status
+    return item
+
+
+def seen(
+    nodes: list[Object], pods: list[Object] | None = None, limit: str = "16", **changes: Any
+) -> Observation:
+    pool = {"spec": {"limits": {"nvidia.com/gpu": limit}}}
+    observation = Observation(
+        now=NOW,
+        fresh=True,
+        nodes=tuple(observe.node(item) for item in nodes),
+        pods=tuple(observe.pod(item) for item in pods or []),
+        pool=observe.node_pool(pool),
+    )
+    return dataclasses.replace(observation, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"status__conditions": [{"type": "Ready", "status": "Unknown"}]}, "is not Ready"),
+        ({"status__conditions": []}, "is not Ready"),
+        ({"spec__unschedulable": True}, "is cordoned"),
+        ({"metadata__deletionTimestamp": "2026-01-01T00:00:00Z"}, "is being deleted"),
+        (
+            {"spec__taints": [{"key": "example.com/starting", "effect": "NoExecute"}]},
+            "has the taint example.com/starting",
+        ),
+        ({"metadata__labels": {"karpenter.sh/nodepool": "small"}}, "is not initialized"),
+        (
+            {"status__allocatable": {"cpu": "47", "memory": "180Gi"}},
+            "has 0 of 4 nvidia.com/gpu",
+        ),
+        (
+            {"status__allocatable": {"cpu": "47", "memory": "180Gi", "nvidia.com/gpu": "3"}},
+            "has 3 of 4 nvidia.com/gpu",
+        ),
+        ({"status__allocatable": {"cpu": "8", "memory": "180Gi", "nvidia.com/gpu": "4"}}, "has 8 of 40 cpu"),
+    ],
+)
+def test_a_node_that_could_take_no_worker_is_not_counted(
+    request_: Request, changes: Object, problem: str
+) -> None:
+    counted = count(request_, seen([node("good"), node("bad", **changes)]))
+    assert (counted.usable, dict(counted.unusable)) == (("good",), {"bad": problem})
+
+
+def test_a_node_of_another_pool_is_not_counted(request_: Request) -> None:
+    other = node("other", metadata__labels={"karpenter.sh/nodepool": "x", "karpenter.sh/initialized": "true"})
+    assert count(request_, seen([other])).usable == ()
+
+
+def test_a_tolerated_taint_and_a_mere_wish_do_not_matter(request_: Request) -> None:
+    taints = [
+        {"key": "nvidia.com/gpu", "effect": "NoSchedule"},
+        {"key": "wish", "effect": "PreferNoSchedule"},
+    ]
+    assert count(request_, seen([node("a", spec__taints=taints)])).usable == ("a",)
+
+
+def test_pods_of_others_occupy_a_node_and_our_placeholders_do_not(request_: Request) -> None:
+    pods = [pod("other", "a", **{"nvidia.com/gpu": "1"}), pod("daemon", "b", cpu="2"), held(request_, 0, "b")]
+    counted = count(request_, seen([node("a"), node("b")], pods))
+    assert (counted.usable, counted.foreign) == (("b",), 1)
+    of_another_run = dataclasses.replace(request_, run_id="r2")
+    assert count(of_another_run, seen([node("b")], pods)).usable == ()
+
+
+def test_init_containers_and_sidecars_count_as_the_scheduler_counts_them() -> None:
+    spec = {
+        "initContainers": [
+            {"restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}},
+            {"resources": {"requests": {"cpu": "5"}}},
+        ],
+        "containers": [{"resources": {"requests": {"cpu": "2"}}}, {"resources": {"limits": {"cpu": "500m"}}}],
+    }
+    assert observe.effective_requests(spec)["cpu"] == 6
+
+
+def test_a_ceiling_below_the_minimum_is_hopeless_at_once(request_: Request) -> None:
+    three = dataclasses.replace(request_, min_nodes=3)
+    answer = preflight(three, seen([], limit="8"))
+    assert isinstance(answer, GiveUp)
+    assert answer.code == c.EXIT_IMPOSSIBLE
+    assert (
+        "MIN is 3 nodes, but the limit of NodePool small is 8 nvidia.com/gpu, which is 2 nodes"
+        in answer.reason
+    )
+    assert preflight(request_, seen([], limit="8")) is None
+    absent = preflight(request_, seen([], pool=None))
+    assert isinstance(absent, GiveUp)
+    assert "there is no NodePool small" in absent.reason
+
+
+def choice(request: Request, observation: Observation, waited: float, quorum: float | None = None) -> Any:
+    since = None if quorum is None else NOW - quorum
+    return decide(request, observation, started=NOW - waited, quorum_since=since)
+
+
+def test_the_hold_window_lies_between_minimum_and_maximum(request_: Request) -> None:
+    two, four = seen([node("a"), node("b")]), seen([node(name) for name in "abcde"])
+    assert choice(request_, four, 0).nodes == 4
+    assert choice(request_, two, 10) == Wait(since=NOW)
+    assert choice(request_, two, 40, quorum=29) == Wait(since=NOW - 29)
+    assert choice(request_, two, 40, quorum=30).nodes == 2
+    assert choice(request_, two, 300, quorum=1).nodes == 2
+    assert choice(request_, seen([node("a")]), 40, quorum=30) == Wait(since=None)
+    assert isinstance(choice(request_, seen([node("a")]), 299), Wait)
+    assert choice(request_, seen([node("a")]), 300).code == c.EXIT_BELOW_MINIMUM
+
+
+def test_nothing_is_held_for_nodes_that_can_not_come(request_: Request) -> None:
+    at_limit = choice(request_, seen([node("a"), node("b")], limit="8"), 1)
+    assert isinstance(at_limit, Submit)
+    assert at_limit.nodes == 2
+    assert "no more can come" in at_limit.reason
+    busy = [pod("other", name, **{"nvidia.com/gpu": "4"}) for name in "cd"]
+    assert choice(request_, seen([node(name) for name in "abcd"], busy), 1).nodes == 2
+
+
+def test_never_more_placeholders_than_the_pool_can_have_nodes(request_: Request) -> None:
+    step = machine.step(request_, Memory(), seen([], limit="8"))
+    assert [action.index for action in step.actions if isinstance(action, Hold)] == [0, 1]
+
+
+def test_a_submit_needs_a_fresh_list_and_no_surplus(request_: Request) -> None:
+    nodes = [node(name) for name in "abc"]
+    pods = [held(request_, 0, "a"), held(request_, 1, "c"), held(request_, 2), held(request_, 3, "gone")]
+    memory = Memory(started=NOW - 60, quorum_since=NOW - 31)
+    cached = machine.step(request_, memory, seen(nodes, pods, fresh=False))
+    assert cached.actions == (Recount(),)
+    fresh = machine.step(request_, memory, seen(nodes, pods))
+    assert fresh.actions == (
+        Remove(name="hold-r1-2", uid="uid-2"),
+        Remove(name="hold-r1-3", uid="uid-3"),
+        Recount(),
+    )
+    last = machine.step(request_, memory, seen(nodes, pods[:2]))
+    assert [type(action) for action in last.actions] == [Start]
+    lost = machine.step(request_, memory, seen(nodes[:1], pods[:1]))
+    assert [action.index for action in lost.actions if isinstance(action, Hold)] == [1, 2, 3]
+
+
+def test_a_restarted_launcher_goes_on_with_the_first_ones_deadline(request_: Request) -> None:
+    step = machine.step(request_, Memory(), seen([], [held(request_, 0)]))
+    assert step.memory.started == NOW - 50
+    holds = [action for action in step.actions if isinstance(action, Hold)]
+    assert [(hold.index, hold.waiting_since) for hold in holds] == [
+        (1, NOW - 50),
+        (2, NOW - 50),
+        (3, NOW - 50),
+    ]
+
+
+def test_an_ended_placeholder_is_replaced(request_: Request) -> None:
+    pods = [held(request_, index) for index in range(3)] + [held(request_, 3, phase="Failed")]
+    assert machine.step(request_, Memory(), seen([], pods)).actions == (
+        Remove(name="hold-r1-3", uid="uid-3"),
+    )
+
+
+def training(**changes: Any) -> Training:
+    job = Training(uid="t", ours=True, nodes=2, outcome="", message="")
+    return dataclasses.replace(job, **changes)
+
+
+def worker(index: int, at: str, phase: str) -> Object:
+    item = pod(f"train-r1-worker-{index}", at)
+    item["metadata"] |= {"namespace": "training", "labels": {"training.kubeflow.org/job-name": "train-r1"}}
+    item["status"]["phase"] = phase
+    return item
+
+
+def test_placeholders_stay_until_every_worker_has_its_node(request_: Request) -> None:
+    some = [held(request_, 1, "b"), worker(0, "a", "Running"), worker(1, "", "Pending")]
+    step = machine.step(request_, Memory(), seen([], some, training=training()))
+    assert (step.report.reason, step.actions) == ("1 of 2 workers running", ())
+    every = [held(request_, 1, "b"), worker(0, "a", "Running"), worker(1, "b", "Pending")]
+    step = machine.step(request_, Memory(), seen([], every, training=training()))
+    assert step.actions == (Remove(name="hold-r1-1", uid="uid-1"),)
+
+
+def test_a_failed_training_frees_its_nodes_and_keeps_finished_pods(request_: Request) -> None:
+    pods = [worker(0, "a", "Failed"), worker(1, "b", "Running")]
+    step = machine.step(
+        request_, Memory(), seen([], pods, training=training(outcome="Failed", message="bad"))
+    )
+    assert step.actions == (
+        Remove(name="train-r1-worker-1", uid="train-r1-worker-1"),
+        End(code=c.EXIT_TRAINING_FAILED, reason="bad"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("job", "code"),
+    [
+        (training(outcome="Succeeded"), c.EXIT_SUCCEEDED),
+        (training(ours=False), c.EXIT_IMPOSSIBLE),
+        (training(uid="another"), c.EXIT_TRAINING_FAILED),
+        (None, c.EXIT_TRAINING_FAILED),
+    ],
+)
+def test_the_end_of_the_training_is_the_launchers_end(
+    request_: Request, job: Training | None, code: int
+) -> None:
+    step = machine.step(request_, Memory(training_uid="t"), seen([], [held(request_, 0)], training=job))
+    assert [type(action) for action in step.actions] == [Remove, End]
+    end = step.actions[-1]
+    assert isinstance(end, End)
+    assert end.code == code
+
+
+def test_the_reason_names_what_ec2_refused_and_what_helps(request_: Request) -> None:
+    def warning(name: str, message: str, at: float = NOW) -> observe.Warned:
+        return observe.Warned(
+            kind="NodeClaim", name=name, reason="InsufficientCapacityError", message=message, at=at
+        )
+
+    warnings = (
+        warning("small-1", "with fleet error(s), InsufficientInstanceCapacity: no capacity"),
+        warning("small-2", "InsufficientInstanceCapacity"),
+        warning("small-3", "VcpuLimitExceeded: you have requested more"),
+        warning("large-1", "UnfulfillableCapacity"),
+        warning("small-4", "Unsupported", at=NOW - 1000),
+    )
+    observation = seen([], warnings=warnings)
+    text = reasons.shortfall(request_, observation, count(request_, observation), NOW - 10)
+    assert text == (
+        "InsufficientInstanceCapacity for g5.12xlarge in us-west-2b (2x), "
+        "VcpuLimitExceeded for g5.12xlarge in us-west-2b (1x; raise the account's vCPU quota)"
+    )
+
+
+def test_the_reason_names_an_unready_class_and_the_nodes_that_do_not_count(request_: Request) -> None:
+    pool = NodePool(limits={}, ready=False, problem="NodeClassReady=False")
+    nodes = [node("a", status__allocatable={}), node("b", spec__unschedulable=True)]
+    observation = seen(nodes, pool=pool)
+    text = reasons.shortfall(request_, observation, count(request_, observation), NOW)
+    assert (
+        text
+        == "NodePool small is not ready: NodeClassReady=False; a node has 0 of 40 cpu; a node is cordoned"
+    )

@@ -1,0 +1,73 @@
+"""The objects that a request becomes, compared with a file; `UPDATE_GOLDEN=1` writes it anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from launcher.capacity.__main__ import _plain, dry_run
+from launcher.core import manifests
+from launcher.core.manifests import Owner
+from launcher.core.request import Request
+
+pytestmark = pytest.mark.unit
+
+GOLDEN = Path(__file__).parent / "golden.yaml"
+OWNER = Owner(name="launch-r1", uid="0f1e")
+
+
+def test_the_objects_are_those_of_the_golden_file(request_: Request) -> None:
+    objects = [
+        manifests.placeholder(request_, 0, OWNER, 1_800_000_000.25),
+        manifests.training_job(request_, 3, "all 3 nodes are there"),
+        manifests.event(
+            request_, OWNER, now=1_800_000_000.0, kind="Normal", reason="Submitting", message="3 of 4 nodes"
+        ),
+    ]
+    text = yaml.safe_dump_all([_plain(item) for item in objects], sort_keys=False, width=110)
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def replicas(job: dict[str, Any]) -> dict[str, int]:
+    return {kind: spec["replicas"] for kind, spec in job["spec"]["pytorchReplicaSpecs"].items()}
+
+
+def test_one_node_is_a_master_alone(request_: Request) -> None:
+    assert replicas(manifests.training_job(request_, 1, "")) == {"Master": 1}
+    assert replicas(manifests.training_job(request_, 4, "")) == {"Master": 1, "Worker": 3}
+
+
+def test_a_placeholder_asks_for_exactly_what_a_worker_asks_for(request_: Request) -> None:
+    pool = dataclasses.replace(request_.pool, efa_per_node=1)
+    request = dataclasses.replace(request_, pool=pool)
+    place = manifests.placeholder(request, 0, OWNER, 0.0)["spec"]
+    work = manifests.training_job(request, 2, "")["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    resources = place["containers"][0]["resources"]
+    assert resources == work["containers"][0]["resources"]
+    assert resources["requests"] == resources["limits"]
+    assert resources["limits"]["vpc.amazonaws.com/efa"] == "1"
+    assert {"name": "FI_EFA_USE_HUGE_PAGE", "value": "0"} in work["containers"][0]["env"]
+    assert place["nodeSelector"] == work["nodeSelector"]
+    assert all(toleration in place["tolerations"] for toleration in work["tolerations"])
+
+
+def test_a_command_and_an_active_deadline_are_passed_on(request_: Request) -> None:
+    worker = dataclasses.replace(request_.worker, command=("sh", "-c"))
+    request = dataclasses.replace(request_, worker=worker, active_deadline_seconds=60)
+    spec = manifests.training_job(request, 1, "")["spec"]
+    assert spec["runPolicy"]["activeDeadlineSeconds"] == 60
+    container = spec["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
+    assert container["command"] == ["sh", "-c"]
+
+
+def test_a_dry_run_prints_the_request_and_every_object(request_: Request) -> None:
+    documents = list(yaml.safe_load_all(dry_run(request_, "launch-r1")))
+    assert documents[0]["request"]["min_nodes"] == 2
+    assert [document.get("kind") for document in documents[1:]] == ["Pod"] * 4 + ["PyTorchJob"]

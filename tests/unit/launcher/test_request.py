@@ -1,0 +1,151 @@
+"""Reading the request from the environment."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from launcher.core import contract, quantity
+from launcher.core.request import RequestError, parse_request
+
+pytestmark = pytest.mark.unit
+
+CONTRACT = yaml.safe_load((Path(__file__).parents[3] / "contract.yaml").read_text())
+
+
+def problems(document: Any, **environment: str) -> tuple[str, ...]:
+    with pytest.raises(RequestError) as caught:
+        parse_request({"TRAINYARD_REQUEST": json.dumps(document), **environment})
+    return caught.value.problems
+
+
+def test_min_and_max_of_the_environment_override_the_request(document: dict[str, Any]) -> None:
+    request = parse_request({"TRAINYARD_REQUEST": json.dumps(document), "MIN_NODES": "1", "MAX_NODES": "3"})
+    assert (request.min_nodes, request.max_nodes) == (1, 3)
+
+
+def test_a_run_without_id_is_named_after_its_job(document: dict[str, Any]) -> None:
+    document["runId"] = None
+    environment = {"TRAINYARD_REQUEST": json.dumps(document), "JOB_NAME": "launch-x4k2p"}
+    assert parse_request(environment).training_job == "train-x4k2p"
+    assert "JOB_NAME is 'other'" in problems(document, JOB_NAME="other")[0]
+
+
+def test_every_mistake_is_told_at_once_with_its_place(document: dict[str, Any]) -> None:
+    document["worker"]["cpu"] = "many"
+    document["worker"]["image"] = "trainer"
+    document["pool"]["perNode"] = 0
+    document["placeholder"]["colour"] = "red"
+    document["runId"] = "Not_A_Label"
+    del document["holdSeconds"]
+    told = problems(document, MIN_NODES="5", MAX_NODES="0")
+    for place in (
+        "TRAINYARD_REQUEST.worker.cpu",
+        "TRAINYARD_REQUEST.worker.image",
+        "TRAINYARD_REQUEST.pool.perNode",
+        "TRAINYARD_REQUEST.placeholder.colour",
+        "TRAINYARD_REQUEST.runId",
+        "TRAINYARD_REQUEST.holdSeconds is missing",
+        "MAX_NODES is '0'",
+        "MIN_NODES is 5 and MAX_NODES is 4",
+    ):
+        assert any(problem.startswith(place) for problem in told), (place, told)
+    assert len(told) == 8
+    assert all("right would be" in problem for problem in told)
+
+
+@pytest.mark.parametrize("text", ["-1", "2.5", "two", "0", "1e1", "٣"])
+def test_a_minimum_that_is_no_count_is_refused(document: dict[str, Any], text: str) -> None:
+    assert problems(document, MIN_NODES=text)[0].startswith(f"MIN_NODES is {text!r}")
+
+
+@pytest.mark.parametrize("length", [40, 41])
+def test_a_run_id_may_have_forty_characters(document: dict[str, Any], length: int) -> None:
+    document["runId"] = "r" * length
+    if length == 40:
+        assert len(parse_request({"TRAINYARD_REQUEST": json.dumps(document)}).training_job) <= 50
+    else:
+        assert "at most 40" in problems(document)[0]
+
+
+def test_a_request_that_is_no_json_or_absent_is_refused() -> None:
+    for environment in ({}, {"TRAINYARD_REQUEST": "{"}, {"TRAINYARD_REQUEST": "[]"}):
+        with pytest.raises(RequestError, match="TRAINYARD_REQUEST"):
+            parse_request(environment)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("4", 4),
+        ("1500m", Fraction(3, 2)),
+        ("2Gi", 2**31),
+        ("1e3", 1000),
+        ("1E", 10**18),
+        ("1E2", 100),
+        ("0.5", Fraction(1, 2)),
+    ],
+)
+def test_quantities_are_exact(text: str, value: Fraction) -> None:
+    assert quantity.parse(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1 Gi", "Gi", "1gi", "1Gi\n", "nan"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no quantity"):
+        quantity.parse(text)
+
+
+def test_the_constants_are_those_of_the_contract() -> None:
+    launcher, worker = CONTRACT["environment"]["launcher"], CONTRACT["environment"]["workerFromLauncher"]
+    codes, names, classes = CONTRACT["exitCodes"]["launcher"], CONTRACT["names"], CONTRACT["priorityClasses"]
+    assert {name: value for name, value in vars(contract).items() if name.isupper()} == {
+        "TRAINING_NAMESPACE": CONTRACT["namespaces"]["training"],
+        "CLUSTER_EVENTS_NAMESPACE": CONTRACT["namespaces"]["clusterEvents"],
+        "LAUNCHER_JOB_PREFIX": names["launcherJobPrefix"],
+        "TRAINING_JOB_PREFIX": names["trainingJobPrefix"],
+        "PLACEHOLDER_PREFIX": names["placeholderPrefix"],
+        "RUN_ID_MAX_LENGTH": names["runIdMaxLength"],
+        "TRAINING_CONTAINER": names["trainingContainer"],
+        "LABEL_RUN": CONTRACT["labels"]["run"],
+        "LABEL_ROLE": CONTRACT["labels"]["role"],
+        "LABEL_MANAGED_BY": CONTRACT["labels"]["managedBy"],
+        "MANAGED_BY": CONTRACT["labels"]["managedByLauncher"],
+        "ROLE_LAUNCHER": CONTRACT["roles"]["launcher"],
+        "ROLE_PLACEHOLDER": CONTRACT["roles"]["placeholder"],
+        "ROLE_WORKER": CONTRACT["roles"]["worker"],
+        "ANNOTATION_NODES": CONTRACT["annotations"]["nodes"],
+        "ANNOTATION_REASON": CONTRACT["annotations"]["reason"],
+        "ANNOTATION_WAITING_SINCE": CONTRACT["annotations"]["waitingSince"],
+        "DO_NOT_DISRUPT": CONTRACT["annotations"]["doNotDisrupt"],
+        "POD_USER": CONTRACT["podUser"],
+        "ENV_REQUEST": launcher["request"],
+        "ENV_MIN_NODES": launcher["minNodes"],
+        "ENV_MAX_NODES": launcher["maxNodes"],
+        "ENV_POD_NAME": launcher["podName"],
+        "ENV_POD_NAMESPACE": launcher["podNamespace"],
+        "ENV_POD_UID": launcher["podUid"],
+        "ENV_JOB_NAME": launcher["jobName"],
+        "ENV_EXPECTED_NODES": worker["expectedNodes"],
+        "ENV_PROCESSES_PER_NODE": worker["processesPerNode"],
+        "ENV_RUN_ID": worker["runId"],
+        "EXIT_SUCCEEDED": codes["succeeded"],
+        "EXIT_BAD_REQUEST": codes["badRequest"],
+        "EXIT_BELOW_MINIMUM": codes["belowMinimum"],
+        "EXIT_IMPOSSIBLE": codes["impossible"],
+        "EXIT_TRAINING_FAILED": codes["trainingFailed"],
+        "EXIT_API_ERROR": codes["apiError"],
+        "EXIT_STOPPED": codes["stopped"],
+        **{f"STATE_{state.upper()}": state for state in CONTRACT["launcherStates"]},
+        # Names of others, which are not ours to agree on.
+        "LABEL_NODEPOOL": "karpenter.sh/nodepool",
+        "LABEL_INITIALIZED": "karpenter.sh/initialized",
+        "LABEL_JOB_NAME": "training.kubeflow.org/job-name",
+        "EFA_RESOURCE": "vpc.amazonaws.com/efa",
+    }
+    assert classes["placeholder"]["value"] < 0 <= classes["worker"]["value"]
