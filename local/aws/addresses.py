@@ -16,7 +16,7 @@ from moto.ec2.models.subnets import Subnet
 from local.aws.errors import ApiError
 
 
-def _take(subnet: Any, holder: Any) -> str:
+def _take(subnet: Any, instance: Any) -> str:
     """The next address of a subnet. Raises InsufficientFreeAddressesInSubnet."""
     # AWS keeps the first four addresses and the last one.
     last = int(subnet.cidr.broadcast_address) - 1
@@ -28,7 +28,7 @@ def _take(subnet: Any, holder: Any) -> str:
         text = str(ipaddress.ip_address(number))
         if text not in subnet._subnet_ips:
             subnet.trainyard_next = number + 1
-            subnet._subnet_ips[text] = holder
+            subnet._subnet_ips[text] = instance
             return text
     raise ApiError(
         "InsufficientFreeAddressesInSubnet", f"There are not enough free addresses in subnet '{subnet.id}'."

@@ -17,11 +17,14 @@ from urllib.request import Request, urlopen
 import boto3
 import jwt
 import pytest
+from botocore.config import Config
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from local.aws.account import prepare_environment
 
 REGION = "us-west-2"
+# One session: it reads each service model once.
+SESSION = boto3.session.Session()
 
 
 class FakeSupervisor:
@@ -93,13 +96,14 @@ class Cloud:
         given = credentials or {"AccessKeyId": self.key, "SecretAccessKey": self.secret}
         name = service + given["AccessKeyId"]
         if name not in self.clients or more:
-            self.clients[name] = boto3.session.Session().client(
+            self.clients[name] = SESSION.client(
                 service,
                 region_name=REGION,
                 endpoint_url=self.endpoint,
                 aws_access_key_id=given["AccessKeyId"],
                 aws_secret_access_key=given["SecretAccessKey"],
                 aws_session_token=given.get("SessionToken"),
+                config=Config(retries={"total_max_attempts": 1}),
                 **more,
             )
         return self.clients[name]
@@ -162,13 +166,17 @@ class Cloud:
 @pytest.fixture(scope="session")
 def _server() -> Iterator[tuple[str, FakeSupervisor]]:
     prepare_environment(os.environ)
+    from moto.iam.models import IAMBackend, iam_backends
     from werkzeug.serving import make_server
 
     from local.aws.eks.store import store
     from local.aws.server import Application, RequestHandler
     from local.aws.supervisor import Supervisor
 
-    with tempfile.TemporaryDirectory() as directory:
+    # 1582 policies of AWS are read once, not for each test's new account.
+    policies = iam_backends["123456789012"]["aws"].aws_managed_policies
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(IAMBackend, "_init_aws_policies", lambda _self: policies)
         fake = FakeSupervisor(Path(directory) / "s")
         store.supervisor = Supervisor(Path(directory) / "s")
         server = make_server("127.0.0.1", 0, Application(), threaded=True, request_handler=RequestHandler)
@@ -179,21 +187,30 @@ def _server() -> Iterator[tuple[str, FakeSupervisor]]:
         fake.server.shutdown()
 
 
+_clients: dict[str, Any] = {}
+
+
 @pytest.fixture
 def cloud(_server: tuple[str, FakeSupervisor]) -> Cloud:
-    """An empty account."""
+    """An empty account, whose deployer has the same key in every test: clients are slow to make."""
     from moto.core.base_backend import BackendDict
+    from moto.iam.models import iam_backends
 
     from local.aws import faults
     from local.aws.account import create_deployer
     from local.aws.eks.store import store
 
-    BackendDict.reset()
+    for backends in list(BackendDict._instances):
+        backends.clear()
     store.clusters.clear()
     faults.plan().replace({"faults": []})
     endpoint, fake = _server
     fake.started.clear()
     fake.stopped.clear()
     fake.refuse = None
-    deployer = create_deployer()
-    return Cloud(endpoint, fake, deployer.access_key_id, deployer.secret_access_key)
+    made = create_deployer()
+    iam = iam_backends["123456789012"]["aws"]
+    key = iam.access_keys.pop(made.access_key_id)
+    key.access_key_id, key.secret_access_key = "AKIATESTTESTTESTTEST", "secret"
+    iam.access_keys[key.access_key_id] = key
+    return Cloud(endpoint, fake, key.access_key_id, key.secret_access_key, _clients)

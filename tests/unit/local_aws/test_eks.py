@@ -1,0 +1,241 @@
+"""Clusters, node groups, access entries, add-ons."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from botocore.exceptions import ClientError
+
+pytestmark = pytest.mark.unit
+
+
+def code_of(error):
+    return error.value.response["Error"]["Code"]
+
+
+def gone(eks, name):
+    for _ in range(200):
+        try:
+            eks.describe_cluster(name=name)
+        except eks.exceptions.ResourceNotFoundException:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def node_group(cloud, cluster, name="system", **more):
+    eks = cloud.client("eks")
+    arguments = {
+        "scalingConfig": {"minSize": 2, "maxSize": 4, "desiredSize": 2},
+        "instanceTypes": ["m6i.large"],
+        "nodeRole": cloud.role(f"{name}-nodes", None),
+        **more,
+    }
+    return eks.create_nodegroup(
+        clusterName=cluster["name"], nodegroupName=name, subnets=cluster["subnets"], **arguments
+    )["nodegroup"]
+
+
+def test_a_cluster_gets_a_control_plane_and_an_issuer_of_its_own(cloud):
+    cluster = cloud.cluster()
+    assert cluster["status"] == "ACTIVE"
+    assert cluster["endpoint"] == "https://127.0.0.1:6443"
+    asked = cloud.supervisor.started[0]
+    assert asked["name"] == "main"
+    assert asked["issuer"] == cluster["identity"]["oidc"]["issuer"]
+    assert asked["issuer"].startswith("https://oidc.eks.us-west-2.amazonaws.com/id/")
+    assert cluster["resourcesVpcConfig"]["vpcId"] == cluster["vpc"]
+
+
+def test_a_control_plane_that_does_not_start_makes_the_cluster_failed_and_says_why(cloud):
+    cloud.supervisor.refuse = "etcd: no space left on device"
+    cluster = cloud.cluster()
+    assert cluster["status"] == "FAILED"
+    assert "no space left" in cluster["health"]["issues"][0]["message"]
+
+
+def test_deleting_a_cluster_stops_its_control_plane_and_removes_what_it_made(cloud):
+    cluster = cloud.cluster()
+    eks, ec2 = cloud.client("eks"), cloud.client("ec2")
+    group = cluster["resourcesVpcConfig"]["clusterSecurityGroupId"]
+    with pytest.raises(ClientError, match="DependencyViolation"):
+        ec2.delete_subnet(SubnetId=cluster["subnets"][0])
+    eks.delete_cluster(name="main")
+    assert gone(eks, "main")
+    assert cloud.supervisor.stopped == ["main"]
+    with pytest.raises(ClientError, match=group):
+        ec2.describe_security_groups(GroupIds=[group])
+    for subnet in cluster["subnets"]:
+        ec2.delete_subnet(SubnetId=subnet)
+    ec2.delete_vpc(VpcId=cluster["vpc"])
+
+
+def test_a_cluster_with_a_node_group_is_not_deleted(cloud):
+    cluster = cloud.cluster()
+    node_group(cloud, cluster)
+    with pytest.raises(ClientError) as error:
+        cloud.client("eks").delete_cluster(name="main")
+    assert code_of(error) == "ResourceInUseException"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"version": "1.12"}, "1.12"),
+        ({"roleArn": "arn:aws:iam::123456789012:role/nobody"}, "role/nobody"),
+        ({"resourcesVpcConfig": {"subnetIds": ["subnet-1"]}}, "subnet-1"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused(cloud, change, says):
+    network = cloud.network()
+    arguments = {
+        "name": "main",
+        "roleArn": cloud.role("cluster", None),
+        "resourcesVpcConfig": {"subnetIds": network["subnets"]},
+        **change,
+    }
+    with pytest.raises(ClientError, match=says) as error:
+        cloud.client("eks").create_cluster(**arguments)
+    assert code_of(error) == "InvalidParameterException"
+
+
+def test_logging_and_access_mode_are_updated_and_the_update_is_told(cloud):
+    cloud.cluster(accessConfig={"authenticationMode": "API_AND_CONFIG_MAP"})
+    eks = cloud.client("eks")
+    on = [{"types": ["api", "audit"], "enabled": True}]
+    update = eks.update_cluster_config(name="main", logging={"clusterLogging": on})["update"]
+    assert eks.describe_update(name="main", updateId=update["id"])["update"]["status"] == "Successful"
+    assert eks.describe_cluster(name="main")["cluster"]["logging"]["clusterLogging"][0] == on[0]
+    eks.update_cluster_config(name="main", accessConfig={"authenticationMode": "API"})
+    with pytest.raises(ClientError, match="from API to API_AND_CONFIG_MAP"):
+        eks.update_cluster_config(name="main", accessConfig={"authenticationMode": "API_AND_CONFIG_MAP"})
+
+
+def test_a_node_group_runs_instances_in_each_zone_with_its_groups_and_tags(cloud):
+    cluster = cloud.cluster()
+    group = node_group(
+        cloud, cluster, labels={"role": "system"}, taints=[{"key": "a", "effect": "NO_SCHEDULE"}]
+    )
+    assert group["status"] == "ACTIVE"
+    nodes, _ = cloud.call("GET", "instances?cluster=main")
+    assert {n["zone"] for n in nodes} == {"us-west-2a", "us-west-2b"}
+    assert len({n["privateIp"] for n in nodes}) == 2
+    assert nodes[0]["nodegroup"] == {
+        "name": "system",
+        "labels": {"role": "system"},
+        "taints": [{"key": "a", "effect": "NO_SCHEDULE"}],
+    }
+    assert nodes[0]["tags"]["eks:nodegroup-name"] == "system"
+    assert nodes[0]["privateDns"].endswith(".us-west-2.compute.internal")
+    assert nodes[0]["joinError"] is None
+    shown = cloud.client("ec2").describe_instances(InstanceIds=[nodes[0]["instanceId"]])
+    instance = shown["Reservations"][0]["Instances"][0]
+    assert [g["GroupId"] for g in instance["SecurityGroups"]] == [
+        cluster["resourcesVpcConfig"]["clusterSecurityGroupId"]
+    ]
+
+
+def test_a_node_group_is_scaled_changed_and_deleted(cloud):
+    cluster = cloud.cluster()
+    eks = cloud.client("eks")
+    node_group(cloud, cluster, labels={"old": "x"})
+    here = {"clusterName": "main", "nodegroupName": "system"}
+    eks.update_nodegroup_config(
+        **here,
+        scalingConfig={"minSize": 1, "maxSize": 4, "desiredSize": 3},
+        labels={"addOrUpdateLabels": {"new": "y"}, "removeLabels": ["old"]},
+        taints={"addOrUpdateTaints": [{"key": "k", "value": "v", "effect": "NO_EXECUTE"}]},
+    )
+    nodes, _ = cloud.call("GET", "instances?cluster=main")
+    assert len(nodes) == 3
+    assert nodes[0]["nodegroup"]["labels"] == {"new": "y"}
+    assert nodes[0]["nodegroup"]["taints"][0]["key"] == "k"
+    eks.delete_nodegroup(**here)
+    assert cloud.call("GET", "instances?cluster=main")[0] == []
+    assert eks.list_nodegroups(clusterName="main")["nodegroups"] == []
+
+
+def test_a_node_group_takes_type_groups_and_tags_of_its_launch_template(cloud):
+    cluster = cloud.cluster()
+    ec2 = cloud.client("ec2")
+    own = ec2.create_security_group(GroupName="own", Description="own", VpcId=cluster["vpc"])["GroupId"]
+    template = ec2.create_launch_template(
+        LaunchTemplateName="t",
+        LaunchTemplateData={
+            "InstanceType": "m6i.xlarge",
+            "SecurityGroupIds": [own],
+            "TagSpecifications": [{"ResourceType": "instance", "Tags": [{"Key": "team", "Value": "ml"}]}],
+        },
+    )["LaunchTemplate"]
+    group = node_group(
+        cloud, cluster, launchTemplate={"id": template["LaunchTemplateId"]}, instanceTypes=[], name="lt"
+    )
+    assert group["launchTemplate"]["name"] == "t"
+    node = cloud.call("GET", "instances?cluster=main")[0][0]
+    assert node["instanceType"] == "m6i.xlarge"
+    assert node["tags"]["team"] == "ml"
+    shown = ec2.describe_instances(InstanceIds=[node["instanceId"]])["Reservations"][0]["Instances"][0]
+    assert [g["GroupId"] for g in shown["SecurityGroups"]] == [own]
+
+
+def test_the_creator_is_administrator_unless_the_request_says_no(cloud):
+    eks = cloud.client("eks")
+    cloud.cluster()
+    me = "arn:aws:iam::123456789012:user/deployer"
+    assert eks.list_access_entries(clusterName="main")["accessEntries"] == [me]
+    no = {"authenticationMode": "API", "bootstrapClusterCreatorAdminPermissions": False}
+    cloud.cluster("second", accessConfig=no)
+    assert eks.list_access_entries(clusterName="second")["accessEntries"] == []
+
+
+def test_access_entries_and_policies_live_and_end(cloud):
+    cloud.cluster()
+    eks = cloud.client("eks")
+    role = cloud.role("people", None)
+    here = {"clusterName": "main", "principalArn": role}
+    eks.create_access_entry(**here, kubernetesGroups=["team"], tags={"a": "b"})
+    with pytest.raises(ClientError) as error:
+        eks.create_access_entry(**here)
+    assert code_of(error) == "ResourceInUseException"
+    policy = "arn:aws:eks::aws:cluster-access-policy/AmazonEKSViewPolicy"
+    eks.associate_access_policy(**here, policyArn=policy, accessScope={"type": "cluster"})
+    listed = eks.list_associated_access_policies(**here)["associatedAccessPolicies"]
+    assert [p["policyArn"] for p in listed] == [policy]
+    with pytest.raises(ClientError, match="'namespace'"):
+        scope = {"type": "namespace", "namespaces": ["x"]}
+        eks.associate_access_policy(**here, policyArn=policy, accessScope=scope)
+    entry = eks.describe_access_entry(**here)["accessEntry"]
+    assert entry["username"].endswith("assumed-role/people/{{SessionName}}")
+    eks.tag_resource(resourceArn=entry["accessEntryArn"], tags={"c": "d"})
+    assert eks.list_tags_for_resource(resourceArn=entry["accessEntryArn"])["tags"] == {"a": "b", "c": "d"}
+    eks.disassociate_access_policy(**here, policyArn=policy)
+    eks.delete_access_entry(**here)
+    with pytest.raises(ClientError) as error:
+        eks.describe_access_entry(**here)
+    assert code_of(error) == "ResourceNotFoundException"
+
+
+def test_add_ons_live_and_end(cloud):
+    cloud.cluster()
+    eks = cloud.client("eks")
+    versions = eks.describe_addon_versions(addonName="coredns", kubernetesVersion="1.35")["addons"][0][
+        "addonVersions"
+    ]
+    assert versions[0]["compatibilities"][0]["defaultVersion"] is True
+    addon = eks.create_addon(clusterName="main", addonName="coredns", tags={"a": "b"})["addon"]
+    assert addon["addonVersion"] == versions[0]["addonVersion"]
+    eks.update_addon(clusterName="main", addonName="coredns", configurationValues='{"replicaCount": 2}')
+    found = eks.describe_addon(clusterName="main", addonName="coredns")["addon"]
+    assert found["configurationValues"] == '{"replicaCount": 2}'
+    with pytest.raises(ClientError, match="not valid JSON"):
+        eks.update_addon(clusterName="main", addonName="coredns", configurationValues="{")
+    with pytest.raises(ClientError, match="core-dns"):
+        eks.create_addon(clusterName="main", addonName="core-dns")
+    eks.delete_addon(clusterName="main", addonName="coredns")
+    assert eks.list_addons(clusterName="main")["addons"] == []
+
+
+def test_cluster_versions_have_one_default(cloud):
+    versions = cloud.client("eks").describe_cluster_versions()["clusterVersions"]
+    assert [v["clusterVersion"] for v in versions if v["defaultVersion"]] == ["1.35"]
