@@ -61,6 +61,8 @@ def test_addresses_of_this_machine_are_loopback(address: str) -> None:
         "http://127.0.0.1:notaport",
         "127.0.0.1:4566",
         "file:///etc/passwd",
+        "ftp://127.0.0.1",
+        "//127.0.0.1",
         "http://",
     ],
 )

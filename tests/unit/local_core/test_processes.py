@@ -80,6 +80,8 @@ def test_stop_asks_first_and_kills_after_the_grace(tmp_path: Path) -> None:
         children.stop("hard")
         assert 0.15 < time.monotonic() - started < 2
         assert any("killing it" in line for line in said), said
+        time.sleep(0.2)
+        assert sum("started" in line for line in said) == 2, said
         for pid in pids:
             assert not os.path.exists(f"/proc/{pid}"), pid
         """,
