@@ -28,7 +28,7 @@ def _option(kind: type, default: object, help: str, env: str | None = None) -> A
 class Config:
     """One training run. `Config.read` makes it from flags and environment and checks every value."""
 
-    epochs: int = _option(int, 30, "passes over the training images")
+    epochs: int = _option(int, 20, "passes over the training images")
     batch_size: int = _option(
         int, 64, "images per step, over all processes: it stays when the world size changes"
     )

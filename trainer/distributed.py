@@ -1,9 +1,8 @@
-"""The world of processes: joining it, checking it against what was promised, and sums over it."""
+"""Joining the other processes, and agreeing with them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
 
@@ -13,50 +12,9 @@ from torch import Tensor
 
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
+from trainer.world import World, check_promise
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class World:
-    """This process's place among all of them, as torchrun says it."""
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    nodes: int
-
-    @classmethod
-    def read(cls, environ: Mapping[str, str]) -> World:
-        """From what torchrun sets (docs.pytorch.org/docs/stable/elastic/run.html). Raises TrainerError without it."""
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
-        try:
-            return cls(*(int(environ[name]) for name in names))
-        except (KeyError, ValueError) as error:
-            raise TrainerError(
-                Exit.CONFIGURATION,
-                f"{error.args[0]} is not what torchrun sets; start the trainer by "
-                "`torchrun --standalone --nproc-per-node 2 -m trainer.train` or `python -m trainer.entrypoint`",
-            ) from error
-
-
-def check_promise(world: World, nodes: int | None, processes_per_node: int | None) -> None:
-    """The launcher counted machines and said so: training with any other number would be another experiment.
-
-    Raises TrainerError when a promise was made and is not kept; None promises nothing.
-    """
-    kept = (nodes is None or nodes == world.nodes) and (
-        processes_per_node is None
-        or (processes_per_node == world.local_size and world.size == world.nodes * world.local_size)
-    )
-    if not kept:
-        promised = f"{nodes or 'any'} nodes x {processes_per_node or 'any'} processes"
-        raise TrainerError(
-            Exit.WORLD_SIZE,
-            f"the world differs from the promise: expected {promised}, "
-            f"found {world.nodes} nodes x {world.local_size} processes, {world.size} in all",
-        )
 
 
 def find_device(wanted: str | None, local_rank: int) -> torch.device:

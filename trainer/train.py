@@ -21,10 +21,11 @@ from torch.nn.parallel import DistributedDataParallel
 from trainer.config import Config
 from trainer.contract import TrainerError
 from trainer.data import CLASSES, Dataset, Images, load
-from trainer.distributed import World, join, sum_over_ranks, together
+from trainer.distributed import join, sum_over_ranks, together
 from trainer.model import ConvNet, prepare, weights
 from trainer.save import model_bytes, save
 from trainer.shards import epoch_order, global_batches, shard
+from trainer.world import World
 
 # Test images per forward pass and process: bounds the memory of an evaluation, changes no result.
 EVALUATION_BATCH = 1024

@@ -1,0 +1,69 @@
+"""How a pod ends when something is wrong: one clear line and the code that contract.yaml gives it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.conftest import Start
+from trainer.contract import Exit
+
+pytestmark = pytest.mark.trainer
+
+Operator = Callable[[int], list[dict[str, str]]]
+
+
+def test_a_world_that_was_not_promised_ends_with_20(start: Start, operator: Operator) -> None:
+    ended = start(**operator(1)[0], TRAINYARD_EXPECTED_NODES="4", TRAINYARD_PROCESSES_PER_NODE="1").end()
+    assert ended.code == Exit.WORLD_SIZE, ended.output
+    assert (
+        "error: the world differs from the promise: expected 4 nodes x 1 processes, found 1 nodes x 1 processes, 1 in all"
+        in ended.output.splitlines()
+    )
+    assert "Traceback" not in ended.output
+
+
+def test_told_cuda_without_a_gpu_ends_with_21_and_never_trains(start: Start) -> None:
+    ended = start(TRAINYARD_DEVICE="cuda", CUDA_VISIBLE_DEVICES="").end()
+    assert ended.code == Exit.NO_CUDA, ended.output
+    assert ended.output.splitlines() == [
+        "error: device: told cuda, and process 0 of this machine finds 0 CUDA devices; expected one per process"
+    ]
+
+
+def test_when_one_machine_cannot_read_the_data_all_end_with_22(
+    start: Start, operator: Operator, tmp_path: Path
+) -> None:
+    sources = ("digits", str(tmp_path / "none"))
+    nodes = [
+        start(**environ, TRAINYARD_DATA=data) for environ, data in zip(operator(2), sources, strict=True)
+    ]
+    ended = [node.end() for node in nodes]
+    assert [node.code for node in ended] == [Exit.DATA, Exit.DATA], [node.output for node in ended]
+    assert "error: another process could not go on; its log says why" in ended[0].output
+    assert f"error: data: {tmp_path / 'none'} is not a directory" in ended[1].output
+    assert not any("Traceback" in node.output for node in ended)
+
+
+def test_a_model_that_cannot_be_saved_ends_with_23(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    ended = start("--epochs", "1", "--device", "cpu", TRAINYARD_MODEL_URI=str(tmp_path / "file")).end()
+    assert ended.code == Exit.SAVE, ended.output
+    assert f"error: cannot save {tmp_path}/file/run/model.pt: Not a directory" in ended.output
+    assert "result=" not in ended.output
+
+
+def test_a_stopped_pod_ends_soon_with_143_and_its_process_is_gone(start: Start) -> None:
+    node = start("--epochs", "100000", "--device", "cpu", TRAINYARD_PROCESSES_PER_NODE="1")
+    assert node.process.stdout is not None
+    while not node.process.stdout.readline().startswith("step="):
+        assert node.process.poll() is None
+    began = time.monotonic()
+    node.process.send_signal(signal.SIGTERM)
+    ended = node.end()  # returns only when no process holds the output open any more
+    assert ended.code == 128 + signal.SIGTERM, ended.output
+    assert time.monotonic() - began < 25

@@ -1,0 +1,126 @@
+"""Whole runs: two machines under the operator's environment, and two processes on a laptop."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import torch
+from moto.server import ThreadedMotoServer
+
+from tests.trainer.conftest import Ended, Start
+from trainer.data import CLASSES, load
+from trainer.model import ConvNet, prepare
+
+pytestmark = pytest.mark.trainer
+
+KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-west-2"}
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Any]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    client = boto3.client(
+        "s3",
+        endpoint_url=f"http://{host}:{port}",
+        region_name="us-west-2",
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+    )
+    client.create_bucket(Bucket="models", CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+    yield client
+    server.stop()
+
+
+@dataclass(frozen=True)
+class Run:
+    nodes: list[Ended]
+    model: bytes
+    metadata: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def run(s3: Any, start: Start, operator: Callable[[int], list[dict[str, str]]]) -> Run:
+    """The main job's training: two machines with one process each, the default settings, the model to S3."""
+    promised = {
+        "TRAINYARD_EXPECTED_NODES": "2",
+        "TRAINYARD_PROCESSES_PER_NODE": "1",
+        "TRAINYARD_RUN_ID": "r1",
+    }
+    place = {"TRAINYARD_MODEL_URI": "s3://models/runs", "AWS_ENDPOINT_URL": s3.meta.endpoint_url}
+    nodes = [start(**environ, **promised, **place, **KEYS) for environ in operator(2)]
+    ended = [node.end() for node in nodes]
+    assert [node.code for node in ended] == [0, 0], "\n".join(node.output for node in ended)
+    objects = s3.list_objects_v2(Bucket="models")["Contents"]
+    assert [item["Key"] for item in objects] == ["runs/r1/metadata.json", "runs/r1/model.pt"]
+    body = {
+        name: s3.get_object(Bucket="models", Key=f"runs/r1/{name}") for name in ("model.pt", "metadata.json")
+    }
+    return Run(ended, body["model.pt"]["Body"].read(), json.loads(body["metadata.json"]["Body"].read()))
+
+
+def test_the_model_reaches_95_percent_and_the_log_says_so(run: Run) -> None:
+    last = run.nodes[0].output.splitlines()[-1]
+    found = re.fullmatch(
+        r"result=succeeded test_accuracy=(\d\.\d{4}) steps=(\d+) seconds=\d+\.\d model=s3://models/runs/r1/model\.pt",
+        last,
+    )
+    assert found, last
+    assert float(found[1]) >= 0.95
+    assert int(found[2]) == run.metadata["steps"]
+
+
+def test_the_saved_model_is_as_good_as_was_said(run: Run) -> None:
+    """Judged here in one process on all test images at once: the sum over processes was exact."""
+    network = ConvNet(8, CLASSES)
+    network.load_state_dict(torch.load(io.BytesIO(run.model), weights_only=True))
+    test = load("digits").test
+    with torch.no_grad():
+        named = network(prepare(torch.from_numpy(test.pixels.copy()), test.white)).argmax(1)
+    right = int((named == torch.from_numpy(test.labels.astype("int64"))).sum())
+    assert right / len(test) == run.metadata["testAccuracy"]
+
+
+def test_the_metadata_say_how_the_model_came_about(run: Run) -> None:
+    expected = {"runId": "r1", "worldSize": 2, "nodes": 2, "processesPerNode": 1, "device": "cpu"}
+    assert expected.items() <= run.metadata.items()
+    assert run.metadata["model"]["sha256"] == hashlib.sha256(run.model).hexdigest()
+    assert run.metadata["data"]["sha256"] == load("digits").digest
+
+
+def test_every_process_tells_its_place(run: Run) -> None:
+    for rank, node in enumerate(run.nodes):
+        line = f"rank={rank} world_size=2 nodes=2 processes_per_node=1 device=cpu backend=gloo"
+        assert line in node.output.splitlines()
+
+
+def test_progress_is_told_by_the_first_process_only(run: Run) -> None:
+    pattern = r"step=\d+ epoch=\d+/\d+ loss=\d+\.\d{4} accuracy=\d\.\d{4} samples_per_second=\d+\.\d elapsed=\d+\.\ds"
+    first, second = (
+        [line for line in node.output.splitlines() if line.startswith("step=")] for node in run.nodes
+    )
+    assert len(first) == run.metadata["steps"] // 20
+    assert all(re.fullmatch(pattern, line) for line in first)
+    assert second == []
+
+
+def test_the_same_seed_gives_the_same_model_bit_by_bit_on_a_laptop(
+    run: Run, start: Start, tmp_path: Path
+) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "trainer.train")
+    ended = start("--model-uri", str(tmp_path), "--device", "cpu", entry=torchrun).end()
+    assert ended.code == 0, ended.output
+    ours = torch.load(tmp_path / "run" / "model.pt", weights_only=True)
+    theirs = torch.load(io.BytesIO(run.model), weights_only=True)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)

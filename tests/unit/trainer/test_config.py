@@ -1,0 +1,96 @@
+"""Flags, environment, defaults and what is said about mistakes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from trainer.config import Config
+from trainer.contract import Exit, TrainerError
+
+pytestmark = pytest.mark.unit
+
+
+def refused(arguments: list[str], environ: dict[str, str]) -> str:
+    with pytest.raises(TrainerError) as caught:
+        Config.read(arguments, environ)
+    assert caught.value.code == Exit.CONFIGURATION
+    return str(caught.value)
+
+
+def test_without_flags_and_environment_the_defaults_hold() -> None:
+    config = Config.read([], {})
+    assert config == Config()
+    assert (config.data, config.device, config.model_uri) == ("digits", None, None)
+
+
+def test_the_environment_of_a_worker_is_read() -> None:
+    config = Config.read(
+        [],
+        {
+            "TRAINYARD_EXPECTED_NODES": "3",
+            "TRAINYARD_PROCESSES_PER_NODE": "4",
+            "TRAINYARD_RUN_ID": "r7",
+            "TRAINYARD_DEVICE": "cuda",
+            "TRAINYARD_MODEL_URI": "s3://models/runs",
+            "TRAINYARD_DATA": "/data/mnist",
+        },
+    )
+    assert (config.expected_nodes, config.processes_per_node, config.run_id) == (3, 4, "r7")
+    assert (config.device, config.model_uri, config.data) == ("cuda", "s3://models/runs", "/data/mnist")
+
+
+def test_a_flag_wins_over_the_environment() -> None:
+    assert Config.read(["--run-id", "flag"], {"TRAINYARD_RUN_ID": "environment"}).run_id == "flag"
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    assert Config.read([], {"TRAINYARD_MODEL_URI": ""}).model_uri is None
+
+
+def test_every_mistake_is_told_at_once_with_its_place_and_value() -> None:
+    message = refused(
+        ["--epochs", "many", "--batch-size=0", "--learning-rate", "-1", "--epoch", "3"],
+        {"TRAINYARD_DEVICE": "tpu", "TRAINYARD_EXPECTED_NODES": "2.5", "TRAINYARD_MODEL_URI": "https://x/y"},
+    )
+    for part in (
+        "--epochs: 'many' is not a whole number",
+        "batch_size: 0 is less than 1",
+        "learning_rate: -1.0 is not a positive number",
+        "--epoch: no such option",
+        "device: 'tpu' is neither cuda nor cpu",
+        "TRAINYARD_EXPECTED_NODES: '2.5' is not a whole number",
+        "model_uri: 'https://x/y' is neither s3://bucket/prefix nor file:///path nor a path",
+    ):
+        assert part in message
+
+
+def test_a_flag_without_a_value_is_refused() -> None:
+    assert "--epochs" in refused(["--epochs"], {})
+
+
+@pytest.mark.parametrize("name", ["", "Run", "a_b", "-a", "a/b", "a" * 41])
+def test_a_run_id_that_is_no_label_is_refused(name: str) -> None:
+    assert f"run_id: {name!r}" in refused([f"--run-id={name}"], {})
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "0"])
+def test_a_learning_rate_that_is_no_positive_number_is_refused(value: str) -> None:
+    assert "learning_rate" in refused(["--learning-rate", value], {})
+
+
+def test_the_options_are_exactly_these() -> None:
+    """Each is a promise to those who use it: adding one means documenting it."""
+    assert set(Config.__dataclass_fields__) == {
+        *("epochs", "batch_size", "learning_rate", "seed", "log_every", "timeout_seconds"),
+        *("data", "device", "model_uri", "run_id", "expected_nodes", "processes_per_node"),
+    }
+    assert all(field.metadata["help"] for field in Config.__dataclass_fields__.values())
+
+
+def test_reading_settings_imports_neither_torch_nor_boto3() -> None:
+    """A mistake is told before the seconds that they take."""
+    code = "import sys, trainer.entrypoint; sys.exit(any(name in sys.modules for name in ('torch', 'boto3', 'numpy')))"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,55 @@
+"""The trainer's constants are those of contract.yaml, which launcher and program are held to as well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trainer import contract
+
+pytestmark = pytest.mark.unit
+ROOT = Path(__file__).parents[3]
+SHARED: dict[str, Any] = yaml.safe_load((ROOT / "contract.yaml").read_text())
+
+
+def test_exit_codes_are_the_shared_ones() -> None:
+    expected = SHARED["exitCodes"]["trainer"]
+    ours = {code.name.lower().replace("_", ""): int(code) for code in contract.Exit}
+    assert ours == {name.lower(): code for name, code in expected.items()}
+
+
+def test_environment_names_are_the_shared_ones() -> None:
+    launcher = SHARED["environment"]["workerFromLauncher"]
+    program = SHARED["environment"]["workerFromProgram"]
+    assert launcher == {
+        "expectedNodes": contract.EXPECTED_NODES,
+        "processesPerNode": contract.PROCESSES_PER_NODE,
+        "runId": contract.RUN_ID,
+    }
+    assert program == {
+        "device": contract.DEVICE,
+        "modelUri": contract.MODEL_URI,
+        "data": contract.DATA,
+        "region": contract.REGION,
+    }
+    assert SHARED["names"]["runIdMaxLength"] == contract.RUN_ID_MAX_LENGTH
+
+
+@pytest.mark.parametrize("image", ["trainer", "launcher"])
+def test_images_run_as_the_shared_user_from_a_pinned_base_with_checked_packages(image: str) -> None:
+    text = (ROOT / image / "Dockerfile").read_text()
+    user = SHARED["podUser"]
+    assert f"\nUSER {user}:{user}\n" in text
+    assert "ARG PYTHON_IMAGE=python:3.11.15-slim-bookworm@sha256:" in text
+    assert "--require-hashes" in text
+    assert ":latest" not in text
+    lock = (ROOT / image / "requirements.lock").read_text()
+    for pin in (ROOT / image / "requirements.txt").read_text().split():
+        assert f"{pin} \\\n    --hash=sha256:" in lock, f"{image}/requirements.lock does not hold {pin}"
+    everything = (ROOT / "requirements.lock").read_text()
+    for line in lock.splitlines():
+        if "==" in line:
+            assert line.split()[0] in everything, f"{line}: the tests run with another version"

@@ -1,0 +1,87 @@
+"""The world against its promise, torchrun's options, and the pod's exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer.config import Config
+from trainer.contract import Exit, TrainerError
+from trainer.entrypoint import launch_options, main, pod_exit_code
+from trainer.world import World, check_promise
+
+pytestmark = pytest.mark.unit
+
+
+def world(nodes: int, per_node: int) -> World:
+    return World(rank=0, size=nodes * per_node, local_rank=0, local_size=per_node, nodes=nodes)
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), [(2, 4), (None, 4), (2, None), (None, None)])
+def test_a_kept_promise_passes(nodes: int | None, per_node: int | None) -> None:
+    check_promise(world(2, 4), nodes, per_node)
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), [(4, 4), (2, 8), (1, 8), (4, None), (None, 2)])
+def test_a_broken_promise_is_told_with_both_numbers(nodes: int | None, per_node: int | None) -> None:
+    with pytest.raises(TrainerError, match="found 2 nodes x 4 processes, 8 in all") as caught:
+        check_promise(world(2, 4), nodes, per_node)
+    assert caught.value.code == Exit.WORLD_SIZE
+
+
+def test_machines_with_different_numbers_of_processes_break_the_promise() -> None:
+    with pytest.raises(TrainerError, match="7 in all"):
+        check_promise(World(rank=0, size=7, local_rank=0, local_size=4, nodes=2), 2, 4)
+
+
+def test_the_world_is_read_from_torchrun() -> None:
+    names = {
+        "RANK": "5",
+        "WORLD_SIZE": "8",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "4",
+        "GROUP_WORLD_SIZE": "2",
+    }
+    assert World.read(names) == World(rank=5, size=8, local_rank=1, local_size=4, nodes=2)
+
+
+def test_without_torchrun_the_message_says_how_to_start() -> None:
+    with pytest.raises(TrainerError, match="RANK is not what torchrun sets; start the trainer by `torchrun"):
+        World.read({})
+
+
+def test_on_a_laptop_the_entry_point_needs_nothing() -> None:
+    assert launch_options(Config(), {}) == ["--standalone", "--nproc-per-node=1"]
+    assert launch_options(Config(processes_per_node=2), {}) == ["--standalone", "--nproc-per-node=2"]
+
+
+def test_under_the_operator_its_environment_decides() -> None:
+    assert launch_options(Config(processes_per_node=4), {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "4"}) == []
+
+
+def test_the_operators_auto_is_replaced_by_the_promise() -> None:
+    environ = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "auto"}
+    assert launch_options(Config(processes_per_node=4), environ) == ["--nproc-per-node=4"]
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ([20, 20], 20),
+        ([1, 22], 22),  # the lost connection was noticed before the cause
+        ([-15, 23], 23),
+        ([1, 1], 1),
+        ([3], 3),
+        ([-9], 137),
+        ([0, -11], 139),
+        ([], 1),
+    ],
+)
+def test_the_pod_ends_with_the_code_that_says_most(codes: list[int], expected: int) -> None:
+    assert pod_exit_code(codes) == expected
+
+
+def test_a_wrong_setting_ends_the_entry_point_before_anything_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--epochs", "none"]) == Exit.CONFIGURATION
+    assert capsys.readouterr().err == "error: --epochs: 'none' is not a whole number\n"
