@@ -65,4 +65,5 @@ class Encryption(pulumi.ComponentResource):
             target_key_id=key.key_id,
             opts=pulumi.ResourceOptions(parent=self),
         )
-        return key.arn
+        arn: pulumi.Output[str] = key.arn
+        return arn

@@ -147,7 +147,7 @@ class Karpenter(pulumi.ComponentResource):
 
         known = pulumi.Output.all(role=self._args.node_role_arn, queue=queue.arn).apply(scope)
         return {
-            short: known.apply(lambda s, build=build: json.dumps(build(s)))
+            short: pulumi.Output.json_dumps(known.apply(build))
             for short, build in karpenter_iam.CONTROLLER_POLICIES.items()
         }
 

@@ -95,7 +95,8 @@ class Images(pulumi.ComponentResource):
             push=True,
             opts=self._child,
         )
-        return built.ref
+        ref: pulumi.Output[str] = built.ref
+        return ref
 
 
 def lifecycle(kept: int) -> dict[str, Any]:

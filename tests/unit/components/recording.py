@@ -11,8 +11,11 @@ from unittest.mock import patch
 import pulumi
 from pulumi.runtime import mocks
 from pulumi.runtime.proto.callback_pb2 import Callback
+from pulumi.runtime.settings import SETTINGS
+from pulumi.runtime.stack import wait_for_rpcs
 
 ACCOUNT = "123456789012"
+TIMEOUT_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,10 @@ def normal(value: Any) -> Any:
 
 # What each type gives back beside its inputs. A type that is not here has no outputs that the program uses.
 OUTPUTS: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
-    "aws:iam/role:Role": lambda name, _: {"arn": f"arn:aws:iam::{ACCOUNT}:role/{name}", "name": f"{name}-1a2b3c4"},
+    "aws:iam/role:Role": lambda name, _: {
+        "arn": f"arn:aws:iam::{ACCOUNT}:role/{name}",
+        "name": f"{name}-1a2b3c4",
+    },
     "aws:iam/policy:Policy": lambda name, _: {"arn": f"arn:aws:iam::{ACCOUNT}:policy/{name}"},
     "aws:kms/key:Key": lambda name, _: {
         "arn": f"arn:aws:kms:us-west-2:{ACCOUNT}:key/{name}",
@@ -111,32 +117,31 @@ class _Callbacks:
         return Callback(target="test", token=str(len(self._recorded.transforms)))
 
 
+# One loop for all tests: the SDK keeps locks and queues that are bound to the loop they were first used in.
+_LOOP = asyncio.new_event_loop()
+
+
 def deploy(program: Callable[[], Any], *, preview: bool = False) -> Recorded:
     """Run `program` under mocks until every registration is done. Assert on what comes back, not inside `apply`.
 
     What `program` returns is resolved, outputs and all, where it is a mapping of outputs.
     """
     recorded = Recorded()
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
+
+    async def run() -> None:
+        result = program()
+        await wait_for_rpcs(await_all_outstanding_tasks=False)
+        if isinstance(result, dict):
+            recorded.result = await pulumi.Output.all(**result).future()
+
+    asyncio.set_event_loop(_LOOP)
     # The mocks know no transforms, which the engine applies: they are kept for tests to call.
     with (
         patch("pulumi.runtime.resource._sync_monitor_supports_transforms", return_value=True),
         patch("pulumi.runtime.resource._get_callbacks", return_value=_Callbacks(recorded)),
     ):
         mocks.set_mocks(_Recorder(recorded), project="trainyard", stack="test", preview=preview)
-
-        @pulumi.runtime.test
-        def body() -> Any:
-            result = program()
-            if isinstance(result, dict):
-
-                def keep(values: dict[str, Any]) -> None:
-                    recorded.result = values
-
-                return pulumi.Output.all(**result).apply(keep)
-            return None
-
-        body()
-    loop.close()
+        SETTINGS.rpc_manager.clear()
+        SETTINGS.outputs.clear()
+        _LOOP.run_until_complete(asyncio.wait_for(run(), TIMEOUT_SECONDS))
     return recorded
