@@ -1,0 +1,232 @@
+"""Requests to the API: what is tried again, what counts as done, and whole runs of the launcher over HTTP."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from launcher.capacity.loop import Launcher
+from launcher.capacity.submit import ManifestError, read_manifest, with_range
+from launcher.core import contract as c
+from launcher.core.request import Request, RequestError
+from launcher.kube.gateway import KubernetesGateway
+from launcher.kube.rest import ApiError, ApiUnavailable, Patience
+from tests.unit.launcher.api_server import FakeApi, serving
+from tests.unit.launcher.test_capacity import node
+
+pytestmark = pytest.mark.unit
+
+PODS = "/api/v1/namespaces/training/pods"
+JOBS = "/apis/kubeflow.org/v1/namespaces/training/pytorchjobs"
+POOL = "/apis/karpenter.sh/v1/nodepools/small"
+BUSY = (503, {}, b"not json")
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    fake = FakeApi()
+    fake.put("/apis/batch/v1/namespaces/training/jobs/launch-r1", {"metadata": {"name": "launch-r1"}})
+    fake.put(POOL, {"metadata": {"name": "small"}, "spec": {"limits": {"nvidia.com/gpu": "16"}}})
+    for name in ("trainyard-worker", "trainyard-placeholder"):
+        fake.put(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}", {"metadata": {"name": name}})
+    with serving(fake) as served:
+        yield served
+
+
+def pod(name: str) -> dict[str, Any]:
+    return {"metadata": {"name": name}}
+
+
+def test_a_request_is_tried_again_while_the_server_can_not_answer(api: FakeApi) -> None:
+    api.faults = [BUSY, None, (500, {}, b"{}")]
+    assert api.rest().request("GET", POOL)["metadata"]["name"] == "small"
+
+
+def test_the_servers_own_waiting_time_is_kept(api: FakeApi) -> None:
+    slept: list[float] = []
+    rest = api.rest(sleep=slept.append, patience=Patience(total=60.0, first=0.01))
+    api.faults = [(429, {"Retry-After": "7"}, b"{}")]
+    rest.request("GET", POOL)
+    assert slept == [7.0]
+
+
+def test_patience_ends(api: FakeApi) -> None:
+    api.faults = [BUSY] * 1000
+    with pytest.raises(ApiUnavailable, match=r"GET .*small: 503"):
+        api.rest(patience=Patience(total=0.1, first=0.01, longest=0.01)).request("GET", POOL)
+    dead = FakeApi()
+    dead.url = "http://127.0.0.1:9"
+    with pytest.raises(ApiUnavailable, match="refused"):
+        dead.rest(patience=Patience(total=0.05, first=0.01)).request("GET", POOL)
+
+
+def test_a_refusal_is_not_tried_again(api: FakeApi) -> None:
+    api.faults = [(403, {}, json.dumps({"reason": "Forbidden", "message": "no"}).encode())]
+    with pytest.raises(ApiError, match="403 Forbidden: no"):
+        api.rest().request("GET", POOL)
+
+
+def test_a_creation_whose_answer_is_lost_makes_one_object(api: FakeApi, request_: Request) -> None:
+    gateway = KubernetesGateway(api.rest(), time.time)
+    api.faults, api.after = [None], True
+    assert gateway.create_training(request_, pod("train-r1")) is False
+    assert api.names(JOBS) == ["train-r1"]
+
+
+def test_a_job_without_a_name_is_never_created_twice(api: FakeApi) -> None:
+    gateway = KubernetesGateway(api.rest(), time.time)
+    api.faults, api.after = [BUSY], True
+    with pytest.raises(ApiUnavailable):
+        gateway.create_job({"metadata": {"generateName": "launch-", "namespace": "training"}})
+    assert len(api.names("/apis/batch/v1/namespaces/training/jobs")) == 2
+    api.faults, api.after = [(429, {}, b"{}")], False
+    gateway.create_job({"metadata": {"generateName": "launch-", "namespace": "training"}})
+    assert len(api.names("/apis/batch/v1/namespaces/training/jobs")) == 3
+
+
+def test_a_deletion_takes_exactly_the_pod_that_was_meant(api: FakeApi, request_: Request) -> None:
+    gateway = KubernetesGateway(api.rest(), time.time)
+    api.put(f"{PODS}/hold-r1-0", {"metadata": {"name": "hold-r1-0", "uid": "new"}})
+    gateway.delete_pod(request_, "hold-r1-0", "old")
+    assert api.names(PODS) == ["hold-r1-0"]
+    gateway.delete_pod(request_, "hold-r1-0", "new")
+    gateway.delete_pod(request_, "hold-r1-0", "new")
+    assert api.names(PODS) == []
+
+
+def launcher(api: FakeApi, request: Request) -> tuple[Launcher, list[str]]:
+    said: list[str] = []
+    gateway = KubernetesGateway(api.rest(), time.time)
+    return Launcher(request, "launch-r1", gateway, say=said.append, poll_seconds=0.02), said
+
+
+def states(said: list[str]) -> list[str]:
+    seen = [line.split("state=")[1].split()[0] for line in said]
+    return [state for index, state in enumerate(seen) if state not in seen[:index]]
+
+
+def add_node(api: FakeApi, name: str) -> None:
+    api.put(f"/api/v1/nodes/{name}", node(name))
+
+
+def test_a_whole_run_submits_for_the_nodes_there_are_and_cleans_up(api: FakeApi, request_: Request) -> None:
+    def react(method: str, path: str) -> None:
+        if method == "POST" and path == PODS:
+            for name in "abcd":
+                add_node(api, name)
+        if method == "GET" and path == f"{JOBS}/train-r1" and path in api.objects:
+            done = {"conditions": [{"type": "Succeeded", "status": "True"}]}
+            api.objects[path]["status"] = done
+
+    api.on_request = react
+    runner, said = launcher(api, request_)
+    assert runner.run() == c.EXIT_SUCCEEDED
+    assert states(said) == ["waiting", "submitting", "succeeded"]
+    assert said[-1].startswith(
+        'launcher state=succeeded nodes=4/4 claims=0 reason="trained on 4 nodes" elapsed='
+    )
+    job = api.objects[f"{JOBS}/train-r1"]
+    assert job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 3
+    assert api.names(PODS) == []
+    # The count that the submit rests on was read from the store, not from a cache.
+    reads = [query for method, path, query in api.requests if (method, path) == ("GET", "/api/v1/nodes")]
+    assert "resourceVersion" in reads[0]
+    assert "resourceVersion" not in reads[-1]
+    events = api.names("/api/v1/namespaces/training/events")
+    assert len(events) == 3
+
+
+def test_an_impossible_minimum_ends_in_seconds_with_nothing_created(api: FakeApi, request_: Request) -> None:
+    api.objects[POOL]["spec"]["limits"]["nvidia.com/gpu"] = "4"
+    runner, said = launcher(api, request_)
+    began = time.monotonic()
+    assert runner.run() == c.EXIT_IMPOSSIBLE
+    assert time.monotonic() - began < 2
+    assert states(said) == ["failed"]
+    assert not [path for method, path, _ in api.requests if method == "POST" and path in (PODS, JOBS)]
+
+
+def test_what_the_cluster_lacks_is_named(api: FakeApi, request_: Request) -> None:
+    del api.objects["/apis/scheduling.k8s.io/v1/priorityclasses/trainyard-worker"]
+    runner, said = launcher(api, request_)
+    assert runner.run() == c.EXIT_IMPOSSIBLE
+    assert "the cluster has no PriorityClass trainyard-worker" in said[-1]
+
+
+def test_a_signal_removes_the_placeholders(api: FakeApi, request_: Request) -> None:
+    runner, _ = launcher(api, request_)
+    api.on_request = lambda method, path: runner.stopping.set() if len(api.names(PODS)) == 3 else None
+    assert runner.run() == c.EXIT_STOPPED
+    assert api.names(PODS) == []
+
+
+def test_a_refused_training_leaves_no_placeholder(api: FakeApi, request_: Request) -> None:
+    def react(method: str, path: str) -> None:
+        if method == "POST" and path == PODS:
+            for name in "abcd":
+                add_node(api, name)
+        for index, pod_name in enumerate(api.names(PODS)):
+            api.objects[f"{PODS}/{pod_name}"]["spec"]["nodeName"] = "abcd"[index]
+
+    api.on_request = react
+    api.refused = {("POST", JOBS)}
+    runner, said = launcher(api, request_)
+    assert runner.run() == c.EXIT_API_ERROR
+    assert "403 Forbidden" in said[-1]
+    assert sum(path == PODS for method, path, _ in api.requests if method == "POST") == 4
+    assert api.names(PODS) == []
+
+
+def test_a_second_launcher_adopts_the_first_ones_training(api: FakeApi, request_: Request) -> None:
+    labels = {"trainyard.dev/run": "r1", "app.kubernetes.io/managed-by": "trainyard-launcher"}
+    job = {"metadata": {"name": "train-r1", "labels": labels}, "spec": {}}
+    api.put(f"{JOBS}/train-r1", {**job, "status": {"conditions": [{"type": "Succeeded", "status": "True"}]}})
+    runner, _ = launcher(api, request_)
+    assert runner.run() == c.EXIT_SUCCEEDED
+    assert {method for method, path, _ in api.requests if not path.endswith("/events")} == {"GET"}
+
+
+def test_an_outage_is_waited_out(api: FakeApi, request_: Request) -> None:
+    impatient = KubernetesGateway(api.rest(patience=Patience(total=0.02, first=0.01)), time.time)
+    runner = Launcher(request_, "launch-r1", impatient, say=lambda _: None, poll_seconds=0.01)
+    api.faults = [BUSY] * 12
+    api.on_request = lambda method, path: runner.stopping.set() if api.names(PODS) else None
+    assert runner.run() == c.EXIT_STOPPED
+    assert len(api.names(PODS)) == 0
+    assert any(path == PODS for method, path, _ in api.requests if method == "POST")
+
+
+def test_submit_sets_the_range_and_refuses_a_wrong_one(document: dict[str, Any]) -> None:
+    document["runId"] = None
+    env = [
+        {"name": "TRAINYARD_REQUEST", "value": json.dumps(document)},
+        {"name": "MIN_NODES", "value": "2"},
+        {"name": "JOB_NAME", "valueFrom": {}},
+    ]
+    job = {
+        "kind": "Job",
+        "metadata": {"generateName": "launch-", "namespace": "training"},
+        "spec": {"template": {"spec": {"containers": [{"name": "launcher", "env": env}]}}},
+    }
+    for text in (
+        json.dumps(job),
+        json.dumps(json.dumps(job)),
+        json.dumps({"launcherManifest": json.dumps(job)}),
+    ):
+        assert read_manifest(text) == job
+    ready = with_range(job, 1, 3)["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert {entry["name"]: entry.get("value") for entry in ready} == {
+        "TRAINYARD_REQUEST": json.dumps(document),
+        "JOB_NAME": None,
+        "MIN_NODES": "1",
+        "MAX_NODES": "3",
+    }
+    with pytest.raises(RequestError, match="MIN_NODES is 5 and MAX_NODES is 4"):
+        with_range(job, 5, None)
+    for wrong in ("", "[]", '{"kind": "Pod"}'):
+        with pytest.raises(ManifestError):
+            read_manifest(wrong)
