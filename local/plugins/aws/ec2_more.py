@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from local.plugins.aws.cloud import Cloud, retry_busy, wait_until
+from local.plugins.aws.cloud import Cloud, is_gone, retry_busy, wait_until
 from local.plugins.aws.ec2_network import Ec2Handler, only
 from local.plugins.aws.resource import Props, canonical, listed, random_name, serves, tag_list, tag_map, upper
 
@@ -55,7 +55,7 @@ class VpcEndpoint(Ec2Handler):
 
     def read(self, cloud: Cloud, rid: str, inputs: Props) -> Props | None:
         found = only(cloud.client("ec2").describe_vpc_endpoints(VpcEndpointIds=[rid])["VpcEndpoints"])
-        if found is None or str(found.get("State", "")).lower() in ("deleting", "deleted"):
+        if found is None or str(found.get("State", "")).lower() == "deleted":
             return None
         return {
             "arn": cloud.arn("ec2", f"vpc-endpoint/{rid}"),
@@ -100,11 +100,12 @@ class VpcEndpoint(Ec2Handler):
         wait_until(f"VPC endpoint {rid} deleted", lambda: self._absent(cloud, rid), 600)
 
     def _absent(self, cloud: Cloud, rid: str) -> bool:
-        # A filter instead of the id, so that an unknown id is an empty answer.
-        answer = cloud.client("ec2").describe_vpc_endpoints(
-            Filters=[{"Name": "vpc-endpoint-id", "Values": [rid]}]
-        )
-        return all(str(e.get("State", "")).lower() == "deleted" for e in answer["VpcEndpoints"])
+        try:
+            return self.read(cloud, rid, {}) is None
+        except Exception as error:
+            if is_gone(error):
+                return True
+            raise
 
 
 @serves

@@ -243,8 +243,9 @@ class _VpcRule(Ec2Handler):
         if changed - {"tags"}:
             rule = {
                 "IpProtocol": new["ipProtocol"],
-                "FromPort": new.get("fromPort"),
-                "ToPort": new.get("toPort"),
+                # -1 is how the API writes "all ports"; the emulator can't do without.
+                "FromPort": new.get("fromPort", -1),
+                "ToPort": new.get("toPort", -1),
                 "CidrIpv4": new.get("cidrIpv4"),
                 "CidrIpv6": new.get("cidrIpv6"),
                 "PrefixListId": new.get("prefixListId"),

@@ -97,6 +97,10 @@ class Queue(Handler):
         for key in changed & {"policy", "redrivePolicy", "kmsMasterKeyId"}:
             attributes.setdefault(_QUEUE[key], "")
         if changed - {"tags"}:
+            if "policy" not in new and "policy" not in changed:
+                # A QueuePolicy resource owns it; the emulator drops it from a call that leaves it out.
+                found = sqs.get_queue_attributes(QueueUrl=rid, AttributeNames=["All"])["Attributes"]
+                attributes |= {"Policy": found["Policy"]} if found.get("Policy") else {}
             sqs.set_queue_attributes(QueueUrl=rid, Attributes=attributes)
         if "tags" in changed:
             gone, put = tag_changes(old, new)

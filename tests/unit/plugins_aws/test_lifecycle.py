@@ -1,0 +1,252 @@
+"""Each resource against an AWS in this process: made, read back without drift, changed, drifted and deleted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from local.plugins.aws.cloud import Cloud
+from local.plugins.aws.provider import AwsProvider
+from local.plugins.provider import CheckRequest, CreateRequest, DeleteRequest, ReadRequest, UpdateRequest
+
+moto = pytest.importorskip("moto")
+
+pytestmark = pytest.mark.unit
+
+TRUST = json.dumps(
+    {
+        "Version": "2012-10-17",
+        "Statement": [
+            {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": "ec2.amazonaws.com"}}
+        ],
+    }
+)
+
+
+def policy(action: str) -> str:
+    return json.dumps(
+        {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": action, "Resource": "*"}]}
+    )
+
+
+class Stack:
+    """A few resources of one provider."""
+
+    def __init__(self) -> None:
+        self.provider = AwsProvider()
+        self.provider.configure({"region": "us-west-2"})
+        self.cloud = Cloud("us-west-2")
+        self.provider._made = self.cloud
+
+    def who(self, token: str) -> dict[str, str]:
+        return {"urn": f"urn:pulumi:dev::p::{token}::thing", "type": token, "name": "thing"}
+
+    def checked(self, token: str, inputs: dict[str, Any], old: Any = None) -> dict[str, Any]:
+        result = self.provider.check(
+            CheckRequest(**self.who(token), inputs=inputs, old_inputs=old, seed=b"s")
+        )
+        assert result.failures == []
+        return result.inputs
+
+    def make(self, token: str, **inputs: Any) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        checked = self.checked(token, inputs)
+        rid, outputs = self.provider.create(CreateRequest(**self.who(token), inputs=checked, preview=False))
+        return rid, checked, outputs
+
+    def drift(
+        self, token: str, rid: str, inputs: dict[str, Any], outputs: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        found = self.provider.read(ReadRequest(**self.who(token), id=rid, inputs=inputs, outputs=outputs))
+        if found is None:
+            return None
+        return {k: v for k, v in found.inputs.items() if inputs.get(k) != v}
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    patch = pytest.MonkeyPatch()
+    for name in ("AWS_ENDPOINT_URL", "AWS_PROFILE", "TRAINYARD_LOCAL_CLOUD", "AWS_ENDPOINT_URL_STS"):
+        patch.delenv(name, raising=False)
+    patch.setenv("AWS_ACCESS_KEY_ID", "x")
+    patch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    with moto.mock_aws():
+        yield Stack()
+    patch.undo()
+
+
+CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("aws:ec2/vpc:Vpc", {"cidrBlock": "10.0.0.0/16"}, {"enableDnsHostnames": True}),
+    (
+        "aws:iam/role:Role",
+        {"assumeRolePolicy": TRUST, "inlinePolicies": [{"name": "i", "policy": policy("s3:GetObject")}]},
+        {"description": "new", "inlinePolicies": [{"name": "i", "policy": policy("s3:PutObject")}]},
+    ),
+    ("aws:iam/policy:Policy", {"policy": policy("s3:GetObject")}, {"policy": policy("s3:PutObject")}),
+    (
+        "aws:iam/openIdConnectProvider:OpenIdConnectProvider",
+        {"url": "https://i.example/id/1", "clientIdLists": ["a"], "thumbprintLists": ["a" * 40]},
+        {"thumbprintLists": ["b" * 40]},
+    ),
+    ("aws:sqs/queue:Queue", {"messageRetentionSeconds": 300}, {"messageRetentionSeconds": 400}),
+    (
+        "aws:cloudwatch/eventRule:EventRule",
+        {"eventPattern": '{"source":["aws.ec2"]}'},
+        {"eventPattern": '{"source":["aws.health"]}'},
+    ),
+    ("aws:cloudwatch/logGroup:LogGroup", {"name": "/a/b", "retentionInDays": 7}, {"retentionInDays": 14}),
+    (
+        "aws:ecr/repository:Repository",
+        {"imageTagMutability": "IMMUTABLE", "forceDelete": True},
+        {"imageScanningConfiguration": {"scanOnPush": True}},
+    ),
+    ("aws:kms/key:Key", {"description": "a", "enableKeyRotation": True}, {"description": "b"}),
+    ("aws:s3/bucket:Bucket", {"forceDestroy": True}, {"forceDestroy": False}),
+    (
+        "aws:ec2/launchTemplate:LaunchTemplate",
+        {
+            "instanceType": "m5.large",
+            "metadataOptions": {"httpTokens": "required"},
+            "updateDefaultVersion": True,
+        },
+        {"instanceType": "m5.xlarge"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("token", "inputs", "change"), CASES, ids=[case[0].split(":")[-1] for case in CASES])
+def test_a_resource_is_made_changed_and_deleted_without_drift(
+    stack: Stack, token: str, inputs: dict[str, Any], change: dict[str, Any]
+) -> None:
+    rid, old, outputs = stack.make(token, tags={"a": "b"}, **inputs)
+    assert outputs["tagsAll"] == {"a": "b"}
+    assert stack.drift(token, rid, old, outputs) == {}
+    new = stack.checked(token, {**inputs, **change, "tags": {"c": "d"}}, old)
+    request = UpdateRequest(
+        **stack.who(token), id=rid, old_inputs=old, old_outputs=outputs, inputs=new, preview=False
+    )
+    after = stack.provider.update(request)
+    assert after["tags"] == {"c": "d"}
+    assert stack.drift(token, rid, new, after) == {}
+    stack.provider.delete(DeleteRequest(**stack.who(token), id=rid, inputs=new, outputs=after))
+    assert stack.drift(token, rid, new, after) is None
+    # Deleting what is gone is no error.
+    stack.provider.delete(DeleteRequest(**stack.who(token), id=rid, inputs=new, outputs=after))
+
+
+def test_a_change_from_outside_shows_as_drift(stack: Stack) -> None:
+    token = "aws:sqs/queue:Queue"
+    rid, inputs, outputs = stack.make(token, messageRetentionSeconds=300, tags={"a": "b"})
+    sqs = stack.cloud.client("sqs")
+    sqs.set_queue_attributes(QueueUrl=rid, Attributes={"MessageRetentionPeriod": "999"})
+    sqs.tag_queue(QueueUrl=rid, Tags={"foreign": "1"})
+    tags = {"a": "b", "foreign": "1"}
+    assert stack.drift(token, rid, inputs, outputs) == {
+        "messageRetentionSeconds": 999,
+        "tags": tags,
+        "tagsAll": tags,
+    }
+
+
+def test_a_security_group_has_exactly_the_rules_of_the_program(stack: Stack) -> None:
+    vpc, *_ = stack.make("aws:ec2/vpc:Vpc", cidrBlock="10.1.0.0/16")
+    token = "aws:ec2/securityGroup:SecurityGroup"
+    open_rule = {"protocol": "tcp", "fromPort": 22, "toPort": 22, "cidrBlocks": ["10.0.0.0/8"], "self": True}
+    rid, inputs, outputs = stack.make(token, vpcId=vpc, ingress=[open_rule])
+    live = stack.cloud.client("ec2").describe_security_groups(GroupIds=[rid])["SecurityGroups"][0]
+    # AWS opens every new group to the outside; the official provider takes that back.
+    assert live["IpPermissionsEgress"] == []
+    assert [item["FromPort"] for item in live["IpPermissions"]] == [22]
+    assert stack.drift(token, rid, inputs, outputs) == {}
+    stack.cloud.client("ec2").authorize_security_group_ingress(
+        GroupId=rid,
+        IpPermissions=[
+            {"IpProtocol": "tcp", "FromPort": 80, "ToPort": 80, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
+        ],
+    )
+    drift = stack.drift(token, rid, inputs, outputs)
+    assert drift is not None
+    assert sorted(rule["toPort"] for rule in drift["ingress"]) == [22, 80]
+    stack.provider.delete(DeleteRequest(**stack.who(token), id=rid, inputs=inputs, outputs=outputs))
+
+
+def test_rules_between_groups_are_read_back_and_revoked(stack: Stack) -> None:
+    vpc, *_ = stack.make("aws:ec2/vpc:Vpc", cidrBlock="10.2.0.0/16")
+    group, *_ = stack.make("aws:ec2/securityGroup:SecurityGroup", vpcId=vpc, name="one")
+    other, *_ = stack.make("aws:ec2/securityGroup:SecurityGroup", vpcId=vpc, name="two")
+    ports = {"fromPort": 443, "toPort": 443}
+    for token, inputs in (
+        (
+            "aws:ec2/securityGroupRule:SecurityGroupRule",
+            {
+                "type": "ingress",
+                "securityGroupId": group,
+                "protocol": "tcp",
+                "sourceSecurityGroupId": other,
+                "description": "text",
+                **ports,
+            },
+        ),
+        (
+            "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule",
+            {
+                "securityGroupId": group,
+                "ipProtocol": "-1",
+                "referencedSecurityGroupId": group,
+                "description": "t",
+            },
+        ),
+    ):
+        rid, checked, outputs = stack.make(token, **inputs)
+        assert stack.drift(token, rid, checked, outputs) == {}
+        stack.provider.delete(DeleteRequest(**stack.who(token), id=rid, inputs=checked, outputs=outputs))
+        assert stack.drift(token, rid, checked, outputs) is None
+
+
+def test_a_bucket_with_objects_goes_only_where_it_was_told_to(stack: Stack) -> None:
+    token = "aws:s3/bucket:Bucket"
+    rid, inputs, outputs = stack.make(token, forceDestroy=True)
+    versioning = {"bucket": rid, "versioningConfiguration": {"status": "Enabled"}}
+    stack.make("aws:s3/bucketVersioning:BucketVersioning", **versioning)
+    for content in ("one", "two"):
+        stack.cloud.client("s3").put_object(Bucket=rid, Key="a", Body=content)
+    kept = DeleteRequest(
+        **stack.who(token), id=rid, inputs={**inputs, "forceDestroy": False}, outputs=outputs
+    )
+    with pytest.raises(Exception, match="BucketNotEmpty"):
+        stack.provider.delete(kept)
+    stack.provider.delete(DeleteRequest(**stack.who(token), id=rid, inputs=inputs, outputs=outputs))
+    assert stack.drift(token, rid, inputs, outputs) is None
+
+
+def test_a_failure_after_the_creation_keeps_the_resource_in_the_state(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from local.plugins.aws.messaging import LogGroup
+    from local.plugins.provider import InitFailed
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no retention today")
+
+    monkeypatch.setattr(LogGroup, "finish", fail)
+    with pytest.raises(InitFailed, match="no retention today") as caught:
+        stack.make("aws:cloudwatch/logGroup:LogGroup", name="/half/made")
+    assert caught.value.resource_id == "/half/made"
+    assert caught.value.outputs["arn"].endswith("/half/made")
+
+
+def test_an_error_of_the_api_is_one_line_with_operation_code_and_text(stack: Stack) -> None:
+    with pytest.raises(
+        Exception, match=r"^thing: create: CreateSubnet: InvalidVpcID\.NotFound: .*vpc-0"
+    ) as caught:
+        stack.make("aws:ec2/subnet:Subnet", vpcId="vpc-0", cidrBlock="10.0.0.0/24")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_account_that_is_not_allowed_is_refused(stack: Stack) -> None:
+    other = AwsProvider()
+    other.configure({"region": "us-west-2", "allowedAccountIds": json.dumps(["111111111111"])})
+    with pytest.raises(Exception, match="AWS account ID not allowed: 123456789012"):
+        other._judge(stack.cloud)

@@ -1,0 +1,107 @@
+"""What the EKS components refuse, and what they ask the cluster's endpoint."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from local.plugins.eks import endpoint
+from local.plugins.eks.arguments import CLUSTER, NODE_GROUP, ami_type, refusals
+from local.plugins.eks.provider import CLUSTER_TOKEN, NODE_GROUP_TOKEN, EksProvider
+from local.plugins.provider import ProviderError
+
+pytestmark = pytest.mark.unit
+
+GOOD = {"authenticationMode": "API", "skipDefaultNodeGroup": True}
+
+
+def cluster(**more: Any) -> list[str]:
+    return refusals(CLUSTER_TOKEN, CLUSTER, {**GOOD, **more})
+
+
+def test_a_cluster_for_access_entries_without_default_nodes_is_accepted() -> None:
+    assert cluster(name="x", instanceRoles=[], tags={}) == []
+    assert refusals(NODE_GROUP_TOKEN, NODE_GROUP, {"cluster": "c", "nodeRole": "r", "taints": []}) == []
+
+
+def test_instance_roles_are_refused_with_the_mode_api_as_by_the_official_component() -> None:
+    assert cluster(instanceRoles=["role"]) == ["instanceRoles cannot be set when authenticationMode is API"]
+
+
+def test_everything_that_would_be_ignored_is_named_at_once() -> None:
+    found = cluster(
+        authenticationMode="CONFIG_MAP", skipDefaultNodeGroup=False, fargate=True, storageClasses="gp3"
+    )
+    assert len(found) == 4
+    assert [text for text in found if text.startswith(("fargate ", "storageClasses "))] == found[:2]
+    with pytest.raises(
+        ProviderError, match=r"eks:index:ManagedNodeGroup system: enableEfaSupport is not served"
+    ):
+        EksProvider().construct("system", NODE_GROUP_TOKEN, {"enableEfaSupport": True}, None)
+    with pytest.raises(ProviderError, match=r"eks:index:NodeGroupV2 is not served"):
+        EksProvider().construct("x", "eks:index:NodeGroupV2", {}, None)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "gpu", "system", "expected"),
+    [
+        (["m6i.large"], None, "AL2023", "AL2023_x86_64_STANDARD"),
+        (["m7g.large", "c6gn.large"], None, "AL2023", "AL2023_ARM_64_STANDARD"),
+        (["g5.12xlarge"], None, "AL2023", "AL2023_x86_64_NVIDIA"),
+        (["p4de.24xlarge"], None, "AL2023", "AL2023_x86_64_NVIDIA"),
+        (["m6i.large"], True, "Bottlerocket", "BOTTLEROCKET_x86_64_NVIDIA"),
+        (["g5g.xlarge"], None, "Bottlerocket", "BOTTLEROCKET_ARM_64_NVIDIA"),
+        (["m6i.large"], None, None, None),
+    ],
+)
+def test_the_ami_follows_processor_accelerator_and_system(
+    kinds: list[str], gpu: bool | None, system: str | None, expected: str | None
+) -> None:
+    assert ami_type(kinds, gpu, system) == expected
+
+
+def test_mixed_processors_and_unknown_systems_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"mixes processor architectures: m6i\.large, m7g\.large"):
+        ami_type(["m6i.large", "m7g.large"], None, "AL2023")
+    with pytest.raises(ValueError, match="operatingSystem is AL2"):
+        ami_type(["m6i.large"], None, "AL2")
+
+
+class _Unwell(http.server.BaseHTTPRequestHandler):
+    answers: list[int]
+
+    def do_GET(self) -> None:
+        self.send_response(self.answers.pop(0) if len(self.answers) > 1 else self.answers[0])
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        return None
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    made = http.server.HTTPServer(("127.0.0.1", 0), _Unwell)
+    threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True).start()
+    monkeypatch.setattr(endpoint.ssl, "create_default_context", lambda **_: None)
+    monkeypatch.setattr(endpoint.time, "sleep", lambda _: None)
+    yield f"http://127.0.0.1:{made.server_port}"
+    made.shutdown()
+    made.server_close()
+
+
+def test_the_component_waits_until_the_api_is_healthy_or_asks_for_a_login(server: str) -> None:
+    _Unwell.answers = [500, 503, 200]
+    endpoint.wait_healthy(server, "", seconds=5)
+    assert _Unwell.answers == [200]
+    _Unwell.answers = [401]
+    endpoint.wait_healthy(server, "", seconds=5)
+
+
+def test_an_api_that_never_gets_healthy_is_named_with_its_last_answer(server: str) -> None:
+    _Unwell.answers = [500]
+    with pytest.raises(TimeoutError, match=r"/healthz has not answered well within 0 s: HTTP Error 500"):
+        endpoint.wait_healthy(server, "", seconds=0.0)
