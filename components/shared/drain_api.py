@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import base64
+import json
 import tempfile
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import boto3
-import kubernetes
+import urllib3
 from botocore.exceptions import ClientError
 from botocore.signers import RequestSigner
-from kubernetes.client.exceptions import ApiException
 
 from components.shared.contract import LABEL_NODEPOOL
 from components.shared.draining import CLUSTER_TAG, NOT_FOUND, Api, Kind, selector
@@ -20,12 +21,17 @@ from components.shared.draining import CLUSTER_TAG, NOT_FOUND, Api, Kind, select
 # (https://github.com/kubernetes-sigs/aws-iam-authenticator, "API Authorization from Outside a Cluster").
 TOKEN_PREFIX: Final = "k8s-aws-v1."  # noqa: S105 - not a password
 SIGNATURE_SECONDS: Final = 60
+BAD_REQUEST: Final = 400
 UNAUTHORIZED: Final = 401
 REQUEST_TIMEOUT_SECONDS: Final = 30
 
 
 class ClusterGone(Exception):
     """EKS does not know the cluster, or its API server went away with it."""
+
+
+class ApiError(Exception):
+    """The API server refused a request; which one, and how."""
 
 
 def connect(cluster: str, region: str) -> Api:
@@ -78,39 +84,37 @@ class _Live(Api):
         self._directory = tempfile.TemporaryDirectory(prefix="trainyard-drain-")
         authority = Path(self._directory.name) / "ca.crt"
         authority.write_bytes(base64.b64decode(description["certificateAuthority"]["data"]))
-        configuration = kubernetes.client.Configuration()
-        configuration.host = description["endpoint"]
-        configuration.ssl_ca_cert = str(authority)
-        self._client = kubernetes.client.ApiClient(configuration)
-        self._renew()
-
-    def _renew(self) -> None:
-        self._client.set_default_header("Authorization", f"Bearer {token(self._session, self._cluster)}")
+        self._endpoint = description["endpoint"]
+        self._http = urllib3.PoolManager(
+            ca_certs=str(authority), timeout=REQUEST_TIMEOUT_SECONDS, retries=urllib3.Retry(3, redirect=False)
+        )
+        self._token = token(session, cluster)
 
     def _call(
         self, method: str, path: str, query: dict[str, Any], body: Any = None, content: str = ""
     ) -> Any:
-        """One request; a token that has run out is renewed once."""
+        """One request; a token that has run out is renewed once. None where there is no such thing.
+
+        Raises:
+            ApiError: the API server refused.
+        """
+        url = f"{self._endpoint}{path}" + (f"?{urlencode(query)}" if query else "")
+        payload = None if body is None else json.dumps(body).encode()
         for attempt in range(2):
-            try:
-                headers = {"Accept": "application/json", "Content-Type": content or "application/json"}
-                answer = self._client.call_api(
-                    path,
-                    method,
-                    query_params=list(query.items()),
-                    header_params=headers,
-                    body=body,
-                    response_type="object",
-                    auth_settings=[],
-                    _request_timeout=REQUEST_TIMEOUT_SECONDS,
-                )
-                return answer[0]
-            except ApiException as error:
-                if error.status == NOT_FOUND:
-                    return None
-                if error.status != UNAUTHORIZED or attempt:
-                    raise
-                self._renew()
+            headers = {
+                "Accept": "application/json",
+                "Content-Type": content or "application/json",
+                "Authorization": f"Bearer {self._token}",
+            }
+            answer = self._http.request(method, url, body=payload, headers=headers)
+            if answer.status == UNAUTHORIZED and attempt == 0:
+                self._token = token(self._session, self._cluster)
+                continue
+            if answer.status == NOT_FOUND:
+                return None
+            if answer.status >= BAD_REQUEST:
+                raise ApiError(f"{method} {path}: {answer.status} {answer.reason}")
+            return json.loads(answer.data)
         return None
 
     def names(self, kind: Kind) -> list[str]:
