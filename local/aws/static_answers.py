@@ -1,7 +1,6 @@
-"""Answers that never change while the server runs are serialised once.
+"""Answers that never change while the server runs are written once, and quickly.
 
-moto needs seconds of CPU to write 1395 instance types as XML, and Karpenter asks for them, their offerings and prices
-again and again.
+moto needs seconds of CPU to write 1395 instance types as XML; Karpenter asks for them when it starts, once as a dry run.
 """
 
 from __future__ import annotations
@@ -11,39 +10,52 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+from moto.core.exceptions import ServiceException
+from moto.core.utils import camelcase_to_underscores
+
+from local.aws import ec2_xml
+
 STATIC_ACTIONS = {
     "ec2:DescribeInstanceTypes",
     "ec2:DescribeInstanceTypeOfferings",
     "ec2:DescribeSpotPriceHistory",
 }
 # Parts of a request that do not change the answer.
-IGNORED = ("Version", "StartTime", "EndTime")
+IGNORED = ("Version", "StartTime", "EndTime", "MaxResults")
 KEPT = 64
 
-_answers: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+_answers: OrderedDict[tuple[Any, ...], str] = OrderedDict()
 _lock = threading.Lock()
 
 
 def answer(response: Any, name: str, act: Callable[[Any], Any]) -> Any:
-    """The action's answer, from memory where it is static."""
+    """The action's answer, from memory where it is static; `act` is moto's way to make one."""
     if name not in STATIC_ACTIONS:
         return act(response)
     query = tuple(sorted((k, str(v)) for k, v in response.querystring.items() if k not in IGNORED))
     key = (name, response.region, query)
-    with _lock:  # held while the answer is made: a second caller waits instead of doing the same work
-        if key not in _answers:
-            status, headers, body = act(response)
-            if status != 200:
-                return status, headers, body
-            _answers[key] = (dict(headers), body)
-            if len(_answers) > KEPT:
-                _answers.popitem(last=False)
-        _answers.move_to_end(key)
-        headers, body = _answers[key]
-    return 200, dict(headers), body
+    try:
+        response.error_on_dryrun()
+        with _lock:  # held while the answer is made: a second caller waits instead of doing the same work
+            if key not in _answers:
+                _answers[key] = _write(response, name.partition(":")[2])
+                if len(_answers) > KEPT:
+                    _answers.popitem(last=False)
+            _answers.move_to_end(key)
+            body = _answers[key]
+    except ServiceException as error:
+        status, headers, text = response.serialized(_failed(error))
+        headers["status"] = str(status)
+        return status, headers, text
+    return 200, {"Content-Type": "text/xml;charset=UTF-8", "server": "amazon.com"}, body
 
 
-def forget() -> None:
-    """Drop every kept answer."""
-    with _lock:
-        _answers.clear()
+def _write(response: Any, action: str) -> str:
+    result: dict[str, Any] = getattr(response, camelcase_to_underscores(action))().result
+    return ec2_xml.answer(action, result)
+
+
+def _failed(error: Exception) -> Any:
+    from moto.core.responses import ActionResult
+
+    return ActionResult(error)

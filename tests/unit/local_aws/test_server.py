@@ -105,3 +105,33 @@ def test_a_version_that_eks_lacks_has_no_images(cloud, version):
     name = f"/aws/service/eks/optimized-ami/{version}/amazon-linux-2023/x86_64/standard/recommended/image_id"
     with pytest.raises(ClientError, match="ParameterNotFound"):
         cloud.client("ssm").get_parameter(Name=name)
+
+
+def test_the_quick_writer_says_what_motos_serialiser_says(cloud, monkeypatch):
+    from local.aws import static_answers
+
+    ec2 = cloud.client("ec2")
+    names = ["g5.12xlarge", "p4d.24xlarge", "trn1.32xlarge", "t3.micro"]
+
+    def ask():
+        offerings = [{"Name": "instance-type", "Values": names}]
+        return (
+            ec2.describe_instance_types(InstanceTypes=names)["InstanceTypes"],
+            ec2.describe_instance_type_offerings(LocationType="availability-zone", Filters=offerings)[
+                "InstanceTypeOfferings"
+            ],
+            [
+                h["SpotPrice"]
+                for h in ec2.describe_spot_price_history(InstanceTypes=names)["SpotPriceHistory"]
+            ],
+        )
+
+    quick = ask()
+    monkeypatch.setattr(static_answers, "STATIC_ACTIONS", set())
+    assert quick == ask()
+    assert len(quick[0]) == 4
+
+
+def test_a_dry_run_of_a_static_answer_is_a_dry_run(cloud):
+    with pytest.raises(ClientError, match="DryRunOperation"):
+        cloud.client("ec2").describe_instance_types(DryRun=True)
