@@ -26,11 +26,15 @@ class PullError(Exception):
 
 @dataclass(frozen=True)
 class Program:
-    """How a container runs here. `simulated` ones have no process; `ports` are those it must move (see `moved`)."""
+    """How a container runs here. `simulated` ones have no process.
+
+    `forced` is environment that wins over the pod's own; `ports` maps a declared port to the one used instead.
+    """
 
     kind: Literal["process", "simulated"]
     argv: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    forced: dict[str, str] = field(default_factory=dict)
     context: str = ""
     workdir: str = "/"
     ports: dict[int, int] = field(default_factory=dict)
@@ -66,7 +70,11 @@ def built(container: Object, entry: Object) -> Program:
             f"image {container['image']}: {file} has no ENTRYPOINT and no CMD, and no command is given"
         )
     return Program(
-        "process", argv, image_environment(image.environment), str(entry["context"]), workdir=image.workdir
+        "process",
+        argv,
+        image_environment(image.environment),
+        context=str(entry["context"]),
+        workdir=image.workdir,
     )
 
 
@@ -91,7 +99,7 @@ def karpenter(
         wanted = int(environment.get(name, default))
         ports[wanted] = free_port(wanted)
         changed[name] = str(ports[wanted])
-    return Program("process", argv, image_environment() | changed, ports=ports)
+    return Program("process", argv, image_environment(), forced=changed, ports=ports)
 
 
 def operator(container: Object, binary: Path, pod_ip: str, free_port: Callable[[int], int]) -> Program:
