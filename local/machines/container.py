@@ -138,8 +138,7 @@ class Container:
         program = context.images.find(self.spec, self.pod.ip, declared, self.pod.port_for)
         self.pod.save_ports()
         variables = environment.complete(
-            declared
-            | {key: program.environment[key] for key in program.environment if key.endswith("_PORT")},
+            declared | program.forced,
             program.environment,
             self.pod.injected(),
             self.pod.hostname,

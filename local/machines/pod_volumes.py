@@ -134,6 +134,13 @@ class PodVolumes:
             "keep": [path for path in keep if path.startswith("/")],
         }
 
+    @staticmethod
+    def release_left(directory: Path) -> None:
+        """Unmount the memory of a pod that was removed while no stand-in was there."""
+        for left in (directory / "volumes").glob("*"):
+            if left.is_mount():
+                subprocess.run(["umount", "--lazy", str(left)], check=False, capture_output=True)
+
     def release(self) -> None:
         """Give up what outlives a directory: memory and persistent volumes."""
         for directory in self._memory:

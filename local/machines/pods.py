@@ -14,6 +14,7 @@ from local.machines.api import UNREACHABLE, ApiError, Informer, Object
 from local.machines.context import Context
 from local.machines.environment import MissingReference
 from local.machines.pod import Pod
+from local.machines.pod_volumes import PodVolumes
 from local.machines.process import Process
 
 log = logging.getLogger(__name__)
@@ -166,6 +167,7 @@ class Pods:
                     stray = Process.found(container)
                     if stray is not None:
                         stray.signal(signal.SIGKILL)
+                PodVolumes.release_left(directory)
                 shutil.rmtree(directory, ignore_errors=True)
         context.settings.pod_logs.mkdir(parents=True, exist_ok=True)
         outputs = sorted(

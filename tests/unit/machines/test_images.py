@@ -60,8 +60,8 @@ def test_the_images_own_path_is_not_used_and_its_other_variables_are(images: Ima
 def test_karpenter_gets_ports_of_its_own_by_environment(images: Images) -> None:
     program = find(images, "public.ecr.aws/karpenter/controller:1.14.1@sha256:abc")
     assert program.argv == (str(images.tools / "karpenter"),)
-    assert program.environment["METRICS_PORT"] == "19090"
-    assert program.environment["HEALTH_PROBE_PORT"] == "18081"
+    assert program.forced["METRICS_PORT"] == "19090"
+    assert program.forced["HEALTH_PROBE_PORT"] == "18081"
     assert program.ports == {9090: 19090, 8081: 18081}
 
 

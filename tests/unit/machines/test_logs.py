@@ -49,6 +49,7 @@ def test_the_last_lines_are_found_across_blocks(tmp_path: Path) -> None:
 def test_since_gives_what_was_written_after_that_time(clock: Clock) -> None:
     assert read(clock, Request(since=1500.0)) == b"three\nfour"
     assert read(clock, Request(since=2500.0)) == b""
+    assert read(clock, Request(since=1000.0)) == clock.path.read_bytes()
     assert read(clock, Request(since=500.0)) == clock.path.read_bytes()
 
 
