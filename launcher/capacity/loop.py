@@ -91,13 +91,15 @@ class Launcher:
                 return self._do(machine.stop(self.request, seen), seen, self._owner)
             step = machine.step(self.request, self._memory, seen)
             self._memory = step.memory
-            self._tell(step.report)
+            recount = any(isinstance(action, Recount) for action in step.actions)
+            if not recount:  # what a recount may still change is no news
+                self._tell(step.report)
             code = self._do(step.actions, seen, self._owner)
             if code is not None:
                 return code
             if any(isinstance(action, Start) for action in step.actions):
                 continue  # follow at once
-            if not any(isinstance(action, Recount) for action in step.actions):
+            if not recount:
                 return None
             fresh = True
 

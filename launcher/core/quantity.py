@@ -31,7 +31,9 @@ _SUFFIXES: Final = {
     "Pi": Fraction(2**50),
     "Ei": Fraction(2**60),
 }
-_PATTERN: Final = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,2})?")
+_PATTERN: Final = re.compile(
+    r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,2})?"
+)
 
 
 @cache  # a cluster says the same few quantities again and again

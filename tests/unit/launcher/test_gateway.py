@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Iterator
@@ -138,6 +139,26 @@ def test_a_whole_run_submits_for_the_nodes_there_are_and_cleans_up(api: FakeApi,
     assert "resourceVersion" not in reads[-1]
     events = api.names("/api/v1/namespaces/training/events")
     assert len(events) == 3
+
+
+def test_a_held_run_tells_each_state_once(api: FakeApi, request_: Request) -> None:
+    add_node(api, "a")
+    add_node(api, "b")
+    labels = {"trainyard.dev/run": "r1", "app.kubernetes.io/managed-by": "trainyard-launcher"}
+
+    def react(method: str, path: str) -> None:
+        job = api.objects.get(f"{JOBS}/train-r1")
+        if job and job["metadata"]["labels"].items() >= labels.items():
+            job["status"] = {"conditions": [{"type": "Failed", "status": "True", "message": "exit code 20"}]}
+
+    api.on_request = react
+    runner, said = launcher(api, dataclasses.replace(request_, hold_seconds=1))
+    runner.poll_seconds = 0.2
+    assert runner.run() == c.EXIT_TRAINING_FAILED
+    told = [line.split("state=")[1].split()[0] for line in said]
+    order = ["holding", "submitting", "failed"]
+    assert [state for index, state in enumerate(told) if index == 0 or told[index - 1] != state] == order
+    assert "exit code 20" in said[-1]
 
 
 def test_an_impossible_minimum_ends_in_seconds_with_nothing_created(api: FakeApi, request_: Request) -> None:
