@@ -154,6 +154,10 @@ def outputs(live: Props, manager: str, inputs: Props | None = None) -> Props:
                 result[key] = Secret(result[key])
         if inputs and "stringData" in inputs:
             result["stringData"] = Secret(inputs["stringData"])
+    if result.get("kind") == "CustomResourceDefinition":
+        # Schemas are most of a state's size, and the engine writes the state at every step: the inputs have them.
+        for version in (result.get("spec") or {}).get("versions") or []:
+            version.pop("schema", None)
     result[FIELD_MANAGER] = manager
     return result
 
