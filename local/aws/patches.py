@@ -7,6 +7,7 @@ import threading
 from local.aws import (
     addresses,
     authorise,
+    bucket_policies,
     dependencies,
     fleets,
     images,
@@ -36,6 +37,7 @@ def install() -> None:
             images,
             dependencies,
             web_identity,
+            bucket_policies,
             eks,
         ):
             module.install()
