@@ -86,7 +86,7 @@ def count(request: Request, seen: Observation) -> Count:
         if not problem and lacking:
             name = lacking[0]
             have = node.allocatable.get(name, 0)
-            problem = f"has {float(have):g} of {float(needs[name]):g} {name}"
+            problem = f"{float(have):g} of {float(needs[name]):g} {name}"
         busy = [
             name
             for name, need in needs.items()
@@ -94,7 +94,7 @@ def count(request: Request, seen: Observation) -> Count:
         ]
         if not problem and busy:
             foreign += 1
-            problem = f"{busy[0]} is in use"
+            problem = f"{busy[0]} in use"
         if problem:
             unusable[node.name] = problem
         else:
@@ -104,18 +104,18 @@ def count(request: Request, seen: Observation) -> Count:
 
 def _problem(node: Node, request: Request) -> str:
     if node.deleting:
-        return "is being deleted"
+        return "being deleted"
     if not node.ready:
-        return "is not Ready"
+        return "not Ready"
     if node.cordoned:
-        return "is cordoned"
+        return "cordoned"
     for key, effect in node.taints:
         if effect != _SOFT_EFFECT and not any(
             _tolerates(toleration, key, effect) for toleration in request.pool.tolerations
         ):
-            return f"has the taint {key}"
+            return f"taint {key}"
     if node.labels.get(c.LABEL_INITIALIZED) != "true":
-        return "is not initialized"
+        return "not initialized"
     return ""
 
 

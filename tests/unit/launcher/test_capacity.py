@@ -74,24 +74,24 @@ def seen(
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"status__conditions": [{"type": "Ready", "status": "Unknown"}]}, "is not Ready"),
-        ({"status__conditions": []}, "is not Ready"),
-        ({"spec__unschedulable": True}, "is cordoned"),
-        ({"metadata__deletionTimestamp": "2026-01-01T00:00:00Z"}, "is being deleted"),
+        ({"status__conditions": [{"type": "Ready", "status": "Unknown"}]}, "not Ready"),
+        ({"status__conditions": []}, "not Ready"),
+        ({"spec__unschedulable": True}, "cordoned"),
+        ({"metadata__deletionTimestamp": "2026-01-01T00:00:00Z"}, "being deleted"),
         (
             {"spec__taints": [{"key": "example.com/starting", "effect": "NoExecute"}]},
-            "has the taint example.com/starting",
+            "taint example.com/starting",
         ),
-        ({"metadata__labels": {"karpenter.sh/nodepool": "small"}}, "is not initialized"),
+        ({"metadata__labels": {"karpenter.sh/nodepool": "small"}}, "not initialized"),
         (
             {"status__allocatable": {"cpu": "47", "memory": "180Gi"}},
-            "has 0 of 4 nvidia.com/gpu",
+            "0 of 4 nvidia.com/gpu",
         ),
         (
             {"status__allocatable": {"cpu": "47", "memory": "180Gi", "nvidia.com/gpu": "3"}},
-            "has 3 of 4 nvidia.com/gpu",
+            "3 of 4 nvidia.com/gpu",
         ),
-        ({"status__allocatable": {"cpu": "8", "memory": "180Gi", "nvidia.com/gpu": "4"}}, "has 8 of 40 cpu"),
+        ({"status__allocatable": {"cpu": "8", "memory": "180Gi", "nvidia.com/gpu": "4"}}, "8 of 40 cpu"),
     ],
 )
 def test_a_node_that_could_take_no_worker_is_not_counted(
@@ -292,7 +292,4 @@ def test_the_reason_names_an_unready_class_and_the_nodes_that_do_not_count(reque
     nodes = [node("a", status__allocatable={}), node("b", spec__unschedulable=True)]
     observation = seen(nodes, pool=pool)
     text = reasons.shortfall(request_, observation, count(request_, observation), NOW)
-    assert (
-        text
-        == "NodePool small is not ready: NodeClassReady=False; a node has 0 of 40 cpu; a node is cordoned"
-    )
+    assert text == "NodePool small is not ready: NodeClassReady=False; 1 node: 0 of 40 cpu; 1 node: cordoned"
