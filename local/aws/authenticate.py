@@ -32,7 +32,7 @@ class BadToken(Exception):
 
 
 def review(cluster_name: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Answer a TokenReview (authentication.k8s.io/v1) for a cluster; a refused token is `authenticated: false` with an error."""
+    """Answer a TokenReview (authentication.k8s.io/v1) for a cluster; a refused token is told with its error."""
     token = (request.get("spec") or {}).get("token", "")
     try:
         status = {"authenticated": True, "user": _user(cluster_name, token)}
@@ -46,9 +46,6 @@ def _user(cluster_name: str, token: str) -> dict[str, Any]:
     if cluster is None:
         raise BadToken(f"no cluster {cluster_name}")
     who = caller(cluster_name, token)
-    if cluster.document["accessConfig"]["authenticationMode"] == "CONFIG_MAP":
-        # aws-auth is not read here; the creator's bootstrap entry still counts, as on EKS.
-        pass
     entry = cluster.entries.get(who.principal_arn)
     if entry is None:
         raise BadToken(f"{who.principal_arn} has no access entry in cluster {cluster_name}")

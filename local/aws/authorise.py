@@ -1,7 +1,8 @@
 """Role sessions are denied what their policies do not grant; users pass; unknown keys are refused.
 
-moto has an access control of its own, but it ignores conditions, knows one resource per action and answers every service
-in IAM's XML. This one asks `local.aws.permissions` for all that a call needs, and answers in the service's protocol.
+moto has an access control of its own, but it ignores conditions, knows one resource per action and answers every
+service in IAM's XML. This one asks `local.aws.permissions` for all that a call needs, and answers in the service's
+protocol.
 """
 
 from __future__ import annotations

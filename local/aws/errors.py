@@ -8,5 +8,5 @@ from moto.core.exceptions import ServiceException
 class ApiError(ServiceException):  # type: ignore[misc]
     """An error of an AWS API: `ApiError(code, message)`.
 
-    A class of our own: moto takes a plain ServiceException for an error of a service called "core" and then fails itself.
+    A class of our own: moto takes a plain ServiceException for one of a service called "core", and then fails itself.
     """

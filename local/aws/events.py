@@ -1,7 +1,7 @@
 """EventBridge: EC2's 'Instance State-change Notification' goes to the queues that the rules target.
 
-moto never sends it. Karpenter drains nodes by it, and a queue whose policy lets EventBridge send nothing stays empty here
-as it does on AWS.
+moto never sends it. Karpenter drains nodes by it, and a queue whose policy lets EventBridge send nothing stays empty
+here as it does on AWS.
 """
 
 from __future__ import annotations

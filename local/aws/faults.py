@@ -2,11 +2,11 @@
 
 `PUT /_trainyard/faults` with `{"faults": [rule, ...]}` replaces the plan, `GET` shows it with a count of what fired:
 
-- capacity: `{"code": "InsufficientInstanceCapacity" | "VcpuLimitExceeded" | ..., "instanceType": "g5.*", "zone":
-  "us-west-2b", "capacityType": "on-demand" | "spot" | "reserved", "available": 2, "times": 3}`. Patterns take * and ?; a key
-  left out matches all. `available` is how many such instances may run at once (0 if left out), `times` how often the rule
-  fires before it is spent (for ever if left out).
-- calls: `{"action": "ec2:CreateFleet", "code": "RequestLimitExceeded", "status": 503, "times": 2}`: the call itself fails.
+- capacity: `{"code": "InsufficientInstanceCapacity" | "VcpuLimitExceeded" | ..., "instanceType": "g5.*",
+  "zone": "us-west-2b", "capacityType": "on-demand" | "spot" | "reserved", "available": 2, "times": 3}`. Patterns take
+  * and ?; a key left out matches all. `available` is how many such instances may run at once (0 if left out), `times`
+  how often the rule fires before it is spent (for ever if left out).
+- calls: `{"action": "ec2:CreateFleet", "code": "RequestLimitExceeded", "status": 503, "times": 2}`: the call fails.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Evaluation of IAM policy documents: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html
 
 Pure: documents and a request in, a decision out. Evaluated condition operators: String* and Arn* (with `ForAllValues:`,
-`ForAnyValue:` and `IfExists`), Bool, Null and Numeric comparisons. Evaluated condition keys are those in `DERIVED_KEYS`;
-a statement with another key neither allows nor denies, and the decision names the key.
+`ForAnyValue:` and `IfExists`), Bool, Null and Numeric comparisons. Evaluated condition keys are those in
+`DERIVED_KEYS`; a statement with another key neither allows nor denies, and the decision names the key.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def evaluate(documents: Iterable[Mapping[str, Any]], request: Request) -> Decisi
 def statement_applies(
     statement: Mapping[str, Any], request: Request, unknown: set[str] | None = None
 ) -> bool:
-    """Whether action, resource and conditions of one statement match; keys that cannot be told are added to `unknown`."""
+    """Whether action, resource and conditions of a statement match; keys that cannot be told go to `unknown`."""
     action = request.action.lower()
     if "NotAction" in statement:
         if any(like(str(p).lower(), action) for p in as_list(statement["NotAction"])):

@@ -46,7 +46,8 @@ def launch_error(backend: Any, reservation_id: str, instance_type: str, zone: st
     if found["InstanceType"] != instance_type or found["AvailabilityZone"] != zone:
         return (
             "ReservationCapacityIncompatible",
-            f"{reservation_id} is for {found['InstanceType']} in {found['AvailabilityZone']}, not {instance_type} in {zone}",
+            f"{reservation_id} is for {found['InstanceType']} in {found['AvailabilityZone']}, "
+            f"not {instance_type} in {zone}",
         )
     if _used(backend, reservation_id) >= found["TotalInstanceCount"]:
         return (

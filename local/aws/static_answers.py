@@ -1,6 +1,6 @@
 """Answers that never change while the server runs are written once, and quickly.
 
-moto needs seconds of CPU to write 1395 instance types as XML; Karpenter asks for them when it starts, once as a dry run.
+moto needs seconds of CPU to write 1395 instance types as XML; Karpenter asks for them at its start, once as a dry run.
 """
 
 from __future__ import annotations

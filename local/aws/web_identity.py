@@ -1,7 +1,7 @@
 """AssumeRoleWithWebIdentity, checked as STS checks it: moto accepts any four characters as a token.
 
-The token's signature (keys of the cluster that has its issuer), expiry, the IAM OIDC provider and its audiences, and the
-role's trust policy: https://docs.aws.amazon.com/STS/latest/APIReference/API_AssumeRoleWithWebIdentity.html
+The token's signature (keys of the cluster that has its issuer), expiry, the IAM OIDC provider and its audiences, and
+the role's trust policy: https://docs.aws.amazon.com/STS/latest/APIReference/API_AssumeRoleWithWebIdentity.html
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Access entries and access policies: which IAM principal is who in Kubernetes.
 
-https://docs.aws.amazon.com/eks/latest/userguide/access-entries.html. Each access policy stands for a group that the control
-plane binds to a ClusterRole at its start; policies for single namespaces are refused, nothing would enforce them here.
+https://docs.aws.amazon.com/eks/latest/userguide/access-entries.html. Each access policy stands for a group that the
+control plane binds to a ClusterRole at its start; policies for single namespaces are refused: nothing would enforce
+them.
 """
 
 from __future__ import annotations
@@ -89,9 +90,7 @@ def find(cluster: Cluster, principal: str) -> AccessEntry:
     """An access entry. Raises ResourceNotFoundException."""
     entry = cluster.entries.get(principal)
     if entry is None:
-        raise not_found(
-            f"The specified principalArn could not be found. You can view your available access entries with 'list-access-entries'. ({principal})"
-        )
+        raise not_found(f"The specified principalArn could not be found: {principal}")
     return entry
 
 

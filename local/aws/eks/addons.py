@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from typing import Any
 
@@ -79,12 +80,10 @@ def update(cluster: Cluster, params: Document) -> Document:
 def _apply(document: Document, params: Document) -> None:
     """Check everything, then change the document."""
     name, version = document["addonName"], params.get("addonVersion")
-    if version and version not in ADDONS[name]:
-        # A version that this list does not know is taken if it has EKS's form: the list ages faster than programs do.
-        if not version.startswith("v") or "-eksbuild." not in version:
-            raise invalid(
-                f"Addon version specified is not supported: {name} {version}; supported are {', '.join(ADDONS[name])}"
-            )
+    # A version that this list does not know is taken if it has EKS's form: the list ages faster than programs do.
+    if version and version not in ADDONS[name] and not re.fullmatch(r"v[\d.]+-eksbuild\.\d+", version):
+        known = ", ".join(ADDONS[name])
+        raise invalid(f"Addon version specified is not supported: {name} {version}; supported are {known}")
     conflicts = params.get("resolveConflicts")
     if conflicts and conflicts not in CONFLICTS:
         raise invalid(f"resolveConflicts: expected one of {', '.join(CONFLICTS)}, got {conflicts!r}")

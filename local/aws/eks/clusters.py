@@ -29,7 +29,7 @@ _NAME = re.compile(r"[0-9A-Za-z][A-Za-z0-9_-]{0,99}")
 def create(region: str, params: Document, creator_arn: str) -> Cluster:
     """Register a cluster with status CREATING and start its control plane in a thread.
 
-    Raises ResourceInUseException for a taken name, InvalidParameterException for subnets, role or version that are wrong.
+    Raises ResourceInUseException for a taken name, InvalidParameterException for a wrong subnet, role or version.
     """
     name = params["name"]
     if not _NAME.fullmatch(name):
@@ -257,7 +257,7 @@ def _subnet(backend: Any, subnet_id: str) -> Any:
 def _security_group(backend: Any, name: str, vpc_id: str) -> Any:
     group_name = f"eks-cluster-sg-{name}-{secrets.randbelow(10**10)}"
     tags = {"Name": group_name, f"kubernetes.io/cluster/{name}": "owned", "aws:eks:cluster-name": name}
-    text = "EKS created security group applied to ENI that is attached to EKS Control Plane master nodes, as well as any managed workloads."
+    text = "EKS created security group applied to the control plane and to managed workloads."
     group = backend.create_security_group(group_name, text, vpc_id=vpc_id, tags=tags)
     backend.authorize_security_group_ingress(
         group_name_or_id=group.id,

@@ -202,8 +202,8 @@ def test_access_entries_and_policies_live_and_end(cloud):
     eks.associate_access_policy(**here, policyArn=policy, accessScope={"type": "cluster"})
     listed = eks.list_associated_access_policies(**here)["associatedAccessPolicies"]
     assert [p["policyArn"] for p in listed] == [policy]
+    scope = {"type": "namespace", "namespaces": ["x"]}
     with pytest.raises(ClientError, match="'namespace'"):
-        scope = {"type": "namespace", "namespaces": ["x"]}
         eks.associate_access_policy(**here, policyArn=policy, accessScope=scope)
     entry = eks.describe_access_entry(**here)["accessEntry"]
     assert entry["username"].endswith("assumed-role/people/{{SessionName}}")

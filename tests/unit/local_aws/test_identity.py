@@ -306,11 +306,14 @@ def test_every_statement_of_the_policy_is_needed(cloud, left_out):
     statements = karpenter_statements()
     del statements[left_out]
     karpenter = Karpenter(cloud, statements)
-    with pytest.raises(ClientError) as error:
-        template = karpenter.template()
-        instance = karpenter.fleet(template)["Instances"][0]["InstanceIds"][0]
+
+    def life():
+        instance = karpenter.fleet(karpenter.template())["Instances"][0]["InstanceIds"][0]
         karpenter.ec2.describe_instances()
         karpenter.ec2.terminate_instances(InstanceIds=[instance])
+
+    with pytest.raises(ClientError) as error:
+        life()
     assert code_of(error) == "UnauthorizedOperation"
 
 

@@ -62,7 +62,7 @@ def test_instance_types_are_serialised_once(cloud):
 
 
 def test_an_instance_type_that_ec2_lacks_is_refused(cloud):
-    with pytest.raises(ClientError, match="g5.13xlarge"):
+    with pytest.raises(ClientError, match=r"g5\.13xlarge"):
         cloud.client("ec2").describe_instance_types(InstanceTypes=["g5.13xlarge"])
 
 
