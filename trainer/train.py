@@ -61,6 +61,14 @@ def measure(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
+def own_part(loss: Tensor, world_size: int, batch_size: int) -> Tensor:
+    """This process's part of the mean loss over the whole batch, given its summed loss.
+
+    DDP averages gradients over processes, whatever their shares: hence the factor, which makes unequal shares exact.
+    """
+    return loss * world_size / batch_size
+
+
 @torch.no_grad()
 def evaluate(model: nn.Module, images: Images, world: World, device: torch.device) -> float:
     """Share of test images named rightly, exact: every image is judged by exactly one process."""
@@ -100,8 +108,7 @@ def train(config: Config, world: World, device: torch.device, data: Dataset) -> 
         for batch in global_batches(epoch_order(len(data.train), config.seed, epoch), config.batch_size):
             mine = torch.from_numpy(shard(batch, world.rank, world.size)).to(device)
             loss, sums = measure(model(prepare(pixels[mine], data.train.white)), labels[mine])
-            # DDP averages gradients over processes; so the mean over the whole batch, exact with unequal shares:
-            (loss * world.size / len(batch)).backward()  # type: ignore[no-untyped-call]
+            own_part(loss, world.size, len(batch)).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
             optimizer.zero_grad(set_to_none=True)

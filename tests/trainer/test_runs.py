@@ -17,8 +17,10 @@ import torch
 from moto.server import ThreadedMotoServer
 
 from tests.trainer.conftest import Ended, Start
+from trainer.contract import Exit, TrainerError
 from trainer.data import CLASSES, load
 from trainer.model import ConvNet, prepare
+from trainer.save import save
 
 pytestmark = pytest.mark.trainer
 
@@ -124,3 +126,13 @@ def test_the_same_seed_gives_the_same_model_bit_by_bit_on_a_laptop(
     theirs = torch.load(io.BytesIO(run.model), weights_only=True)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_bucket_that_does_not_exist_is_named(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**KEYS, "AWS_ENDPOINT_URL": s3.meta.endpoint_url}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(
+        TrainerError, match=r"cannot save s3://absent/runs/r1/model\.pt: .*NoSuchBucket"
+    ) as caught:
+        save("s3://absent/runs", "r1", b"weights", {"worldSize": 1})
+    assert caught.value.code == Exit.SAVE
