@@ -123,5 +123,17 @@ TYPES: Final[dict[str, InstanceType]] = {t.name: t for t in (*_GPU_TYPES, *_NEUR
 
 
 def nearest(name: str) -> list[str]:
-    """Up to three known types whose names are like `name`, the most alike first."""
+    """Up to three known types that `name` may have meant: sizes of its family, the nearest first, else like names."""
+    family, _, size = name.lower().partition(".")
+    siblings = [known for known in TYPES if known.startswith(f"{family}.")]
+    if siblings and size:
+        return sorted(siblings, key=lambda known: abs(_size(known.partition(".")[2]) - _size(size)))[:3]
     return difflib.get_close_matches(name.lower(), TYPES, n=3, cutoff=0.6)
+
+
+def _size(size: str) -> float:
+    """A size as a number, so that sizes can be compared: 12xlarge is 12, large a half, metal the largest."""
+    digits = size.removesuffix("xlarge")
+    if digits.isdigit():
+        return int(digits)
+    return {"": 1.0, "large": 0.5, "metal": 100.0}.get(digits if digits != size else size, 1.0)

@@ -130,6 +130,8 @@ def deploy(program: Callable[[], Any], *, preview: bool = False) -> Recorded:
 
     async def run() -> None:
         result = program()
+        # Registrations are only scheduled so far; each enters the list that is waited for on its first turn.
+        await asyncio.sleep(0)
         await wait_for_rpcs(await_all_outstanding_tasks=False)
         if isinstance(result, dict):
             recorded.result = await pulumi.Output.all(**result).future()

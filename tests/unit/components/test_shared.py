@@ -1,0 +1,326 @@
+"""The pure helpers: ranges, policies, digests, manifests, and what the program shares with the launcher."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from components.shared import cidr, contract, iam, karpenter_iam
+from components.shared.context import context_digest, ignored, parse_ignore
+from components.shared.launch import Resolved, Run, job_spec, launch_request, manifest
+from components.shared.pool import Pool, limits, node_class, node_pool
+from components.shared.rbac import LAUNCHER_RULES
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parents[3]
+SCOPE = karpenter_iam.Scope(
+    partition="aws",
+    region="us-west-2",
+    account="123456789012",
+    cluster="trainyard-" + "x" * 30,
+    node_role_arn="arn:aws:iam::123456789012:role/workers",
+    queue_arn="arn:aws:sqs:us-west-2:123456789012:trainyard-x",
+)
+
+
+def pool(**change: Any) -> Pool:
+    values: dict[str, Any] = {
+        "name": "small",
+        "instance_type": "g5.12xlarge",
+        "zone": "us-west-2b",
+        "max_nodes": 4,
+        "purchase": "on-demand",
+        "capacity_reservation_ids": (),
+        "root_volume_gib": 200,
+        "idle_seconds": 600,
+        "resource": "nvidia.com/gpu",
+        "accelerators": 4,
+        "vcpus": 48,
+        "memory_gib": 192,
+        "nvme_gb": 3800,
+    }
+    return Pool(**{**values, **change})
+
+
+def run(**change: Any) -> Run:
+    values: dict[str, Any] = {
+        "pool": pool(),
+        "run_id": "r1",
+        "min_nodes": 2,
+        "max_nodes": 4,
+        "device": "cuda",
+        "processes_per_node": 4,
+        "capacity_deadline_seconds": 1200,
+        "hold_seconds": 60,
+        "active_deadline_seconds": None,
+        "data": "digits",
+        "args": ("--epochs", "3"),
+        "env": {"NCCL_DEBUG": "WARN"},
+        "cpu": "40",
+        "memory": "144Gi",
+        "shared_memory": "8Gi",
+        "region": "us-west-2",
+    }
+    return Run(**{**values, **change})
+
+
+RESOLVED = Resolved(
+    launcher_image="l@sha256:1",
+    trainer_image="t@sha256:2",
+    placeholder_image="p@sha256:3",
+    model_uri="s3://b/models",
+)
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(cidr.LARGEST_PREFIX, cidr.SMALLEST_VPC_PREFIX),
+    st.sampled_from(cidr.ZONES),
+)
+def test_subnets_lie_in_the_vpc_and_never_overlap(address: int, prefix: int, zones: int) -> None:
+    vpc = ipaddress.IPv4Network((address & ~((1 << (32 - prefix)) - 1), prefix))
+    layout = cidr.subnets(str(vpc), zones)
+    blocks = [ipaddress.IPv4Network(block) for block in (*layout.private, *layout.public)]
+    assert len(layout.private) == len(layout.public) == zones
+    assert all(block.subnet_of(vpc) and block.prefixlen <= cidr.SMALLEST_PREFIX for block in blocks)
+    assert not any(a.overlaps(b) for i, a in enumerate(blocks) for b in blocks[:i])
+
+
+def test_a_third_zone_moves_no_subnet_of_the_first_two() -> None:
+    two, three = cidr.subnets("10.64.0.0/16", 2), cidr.subnets("10.64.0.0/16", 3)
+    assert three.private[:2] == two.private
+    assert three.public[:2] == two.public
+
+
+@pytest.mark.parametrize(
+    ("block", "zones"), [("10.0.0.0/15", 3), ("10.0.0.0/21", 3), ("10.0.0.0/16", 5), ("x", 3)]
+)
+def test_a_range_that_does_not_fit_is_refused(block: str, zones: int) -> None:
+    with pytest.raises(ValueError, match=r"prefix|zones|x"):
+        cidr.subnets(block, zones)
+
+
+def test_a_role_is_for_exactly_one_service_account_and_audience() -> None:
+    (statement,) = iam.service_account_trust(
+        provider_arn="arn:p",
+        issuer="https://oidc.example/id/AB",
+        namespace="training",
+        service_account="trainer",
+    )["Statement"]
+    assert statement["Condition"] == {
+        "StringEquals": {
+            "oidc.example/id/AB:sub": "system:serviceaccount:training:trainer",
+            "oidc.example/id/AB:aud": "sts.amazonaws.com",
+        }
+    }
+
+
+def test_the_trainer_writes_below_its_prefix_and_deletes_nothing() -> None:
+    document = iam.model_writer(bucket_arn="arn:aws:s3:::b", prefix="models", key_arn="arn:k")
+    statements = {s["Sid"]: s for s in document["Statement"]}
+    assert statements["ReadAndWriteModels"]["Resource"] == "arn:aws:s3:::b/models/*"
+    assert "Delete" not in json.dumps(document)
+    assert '"s3:*"' not in json.dumps(document)
+
+
+@pytest.mark.parametrize("name", karpenter_iam.CONTROLLER_POLICIES)
+def test_a_policy_of_karpenter_fits_into_one_managed_policy(name: str) -> None:
+    document = karpenter_iam.CONTROLLER_POLICIES[name](SCOPE)
+    assert len(json.dumps(document, separators=(",", ":"))) <= karpenter_iam.MANAGED_POLICY_LIMIT
+    sids = [statement["Sid"] for statement in document["Statement"]]
+    assert len(sids) == len(set(sids))
+
+
+def test_karpenter_changes_only_what_carries_this_clusters_tags() -> None:
+    reads = ("Describe", "Get", "List", "Receive")
+    for build in karpenter_iam.CONTROLLER_POLICIES.values():
+        for statement in build(SCOPE)["Statement"]:
+            actions = statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
+            changing = [a for a in actions if not a.split(":")[1].startswith(reads)]
+            # Launching takes images and subnets of anybody; what it makes is bound by the next statement's tags.
+            if not changing or statement["Sid"] in (
+                "AllowScopedEC2InstanceAccessActions",
+                "AllowInterruptionQueueActions",
+            ):
+                continue
+            if statement["Sid"] == "AllowPassingInstanceRole":
+                assert statement["Resource"] == SCOPE.node_role_arn
+                continue
+            assert SCOPE.owned in json.dumps(statement["Condition"]), statement["Sid"]
+            assert statement["Resource"] != "*", statement["Sid"]
+
+
+def test_karpenter_may_list_instance_profiles_because_its_finalizer_needs_it() -> None:
+    assert "iam:ListInstanceProfiles" in json.dumps(karpenter_iam.resource_discovery(SCOPE))
+
+
+def test_a_ceiling_is_counted_in_devices_and_for_cpu_pools_in_cores() -> None:
+    assert limits(pool()) == {"nvidia.com/gpu": "16"}
+    assert limits(pool(accelerators=0, resource="cpu", max_nodes=2)) == {"cpu": "96"}
+
+
+def test_a_pool_buys_one_type_in_one_zone_and_never_moves_machines_at_work() -> None:
+    spec = node_pool(pool())
+    values = {r["key"]: r["values"] for r in spec["template"]["spec"]["requirements"]}
+    assert values == {
+        "node.kubernetes.io/instance-type": ["g5.12xlarge"],
+        "topology.kubernetes.io/zone": ["us-west-2b"],
+        "karpenter.sh/capacity-type": ["on-demand"],
+    }
+    assert spec["template"]["spec"]["expireAfter"] == "Never"
+    assert spec["disruption"]["consolidationPolicy"] == "WhenEmpty"
+    assert spec["disruption"]["budgets"][0] == {"nodes": "0", "reasons": ["Drifted", "Underutilized"]}
+    assert "terminationGracePeriod" not in spec["template"]["spec"]
+
+
+def test_a_machine_demands_imdsv2_and_encrypts_its_disk() -> None:
+    spec = node_class(pool(), cluster="c", ami="al2023@v1", role="r", subnet_id="s", tags={})
+    assert spec["metadataOptions"]["httpTokens"] == "required"
+    assert spec["metadataOptions"]["httpPutResponseHopLimit"] == 1
+    assert spec["blockDeviceMappings"][0]["ebs"]["encrypted"] is True
+    assert spec["instanceStorePolicy"] == "RAID0"
+    assert "instanceStorePolicy" not in node_class(
+        pool(nvme_gb=0), cluster="c", ami="a", role="r", subnet_id="s", tags={}
+    )
+
+
+def test_reservations_are_selected_by_id() -> None:
+    reserved = pool(purchase="reserved", capacity_reservation_ids=("cr-1",))
+    spec = node_class(reserved, cluster="c", ami="a", role="r", subnet_id="s", tags={})
+    assert spec["capacityReservationSelectorTerms"] == [{"id": "cr-1"}]
+
+
+def test_the_request_says_what_the_launcher_must_know() -> None:
+    request = launch_request(run(), RESOLVED)
+    assert request["pool"] == {
+        "name": "small",
+        "instanceType": "g5.12xlarge",
+        "zone": "us-west-2b",
+        "resource": "nvidia.com/gpu",
+        "perNode": 4,
+        "maxNodes": 4,
+        "efaPerNode": 0,
+        "nodeSelector": {"karpenter.sh/nodepool": "small"},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    }
+    assert request["worker"]["env"] == {
+        "NCCL_DEBUG": "WARN",
+        "TRAINYARD_DEVICE": "cuda",
+        "TRAINYARD_MODEL_URI": "s3://b/models",
+        "TRAINYARD_DATA": "digits",
+        "AWS_REGION": "us-west-2",
+    }
+    assert request["worker"]["args"] == ["--epochs", "3"]
+
+
+def test_the_launchers_job_is_not_removed_and_ends_at_once_where_trying_again_is_no_use() -> None:
+    spec = job_spec(run(), RESOLVED)
+    assert "ttlSecondsAfterFinished" not in spec
+    assert spec["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"] == [2, 10, 11, 12]
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_the_manifest_names_no_run_so_that_each_creation_is_another() -> None:
+    job = json.loads(manifest(run(), RESOLVED))
+    assert job["metadata"]["generateName"] == "launch-"
+    assert "name" not in job["metadata"]
+    environment = {e["name"]: e.get("value") for e in job["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert json.loads(environment["TRAINYARD_REQUEST"] or "")["runId"] is None
+    assert environment["MIN_NODES"] == "2"
+
+
+def test_constants_are_those_of_the_contract() -> None:
+    stated = yaml.safe_load((ROOT / "contract.yaml").read_text())
+    assert stated["namespaces"]["training"] == contract.TRAINING_NAMESPACE
+    assert stated["namespaces"]["operator"] == contract.OPERATOR_NAMESPACE
+    assert stated["namespaces"]["karpenter"] == contract.KARPENTER_NAMESPACE
+    assert stated["namespaces"]["clusterEvents"] == contract.CLUSTER_EVENTS_NAMESPACE
+    names = stated["names"]
+    assert names["launcherJobPrefix"] == contract.LAUNCHER_JOB_PREFIX
+    assert names["runIdMaxLength"] == contract.RUN_ID_MAX_LENGTH
+    assert names["launcherServiceAccount"] == contract.LAUNCHER_SERVICE_ACCOUNT
+    assert names["trainerServiceAccount"] == contract.TRAINER_SERVICE_ACCOUNT
+    assert stated["labels"]["run"] == contract.LABEL_RUN
+    assert stated["labels"]["role"] == contract.LABEL_ROLE
+    assert stated["annotations"]["doNotDisrupt"] == contract.DO_NOT_DISRUPT
+    classes = stated["priorityClasses"]
+    assert (classes["worker"]["name"], classes["worker"]["value"]) == (
+        contract.WORKER_PRIORITY_CLASS,
+        contract.WORKER_PRIORITY,
+    )
+    assert (classes["placeholder"]["name"], classes["placeholder"]["value"]) == (
+        contract.PLACEHOLDER_PRIORITY_CLASS,
+        contract.PLACEHOLDER_PRIORITY,
+    )
+    assert tuple(stated["exitCodes"]["launcherFinal"]) == contract.LAUNCHER_FINAL_EXIT_CODES
+    assert stated["launcherJob"]["backoffLimit"] == contract.LAUNCHER_BACKOFF_LIMIT
+    assert stated["podUser"] == contract.POD_USER
+    launcher = stated["environment"]["launcher"]
+    assert set(launcher.values()) == {
+        e["name"] for e in job_spec(run(), RESOLVED)["template"]["spec"]["containers"][0]["env"]
+    }
+    assert set(stated["environment"]["workerFromProgram"].values()) <= set(
+        launch_request(run(), RESOLVED)["worker"]["env"]
+    )
+
+
+def test_the_launchers_rights_are_those_of_the_contract() -> None:
+    stated = yaml.safe_load((ROOT / "contract.yaml").read_text())["launcherRbac"]
+    granted = [
+        {
+            "namespace": rule.namespace,
+            "apiGroups": list(rule.api_groups),
+            "resources": list(rule.resources),
+            "verbs": list(rule.verbs),
+        }
+        for rule in LAUNCHER_RULES
+    ]
+    assert granted == stated
+
+
+@pytest.mark.parametrize(
+    ("ignore", "path", "hidden"),
+    [
+        ("*\n!trainer", "trainer/a/b.py", False),
+        ("*\n!trainer", "local/x.py", True),
+        ("*\n!trainer\n**/__pycache__", "trainer/a/__pycache__/b.pyc", True),
+        ("**/*.pyc", "a/b/c.pyc", True),
+        ("**/*.pyc", "c.pyc", True),
+        ("*.md", "docs/a.md", False),
+        ("docs/*.md", "docs/a.md", True),
+        ("# docs", "docs/a.md", False),
+        ("./docs/", "docs/a.md", True),
+        ("d?cs", "docs/a.md", True),
+    ],
+)
+def test_a_dockerignore_is_understood_as_docker_does(ignore: str, path: str, hidden: bool) -> None:
+    assert ignored(path, parse_ignore(ignore)) is hidden
+
+
+def test_an_images_digest_changes_exactly_with_what_the_build_sees(tmp_path: Path) -> None:
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "local").mkdir()
+    dockerfile = tmp_path / "trainer" / "Dockerfile"
+    dockerfile.write_text("FROM scratch")
+    (tmp_path / ".dockerignore").write_text("*\n!trainer\n")
+    (tmp_path / "trainer" / "a.py").write_text("1")
+    (tmp_path / "local" / "b.py").write_text("1")
+    before = context_digest(tmp_path, dockerfile)
+    (tmp_path / "local" / "b.py").write_text("2")
+    assert context_digest(tmp_path, dockerfile) == before
+    (tmp_path / "trainer" / "a.py").write_text("2")
+    changed = context_digest(tmp_path, dockerfile)
+    assert changed != before
+    (tmp_path / "trainer" / "a.py").rename(tmp_path / "trainer" / "c.py")
+    assert context_digest(tmp_path, dockerfile) != changed
+    (tmp_path / "trainer" / "c.py").rename(tmp_path / "trainer" / "a.py")
+    (tmp_path / "trainer" / "a.py").chmod(0o755)
+    assert context_digest(tmp_path, dockerfile) != changed

@@ -1,0 +1,220 @@
+"""Stack files: what is right is read, what is wrong is told, all of it at once."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra import accelerators, versions
+from infra.settings import SettingsError, read
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def stack_file(name: str) -> dict[str, Any]:
+    return dict(yaml.safe_load((ROOT / f"Pulumi.{name}.yaml").read_text())["config"])
+
+
+def passed(config: dict[str, Any]) -> dict[str, str]:
+    """The configuration as the engine passes it: everything is text."""
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
+
+
+def mistakes(config: dict[str, Any]) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        read("test", passed(config))
+    return caught.value.lines
+
+
+@pytest.fixture
+def good() -> dict[str, Any]:
+    return copy.deepcopy(stack_file("local"))
+
+
+@pytest.mark.parametrize("name", ["local", "dev"])
+def test_every_shipped_stack_file_is_right(name: str) -> None:
+    assert read(name, passed(stack_file(name))).cluster.name == f"trainyard-{name}"
+
+
+def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -> None:
+    good["trainyard:pools"][0].update(instanceType="g5.13xlarge", zone="eu-central-1a", maxNodes="four")
+    good["trainyard:training"]["minNodes"] = 9
+    good["trainyard:trainning"] = {}
+    lines = mistakes(good)
+    expected = [
+        "trainyard:pools[0].instanceType: 'g5.13xlarge' is not a known instance type; did you mean g5.12xlarge",
+        "trainyard:pools[0].zone: 'eu-central-1a' is not in us-west-2; it must be one of us-west-2a",
+        "trainyard:pools[0].maxNodes: 'four' is a text; it must be a whole number of machines",
+        "trainyard:training.minNodes: 9 is more than maxNodes; it must be at most 4",
+        "trainyard:trainning: is not a known key; did you mean training?",
+    ]
+    for line in expected:
+        assert any(said.startswith(line) for said in lines), f"not told: {line}\n{lines}"
+    assert len(lines) == len(expected), "one mistake, one line"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("aws:region", "narnia", "aws:region: 'narnia' is not a region"),
+        ("trainyard:pools", "small", "trainyard:pools: 'small' is a text; it must be a list of mappings"),
+        ("trainyard:pools", [], "trainyard:pools: is missing"),
+        ("trainyard:cluster", [1], "trainyard:cluster: [1] is a list; it must be a mapping"),
+        ("trainyard:cluster", {}, "trainyard:cluster.administrators: is missing"),
+        ("trainyard:cluster", {"administrators": []}, "trainyard:cluster.administrators: is empty"),
+        (
+            "trainyard:cluster",
+            {"administrators": ["me"]},
+            "trainyard:cluster.administrators[0]: 'me' is not right",
+        ),
+        ("trainyard:cluster", {"version": "1.27"}, "trainyard:cluster.version: '1.27' is not known"),
+        ("trainyard:cluster", {"version": 1.35}, "trainyard:cluster.version: 1.35 is a number"),
+        ("trainyard:cluster", {"publicAccessCidrs": ["0.0.0.0/0"]}, "is the whole internet"),
+        ("trainyard:cluster", {"systemNodes": {"count": True}}, "systemNodes.count: True is a boolean"),
+        (
+            "trainyard:cluster",
+            {"ami": "al2023@latest"},
+            "trainyard:cluster.ami: 'al2023@latest' is not right",
+        ),
+        (
+            "trainyard:network",
+            {"cidr": "10.0.0.0/24"},
+            "trainyard:network.cidr: 10.0.0.0/24 has a prefix of /24",
+        ),
+        (
+            "trainyard:network",
+            {"cidr": "10.0.0.1/16"},
+            "trainyard:network.cidr: 10.0.0.1/16 has host bits set",
+        ),
+        ("trainyard:network", {"zones": ["us-west-2a"]}, "trainyard:network.zones: has 1 entries"),
+        (
+            "trainyard:network",
+            {"zones": ["us-west-2a", "us-east-1b"]},
+            "zones[1]: 'us-east-1b' is not in us-west-2",
+        ),
+        ("trainyard:images", {"build": False}, "trainyard:images.launcher: is missing"),
+        (
+            "trainyard:images",
+            {"trainer": "mine:latest"},
+            "trainyard:images.trainer: 'mine:latest' is not right",
+        ),
+        ("trainyard:storage", {"prefix": "/x/"}, "trainyard:storage.prefix: '/x/' is not right"),
+        ("trainyard:protectData", "perhaps", "trainyard:protectData: 'perhaps' is not right"),
+        ("trainyard:sources", {"karpenter": "x"}, "trainyard:sources.karpenter: is not a known key"),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_path(good: dict[str, Any], key: str, value: Any, told: str) -> None:
+    good[key] = value
+    assert any(told in line for line in mistakes(good))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"runId": "Run_1"}, "trainyard:training.runId: 'Run_1' is not right"),
+        ({"runId": "r" * 41}, "trainyard:training.runId"),
+        ({"pool": "smal"}, "trainyard:training.pool: 'smal' is no pool here; did you mean small?"),
+        ({"device": "tpu"}, "trainyard:training.device: 'tpu' is not known"),
+        (
+            {"device": "cuda", "processesPerNode": 5},
+            "processesPerNode: 5 is more than the GPUs of g5.12xlarge",
+        ),
+        ({"args": [3]}, "trainyard:training.args[0]: 3 is a whole number"),
+        ({"holdSeconds": -1}, "trainyard:training.holdSeconds: -1 is out of range"),
+        ({"minNodes": 1.5}, "trainyard:training.minNodes: 1.5 is out of range"),
+        ({"cpu": "many"}, "trainyard:training.cpu: 'many' is not right"),
+    ],
+)
+def test_a_wrong_training_is_told(good: dict[str, Any], change: dict[str, Any], told: str) -> None:
+    good["trainyard:training"].update(change)
+    assert any(told in line for line in mistakes(good))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"purchase": "reserved"}, "capacityReservationIds: is missing; purchase: reserved needs"),
+        ({"capacityReservationIds": ["cr-0123456789abcdef0"]}, "is given, but purchase is on-demand"),
+        ({"zone": "us-west-2d"}, "zone: 'us-west-2d' has no subnets here"),
+        ({"maxnodes": 3}, "maxnodes: is not a known key; did you mean maxNodes?"),
+        ({"name": None}, "trainyard:pools[0].name: is missing"),
+        (
+            {"idleSeconds": 5},
+            "idleSeconds: 5 is out of range; it must be a whole number of seconds of at least 30",
+        ),
+    ],
+)
+def test_a_wrong_pool_is_told(good: dict[str, Any], change: dict[str, Any], told: str) -> None:
+    good["trainyard:pools"][0].update(change)
+    assert any(told in line for line in mistakes(good))
+
+
+def test_two_pools_of_one_name_are_told(good: dict[str, Any]) -> None:
+    good["trainyard:pools"] *= 2
+    assert any(
+        line.startswith("trainyard:pools[1].name: 'small' names another pool") for line in mistakes(good)
+    )
+
+
+def test_a_ceiling_below_the_training_is_no_mistake(good: dict[str, Any]) -> None:
+    good["trainyard:pools"][0]["maxNodes"] = 1
+    assert read("test", passed(good)).pools[0].max_nodes == 1, "the launcher decides on that"
+
+
+def test_the_number_of_processes_is_by_default_that_of_the_gpus() -> None:
+    config = stack_file("dev")
+    assert read("dev", passed(config)).training.processes_per_node == 4
+    config["trainyard:pools"][0]["instanceType"] = "c5.2xlarge"
+    config["trainyard:training"]["device"] = "cpu"
+    assert read("dev", passed(config)).training.processes_per_node == 1
+
+
+def test_without_a_run_id_the_stack_starts_no_run(good: dict[str, Any]) -> None:
+    del good["trainyard:training"]["runId"]
+    assert read("test", passed(good)).training.run_id is None
+
+
+def test_a_published_chart_has_a_version_and_a_directory_has_none(good: dict[str, Any]) -> None:
+    assert read("test", passed(good)).sources.karpenter_version == versions.KARPENTER
+    good["trainyard:sources"] = {"karpenterChart": "/modules/karpenter"}
+    assert read("test", passed(good)).sources.karpenter_version is None
+
+
+def test_data_is_protected_unless_the_stack_file_says_otherwise(good: dict[str, Any]) -> None:
+    assert read("test", passed(good)).protect_data is False
+    del good["trainyard:protectData"]
+    assert read("test", passed(good)).protect_data is True
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "efa", "nvme"),
+    [
+        ("g5.12xlarge", 4, 1, 3800),
+        ("p4d.24xlarge", 8, 4, 8000),
+        ("p5.48xlarge", 8, 32, 30400),
+        ("g4dn.metal", 8, 1, 1800),
+        ("trn1.32xlarge", 16, 8, 7600),
+        ("m6i.large", 0, 0, 0),
+    ],
+)
+def test_facts_of_types_are_those_that_were_measured(name: str, gpus: int, efa: int, nvme: int) -> None:
+    facts = accelerators.TYPES[name]
+    assert (facts.accelerators, facts.efa, facts.nvme_gb) == (gpus, efa, nvme)
+
+
+def test_an_instance_type_has_one_resource_exactly_when_it_has_accelerators() -> None:
+    for facts in accelerators.TYPES.values():
+        assert (facts.resource != "cpu") == (facts.accelerators > 0) == bool(facts.accelerator), facts.name
+
+
+def test_every_documented_key_is_one_that_is_read() -> None:
+    from infra.settings import KEYS
+
+    assert set(yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["config"]) == set(KEYS)

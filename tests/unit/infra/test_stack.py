@@ -1,0 +1,330 @@
+"""The whole program under mocks: what is registered for a stack file, and with which properties."""
+
+from __future__ import annotations
+
+import copy
+import json
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+import yaml
+
+from components.cluster import without_creator_rights
+from components.operators import operator_deployment
+from infra import stack
+from infra.settings import read
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "components"))
+from recording import Recorded, deploy
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def settings_of(name: str, **changes: Any) -> Any:
+    config = copy.deepcopy(yaml.safe_load((ROOT / f"Pulumi.{name}.yaml").read_text())["config"])
+    config.update(changes)
+    return read(name, {k: v if isinstance(v, str) else json.dumps(v) for k, v in config.items()})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A small checkout, so that image digests don't read this one."""
+    root = tmp_path_factory.mktemp("checkout")
+    for name in stack.IMAGES:
+        (root / name).mkdir()
+        (root / name / "Dockerfile").write_text("FROM scratch")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PULUMI_ERROR_OUTPUT_STRING", "true")
+        patch.setattr(stack, "ROOT", root)
+        yield
+
+
+@pytest.fixture(scope="module")
+def local(checkout: None) -> Recorded:
+    return deploy(lambda: stack.deploy(settings_of("local")))
+
+
+@pytest.fixture(scope="module")
+def dev(checkout: None) -> Recorded:
+    return deploy(lambda: stack.deploy(settings_of("dev")))
+
+
+def test_the_program_asks_the_account_for_nothing(dev: Recorded) -> None:
+    assert dev.invokes == []
+
+
+@pytest.mark.parametrize("name", ["local", "dev"])
+def test_a_preview_lists_what_an_update_makes(name: str, local: Recorded, dev: Recorded) -> None:
+    made = local if name == "local" else dev
+    previewed = deploy(lambda: stack.deploy(settings_of(name)), preview=True)
+    assert {(r.type, r.name) for r in previewed.resources} == {(r.type, r.name) for r in made.resources}
+
+
+def test_outputs_are_those_that_the_driver_reads(local: Recorded) -> None:
+    assert local.result["runId"] == "r1"
+    assert local.result["launcherJobName"] == "launch-r1"
+    assert local.result["modelUri"] == f"s3://{local.result['modelBucket']}/models"
+    assert set(local.result) == {
+        "clusterName",
+        "region",
+        "kubeconfigCommand",
+        "modelBucket",
+        "modelUri",
+        "trainingNamespace",
+        "runId",
+        "launcherJobName",
+        "launcherManifest",
+        "repositoryUrls",
+    }
+
+
+def test_subnets_lie_in_three_zones_and_give_no_public_addresses(dev: Recorded) -> None:
+    subnets = dev.of("aws:ec2/subnet:Subnet")
+    assert sorted(s.inputs["availabilityZone"] for s in subnets) == sorted(
+        2 * ["us-west-2a", "us-west-2b", "us-west-2c"]
+    )
+    assert not any(s.inputs["mapPublicIpOnLaunch"] for s in subnets)
+
+
+@pytest.mark.parametrize(("per_zone", "count"), [(False, 1), (True, 3)])
+def test_nat_gateways_are_one_or_one_per_zone(per_zone: bool, count: int) -> None:
+    changed = settings_of("dev", **{"trainyard:network": {"natPerZone": per_zone}})
+    recorded = deploy(lambda: stack.deploy(changed))
+    assert len(recorded.of("aws:ec2/natGateway:NatGateway")) == count
+    assert len(recorded.of("aws:ec2/route:Route")) == 4
+
+
+def test_workers_are_open_to_each_other_in_both_directions(dev: Recorded) -> None:
+    group = dev.one("aws:ec2/securityGroup:SecurityGroup")
+    assert group.inputs["tags"]["karpenter.sh/discovery"] == "trainyard-dev"
+    assert "ingress" not in group.inputs, "inline rules fight with rule resources"
+    inward = dev.one("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule").inputs
+    outward = dev.one(
+        "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule", f"{group.name}-to-each-other"
+    ).inputs
+    for rule in (inward, outward):
+        assert rule["securityGroupId"] == rule["referencedSecurityGroupId"]
+        assert rule["ipProtocol"] == "-1"
+
+
+def test_the_control_plane_is_as_the_security_list_wants_it(dev: Recorded) -> None:
+    cluster = dev.one("eks:index:Cluster").inputs
+    assert cluster["authenticationMode"] == "API"
+    assert cluster["enabledClusterLogTypes"] == [
+        "api",
+        "audit",
+        "authenticator",
+        "controllerManager",
+        "scheduler",
+    ]
+    assert cluster["upgradePolicy"] == {"supportType": "STANDARD"}
+    assert cluster["encryptionConfigKeyArn"].endswith("trainyard-dev-secrets")
+    assert cluster["publicAccessCidrs"] == ["203.0.113.0/24"]
+    assert cluster["endpointPrivateAccess"] is True
+    assert cluster["skipDefaultNodeGroup"] is True
+
+
+def test_without_ranges_the_api_is_private() -> None:
+    cluster = yaml.safe_load((ROOT / "Pulumi.dev.yaml").read_text())["config"]["trainyard:cluster"]
+    private = {**cluster, "publicAccessCidrs": []}
+    recorded = deploy(lambda: stack.deploy(settings_of("dev", **{"trainyard:cluster": private})))
+    assert recorded.one("eks:index:Cluster").inputs["endpointPublicAccess"] is False
+
+
+def test_whoever_creates_the_cluster_gets_no_rights_for_that() -> None:
+    def ask(type_: str) -> Any:
+        return without_creator_rights(
+            pulumi.ResourceTransformArgs(
+                custom=True,
+                type_=type_,
+                name="x",
+                props={
+                    "accessConfig": {
+                        "authenticationMode": "API",
+                        "bootstrapClusterCreatorAdminPermissions": True,
+                    }
+                },
+                opts=pulumi.ResourceOptions(),
+            )
+        )
+
+    assert ask("aws:eks/cluster:Cluster").props["accessConfig"] == {
+        "authenticationMode": "API",
+        "bootstrapClusterCreatorAdminPermissions": False,
+    }
+    assert ask("aws:eks/addon:Addon") is None
+
+
+def test_administrators_get_access_entries_and_workers_may_join(dev: Recorded) -> None:
+    kinds = {e.inputs["principalArn"]: e.inputs["type"] for e in dev.of("aws:eks/accessEntry:AccessEntry")}
+    assert kinds == {
+        "arn:aws:iam::123456789012:role/platform": "STANDARD",
+        "arn:aws:iam::123456789012:role/trainyard-dev-worker-node": "EC2_LINUX",
+    }
+
+
+def test_every_bucket_guard_is_there(dev: Recorded) -> None:
+    assert dev.one("aws:s3/bucketVersioning:BucketVersioning").inputs["versioningConfiguration"] == {
+        "status": "Enabled"
+    }
+    block = dev.one("aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock").inputs
+    assert all(
+        block[key]
+        for key in ("blockPublicAcls", "blockPublicPolicy", "ignorePublicAcls", "restrictPublicBuckets")
+    )
+    policy = json.loads(dev.one("aws:s3/bucketPolicy:BucketPolicy").inputs["policy"])
+    assert policy["Statement"][0]["Effect"] == "Deny"
+
+
+@pytest.mark.parametrize(("protect", "force"), [(True, False), (False, True)])
+def test_data_goes_with_the_stack_only_when_the_settings_say_so(protect: bool, force: bool) -> None:
+    recorded = deploy(lambda: stack.deploy(settings_of("dev", **{"trainyard:protectData": protect})))
+    assert recorded.one("aws:s3/bucket:Bucket").inputs["forceDestroy"] is force
+    assert all(r.inputs["forceDelete"] is force for r in recorded.of("aws:ecr/repository:Repository"))
+    assert recorded.one("eks:index:Cluster").inputs["deletionProtection"] is protect
+
+
+def test_karpenter_hears_of_five_kinds_of_events(dev: Recorded) -> None:
+    rules = dev.of("aws:cloudwatch/eventRule:EventRule")
+    assert len(rules) == len(dev.of("aws:cloudwatch/eventTarget:EventTarget")) == 5
+    assert dev.one("aws:sqs/queue:Queue").inputs["messageRetentionSeconds"] == 300
+
+
+def test_karpenter_has_one_identity_with_five_policies(dev: Recorded) -> None:
+    role = dev.one("aws:iam/role:Role", "trainyard-dev-karpenter")
+    trust = json.loads(role.inputs["assumeRolePolicy"])["Statement"][0]
+    assert "system:serviceaccount:kube-system:karpenter" in json.dumps(trust["Condition"]["StringEquals"])
+    policies = [p for p in dev.of("aws:iam/policy:Policy") if p.name.startswith("trainyard-dev-karpenter-")]
+    assert len(policies) == 5
+    values = dev.one("kubernetes:helm.sh/v3:Release", "karpenter").inputs["values"]
+    assert values["serviceAccount"]["annotations"]["eks.amazonaws.com/role-arn"].endswith(role.name)
+    assert values["settings"]["interruptionQueue"] == "trainyard-dev"
+
+
+def test_charts_are_the_published_ones_at_their_pinned_version(dev: Recorded) -> None:
+    charts = {
+        r.name: (r.inputs["chart"], r.inputs["version"]) for r in dev.of("kubernetes:helm.sh/v3:Release")
+    }
+    assert charts == {
+        "karpenter-crd": ("oci://public.ecr.aws/karpenter/karpenter-crd", "1.14.1"),
+        "karpenter": ("oci://public.ecr.aws/karpenter/karpenter", "1.14.1"),
+    }
+
+
+def test_each_pool_is_a_node_pool_and_a_node_class(dev: Recorded) -> None:
+    pools = {
+        p.inputs["metadata"]["name"]: p.inputs["spec"] for p in dev.of("kubernetes:karpenter.sh/v1:NodePool")
+    }
+    assert {name: spec["limits"] for name, spec in pools.items()} == {
+        "small": {"nvidia.com/gpu": "16"},
+        "large": {"nvidia.com/gpu": "64"},
+    }
+    for node_class in dev.of("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass"):
+        assert node_class.inputs["spec"]["subnetSelectorTerms"] == [
+            {"id": "trainyard-dev-private-us-west-2b-id"}
+        ]
+
+
+def test_images_are_built_and_named_by_the_digest_of_their_context(dev: Recorded) -> None:
+    tag = dev.one("docker-build:index:Image", "trainyard-dev-trainer").inputs["tags"][0].rsplit(":", 1)[1]
+    assert len(tag) == 16
+    assert all(r.inputs["imageTagMutability"] == "IMMUTABLE" for r in dev.of("aws:ecr/repository:Repository"))
+
+
+def test_given_images_are_neither_built_nor_kept() -> None:
+    given = {name: f"registry.example/{name}@sha256:{'0' * 64}" for name in ("launcher", "trainer")}
+    recorded = deploy(
+        lambda: stack.deploy(settings_of("dev", **{"trainyard:images": {"build": False, **given}}))
+    )
+    assert recorded.of("docker-build:index:Image") == recorded.of("aws:ecr/repository:Repository") == []
+    job = json.loads(recorded.result["launcherManifest"])
+    assert job["spec"]["template"]["spec"]["containers"][0]["image"] == given["launcher"]
+
+
+def test_the_run_of_the_settings_is_one_job_that_up_does_not_wait_for(local: Recorded) -> None:
+    job = local.one("kubernetes:batch/v1:Job")
+    assert job.inputs["metadata"]["name"] == "launch-r1"
+    assert job.inputs["metadata"]["annotations"]["pulumi.com/skipAwait"] == "true"
+
+
+def test_without_a_run_there_is_no_job_and_still_a_manifest() -> None:
+    training = {"pool": "small", "minNodes": 1, "maxNodes": 2}
+    recorded = deploy(lambda: stack.deploy(settings_of("dev", **{"trainyard:training": training})))
+    assert recorded.of("kubernetes:batch/v1:Job") == []
+    assert recorded.result["launcherJobName"] is None
+    assert "launch-" in recorded.result["launcherManifest"]
+
+
+def test_the_trainers_account_has_its_role_and_no_api_token(local: Recorded) -> None:
+    account = local.one("kubernetes:core/v1:ServiceAccount", "trainer").inputs
+    assert account["metadata"]["annotations"]["eks.amazonaws.com/role-arn"].endswith(
+        "role/trainyard-local-trainer"
+    )
+    assert account["automountServiceAccountToken"] is False
+
+
+def test_the_device_plugin_is_there_for_gpu_pools_alone(dev: Recorded) -> None:
+    assert len(dev.of("kubernetes:apps/v1:DaemonSet")) == 1
+    cpu = [{"name": "small", "instanceType": "c5.2xlarge", "zone": "us-west-2b", "maxNodes": 2}]
+    training = {"pool": "small", "minNodes": 1, "maxNodes": 2, "device": "cpu"}
+    changed = settings_of("dev", **{"trainyard:pools": cpu, "trainyard:training": training})
+    assert deploy(lambda: stack.deploy(changed)).of("kubernetes:apps/v1:DaemonSet") == []
+
+
+def test_the_operator_gets_our_arguments_and_image() -> None:
+    container = {"name": "training-operator", "image": "published"}
+    props = {"spec": {"template": {"spec": {"containers": [container]}}}}
+    for image, expected in ((None, "published"), ("ours", "ours")):
+        changed = operator_deployment(props, image)["spec"]["template"]["spec"]["containers"][0]
+        assert changed["args"] == ["--enable-scheme=pytorchjob", "--controller-threads=4"]
+        assert changed["image"] == expected
+    assert "args" not in container, "the given properties were changed"
+
+
+def test_everything_that_can_carry_tags_carries_the_stacks(dev: Recorded) -> None:
+    untaggable = (
+        "Association",
+        "Attachment",
+        "Route",
+        "Alias",
+        "Target",
+        "Policy",
+        "bucketV",
+        "bucketS",
+        "bucketP",
+        "bucketL",
+    )
+    for resource in dev.resources:
+        kind = resource.type.split(":")[-1]
+        if not resource.type.startswith("aws:") or any(part in resource.type for part in untaggable):
+            continue
+        if kind == "RouteTable" or "tags" in resource.inputs:
+            assert resource.inputs["tags"]["trainyard:stack"] == "dev", resource.name
+        else:
+            pytest.fail(f"{resource.type} {resource.name} has no tags")
+
+
+def test_the_drain_is_the_last_resource_of_all(dev: Recorded) -> None:
+    last = dev.resources[-1]
+    assert last.type == "pulumi-python:dynamic/drain:Drain"
+    assert last.inputs["cluster"] == "trainyard-dev"
+    assert "kubeconfig" not in json.dumps(last.inputs)
+
+
+def test_a_wrong_stack_file_ends_the_program_before_anything_is_registered() -> None:
+    def program() -> None:
+        pulumi.runtime.set_all_config({"aws:region": "us-west-2", "trainyard:pools": "[]"})
+        try:
+            with pytest.raises(pulumi.RunError, match=r"Pulumi\.test\.yaml has \d mistakes"):
+                runpy.run_path(str(ROOT / "__main__.py"))
+        finally:
+            pulumi.runtime.set_all_config({})
+
+    assert deploy(program).resources == []
