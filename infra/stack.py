@@ -32,7 +32,8 @@ from components.shared.pool import GPU
 from components.shared.tags import stack_tags
 from components.storage import ModelBucket, ModelBucketArgs
 from components.training import TrainingSpace, TrainingSpaceArgs
-from infra.settings import PROJECT, Settings
+from infra.model import Settings
+from infra.settings import PROJECT
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ("launcher", "trainer")
