@@ -57,9 +57,7 @@ def shortfall(request: Request, seen: Observation, counted: Count, since: float)
     if most < request.max_nodes:
         parts.append(said)
     for problem, times in Counter(counted.unusable.values()).most_common(2):
-        parts.append(
-            f"{times} node{'s' if times > 1 else ''} {problem}" if times > 1 else f"a node {problem}"
-        )
+        parts.append(f"{times} node{'s' if times > 1 else ''}: {problem}")
     starting = [claim for claim in seen.claims if not claim.initialized and not claim.deleting]
     if starting:
         parts.append(f"{len(starting)} NodeClaim{'s' if len(starting) > 1 else ''} starting")
