@@ -44,7 +44,7 @@ def up(stack: str, cloud: str) -> int:
     write(
         for_local_cloud(document, pinned_sources(), session.cloud["deployerArn"]), session.engine.config_file
     )
-    session.engine.run("up", "--yes", "--skip-preview")
+    session.engine.run("up", "--yes", "--skip-preview", "--suppress-outputs")
     outputs = session.engine.outputs()
     say(f"stack {stack} is up after {time.monotonic() - started:.0f} s; following run {outputs['runId']}")
     code = session.follow(outputs, outputs["launcherJobName"], outputs["runId"])
