@@ -45,7 +45,7 @@ check: environment ## format, lint, types, import rules and the fast tests (abou
 
 test: check ## everything: the fast tests, the trainer under torchrun, and the whole stack on the local cloud
 	@$(RUN) -m local tools
-	@$(PYTEST) -v -m "trainer or local or faults"
+	@$(PYTEST) -v -p no:randomly -m "trainer or local or faults"
 
 bench-local: environment ## measure the local cloud against its targets; exits non-zero when one is missed
 	@$(RUN) -m tests.benchmarks.local_cloud

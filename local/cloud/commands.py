@@ -112,7 +112,8 @@ def controller_manager(plan: Plan) -> list[str]:
         f"--service-account-private-key-file={plan.pki / 'service-accounts.key'}",
         f"--root-ca-file={plan.pki / 'ca.crt'}",
         "--use-service-account-credentials",
-        "--controllers=*,-persistentvolume-attach-detach-controller",
+        "--controllers=*,-persistentvolume-attach-detach-controller,"
+        "-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller",
         "--leader-elect=false",
         "--secure-port=0",
         "--profiling=false",

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from local.cloud.namespaces import enter_prefix
+from local.cloud.record import running
 from local.deploy import official
 from local.deploy.engine import ROOT, Engine
 from local.deploy.follow import Follower, Run
@@ -57,8 +59,7 @@ def down(stack: str, cloud: str) -> int:
     if cloud == "aws":
         return official.down(stack)
     home = Home()
-    cloud_file = _running_cloud(home)
-    if cloud_file is not None:
+    if _join(home):
         session = _Session.open(home, stack)
         session.recover()
         if session.engine.has_resources():
@@ -96,7 +97,7 @@ def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
     if cloud == "aws":
         return official.submit(stack, minimum, maximum)
     home = Home()
-    if _running_cloud(home) is None:
+    if not _join(home):
         raise DeployError(
             f"stack {stack} is not up on this machine; `make up STACK={stack} CLOUD=local` starts it"
         )
@@ -138,7 +139,17 @@ def start_local_cloud() -> Home:
     ensure((), home)
     if _local("up") != 0:
         raise DeployError("the local cloud did not start; see above")
+    _enter(home)
     return home
+
+
+def _enter(home: Home) -> None:
+    """An ordinary user's local cloud has a network of its own: go on inside it. For root this does nothing."""
+    supervisor = running(home)
+    prefix = enter_prefix(supervisor) if supervisor else []
+    if prefix:
+        command = [*prefix, sys.executable, "-m", "local.deploy", *sys.argv[1:]]
+        os.execvp(command[0], command)  # noqa: S606  (this very command, in the other network)
 
 
 def pinned_sources() -> Sources:
@@ -155,15 +166,12 @@ def _local(*arguments: str) -> int:
     return subprocess.run([sys.executable, "-m", "local", *arguments], cwd=ROOT).returncode
 
 
-def _running_cloud(home: Home) -> dict[str, Any] | None:
-    """The local cloud's record, if it is running."""
-    status = subprocess.run(
-        [sys.executable, "-m", "local", "status", "--json"], cwd=ROOT, capture_output=True, text=True
-    )
-    if status.returncode != 0 or not home.cloud_file.exists():
-        return None
-    record: dict[str, Any] = json.loads(home.cloud_file.read_text())
-    return record
+def _join(home: Home) -> bool:
+    """Whether the local cloud is running; an ordinary user's command goes on inside its network."""
+    if running(home) is None or home.cloud() is None:
+        return False
+    _enter(home)
+    return True
 
 
 def _stacks(home: Home) -> list[str]:
