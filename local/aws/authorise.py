@@ -11,6 +11,7 @@ import json
 import logging
 from typing import Any
 
+from moto.core import errors
 from moto.core.authorization import ActionAuthenticatorMixin
 from moto.core.responses import ActionResult, BaseResponse
 from moto.s3.exceptions import S3AccessDeniedError, S3InvalidAccessKeyIdError
@@ -103,6 +104,11 @@ def error_response(response: Any, code: str, message: str, status: int) -> Any:
 
 def install() -> None:
     """Check every call before moto acts on it."""
+    # Codes that every service answers though its model does not list them: moto would warn at each.
+    errors.COMMON_ERROR_CODES.extend(
+        ["AccessDenied", "AccessDeniedException", "InvalidClientTokenId", "UnrecognizedClientException"]
+        + ["MissingAuthenticationToken", "UnsupportedOperation"]
+    )
     act = BaseResponse.call_action
 
     def call_action(self: Any) -> Any:

@@ -195,6 +195,7 @@ def cloud(_server: tuple[str, FakeSupervisor]) -> Cloud:
     """An empty account, whose deployer has the same key in every test: clients are slow to make."""
     from moto.core.base_backend import BackendDict
     from moto.iam.models import iam_backends
+    from moto.s3.models import s3_backends
 
     from local.aws import faults
     from local.aws.account import create_deployer
@@ -202,6 +203,7 @@ def cloud(_server: tuple[str, FakeSupervisor]) -> Cloud:
 
     for backends in list(BackendDict._instances):
         backends.clear()
+    s3_backends.bucket_accounts.clear()  # bucket names are global, and kept beside the backends
     store.clusters.clear()
     faults.plan().replace({"faults": []})
     endpoint, fake = _server

@@ -393,6 +393,12 @@ def test_the_creators_token_is_an_administrators(cloud):
     assert status["user"]["groups"] == ["eks:cluster-admin"]
 
 
+def test_the_cluster_may_stand_in_the_path(cloud):
+    cloud.cluster()
+    document = {"spec": {"token": eks_token(cloud, "main")}}
+    assert cloud.call("POST", "authenticate/main", document)[0]["status"]["authenticated"] is True
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
