@@ -220,11 +220,11 @@ class Provider:
         """Remove the resource and wait until it is gone; a resource that is gone already is no error."""
         raise ProviderError(f"{request.type} can't be deleted by the local {self.name} plugin")
 
-    def invoke(self, token: str, args: Props) -> tuple[Props, list[Failure]]:  # noqa: ARG002
+    def invoke(self, token: str, args: Props) -> tuple[Props, list[Failure]]:
         """A function of the package, such as a look-up."""
         raise ProviderError(f"the local {self.name} plugin has no function {token}")
 
-    def construct(self, name: str, resource_type: str, inputs: Mapping[str, Any], options: Any) -> Any:  # noqa: ARG002
+    def construct(self, name: str, resource_type: str, inputs: Mapping[str, Any], options: Any) -> Any:
         """A remote component, by Pulumi's SDK: `inputs` hold Outputs, `options` is `pulumi.ResourceOptions`, the answer
         `pulumi.provider.ConstructResult(urn, state)`. Runs on the event loop: no blocking calls beyond a moment."""
         raise ProviderError(f"the local {self.name} plugin has no component {resource_type}")

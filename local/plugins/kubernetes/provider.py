@@ -29,7 +29,6 @@ from local.plugins.provider import (
 from local.plugins.values import Props, contains_unknown, decode_json, diff_paths, is_unknown
 
 RELEASE = "kubernetes:helm.sh/v3:Release"
-# Outside of this plugin: they render on the program's side, or are superseded.
 _PROVIDER = "pulumi:providers:kubernetes"
 
 
@@ -84,6 +83,8 @@ class KubernetesProvider(Provider):
         inputs = {key: value for key, value in request.inputs.items() if value is not None}
         if request.type == RELEASE:
             return self._releases.check(request, inputs)
+        # Manifests as controllers generate them carry an empty status; it is never the user's to set.
+        inputs.pop("status", None)
         api_version, kind = objects.api_version_and_kind(request.type)
         failures = _check_token(request.type, api_version, kind, inputs)
         if failures:

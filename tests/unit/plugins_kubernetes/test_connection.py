@@ -1,0 +1,202 @@
+"""The kubeconfig, credential plugins, the provider's settings, and what counts as ready."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from local.plugins.kubernetes import readiness
+from local.plugins.kubernetes.client import Client, Kind
+from local.plugins.kubernetes.kubeconfig import Token, load
+from local.plugins.kubernetes.settings import Settings
+from local.plugins.provider import ProviderError
+
+pytestmark = pytest.mark.unit
+
+
+def kubeconfig(server: str = "https://127.0.0.1:6443", **context: str) -> str:
+    return json.dumps(
+        {
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", **context}}],
+            "current-context": "x",
+        }
+    )
+
+
+def test_a_kubeconfig_is_read_from_its_content_and_from_a_file(tmp_path: Any) -> None:
+    path = tmp_path / "config"
+    path.write_text(kubeconfig(namespace="team"))
+    for text in (path.read_text(), str(path)):
+        found = load(text)
+        assert (found.server, found.namespace) == ("https://127.0.0.1:6443", "team")
+        assert Token(found.user).get() == "t"
+
+
+@pytest.mark.parametrize(
+    "server",
+    ["https://ABC.gr7.us-west-2.eks.amazonaws.com", "https://10.0.0.1:6443", "https://127.evil.example"],
+)
+def test_an_api_server_that_is_not_on_this_machine_is_refused(server: str) -> None:
+    with pytest.raises(ProviderError, match="not on this machine"):
+        load(kubeconfig(server))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "no JSON"),
+        ("/does/not/exist", "can't be read"),
+        (kubeconfig().replace('"x"}', '"y"}'), "has no context 'y'"),
+    ],
+)
+def test_a_kubeconfig_that_can_not_be_used_says_why(text: str, said: str) -> None:
+    with pytest.raises(ProviderError, match=said):
+        load(text)
+
+
+def test_the_token_of_a_credential_plugin_is_kept_until_it_expires(tmp_path: Any) -> None:
+    calls = tmp_path / "calls"
+    program = tmp_path / "plugin.py"
+
+    def plugin(expires: datetime) -> Token:
+        credential = {
+            "status": {"token": "k8s-aws-v1.x", "expirationTimestamp": expires.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        }
+        program.write_text(f"open({str(calls)!r}, 'a').write('.')\nprint({json.dumps(credential)!r})")
+        return Token({"exec": {"command": sys.executable, "args": ["-S", str(program)], "env": None}})
+
+    fresh = plugin(datetime.now(UTC) + timedelta(minutes=14))
+    assert [fresh.get(), fresh.get()] == ["k8s-aws-v1.x"] * 2
+    assert calls.read_text() == "."
+    stale = plugin(datetime.now(UTC) + timedelta(seconds=5))
+    stale.get()
+    stale.get()
+    assert calls.read_text() == "..."
+
+
+def test_a_credential_plugin_that_fails_is_named() -> None:
+    token = Token({"exec": {"command": sys.executable, "args": ["-c", "raise SystemExit('no session')"]}})
+    with pytest.raises(ProviderError, match="exited with 1: no session"):
+        token.get()
+
+
+def test_settings_that_are_not_served_are_refused_by_name() -> None:
+    with pytest.raises(ProviderError, match="renderYamlToDirectory"):
+        Settings.parse({"renderYamlToDirectory": "out"})
+    with pytest.raises(ProviderError, match="enableServerSideApply: false"):
+        Settings.parse({"enableServerSideApply": "false"})
+    assert Settings.parse({"enableConfigMapMutable": "true"}).mutable_kinds == {"ConfigMap"}
+
+
+class FakeClient:
+    """Pods by label selector."""
+
+    def __init__(self, *pods: dict[str, Any]) -> None:
+        self.pods = list(pods)
+        self.asked: list[str] = []
+
+    def kind(self, api_version: str, kind: str) -> Kind:
+        return Kind(api_version, kind, kind.lower() + "s", True)
+
+    def list(self, _kind: Kind, _namespace: str | None, selector: str) -> list[dict[str, Any]]:
+        self.asked.append(selector)
+        return self.pods
+
+    def get(self, _kind: Kind, _namespace: str | None, _name: str) -> dict[str, Any]:
+        return {"volumeBindingMode": "WaitForFirstConsumer"}
+
+
+def judge(live: dict[str, Any], *pods: dict[str, Any]) -> readiness.Readiness:
+    live.setdefault("metadata", {"name": "x", "namespace": "n", "generation": 2})
+    return readiness.judge(cast(Client, FakeClient(*pods)), live)
+
+
+def ready_pod(status: str = "True") -> dict[str, Any]:
+    return {"metadata": {"name": "p"}, "status": {"conditions": [{"type": "Ready", "status": status}]}}
+
+
+def condition(kind: str, status: str = "True", **more: str) -> dict[str, Any]:
+    return {"type": kind, "status": status, **more}
+
+
+def test_a_deployment_is_ready_when_its_new_pods_are_all_available() -> None:
+    def deployment(**status: Any) -> dict[str, Any]:
+        spec = {"replicas": 2, "selector": {"matchLabels": {"a": "b"}}}
+        return {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "spec": spec,
+            "status": {"observedGeneration": 2, **status},
+        }
+
+    done = {"replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}
+    assert judge(deployment(**done)).ready
+    assert not judge(deployment(**done, observedGeneration=1)).ready, "the status is of the old generation"
+    assert not judge(deployment(**{**done, "updatedReplicas": 1})).ready, (
+        "the old Pods are the available ones"
+    )
+    assert not judge(deployment(**{**done, "replicas": 3})).ready, "an old Pod is still there"
+    waiting = {
+        "containerStatuses": [
+            {"name": "c", "state": {"waiting": {"reason": "ErrImagePull", "message": "no"}}}
+        ]
+    }
+    stuck = judge(
+        deployment(
+            conditions=[condition("Progressing", "False", reason="ProgressDeadlineExceeded", message="m")]
+        ),
+        {"metadata": {"name": "p"}, "status": waiting},
+    )
+    assert stuck.failed
+    assert stuck.text == "[ProgressDeadlineExceeded] m; Pod p, container c: ErrImagePull: no"
+
+
+def test_a_job_is_ready_when_complete_and_failed_with_its_reason() -> None:
+    job = {"apiVersion": "batch/v1", "kind": "Job", "spec": {}}
+    assert judge({**job, "status": {"conditions": [condition("Complete")]}}).ready
+    failed = judge(
+        {**job, "status": {"conditions": [condition("Failed", reason="BackoffLimitExceeded", message="m")]}}
+    )
+    assert failed.failed
+    assert "[BackoffLimitExceeded] m" in failed.text
+    assert judge({**job, "status": {}}).text.startswith("Waiting for Job to complete (0/1")
+
+
+def test_a_service_with_a_selector_waits_for_a_ready_pod_and_others_for_nothing() -> None:
+    service = {"apiVersion": "v1", "kind": "Service"}
+    selecting = {**service, "spec": {"selector": {"a": "b"}, "clusterIP": "10.0.0.1"}}
+    assert judge(dict(selecting)).text.startswith("[1/3] Finding Pods to direct traffic to")
+    assert not judge(dict(selecting), ready_pod("False")).ready
+    assert judge(dict(selecting), ready_pod()).ready
+    assert judge({**service, "spec": {"selector": {"a": "b"}, "clusterIP": "None"}}).ready
+    assert judge({**service, "spec": {}}).ready
+    assert not judge({**service, "spec": {**selecting["spec"], "type": "LoadBalancer"}}, ready_pod()).ready
+
+
+def test_a_claim_is_ready_when_bound_or_when_its_class_binds_later() -> None:
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+    assert judge({**claim, "status": {"phase": "Bound"}}).ready
+    assert not judge({**claim, "spec": {}, "status": {"phase": "Pending"}}).ready
+    assert judge({**claim, "spec": {"storageClassName": "fsx"}, "status": {"phase": "Pending"}}).ready
+
+
+def test_a_condition_asked_for_by_annotation_is_waited_for() -> None:
+    def node_class(asked: str, *conditions: dict[str, Any]) -> readiness.Readiness:
+        metadata = {"name": "x", "annotations": {"pulumi.com/waitFor": asked}}
+        live = {"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": metadata}
+        return judge({**live, "status": {"conditions": list(conditions)}})
+
+    assert node_class("condition=Ready", condition("Ready")).ready
+    assert not node_class("condition=Ready", condition("Ready", "False")).ready
+    assert node_class("condition=Busy=False", condition("Busy", "False")).ready
+    assert node_class("jsonpath={.a}").failed
+
+
+def test_kinds_without_a_rule_are_ready_at_once() -> None:
+    assert judge({"apiVersion": "v1", "kind": "ConfigMap"}).ready
