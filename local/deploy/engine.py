@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from local.deploy.progress import Filter
+
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = ROOT / "local" / "plugins" / "bin"
 
@@ -120,7 +122,7 @@ class Engine:
 
     def refresh(self) -> None:
         """Read what really exists into the state; creations that never were recorded are dropped from it."""
-        self.run("refresh", "--yes", "--skip-preview", "--clear-pending-creates", "--non-interactive")
+        self.run("refresh", "--yes", "--skip-preview", "--clear-pending-creates")
 
     def run(self, command: str, *arguments: str) -> None:
         """Run a command that works on the stack's resources and show its output.
@@ -128,11 +130,21 @@ class Engine:
         Raises:
             EngineError: the command failed.
         """
-        code = subprocess.run(
-            ["pulumi", command, *arguments, "--stack", self.stack, "--config-file", str(self.config_file)],
+        arguments = (command, *arguments, "--non-interactive", "--color", "never")
+        process = subprocess.Popen(
+            ["pulumi", *arguments, "--stack", self.stack, "--config-file", str(self.config_file)],
             cwd=ROOT,
             env=self.environment,
-        ).returncode
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        shown = Filter()
+        with process:
+            for line in process.stdout or ():
+                for each in shown.lines(line.rstrip("\n")):
+                    print(each, flush=True)
+        code = process.returncode
         if code != 0:
             raise EngineError(f"pulumi {command} of stack {self.stack} failed (exit code {code}); see above")
 
