@@ -11,6 +11,7 @@ from kubernetes.config import ConfigException
 from local.deploy.commands import DeployError, down, preview, submit, up
 from local.deploy.engine import EngineError
 from local.deploy.follow import FollowError
+from local.deploy.runs import RunError
 from local.deploy.stack_file import StackFileError
 from local.guard import ForeignCloudError, NotRunningError
 from local.tools import ToolError
@@ -20,6 +21,7 @@ EXPECTED = (
     DeployError,
     EngineError,
     FollowError,
+    RunError,
     StackFileError,
     ForeignCloudError,
     NotRunningError,

@@ -18,6 +18,7 @@ from local.deploy import official
 from local.deploy.engine import ROOT, Engine
 from local.deploy.follow import Follower, Run
 from local.deploy.model import fetch_model
+from local.deploy.runs import start_run
 from local.deploy.stack_file import Sources, for_local_cloud, read, with_sources, write
 from local.deploy.sweep import sweep
 from local.guard import cloud_environment, refuse_foreign
@@ -105,27 +106,10 @@ def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
     if not session.engine.has_resources():
         raise DeployError(f"stack {stack} is not up; `make up STACK={stack} CLOUD=local` deploys it")
     outputs = session.engine.outputs()
-    environment = {**session.engine.environment, "KUBECONFIG": str(home.kubeconfig)}
-    job = create_job(outputs, minimum, maximum, environment)
+    kubeconfig = home.cluster(outputs["clusterName"]) / "admin.kubeconfig"
+    job = start_run(outputs, minimum, maximum, {**session.engine.environment, "KUBECONFIG": str(kubeconfig)})
     say(f"started {job}")
     return session.follow(outputs, job, job.removeprefix("launch-"))
-
-
-def create_job(outputs: Mapping[str, Any], minimum: int, maximum: int, environment: Mapping[str, str]) -> str:
-    """Create the launcher's Job from the stack's output; returns its name.
-
-    Raises:
-        DeployError: the API server refused it.
-    """
-    result = subprocess.run(
-        [sys.executable, "-m", "launcher.capacity.submit", "--min", str(minimum), "--max", str(maximum),
-         "--context", outputs["clusterName"], "--output", "name"],
-        input=outputs["launcherManifest"], capture_output=True, text=True, cwd=ROOT, env=dict(environment),
-    )  # fmt: skip
-    if result.returncode != 0:
-        raise DeployError(" ".join(result.stderr.split()) or "the launcher's Job could not be created")
-    name: str = result.stdout.strip()
-    return name
 
 
 def start_local_cloud() -> Home:

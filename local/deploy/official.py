@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 from local.deploy.engine import ROOT, EngineError
 from local.deploy.follow import Follower, Run
+from local.deploy.runs import start_run
 
 
 def _pulumi(*arguments: str) -> None:
@@ -59,11 +59,4 @@ def down(stack: str) -> int:
 def submit(stack: str, minimum: int, maximum: int) -> int:
     """Start another run with the stack's launcher manifest and the current kubeconfig."""
     outputs = _outputs(stack)
-    command = [sys.executable, "-m", "launcher.capacity.submit", "--min", str(minimum), "--max", str(maximum)]
-    result = subprocess.run(
-        [*command, "--output", "name"], input=outputs["launcherManifest"], capture_output=True, text=True,
-        cwd=Path(ROOT),
-    )  # fmt: skip
-    if result.returncode != 0:
-        raise EngineError(" ".join(result.stderr.split()))
-    return _follow(outputs, result.stdout.strip())
+    return _follow(outputs, start_run(outputs, minimum, maximum, os.environ))

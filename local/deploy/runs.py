@@ -1,0 +1,32 @@
+"""Start a run from the launcher's manifest that a stack has among its outputs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from local.deploy.engine import ROOT
+
+
+class RunError(Exception):
+    """The run could not be started; one line."""
+
+
+def start_run(outputs: Mapping[str, Any], minimum: int, maximum: int, environment: Mapping[str, str]) -> str:
+    """Create the launcher's Job with the kubeconfig of `environment`; returns its name.
+
+    Raises:
+        RunError: the request is wrong, or the API server refused the Job.
+    """
+    command = [sys.executable, "-m", "launcher.capacity.submit", "--min", str(minimum), "--max", str(maximum)]
+    manifest: str = outputs["launcherManifest"]
+    answer = subprocess.run(
+        command, input=manifest, capture_output=True, text=True, cwd=ROOT, env=dict(environment)
+    )
+    created = re.search(r"^job\.batch/(\S+) created", answer.stdout)
+    if answer.returncode != 0 or created is None:
+        raise RunError(" ".join((answer.stderr or answer.stdout).split()))
+    return created[1]
