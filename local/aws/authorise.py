@@ -25,6 +25,14 @@ log = logging.getLogger(__name__)
 # Calls that AWS answers without a signature, or for everyone (STS User Guide).
 OPEN_ACTIONS = {"sts:AssumeRoleWithWebIdentity", "sts:GetCallerIdentity"}
 JSON_SERVICES = {"eks", "ssm", "sqs", "ecr", "kms", "logs", "events", "pricing", "dynamodb", "secretsmanager"}
+COMMON_CODES = (
+    "AccessDenied",
+    "AccessDeniedException",
+    "InvalidClientTokenId",
+    "MissingAuthenticationToken",
+    "UnrecognizedClientException",
+    "UnsupportedOperation",
+)
 
 
 class Refused(Exception):
@@ -105,10 +113,7 @@ def error_response(response: Any, code: str, message: str, status: int) -> Any:
 def install() -> None:
     """Check every call before moto acts on it."""
     # Codes that every service answers though its model does not list them: moto would warn at each.
-    errors.COMMON_ERROR_CODES.extend(
-        ["AccessDenied", "AccessDeniedException", "InvalidClientTokenId", "UnrecognizedClientException"]
-        + ["MissingAuthenticationToken", "UnsupportedOperation"]
-    )
+    errors.COMMON_ERROR_CODES.extend(COMMON_CODES)
     act = BaseResponse.call_action
 
     def call_action(self: Any) -> Any:

@@ -317,6 +317,15 @@ def test_every_statement_of_the_policy_is_needed(cloud, left_out):
     assert code_of(error) == "UnauthorizedOperation"
 
 
+def test_tagging_in_a_launch_needs_the_right_for_that_launch(cloud):
+    statements = karpenter_statements()
+    statements[3]["Condition"]["StringEquals"]["ec2:CreateAction"] = ["CreateLaunchTemplate"]
+    karpenter = Karpenter(cloud, statements)
+    template = karpenter.template()
+    with pytest.raises(ClientError, match="ec2:CreateTags"):
+        karpenter.fleet(template)
+
+
 def test_a_role_goes_into_a_profile_only_with_the_right_to_pass_it(cloud):
     for role in ("node", "admin"):
         cloud.role(role, None)
