@@ -30,7 +30,8 @@ class LauncherJob(pulumi.ComponentResource):
     A run that was started is a fact, so that later changes of the settings leave its Job as it is (an image or a
     ceiling that changes would otherwise replace it, and with it end the training). Naming another run adds that
     one's Job; the earlier Job stays in the cluster with its training and its logs, though no longer in the state of
-    the stack. The drain deletes all of them on `destroy`.
+    the stack. The drain deletes all of them on `destroy`. So a name serves once: naming an earlier run again is an
+    error of the cluster, which says that the Job exists.
 
     `manifest` is the Job of another run, for `kubectl create -f -`.
     """

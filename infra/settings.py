@@ -14,9 +14,10 @@ from typing import Any, Final
 from components.shared import cidr
 from components.shared.contract import RUN_ID_MAX_LENGTH
 from components.shared.pool import GPU, Pool
-from infra import accelerators, versions
+from infra import versions
 from infra.model import Cluster, Images, Network, Settings, Sources, Storage, Training
-from infra.reading import Problems, Section, entries, hint
+from infra.pool_settings import known_type, read_pools, zone_of
+from infra.reading import Problems, Section, hint
 
 PROJECT: Final = "trainyard"
 KEYS: Final = (
@@ -34,7 +35,6 @@ REGION: Final = r"[a-z]{2}(-[a-z]+)+-[0-9]"
 # EKS allows 100 characters; role names made from it may have 64
 # (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html), and an automatic suffix takes some.
 CLUSTER_NAME: Final = r"[a-zA-Z0-9][a-zA-Z0-9-]{0,39}"
-DNS_LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?"
 RUN_ID: Final = rf"[a-z0-9]([-a-z0-9]{{0,{RUN_ID_MAX_LENGTH - 2}}}[a-z0-9])?"
 PRINCIPAL: Final = r"arn:aws[a-z-]*:iam::[0-9]{12}:(user|role)/.+"
 CIDR: Final = r"[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}"
@@ -79,7 +79,7 @@ def read(stack: str, config: Mapping[str, Any]) -> Settings:
     }
     region = _region(problems, config.get("aws:region"))
     network = _network(problems, raw.get("network"), region)
-    pools = _pools(problems, raw.get("pools"), region, network.zones)
+    pools = read_pools(problems, raw.get("pools"), region, network.zones)
     result = Settings(
         stack=stack,
         region=region,
@@ -120,10 +120,6 @@ def _region(problems: Problems, value: object) -> str:
     return ""
 
 
-def _zone_of(region: str, zone: str) -> bool:
-    return bool(re.fullmatch(re.escape(region) + "[a-z]", zone))
-
-
 def _network(problems: Problems, value: object, region: str) -> Network:
     section = Section(problems, f"{PROJECT}:network", value)
     block = section.text("cidr", "10.64.0.0/16", pattern=CIDR, wanted="an IPv4 range such as 10.64.0.0/16")
@@ -134,7 +130,7 @@ def _network(problems: Problems, value: object, region: str) -> Network:
         if len(set(zones)) != len(zones):
             section.reject("zones", "names a zone twice; each must be another one")
         for index, zone in enumerate(zones):
-            if region and not _zone_of(region, zone):
+            if region and not zone_of(region, zone):
                 section.reject(
                     f"zones[{index}]", f"'{zone}' is not in {region}; it must be a zone such as {region}a"
                 )
@@ -176,7 +172,7 @@ def _cluster(problems: Problems, value: object, stack: str) -> Cluster:
             )
     nodes = section.section("systemNodes")
     instance_type = nodes.text("instanceType", "m6i.large")
-    _known_type(nodes, "instanceType", instance_type)
+    known_type(nodes, "instanceType", instance_type)
     count = nodes.integer("count", 2, least=1, most=20)
     nodes.done()
     replicas = section.integer("karpenterReplicas", 2, least=1, most=2)
@@ -202,83 +198,6 @@ def _cluster(problems: Problems, value: object, stack: str) -> Cluster:
         addon_versions=addons,
         ami=ami,
         log_retention_days=days,
-    )
-
-
-def _known_type(section: Section, key: str, name: str) -> accelerators.InstanceType | None:
-    if key in section.wrong:
-        return None
-    found = accelerators.TYPES.get(name)
-    if found is None:
-        near = accelerators.nearest(name)
-        help_text = f"; did you mean {' or '.join(near)}?" if near else "; infra/accelerators.py lists them"
-        section.reject(key, f"'{name}' is not a known instance type{help_text}")
-    return found
-
-
-def _pools(problems: Problems, value: object, region: str, zones: tuple[str, ...]) -> list[Pool | None]:
-    """The pools; None stands for one that is wrong, so that its name still counts."""
-    path = f"{PROJECT}:pools"
-    sections = entries(problems, path, value)
-    if value is None or value == []:
-        problems.add(
-            path, "is missing; it must list at least one pool with name, instanceType, zone, maxNodes"
-        )
-    pools: list[Pool | None] = []
-    names: set[str] = set()
-    for section in sections:
-        pool = _pool(section, region, zones)
-        name = section.text("name", "")
-        if name and name in names:
-            section.reject("name", f"'{name}' names another pool, too; each pool needs its own name")
-        names.add(name)
-        pools.append(None if section.wrong else pool)
-    return pools
-
-
-def _pool(section: Section, region: str, zones: tuple[str, ...]) -> Pool:
-    name = section.text(
-        "name", pattern=DNS_LABEL, wanted="lower case letters, digits and hyphens, at most 40"
-    )
-    type_name = section.text("instanceType")
-    facts = _known_type(section, "instanceType", type_name) or accelerators.InstanceType(
-        name=type_name, vcpus=2, memory_gib=4
-    )
-    zone = section.text("zone", wanted="the name of a zone")
-    if "zone" not in section.wrong and region:
-        if not _zone_of(region, zone):
-            section.reject("zone", f"'{zone}' is not in {region}; it must be one of {', '.join(zones)}")
-        elif zone not in zones:
-            section.reject("zone", f"'{zone}' has no subnets here; it must be one of {', '.join(zones)}")
-    max_nodes = section.integer("maxNodes", least=1, most=1000, unit="machines")
-    purchase = section.choice("purchase", ("on-demand", "spot", "reserved"), "on-demand")
-    reservations = section.texts(
-        "capacityReservationIds", pattern=r"cr-[0-9a-f]{8,17}", wanted="an id such as cr-0123456789abcdef0"
-    )
-    if "purchase" not in section.wrong and (purchase == "reserved") != bool(reservations):
-        section.reject(
-            "capacityReservationIds",
-            "is missing; purchase: reserved needs the ids of the reservations"
-            if purchase == "reserved"
-            else f"is given, but purchase is {purchase}; it must be reserved",
-        )
-    volume = section.integer("rootVolumeGiB", 200, least=20, most=16384, unit="GiB")
-    idle = section.integer("idleSeconds", 600, least=30, unit="seconds")
-    section.done()
-    return Pool(
-        name=name,
-        instance_type=type_name,
-        zone=zone,
-        max_nodes=max_nodes,
-        purchase=purchase,
-        capacity_reservation_ids=reservations,
-        root_volume_gib=volume,
-        idle_seconds=idle,
-        resource=facts.resource,
-        accelerators=facts.accelerators,
-        vcpus=facts.vcpus,
-        memory_gib=facts.memory_gib,
-        nvme_gb=facts.nvme_gb,
     )
 
 

@@ -167,12 +167,15 @@ def _take_down(api: Api, end: float, say: Callable[[str], None], clock: Clock) -
 
 
 def _wait_for_instances(api: Api, end: float, say: Callable[[str], None], clock: Clock) -> None:
+    reported = clock.now() - REPORT_SECONDS
     while machines := api.machines():
         if clock.now() >= end:
             raise DrainError(
                 f"{len(machines)} machines are left: {_some(machines)}; terminate them, then run the destroy again"
             )
-        say(f"waiting for {len(machines)} machines to terminate: {_some(machines)}")
+        if clock.now() - reported >= REPORT_SECONDS:
+            reported = clock.now()
+            say(f"waiting for {len(machines)} machines to terminate: {_some(machines)}")
         clock.sleep(POLL_SECONDS * 2)
 
 

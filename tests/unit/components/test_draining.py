@@ -151,8 +151,12 @@ def test_a_training_that_does_not_end_is_named() -> None:
 def test_a_long_wait_reports_what_is_left() -> None:
     cluster = busy()
     cluster.finishes = lambda kind: kind != PODS
-    with pytest.raises(DrainError):
-        drain(cluster)
+    lines: list[str] = []
+    with pytest.raises(DrainError, match="pods do not end"):
+        run(cluster, timeout=40, say=lines.append, clock=Time())
+    waits = [line for line in lines if line.startswith("waiting for 1 pods")]
+    assert len(waits) == 2, "one line in fifteen seconds"
+    assert waits[-1].endswith("hold-r1-0")
 
 
 def test_only_the_trainings_own_jobs_and_pods_are_touched() -> None:
