@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import sys
 from collections.abc import Callable
 from logging.handlers import RotatingFileHandler
@@ -121,6 +122,9 @@ def serve(home_directory: str, port: int) -> None:
     _log_to(home)
     store.supervisor = Supervisor(home.control_socket)
     application = Application()
+    with socket.socket() as trial:  # werkzeug would print two lines of its own and exit
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        trial.bind(("127.0.0.1", port))
     server = make_server("127.0.0.1", port, application, threaded=True, request_handler=RequestHandler)
     server.daemon_threads = True
     deployer = create_deployer()
