@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pulumi
 import pulumi_kubernetes as k8s
 
+from components.kustomization import render
+from components.shared.operator_manifests import OPERATOR, token, waves
 from components.shared.pool import GPU
-
-OPERATOR: Final = "training-operator"
-# One kind of job only, and several at a time: with its one default thread the operator makes pods one after another.
-OPERATOR_ARGUMENTS: Final = ("--enable-scheme=pytorchjob", "--controller-threads=4")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +36,7 @@ class Operators(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: OperatorsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:operators:Operators", name, None, opts)
-        self.training_operator = k8s.kustomize.v2.Directory(
-            OPERATOR,
-            directory=args.manifests,
-            opts=pulumi.ResourceOptions(
-                parent=self, depends_on=args.after, transforms=[_operator_transform(args.image)]
-            ),
-        )
+        self.training_operator = self._training_operator(args)
         if args.gpus:
             k8s.apps.v1.DaemonSet(
                 f"{name}-nvidia",
@@ -56,24 +46,25 @@ class Operators(pulumi.ComponentResource):
             )
         self.register_outputs({})
 
+    def _training_operator(self, args: OperatorsArgs) -> pulumi.Resource:
+        """Register the operator's objects, wave by wave; returns its Deployment."""
+        done: list[pulumi.Resource] = list(args.after)
+        by_kind: dict[str, pulumi.Resource] = {}
+        for wave in waves(render(args.manifests), args.image):
+            made = [self._register(each, done) for each in wave]
+            done = [*done, *made]
+            by_kind |= {each["kind"]: resource for each, resource in zip(wave, made, strict=True)}
+        return by_kind["Deployment"]
 
-def _operator_transform(image: str | None) -> Any:
-    def transform(args: pulumi.ResourceTransformArgs) -> pulumi.ResourceTransformResult | None:
-        if args.type_ != "kubernetes:apps/v1:Deployment":
-            return None
-        return pulumi.ResourceTransformResult(props=operator_deployment(args.props, image), opts=args.opts)
-
-    return transform
-
-
-def operator_deployment(props: Mapping[str, Any], image: str | None) -> dict[str, Any]:
-    """The operator's Deployment with our arguments, and with `image` where one is given."""
-    result: dict[str, Any] = copy.deepcopy(dict(props))
-    for container in result["spec"]["template"]["spec"]["containers"]:
-        if container["name"] == OPERATOR:
-            container["args"] = [*(container.get("args") or []), *OPERATOR_ARGUMENTS]
-            container["image"] = image or container["image"]
-    return result
+    def _register(self, manifest: dict[str, Any], after: list[pulumi.Resource]) -> pulumi.Resource:
+        metadata = manifest["metadata"]
+        scope = f"{metadata['namespace']}/" if "namespace" in metadata else ""
+        return pulumi.CustomResource(
+            token(manifest),
+            f"{OPERATOR}:{scope}{metadata['name']}",
+            manifest,
+            pulumi.ResourceOptions(parent=self, depends_on=after),
+        )
 
 
 def device_plugin(image: str) -> dict[str, Any]:

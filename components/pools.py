@@ -33,7 +33,8 @@ class Pools(pulumi.ComponentResource):
         super().__init__("trainyard:karpenter:Pools", name, None, opts)
         self.objects: list[pulumi.Resource] = []
         for pool in args.pools:
-            metadata = {"name": pool.name}
+            # What somebody changed by hand is ours again with the next `up`, not a conflict between two owners.
+            metadata = {"name": pool.name, "annotations": {"pulumi.com/patchForce": "true"}}
             machine = k8s.apiextensions.CustomResource(
                 f"{name}-{pool.name}-class",
                 api_version="karpenter.k8s.aws/v1",
