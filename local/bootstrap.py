@@ -57,7 +57,16 @@ def main() -> None:
     run(f"installing {UV}", [str(python), "-m", "pip", "install", "--quiet", UV])
     run(
         "installing requirements.lock",
-        [str(VENV / "bin" / "uv"), "pip", "sync", "--compile-bytecode", "--require-hashes", "--python", str(python), str(LOCK)],
+        [
+            str(VENV / "bin" / "uv"),
+            "pip",
+            "sync",
+            "--compile-bytecode",
+            "--require-hashes",
+            "--python",
+            str(python),
+            str(LOCK),
+        ],
     )
     STAMP.write_text(digest)
     megabytes = (received_bytes() - before) / 1e6
