@@ -142,7 +142,7 @@ def cold_figures(environment: dict[str, str]) -> list[Figure]:
     finally:
         shutil.rmtree(empty, ignore_errors=True)
     print(output)
-    downloads = sum(float(value) for value in re.findall(r"downloaded [\d.]+ MB in ([\d.]+) s", output))
+    downloads = sum(float(value) for value in re.findall(r"downloads apart: \d+ MB in (\d+) s", output))
     return [
         Figure(
             name="cold: tools built, without downloads",

@@ -76,6 +76,15 @@ class Stack:
             self.engine.environment,
         )
 
+    def pulumi_state(self) -> Any:
+        """The stack's state as the engine keeps it."""
+        command = ["pulumi", "stack", "export", "--stack", "local"]
+        answer = subprocess.run(
+            command, cwd=ROOT, env=self.engine.environment, capture_output=True, text=True
+        )
+        assert answer.returncode == 0, answer.stderr
+        return json.loads(answer.stdout)["deployment"]
+
     def kubectl(self, *arguments: str) -> Command:
         environment = {**self.engine.environment, "KUBECONFIG": str(self.home.kubeconfig)}
         return run(["kubectl", *arguments], environment, 120)
