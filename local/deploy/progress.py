@@ -28,6 +28,7 @@ class Filter:
         if line == "" or line == "Diagnostics:" or re.match(r"^  pulumi:pulumi:Stack \(\S+\):$", line):
             self._hold(line)
             return []
+        line = re.sub(r" *\d+ warnings?$", "", line)
         if re.match(r"^\S", line):
             self._held = [held for held in self._held if held == ""]
         shown = [*self._held, line]

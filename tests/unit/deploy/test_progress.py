@@ -24,6 +24,11 @@ Updating (local):
     assert shown(text) == ["Updating (local):", " +  aws:ec2:Vpc trainyard-local created (6s)"]
 
 
+def test_the_number_of_our_plugins_warnings_is_left_out() -> None:
+    line = " +  pulumi:pulumi:Stack trainyard-local created (29s)"
+    assert shown(f"{line} 11 warnings") == [line]
+
+
 def test_a_wait_with_a_message_is_shown() -> None:
     line = " +  kubernetes:apps/v1:Deployment app creating (3s) Waiting for app ReplicaSet to be available"
     assert shown(line) == [line]
