@@ -16,7 +16,8 @@ from local.deploy.engine import ROOT, Engine
 from local.deploy.stack_file import write
 from tests.local.conftest import Command, Stack, deploy
 
-pytestmark = pytest.mark.local
+# A whole `up`, on a machine that may be busy.
+pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 
 
 def conditions(thing: dict[str, Any]) -> set[str]:
