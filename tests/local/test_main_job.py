@@ -43,6 +43,14 @@ def gone_within(seconds: float, leftovers: Any) -> list[str]:
         time.sleep(1)
 
 
+def is_running(pid: int) -> bool:
+    """Whether the process exists and is more than an entry that its parent has yet to read."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def test_up_trains_to_the_end_and_says_where_everything_is(first_up: Command) -> None:
     assert first_up.code == 0
     assert "node ready:" in first_up.output
@@ -192,7 +200,7 @@ def test_the_wrong_service_account_is_refused_by_the_role(stack: Stack) -> None:
     role = account["metadata"]["annotations"]["eks.amazonaws.com/role-arn"]
     with pytest.raises(ClientError) as refused:
         stack.aws("sts").assume_role_with_web_identity(
-            RoleArn=role, RoleSessionName="x", WebIdentityToken=token
+            RoleArn=role, RoleSessionName="wrong", WebIdentityToken=token
         )
     assert refused.value.response["Error"]["Code"] == "AccessDenied"
 
@@ -215,5 +223,5 @@ def test_down_leaves_nothing(stack: Stack) -> None:
     pid = stack.cloud["pid"]
     ended = deploy("down", "--stack", "local", "--cloud", "local")
     assert ended.code == 0
-    assert not Path(f"/proc/{pid}").exists()
+    assert gone_within(10, lambda: [str(pid)] if is_running(pid) else []) == []
     assert not stack.home.cloud_file.exists()
