@@ -6,6 +6,7 @@ the running program.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from collections.abc import Mapping
@@ -32,15 +33,18 @@ KEYS: Final = (
 )
 
 REGION: Final = r"[a-z]{2}(-[a-z]+)+-[0-9]"
-# EKS allows 100 characters; role names made from it may have 64
-# (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html), and an automatic suffix takes some.
-CLUSTER_NAME: Final = r"[a-zA-Z0-9][a-zA-Z0-9-]{0,39}"
+# EKS takes more, but the names of the bucket and of the repositories begin with it, which have lower case only, and
+# those of EventBridge rules have 64 characters, of which ours and an automatic suffix take 33
+# (https://docs.aws.amazon.com/eventbridge/latest/APIReference/API_PutRule.html).
+CLUSTER_NAME: Final = r"[a-z]([a-z0-9-]{0,29}[a-z0-9])?"
+CLUSTER_NAME_WANTED: Final = "lower case letters, digits and hyphens, a letter first, at most 31 characters"
 RUN_ID: Final = rf"[a-z0-9]([-a-z0-9]{{0,{RUN_ID_MAX_LENGTH - 2}}}[a-z0-9])?"
 PRINCIPAL: Final = r"arn:aws[a-z-]*:iam::[0-9]{12}:(user|role)/.+"
 CIDR: Final = r"[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}"
 IMAGE: Final = r"[a-z0-9][a-z0-9._:/-]*(@sha256:[0-9a-f]{64})"
 QUANTITY: Final = r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?"
-AMI_ALIAS: Final = r"(al2023|bottlerocket)@v[0-9][0-9.]*"
+# Bottlerocket has another layout of disks and a device plugin of its own.
+AMI_ALIAS: Final = r"al2023@v[0-9]{8}"
 
 IMAGE_WANTED: Final = "an image with its digest, such as registry/name@sha256:<64 hexadecimal digits>"
 
@@ -146,12 +150,9 @@ def _network(problems: Problems, value: object, region: str) -> Network:
 
 def _cluster(problems: Problems, value: object, stack: str) -> Cluster:
     section = Section(problems, f"{PROJECT}:cluster", value)
-    name = section.text(
-        "name",
-        f"{PROJECT}-{stack}",
-        pattern=CLUSTER_NAME,
-        wanted="letters, digits and hyphens, at most 40 characters",
-    )
+    name = section.text("name", f"{PROJECT}-{stack}", pattern=CLUSTER_NAME, wanted=CLUSTER_NAME_WANTED)
+    if "name" not in section.wrong and not re.fullmatch(CLUSTER_NAME, name):
+        section.reject("name", f"is '{name}' by the stack's name; it must be given as {CLUSTER_NAME_WANTED}")
     version = section.choice("version", versions.KUBERNETES_SUPPORTED, versions.KUBERNETES)
     administrators = section.texts(
         "administrators",
@@ -161,6 +162,8 @@ def _cluster(problems: Problems, value: object, stack: str) -> Cluster:
     )
     if section.has("administrators") and not administrators and "administrators" not in section.wrong:
         section.reject("administrators", "is empty; it must name at least the user or role that deploys")
+    for arn in sorted({arn for arn in administrators if administrators.count(arn) > 1}):
+        section.reject("administrators", f"names '{arn}' twice; each must be another one")
     public = section.texts(
         "publicAccessCidrs", (), pattern=CIDR, wanted="an IPv4 range such as 203.0.113.0/24"
     )
@@ -170,6 +173,13 @@ def _cluster(problems: Problems, value: object, stack: str) -> Cluster:
                 f"publicAccessCidrs[{index}]",
                 f"'{block}' is the whole internet; it must be the range that you deploy from",
             )
+        elif f"publicAccessCidrs[{index}]" not in section.wrong:
+            try:
+                ipaddress.IPv4Network(block)
+            except ValueError as error:
+                section.reject(
+                    f"publicAccessCidrs[{index}]", f"{error}; it must be a range such as 203.0.113.0/24"
+                )
     nodes = section.section("systemNodes")
     instance_type = nodes.text("instanceType", "m6i.large")
     known_type(nodes, "instanceType", instance_type)

@@ -33,6 +33,13 @@ def mistakes(config: dict[str, Any]) -> list[str]:
     return caught.value.lines
 
 
+def test_a_stack_whose_name_makes_no_cluster_name_must_name_its_cluster(good: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=r"cluster\.name: is 'trainyard-My_Stack' by the stack's name"):
+        read("My_Stack", passed(good))
+    good["trainyard:cluster"]["name"] = "mine"
+    assert read("My_Stack", passed(good)).cluster.name == "mine"
+
+
 @pytest.fixture
 def good() -> dict[str, Any]:
     return copy.deepcopy(stack_file("local"))
@@ -77,6 +84,23 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         ("trainyard:cluster", {"version": "1.27"}, "trainyard:cluster.version: '1.27' is not known"),
         ("trainyard:cluster", {"version": 1.35}, "trainyard:cluster.version: 1.35 is a number"),
         ("trainyard:cluster", {"publicAccessCidrs": ["0.0.0.0/0"]}, "is the whole internet"),
+        (
+            "trainyard:cluster",
+            {"publicAccessCidrs": ["203.0.113.7/24"]},
+            "trainyard:cluster.publicAccessCidrs[0]: 203.0.113.7/24 has host bits set",
+        ),
+        (
+            "trainyard:cluster",
+            {"name": "Research"},
+            "trainyard:cluster.name: 'Research' is not right; it must be lower case",
+        ),
+        ("trainyard:cluster", {"name": "c" * 32}, "trainyard:cluster.name: "),
+        (
+            "trainyard:cluster",
+            {"administrators": 2 * ["arn:aws:iam::123456789012:role/platform"]},
+            "trainyard:cluster.administrators: names 'arn:aws:iam::123456789012:role/platform' twice",
+        ),
+        ("trainyard:cluster", {"ami": "bottlerocket@v1.40.0"}, "trainyard:cluster.ami: 'bottlerocket"),
         ("trainyard:cluster", {"systemNodes": {"count": True}}, "systemNodes.count: True is a boolean"),
         (
             "trainyard:cluster",
