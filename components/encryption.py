@@ -31,7 +31,7 @@ class Encryption(pulumi.ComponentResource):
     """Afterwards there are two KMS keys, both with yearly rotation and an alias:
 
     - one for the Kubernetes secrets of the cluster;
-    - one for the data: models, images, interruption messages.
+    - one for the data: models and images.
     """
 
     secrets_key_arn: pulumi.Output[str]

@@ -23,7 +23,8 @@ class TrainingSpaceArgs:
 class TrainingSpace(pulumi.ComponentResource):
     """Afterwards there are
 
-    - the namespace `training`, in which pods follow the restricted security standard, or say why not;
+    - the namespace `training`, in which pods keep to the baseline security standard, and a pod that does not keep to
+      the restricted one is warned of;
     - the service accounts of launcher and trainer, the trainer's with its IAM role and without an API token;
     - the launcher's rights, verb by verb, in the namespaces where it needs them;
     - the priorities of placeholders and workers: a worker displaces placeholders and nothing else.
@@ -39,7 +40,8 @@ class TrainingSpace(pulumi.ComponentResource):
             metadata={
                 "name": c.TRAINING_NAMESPACE,
                 "labels": {
-                    # `enforce` would refuse /dev/infiniband-style set-ups outright; warnings reach whoever submits.
+                    # `restricted` would refuse the init container that the training operator gives to workers: it says
+                    # nothing of its privileges. Warnings reach whoever submits.
                     "pod-security.kubernetes.io/enforce": "baseline",
                     "pod-security.kubernetes.io/warn": "restricted",
                 },
