@@ -104,11 +104,17 @@ class Home:
         return self.clusters / name
 
     def make(self) -> None:
-        """Create the directories that every process expects. A full disk raises OSError."""
-        for directory in (self.root, self.logs, self.clusters, self.pods, self.volumes, self.bin):
+        """Create the directories that every process expects. A full disk raises OSError.
+
+        Those with keys, tokens, Secrets and what programs print are their owner's alone; the root is not, since it
+        may be a directory that others use too.
+        """
+        for directory in (self.root, self.bin):
             directory.mkdir(parents=True, exist_ok=True)
-        for private in (self.run, self.control_socket.parent):
+        socket_directory = self.control_socket.parent
+        for private in (self.run, socket_directory, self.logs, self.clusters, self.pods, self.volumes):
             private.mkdir(parents=True, exist_ok=True, mode=0o700)
+            private.chmod(0o700)
         self.marker.touch()
 
     def settings(self) -> dict[str, float]:

@@ -71,19 +71,21 @@ def check(role_arn: str, claims: dict[str, Any]) -> None:
     document = role.assume_role_policy_document
     trust = json.loads(document) if isinstance(document, str) else document
     values = {f"{issuer}:sub": [str(claims["sub"])], f"{issuer}:aud": audiences}
-    for statement in as_list(trust.get("Statement")):
-        principal = statement.get("Principal", {})
-        federated = as_list(principal.get("Federated")) if isinstance(principal, dict) else []
-        applies = (
-            provider_arn in federated
-            and any(like(str(a), ACTION) for a in as_list(statement.get("Action")))
-            and _conditions_hold(statement.get("Condition") or {}, values)
-        )
-        if applies and statement.get("Effect") == "Deny":
-            raise denied
-        if applies:
-            return
-    raise denied
+    effects = {
+        statement.get("Effect")
+        for statement in as_list(trust.get("Statement"))
+        if provider_arn in _federated(statement)
+        and any(like(str(a), ACTION) for a in as_list(statement.get("Action")))
+        and _conditions_hold(statement.get("Condition") or {}, values)
+    }
+    if "Deny" in effects or "Allow" not in effects:
+        raise denied
+
+
+def _federated(statement: dict[str, Any]) -> list[Any]:
+    """The identity providers that a statement of a trust policy names."""
+    principal = statement.get("Principal", {})
+    return as_list(principal.get("Federated")) if isinstance(principal, dict) else []
 
 
 def _conditions_hold(conditions: dict[str, dict[str, Any]], values: dict[str, list[str]]) -> bool:

@@ -102,7 +102,9 @@ class Machines:
     async def _apply(self, instances: list[Object]) -> None:
         running = {i["instanceId"]: i for i in instances if i["state"] in ("pending", "running")}
         for number in self.by_id.keys() - running.keys():
-            await self._lose(self.by_id.pop(number))
+            await self._lose(self.by_id[number])
+            # Only now: where the API server did not answer, the next list tries again.
+            del self.by_id[number]
         for number, instance in running.items():
             if number not in self.by_id:
                 machine = self.by_id[number] = Machine(instance)
@@ -182,9 +184,11 @@ class Machines:
         log.info("instance %s of node %s is gone", machine.instance["instanceId"], machine.name)
         if machine.boot is not None:
             machine.boot.cancel()
+            # Until its end: a Node that it is just creating must not appear after the deletion.
+            await asyncio.wait([machine.boot])
+        machine.registered = False
         await self.gone(machine.name)
-        if machine.registered:
-            await self._delete(f"{NODES}/{machine.name}")
+        await self._delete(f"{NODES}/{machine.name}")
 
     # Keeping them alive ------------------------------------------------------------------------------------------
 

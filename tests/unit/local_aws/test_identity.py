@@ -109,6 +109,18 @@ def test_a_token_with_a_wrong_claim_is_refused(irsa, claims, code):
     assert code_of(error) == code
 
 
+def test_a_denial_in_the_trust_wins_wherever_it_stands(irsa):
+    iam = irsa.cloud.client("iam")
+    trust = iam.get_role(RoleName="trainer")["Role"]["AssumeRolePolicyDocument"]
+    statements = trust["Statement"] if isinstance(trust["Statement"], list) else [trust["Statement"]]
+    deny = {**statements[0], "Effect": "Deny"}
+    document = json.dumps({**trust, "Statement": [*statements, deny]})
+    iam.update_assume_role_policy(RoleName="trainer", PolicyDocument=document)
+    with pytest.raises(ClientError) as error:
+        irsa.assume(irsa.token())
+    assert code_of(error) == "AccessDenied"
+
+
 def test_a_token_of_another_signer_is_refused(irsa):
     with pytest.raises(ClientError, match="Token verification failed"):
         irsa.assume(irsa.token(key=irsa.cloud.supervisor.other_key))

@@ -34,7 +34,8 @@ def test_long_homes_do_not_share_a_socket(tmp_path: Path) -> None:
 def test_what_holds_secrets_is_closed_to_others(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.make()
-    assert stat.S_IMODE(home.run.stat().st_mode) == 0o700
+    for private in (home.run, home.logs, home.clusters, home.pods, home.volumes):
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
     write_atomically(home.cloud_file, "{}", mode=0o600)
     assert stat.S_IMODE(home.cloud_file.stat().st_mode) == 0o600
 
