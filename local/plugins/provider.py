@@ -180,6 +180,8 @@ class Provider:
 
     name: str
     version: str
+    # Properties that repeat another one: secrets of that one are secrets there too. To -> from, top level.
+    copies: Mapping[str, str] = {}
 
     def __init__(self) -> None:
         self.engine = Engine()

@@ -153,6 +153,11 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="call")
         self._components: Any = None
 
+    def _source(self, message: Any, name: str) -> Props:
+        """A property map whose marks its results take over, also where the provider repeats a value elsewhere."""
+        source = _marked(message, name)
+        return {**source, **{to: source[key] for to, key in self._provider.copies.items() if key in source}}
+
     async def _run(self, context: Any, place: str, call: Callable[[], Any], *sources: Props) -> Any:
         """The result of a call on a thread; a failure becomes the gRPC status that the engine understands."""
         loop = asyncio.get_running_loop()
@@ -220,7 +225,7 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
                 else None,
                 seed=request.randomSeed,
             )
-            return _check_response(self._provider.check(asked), _marked(request, "news"))
+            return _check_response(self._provider.check(asked), self._source(request, "news"))
 
         return await self._run(context, f"Check of {request.urn}", call)
 
@@ -250,7 +255,7 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
             _fill(response.properties, outputs, source)
             return response
 
-        source = _marked(request, "properties")
+        source = self._source(request, "properties")
         return await self._run(context, f"Create of {request.urn}", call, source)
 
     async def Read(self, request: Any, context: Any) -> Any:
@@ -269,7 +274,7 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
                 _fill(response.inputs, found.inputs, sources[0])
             return response
 
-        sources = [_marked(request, "inputs"), _marked(request, "properties")]
+        sources = [self._source(request, "inputs"), self._source(request, "properties")]
         return await self._run(context, f"Read of {request.urn}", call, *sources)
 
     async def Update(self, request: Any, context: Any) -> Any:
@@ -287,7 +292,7 @@ class Servicer(protos.provider_grpc.ResourceProviderServicer):  # type: ignore[m
             _fill(response.properties, self._provider.update(asked), source)
             return response
 
-        source = _marked(request, "news")
+        source = self._source(request, "news")
         return await self._run(context, f"Update of {request.urn}", call, source)
 
     async def Delete(self, request: Any, context: Any) -> Any:

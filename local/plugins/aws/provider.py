@@ -57,6 +57,7 @@ class AwsProvider(Provider):
 
     name = "aws"
     version = sdk.sdk_version("aws")
+    copies = {"tagsAll": "tags"}  # noqa: RUF012
 
     def __init__(self) -> None:
         super().__init__()

@@ -35,6 +35,7 @@ URN = "urn:pulumi:dev::p::my:component$fake:index:Thing::thing"
 
 class Fake(Provider):
     name, version = "fake", "1.2.3"
+    copies = {"again": "password"}  # noqa: RUF012
 
     def check(self, request: CheckRequest) -> CheckResult:
         assert request.type == "fake:index:Thing"
@@ -53,7 +54,7 @@ class Fake(Provider):
             raise ProviderError("one clear line")
         if request.inputs.get("fail") == "defect":
             raise KeyError("x")
-        return "id-1", {**request.inputs, "derived": Secret("d"), "open": 1}
+        return "id-1", {**request.inputs, "again": "plain", "derived": Secret("d"), "open": 1}
 
 
 def ask(call: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -83,7 +84,8 @@ def test_what_comes_of_a_secret_input_is_a_secret_output() -> None:
     response = create()
     outputs = struct_to_props(response.properties)
     assert response.id == "id-1"
-    assert outputs == {"password": Secret("plain"), "derived": Secret("d"), "open": 1}
+    secrets = {"password": Secret("plain"), "again": Secret("plain"), "derived": Secret("d")}
+    assert outputs == {**secrets, "open": 1}
 
 
 def test_a_resource_that_is_not_ready_keeps_its_id_and_its_secrets() -> None:
