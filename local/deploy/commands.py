@@ -25,6 +25,9 @@ from local.guard import cloud_environment, refuse_foreign
 from local.home import Home
 from local.tools import ensure, module_directory
 
+# Set for a command that went on inside the network of an ordinary user's local cloud.
+ENTERED = "TRAINYARD_ENTERED"
+
 
 class DeployError(Exception):
     """Something a person has to know or to mend, in one line."""
@@ -121,7 +124,7 @@ def start_local_cloud() -> Home:
     refuse_foreign(os.environ)
     home = Home()
     ensure((), home)
-    if _local("up") != 0:
+    if ENTERED not in os.environ and _local("up") != 0:
         raise DeployError("the local cloud did not start; see above")
     _enter(home)
     return home
@@ -133,7 +136,8 @@ def _enter(home: Home) -> None:
     prefix = enter_prefix(supervisor) if supervisor else []
     if prefix:
         command = [*prefix, sys.executable, "-m", "local.deploy", *sys.argv[1:]]
-        os.execvp(command[0], command)  # noqa: S606  (this very command, in the other network)
+        environment = {**os.environ, ENTERED: "1"}
+        os.execvpe(command[0], command, environment)  # noqa: S606  (this very command, in the other network)
 
 
 def pinned_sources() -> Sources:
@@ -209,9 +213,10 @@ class _Session:
         else:
             say(f"run {run_id} failed: {result.message}")
         kubeconfig = _shown(self.home.kubeconfig)
-        say(
-            f"logs:       {_shown(self.home.logs)}/, or KUBECONFIG={kubeconfig} kubectl logs -n {run.namespace} <pod>"
-        )
+        # From an ordinary user's shell the API server is in another network, where plain kubectl finds nobody.
+        entered = ENTERED in os.environ
+        kubectl = ".venv/bin/python -m local kubectl" if entered else f"KUBECONFIG={kubeconfig} kubectl"
+        say(f"logs:       {_shown(self.home.logs)}/, or {kubectl} logs -n {run.namespace} <pod>")
         say(f"kubeconfig: {kubeconfig}")
         return 0 if result.succeeded else 1
 
