@@ -26,8 +26,10 @@ AMI: Final = "al2023@v20260724"
 # stays; `trainyard:images.trainingOperator` sets a digest.
 TRAINING_OPERATOR: Final = "v1.9.4"
 TRAINING_OPERATOR_IMAGE: Final = "ghcr.io/kubeflow/training-v1/training-operator:v1-93c5489"
+# kubectl takes a directory of a repository in this form alone; a page's address (`/tree/v1.9.4/`) would be the default
+# branch (github.com/kubernetes-sigs/kustomize, examples/remoteBuild.md).
 TRAINING_OPERATOR_MANIFESTS: Final = (
-    "https://github.com/kubeflow/training-operator/tree/v1.9.4/manifests/overlays/standalone"
+    f"https://github.com/kubeflow/training-operator//manifests/overlays/standalone?ref={TRAINING_OPERATOR}"
 )
 
 # registry.k8s.io's own promotion list names this digest: github.com/kubernetes/k8s.io,

@@ -30,6 +30,9 @@ def waves(objects: list[JsonObject], image: str | None) -> list[list[JsonObject]
     for kind, name in (("Deployment", OPERATOR), ("CustomResourceDefinition", DEFINITIONS[0])):
         if (kind, name) not in kinds:
             raise ValueError(f"the training operator's manifests hold no {kind} {name}")
+    for each in chosen:
+        if each["kind"] == "ValidatingWebhookConfiguration" and not each["webhooks"]:
+            raise ValueError(f"the training operator's manifests hold no webhook {WEBHOOK}")
     last = [each for each in chosen if each["kind"] not in (*FIRST, *SECOND)]
     return [*([each for each in chosen if each["kind"] in group] for group in (FIRST, SECOND)), last]
 
@@ -53,6 +56,9 @@ def _changed(manifest: JsonObject, image: str | None) -> JsonObject:
             if container["name"] == OPERATOR:
                 container["args"] = [*(container.get("args") or []), *ARGUMENTS]
                 container["image"] = image or container["image"]
+    if result["kind"] == "Namespace":
+        # The operator asks for no privileges, so that nothing else in its namespace gets any.
+        result["metadata"].setdefault("labels", {})["pod-security.kubernetes.io/enforce"] = "baseline"
     if result["kind"] == "ValidatingWebhookConfiguration":
         result["webhooks"] = [hook for hook in result["webhooks"] if hook["name"] == WEBHOOK]
     return result

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import copy
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from components.shared.operator_manifests import token, waves
+from infra import versions
 
 pytestmark = pytest.mark.unit
 
@@ -64,9 +66,29 @@ def test_the_operator_gets_our_arguments_and_image(image: str | None, expected: 
     assert given == before, "the given manifests were changed"
 
 
+def test_the_operators_namespace_refuses_privileged_pods() -> None:
+    (namespace,) = find("Namespace", waves(published(), None))
+    assert namespace["metadata"]["labels"] == {"pod-security.kubernetes.io/enforce": "baseline"}
+
+
+def test_manifests_without_the_webhook_are_refused() -> None:
+    objects = published()
+    find("ValidatingWebhookConfiguration", [objects])[0]["webhooks"].pop(0)
+    with pytest.raises(ValueError, match=r"no webhook validator\.pytorchjob"):
+        waves(objects, None)
+
+
 def test_manifests_without_the_operator_are_refused() -> None:
     with pytest.raises(ValueError, match="no Deployment training-operator"):
         waves([each for each in published() if each["kind"] != "Deployment"], None)
+
+
+def test_the_published_manifests_are_named_as_kubectl_takes_them() -> None:
+    """`kubectl kustomize` reads the default branch where the release stands in the path and not in `ref`."""
+    address = urlsplit(versions.TRAINING_OPERATOR_MANIFESTS)
+    repository, _, directory = address.path.partition("//")
+    assert (repository, directory) == ("/kubeflow/training-operator", "manifests/overlays/standalone")
+    assert address.query == f"ref={versions.TRAINING_OPERATOR}"
 
 
 def test_tokens_name_group_version_and_kind() -> None:
