@@ -9,6 +9,8 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_eks as eks
 
+from components.shared.tags import named
+
 LOG_TYPES: Final = ("api", "audit", "authenticator", "controllerManager", "scheduler")
 ADMIN_POLICY: Final = "cluster-access-policy/AmazonEKSClusterAdminPolicy"
 # The first two make a node ready, so they are there before one; the others need a node to become active.
@@ -16,6 +18,7 @@ ADDONS_BEFORE_NODES: Final = ("vpc-cni", "kube-proxy")
 ADDONS_AFTER_NODES: Final = ("coredns", "eks-node-monitoring-agent")
 # pods that Karpenter's own machines must not hold run on nodes with this label
 SYSTEM_LABELS: Final = {"trainyard.dev/role": "system"}
+SYSTEM_VOLUME_GIB: Final = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,8 @@ class Cluster(pulumi.ComponentResource):
     - the control plane (`pulumi_eks.Cluster`) with all its logs in a group of ours, Kubernetes secrets encrypted with
       our key, standard support, access by access entries alone, its OIDC provider, and no rights for its creator;
     - an access entry with cluster administration per administrator, and one for the machines that Karpenter buys;
-    - the system nodes (`pulumi_eks.ManagedNodeGroup`) in the private subnets;
+    - the system nodes (`pulumi_eks.ManagedNodeGroup`) in the private subnets, with encrypted disks and, as on the
+      workers, no way for pods to the machine's own identity;
     - the add-ons, CoreDNS after the nodes.
 
     `access` must exist for anything to be changed in the cluster, so that it is deleted after everything there;
@@ -80,6 +84,7 @@ class Cluster(pulumi.ComponentResource):
         self.oidc_issuer = self.eks.oidc_issuer
         self.access = self._access(name)
         before = self._addons(name, ADDONS_BEFORE_NODES, [self.eks])
+        template = self._system_template(name)
         self.nodes = eks.ManagedNodeGroup(
             f"{name}-system",
             cluster=self.eks,
@@ -90,6 +95,9 @@ class Cluster(pulumi.ComponentResource):
             ),
             subnet_ids=args.private_subnet_ids,
             labels=dict(SYSTEM_LABELS),
+            launch_template=aws.eks.NodeGroupLaunchTemplateArgs(
+                id=template.id, version=template.latest_version.apply(str)
+            ),
             operating_system=eks.OperatingSystem.AL2023,
             tags=args.tags,
             opts=pulumi.ResourceOptions(parent=self, depends_on=[*args.after, *before]),
@@ -133,6 +141,33 @@ class Cluster(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(
                 parent=self, depends_on=[logs, *args.after], transforms=[without_creator_rights]
             ),
+        )
+
+    def _system_template(self, name: str) -> aws.ec2.LaunchTemplate:
+        tags = named(self._args.tags, f"{name}-system")
+        return aws.ec2.LaunchTemplate(
+            f"{name}-system",
+            block_device_mappings=[
+                aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
+                    device_name="/dev/xvda",
+                    ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
+                        volume_size=SYSTEM_VOLUME_GIB,
+                        volume_type="gp3",
+                        encrypted="true",
+                        delete_on_termination="true",
+                    ),
+                )
+            ],
+            # EKS alone would let an answer pass two hops, which reaches the pods.
+            metadata_options=aws.ec2.LaunchTemplateMetadataOptionsArgs(
+                http_endpoint="enabled", http_tokens="required", http_put_response_hop_limit=1
+            ),
+            tag_specifications=[
+                aws.ec2.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags=tags)
+                for kind in ("instance", "volume")
+            ],
+            tags=tags,
+            opts=self._child,
         )
 
     def _access(self, name: str) -> list[pulumi.Resource]:

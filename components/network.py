@@ -32,7 +32,8 @@ class Network(pulumi.ComponentResource):
     - routes: public subnets to the internet gateway, private ones to their NAT gateway, and to S3 through a
       gateway endpoint, so that models and image layers pay no NAT;
     - the workers' security group: everything between its members in both directions, which EFA needs, and the way out.
-      It alone carries Karpenter's discovery tag.
+      It alone carries Karpenter's discovery tag;
+    - no rules in the VPC's default security group, so that what is given none is closed.
 
     `egress` are the resources without which a machine in a private subnet can't reach AWS: what runs in the cluster
     must be gone before them.
@@ -63,6 +64,13 @@ class Network(pulumi.ComponentResource):
         self.private_by_zone = dict(zip(args.zones, self.private, strict=True))
         self.private_subnet_ids = [subnet.id for subnet in self.private]
         self.public_subnet_ids = [subnet.id for subnet in self.public]
+        # Adopted, not made: every VPC has one, open within and to the world until its rules are taken away.
+        aws.ec2.DefaultSecurityGroup(
+            f"{name}-default",
+            vpc_id=self.vpc.id,
+            tags=named(args.tags, f"{name}-default"),
+            opts=self._child,
+        )
         self.egress: list[pulumi.Resource] = []
         self._routes()
         self.worker_group = self._worker_group()

@@ -47,6 +47,7 @@ NODE_GROUP = frozenset(
         "gpu",
         "instanceTypes",
         "labels",
+        "launchTemplate",
         "nodeGroupName",
         "nodeGroupNamePrefix",
         "nodeRole",

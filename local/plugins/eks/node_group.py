@@ -17,6 +17,7 @@ PLAIN = (
     "forceUpdateVersion",
     "instanceTypes",
     "labels",
+    "launchTemplate",
     "nodeGroupName",
     "nodeGroupNamePrefix",
     "releaseVersion",
