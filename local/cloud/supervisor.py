@@ -22,6 +22,7 @@ from local.cloud.processes import Command, Processes, last_line
 from local.cloud.record import Process, remove_records, supervisor_file
 from local.cloud.usage import everything, usage
 from local.home import CHECKOUT, Home, write_atomically
+from local.tools import cache_directory
 
 AWS = "aws"
 REGION = "us-west-2"
@@ -54,6 +55,7 @@ def child_environment(home: Home, inherited: Mapping[str, str]) -> dict[str, str
         "PYTHONPATH": str(CHECKOUT),
         "PYTHONUNBUFFERED": "1",
         "TRAINYARD_HOME": str(home.root),
+        "TRAINYARD_CACHE": str(cache_directory()),
         "NO_PROXY": "*",
         "no_proxy": "*",
     }

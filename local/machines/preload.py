@@ -8,8 +8,9 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
+
+from local.tools import cache_directory
 
 SOURCE = Path(__file__).with_name("podbind.c")
 COMPILERS = ("cc", "gcc", "clang", "c++", "g++")
@@ -17,18 +18,10 @@ COMPILERS = ("cc", "gcc", "clang", "c++", "g++")
 log = logging.getLogger(__name__)
 
 
-def cache(environment: Mapping[str, str] = os.environ) -> Path:
-    """The tool cache: $TRAINYARD_CACHE, else `trainyard` in the user's cache directory."""
-    if "TRAINYARD_CACHE" in environment:
-        return Path(environment["TRAINYARD_CACHE"])
-    base = environment.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "trainyard"
-
-
 def library() -> Path | None:
     """Path of the library, built if it is not there yet. None, with one line in the log, without a compiler."""
     digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
-    path = cache() / "tools" / f"podbind-{digest}" / "podbind.so"
+    path = cache_directory() / "tools" / f"podbind-{digest}" / "podbind.so"
     if path.exists():
         return path
     compiler = next((name for name in COMPILERS if shutil.which(name)), None)

@@ -90,7 +90,9 @@ def test_a_bad_cluster_is_refused_by_the_members_name(member: str, value: object
     assert caught.value.status == 400
 
 
-def test_processes_of_the_cloud_see_nothing_of_anybodys_account(tmp_path: Path) -> None:
+def test_processes_of_the_cloud_see_nothing_of_anybodys_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inherited = {
         "PATH": "/bin",
         "AWS_PROFILE": "prod",
@@ -100,7 +102,9 @@ def test_processes_of_the_cloud_see_nothing_of_anybodys_account(tmp_path: Path) 
         "HTTPS_PROXY": "http://proxy",
         "LANG": "C",
     }
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
     environment = child_environment(Home(tmp_path), inherited)
+    assert environment["TRAINYARD_CACHE"] == str(tmp_path / "cache"), "the preloaded library goes there too"
     assert not [name for name in environment if name.startswith(("AWS_", "PULUMI_", "KUBECONFIG"))]
     assert environment["LANG"] == "C"
     assert environment["NO_PROXY"] == "*"
