@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from components.shared import cidr
-from components.shared.contract import RUN_ID_MAX_LENGTH
-from components.shared.pool import GPU, Pool
+from components.shared.contract import ENV_REGION, RUN_ID_MAX_LENGTH
+from components.shared.pool import GPU, NEURON, Pool
 from infra import versions
 from infra.model import Cluster, Images, Network, Settings, Sources, Storage, Training
 from infra.pool_settings import known_type, read_pools, zone_of
@@ -84,6 +84,14 @@ def read(stack: str, config: Mapping[str, Any]) -> Settings:
     region = _region(problems, config.get("aws:region"))
     network = _network(problems, raw.get("network"), region)
     pools = read_pools(problems, raw.get("pools"), region, network.zones)
+    for index, pool in enumerate(pools):
+        if pool and pool.resource == NEURON:
+            # Nothing here tells Kubernetes of these devices: machines would be bought and never be used.
+            problems.add(
+                f"{PROJECT}:pools[{index}].instanceType",
+                f"'{pool.instance_type}' has Neuron devices, which no worker can get here;"
+                " it must be a type with NVIDIA GPUs or without accelerators",
+            )
     result = Settings(
         stack=stack,
         region=region,
@@ -286,7 +294,7 @@ def _training(problems: Problems, value: object, pools: list[Pool | None]) -> Tr
         active_deadline_seconds=section.optional_integer("activeDeadlineSeconds", least=60, unit="seconds"),
         data=section.text("data", "digits", wanted="digits, or the path of IDX files in the trainer's image"),
         args=_arguments(section),
-        env=section.text_map("env"),
+        env=_environment(section),
         cpu=_quantity(section, "cpu", pool.worker_cpu if pool else "1"),
         memory=_quantity(section, "memory", pool.worker_memory if pool else "1Gi"),
         shared_memory=_quantity(section, "sharedMemory", "8Gi"),
@@ -297,6 +305,14 @@ def _training(problems: Problems, value: object, pools: list[Pool | None]) -> Tr
 
 def _quantity(section: Section, key: str, default: str) -> str:
     return section.text(key, default, pattern=QUANTITY, wanted="a quantity such as 500m or 8Gi, in quotes")
+
+
+def _environment(section: Section) -> dict[str, str]:
+    env = section.text_map("env")
+    for name in env:
+        if name == ENV_REGION or name.startswith("TRAINYARD_"):
+            section.reject(f"env.{name}", "is set by the stack itself; it must be another name")
+    return env
 
 
 def _arguments(section: Section) -> tuple[str, ...]:
@@ -339,6 +355,11 @@ def _sources(problems: Problems, value: object) -> Sources:
     section = Section(problems, f"{PROJECT}:sources", value)
     chart = section.text("karpenterChart", versions.KARPENTER_CHART)
     crds = section.text("karpenterCrdChart", versions.KARPENTER_CRD_CHART)
+    if chart.startswith("oci://") != crds.startswith("oci://"):
+        section.reject(
+            "karpenterCrdChart",
+            f"'{crds}' does not go with karpenterChart '{chart}'; both must be published charts or both directories",
+        )
     operator = section.text("trainingOperator", versions.TRAINING_OPERATOR_MANIFESTS)
     section.done()
     return Sources(

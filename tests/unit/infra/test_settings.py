@@ -131,6 +131,11 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         ),
         ("trainyard:storage", {"prefix": "/x/"}, "trainyard:storage.prefix: '/x/' is not right"),
         ("trainyard:protectData", "perhaps", "trainyard:protectData: 'perhaps' is not right"),
+        (
+            "trainyard:sources",
+            {"karpenterChart": "/charts/karpenter"},
+            "karpenterCrdChart: 'oci://public.ecr.aws/karpenter/karpenter-crd' does not go with karpenterChart",
+        ),
         ("trainyard:sources", {"karpenter": "x"}, "trainyard:sources.karpenter: is not a known key"),
     ],
 )
@@ -153,6 +158,8 @@ def test_a_wrong_value_is_told_with_its_path(good: dict[str, Any], key: str, val
         ({"args": [3]}, "trainyard:training.args[0]: 3 is a whole number"),
         ({"holdSeconds": -1}, "trainyard:training.holdSeconds: -1 is out of range"),
         ({"minNodes": 1.5}, "trainyard:training.minNodes: 1.5 is out of range"),
+        ({"env": {"TRAINYARD_DATA": "x"}}, "training.env.TRAINYARD_DATA: is set by the stack itself"),
+        ({"env": {"AWS_REGION": "x"}}, "training.env.AWS_REGION: is set by the stack itself"),
         ({"cpu": "many"}, "trainyard:training.cpu: 'many' is not right"),
     ],
 )
@@ -167,6 +174,7 @@ def test_a_wrong_training_is_told(good: dict[str, Any], change: dict[str, Any], 
         ({"purchase": "reserved"}, "capacityReservationIds: is missing; purchase: reserved needs"),
         ({"capacityReservationIds": ["cr-0123456789abcdef0"]}, "is given, but purchase is on-demand"),
         ({"zone": "us-west-2d"}, "zone: 'us-west-2d' has no subnets here"),
+        ({"instanceType": "trn1.32xlarge"}, "pools[0].instanceType: 'trn1.32xlarge' has Neuron devices"),
         ({"maxnodes": 3}, "maxnodes: is not a known key; did you mean maxNodes?"),
         ({"name": None}, "trainyard:pools[0].name: is missing"),
         (
@@ -207,7 +215,10 @@ def test_without_a_run_id_the_stack_starts_no_run(good: dict[str, Any]) -> None:
 
 def test_a_published_chart_has_a_version_and_a_directory_has_none(good: dict[str, Any]) -> None:
     assert read("test", passed(good)).sources.karpenter_version == versions.KARPENTER
-    good["trainyard:sources"] = {"karpenterChart": "/modules/karpenter"}
+    good["trainyard:sources"] = {
+        "karpenterChart": "/modules/karpenter",
+        "karpenterCrdChart": "/modules/karpenter-crd",
+    }
     assert read("test", passed(good)).sources.karpenter_version is None
 
 
