@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from components.shared import contract as c
@@ -82,7 +82,6 @@ def launch_request(run: Run, resolved: Resolved) -> JsonObject:
 
 def job_spec(run: Run, resolved: Resolved) -> JsonObject:
     """The `spec` of the launcher's Job. No TTL: the Job is the record of its run."""
-    labels = {c.LABEL_ROLE: c.ROLE_LAUNCHER, **({c.LABEL_RUN: run.run_id} if run.run_id else {})}
     environment = [
         {"name": c.ENV_MIN_NODES, "value": str(run.min_nodes)},
         {"name": c.ENV_MAX_NODES, "value": str(run.max_nodes)},
@@ -123,7 +122,7 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
             ]
         },
         "template": {
-            "metadata": {"labels": labels, "annotations": {c.DO_NOT_DISRUPT: "true"}},
+            "metadata": {"labels": labels(run.run_id), "annotations": {c.DO_NOT_DISRUPT: "true"}},
             "spec": {
                 "restartPolicy": "Never",
                 "serviceAccountName": c.LAUNCHER_SERVICE_ACCOUNT,
@@ -150,16 +149,14 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
 
 
 def labels(run_id: str | None) -> dict[str, str]:
-    """Labels of the launcher's Job."""
+    """Labels of the launcher's Job and of its pods."""
     base = {c.LABEL_ROLE: c.ROLE_LAUNCHER}
     return {**base, c.LABEL_RUN: run_id} if run_id else base
 
 
 def manifest(run: Run, resolved: Resolved) -> str:
     """A Job to hand to `kubectl create -f -`: each time another run, named after the Job."""
-    import dataclasses
-
-    nameless = dataclasses.replace(run, run_id=None)
+    nameless = replace(run, run_id=None)
     return json.dumps(
         {
             "apiVersion": "batch/v1",
