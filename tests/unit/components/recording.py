@@ -11,8 +11,9 @@ from unittest.mock import patch
 import pulumi
 from pulumi.runtime import mocks
 from pulumi.runtime.proto.callback_pb2 import Callback
-from pulumi.runtime.settings import SETTINGS
 from pulumi.runtime.stack import wait_for_rpcs
+
+from tests.unit.pulumi_sdk import LOOP, isolated
 
 ACCOUNT = "123456789012"
 TIMEOUT_SECONDS = 120
@@ -117,10 +118,6 @@ class _Callbacks:
         return Callback(target="test", token=str(len(self._recorded.transforms)))
 
 
-# One loop for all tests: the SDK keeps locks and queues that are bound to the loop they were first used in.
-_LOOP = asyncio.new_event_loop()
-
-
 def deploy(program: Callable[[], Any], *, preview: bool = False) -> Recorded:
     """Run `program` under mocks until every registration is done. Assert on what comes back, not inside `apply`.
 
@@ -136,14 +133,14 @@ def deploy(program: Callable[[], Any], *, preview: bool = False) -> Recorded:
         if isinstance(result, dict):
             recorded.result = await pulumi.Output.all(**result).future()
 
-    asyncio.set_event_loop(_LOOP)
+    def deployment() -> None:
+        mocks.set_mocks(_Recorder(recorded), project="trainyard", stack="test", preview=preview)
+        LOOP.run_until_complete(asyncio.wait_for(run(), TIMEOUT_SECONDS))
+
     # The mocks know no transforms, which the engine applies: they are kept for tests to call.
     with (
         patch("pulumi.runtime.resource._sync_monitor_supports_transforms", return_value=True),
         patch("pulumi.runtime.resource._get_callbacks", return_value=_Callbacks(recorded)),
     ):
-        mocks.set_mocks(_Recorder(recorded), project="trainyard", stack="test", preview=preview)
-        SETTINGS.rpc_manager.clear()
-        SETTINGS.outputs.clear()
-        _LOOP.run_until_complete(asyncio.wait_for(run(), TIMEOUT_SECONDS))
+        isolated(deployment)
     return recorded

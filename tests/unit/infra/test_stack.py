@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import runpy
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,7 @@ from components import operators
 from components.cluster import without_creator_rights
 from infra import stack
 from infra.settings import read
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "components"))
-from recording import Recorded, deploy
+from tests.unit.components.recording import Recorded, deploy
 
 pytestmark = [
     pytest.mark.unit,

@@ -1,9 +1,8 @@
-"""Each resource against an AWS in this process: made, read back without drift, changed, drifted and deleted."""
+"""Each resource against the emulator: made, read back without drift, changed, drifted and deleted."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,8 +10,7 @@ import pytest
 from local.plugins.aws.cloud import Cloud
 from local.plugins.aws.provider import AwsProvider
 from local.plugins.provider import CheckRequest, CreateRequest, DeleteRequest, ReadRequest, UpdateRequest
-
-moto = pytest.importorskip("moto")
+from tests.unit.emulator import Cloud as Emulator
 
 pytestmark = pytest.mark.unit
 
@@ -66,15 +64,15 @@ class Stack:
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    patch = pytest.MonkeyPatch()
-    for name in ("AWS_ENDPOINT_URL", "AWS_PROFILE", "TRAINYARD_LOCAL_CLOUD", "AWS_ENDPOINT_URL_STS"):
-        patch.delenv(name, raising=False)
-    patch.setenv("AWS_ACCESS_KEY_ID", "x")
-    patch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-    with moto.mock_aws():
-        yield Stack()
-    patch.undo()
+def made() -> Stack:
+    """One for all tests: clients are slow to make."""
+    return Stack()
+
+
+@pytest.fixture
+def stack(deployer: Emulator, made: Stack) -> Stack:
+    """The provider on an empty account of the emulator."""
+    return made
 
 
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [

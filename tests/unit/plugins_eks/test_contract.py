@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from local.plugins.eks import cluster as cluster_module
 from local.plugins.eks.cluster import Cluster
 from local.plugins.eks.node_group import ManagedNodeGroup
 from local.plugins.eks.resources import Resource
+from tests.unit.pulumi_sdk import isolated
 
 pytestmark = pytest.mark.unit
 
@@ -70,14 +69,8 @@ class Recorder(MockMonitor):
 
 
 @pytest.fixture(scope="module")
-def seen() -> Iterator[dict[tuple[str, str], dict[str, Any]]]:
+def seen() -> dict[tuple[str, str], dict[str, Any]]:
     recorder = Recorder()
-    patch = pytest.MonkeyPatch()
-    patch.setattr(cluster_module, "thumbprint", lambda _: "42578a497a9ecdba6d73fec5dcbddbeb623ae71d")
-    patch.setattr(cluster_module, "wait_healthy", lambda *_: None)
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
-    pulumi.runtime.set_mocks(recorder.mocks, project="p1", stack="dev", preview=False, monitor=recorder)
 
     @pulumi.runtime.test
     def program() -> None:
@@ -86,9 +79,15 @@ def seen() -> Iterator[dict[tuple[str, str], dict[str, Any]]]:
         group = {**CALL["ManagedNodeGroup('system')"], "cluster": made.state["core"], "nodeRole": role}
         ManagedNodeGroup("system", group, None)
 
-    program()
-    yield recorder.seen
-    patch.undo()
+    def deployment() -> None:
+        pulumi.runtime.set_mocks(recorder.mocks, project="p1", stack="dev", preview=False, monitor=recorder)
+        program()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_module, "thumbprint", lambda _: "42578a497a9ecdba6d73fec5dcbddbeb623ae71d")
+        patch.setattr(cluster_module, "wait_healthy", lambda *_: None)
+        isolated(deployment)
+    return recorder.seen
 
 
 def test_exactly_the_recorded_resources_are_registered(seen: dict[tuple[str, str], Any]) -> None:

@@ -9,6 +9,7 @@ import socketserver
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -163,8 +164,9 @@ class Cloud:
         raise AssertionError("the cluster never left CREATING")
 
 
-@pytest.fixture(scope="session")
-def _server() -> Iterator[tuple[str, FakeSupervisor]]:
+@contextmanager
+def serving() -> Iterator[tuple[str, FakeSupervisor]]:
+    """The emulator's address and its supervisor. Its changes of moto stay for the process: start it once, for all."""
     prepare_environment(os.environ)
     from moto.iam.models import IAMBackend, iam_backends
     from werkzeug.serving import make_server
@@ -190,9 +192,8 @@ def _server() -> Iterator[tuple[str, FakeSupervisor]]:
 _clients: dict[str, Any] = {}
 
 
-@pytest.fixture
-def cloud(_server: tuple[str, FakeSupervisor]) -> Cloud:
-    """An empty account, whose deployer has the same key in every test: clients are slow to make."""
+def empty_account(endpoint: str, fake: FakeSupervisor) -> Cloud:
+    """Forget all that tests made. The deployer has the same key in every test: clients are slow to make."""
     from moto.core.base_backend import BackendDict
     from moto.iam.models import iam_backends
     from moto.s3.models import s3_backends
@@ -206,7 +207,6 @@ def cloud(_server: tuple[str, FakeSupervisor]) -> Cloud:
     s3_backends.bucket_accounts.clear()  # bucket names are global, and kept beside the backends
     store.clusters.clear()
     faults.plan().replace({"faults": []})
-    endpoint, fake = _server
     fake.started.clear()
     fake.stopped.clear()
     fake.refuse = None
