@@ -152,8 +152,8 @@ class Program:
         ]
         return run(command, {**self.environment, **variables}, seconds=100)
 
-    def up(self) -> Command:
-        return self.pulumi("up", "--yes", "--skip-preview", "--stack", "test")
+    def up(self, *arguments: str) -> Command:
+        return self.pulumi("up", "--yes", "--skip-preview", "--stack", "test", *arguments)
 
     def export(self) -> str:
         """The state as the engine gives it away, secrets encrypted."""
