@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -168,13 +167,3 @@ class Program:
 def refusal(error: ClientError) -> str:
     """The code of a refused AWS call."""
     return str(error.response["Error"]["Code"])
-
-
-def eventually(holds: Any, seconds: float = 30.0) -> bool:
-    """Whether `holds()` becomes true."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.2)
-    return True
