@@ -41,10 +41,9 @@ def read_pools(problems: Problems, value: object, region: str, zones: tuple[str,
     names: set[str] = set()
     for section in sections:
         pool = _pool(section, region, zones)
-        name = section.text("name", "")
-        if name and name in names:
-            section.reject("name", f"'{name}' names another pool, too; each pool needs its own name")
-        names.add(name)
+        if pool.name and pool.name in names:
+            section.reject("name", f"'{pool.name}' names another pool, too; each pool needs its own name")
+        names.add(pool.name)
         pools.append(None if section.wrong else pool)
     return pools
 

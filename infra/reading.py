@@ -99,7 +99,7 @@ class Section:
                 self._missing(key, wanted)
             return default or ""
         if pattern and not re.fullmatch(pattern, value):
-            self.reject(key, f"'{value}' is not right; it must be {wanted}")
+            self.reject(key, f"{_shown(value)} is not right; it must be {wanted}")
         return str(value)
 
     def optional_text(self, key: str, *, pattern: str | None = None, wanted: str = "a text") -> str | None:
@@ -128,7 +128,8 @@ class Section:
             if default is None:
                 self._missing(key, wanted)
             return least if default is None else default
-        if value != int(value) or not least <= value <= most:
+        # The range first: int() takes neither infinity nor "not a number".
+        if not least <= value <= most or value != int(value):
             self.reject(key, f"{value} is out of range; it must be {wanted}")
             return least
         return int(value)
@@ -164,7 +165,7 @@ class Section:
                 self.reject(f"{key}[{index}]", f"{_shown(entry)} is {type_name(entry)}; it must be {wanted}")
                 self.wrong.add(key)
             elif pattern and not re.fullmatch(pattern, entry):
-                self.reject(f"{key}[{index}]", f"'{entry}' is not right; it must be {wanted}")
+                self.reject(f"{key}[{index}]", f"{_shown(entry)} is not right; it must be {wanted}")
                 self.wrong.add(key)
         return tuple(str(entry) for entry in value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from local.deploy.engine import EngineError
 from local.deploy.follow import FollowError
 from local.deploy.runs import RunError
 from local.deploy.stack_file import StackFileError
+from local.deploy.watched import Interrupted
 from local.guard import ForeignCloudError, NotRunningError
 from local.tools import ToolError
 
@@ -53,6 +55,8 @@ def main() -> int:
     """Run one command; what a person can mend ends in one line and exit code 1."""
     arguments = parser().parse_args()
     cloud = arguments.cloud or ("local" if arguments.stack == "local" else "aws")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _terminated)
     try:
         if arguments.command == "up":
             return up(arguments.stack, cloud)
@@ -68,12 +72,17 @@ def main() -> int:
         place = f" ({Path(error.filename)})" if error.filename else ""
         print(f"error: {error.strerror or error}{place}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print(
-            "\nstopped watching; the run goes on: `make up` shows it again, `make down` ends it",
-            file=sys.stderr,
-        )
+    except Interrupted as stopped:
+        print(f"\n{stopped}", file=sys.stderr)
         return 130
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+
+
+def _terminated(_number: int, _frame: object) -> None:
+    """A terminal that closes and `kill` end a command as Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

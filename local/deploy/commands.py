@@ -21,6 +21,8 @@ from local.deploy.model import fetch_model
 from local.deploy.runs import start_run
 from local.deploy.stack_file import Sources, for_local_cloud, read, with_sources, write
 from local.deploy.sweep import sweep
+from local.deploy.turns import turn
+from local.deploy.watched import Interrupted
 from local.guard import cloud_environment, refuse_foreign
 from local.home import Home
 from local.tools import ensure, module_directory
@@ -44,14 +46,15 @@ def up(stack: str, cloud: str) -> int:
         return official.up(stack)
     started = time.monotonic()
     document = read(ROOT / f"Pulumi.{stack}.yaml")
-    home = start_local_cloud()
-    session = _Session.open(home, stack)
-    session.recover()
-    write(
-        for_local_cloud(document, pinned_sources(), session.cloud["deployerArn"]), session.engine.config_file
-    )
-    session.engine.run("up", "--yes", "--skip-preview", "--suppress-outputs")
-    outputs = session.engine.outputs()
+    refuse_foreign(os.environ)
+    with turn(Home().root / "stacks", say):
+        home = start_local_cloud()
+        session = _Session.open(home, stack)
+        session.recover()
+        settings = for_local_cloud(document, pinned_sources(), session.cloud["deployerArn"])
+        write(settings, session.engine.config_file)
+        session.engine.run("up", "--yes", "--skip-preview", "--suppress-outputs")
+        outputs = session.engine.outputs()
     say(f"stack {stack} is up after {time.monotonic() - started:.0f} s; following run {outputs['runId']}")
     code = session.follow(outputs, outputs["launcherJobName"], outputs["runId"])
     say(f"all: {time.monotonic() - started:.0f} s")
@@ -63,6 +66,12 @@ def down(stack: str, cloud: str) -> int:
     if cloud == "aws":
         return official.down(stack)
     home = Home()
+    refuse_foreign(os.environ, home)
+    with turn(home.root / "stacks", say):
+        return _down(home, stack)
+
+
+def _down(home: Home, stack: str) -> int:
     if _join(home):
         session = _Session.open(home, stack)
         session.recover()
@@ -87,10 +96,11 @@ def preview(stack: str) -> int:
     refuse_foreign(os.environ)
     home = Home()
     ensure(("pulumi", "pulumi-language-python", "kubernetes", "helm"), home)
-    engine = Engine(home.root, stack, {}, state="preview")
-    engine.initialise()
-    write(with_sources(document, pinned_sources()), engine.config_file)
-    engine.run("preview")
+    with turn(home.root / "preview", say):
+        engine = Engine(home.root, stack, {}, state="preview")
+        engine.initialise()
+        write(with_sources(document, pinned_sources()), engine.config_file)
+        engine.run("preview")
     return 0
 
 
@@ -202,7 +212,12 @@ class _Session:
     def follow(self, outputs: Mapping[str, Any], job: str, run_id: str) -> int:
         """Follow one run and print how it ended and where its results are."""
         run = Run(namespace=outputs["trainingNamespace"], launcher_job=job, run_id=run_id)
-        result = Follower(self.home.kubeconfig, outputs["clusterName"], say).follow(run)
+        try:
+            result = Follower(self.home.kubeconfig, outputs["clusterName"], say).follow(run)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"stopped watching; run {run_id} goes on: `make up` shows it again, `make down` ends it"
+            ) from None
         if result.succeeded:
             say(f"run {run_id} succeeded in {result.seconds:.0f} s")
             os.environ.update(cloud_environment(self.home))

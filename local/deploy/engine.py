@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from local.deploy.progress import Filter
+from local.deploy.watched import watched
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = ROOT / "local" / "plugins" / "bin"
@@ -129,24 +130,23 @@ class Engine:
 
         Raises:
             EngineError: the command failed.
+            Interrupted: a person stopped it.
         """
         arguments = (command, *arguments, "--non-interactive", "--color", "never")
-        process = subprocess.Popen(
-            ["pulumi", *arguments, "--stack", self.stack, "--config-file", str(self.config_file)],
-            cwd=ROOT,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        words = ["pulumi", *arguments, "--stack", self.stack, "--config-file", str(self.config_file)]
         shown = Filter()
-        with process:
-            for line in process.stdout or ():
-                for each in shown.lines(line.rstrip("\n")):
-                    print(each, flush=True)
-        code = process.returncode
+
+        def show(line: str) -> None:
+            for each in shown.lines(line):
+                print(each, flush=True)
+
+        log = self.home / "logs" / f"pulumi-{self.stack}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        code = watched(words, ROOT, self.environment, log, show)
         if code != 0:
-            raise EngineError(f"pulumi {command} of stack {self.stack} failed (exit code {code}); see above")
+            raise EngineError(
+                f"pulumi {command} of stack {self.stack} failed (exit code {code}); see above (log: {log})"
+            )
 
     def outputs(self) -> dict[str, Any]:
         """The stack's outputs."""

@@ -65,3 +65,27 @@ Diagnostics:
         "  aws:ec2:Vpc (trainyard-local):",
         "    error: no room",
     ]
+
+
+def test_the_programs_end_by_the_engine_after_a_failure_is_left_out() -> None:
+    text = """\
+Diagnostics:
+  pulumi:pulumi:Stack (trainyard-local):
+    error: update failed
+
+    Traceback (most recent call last):
+      File "x", line 1, in <module>
+        run()
+    KeyboardInterrupt
+
+  aws:ec2:Vpc (trainyard-local):
+    error: no room
+"""
+    lines = shown(text)
+    assert not any("Traceback" in line or "KeyboardInterrupt" in line for line in lines)
+    assert lines[-1] == "    error: no room"
+
+
+def test_any_other_traceback_is_shown_whole() -> None:
+    text = "    Traceback (most recent call last):\n      File x\n    ValueError: wrong"
+    assert shown(text) == text.splitlines()

@@ -253,3 +253,14 @@ def test_every_documented_key_is_one_that_is_read() -> None:
     from infra.settings import KEYS
 
     assert set(yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["config"]) == set(KEYS)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e300, -1])
+def test_a_number_that_is_none_is_told(good: dict[str, Any], value: float) -> None:
+    good["trainyard:pools"][0]["maxNodes"] = value
+    assert [line.split(":")[1] for line in mistakes(good)] == ["pools[0].maxNodes"]
+
+
+def test_a_pools_name_of_a_wrong_type_is_told_once(good: dict[str, Any]) -> None:
+    good["trainyard:pools"][0]["name"] = 5
+    assert len(mistakes(good)) == 1

@@ -1,0 +1,34 @@
+"""Commands that change the stacks of one local cloud take turns."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def turn(directory: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the directory's lock; where another command has it, say whose and wait. It ends with its process.
+
+    Raises:
+        OSError: the lock file can't be written.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / "commands.lock"
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(
+                f"waiting for another command (process {os.pread(descriptor, 20, 0).decode()}) on this local cloud"
+            )
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,74 @@
+"""The engine is watched, not owned: what shows it may end, and asks it to stop in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from local.deploy.turns import turn
+from local.deploy.watched import Interrupted, watched
+
+pytestmark = pytest.mark.unit
+
+SLOW = "echo begun; trap 'echo cancelled; exit 7' INT; for i in 1 2 3 4 5 6 7 8 9; do sleep 0.1; done; echo ended"
+
+
+def test_every_line_is_shown_and_the_exit_code_returned(tmp_path: Path) -> None:
+    shown: list[str] = []
+    words = ["sh", "-c", "echo one; echo two >&2; exit 3"]
+    assert watched(words, tmp_path, os.environ, tmp_path / "log", shown.append) == 3
+    assert shown == ["one", "two"]
+
+
+def test_an_interrupt_is_passed_on_and_the_orderly_end_awaited(tmp_path: Path) -> None:
+    shown: list[str] = []
+    threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(Interrupted, match="make up"):
+        watched(["sh", "-c", SLOW], tmp_path, os.environ, tmp_path / "log", shown.append)
+    assert shown[0] == "begun"
+    assert shown[-1] == "cancelled"
+
+
+def test_a_killed_watcher_does_not_end_the_engine(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = (
+        "import os, sys, pathlib; from local.deploy.watched import watched; "
+        "watched(['sh', '-c', sys.argv[1]], pathlib.Path('.'), os.environ, pathlib.Path(sys.argv[2]), print)"
+    )
+    watcher = subprocess.Popen([sys.executable, "-c", code, SLOW, str(log)], stdout=subprocess.PIPE)
+    deadline = time.monotonic() + 10
+    while not (log.exists() and "begun" in log.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    watcher.kill()
+    watcher.communicate()
+    while "ended" not in log.read_text():
+        assert time.monotonic() < deadline, "the engine ended with its watcher"
+        time.sleep(0.05)
+
+
+def test_two_commands_take_turns_and_the_second_says_whose_it_waits_for(tmp_path: Path) -> None:
+    said: list[str] = []
+    order: list[str] = []
+
+    def second() -> None:
+        with turn(tmp_path, said.append):
+            order.append("second")
+
+    with turn(tmp_path, said.append):
+        thread = threading.Thread(target=second)
+        thread.start()
+        deadline = time.monotonic() + 5
+        while not said and time.monotonic() < deadline:
+            time.sleep(0.01)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
+    assert str(os.getpid()) in said[0]
