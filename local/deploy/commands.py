@@ -15,6 +15,7 @@ from typing import Any
 from local.cloud.namespaces import enter_prefix
 from local.cloud.record import running
 from local.deploy import official
+from local.deploy.adopt import identities
 from local.deploy.engine import ROOT, Engine
 from local.deploy.follow import Follower, Run
 from local.deploy.model import fetch_model
@@ -207,6 +208,12 @@ class _Session:
                 f"stack {self.engine.stack}: an earlier command was killed; releasing its lock, reading what exists"
             )
             self.engine.cancel()
+            os.environ.update(cloud_environment(self.home))
+            account, region = self.cloud["accountId"], self.cloud["region"]
+            adopted = dict(identities(self.engine.deployment(), account, region))
+            for urn, identity in adopted.items():
+                say(f"taking over {urn.rpartition('::')[2]} ({identity}), which was being made")
+            self.engine.adopt(adopted)
             self.engine.refresh()
 
     def follow(self, outputs: Mapping[str, Any], job: str, run_id: str) -> int:

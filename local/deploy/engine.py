@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from local.deploy.adopt import with_adopted
 from local.deploy.progress import Filter
 from local.deploy.watched import watched
+from local.home import write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = ROOT / "local" / "plugins" / "bin"
@@ -80,12 +82,12 @@ class Engine:
 
     def has_resources(self) -> bool:
         """Whether the stack's state names anything but the stack itself."""
-        deployment = self._deployment()
+        deployment = self.deployment()
         return any(r["type"] != "pulumi:pulumi:Stack" for r in deployment.get("resources") or [])
 
     def was_interrupted(self) -> bool:
         """Whether a killed run left a lock or pending operations behind."""
-        return bool(self._locks()) or bool(self._deployment().get("pending_operations"))
+        return bool(self._locks()) or bool(self.deployment().get("pending_operations"))
 
     def wait_for_other(self, say: Callable[[str], None]) -> None:
         """Wait while a pulumi of an earlier command, whose `make` was killed, still works on the stack."""
@@ -104,7 +106,8 @@ class Engine:
         files = folder.rglob(f"{self.stack}/*.json") if folder.is_dir() else []
         return [int(json.loads(file.read_text())["pid"]) for file in files]
 
-    def _deployment(self) -> dict[str, Any]:
+    def deployment(self) -> dict[str, Any]:
+        """The stack's state; empty where there is none."""
         if not self._state_file.exists():
             return {}
         checkpoint = json.loads(self._state_file.read_text())["checkpoint"]
@@ -120,6 +123,20 @@ class Engine:
         """Remove the stack and its state; nothing is deleted in the cloud."""
         if self._state_file.exists():
             self._capture("stack", "rm", "--force", "--yes", "--preserve-config", "--stack", self.stack)
+
+    def adopt(self, found: Mapping[str, str]) -> None:
+        """Put pending creations, by URN, into the state with the ids that they turned out to have.
+
+        `pulumi refresh --import-pending-creates` leaves them pending, so the state is edited.
+        """
+        if not found:
+            return
+        exported = json.loads(self._capture("stack", "export", "--stack", self.stack))
+        write_atomically(
+            file := self.directory / "adopted.json", json.dumps(with_adopted(exported, found)), 0o600
+        )
+        self._capture("stack", "import", "--stack", self.stack, "--file", str(file))
+        file.unlink()
 
     def refresh(self) -> None:
         """Read what really exists into the state; creations that never were recorded are dropped from it."""
