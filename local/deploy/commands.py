@@ -219,6 +219,8 @@ class _Session:
     def follow(self, outputs: Mapping[str, Any], job: str, run_id: str) -> int:
         """Follow one run and print how it ended and where its results are."""
         run = Run(namespace=outputs["trainingNamespace"], launcher_job=job, run_id=run_id)
+        # Also against a proxy of the environment: the API server is on this machine.
+        os.environ.update(cloud_environment(self.home))
         try:
             result = Follower(self.home.kubeconfig, outputs["clusterName"], say).follow(run)
         except KeyboardInterrupt:
@@ -227,7 +229,6 @@ class _Session:
             ) from None
         if result.succeeded:
             say(f"run {run_id} succeeded in {result.seconds:.0f} s")
-            os.environ.update(cloud_environment(self.home))
             target = self.home.root / "models" / self.engine.stack / run_id
             uri = f"{outputs['modelUri'].rstrip('/')}/{run_id}/model.pt"
             fetch_model(uri, outputs["region"], target)
