@@ -16,7 +16,7 @@ from local.cloud.namespaces import enter_prefix
 from local.cloud.record import running
 from local.deploy import official
 from local.deploy.adopt import identities
-from local.deploy.engine import ROOT, Engine
+from local.deploy.engine import ROOT, Engine, end_leftovers
 from local.deploy.follow import Follower, Run
 from local.deploy.model import fetch_model
 from local.deploy.runs import start_run
@@ -88,6 +88,9 @@ def _down(home: Home, stack: str) -> int:
         if others:
             say(f"stack {stack} is destroyed; the local cloud stays up for stack {', '.join(others)}")
             return 0
+    # Without the local cloud no engine on it has anything to do.
+    for record in (home.root / "stacks").glob("*.session.json"):
+        end_leftovers(record, say)
     return _local("down")
 
 
@@ -203,6 +206,7 @@ class _Session:
         mark.write_text(current)
         self.engine.initialise()
         self.engine.wait_for_other(say)
+        self.engine.end_leftovers(say)
         if self.engine.was_interrupted():
             say(
                 f"stack {self.engine.stack}: an earlier command was killed; releasing its lock, reading what exists"

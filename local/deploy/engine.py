@@ -15,6 +15,7 @@ from typing import Any
 
 from local.deploy.adopt import with_adopted
 from local.deploy.progress import Filter
+from local.deploy.session import Session, end_recorded
 from local.deploy.watched import watched
 from local.home import write_atomically
 
@@ -39,6 +40,7 @@ class Engine:
         self.home = home
         self.directory = home / state
         self.config_file = self.directory / f"Pulumi.{stack}.yaml"
+        self._session_file = self.directory / f"{stack}.session.json"
         backend = self.directory / "state"
         backend.mkdir(parents=True, exist_ok=True)
         self._state_file = backend / ".pulumi" / "stacks" / "trainyard" / f"{stack}.json"
@@ -92,13 +94,23 @@ class Engine:
     def wait_for_other(self, say: Callable[[str], None]) -> None:
         """Wait while a pulumi of an earlier command, whose `make` was killed, still works on the stack."""
         said = False
-        while pids := [pid for pid in self._locks() if _is_pulumi(pid)]:
+        while pids := self._at_work():
             if not said:
                 say(
                     f"waiting for pulumi (pid {pids[0]}), which an earlier command left at work on stack {self.stack}"
                 )
                 said = True
             time.sleep(1)
+
+    def _at_work(self) -> list[int]:
+        """Pulumi processes that work on the stack."""
+        session = Session.load(self._session_file)
+        recorded = [session.leader.pid] if session and session.leader.alive else []
+        return recorded or [pid for pid in self._locks() if _is_pulumi(pid)]
+
+    def end_leftovers(self, say: Callable[[str], None]) -> None:
+        """End the processes that a killed pulumi of an earlier command left."""
+        end_leftovers(self._session_file, say)
 
     def _locks(self) -> list[int]:
         """Process ids in the stack's lock files (Pulumi's file state backend, `pkg/backend/diy/lock.go`)."""
@@ -159,7 +171,7 @@ class Engine:
 
         log = self.home / "logs" / f"pulumi-{self.stack}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        code = watched(words, ROOT, self.environment, log, show)
+        code = watched(words, ROOT, self.environment, log, self._session_file, show)
         if code != 0:
             raise EngineError(
                 f"pulumi {command} of stack {self.stack} failed (exit code {code}); see above (log: {log})"
@@ -179,6 +191,13 @@ class Engine:
             reason = " ".join((result.stderr or result.stdout).split())
             raise EngineError(f"pulumi {' '.join(arguments[:2])}: {reason}")
         return result.stdout
+
+
+def end_leftovers(record: Path, say: Callable[[str], None]) -> None:
+    """End the processes of a recorded engine, and say so where there were any."""
+    if found := end_recorded(record):
+        pids = ", ".join(str(process.pid) for process in found)
+        say(f"ended what a killed pulumi had left running (processes {pids})")
 
 
 def _is_pulumi(pid: int) -> bool:

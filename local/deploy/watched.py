@@ -2,6 +2,7 @@
 
 A killed engine leaves things in the account that its state does not name. So it runs in a session of its own and
 writes to a file, which the command reads: Ctrl-C asks it to stop in order, and when the command is killed it goes on.
+What a killed engine leaves running is ended.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ import os
 import signal
 import subprocess
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
+
+from local.deploy.session import MARK, end_recorded, started
 
 POLL_SECONDS = 0.1
 
@@ -26,26 +30,38 @@ def watched(
     directory: Path,
     environment: Mapping[str, str],
     log: Path,
+    record: Path,
     show: Callable[[str], None],
 ) -> int:
     """Run a command, pass every line of its output to `show`; returns its exit code.
 
+    `record` says, while it runs, which session is its own. Of an earlier one it names nothing is left running.
     The first interrupt is passed on and the command's end awaited; the second makes it end at once.
 
     Raises:
         Interrupted: it was interrupted and has ended.
-        OSError: it can't be started, or the log not be written.
+        OSError: it can't be started, or the log or the record not be written.
     """
+    end_recorded(record)
+    mark = uuid.uuid4().hex
     with log.open("w") as sink, log.open(errors="replace") as source:
         process = subprocess.Popen(
             words,
             cwd=directory,
-            env=dict(environment),
+            env={**environment, MARK: mark},
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        session = started(process.pid, mark)
+        try:
+            session.save(record)
+        except BaseException:
+            process.kill()
+            process.wait()
+            session.end()
+            raise
         interrupts = 0
         lines = _Lines(source)
         while True:
@@ -61,6 +77,7 @@ def watched(
                 if interrupts == 1:
                     show(f"stopping {words[0]} {words[1]} in order; once more stops it at once")
                 _interrupt(process)
+    end_recorded(record)
     if interrupts:
         raise Interrupted(
             f"{words[0]} {words[1]} was stopped; `make up` goes on from here, `make down` removes all"

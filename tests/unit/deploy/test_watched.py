@@ -23,7 +23,7 @@ SLOW = "echo begun; trap 'echo cancelled; exit 7' INT; for i in 1 2 3 4 5 6 7 8 
 def test_every_line_is_shown_and_the_exit_code_returned(tmp_path: Path) -> None:
     shown: list[str] = []
     words = ["sh", "-c", "echo one; echo two >&2; exit 3"]
-    assert watched(words, tmp_path, os.environ, tmp_path / "log", shown.append) == 3
+    assert watched(words, tmp_path, os.environ, tmp_path / "log", tmp_path / "record", shown.append) == 3
     assert shown == ["one", "two"]
 
 
@@ -31,7 +31,7 @@ def test_an_interrupt_is_passed_on_and_the_orderly_end_awaited(tmp_path: Path) -
     shown: list[str] = []
     threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(Interrupted, match="make up"):
-        watched(["sh", "-c", SLOW], tmp_path, os.environ, tmp_path / "log", shown.append)
+        watched(["sh", "-c", SLOW], tmp_path, os.environ, tmp_path / "log", tmp_path / "record", shown.append)
     assert shown[0] == "begun"
     assert shown[-1] == "cancelled"
 
@@ -40,7 +40,8 @@ def test_a_killed_watcher_does_not_end_the_engine(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = (
         "import os, sys, pathlib; from local.deploy.watched import watched; "
-        "watched(['sh', '-c', sys.argv[1]], pathlib.Path('.'), os.environ, pathlib.Path(sys.argv[2]), print)"
+        "log = pathlib.Path(sys.argv[2]); record = log.with_suffix('.record'); "
+        "watched(['sh', '-c', sys.argv[1]], pathlib.Path('.'), os.environ, log, record, print)"
     )
     watcher = subprocess.Popen([sys.executable, "-c", code, SLOW, str(log)], stdout=subprocess.PIPE)
     deadline = time.monotonic() + 10
