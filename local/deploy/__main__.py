@@ -13,7 +13,7 @@ from local.deploy.commands import DeployError, down, preview, submit, up
 from local.deploy.engine import EngineError
 from local.deploy.follow import FollowError
 from local.deploy.runs import RunError
-from local.deploy.stack_file import StackFileError
+from local.deploy.stack_file import StackFileError, check_name
 from local.deploy.watched import Interrupted
 from local.guard import ForeignCloudError, NotRunningError
 from local.tools import ToolError
@@ -58,6 +58,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _terminated)
     try:
+        check_name(arguments.stack)
         if arguments.command == "up":
             return up(arguments.stack, cloud)
         if arguments.command == "down":

@@ -7,6 +7,7 @@ the salt of the stack's secrets.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,16 @@ class Sources:
             "karpenterCrdChart": str(self.karpenter_crd_chart),
             "trainingOperator": str(self.training_operator),
         }
+
+
+def check_name(stack: str) -> None:
+    """A stack's name becomes part of file names, so that it may be nothing else than a name.
+
+    Raises:
+        StackFileError: it is something else.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", stack):
+        raise StackFileError(f"{stack!r} is no stack name: 1 to 100 letters, digits, '-' and '_' are")
 
 
 def read(path: Path) -> JsonObject:

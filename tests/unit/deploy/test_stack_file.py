@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from local.deploy.stack_file import Sources, StackFileError, for_local_cloud, read, with_sources, write
+from local.deploy.stack_file import (
+    Sources,
+    StackFileError,
+    check_name,
+    for_local_cloud,
+    read,
+    with_sources,
+    write,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -75,3 +83,15 @@ def test_a_file_that_is_no_stack_file_is_refused_in_one_line(tmp_path: Path, tex
     with pytest.raises(StackFileError, match=r"Pulumi\.dev\.yaml (needs|is not valid YAML)") as error:
         read(path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", "a.b", "a\n", "x" * 101])
+def test_a_stack_name_that_is_a_path_or_no_name_is_refused_in_one_line(name: str) -> None:
+    with pytest.raises(StackFileError, match="stack name") as refused:
+        check_name(name)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["local", "dev", "team-a_2"])
+def test_a_plain_stack_name_is_taken(name: str) -> None:
+    check_name(name)
