@@ -22,30 +22,18 @@ BY_INPUT = {
     "aws:kms/alias:Alias": "name",
     "aws:s3/bucket:Bucket": "bucket",
 }
-# Types that EC2 gives ids to: the id is found by the tags, all of which must be there.
-BY_TAGS = frozenset(
-    {
-        "aws:ec2/eip:Eip",
-        "aws:ec2/internetGateway:InternetGateway",
-        "aws:ec2/launchTemplate:LaunchTemplate",
-        "aws:ec2/natGateway:NatGateway",
-        "aws:ec2/routeTable:RouteTable",
-        "aws:ec2/securityGroup:SecurityGroup",
-        "aws:ec2/subnet:Subnet",
-        "aws:ec2/vpc:Vpc",
-        "aws:ec2/vpcEndpoint:VpcEndpoint",
-    }
-)
-EC2_KIND = {
-    "Eip": "elastic-ip",
-    "InternetGateway": "internet-gateway",
-    "LaunchTemplate": "launch-template",
-    "NatGateway": "natgateway",
-    "RouteTable": "route-table",
-    "SecurityGroup": "security-group",
-    "Subnet": "subnet",
-    "Vpc": "vpc",
-    "VpcEndpoint": "vpc-endpoint",
+# Types that EC2 gives ids to: the id is found by the tags, all of which must be there. The kind is told by the id's
+# prefix, since emulators differ from EC2 in what they call it as the `resource-type` of DescribeTags.
+EC2_PREFIX = {
+    "aws:ec2/eip:Eip": "eipalloc-",
+    "aws:ec2/internetGateway:InternetGateway": "igw-",
+    "aws:ec2/launchTemplate:LaunchTemplate": "lt-",
+    "aws:ec2/natGateway:NatGateway": "nat-",
+    "aws:ec2/routeTable:RouteTable": "rtb-",
+    "aws:ec2/securityGroup:SecurityGroup": "sg-",
+    "aws:ec2/subnet:Subnet": "subnet-",
+    "aws:ec2/vpc:Vpc": "vpc-",
+    "aws:ec2/vpcEndpoint:VpcEndpoint": "vpce-",
 }
 
 
@@ -68,8 +56,8 @@ def identities(deployment: Mapping[str, Any], account: str, region: str) -> Iter
             found = inputs.get(BY_INPUT[kind])
         elif kind == "aws:iam/policy:Policy" and "name" in inputs:
             found = f"arn:aws:iam::{account}:policy{inputs.get('path') or '/'}{inputs['name']}"
-        elif kind in BY_TAGS and inputs.get("tags"):
-            tagged = _by_tags(region, EC2_KIND[kind.rpartition(":")[2]], inputs["tags"])
+        elif kind in EC2_PREFIX and inputs.get("tags"):
+            tagged = _by_tags(region, EC2_PREFIX[kind], inputs["tags"])
             found = min(tagged - known, default=None)
         if found and found not in known:
             yield resource["urn"], found
@@ -96,17 +84,17 @@ def with_adopted(exported: Mapping[str, Any], found: Mapping[str, str]) -> dict[
     return {**exported, "deployment": deployment}
 
 
-def _by_tags(region: str, kind: str, tags: Mapping[str, str]) -> set[str]:
-    """Ids of the kind that carry all of the tags (EC2 DescribeTags)."""
+def _by_tags(region: str, prefix: str, tags: Mapping[str, str]) -> set[str]:
+    """Ids with the prefix that carry all of the tags (EC2 DescribeTags)."""
     ec2 = boto3.client("ec2", region_name=region)
     found: set[str] | None = None
     for key, value in tags.items():
         filters = [
-            {"Name": "resource-type", "Values": [kind]},
             {"Name": "key", "Values": [key]},
             {"Name": "value", "Values": [value]},
         ]
         pages = ec2.get_paginator("describe_tags").paginate(Filters=filters)
-        here = {str(tag["ResourceId"]) for page in pages for tag in page["Tags"]}
+        ids = {str(tag["ResourceId"]) for page in pages for tag in page["Tags"]}
+        here = {each for each in ids if each.startswith(prefix)}
         found = here if found is None else found & here
     return found or set()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import boto3
 import pytest
+from moto import mock_aws
 
 from local.deploy.adopt import identities, with_adopted
 
@@ -39,3 +43,57 @@ def test_the_adopted_resource_comes_last_and_is_pending_no_more() -> None:
     assert edited["pending_operations"] == []
     assert [each["urn"] for each in edited["resources"]] == ["stack", URN]
     assert edited["resources"][-1]["id"] == "trainyard-local/launcher"
+
+
+def _made(ec2: Any, kind: str, tags: list[dict[str, str]]) -> str:
+    """Make one resource of the kind with the tags; returns its id."""
+
+    def tagged(name: str) -> list[dict[str, Any]]:
+        return [{"ResourceType": name, "Tags": tags}]
+
+    if kind == "aws:ec2/eip:Eip":
+        return str(ec2.allocate_address(TagSpecifications=tagged("elastic-ip"))["AllocationId"])
+    if kind == "aws:ec2/launchTemplate:LaunchTemplate":
+        answer = ec2.create_launch_template(
+            LaunchTemplateName="t", LaunchTemplateData={}, TagSpecifications=tagged("launch-template")
+        )
+        return str(answer["LaunchTemplate"]["LaunchTemplateId"])
+    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16", TagSpecifications=tagged("vpc"))["Vpc"]["VpcId"]
+    if kind == "aws:ec2/vpc:Vpc":
+        return str(vpc)
+    if kind == "aws:ec2/vpcEndpoint:VpcEndpoint":
+        answer = ec2.create_vpc_endpoint(
+            VpcId=vpc, ServiceName="com.amazonaws.us-west-2.s3", TagSpecifications=tagged("vpc-endpoint")
+        )
+        return str(answer["VpcEndpoint"]["VpcEndpointId"])
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/24", TagSpecifications=tagged("subnet"))
+    subnet_id = str(subnet["Subnet"]["SubnetId"])
+    if kind == "aws:ec2/subnet:Subnet":
+        return subnet_id
+    answer = ec2.create_nat_gateway(SubnetId=subnet_id, TagSpecifications=tagged("natgateway"))
+    return str(answer["NatGateway"]["NatGatewayId"])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "aws:ec2/eip:Eip",
+        "aws:ec2/launchTemplate:LaunchTemplate",
+        "aws:ec2/natGateway:NatGateway",
+        "aws:ec2/subnet:Subnet",
+        "aws:ec2/vpc:Vpc",
+        "aws:ec2/vpcEndpoint:VpcEndpoint",
+    ],
+)
+@mock_aws
+def test_what_ec2_gave_an_id_is_found_by_all_of_its_tags(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    tags = {"Name": "one", "trainyard:stack": "local"}
+    ec2 = boto3.client("ec2", region_name="us-west-2")
+    made = _made(ec2, kind, [{"Key": key, "Value": value} for key, value in tags.items()])
+    pending = {"urn": "u", "type": kind, "inputs": {"tags": tags}}
+    deployment = {"resources": [], "pending_operations": [{"type": "creating", "resource": pending}]}
+    assert dict(identities(deployment, "123456789012", "us-west-2")) == {"u": made}
+    pending["inputs"] = {"tags": {**tags, "Name": "another"}}
+    assert dict(identities(deployment, "123456789012", "us-west-2")) == {}
