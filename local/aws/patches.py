@@ -11,6 +11,7 @@ from local.aws import (
     dependencies,
     fleets,
     images,
+    instance_profiles,
     launch,
     prices,
     reservations,
@@ -38,6 +39,7 @@ def install() -> None:
             dependencies,
             web_identity,
             bucket_policies,
+            instance_profiles,
             eks,
         ):
             module.install()

@@ -115,7 +115,8 @@ def test_a_forbidden_call_of_the_launcher_is_refused_by_its_role(stack: Stack) -
 def test_the_first_preview_names_every_resource(stack: Stack) -> None:
     empty = Engine(stack.home.root, "local", {}, state="first-preview")
     empty.initialise()
-    write(stack.settings(), empty.config_file)
+    settings = {"config": stack.settings()["config"]}
+    write(settings, empty.config_file)
     command = ["pulumi", "preview", "--json", "--stack", "local", "--config-file", str(empty.config_file)]
     answer = subprocess.run(command, cwd=ROOT, env=empty.environment, capture_output=True, text=True)
     assert answer.returncode == 0, answer.stdout + answer.stderr

@@ -469,3 +469,13 @@ def test_a_role_needs_an_access_entry_and_has_its_groups(cloud):
     assert user["groups"] == ["team", "eks:view"]
     assert user["username"] == "arn:aws:sts::123456789012:assumed-role/people/test"
     assert json.dumps(user["extra"])
+
+
+def test_instance_profiles_are_listed_by_path(cloud: Cloud) -> None:
+    """Karpenter deletes what it finds under its own node class's path."""
+    iam = cloud.client("iam")
+    for cluster in ("one", "two"):
+        iam.create_instance_profile(InstanceProfileName=cluster, Path=f"/karpenter/us-west-2/{cluster}/")
+    found = iam.list_instance_profiles(PathPrefix="/karpenter/us-west-2/one/")["InstanceProfiles"]
+    assert [each["InstanceProfileName"] for each in found] == ["one"]
+    assert len(iam.list_instance_profiles()["InstanceProfiles"]) == 2

@@ -1,0 +1,24 @@
+"""ListInstanceProfiles by path: moto answers with all of them.
+
+Karpenter finds the profiles of a node class by their path; with all of the account in the answer, one cluster's
+Karpenter tries to delete another's and never gets done with its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moto.core.responses import ActionResult
+from moto.iam.responses import IamResponse
+
+
+def install() -> None:
+    """Answer with the profiles under `PathPrefix` alone
+    (https://docs.aws.amazon.com/IAM/latest/APIReference/API_ListInstanceProfiles.html)."""
+
+    def list_instance_profiles(self: Any) -> ActionResult:
+        prefix = self._get_param("PathPrefix") or "/"
+        profiles = [each for each in self.backend.get_instance_profiles() if each.path.startswith(prefix)]
+        return ActionResult({"InstanceProfiles": profiles})
+
+    IamResponse.list_instance_profiles = list_instance_profiles
