@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from typing import Any
 
 import jwt
 import pytest
@@ -471,7 +472,7 @@ def test_a_role_needs_an_access_entry_and_has_its_groups(cloud):
     assert json.dumps(user["extra"])
 
 
-def test_instance_profiles_are_listed_by_path(cloud: Cloud) -> None:
+def test_instance_profiles_are_listed_by_path(cloud: Any) -> None:
     """Karpenter deletes what it finds under its own node class's path."""
     iam = cloud.client("iam")
     for cluster in ("one", "two"):
