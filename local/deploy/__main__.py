@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import signal
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from local.deploy.runs import RunError
 from local.deploy.stack_file import StackFileError, check_name
 from local.deploy.watched import Interrupted
 from local.guard import ForeignCloudError, NotRunningError
+from local.home import Home
 from local.tools import ToolError
 
 # What a person can mend: one line, exit code 1.
@@ -51,6 +53,14 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
+def told(error: OSError) -> str:
+    """What a person reads of it; a write to a full disk does not name its file by itself."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = error.filename or Home().root
+        return f"the disk of {place} is full: free some space and run the same command again"
+    return f"{error.strerror or error}" + (f" ({Path(error.filename)})" if error.filename else "")
+
+
 def main() -> int:
     """Run one command; what a person can mend ends in one line and exit code 1."""
     arguments = parser().parse_args()
@@ -70,8 +80,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        place = f" ({Path(error.filename)})" if error.filename else ""
-        print(f"error: {error.strerror or error}{place}", file=sys.stderr)
+        print(f"error: {told(error)}", file=sys.stderr)
         return 1
     except Interrupted as stopped:
         print(f"\n{stopped}", file=sys.stderr)
