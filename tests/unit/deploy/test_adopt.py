@@ -6,9 +6,9 @@ from typing import Any
 
 import boto3
 import pytest
-from moto import mock_aws
 
 from local.deploy.adopt import identities, with_adopted
+from tests.unit.emulator import SESSION, Cloud
 
 pytestmark = pytest.mark.unit
 
@@ -85,12 +85,13 @@ def _made(ec2: Any, kind: str, tags: list[dict[str, str]]) -> str:
         "aws:ec2/vpcEndpoint:VpcEndpoint",
     ],
 )
-@mock_aws
-def test_what_ec2_gave_an_id_is_found_by_all_of_its_tags(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+def test_what_ec2_gave_an_id_is_found_by_all_of_its_tags(
+    kind: str, deployer: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The default session keeps the credentials that it found first, which may be another test's.
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
     tags = {"Name": "one", "trainyard:stack": "local"}
-    ec2 = boto3.client("ec2", region_name="us-west-2")
+    ec2 = deployer.client("ec2")
     made = _made(ec2, kind, [{"Key": key, "Value": value} for key, value in tags.items()])
     pending = {"urn": "u", "type": kind, "inputs": {"tags": tags}}
     deployment = {"resources": [], "pending_operations": [{"type": "creating", "resource": pending}]}
