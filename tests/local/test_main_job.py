@@ -122,7 +122,9 @@ def test_the_first_preview_names_every_resource(stack: Stack) -> None:
     assert answer.returncode == 0, answer.stdout + answer.stderr
     previewed = {step["urn"] for step in json.loads(answer.stdout)["steps"]}
     export = stack.pulumi_state()
-    assert previewed == {resource["urn"] for resource in export["resources"]}
+    # The engine makes providers of its own for what the program names none for, and previews no step for them.
+    made = {each["urn"] for each in export["resources"] if "::default" not in each["urn"]}
+    assert previewed == made
 
 
 def test_up_again_reuses_everything_and_shows_the_finished_run(stack: Stack) -> None:
