@@ -9,6 +9,7 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_eks as eks
 
+from components.shared.logs_iam import control_plane_group
 from components.shared.tags import named
 
 LOG_TYPES: Final = ("api", "audit", "authenticator", "controllerManager", "scheduler")
@@ -19,14 +20,17 @@ ADDONS_AFTER_NODES: Final = ("coredns", "eks-node-monitoring-agent")
 # pods that Karpenter's own machines must not hold run on nodes with this label
 SYSTEM_LABELS: Final = {"trainyard.dev/role": "system"}
 SYSTEM_VOLUME_GIB: Final = 50
+HTTPS: Final = 443
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterArgs:
-    """`public_access_cidrs` empty: the API is reached from inside the VPC alone.
+    """`public_access_cidrs` empty: the API is reached from inside the VPC alone, or over networks joined to it.
 
-    `administrators` are ARNs of users and roles, among them the one that deploys. `after` are resources that must
-    outlive the cluster's nodes (routes and gateways).
+    `private_access_cidrs` are the ranges in there from which people and the deployment reach it; nodes can without.
+    `administrators` are ARNs of users and roles, among them the one that deploys. `logs_key_arn` is of a key that
+    CloudWatch Logs may use for the control plane's group (`logs_iam.control_plane_group`). `after` are resources that
+    must outlive the cluster's nodes (routes and gateways).
     """
 
     name: str
@@ -36,8 +40,10 @@ class ClusterArgs:
     private_subnet_ids: list[pulumi.Output[str]]
     public_subnet_ids: list[pulumi.Output[str]]
     public_access_cidrs: tuple[str, ...]
+    private_access_cidrs: tuple[str, ...] = ()
     administrators: tuple[str, ...]
     secrets_key_arn: pulumi.Input[str]
+    logs_key_arn: pulumi.Input[str] | None = None
     system_role: aws.iam.Role
     worker_role: aws.iam.Role
     system_instance_type: str
@@ -52,20 +58,24 @@ class ClusterArgs:
 class Cluster(pulumi.ComponentResource):
     """Afterwards there are
 
-    - the control plane (`pulumi_eks.Cluster`) with all its logs in a group of ours, Kubernetes secrets encrypted with
-      our key, standard support, access by access entries alone, its OIDC provider, and no rights for its creator;
+    - the control plane (`pulumi_eks.Cluster`) with all its logs in an encrypted group of ours, Kubernetes secrets
+      encrypted with our key, standard support, access by access entries alone, its OIDC provider, and no rights for
+      its creator;
     - an access entry with cluster administration per administrator, and one for the machines that Karpenter buys;
     - the system nodes (`pulumi_eks.ManagedNodeGroup`) in the private subnets, with encrypted disks and, as on the
       workers, no way for pods to the machine's own identity;
     - the add-ons, CoreDNS after the nodes.
 
-    `access` must exist for anything to be changed in the cluster, so that it is deleted after everything there;
-    `ready` is what must exist before workloads do.
+    The handles are those of `components.handles.ClusterHandles`; `access` has the administrators' entries among them, so
+    that whoever destroys the stack keeps its rights until nothing is left in the cluster.
     """
 
     kubeconfig: pulumi.Output[str]
     oidc_provider_arn: pulumi.Output[str]
     oidc_issuer: pulumi.Output[str]
+    access: list[pulumi.Resource]
+    ready: list[pulumi.Resource]
+    security_group_id: str | None = None
 
     def __init__(self, name: str, args: ClusterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:cluster:Cluster", name, None, opts)
@@ -73,8 +83,9 @@ class Cluster(pulumi.ComponentResource):
         self._child = pulumi.ResourceOptions(parent=self)
         logs = aws.cloudwatch.LogGroup(
             f"{name}-control-plane",
-            name=f"/aws/eks/{args.name}/cluster",
+            name=control_plane_group(args.name),
             retention_in_days=args.log_retention_days,
+            kms_key_id=args.logs_key_arn,
             tags=args.tags,
             opts=self._child,
         )
@@ -82,7 +93,7 @@ class Cluster(pulumi.ComponentResource):
         self.kubeconfig = self.eks.kubeconfig_json
         self.oidc_provider_arn = self.eks.oidc_provider_arn
         self.oidc_issuer = self.eks.oidc_issuer
-        self.access = self._access(name)
+        self.access = [*self._access(name), *self._private_access(name)]
         before = self._addons(name, ADDONS_BEFORE_NODES, [self.eks])
         template = self._system_template(name)
         self.nodes = eks.ManagedNodeGroup(
@@ -103,7 +114,7 @@ class Cluster(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, depends_on=[*args.after, *before]),
         )
         after = self._addons(name, ADDONS_AFTER_NODES, [self.nodes])
-        self.ready: list[pulumi.Resource] = [self.nodes, *before, *after]
+        self.ready = [self.nodes, *before, *after]
         self.register_outputs(
             {
                 "name": args.name,
@@ -121,7 +132,7 @@ class Cluster(pulumi.ComponentResource):
             authentication_mode=eks.AuthenticationMode.API,
             vpc_id=args.vpc_id,
             private_subnet_ids=args.private_subnet_ids,
-            public_subnet_ids=args.public_subnet_ids,
+            public_subnet_ids=args.public_subnet_ids or None,
             endpoint_private_access=True,
             endpoint_public_access=bool(args.public_access_cidrs),
             public_access_cidrs=list(args.public_access_cidrs) or None,
@@ -138,9 +149,8 @@ class Cluster(pulumi.ComponentResource):
             kube_proxy_addon_options=eks.KubeProxyAddonOptionsArgs(enabled=False),
             coredns_addon_options=eks.CoreDnsAddonOptionsArgs(enabled=False),
             tags=args.tags,
-            opts=pulumi.ResourceOptions(
-                parent=self, depends_on=[logs, *args.after], transforms=[without_creator_rights]
-            ),
+            # Not after the routes: the control plane needs none, and takes longer than all of them together.
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[logs], transforms=[without_creator_rights]),
         )
 
     def _system_template(self, name: str) -> aws.ec2.LaunchTemplate:
@@ -202,6 +212,26 @@ class Cluster(pulumi.ComponentResource):
             opts=after_cluster,
         )
         return [*result, self.worker_access]
+
+    def _private_access(self, name: str) -> list[pulumi.Resource]:
+        """Ways to the private endpoint: the control plane's group lets nodes in, and nobody else by itself.
+
+        https://docs.aws.amazon.com/eks/latest/userguide/cluster-endpoint.html
+        """
+        return [
+            aws.vpc.SecurityGroupIngressRule(
+                f"{name}-api-from-{cidr.replace('/', '-')}",
+                security_group_id=self.eks.cluster_security_group_id,
+                cidr_ipv4=cidr,
+                ip_protocol="tcp",
+                from_port=HTTPS,
+                to_port=HTTPS,
+                description="The Kubernetes API, for those who deploy from here",
+                tags=self._args.tags,
+                opts=self._child,
+            )
+            for cidr in self._args.private_access_cidrs
+        ]
 
     def _addons(
         self, name: str, addons: tuple[str, ...], after: list[pulumi.Resource]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.shared import iam
+from components.shared import iam, logs_iam
 from components.shared.tags import named
 
 
@@ -16,7 +16,8 @@ from components.shared.tags import named
 class EncryptionArgs:
     """`principal_arn` is the ARN of any role of the account: the key policies take account and partition from it.
 
-    `deletion_window_days` is the time in which a deleted key can be taken back (7 to 30 days).
+    `deletion_window_days` is the time in which a deleted key can be taken back (7 to 30 days). `log_groups` are the
+    names of the log groups that the stack encrypts; without any there is no key for them.
     """
 
     cluster: str
@@ -24,31 +25,42 @@ class EncryptionArgs:
     principal_arn: pulumi.Input[str]
     deletion_window_days: int
     protect: bool
+    log_groups: tuple[str, ...] = ()
     tags: dict[str, str]
 
 
 class Encryption(pulumi.ComponentResource):
-    """Afterwards there are two KMS keys, both with yearly rotation and an alias:
+    """Afterwards there are KMS keys, each with yearly rotation and an alias:
 
     - one for the Kubernetes secrets of the cluster;
-    - one for the data: models and images.
+    - one for the data: models and images;
+    - one for the log groups, which CloudWatch Logs may use for these groups and no others.
     """
 
     secrets_key_arn: pulumi.Output[str]
     data_key_arn: pulumi.Output[str]
+    logs_key_arn: pulumi.Output[str] | None
 
     def __init__(self, name: str, args: EncryptionArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:encryption:Encryption", name, None, opts)
         self._args = args
         self.secrets_key_arn = self._key(f"{name}-secrets", "Kubernetes secrets")
         self.data_key_arn = self._key(f"{name}-data", "Models and images")
+        self.logs_key_arn = self._key(f"{name}-logs", "Logs", args.log_groups) if args.log_groups else None
         self.register_outputs({"secretsKeyArn": self.secrets_key_arn, "dataKeyArn": self.data_key_arn})
 
-    def _key(self, name: str, purpose: str) -> pulumi.Output[str]:
+    def _key(self, name: str, purpose: str, log_groups: tuple[str, ...] = ()) -> pulumi.Output[str]:
         args = self._args
 
         def policy(arn: str) -> str:
-            return json.dumps(iam.key_policy(account=iam.account_of(arn), partition=iam.partition_of(arn)))
+            account, partition = iam.account_of(arn), iam.partition_of(arn)
+            if not log_groups:
+                return json.dumps(iam.key_policy(account=account, partition=partition))
+            return json.dumps(
+                logs_iam.logs_key_policy(
+                    account=account, partition=partition, region=args.region, log_groups=log_groups
+                )
+            )
 
         key = aws.kms.Key(
             name,
@@ -57,7 +69,8 @@ class Encryption(pulumi.ComponentResource):
             deletion_window_in_days=args.deletion_window_days,
             policy=pulumi.Output.from_input(args.principal_arn).apply(policy),
             tags=named(args.tags, name),
-            opts=pulumi.ResourceOptions(parent=self, protect=args.protect),
+            # Logs are no data: they go with the stack.
+            opts=pulumi.ResourceOptions(parent=self, protect=args.protect and not log_groups),
         )
         aws.kms.Alias(
             name,

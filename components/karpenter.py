@@ -22,7 +22,10 @@ SERVICE_ACCOUNT = "karpenter"
 class KarpenterArgs:
     """`chart` and `crd_chart` are registry addresses (then with `version`) or directories (then without).
 
-    `after` are resources that Karpenter needs alive until its last machine is gone.
+    `after` are resources that Karpenter needs alive until its last machine is gone. `image_repository` is a copy of the
+    controller's repository; the digest stays the chart's. `isolated_vpc`: the network has no way out, so that services
+    without an endpoint (IAM, prices) are not asked. `node_repair`: machines that the monitoring agent finds broken are
+    replaced.
     """
 
     cluster: str
@@ -34,6 +37,9 @@ class KarpenterArgs:
     crd_chart: str
     version: str | None
     replicas: int
+    image_repository: str | None = None
+    isolated_vpc: bool = False
+    node_repair: bool = True
     after: list[pulumi.Resource]
     tags: dict[str, str]
 
@@ -156,18 +162,22 @@ class Karpenter(pulumi.ComponentResource):
         resources = (
             {"cpu": "1", "memory": "1Gi"} if self._args.replicas > 1 else {"cpu": "250m", "memory": "512Mi"}
         )
+        controller: dict[str, Any] = {"resources": {"requests": resources, "limits": {"memory": "1Gi"}}}
+        if self._args.image_repository is not None:
+            controller["image"] = {"repository": self._args.image_repository}
         return {
             "replicas": self._args.replicas,
             "serviceAccount": {
                 "name": SERVICE_ACCOUNT,
                 "annotations": {"eks.amazonaws.com/role-arn": self.identity.role_arn},
             },
-            "controller": {"resources": {"requests": resources, "limits": {"memory": "1Gi"}}},
+            "controller": controller,
             "settings": {
                 "clusterName": self._args.cluster,
                 "interruptionQueue": self.queue_name,
                 # A launcher's placeholders arrive within a moment and are to be one batch.
                 "batchIdleDuration": "2s",
-                "featureGates": {"nodeRepair": True},
+                "isolatedVPC": self._args.isolated_vpc,
+                "featureGates": {"nodeRepair": self._args.node_repair},
             },
         }

@@ -1,4 +1,4 @@
-"""The VPC that the cluster and its workers live in."""
+"""The VPC that the cluster and its workers live in, made by the stack."""
 
 from __future__ import annotations
 
@@ -7,20 +7,37 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
+from components.endpoints import Endpoints, EndpointsArgs
+from components.flow_logs import FlowLogs, FlowLogsArgs
 from components.shared import cidr
-from components.shared.pool import DISCOVERY_TAG
 from components.shared.tags import named
+from components.worker_group import WorkerGroup, WorkerGroupArgs
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowLogSettings:
+    """`key_arn` is of a key for log groups; entries are kept for `retention_days`."""
+
+    key_arn: pulumi.Input[str]
+    retention_days: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkArgs:
-    """`zones` are names such as us-west-2a; `cluster` is the name that subnets and group are tagged for."""
+    """`zones` are names such as us-west-2a; `cluster` is the name that subnets and group are tagged for.
+
+    `private`: no way out and none in, so that AWS is reached by endpoints alone. `interface_endpoints` are short names
+    such as ecr.api (`components.shared.endpoints`). `flow_logs` None: none are kept.
+    """
 
     region: str
     cluster: str
     cidr: str
     zones: tuple[str, ...]
     nat_per_zone: bool
+    private: bool = False
+    interface_endpoints: tuple[str, ...] = ()
+    flow_logs: FlowLogSettings | None = None
     tags: dict[str, str]
 
 
@@ -31,18 +48,22 @@ class Network(pulumi.ComponentResource):
     - an internet gateway, and a NAT gateway with its address: one in all, or one per zone;
     - routes: public subnets to the internet gateway, private ones to their NAT gateway, and to S3 through a
       gateway endpoint, so that models and image layers pay no NAT;
-    - the workers' security group: everything between its members in both directions, which EFA needs, and the way out.
-      It alone carries Karpenter's discovery tag;
+    - the interface endpoints that were asked for;
+    - the workers' security group (`components.worker_group`);
+    - the VPC's flow logs, in an encrypted log group;
     - no rules in the VPC's default security group, so that what is given none is closed.
 
-    `egress` are the resources without which a machine in a private subnet can't reach AWS: what runs in the cluster
-    must be gone before them.
+    With `private` there are no public subnets, no internet gateway and no NAT gateway.
+    The handles are those of `components.handles.NetworkHandles`.
     """
 
     vpc_id: pulumi.Output[str]
+    private_by_zone: dict[str, pulumi.Output[str]]
     private_subnet_ids: list[pulumi.Output[str]]
     public_subnet_ids: list[pulumi.Output[str]]
     worker_group_id: pulumi.Output[str]
+    worker_group: list[pulumi.Resource]
+    egress: list[pulumi.Resource]
 
     def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:network:Network", name, None, opts)
@@ -59,11 +80,13 @@ class Network(pulumi.ComponentResource):
             opts=self._child,
         )
         self.vpc_id = self.vpc.id
-        self.public = self._subnets("public", layout.public, {"kubernetes.io/role/elb": "1"})
         self.private = self._subnets("private", layout.private, {"kubernetes.io/role/internal-elb": "1"})
-        self.private_by_zone = dict(zip(args.zones, self.private, strict=True))
+        self.public = (
+            [] if args.private else self._subnets("public", layout.public, {"kubernetes.io/role/elb": "1"})
+        )
         self.private_subnet_ids = [subnet.id for subnet in self.private]
         self.public_subnet_ids = [subnet.id for subnet in self.public]
+        self.private_by_zone = dict(zip(args.zones, self.private_subnet_ids, strict=True))
         # Adopted, not made: every VPC has one, open within and to the world until its rules are taken away.
         aws.ec2.DefaultSecurityGroup(
             f"{name}-default",
@@ -71,10 +94,30 @@ class Network(pulumi.ComponentResource):
             tags=named(args.tags, f"{name}-default"),
             opts=self._child,
         )
-        self.egress: list[pulumi.Resource] = []
-        self._routes()
-        self.worker_group = self._worker_group()
-        self.worker_group_id = self.worker_group.id
+        group = WorkerGroup(
+            f"{name}-workers",
+            WorkerGroupArgs(cluster=args.cluster, vpc_id=self.vpc.id, tags=args.tags),
+            self._child,
+        )
+        self.worker_group_id = group.group_id
+        self.worker_group = group.objects
+        self.egress = [*group.objects]
+        tables = self._private_routes(None if args.private else self._way_out())
+        self._gateway_endpoint(tables)
+        self._interface_endpoints()
+        if args.flow_logs is not None:
+            FlowLogs(
+                f"{name}-flow-logs",
+                FlowLogsArgs(
+                    cluster=args.cluster,
+                    region=args.region,
+                    vpc_id=self.vpc.id,
+                    key_arn=args.flow_logs.key_arn,
+                    retention_days=args.flow_logs.retention_days,
+                    tags=args.tags,
+                ),
+                self._child,
+            )
         self.register_outputs(
             {
                 "vpcId": self.vpc_id,
@@ -98,7 +141,8 @@ class Network(pulumi.ComponentResource):
             for zone, block in zip(self._args.zones, blocks, strict=True)
         ]
 
-    def _routes(self) -> None:
+    def _way_out(self) -> list[aws.ec2.NatGateway]:
+        """The internet gateway, the public subnets' route to it, and the NAT gateway of each zone."""
         gateway = aws.ec2.InternetGateway(
             self._name, vpc_id=self.vpc.id, tags=named(self._args.tags, self._name), opts=self._child
         )
@@ -113,21 +157,32 @@ class Network(pulumi.ComponentResource):
         self.egress.append(out)
         for zone, subnet in zip(self._args.zones, self.public, strict=True):
             self.egress.append(self._associate(f"public-{zone}", public, subnet))
-        tables = [public]
-        nat: aws.ec2.NatGateway | None = None
+        gateways: list[aws.ec2.NatGateway] = []
+        for zone, subnet in zip(self._args.zones, self.public, strict=True):
+            shared = bool(gateways) and not self._args.nat_per_zone
+            gateways.append(gateways[0] if shared else self._nat(zone, subnet, gateway))
+        return gateways
+
+    def _private_routes(self, gateways: list[aws.ec2.NatGateway] | None) -> list[aws.ec2.RouteTable]:
+        """A route table per private subnet, with a route to its zone's NAT gateway where there is one."""
+        tables: list[aws.ec2.RouteTable] = []
         for index, zone in enumerate(self._args.zones):
-            if nat is None or self._args.nat_per_zone:
-                nat = self._nat(zone, self.public[index], gateway)
             table = self._table(f"private-{zone}")
             tables.append(table)
-            route = aws.ec2.Route(
-                f"{self._name}-private-{zone}",
-                route_table_id=table.id,
-                destination_cidr_block="0.0.0.0/0",
-                nat_gateway_id=nat.id,
-                opts=self._child,
-            )
-            self.egress += [route, self._associate(f"private-{zone}", table, self.private[index])]
+            if gateways is not None:
+                route = aws.ec2.Route(
+                    f"{self._name}-private-{zone}",
+                    route_table_id=table.id,
+                    destination_cidr_block="0.0.0.0/0",
+                    nat_gateway_id=gateways[index].id,
+                    opts=self._child,
+                )
+                self.egress.append(route)
+            self.egress.append(self._associate(f"private-{zone}", table, self.private[index]))
+        return tables
+
+    def _gateway_endpoint(self, tables: list[aws.ec2.RouteTable]) -> None:
+        # Not in the public table: nothing but NAT gateways is there, and S3 traffic never reaches them.
         self.egress.append(
             aws.ec2.VpcEndpoint(
                 f"{self._name}-s3",
@@ -139,6 +194,22 @@ class Network(pulumi.ComponentResource):
                 opts=self._child,
             )
         )
+
+    def _interface_endpoints(self) -> None:
+        if self._args.interface_endpoints:
+            endpoints = Endpoints(
+                f"{self._name}-endpoints",
+                EndpointsArgs(
+                    region=self._args.region,
+                    vpc_id=self.vpc.id,
+                    cidr=self._args.cidr,
+                    subnet_ids=self.private_subnet_ids,
+                    services=self._args.interface_endpoints,
+                    tags=self._args.tags,
+                ),
+                self._child,
+            )
+            self.egress += endpoints.objects
 
     def _nat(self, zone: str, subnet: aws.ec2.Subnet, gateway: aws.ec2.InternetGateway) -> aws.ec2.NatGateway:
         address = aws.ec2.Eip(
@@ -171,43 +242,3 @@ class Network(pulumi.ComponentResource):
         return aws.ec2.RouteTableAssociation(
             f"{self._name}-{suffix}", route_table_id=table.id, subnet_id=subnet.id, opts=self._child
         )
-
-    def _worker_group(self) -> aws.ec2.SecurityGroup:
-        name = f"{self._name}-workers"
-        group = aws.ec2.SecurityGroup(
-            name,
-            description="Workers of the training pools, open to each other (EFA)",
-            vpc_id=self.vpc.id,
-            tags=named(self._args.tags, name, **{DISCOVERY_TAG: self._args.cluster}),
-            opts=self._child,
-        )
-        # EFA traffic is no IP traffic: only a rule that names the group itself lets it through, in each direction
-        # (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html).
-        aws.vpc.SecurityGroupIngressRule(
-            f"{name}-from-each-other",
-            security_group_id=group.id,
-            referenced_security_group_id=group.id,
-            ip_protocol="-1",
-            description="Everything between workers",
-            tags=self._args.tags,
-            opts=self._child,
-        )
-        aws.vpc.SecurityGroupEgressRule(
-            f"{name}-to-each-other",
-            security_group_id=group.id,
-            referenced_security_group_id=group.id,
-            ip_protocol="-1",
-            description="Everything between workers",
-            tags=self._args.tags,
-            opts=self._child,
-        )
-        aws.vpc.SecurityGroupEgressRule(
-            f"{name}-out",
-            security_group_id=group.id,
-            cidr_ipv4="0.0.0.0/0",
-            ip_protocol="-1",
-            description="Images, S3 and the AWS APIs, through NAT and endpoints",
-            tags=self._args.tags,
-            opts=self._child,
-        )
-        return group

@@ -14,10 +14,16 @@ from components.shared.karpenter_iam import NODE_ROLE_POLICIES
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRolesArgs:
-    """`partition` is aws, aws-cn or aws-us-gov."""
+    """`partition` is aws, aws-cn or aws-us-gov.
+
+    `system`: whether the stack makes system nodes, which need a role. `instance_profile`: whether the workers' role gets
+    an instance profile; a Karpenter that can't reach IAM (there is no endpoint for it) can't make one.
+    """
 
     cluster: str
     partition: str
+    system: bool = True
+    instance_profile: bool = False
     tags: dict[str, str]
 
 
@@ -25,18 +31,49 @@ class NodeRoles(pulumi.ComponentResource):
     """Afterwards there are two roles for EC2 machines, with the policies that a node needs and nothing of ours:
 
     - `system`, of the managed node group;
-    - `worker`, of the machines that Karpenter buys.
+    - `worker`, of the machines that Karpenter buys, and where it was asked for its instance profile.
 
-    They are two, so that Karpenter can pass on the second one only.
+    They are two, so that Karpenter can pass on the second one only. `attachments` are what a machine needs beside its
+    role to become a node.
     """
+
+    worker_profile_name: pulumi.Output[str] | None
 
     def __init__(self, name: str, args: NodeRolesArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:identity:NodeRoles", name, None, opts)
         self._args = args
         self.attachments: list[pulumi.Resource] = []
-        self.system = self._role(f"{args.cluster}-system-node")
+        self._system = self._role(f"{args.cluster}-system-node") if args.system else None
         self.worker = self._role(f"{args.cluster}-worker-node")
-        self.register_outputs({"systemRoleArn": self.system.arn, "workerRoleArn": self.worker.arn})
+        self.worker_profile_name = (
+            self._profile(f"{args.cluster}-worker-node") if args.instance_profile else None
+        )
+        self.register_outputs(
+            {
+                "systemRoleArn": self._system.arn if self._system else None,
+                "workerRoleArn": self.worker.arn,
+                "workerProfileName": self.worker_profile_name,
+            }
+        )
+
+    @property
+    def system(self) -> aws.iam.Role:
+        """The role of the system nodes.
+
+        Raises:
+            LookupError: there are none in this stack.
+        """
+        if self._system is None:
+            raise LookupError("this stack makes no system nodes, so that there is no role for them")
+        return self._system
+
+    def _profile(self, name: str) -> pulumi.Output[str]:
+        profile = aws.iam.InstanceProfile(
+            name, role=self.worker.name, tags=self._args.tags, opts=pulumi.ResourceOptions(parent=self)
+        )
+        self.attachments.append(profile)
+        found: pulumi.Output[str] = profile.name
+        return found
 
     def _role(self, name: str) -> aws.iam.Role:
         child = pulumi.ResourceOptions(parent=self)

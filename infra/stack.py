@@ -118,10 +118,10 @@ def deploy(settings: Settings) -> dict[str, Any]:
         PoolsArgs(
             cluster=settings.cluster.name,
             pools=settings.pools,
-            subnet_ids={zone: subnet.id for zone, subnet in base.network.private_by_zone.items()},
+            subnet_ids=base.network.private_by_zone,
             node_role_name=base.roles.worker.name,
             ami=settings.cluster.ami,
-            after=[karpenter.controller, base.network.worker_group],
+            after=[karpenter.controller, *base.network.worker_group],
             tags=tags,
         ),
         in_both,

@@ -1,0 +1,77 @@
+"""Interface endpoints: AWS services reached from inside a VPC, without a way out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_aws as aws
+
+from components.shared.endpoints import service_name
+from components.shared.tags import named
+
+HTTPS = 443
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointsArgs:
+    """`services` are short names such as ecr.api; `cidr` is the VPC's range, whose machines may use the endpoints.
+
+    `subnet_ids` are of at most one subnet per zone, which is the service's rule.
+    """
+
+    region: str
+    vpc_id: pulumi.Input[str]
+    cidr: str
+    subnet_ids: list[pulumi.Output[str]]
+    services: tuple[str, ...]
+    tags: dict[str, str]
+
+
+class Endpoints(pulumi.ComponentResource):
+    """Afterwards there are
+
+    - a security group that lets HTTPS in from the VPC and nothing out;
+    - one interface endpoint per service, in every given subnet, that answers to the service's usual name.
+
+    The usual name needs both DNS attributes of the VPC. `objects` are what must outlive machines that have no other
+    way to these services.
+    """
+
+    def __init__(self, name: str, args: EndpointsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:network:Endpoints", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        group = aws.ec2.SecurityGroup(
+            name,
+            description="Interface endpoints of AWS services",
+            vpc_id=args.vpc_id,
+            tags=named(args.tags, name),
+            opts=child,
+        )
+        rule = aws.vpc.SecurityGroupIngressRule(
+            f"{name}-from-vpc",
+            security_group_id=group.id,
+            cidr_ipv4=args.cidr,
+            ip_protocol="tcp",
+            from_port=HTTPS,
+            to_port=HTTPS,
+            description="HTTPS from the VPC",
+            tags=args.tags,
+            opts=child,
+        )
+        self.objects: list[pulumi.Resource] = [rule]
+        for service in args.services:
+            self.objects.append(
+                aws.ec2.VpcEndpoint(
+                    f"{name}-{service}",
+                    vpc_id=args.vpc_id,
+                    service_name=service_name(args.region, service),
+                    vpc_endpoint_type="Interface",
+                    private_dns_enabled=True,
+                    subnet_ids=args.subnet_ids,
+                    security_group_ids=[group.id],
+                    tags=named(args.tags, f"{name}-{service}"),
+                    opts=child,
+                )
+            )
+        self.register_outputs({"groupId": group.id})

@@ -1,0 +1,74 @@
+"""An EKS cluster that is given: everything above a cluster, on somebody else's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_aws as aws
+
+from components.shared.kubeconfig import kubeconfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExistingClusterArgs:
+    """A cluster as DescribeCluster tells of it, and its OIDC provider in IAM.
+
+    `certificate_authority` is in base64; `oidc_issuer` has no https:// in front. `security_group_id` is the group that EKS
+    made for the cluster, None where that carries EKS's tag.
+    """
+
+    name: str
+    region: str
+    endpoint: str
+    certificate_authority: str
+    oidc_provider_arn: str
+    oidc_issuer: str
+    security_group_id: str | None
+    worker_role_arn: pulumi.Input[str]
+    tags: dict[str, str]
+
+
+class ExistingCluster(pulumi.ComponentResource):
+    """Afterwards there is an access entry, by which the machines that Karpenter buys may join the cluster.
+
+    Its system nodes, its add-ons and the deployer's rights in it are its owner's; the authentication mode must be one
+    with access entries. The handles are those of `components.handles.ClusterHandles`.
+    """
+
+    kubeconfig: pulumi.Output[str]
+    oidc_provider_arn: pulumi.Output[str]
+    oidc_issuer: pulumi.Output[str]
+    access: list[pulumi.Resource]
+    ready: list[pulumi.Resource]
+    security_group_id: str | None
+
+    def __init__(
+        self, name: str, args: ExistingClusterArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("trainyard:cluster:ExistingCluster", name, None, opts)
+        self.kubeconfig = pulumi.Output.from_input(
+            kubeconfig(
+                cluster=args.name,
+                region=args.region,
+                endpoint=args.endpoint,
+                authority=args.certificate_authority,
+            )
+        )
+        self.oidc_provider_arn = pulumi.Output.from_input(args.oidc_provider_arn)
+        self.oidc_issuer = pulumi.Output.from_input(args.oidc_issuer.removeprefix("https://"))
+        self.security_group_id = args.security_group_id
+        self.access = [
+            aws.eks.AccessEntry(
+                f"{name}-workers",
+                cluster_name=args.name,
+                principal_arn=args.worker_role_arn,
+                type="EC2_LINUX",
+                tags=args.tags,
+                opts=pulumi.ResourceOptions(parent=self),
+            )
+        ]
+        self.ready = []
+        self.register_outputs(
+            {"name": args.name, "oidcProviderArn": self.oidc_provider_arn, "oidcIssuer": self.oidc_issuer}
+        )

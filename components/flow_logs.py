@@ -1,0 +1,81 @@
+"""A record of a VPC's traffic."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_aws as aws
+
+from components.shared import iam, logs_iam
+
+# Seconds over which packets of one flow are counted together: the shorter of the two that EC2 offers.
+AGGREGATION_SECONDS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowLogsArgs:
+    """`key_arn` is of a key that CloudWatch Logs may use for this group (`logs_iam.logs_key_policy`)."""
+
+    cluster: str
+    region: str
+    vpc_id: pulumi.Input[str]
+    key_arn: pulumi.Input[str]
+    retention_days: int
+    tags: dict[str, str]
+
+
+class FlowLogs(pulumi.ComponentResource):
+    """Afterwards there are
+
+    - a log group, encrypted with the given key, that keeps entries for `retention_days`;
+    - a role that only flow logs of this account and region can take, and that can only write to that group;
+    - the VPC's flow log: accepted and rejected traffic, by the minute.
+    """
+
+    def __init__(self, name: str, args: FlowLogsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:network:FlowLogs", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        group = aws.cloudwatch.LogGroup(
+            name,
+            name=logs_iam.flow_logs_group(args.cluster),
+            retention_in_days=args.retention_days,
+            kms_key_id=args.key_arn,
+            tags=args.tags,
+            opts=child,
+        )
+
+        def trust(key: str) -> str:
+            document = logs_iam.flow_logs_trust(
+                account=iam.account_of(key), partition=iam.partition_of(key), region=args.region
+            )
+            return json.dumps(document)
+
+        role = aws.iam.Role(
+            name,
+            description=f"Flow logs of the VPC of {args.cluster}",
+            assume_role_policy=pulumi.Output.from_input(args.key_arn).apply(trust),
+            tags=args.tags,
+            opts=child,
+        )
+        granted = aws.iam.RolePolicy(
+            name,
+            role=role.name,
+            policy=group.arn.apply(lambda arn: json.dumps(logs_iam.flow_logs_writer(log_group_arn=arn))),
+            opts=child,
+        )
+        aws.ec2.FlowLog(
+            name,
+            vpc_id=args.vpc_id,
+            traffic_type="ALL",
+            log_destination_type="cloud-watch-logs",
+            log_destination=group.arn,
+            iam_role_arn=role.arn,
+            max_aggregation_interval=AGGREGATION_SECONDS,
+            tags=args.tags,
+            # Without its rights the first entries are lost.
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[granted]),
+        )
+        self.log_group_name: pulumi.Output[str] = group.name
+        self.register_outputs({"logGroupName": self.log_group_name})

@@ -1,0 +1,53 @@
+"""Interface endpoints of a VPC: which services a network without a way out needs, and why. Pure data.
+
+From https://docs.aws.amazon.com/eks/latest/userguide/private-clusters.html and Karpenter's page on private clusters
+(https://karpenter.sh/docs/getting-started/getting-started-with-karpenter/, "Private Clusters"). S3 is not among them: it has a
+gateway endpoint, always. IAM and the price list have none at all: without a way out Karpenter is told so
+(`settings.isolatedVPC`), and its machines take an instance profile that the stack makes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+EKS_NODES: Final = {
+    "ec2": "nodes and VPC CNI attach interfaces and addresses; Karpenter launches machines",
+    "ecr.api": "the kubelet's credentials for images",
+    "ecr.dkr": "images; their layers come from S3",
+    "eks": "a node reads its cluster's endpoint and authority; Karpenter describes the cluster",
+    "eks-auth": "credentials by EKS Pod Identity, for add-ons of the user",
+    "logs": "CloudWatch Logs, for log agents on nodes",
+    "monitoring": "CloudWatch metrics, for agents on nodes",
+    "sqs": "Karpenter's interruption queue",
+    "ssm": "Karpenter reads the AMI ids; Session Manager",
+    "ssmmessages": "Session Manager, the only way onto a node",
+    "ec2messages": "the same, for SSM agents before 3.3.40",
+    "sts": "roles of service accounts",
+}
+FILE_SYSTEM: Final = {"fsx": "the FSx CSI driver's controller; mounts themselves need no endpoint"}
+LOAD_BALANCERS: Final = {"elasticloadbalancing": "Services of type LoadBalancer, Ingresses"}
+KNOWN: Final = {**EKS_NODES, **FILE_SYSTEM, **LOAD_BALANCERS}
+
+
+def private_endpoints(
+    *, file_system: bool, load_balancers: bool, more: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """The interface endpoints of a network without a way out, sorted; `more` are those of the settings.
+
+    An interface endpoint costs about 0.01 USD per hour and zone (https://aws.amazon.com/privatelink/pricing/).
+    """
+    wanted = {
+        *EKS_NODES,
+        *(FILE_SYSTEM if file_system else ()),
+        *(LOAD_BALANCERS if load_balancers else ()),
+        *more,
+    }
+    return tuple(sorted(wanted))
+
+
+def service_name(region: str, service: str) -> str:
+    """The name of an endpoint service, such as com.amazonaws.us-west-2.ecr.api.
+
+    A name that has `amazonaws` in it is taken as it is: in China some services have a prefix of their own.
+    """
+    return service if "amazonaws" in service else f"com.amazonaws.{region}.{service}"

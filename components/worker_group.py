@@ -1,0 +1,81 @@
+"""The security group of the machines that Karpenter buys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_aws as aws
+
+from components.shared.pool import DISCOVERY_TAG
+from components.shared.tags import named
+
+HTTPS = 443
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerGroupArgs:
+    """`cluster` is the name in Karpenter's discovery tag."""
+
+    cluster: str
+    vpc_id: pulumi.Input[str]
+    tags: dict[str, str]
+
+
+class WorkerGroup(pulumi.ComponentResource):
+    """Afterwards there is a security group
+
+    - in which everything is open between its members, in both directions;
+    - with a way out by HTTPS (images, S3 and the AWS APIs, through NAT or endpoints);
+    - with nothing else coming in, and with Karpenter's discovery tag, which it alone carries.
+
+    Machines are in the cluster's own group, too, which lets them and the control plane talk.
+    `objects` are the group and its rules.
+    """
+
+    group_id: pulumi.Output[str]
+
+    def __init__(self, name: str, args: WorkerGroupArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:network:WorkerGroup", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        group = aws.ec2.SecurityGroup(
+            name,
+            description="Workers of the training pools, open to each other (EFA)",
+            vpc_id=args.vpc_id,
+            tags=named(args.tags, name, **{DISCOVERY_TAG: args.cluster}),
+            opts=child,
+        )
+        # EFA traffic is no IP traffic: only a rule that names the group itself lets it through, in each direction
+        # (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html).
+        inward = aws.vpc.SecurityGroupIngressRule(
+            f"{name}-from-each-other",
+            security_group_id=group.id,
+            referenced_security_group_id=group.id,
+            ip_protocol="-1",
+            description="Everything between workers",
+            tags=args.tags,
+            opts=child,
+        )
+        outward = aws.vpc.SecurityGroupEgressRule(
+            f"{name}-to-each-other",
+            security_group_id=group.id,
+            referenced_security_group_id=group.id,
+            ip_protocol="-1",
+            description="Everything between workers",
+            tags=args.tags,
+            opts=child,
+        )
+        out = aws.vpc.SecurityGroupEgressRule(
+            f"{name}-out",
+            security_group_id=group.id,
+            cidr_ipv4="0.0.0.0/0",
+            ip_protocol="tcp",
+            from_port=HTTPS,
+            to_port=HTTPS,
+            description="Images, S3 and the AWS APIs, through NAT and endpoints",
+            tags=args.tags,
+            opts=child,
+        )
+        self.group_id = group.id
+        self.objects: list[pulumi.Resource] = [group, inward, outward, out]
+        self.register_outputs({"groupId": self.group_id})
