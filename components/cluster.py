@@ -66,8 +66,8 @@ class Cluster(pulumi.ComponentResource):
       workers, no way for pods to the machine's own identity;
     - the add-ons, CoreDNS after the nodes.
 
-    The handles are those of `components.handles.ClusterHandles`; `access` has the administrators' entries among them, so
-    that whoever destroys the stack keeps its rights until nothing is left in the cluster.
+    The handles are those of `components.handles.ClusterHandles`; `access` has the administrators' entries among them,
+    so that whoever destroys the stack keeps its rights until nothing is left in the cluster.
     """
 
     kubeconfig: pulumi.Output[str]

@@ -14,8 +14,8 @@ from components.shared.kubeconfig import kubeconfig
 class ExistingClusterArgs:
     """A cluster as DescribeCluster tells of it, and its OIDC provider in IAM.
 
-    `certificate_authority` is in base64; `oidc_issuer` has no https:// in front. `security_group_id` is the group that EKS
-    made for the cluster, None where that carries EKS's tag.
+    `certificate_authority` is in base64; `oidc_issuer` may have its https:// in front. `security_group_id` is the group
+    that EKS made for the cluster, None where that carries EKS's tag.
     """
 
     name: str

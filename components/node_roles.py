@@ -16,8 +16,8 @@ from components.shared.karpenter_iam import NODE_ROLE_POLICIES
 class NodeRolesArgs:
     """`partition` is aws, aws-cn or aws-us-gov.
 
-    `system`: whether the stack makes system nodes, which need a role. `instance_profile`: whether the workers' role gets
-    an instance profile; a Karpenter that can't reach IAM (there is no endpoint for it) can't make one.
+    `system`: whether the stack makes system nodes, which need a role. `instance_profile`: whether the workers' role
+    gets an instance profile; a Karpenter that can't reach IAM (there is no endpoint for it) can't make one.
     """
 
     cluster: str

@@ -1,8 +1,8 @@
 """Interface endpoints of a VPC: which services a network without a way out needs, and why. Pure data.
 
-From https://docs.aws.amazon.com/eks/latest/userguide/private-clusters.html and Karpenter's page on private clusters
-(https://karpenter.sh/docs/getting-started/getting-started-with-karpenter/, "Private Clusters"). S3 is not among them: it has a
-gateway endpoint, always. IAM and the price list have none at all: without a way out Karpenter is told so
+From https://docs.aws.amazon.com/eks/latest/userguide/private-clusters.html and "Private Clusters" of
+https://karpenter.sh/docs/getting-started/getting-started-with-karpenter/. S3 is not among them: it has a gateway
+endpoint, always. IAM and the price list have none at all: without a way out Karpenter is told so
 (`settings.isolatedVPC`), and its machines take an instance profile that the stack makes.
 """
 
