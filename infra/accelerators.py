@@ -1,7 +1,9 @@
 """Facts of the EC2 instance types that a pool may have.
 
 Sources: Karpenter 1.14 `website/content/en/v1.14/reference/instance-types.md` (accelerators, EFA interfaces, local
-disks) and https://docs.aws.amazon.com/ec2/latest/instancetypes/ (cores, memory), read 2026-11-21.
+disks), its `pkg/providers/instancetype/zz_generated.vpclimits.go` (network interfaces and their addresses; for trn2,
+which that file lacks, the answer of EC2's DescribeInstanceTypes) and
+https://docs.aws.amazon.com/ec2/latest/instancetypes/ (cores, memory), read 2026-11-21.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ from components.shared.pool import CPU, GPU, NEURON
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceType:
-    """One type. `efa` is the largest number of EFA interfaces, `nvme_gb` the local disks in GB (0: none)."""
+    """One type. `efa` is the largest number of EFA interfaces, `nvme_gb` the local disks in GB (0: none).
+
+    `interfaces` is how many network interfaces the first network card takes and `addresses` how many IPv4 addresses
+    each of them has. A type with EFA has one network card per EFA interface; where the cards share their bandwidth for
+    IP traffic in groups, `cards_per_ip_group` is the size of a group
+    (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html).
+    """
 
     name: str
     vcpus: int
@@ -25,6 +33,55 @@ class InstanceType:
     resource: str = CPU
     efa: int = 0
     nvme_gb: int = 0
+    interfaces: int = 3
+    addresses: int = 10
+    cards_per_ip_group: int = 1
+
+
+# Type -> (interfaces of the first network card, IPv4 addresses of each).
+_NETWORK: Final = {
+    "g4dn.xlarge": (3, 10),
+    "g4dn.2xlarge": (3, 10),
+    "g4dn.4xlarge": (3, 10),
+    "g4dn.8xlarge": (4, 15),
+    "g4dn.12xlarge": (8, 30),
+    "g4dn.16xlarge": (4, 15),
+    "g4dn.metal": (15, 50),
+    "g5.xlarge": (4, 15),
+    "g5.2xlarge": (4, 15),
+    "g5.4xlarge": (8, 30),
+    "g5.8xlarge": (8, 30),
+    "g5.12xlarge": (15, 50),
+    "g5.16xlarge": (8, 30),
+    "g5.24xlarge": (15, 50),
+    "g5.48xlarge": (7, 50),
+    "g6.xlarge": (4, 15),
+    "g6.2xlarge": (4, 15),
+    "g6.4xlarge": (8, 30),
+    "g6.8xlarge": (8, 30),
+    "g6.12xlarge": (8, 30),
+    "g6.16xlarge": (15, 50),
+    "g6.24xlarge": (15, 50),
+    "g6.48xlarge": (15, 50),
+    "g6e.8xlarge": (8, 30),
+    "g6e.12xlarge": (10, 30),
+    "g6e.16xlarge": (15, 50),
+    "g6e.24xlarge": (10, 50),
+    "g6e.48xlarge": (10, 50),
+    "p3dn.24xlarge": (15, 50),
+    "p4d.24xlarge": (15, 50),
+    "p4de.24xlarge": (15, 50),
+    "p5.4xlarge": (4, 30),
+    "p5.48xlarge": (2, 50),
+    "p5e.48xlarge": (2, 50),
+    "p5en.48xlarge": (4, 50),
+    "p6-b200.48xlarge": (4, 50),
+    "trn1.32xlarge": (5, 50),
+    "trn1n.32xlarge": (5, 50),
+    "trn2.48xlarge": (2, 50),
+}
+# Types whose network cards give IP traffic one interface's worth of bandwidth per four cards.
+_GROUPS_OF_FOUR: Final = ("p5.48xlarge", "p5e.48xlarge")
 
 
 def _gpu(
@@ -39,6 +96,9 @@ def _gpu(
         resource=GPU,
         efa=efa,
         nvme_gb=nvme_gb,
+        interfaces=_NETWORK[name][0],
+        addresses=_NETWORK[name][1],
+        cards_per_ip_group=4 if name in _GROUPS_OF_FOUR else 1,
     )
 
 
@@ -52,6 +112,8 @@ def _neuron(name: str, vcpus: int, memory_gib: int, count: int, model: str, efa:
         resource=NEURON,
         efa=efa,
         nvme_gb=7600,
+        interfaces=_NETWORK[name][0],
+        addresses=_NETWORK[name][1],
     )
 
 
@@ -111,12 +173,26 @@ _CPU_FAMILIES: Final = (
     ("m7i", 4),
     ("r7i", 8),
 )
-_CPU_SIZES: Final = {"large": 2, "xlarge": 4, "2xlarge": 8, "4xlarge": 16, "12xlarge": 48, "24xlarge": 96}
+# Size -> (cores, network interfaces, addresses of each); all of these families have the same.
+_CPU_SIZES: Final = {
+    "large": (2, 3, 10),
+    "xlarge": (4, 4, 15),
+    "2xlarge": (8, 4, 15),
+    "4xlarge": (16, 8, 30),
+    "12xlarge": (48, 8, 30),
+    "24xlarge": (96, 15, 50),
+}
 
 _CPU_TYPES: Final = tuple(
-    InstanceType(name=f"{family}.{size}", vcpus=vcpus, memory_gib=vcpus * ratio)
+    InstanceType(
+        name=f"{family}.{size}",
+        vcpus=vcpus,
+        memory_gib=vcpus * ratio,
+        interfaces=interfaces,
+        addresses=addresses,
+    )
     for family, ratio in _CPU_FAMILIES
-    for size, vcpus in _CPU_SIZES.items()
+    for size, (vcpus, interfaces, addresses) in _CPU_SIZES.items()
 )
 
 TYPES: Final[dict[str, InstanceType]] = {t.name: t for t in (*_GPU_TYPES, *_NEURON_TYPES, *_CPU_TYPES)}

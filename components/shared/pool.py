@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from components.shared import efa
 from components.shared.contract import LABEL_NODEPOOL
 
 JsonObject = dict[str, Any]
@@ -22,6 +23,29 @@ CLUSTER_GROUP_TAG: Final = "aws:eks:cluster-name"
 ROOT_IOPS: Final = 6000
 ROOT_THROUGHPUT: Final = 600
 
+ON_DEMAND: Final = "on-demand"
+SPOT: Final = "spot"
+RESERVED: Final = "reserved"
+PURCHASES: Final = (ON_DEMAND, SPOT, RESERVED)
+ODCR: Final = "odcr"
+CAPACITY_BLOCK: Final = "capacity-block"
+RESERVATION_TYPES: Final = (ODCR, CAPACITY_BLOCK)
+
+# The FSx CSI driver takes it off once it can mount there
+# (https://github.com/kubernetes-sigs/aws-fsx-csi-driver/blob/master/docs/install.md).
+LUSTRE_STARTUP_TAINT: Final = {"key": "fsx.csi.aws.com/agent-not-ready", "effect": "NoExecute"}
+
+# Several connections per image and unpacking in parallel, which needs a machine of the size 2xlarge and a fast disk:
+# https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/doc/examples.md
+FAST_IMAGE_PULL_LEAST_VCPUS: Final = 8
+FAST_IMAGE_PULL: Final = """\
+apiVersion: node.eks.aws/v1alpha1
+kind: NodeConfig
+spec:
+  featureGates:
+    FastImagePull: true
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
@@ -31,6 +55,11 @@ class Pool:
     `accelerators` is the number of devices named `resource` per machine (0 for a CPU pool), `memory_gib` and
     `nvme_gb` are the machine's memory in GiB and local disks in GB. An empty machine is given back after
     `idle_seconds`.
+
+    `efa` is the number of EFA interfaces per machine, laid out by `efa_policy` (`components.shared.efa`).
+    With `on_demand_fallback` a machine is bought on demand while the reservations are full. `reservation_ends` is when
+    a capacity block ends, RFC 3339. `placement_group` is the name of the group that machines are put into, which the
+    stack makes where `makes_placement_group` says so. `warm_nodes` machines are kept without a job.
     """
 
     name: str
@@ -46,6 +75,20 @@ class Pool:
     vcpus: int
     memory_gib: int
     nvme_gb: int
+    efa: int = 0
+    efa_policy: str = efa.NONE
+    cards_per_ip_group: int = 1
+    on_demand_fallback: bool = False
+    reservation_type: str = ODCR
+    reservation_ends: str | None = None
+    placement_group: str | None = None
+    makes_placement_group: bool = False
+    warm_nodes: int = 0
+
+    @property
+    def capacity_types(self) -> list[str]:
+        """Values of Karpenter's label `karpenter.sh/capacity-type`; of several it takes reserved ones first."""
+        return [self.purchase, ON_DEMAND] if self.on_demand_fallback else [self.purchase]
 
     @property
     def tolerations(self) -> list[JsonObject]:
@@ -76,24 +119,26 @@ def limits(pool: Pool) -> JsonObject:
     return {CPU: str(pool.vcpus * pool.max_nodes)}
 
 
-def node_pool(pool: Pool) -> JsonObject:
+def node_pool(pool: Pool, *, lustre: bool = False) -> JsonObject:
     """The `spec` of the NodePool (karpenter.sh/v1, https://karpenter.sh/docs/concepts/nodepools/).
 
-    A machine at work is never consolidated, expired or replaced for drift; only an empty one is given back.
+    `lustre`: pods mount FSx for Lustre, so that none starts before a machine can. A machine at work is never consolidated, expired or replaced for drift; only an empty one is given back.
     There is no `terminationGracePeriod`: with it, drift may evict pods in spite of their do-not-disrupt.
     """
     requirements = [
-        ("node.kubernetes.io/instance-type", pool.instance_type),
-        ("topology.kubernetes.io/zone", pool.zone),
-        ("karpenter.sh/capacity-type", pool.purchase),
+        ("node.kubernetes.io/instance-type", [pool.instance_type]),
+        ("topology.kubernetes.io/zone", [pool.zone]),
+        ("karpenter.sh/capacity-type", pool.capacity_types),
     ]
     template: JsonObject = {
         "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": pool.name},
         "expireAfter": "Never",
-        "requirements": [{"key": key, "operator": "In", "values": [value]} for key, value in requirements],
+        "requirements": [{"key": key, "operator": "In", "values": values} for key, values in requirements],
     }
     if pool.accelerators:
         template["taints"] = [{"key": pool.resource, "effect": "NoSchedule"}]
+    if lustre:
+        template["startupTaints"] = [dict(LUSTRE_STARTUP_TAINT)]
     return {
         "template": {"metadata": {"labels": {"trainyard.dev/pool": pool.name}}, "spec": template},
         "disruption": {
@@ -106,20 +151,32 @@ def node_pool(pool: Pool) -> JsonObject:
 
 
 def node_class(
-    pool: Pool, *, cluster: str, ami: str, role: Any, subnet_id: Any, tags: dict[str, str]
+    pool: Pool,
+    *,
+    cluster: str,
+    ami: str,
+    role: Any,
+    subnet_id: Any,
+    tags: dict[str, str],
+    instance_profile: Any = None,
+    worker_group_id: Any = None,
+    cluster_group_id: Any = None,
 ) -> JsonObject:
     """The `spec` of the EC2NodeClass (karpenter.k8s.aws/v1, https://karpenter.sh/docs/concepts/nodeclasses/).
 
-    `role` and `subnet_id` may be outputs of other resources. Two security groups: ours, which lets workers talk to
-    each other over EFA, and the one that EKS made for the cluster, in which the system nodes and the API server are.
+    `role`, `subnet_id` and the others of type Any may be outputs of other resources. With an `instance_profile`
+    Karpenter makes none for `role`, which it could not without a way to IAM. Two security groups: the workers', who
+    talk to each other over EFA, and the one that EKS made for the cluster, in which the system nodes and the API server
+    are. Where an id is not given, they are found by their tags.
     """
+    identity = {"role": role} if instance_profile is None else {"instanceProfile": instance_profile}
     spec: JsonObject = {
         "amiSelectorTerms": [{"alias": ami}],
-        "role": role,
+        **identity,
         "subnetSelectorTerms": [{"id": subnet_id}],
         "securityGroupSelectorTerms": [
-            {"tags": {DISCOVERY_TAG: cluster}},
-            {"tags": {CLUSTER_GROUP_TAG: cluster}},
+            {"tags": {DISCOVERY_TAG: cluster}} if worker_group_id is None else {"id": worker_group_id},
+            {"tags": {CLUSTER_GROUP_TAG: cluster}} if cluster_group_id is None else {"id": cluster_group_id},
         ],
         "blockDeviceMappings": [
             {
@@ -146,6 +203,12 @@ def node_class(
         spec["instanceStorePolicy"] = "RAID0"
     if pool.capacity_reservation_ids:
         spec["capacityReservationSelectorTerms"] = [{"id": i} for i in pool.capacity_reservation_ids]
+    if pool.efa:
+        spec["networkInterfaces"] = efa.layout(pool.efa, pool.efa_policy, pool.cards_per_ip_group)
+    if pool.placement_group:
+        spec["placementGroupSelector"] = {"name": pool.placement_group}
+    if pool.vcpus >= FAST_IMAGE_PULL_LEAST_VCPUS:
+        spec["userData"] = FAST_IMAGE_PULL
     return spec
 
 
@@ -158,7 +221,7 @@ def request(pool: Pool) -> JsonObject:
         "resource": pool.resource,
         "perNode": pool.accelerators if pool.accelerators else int(pool.worker_cpu),
         "maxNodes": pool.max_nodes,
-        "efaPerNode": 0,
+        "efaPerNode": pool.efa,
         "nodeSelector": {LABEL_NODEPOOL: pool.name},
         "tolerations": pool.tolerations,
     }

@@ -1,0 +1,49 @@
+"""How many addresses of a subnet machines and pods take. Pure: no Pulumi."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+from components.shared import efa
+
+# The first four addresses and the last one of every subnet
+# (https://docs.aws.amazon.com/vpc/latest/userguide/subnet-sizing.html).
+RESERVED_BY_AWS: Final = 5
+# What EKS asks a cluster's subnet to have free for its own interfaces: at least six, sixteen are advised
+# (https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html).
+CONTROL_PLANE: Final = 16
+# The VPC CNI keeps one whole interface of spare addresses, WARM_ENI_TARGET=1
+# (https://github.com/aws/amazon-vpc-cni-k8s/blob/master/docs/eni-and-ip-target.md).
+WARM_INTERFACES: Final = 1
+
+
+def of_machine(
+    *, interfaces: int, addresses: int, cards: int = 1, policy: str = efa.NONE, cards_per_ip_group: int = 1
+) -> int:
+    """Addresses that one machine with a handful of pods takes from its subnet.
+
+    The VPC CNI fills whole interfaces of the first network card, and an EFA there takes the place of one of them
+    (Karpenter, `ENILimitedPods` in pkg/providers/instancetype/types.go). Further interfaces for IP traffic, of the
+    policy `bandwidth`, have one address each.
+
+    Args:
+        interfaces: network interfaces that the first card takes.
+        addresses: IPv4 addresses of each of them.
+        cards: network cards, which is also the number of EFA interfaces.
+        policy: `none`, `ip` or `bandwidth`.
+        cards_per_ip_group: cards that share their bandwidth for IP traffic.
+    """
+    usable = max(1, interfaces - (policy != efa.NONE))
+    extra = len(efa.ip_interfaces(cards, policy, cards_per_ip_group)) - 1
+    return min(usable, 1 + WARM_INTERFACES) * addresses + extra
+
+
+def of_file_system(capacity_gib: int) -> int:
+    """Addresses of an FSx for Lustre file system, estimated: two servers for metadata, one per 1200 GiB."""
+    return 2 + capacity_gib // 1200
+
+
+def free_in(block: str) -> int:
+    """Addresses of a subnet that are not AWS's own."""
+    return ipaddress.IPv4Network(block).num_addresses - RESERVED_BY_AWS
