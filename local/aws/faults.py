@@ -6,6 +6,8 @@
   "zone": "us-west-2b", "capacityType": "on-demand" | "spot" | "reserved", "available": 2, "times": 3}`. Patterns take
   * and ?; a key left out matches all. `available` is how many such instances may run at once (0 if left out), `times`
   how often the rule fires before it is spent (for ever if left out).
+- leftovers: `{"code": "NetworkInterfaceLeft", "instanceType": "g5.*", "times": 1}`: the end of such a machine of a
+  cluster leaves a network interface of VPC CNI behind (`local.aws.interfaces`).
 - calls: `{"action": "ec2:CreateFleet", "code": "RequestLimitExceeded", "status": 503, "times": 2}`: the call fails.
 """
 
@@ -25,6 +27,7 @@ DEFAULT_MESSAGES = {
     "bucket that the specified instance type ({type}) belongs to.",
     "RequestLimitExceeded": "Request limit exceeded.",
 }
+LEFT_INTERFACE = "NetworkInterfaceLeft"
 KEYS = {"action", "code", "message", "status", "instanceType", "zone", "capacityType", "available", "times"}
 
 
@@ -102,9 +105,24 @@ class Plan:
         with self.lock:
             for fault in self.faults:
                 spent = fault.times is not None and fault.fired >= fault.times
-                if fault.action is not None or spent or not fault.matches(instance_type, zone, capacity_type):
+                other = fault.action is not None or fault.code == LEFT_INTERFACE
+                if other or spent or not fault.matches(instance_type, zone, capacity_type):
                     continue
                 if running(fault) >= fault.available:
+                    fault.fired += 1
+                    return fault
+        return None
+
+    def left_interface(self, instance_type: str, zone: str, capacity_type: str) -> Fault | None:
+        """The rule that makes the end of such a machine leave a network interface."""
+        with self.lock:
+            for fault in self.faults:
+                spent = fault.times is not None and fault.fired >= fault.times
+                if (
+                    fault.code == LEFT_INTERFACE
+                    and not spent
+                    and fault.matches(instance_type, zone, capacity_type)
+                ):
                     fault.fired += 1
                     return fault
         return None

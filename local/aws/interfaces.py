@@ -1,0 +1,80 @@
+"""Network interfaces: one in use can't be deleted, and VPC CNI can be made to leave one behind.
+
+The failure plan's rule `{"code": "NetworkInterfaceLeft", "instanceType": ..., "zone": ..., "times": n}` makes the end
+of a cluster's machine leave an `available` interface in its subnet and groups, tagged as the CNI tags its own
+(aws/amazon-vpc-cni-k8s, pkg/awsutils/awsutils.go).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moto.core.responses import EmptyResult
+from moto.core.utils import utcnow
+from moto.ec2.models.instances import Instance
+from moto.ec2.responses.elastic_network_interfaces import ElasticNetworkInterfaces
+
+from local.aws import faults
+from local.aws.errors import ApiError
+from local.aws.fleets import capacity_type
+
+CLUSTER_TAGS = ("eks:eks-cluster-name", "eks:cluster-name")
+
+
+def in_use(interface: Any) -> bool:
+    """Whether something has the interface: a machine, or the service that made it."""
+    return interface.status == "in-use" or interface.instance is not None or bool(interface.attachment_id)
+
+
+def cluster_of(instance: Any) -> str | None:
+    """The cluster that a machine is of, by its tags."""
+    tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
+    return next((tags[key] for key in CLUSTER_TAGS if key in tags), None)
+
+
+def leave_behind(instance: Any, cluster: str, subnet_id: str, group_ids: list[str]) -> Any:
+    """An interface as the CNI makes it for a machine, that no machine has."""
+    return instance.ec2_backend.create_network_interface(
+        subnet_id,
+        None,
+        group_ids=group_ids,
+        description=f"aws-K8S-{instance.id}",
+        tags={
+            "cluster.k8s.amazonaws.com/name": cluster,
+            "eks:eni:owner": "amazon-vpc-cni",
+            "node.k8s.amazonaws.com/createdAt": utcnow().strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "node.k8s.amazonaws.com/instance_id": instance.id,
+        },
+    )
+
+
+def install() -> None:
+    """Wrap the deletion of an interface and the end of an instance."""
+
+    def delete_network_interface(self: Any) -> EmptyResult:
+        interface_id = self._get_param("NetworkInterfaceId")
+        self.error_on_dryrun()
+        interface = self.ec2_backend.get_network_interface(interface_id)
+        if in_use(interface):
+            raise ApiError(
+                "InvalidParameterValue", f"Network interface '{interface_id}' is currently in use."
+            )
+        interface.delete()  # with its address, which moto's own call would keep
+        return EmptyResult()
+
+    ElasticNetworkInterfaces.delete_network_interface = delete_network_interface
+
+    terminate = Instance.terminate
+
+    def terminate_and_leave(self: Any) -> Any:
+        cluster = cluster_of(self) if self.state != "terminated" else None
+        zone = str(self.placement.zone or "")
+        left = cluster and faults.plan().left_interface(self.instance_type, zone, capacity_type(self))
+        first = next(iter(self.nics.values()), None)
+        place = (first.subnet.id, [group.id for group in first.group_set]) if left and first else None
+        result = terminate(self)
+        if place is not None:
+            leave_behind(self, str(cluster), *place)
+        return result
+
+    Instance.terminate = terminate_and_leave

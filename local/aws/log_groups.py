@@ -1,0 +1,68 @@
+"""Log groups with a key of the account: CloudWatch Logs must be allowed to use it, as on AWS; moto looks at nothing.
+
+https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/encrypt-log-data-kms.html
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moto.kms.models import kms_backends
+from moto.logs.exceptions import ResourceNotFoundException
+from moto.logs.models import LogsBackend
+from moto.logs.responses import LogsResponse
+
+from local.aws.errors import ApiError
+from local.aws.service_trust import lets_service
+
+ENCRYPTION_CONTEXT = "kms:encryptioncontext:aws:logs:arn"
+NEEDED = ("kms:Encrypt", "kms:Decrypt", "kms:GenerateDataKey", "kms:ReEncryptFrom", "kms:DescribeKey")
+
+
+def check_key(backend: Any, log_group: str, key_arn: str) -> None:
+    """Raise AccessDeniedException unless the key is there, is enabled and lets the service use it for this group."""
+    arn = f"arn:aws:logs:{backend.region_name}:{backend.account_id}:log-group:{log_group}"
+    keys = kms_backends[backend.account_id][backend.region_name].keys
+    key = next((each for each in keys.values() if each.arn == key_arn), None)
+    service = f"logs.{backend.region_name}.amazonaws.com"
+    context = {ENCRYPTION_CONTEXT: (arn,)}
+    if (
+        key is None
+        or key.key_state != "Enabled"
+        or not all(lets_service(key.policy, service, action, context) for action in NEEDED)
+    ):
+        raise ApiError(
+            "AccessDeniedException",
+            f"The specified KMS key does not exist or is not allowed to be used with Arn '{arn}'",
+        )
+
+
+def install() -> None:
+    """Check keys, and add the two calls that moto lacks."""
+    create = LogsBackend.create_log_group
+
+    def create_log_group(self: Any, log_group_name: str, tags: Any, **kwargs: Any) -> Any:
+        if kwargs.get("kmsKeyId") and log_group_name not in self.groups:
+            check_key(self, log_group_name, kwargs["kmsKeyId"])
+        return create(self, log_group_name, tags, **kwargs)
+
+    def group(self: Any) -> Any:
+        name = self._get_param("logGroupName")
+        found = self.logs_backend.groups.get(name)
+        if found is None:
+            raise ResourceNotFoundException()
+        return found
+
+    def associate_kms_key(self: Any) -> str:
+        found, key = group(self), self._get_param("kmsKeyId")
+        check_key(self.logs_backend, found.name, key)
+        found.kms_key_id = key
+        return ""
+
+    def disassociate_kms_key(self: Any) -> str:
+        group(self).kms_key_id = None
+        return ""
+
+    LogsBackend.create_log_group = create_log_group
+    LogsResponse.associate_kms_key = associate_kms_key
+    LogsResponse.disassociate_kms_key = disassociate_kms_key

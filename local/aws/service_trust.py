@@ -1,0 +1,44 @@
+"""What AWS services themselves may do: take a role, use a key. Judged by the documents that a stack wrote for them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from moto.iam.models import iam_backends
+
+from local.aws.account import ACCOUNT_ID, PARTITION
+from local.aws.identity import policy_documents
+from local.aws.policy import Request, as_list, evaluate, like, statement_applies
+
+Context = dict[str, tuple[str, ...]]
+
+
+def _names(statement: dict[str, Any], service: str) -> bool:
+    principal = statement.get("Principal")
+    if principal == "*":
+        return True
+    services = as_list(principal.get("Service")) if isinstance(principal, dict) else []
+    return any(like(str(name), service) for name in services)
+
+
+def lets_service(document: Any, service: str, action: str, context: Context) -> bool:
+    """Whether a trust or key policy lets a service do something: an explicit Deny wins, then any Allow."""
+    parsed = json.loads(document) if isinstance(document, str) else document
+    effects = {
+        statement.get("Effect")
+        for statement in as_list(parsed.get("Statement"))
+        if _names(statement, service) and statement_applies(statement, Request(action, None, context))
+    }
+    return "Allow" in effects and "Deny" not in effects
+
+
+def role_for(arn: str | None) -> Any | None:
+    """The role of an ARN, or None."""
+    roles = iam_backends[ACCOUNT_ID][PARTITION].roles.values()
+    return next((role for role in roles if role.arn == arn), None)
+
+
+def role_grants(role: Any, action: str, resource: str) -> bool:
+    """Whether the role's own policies grant an action on a resource."""
+    return evaluate(policy_documents(role), Request(action, resource)).allowed
