@@ -8,25 +8,62 @@ from components.shared.pool import Pool
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
-    """The VPC. `zones` are names such as us-west-2a; one NAT gateway in all, or one per zone."""
+class ExistingVpc:
+    """A VPC that is given. Subnets are ids by zone; `worker_group_id` None: a security group is made in it."""
 
-    cidr: str
+    vpc_id: str
+    private_subnet_ids: dict[str, str]
+    public_subnet_ids: dict[str, str]
+    worker_group_id: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """The VPC, made by the stack or, with `existing`, given to it.
+
+    `zones` are names such as us-west-2a; one NAT gateway in all, or one per zone. `cidr` is None where a given VPC's
+    range is not needed. `private`: no way out and none in, AWS is reached by `interface_endpoints` (short names such
+    as ecr.api, those of the settings alone) and those that a private network always has.
+    """
+
+    cidr: str | None
     zones: tuple[str, ...]
     nat_per_zone: bool
+    existing: ExistingVpc | None
+    private: bool
+    interface_endpoints: tuple[str, ...]
+    flow_logs: bool
+    flow_log_retention_days: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExistingCluster:
+    """An EKS cluster that is given, as DescribeCluster tells of it; the certificate authority is in base64."""
+
+    endpoint: str
+    certificate_authority: str
+    oidc_provider_arn: str
+    oidc_issuer: str
+    security_group_id: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The EKS cluster and its system nodes."""
+    """The EKS cluster and its system nodes, or with `existing` a given cluster, whose name `name` is.
+
+    `version` is the Kubernetes version of a cluster that the stack makes.
+    """
 
     name: str
     version: str
+    existing: ExistingCluster | None
+    deploy_from: str
     administrators: tuple[str, ...]
     public_access_cidrs: tuple[str, ...]
     system_instance_type: str
     system_count: int
     karpenter_replicas: int
+    node_repair: bool
     addon_versions: dict[str, str]
     ami: str
     log_retention_days: int
@@ -34,7 +71,11 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Images:
-    """Container images; `launcher` and `trainer` are None where the stack builds them."""
+    """Container images; `launcher` and `trainer` are None where the stack builds them.
+
+    `base_images` are those that launcher and trainer are built on, where they are not the Dockerfiles' own. `mirror`
+    is a registry and prefix that third-party images are pulled from.
+    """
 
     build: bool
     launcher: str | None
@@ -42,14 +83,65 @@ class Images:
     placeholder: str
     training_operator: str | None
     device_plugin: str
+    base_images: dict[str, str]
+    mirror: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LustreLink:
+    """A bucket behind a file system: `bucket` None is the stack's own. `path` is where its `prefix` appears."""
+
+    bucket: str | None
+    prefix: str
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExistingLustre:
+    """A file system that is given."""
+
+    file_system_id: str
+    dns_name: str
+    mount_name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lustre:
+    """An FSx for Lustre file system, made by the stack or, with `existing`, given to it.
+
+    `capacity_gib` is in GiB, `throughput` in MB/s per TiB. `backup_days` is how long automatic backups are kept, 0:
+    there are none. `mount_path` is the directory in pods.
+    """
+
+    deployment_type: str
+    capacity_gib: int
+    throughput: int
+    zone: str
+    compression: str
+    mount_path: str
+    link: LustreLink | None
+    efa: bool
+    existing: ExistingLustre | None
+    backup_days: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """The model bucket: prefix of the runs' keys, days after which replaced versions are removed."""
+    """The model bucket: prefix of the runs' keys, days after which replaced versions are removed; a file system."""
 
     prefix: str
     keep_old_versions_days: int
+    lustre: Lustre | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceAccount:
+    """A service account with access to a bucket; `bucket` None is the stack's own, `access` is read or write."""
+
+    name: str
+    namespace: str
+    bucket: str | None
+    access: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +177,7 @@ class Sources:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All settings of one stack."""
+    """All settings of one stack; `training` None: it has pools and starts no run."""
 
     stack: str
     region: str
@@ -94,6 +186,9 @@ class Settings:
     pools: tuple[Pool, ...]
     images: Images
     storage: Storage
-    training: Training
+    training: Training | None
+    service_accounts: tuple[ServiceAccount, ...]
+    debug_pod: bool
+    mpi: bool
     sources: Sources
     protect_data: bool

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
+from dataclasses import replace
+from datetime import UTC, datetime
 
-from components.shared.pool import Pool
-from infra import accelerators
+from components.shared import efa
+from components.shared.pool import (
+    CAPACITY_BLOCK,
+    ODCR,
+    ON_DEMAND,
+    PURCHASES,
+    RESERVATION_TYPES,
+    RESERVED,
+    Pool,
+)
+from infra import accelerators, formats
+from infra.network_settings import zone_of
 from infra.reading import Problems, Section, entries
 
-DNS_LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?"
-
-
-def zone_of(region: str, zone: str) -> bool:
-    """Whether a zone's name is one of the region."""
-    return bool(re.fullmatch(re.escape(region) + "[a-z]", zone))
+PATH = "trainyard:pools"
 
 
 def known_type(section: Section, key: str, name: str) -> accelerators.InstanceType | None:
@@ -29,66 +34,205 @@ def known_type(section: Section, key: str, name: str) -> accelerators.InstanceTy
     return found
 
 
-def read_pools(problems: Problems, value: object, region: str, zones: tuple[str, ...]) -> list[Pool | None]:
-    """The pools; None stands for one that is wrong, so that its name still counts."""
-    path = "trainyard:pools"
-    sections = entries(problems, path, value)
+def read_pools(
+    problems: Problems, value: object, region: str, zones: tuple[str, ...], cluster: str, now: datetime
+) -> list[Pool | None]:
+    """The pools; None stands for one that is wrong, so that its name still counts.
+
+    `cluster` is the cluster's name, with which the names of placement groups begin that the stack makes. `now` is
+    an aware time: a capacity block that ended before it is refused.
+    """
+    sections = entries(problems, PATH, value)
     if value is None or value == []:
         problems.add(
-            path, "is missing; it must list at least one pool with name, instanceType, zone, maxNodes"
+            PATH, "is missing; it must list at least one pool with name, instanceType, zone, maxNodes"
         )
     pools: list[Pool | None] = []
     names: set[str] = set()
     for section in sections:
-        pool = _pool(section, region, zones)
+        pool = _pool(section, region, zones, cluster, now)
         if pool.name and pool.name in names:
             section.reject("name", f"'{pool.name}' names another pool, too; each pool needs its own name")
         names.add(pool.name)
         pools.append(None if section.wrong else pool)
+    _one_place_per_reservation(problems, pools)
     return pools
 
 
-def _pool(section: Section, region: str, zones: tuple[str, ...]) -> Pool:
-    name = section.text(
-        "name", pattern=DNS_LABEL, wanted="lower case letters, digits and hyphens, at most 40"
-    )
+def _pool(section: Section, region: str, zones: tuple[str, ...], cluster: str, now: datetime) -> Pool:
+    name = section.text("name", pattern=formats.DNS_LABEL, wanted=formats.DNS_LABEL_WANTED)
     type_name = section.text("instanceType")
-    facts = known_type(section, "instanceType", type_name) or accelerators.InstanceType(
-        name=type_name, vcpus=2, memory_gib=4
+    known = known_type(section, "instanceType", type_name)
+    facts = known or accelerators.InstanceType(name=type_name, vcpus=2, memory_gib=4)
+    zone = _zone(section, region, zones)
+    max_nodes = section.integer("maxNodes", least=1, most=1000, unit="machines")
+    warm = section.integer("warmNodes", 0, least=0, most=1000, unit="machines")
+    if not {"maxNodes", "warmNodes"} & section.wrong and warm > max_nodes:
+        section.reject("warmNodes", f"{warm} is more than maxNodes; it must be at most {max_nodes}")
+    policy = _efa_policy(section, known)
+    pool = Pool(
+        name=name,
+        instance_type=type_name,
+        zone=zone,
+        max_nodes=max_nodes,
+        purchase=section.choice("purchase", PURCHASES, ON_DEMAND),
+        capacity_reservation_ids=section.texts(
+            "capacityReservationIds", pattern=formats.RESERVATION, wanted=formats.RESERVATION_WANTED
+        ),
+        root_volume_gib=section.integer("rootVolumeGiB", 200, least=20, most=16384, unit="GiB"),
+        idle_seconds=section.integer("idleSeconds", 600, least=30, unit="seconds"),
+        resource=facts.resource,
+        accelerators=facts.accelerators,
+        vcpus=facts.vcpus,
+        memory_gib=facts.memory_gib,
+        nvme_gb=facts.nvme_gb,
+        efa=facts.efa if policy != efa.NONE else 0,
+        efa_policy=policy,
+        cards_per_ip_group=facts.cards_per_ip_group,
+        warm_nodes=warm,
+        interfaces=facts.interfaces,
+        addresses_per_interface=facts.addresses,
     )
+    pool = _placement(section, _reservation(section, pool, now), cluster)
+    section.done()
+    return pool
+
+
+def _zone(section: Section, region: str, zones: tuple[str, ...]) -> str:
     zone = section.text("zone", wanted="the name of a zone")
     if "zone" not in section.wrong and region:
         if not zone_of(region, zone):
             section.reject("zone", f"'{zone}' is not in {region}; it must be one of {', '.join(zones)}")
         elif zone not in zones:
             section.reject("zone", f"'{zone}' has no subnets here; it must be one of {', '.join(zones)}")
-    max_nodes = section.integer("maxNodes", least=1, most=1000, unit="machines")
-    purchase = section.choice("purchase", ("on-demand", "spot", "reserved"), "on-demand")
-    reservations = section.texts(
-        "capacityReservationIds", pattern=r"cr-[0-9a-f]{8,17}", wanted="an id such as cr-0123456789abcdef0"
-    )
-    if "purchase" not in section.wrong and (purchase == "reserved") != bool(reservations):
+    return zone
+
+
+def _efa_policy(section: Section, facts: accelerators.InstanceType | None) -> str:
+    policy = section.choice("efa", efa.POLICIES, efa.IP if facts and facts.efa else efa.NONE)
+    if facts and policy != efa.NONE and not facts.efa and "efa" not in section.wrong:
+        family = facts.name.partition(".")[0]
+        others = [t.name for t in accelerators.TYPES.values() if t.efa and t.name.startswith(f"{family}.")]
+        help_text = f", or instanceType one of {', '.join(others)}" if others else ""
+        section.reject("efa", f"'{policy}' needs EFA and {facts.name} has none; it must be none{help_text}")
+    return efa.NONE if "efa" in section.wrong else policy
+
+
+def _reservation(section: Section, pool: Pool, now: datetime) -> Pool:
+    reserved = pool.purchase == RESERVED
+    ids = pool.capacity_reservation_ids
+    kind = section.choice("reservationType", RESERVATION_TYPES, ODCR)
+    ends = section.optional_text("reservationEnds", wanted="a time such as 2027-01-31T11:30:00Z, in quotes")
+    fallback = section.boolean("onDemandFallback", False)
+    if "purchase" in section.wrong:
+        return pool
+    if reserved != bool(ids) and "capacityReservationIds" not in section.wrong:
         section.reject(
             "capacityReservationIds",
             "is missing; purchase: reserved needs the ids of the reservations"
-            if purchase == "reserved"
-            else f"is given, but purchase is {purchase}; it must be reserved",
+            if reserved
+            else f"is given, but purchase is {pool.purchase}; it must be reserved",
         )
-    volume = section.integer("rootVolumeGiB", 200, least=20, most=16384, unit="GiB")
-    idle = section.integer("idleSeconds", 600, least=30, unit="seconds")
-    section.done()
-    return Pool(
-        name=name,
-        instance_type=type_name,
-        zone=zone,
-        max_nodes=max_nodes,
-        purchase=purchase,
-        capacity_reservation_ids=reservations,
-        root_volume_gib=volume,
-        idle_seconds=idle,
-        resource=facts.resource,
-        accelerators=facts.accelerators,
-        vcpus=facts.vcpus,
-        memory_gib=facts.memory_gib,
-        nvme_gb=facts.nvme_gb,
+    if len(set(ids)) < len(ids):
+        section.reject("capacityReservationIds", "names a reservation twice; each must be another one")
+    if not reserved:
+        for key in ("reservationType", "reservationEnds", "onDemandFallback"):
+            if section.has(key):
+                section.reject(
+                    key, f"is given, but purchase is {pool.purchase}; it is for purchase: reserved"
+                )
+    end = _time(section, "reservationEnds", ends)
+    if kind == CAPACITY_BLOCK and ends is None and reserved:
+        section.reject(
+            "reservationEnds",
+            "is missing; a capacity block needs the time of its end, such as 2027-01-31T11:30:00Z",
+        )
+    if end is not None and end <= now:
+        section.reject(
+            "reservationEnds",
+            f"'{ends}' is past; it must be in the future, of a reservation that has not ended",
+        )
+    return replace(
+        pool,
+        reservation_type=kind,
+        reservation_ends=end.isoformat() if end else None,
+        on_demand_fallback=fallback,
     )
+
+
+def _time(section: Section, key: str, text: str | None) -> datetime | None:
+    """A time with its zone, as RFC 3339 writes it; what is none is told."""
+    if text is None or key in section.wrong:
+        return None
+    try:
+        parsed = datetime.fromisoformat(text)
+        return parsed.astimezone(UTC) if parsed.tzinfo else _timeless(section, key, text)
+    except (ValueError, OverflowError):
+        return _timeless(section, key, text)
+
+
+def _timeless(section: Section, key: str, text: str) -> None:
+    section.reject(
+        key, f"'{text}' is not right; it must be a time with its zone, such as 2027-01-31T11:30:00Z"
+    )
+
+
+def _placement(section: Section, pool: Pool, cluster: str) -> Pool:
+    wanted = "true, or the name of an existing placement group"
+    group = section.true_or_text("placementGroup", pattern=formats.PLACEMENT_GROUP, wanted=wanted)
+    around = section.optional_text(
+        "placementGroupOfReservation", pattern=formats.PLACEMENT_GROUP, wanted="a placement group's name"
+    )
+    if not {"placementGroup", "placementGroupOfReservation", "purchase"} & section.wrong:
+        _check_placement(section, pool, group, around)
+    return replace(
+        pool,
+        placement_group=f"{cluster}-{pool.name}" if group is True else group or None,
+        makes_placement_group=group is True,
+        placement_group_of_reservation=around,
+    )
+
+
+def _check_placement(section: Section, pool: Pool, group: bool | str, around: str | None) -> None:
+    """EC2 launches into a reservation only inside of the placement group that the reservation was made in, if any."""
+    if pool.purchase != RESERVED:
+        if around:
+            section.reject(
+                "placementGroupOfReservation",
+                f"is given, but purchase is {pool.purchase}; it is for purchase: reserved",
+            )
+        return
+    if group and pool.reservation_type == CAPACITY_BLOCK:
+        section.reject(
+            "placementGroup",
+            f"'{group}' is not for capacity blocks, which are placed close together; leave it out",
+        )
+    elif group and group != around:
+        section.reject(
+            "placementGroup",
+            f"'{group}' is not the group of the reservation, so that no machine could start;"
+            + (
+                f" it must be {around}"
+                if around
+                else " leave it out, or name the reservation's group here and in placementGroupOfReservation"
+            ),
+        )
+    elif around and not group:
+        section.reject(
+            "placementGroup",
+            f"is missing; the reservation lies in the placement group '{around}', so that it must be {around}",
+        )
+
+
+def _one_place_per_reservation(problems: Problems, pools: list[Pool | None]) -> None:
+    """A reservation is of one type in one zone (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-reservations.html)."""
+    seen: dict[str, Pool] = {}
+    for index, pool in enumerate(pools):
+        for reservation in pool.capacity_reservation_ids if pool else ():
+            first = seen.setdefault(reservation, pool) if pool else None
+            if pool and first and (first.zone, first.instance_type) != (pool.zone, pool.instance_type):
+                problems.add(
+                    f"{PATH}[{index}].capacityReservationIds",
+                    f"'{reservation}' is of {first.instance_type} in {first.zone} by the pool '{first.name}';"
+                    f" it must be of {pool.instance_type} in {pool.zone}",
+                )

@@ -32,15 +32,32 @@ def hint(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A key that a reader asked for: what it may hold, what it is without a value, and its unit."""
+
+    kind: str
+    default: str
+    unit: str = ""
+
+
 @dataclass
 class Problems:
-    """What is wrong so far, in the order of the stack file's sections."""
+    """What is wrong so far, in the order of the stack file's sections.
+
+    `asked` holds every key that the readers know, by its path; an entry of a list has `[]` for its number.
+    """
 
     lines: list[str] = field(default_factory=list)
+    asked: dict[str, Asked] = field(default_factory=dict)
 
     def add(self, path: str, message: str) -> None:
         """One line: the key's path, then what is wrong and what would be right."""
         self.lines.append(f"{path}: {message}")
+
+    def about(self, path: str) -> bool:
+        """Whether something is wrong with a key or with what is below it."""
+        return any(re.match(rf"{re.escape(path)}[.:\[]", line) for line in self.lines)
 
 
 class Section:
@@ -56,6 +73,8 @@ class Section:
         self.wrong: set[str] = set()
         self._seen: set[str] = set()
         self._values: Mapping[str, Any] = {}
+        # What is no mapping has no keys: that they are missing is not told, too.
+        self._broken = value is not None and not isinstance(value, Mapping)
         if isinstance(value, Mapping):
             self._values = value
         elif value is not None:
@@ -74,6 +93,11 @@ class Section:
         """Whether the key has a value."""
         return self._values.get(key) is not None
 
+    def _asked(self, key: str, kind: str, default: object = None, unit: str = "") -> None:
+        path = re.sub(r"\[[0-9]+\]", "[]", self.at(key))
+        shown = "required" if default is None else _default(default)
+        self.problems.asked.setdefault(path, Asked(kind=kind, default=shown, unit=unit))
+
     def _take(self, key: str, kinds: tuple[type, ...], wanted: str) -> Any:
         self._seen.add(key)
         value = self._values.get(key)
@@ -86,13 +110,16 @@ class Section:
         return value
 
     def _missing(self, key: str, wanted: str) -> None:
-        if key not in self.wrong:
+        if self._broken:
+            self.wrong.add(key)
+        elif key not in self.wrong:
             self.reject(key, f"is missing; it must be {wanted}")
 
     def text(
         self, key: str, default: str | None = None, *, pattern: str | None = None, wanted: str = "a text"
     ) -> str:
         """A text; without a default it is required. `wanted` says in words what `pattern` asks for."""
+        self._asked(key, "text", default)
         value = self._take(key, (str,), wanted)
         if value is None:
             if default is None:
@@ -104,6 +131,7 @@ class Section:
 
     def optional_text(self, key: str, *, pattern: str | None = None, wanted: str = "a text") -> str | None:
         """A text or nothing."""
+        self._asked(key, "text", "")
         if not self.has(key):
             self._seen.add(key)
             return None
@@ -111,6 +139,7 @@ class Section:
 
     def choice(self, key: str, options: tuple[str, ...], default: str | None = None) -> str:
         """One of the given words."""
+        self._asked(key, "one of " + ", ".join(f"`{option}`" for option in options), default)
         wanted = "one of " + ", ".join(options)
         value = self.text(key, default, wanted=wanted)
         if key not in self.wrong and value not in options:
@@ -121,6 +150,7 @@ class Section:
         self, key: str, default: int | None = None, *, least: int = 0, most: int = 2**31 - 1, unit: str = ""
     ) -> int:
         """A whole number between `least` and `most`; without a default it is required."""
+        self._asked(key, f"whole number, {_range(least, most)}", default, unit)
         upper = "" if most == 2**31 - 1 else f" and at most {most}"
         wanted = f"a whole number{f' of {unit}' if unit else ''} of at least {least}{upper}"
         value = self._take(key, (int, float), wanted)
@@ -136,6 +166,7 @@ class Section:
 
     def optional_integer(self, key: str, *, least: int, unit: str = "") -> int | None:
         """A whole number or nothing."""
+        self._asked(key, f"whole number, {_range(least, 2**31 - 1)}", "", unit)
         if not self.has(key):
             self._seen.add(key)
             return None
@@ -143,6 +174,7 @@ class Section:
 
     def boolean(self, key: str, default: bool) -> bool:
         """true or false."""
+        self._asked(key, "true or false", default)
         value = self._take(key, (bool,), "true or false")
         return default if value is None else bool(value)
 
@@ -155,6 +187,7 @@ class Section:
         wanted: str = "a text",
     ) -> tuple[str, ...]:
         """A list of texts, each of which `pattern` must match."""
+        self._asked(key, "list of texts", default)
         value = self._take(key, (list,), f"a list, each entry {wanted}")
         if value is None:
             if default is None:
@@ -169,41 +202,97 @@ class Section:
                 self.wrong.add(key)
         return tuple(str(entry) for entry in value)
 
-    def text_map(self, key: str) -> dict[str, str]:
-        """A mapping of texts; numbers and booleans are written as YAML writes them."""
+    def text_map(
+        self,
+        key: str,
+        *,
+        keys: str | None = None,
+        keys_wanted: str = "",
+        pattern: str | None = None,
+        wanted: str = "a text",
+    ) -> dict[str, str]:
+        """A mapping of texts; numbers and booleans are written as YAML writes them.
+
+        `keys` is a pattern that every key must match, `pattern` one that every value must match.
+        """
+        self._asked(key, "mapping of texts", {})
         value = self._take(key, (dict,), "a mapping of texts") or {}
         result: dict[str, str] = {}
         for name, entry in value.items():
+            path = f"{key}.{name}"
             if isinstance(entry, bool):
-                result[name] = str(entry).lower()
+                text = str(entry).lower()
             elif isinstance(entry, str | int | float):
-                result[name] = str(entry)
+                text = str(entry)
             else:
-                self.reject(f"{key}.{name}", f"{_shown(entry)} is {type_name(entry)}; it must be a text")
+                self.reject(path, f"{_shown(entry)} is {type_name(entry)}; it must be {wanted}")
+                continue
+            if keys and not re.fullmatch(keys, str(name)):
+                self.reject(path, f"has the key '{name}'; it must be {keys_wanted}")
+            elif pattern and not re.fullmatch(pattern, text):
+                self.reject(path, f"{_shown(text)} is not right; it must be {wanted}")
+            else:
+                result[str(name)] = text
+        if len(result) < len(value):
+            self.wrong.add(key)
         return result
+
+    def true_or_text(self, key: str, *, pattern: str, wanted: str) -> bool | str:
+        """true, false (the default), or a text that `pattern` must match."""
+        self._asked(key, "true, false or text", False)
+        value = self._take(key, (bool, str), wanted)
+        if isinstance(value, str) and not re.fullmatch(pattern, value):
+            self.reject(key, f"{_shown(value)} is not right; it must be {wanted}")
+            return False
+        return value if isinstance(value, str) else bool(value)
 
     def section(self, key: str) -> Section:
         """A nested mapping; an absent one is empty."""
+        self._asked(key, "mapping", {})
         self._seen.add(key)
         return Section(self.problems, self.at(key), self._values.get(key))
+
+    def optional_section(self, key: str) -> Section | None:
+        """A nested mapping, or nothing where the key has no value."""
+        self._asked(key, "mapping", "")
+        self._seen.add(key)
+        return Section(self.problems, self.at(key), self._values[key]) if self.has(key) else None
 
     def done(self) -> None:
         """Note every key that nothing has read."""
         for key in self._values:
             if key not in self._seen:
                 self.problems.add(
-                    self.at(key), f"is not a known key{hint(key, self._seen)} (known: {_known(self._seen)})"
+                    self.at(key),
+                    f"is not a known key{hint(str(key), self._seen)} (known: {_known(self._seen)})",
                 )
 
 
 def entries(problems: Problems, path: str, value: object) -> list[Section]:
     """The entries of a list of mappings."""
+    problems.asked.setdefault(path, Asked(kind="list of mappings", default=""))
     if value is None:
         return []
     if not isinstance(value, list):
         problems.add(path, f"{_shown(value)} is {type_name(value)}; it must be a list of mappings")
         return []
-    return [Section(problems, f"{path}[{index}]", entry or {}) for index, entry in enumerate(value)]
+    return [
+        Section(problems, f"{path}[{index}]", {} if entry is None else entry)
+        for index, entry in enumerate(value)
+    ]
+
+
+def _default(value: object) -> str:
+    """A default as YAML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    return str(value) if not isinstance(value, dict) else ""
+
+
+def _range(least: int, most: int) -> str:
+    return f"at least {least}" if most == 2**31 - 1 else f"{least} to {most}"
 
 
 def _known(keys: Iterable[str]) -> str:

@@ -7,9 +7,22 @@ from __future__ import annotations
 
 from typing import Final
 
-# 1.34 leaves standard support on 2026-12-02, 1.35 on 2027-03-27 (EKS user guide, kubernetes-versions.adoc, 2026-11-21).
+# infra/support.py holds when their support ends.
 KUBERNETES: Final = "1.35"
 KUBERNETES_SUPPORTED: Final = ("1.34", "1.35", "1.36")
+
+# Names of EKS add-ons that a stack has or may have (https://docs.aws.amazon.com/eks/latest/userguide/eks-add-ons.html).
+ADDONS: Final = (
+    "vpc-cni",
+    "kube-proxy",
+    "coredns",
+    "eks-pod-identity-agent",
+    "eks-node-monitoring-agent",
+    "metrics-server",
+    "aws-fsx-csi-driver",
+    "aws-ebs-csi-driver",
+    "amazon-cloudwatch-observability",
+)
 
 # github.com/aws/karpenter-provider-aws v1.14.1, 2026-08-21; serves Kubernetes 1.35 from 1.9 on
 # (website/content/en/v1.14/upgrading/compatibility.md). The published chart names its image by digest.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from components.shared import efa
+from components.shared import addresses as subnet_addresses
+from components.shared import efa as efa_layouts
 from components.shared.contract import LABEL_NODEPOOL
 
 JsonObject = dict[str, Any]
@@ -59,7 +60,9 @@ class Pool:
     `efa` is the number of EFA interfaces per machine, laid out by `efa_policy` (`components.shared.efa`).
     With `on_demand_fallback` a machine is bought on demand while the reservations are full. `reservation_ends` is when
     a capacity block ends, RFC 3339. `placement_group` is the name of the group that machines are put into, which the
-    stack makes where `makes_placement_group` says so. `warm_nodes` machines are kept without a job.
+    stack makes where `makes_placement_group` says so; `placement_group_of_reservation` is the one that the reservations
+    lie in. `warm_nodes` machines are kept without a job. The first network card takes `interfaces` interfaces of
+    `addresses_per_interface` addresses each.
     """
 
     name: str
@@ -76,14 +79,28 @@ class Pool:
     memory_gib: int
     nvme_gb: int
     efa: int = 0
-    efa_policy: str = efa.NONE
+    efa_policy: str = efa_layouts.NONE
     cards_per_ip_group: int = 1
     on_demand_fallback: bool = False
     reservation_type: str = ODCR
     reservation_ends: str | None = None
     placement_group: str | None = None
     makes_placement_group: bool = False
+    placement_group_of_reservation: str | None = None
     warm_nodes: int = 0
+    interfaces: int = 3
+    addresses_per_interface: int = 10
+
+    @property
+    def addresses(self) -> int:
+        """Addresses that one of the machines takes from its subnet."""
+        return subnet_addresses.of_machine(
+            interfaces=self.interfaces,
+            addresses=self.addresses_per_interface,
+            cards=max(1, self.efa),
+            policy=self.efa_policy,
+            cards_per_ip_group=self.cards_per_ip_group,
+        )
 
     @property
     def capacity_types(self) -> list[str]:
@@ -122,7 +139,8 @@ def limits(pool: Pool) -> JsonObject:
 def node_pool(pool: Pool, *, lustre: bool = False) -> JsonObject:
     """The `spec` of the NodePool (karpenter.sh/v1, https://karpenter.sh/docs/concepts/nodepools/).
 
-    `lustre`: pods mount FSx for Lustre, so that none starts before a machine can. A machine at work is never consolidated, expired or replaced for drift; only an empty one is given back.
+    `lustre`: pods mount FSx for Lustre, so that none starts before a machine can.
+    A machine at work is never consolidated, expired or replaced for drift; only an empty one is given back.
     There is no `terminationGracePeriod`: with it, drift may evict pods in spite of their do-not-disrupt.
     """
     requirements = [
@@ -204,7 +222,7 @@ def node_class(
     if pool.capacity_reservation_ids:
         spec["capacityReservationSelectorTerms"] = [{"id": i} for i in pool.capacity_reservation_ids]
     if pool.efa:
-        spec["networkInterfaces"] = efa.layout(pool.efa, pool.efa_policy, pool.cards_per_ip_group)
+        spec["networkInterfaces"] = efa_layouts.layout(pool.efa, pool.efa_policy, pool.cards_per_ip_group)
     if pool.placement_group:
         spec["placementGroupSelector"] = {"name": pool.placement_group}
     if pool.vcpus >= FAST_IMAGE_PULL_LEAST_VCPUS:

@@ -1,0 +1,49 @@
+"""Reading further service accounts of a stack file; part of `infra.settings`."""
+
+from __future__ import annotations
+
+from components.shared import contract as c
+from infra import formats
+from infra.model import ServiceAccount
+from infra.reading import Problems, entries
+from infra.storage_settings import OWN_BUCKET, given_bucket
+
+ACCESS = ("read", "write")
+# A namespace that is neither of these would have to exist before the stack.
+NAMESPACES = ("default", c.TRAINING_NAMESPACE)
+TAKEN = {
+    (c.TRAINING_NAMESPACE, c.LAUNCHER_SERVICE_ACCOUNT),
+    (c.TRAINING_NAMESPACE, c.TRAINER_SERVICE_ACCOUNT),
+}
+
+
+def read_service_accounts(problems: Problems, value: object) -> tuple[ServiceAccount, ...]:
+    """Service accounts with access to a bucket, by a role of their own."""
+    found: list[ServiceAccount] = []
+    names: set[tuple[str, str]] = set()
+    for section in entries(problems, "trainyard:serviceAccounts", value):
+        account = ServiceAccount(
+            name=section.text("name", pattern=formats.DNS_LABEL, wanted=formats.DNS_LABEL_WANTED),
+            namespace=section.choice("namespace", NAMESPACES, "default"),
+            bucket=given_bucket(
+                section.text(
+                    "bucket",
+                    OWN_BUCKET,
+                    pattern=formats.BUCKET,
+                    wanted=f"{OWN_BUCKET} (the stack's own) or a bucket's name",
+                )
+            ),
+            access=section.choice("access", ACCESS, "read"),
+        )
+        place = (account.namespace, account.name)
+        if place in TAKEN:
+            section.reject(
+                "name", f"'{account.name}' is the stack's own in {account.namespace}; take another one"
+            )
+        elif place in names and account.name:
+            section.reject("name", f"'{account.name}' is another one, too; each needs its own name")
+        names.add(place)
+        section.done()
+        if not section.wrong:
+            found.append(account)
+    return tuple(found)

@@ -1,0 +1,189 @@
+"""Reading the cluster of a stack file; part of `infra.settings`."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from infra import formats, versions
+from infra.model import Cluster, ExistingCluster
+from infra.pool_settings import known_type
+from infra.reading import Problems, Section, hint
+
+DEPLOY_FROM: Final = ("internet", "vpc")
+ONLY_NEW: Final = (
+    "name",
+    "version",
+    "deployFrom",
+    "administrators",
+    "publicAccessCidrs",
+    "systemNodes",
+    "logRetentionDays",
+)
+
+
+def gives_cluster(value: object) -> bool:
+    """Whether a stack file's `cluster` gives an existing one."""
+    return isinstance(value, Mapping) and value.get("existing") is not None
+
+
+def read_cluster(problems: Problems, value: object, project: str, stack: str) -> Cluster:
+    """The cluster: one to make, or one that is given."""
+    section = Section(problems, f"{project}:cluster", value)
+    given = section.optional_section("existing")
+    name, existing = _existing(given) if given else ("", None)
+    if given is None:
+        name = _name(section, f"{project}-{stack}")
+    version = section.choice("version", versions.KUBERNETES_SUPPORTED, versions.KUBERNETES)
+    administrators = _administrators(section, required=given is None)
+    public = _public(section)
+    deploy_from = section.choice("deployFrom", DEPLOY_FROM, "internet")
+    if given is None and not public and deploy_from == "internet":
+        _closed(section)
+    instance_type, count = _system_nodes(section)
+    replicas = section.integer("karpenterReplicas", 2, least=1, most=2)
+    if given is None and count is not None and replicas > count:
+        section.reject(
+            "karpenterReplicas",
+            f"{replicas} need a system node each; it must be at most systemNodes.count ({count})",
+        )
+    if given is not None:
+        section.optional_text("name")
+        for key in ONLY_NEW:
+            if section.has(key):
+                section.reject(
+                    key, "is for a cluster that the stack makes, and existing gives one; leave it out"
+                )
+    result = Cluster(
+        name=name,
+        version=version,
+        existing=existing,
+        deploy_from=deploy_from,
+        administrators=administrators,
+        public_access_cidrs=public,
+        system_instance_type=instance_type,
+        system_count=count or 1,
+        karpenter_replicas=replicas,
+        node_repair=section.boolean("nodeRepair", True),
+        addon_versions=_addons(section),
+        ami=section.text(
+            "ami",
+            versions.AMI,
+            pattern=formats.AMI_ALIAS,
+            wanted=f"an alias with a version, such as {versions.AMI}",
+        ),
+        log_retention_days=section.integer("logRetentionDays", 365, least=1, most=3653, unit="days"),
+    )
+    section.done()
+    return result
+
+
+def _name(section: Section, default: str) -> str:
+    name = section.text("name", default, pattern=formats.CLUSTER_NAME, wanted=formats.CLUSTER_NAME_WANTED)
+    if "name" not in section.wrong and not re.fullmatch(formats.CLUSTER_NAME, name):
+        section.reject(
+            "name", f"is '{name}' by the stack's name; it must be given as {formats.CLUSTER_NAME_WANTED}"
+        )
+    return name
+
+
+def _existing(section: Section) -> tuple[str, ExistingCluster]:
+    name = section.text("name", pattern=formats.CLUSTER_NAME, wanted=formats.CLUSTER_NAME_WANTED)
+    result = ExistingCluster(
+        endpoint=section.text(
+            "endpoint",
+            pattern=r"https://[^\s/]+",
+            wanted="the API's address, such as https://AB.gr7.us-west-2.eks.amazonaws.com",
+        ),
+        certificate_authority=section.text(
+            "certificateAuthority",
+            pattern=r"[A-Za-z0-9+/]+=*",
+            wanted="the certificate in base64, certificateAuthority.data of DescribeCluster",
+        ),
+        oidc_provider_arn=section.text(
+            "oidcProviderArn",
+            pattern=r"arn:aws[a-z-]*:iam::[0-9]{12}:oidc-provider/.+",
+            wanted="the ARN of the cluster's OIDC provider in IAM",
+        ),
+        oidc_issuer=section.text(
+            "oidcIssuer",
+            pattern=r"(https://)?[^\s/]+/.+",
+            wanted="the issuer, such as oidc.eks.us-west-2.amazonaws.com/id/AB",
+        ),
+        security_group_id=section.text(
+            "securityGroupId", pattern=formats.id_pattern("sg"), wanted=formats.id_wanted("sg")
+        ),
+    )
+    issuer = result.oidc_issuer.removeprefix("https://")
+    if not {"oidcProviderArn", "oidcIssuer"} & section.wrong and not result.oidc_provider_arn.endswith(
+        f"/{issuer}"
+    ):
+        section.reject(
+            "oidcIssuer", f"'{result.oidc_issuer}' is not the provider's; it must end oidcProviderArn"
+        )
+    section.done()
+    return name, result
+
+
+def _administrators(section: Section, *, required: bool) -> tuple[str, ...]:
+    administrators = section.texts(
+        "administrators",
+        None if required else (),
+        pattern=formats.PRINCIPAL,
+        wanted="the ARN of an IAM user or role, such as arn:aws:iam::123456789012:role/platform",
+    )
+    if section.has("administrators") and not administrators and "administrators" not in section.wrong:
+        section.reject("administrators", "is empty; it must name at least the user or role that deploys")
+    for arn in sorted({arn for arn in administrators if administrators.count(arn) > 1}):
+        section.reject("administrators", f"names '{arn}' twice; each must be another one")
+    return administrators
+
+
+def _public(section: Section) -> tuple[str, ...]:
+    public = section.texts(
+        "publicAccessCidrs", (), pattern=formats.CIDR, wanted="an IPv4 range such as 203.0.113.0/24"
+    )
+    for index, block in enumerate(public):
+        key = f"publicAccessCidrs[{index}]"
+        if block.endswith("/0"):
+            section.reject(key, f"'{block}' is the whole internet; it must be the range that you deploy from")
+        elif key not in section.wrong:
+            try:
+                ipaddress.IPv4Network(block)
+            except ValueError as error:
+                section.reject(key, f"{error}; it must be a range such as 203.0.113.0/24")
+    return public
+
+
+def _closed(section: Section) -> None:
+    if "publicAccessCidrs" in section.wrong or "deployFrom" in section.wrong:
+        return
+    section.reject(
+        "publicAccessCidrs",
+        "is empty, so that nobody outside of the VPC reaches the API; it must hold the ranges that you deploy from,"
+        " or deployFrom must be vpc",
+    )
+
+
+def _system_nodes(section: Section) -> tuple[str, int | None]:
+    nodes = section.section("systemNodes")
+    instance_type = nodes.text("instanceType", "m6i.large")
+    known_type(nodes, "instanceType", instance_type)
+    count = nodes.integer("count", 2, least=1, most=20, unit="machines")
+    nodes.done()
+    return instance_type, None if "count" in nodes.wrong else count
+
+
+def _addons(section: Section) -> dict[str, str]:
+    found = section.text_map(
+        "addonVersions", pattern=formats.ADDON_VERSION, wanted="a version such as v1.21.1-eksbuild.1"
+    )
+    for addon in found:
+        if addon not in versions.ADDONS:
+            section.reject(
+                f"addonVersions.{addon}",
+                f"no add-on of this name is known{hint(addon, versions.ADDONS)} (known: {', '.join(versions.ADDONS)})",
+            )
+    return found

@@ -1,0 +1,45 @@
+"""What texts in a stack file must look like: patterns, and the words that tell them to a person."""
+
+from __future__ import annotations
+
+from typing import Final
+
+REGION: Final = r"[a-z]{2}(-[a-z]+)+-[0-9]"
+# EKS takes more, but the names of the bucket and of the repositories begin with it, which have lower case only, and
+# those of EventBridge rules have 64 characters, of which ours and an automatic suffix take 33
+# (https://docs.aws.amazon.com/eventbridge/latest/APIReference/API_PutRule.html).
+CLUSTER_NAME: Final = r"[a-z]([a-z0-9-]{0,29}[a-z0-9])?"
+CLUSTER_NAME_WANTED: Final = "lower case letters, digits and hyphens, a letter first, at most 31 characters"
+DNS_LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?"
+DNS_LABEL_WANTED: Final = "lower case letters, digits and hyphens, at most 40"
+PRINCIPAL: Final = r"arn:aws[a-z-]*:iam::[0-9]{12}:(user|role)/.+"
+CIDR: Final = r"[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}"
+IMAGE: Final = r"[a-z0-9][a-z0-9._:/-]*(@sha256:[0-9a-f]{64})"
+IMAGE_WANTED: Final = "an image with its digest, such as registry/name@sha256:<64 hexadecimal digits>"
+MIRROR: Final = r"[a-z0-9][a-z0-9.-]*(:[0-9]+)?(/[a-z0-9._-]+)*"
+MIRROR_WANTED: Final = (
+    "a registry with an optional prefix, such as 123456789012.dkr.ecr.us-west-2.amazonaws.com/mirror"
+)
+QUANTITY: Final = r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?"
+# Bottlerocket has another layout of disks and a device plugin of its own.
+AMI_ALIAS: Final = r"al2023@v[0-9]{8}"
+ZONE: Final = r"[a-z]{2}(-[a-z]+)+-[0-9][a-z]"
+BUCKET: Final = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
+KEY_PREFIX: Final = r"[a-zA-Z0-9][a-zA-Z0-9/_.-]*[a-zA-Z0-9]"
+ABSOLUTE_PATH: Final = r"(/[A-Za-z0-9._-]+)+"
+PLACEMENT_GROUP: Final = r"[ -~]{1,255}"
+RESERVATION: Final = r"cr-[0-9a-f]{8,17}"
+RESERVATION_WANTED: Final = "an id such as cr-0123456789abcdef0"
+ADDON_VERSION: Final = r"v[0-9]+\.[0-9]+\.[0-9]+-eksbuild\.[0-9]+"
+# Short names, or full ones as they are in China (com.amazonaws.cn-north-1.sts).
+ENDPOINT_SERVICE: Final = r"[a-z0-9][a-z0-9.-]*"
+
+
+def id_pattern(prefix: str) -> str:
+    """The pattern of EC2's ids with a prefix, such as vpc."""
+    return rf"{prefix}-[0-9a-f]{{8,17}}"
+
+
+def id_wanted(prefix: str) -> str:
+    """How an id with a prefix is told to a person."""
+    return f"an id such as {prefix}-0123456789abcdef0"

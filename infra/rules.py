@@ -1,0 +1,93 @@
+"""Rules of a stack file that no section can judge alone; part of `infra.settings`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from components.shared import addresses, cidr
+from components.shared import endpoints as services
+from components.shared.pool import Pool
+from infra import accelerators
+from infra.model import Cluster, Images, Network, Storage
+from infra.reading import Problems
+
+# EKS replaces system nodes by making new ones first, which takes this many more
+# (scaling of `components.cluster`).
+SPARE_SYSTEM_NODES = 1
+
+
+def check(
+    problems: Problems,
+    network: Network,
+    cluster: Cluster,
+    pools: Sequence[Pool],
+    images: Images,
+    storage: Storage,
+) -> None:
+    """Note what does not go together, as far as its parts are right by themselves."""
+    right = not problems.about("trainyard:network") and not problems.about("trainyard:cluster.systemNodes")
+    if right and network.existing is None and network.cidr is not None:
+        _addresses(problems, network, cluster, pools, storage)
+    if network.private and images.mirror is None and not problems.about("trainyard:images.mirror"):
+        problems.add(
+            "trainyard:network.private",
+            "is true, so that no public registry is reached, and images.mirror is missing;"
+            " it must name the registry that holds the third-party images",
+        )
+
+
+def needed_addresses(
+    network: Network, cluster: Cluster, pools: Sequence[Pool], storage: Storage
+) -> dict[str, dict[str, int]]:
+    """Addresses that a stack may take in each zone's private subnet, by what takes them."""
+    found: dict[str, dict[str, int]] = {}
+    for zone in network.zones:
+        takers = {
+            f"{pool.name} ({pool.max_nodes} x {pool.instance_type}, {pool.addresses} each)": pool.max_nodes
+            * pool.addresses
+            for pool in pools
+            if pool.zone == zone
+        }
+        if cluster.existing is None:
+            takers["control plane"] = addresses.CONTROL_PLANE
+            takers["system nodes"] = _system(cluster, len(network.zones))
+        if endpoints := _endpoints(network, storage):
+            takers["endpoints"] = endpoints
+        lustre = storage.lustre
+        if lustre and lustre.existing is None and lustre.zone == zone:
+            takers["file system"] = addresses.of_file_system(lustre.capacity_gib)
+        found[zone] = takers
+    return found
+
+
+def _system(cluster: Cluster, zones: int) -> int:
+    """Addresses of the system nodes that may be in one zone."""
+    facts = accelerators.TYPES[cluster.system_instance_type]
+    nodes = -(-cluster.system_count // zones) + SPARE_SYSTEM_NODES
+    return nodes * addresses.of_machine(interfaces=facts.interfaces, addresses=facts.addresses)
+
+
+def _endpoints(network: Network, storage: Storage) -> int:
+    if not network.private:
+        return len(network.interface_endpoints)
+    return len(
+        services.private_endpoints(
+            file_system=storage.lustre is not None, load_balancers=False, more=network.interface_endpoints
+        )
+    )
+
+
+def _addresses(
+    problems: Problems, network: Network, cluster: Cluster, pools: Sequence[Pool], storage: Storage
+) -> None:
+    layout = cidr.subnets(network.cidr or "", len(network.zones))
+    blocks = dict(zip(network.zones, layout.private, strict=True))
+    for zone, takers in needed_addresses(network, cluster, pools, storage).items():
+        free, taken = addresses.free_in(blocks[zone]), sum(takers.values())
+        if taken > free:
+            most = ", ".join(f"{name}: {count}" for name, count in takers.items())
+            problems.add(
+                "trainyard:network.cidr",
+                f"{network.cidr} gives {zone} {free} addresses, and {taken} may be taken ({most});"
+                " it must be a larger range, or the pools must have fewer machines",
+            )

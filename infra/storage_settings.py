@@ -1,0 +1,155 @@
+"""Reading bucket and file system of a stack file; part of `infra.settings`."""
+
+from __future__ import annotations
+
+from components.shared import lustre
+from components.shared.pool import Pool
+from infra import formats
+from infra.model import ExistingLustre, Lustre, LustreLink, Storage
+from infra.reading import Problems, Section
+
+# What only a file system that the stack makes has.
+ONLY_NEW = ("deploymentType", "capacityGiB", "throughput", "zone", "compression", "s3", "efa", "backupDays")
+OWN_BUCKET = "models"
+
+
+def read_storage(
+    problems: Problems, value: object, zones: tuple[str, ...], pools: list[Pool | None]
+) -> Storage:
+    """The model bucket and the file system. `zones` have subnets; the file system lies with its pools."""
+    section = Section(problems, "trainyard:storage", value)
+    prefix = section.text(
+        "prefix", "models", pattern=formats.KEY_PREFIX, wanted="a key prefix such as models"
+    )
+    days = section.integer("keepOldVersionsDays", 30, least=1, unit="days")
+    file_system = section.optional_section("lustre")
+    result = Storage(
+        prefix=prefix,
+        keep_old_versions_days=days,
+        lustre=_lustre(file_system, zones, pools) if file_system else None,
+    )
+    section.done()
+    return result
+
+
+def given_bucket(name: str) -> str | None:
+    """A bucket's name as the settings give it; None for the stack's own."""
+    return None if name == OWN_BUCKET else name
+
+
+def _lustre(section: Section, zones: tuple[str, ...], pools: list[Pool | None]) -> Lustre:
+    given = section.optional_section("existing")
+    existing = _existing(given) if given else None
+    if existing:
+        for key in ONLY_NEW:
+            if section.has(key):
+                section.reject(
+                    key, "is for a file system that the stack makes, and existing gives one; leave it out"
+                )
+    deployment = section.choice("deploymentType", tuple(lustre.THROUGHPUT), lustre.PERSISTENT_2)
+    capacity = section.integer("capacityGiB", lustre.SMALLEST_GIB, least=1, unit="GiB")
+    offered = lustre.THROUGHPUT.get(deployment, lustre.THROUGHPUT[lustre.PERSISTENT_2])
+    throughput = section.integer("throughput", offered[0], least=1, unit="MB/s per TiB")
+    link = section.optional_section("s3")
+    result = Lustre(
+        deployment_type=deployment,
+        capacity_gib=capacity,
+        throughput=throughput,
+        zone=_zone(section, zones, pools),
+        compression=section.choice("compression", lustre.COMPRESSIONS, lustre.COMPRESSIONS[0]),
+        mount_path=section.text(
+            "mountPath", "/fsx", pattern=formats.ABSOLUTE_PATH, wanted="an absolute path such as /fsx"
+        ),
+        link=_link(link) if link else None,
+        efa=section.boolean("efa", False),
+        existing=existing,
+        backup_days=section.integer("backupDays", 0, least=0, most=90, unit="days"),
+    )
+    if not existing:
+        _check(section, result)
+    section.done()
+    return result
+
+
+def _check(section: Section, wanted: Lustre) -> None:
+    """What FSx offers (`components.shared.lustre`)."""
+    if "deploymentType" in section.wrong:
+        return
+    deployment = wanted.deployment_type
+    if "capacityGiB" not in section.wrong and (problem := lustre.capacity_problem(wanted.capacity_gib)):
+        section.reject("capacityGiB", f"{wanted.capacity_gib}: {problem}")
+    if "throughput" not in section.wrong and (
+        problem := lustre.throughput_problem(deployment, wanted.throughput)
+    ):
+        section.reject("throughput", f"{wanted.throughput}: {problem}")
+    if wanted.efa and not {"capacityGiB", "throughput"} & section.wrong:
+        problem = lustre.efa_problem(deployment, wanted.capacity_gib, wanted.throughput)
+        if problem:
+            section.reject("efa", f"true: {problem}")
+    if wanted.link and wanted.link.path != "/" and deployment == lustre.PERSISTENT_1:
+        section.reject(
+            "s3.path", f"'{wanted.link.path}': {deployment} shows a bucket at its root alone; it must be /"
+        )
+    if wanted.backup_days and "backupDays" not in section.wrong:
+        if not lustre.keeps_backups(deployment):
+            section.reject("backupDays", f"{wanted.backup_days}: {deployment} has no backups; it must be 0")
+        elif wanted.link:
+            section.reject(
+                "backupDays",
+                f"{wanted.backup_days}: a file system with a bucket behind it (s3) has no backups; it must be 0",
+            )
+
+
+def _zone(section: Section, zones: tuple[str, ...], pools: list[Pool | None]) -> str:
+    """A file system is in one zone, and its clients are there, too: anything else costs time and cross-zone traffic."""
+    used = sorted({pool.zone for pool in pools if pool})
+    default = used[0] if used else (zones[0] if zones else "")
+    zone = section.text("zone", default, wanted="the name of a zone")
+    if "zone" in section.wrong or section.has("existing"):
+        return zone
+    if zone not in zones:
+        section.reject("zone", f"'{zone}' has no subnets here; it must be one of {', '.join(zones)}")
+    elif others := [each for each in used if each != zone]:
+        section.reject(
+            "zone",
+            f"is '{zone}', but pools are in {', '.join(others)}; pools and file system must be in one zone",
+        )
+    return zone
+
+
+def _link(section: Section) -> LustreLink:
+    bucket = section.text(
+        "bucket",
+        OWN_BUCKET,
+        pattern=formats.BUCKET,
+        wanted=f"{OWN_BUCKET} (the stack's own) or a bucket's name",
+    )
+    result = LustreLink(
+        bucket=given_bucket(bucket),
+        prefix=section.text(
+            "prefix", "", pattern=rf"({formats.KEY_PREFIX}/?)?", wanted="a key prefix such as data"
+        ),
+        path=section.text(
+            "path", "/", pattern=rf"/|{formats.ABSOLUTE_PATH}", wanted="an absolute path such as /data"
+        ),
+    )
+    section.done()
+    return result
+
+
+def _existing(section: Section) -> ExistingLustre:
+    result = ExistingLustre(
+        file_system_id=section.text(
+            "fileSystemId", pattern=r"fs-[0-9a-f]{8,21}", wanted="an id such as fs-0123456789abcdef0"
+        ),
+        dns_name=section.text(
+            "dnsName",
+            pattern=r"[a-z0-9][a-z0-9.-]*\.[a-z]+",
+            wanted="a name such as fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
+        ),
+        mount_name=section.text(
+            "mountName", pattern=r"[A-Za-z0-9_]{1,8}", wanted="the mount name that FSx gave, such as abcdefgh"
+        ),
+    )
+    section.done()
+    return result
