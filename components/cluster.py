@@ -227,7 +227,7 @@ class Cluster(pulumi.ComponentResource):
                 from_port=HTTPS,
                 to_port=HTTPS,
                 description="The Kubernetes API, for those who deploy from here",
-                tags=self._args.tags,
+                tags=named(self._args.tags, f"{name}-api-from-{cidr.replace('/', '-')}"),
                 opts=self._child,
             )
             for cidr in self._args.private_access_cidrs

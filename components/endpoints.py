@@ -56,7 +56,7 @@ class Endpoints(pulumi.ComponentResource):
             from_port=HTTPS,
             to_port=HTTPS,
             description="HTTPS from the VPC",
-            tags=args.tags,
+            tags=named(args.tags, f"{name}-from-vpc"),
             opts=child,
         )
         self.objects: list[pulumi.Resource] = [rule]

@@ -53,7 +53,7 @@ class WorkerGroup(pulumi.ComponentResource):
             referenced_security_group_id=group.id,
             ip_protocol="-1",
             description="Everything between workers",
-            tags=args.tags,
+            tags=named(args.tags, f"{name}-from-each-other"),
             opts=child,
         )
         outward = aws.vpc.SecurityGroupEgressRule(
@@ -62,7 +62,7 @@ class WorkerGroup(pulumi.ComponentResource):
             referenced_security_group_id=group.id,
             ip_protocol="-1",
             description="Everything between workers",
-            tags=args.tags,
+            tags=named(args.tags, f"{name}-to-each-other"),
             opts=child,
         )
         out = aws.vpc.SecurityGroupEgressRule(
@@ -73,7 +73,7 @@ class WorkerGroup(pulumi.ComponentResource):
             from_port=HTTPS,
             to_port=HTTPS,
             description="Images, S3 and the AWS APIs, through NAT and endpoints",
-            tags=args.tags,
+            tags=named(args.tags, f"{name}-out"),
             opts=child,
         )
         self.group_id = group.id

@@ -9,15 +9,20 @@ from local.aws import (
     authorise,
     bucket_policies,
     dependencies,
+    endpoints,
     fleets,
+    flow_logs,
     images,
     instance_profiles,
+    interfaces,
     launch,
+    log_groups,
     prices,
     reservations,
     web_identity,
 )
 from local.aws.eks import responses as eks
+from local.aws.fsx import responses as fsx
 
 _lock = threading.Lock()
 _installed = False
@@ -40,7 +45,12 @@ def install() -> None:
             web_identity,
             bucket_policies,
             instance_profiles,
+            log_groups,
+            flow_logs,
+            endpoints,
+            interfaces,
             eks,
+            fsx,
         ):
             module.install()
         authorise.install()

@@ -22,10 +22,22 @@ BY_INPUT = {
     "aws:kms/alias:Alias": "name",
     "aws:s3/bucket:Bucket": "bucket",
 }
+# Types whose id is several of their inputs, and what joins them (the same pages).
+BY_INPUTS = {
+    "aws:eks/accessEntry:AccessEntry": (":", ("clusterName", "principalArn")),
+    "aws:eks/accessPolicyAssociation:AccessPolicyAssociation": (
+        "#",
+        ("clusterName", "principalArn", "policyArn"),
+    ),
+    "aws:eks/addon:Addon": (":", ("clusterName", "addonName")),
+    "aws:eks/nodeGroup:NodeGroup": (":", ("clusterName", "nodeGroupName")),
+    "aws:iam/rolePolicy:RolePolicy": (":", ("role", "name")),
+}
 # Types that EC2 gives ids to: the id is found by the tags, all of which must be there. The kind is told by the id's
 # prefix, since emulators differ from EC2 in what they call it as the `resource-type` of DescribeTags.
 EC2_PREFIX = {
     "aws:ec2/eip:Eip": "eipalloc-",
+    "aws:ec2/flowLog:FlowLog": "fl-",
     "aws:ec2/internetGateway:InternetGateway": "igw-",
     "aws:ec2/launchTemplate:LaunchTemplate": "lt-",
     "aws:ec2/natGateway:NatGateway": "nat-",
@@ -34,6 +46,8 @@ EC2_PREFIX = {
     "aws:ec2/subnet:Subnet": "subnet-",
     "aws:ec2/vpc:Vpc": "vpc-",
     "aws:ec2/vpcEndpoint:VpcEndpoint": "vpce-",
+    "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": "sgr-",
+    "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": "sgr-",
 }
 
 
@@ -54,6 +68,8 @@ def identities(deployment: Mapping[str, Any], account: str, region: str) -> Iter
         found: str | None = None
         if kind in BY_INPUT:
             found = inputs.get(BY_INPUT[kind])
+        elif kind in BY_INPUTS:
+            found = _joined(inputs, *BY_INPUTS[kind])
         elif kind == "aws:iam/policy:Policy" and "name" in inputs:
             found = f"arn:aws:iam::{account}:policy{inputs.get('path') or '/'}{inputs['name']}"
         elif kind in EC2_PREFIX and inputs.get("tags"):
@@ -82,6 +98,12 @@ def with_adopted(exported: Mapping[str, Any], found: Mapping[str, str]) -> dict[
     deployment["resources"] = [*(deployment.get("resources") or []), *made]
     deployment["pending_operations"] = [each for each in operations if each["resource"]["urn"] not in found]
     return {**exported, "deployment": deployment}
+
+
+def _joined(inputs: Mapping[str, Any], by: str, keys: Sequence[str]) -> str | None:
+    """The inputs as one id; None where one is missing."""
+    values = [inputs.get(key) for key in keys]
+    return by.join(str(value) for value in values) if all(values) else None
 
 
 def _by_tags(region: str, prefix: str, tags: Mapping[str, str]) -> set[str]:

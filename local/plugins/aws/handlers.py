@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from local.plugins.aws import (
+    ec2_endpoints,
     ec2_more,
     ec2_network,
     ec2_routes,
@@ -12,8 +13,10 @@ from local.plugins.aws import (
     ec2_security_rules,
     eks,
     eks_access,
+    fsx,
     iam,
     iam_oidc,
+    kms_grants,
     messaging,
     registry,
     s3,
@@ -22,6 +25,7 @@ from local.plugins.aws import (
 from local.plugins.aws.resource import Handler, served
 
 MODULES = (
+    ec2_endpoints,
     ec2_more,
     ec2_network,
     ec2_routes,
@@ -29,8 +33,10 @@ MODULES = (
     ec2_security_rules,
     eks,
     eks_access,
+    fsx,
     iam,
     iam_oidc,
+    kms_grants,
     messaging,
     registry,
     s3,

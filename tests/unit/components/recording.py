@@ -36,6 +36,20 @@ class Recorded:
     invokes: list[str] = field(default_factory=list)
     result: Any = None
     transforms: list[Callable[[Any], Any]] = field(default_factory=list)
+    edges: dict[str, frozenset[str]] = field(default_factory=dict)
+    """URN of each resource and those that it needs directly: dependencies, parent and provider."""
+
+    def needs(self, type_: str, name: str) -> set[tuple[str, str]]:
+        """(type, name) of everything that must outlive a resource, in any number of steps."""
+        (start,) = [urn for urn in self.edges if _kind(urn) == (type_, name)]
+        found: set[str] = set()
+        ahead = [start]
+        while ahead:
+            for urn in self.edges.get(ahead.pop(), ()):
+                if urn not in found:
+                    found.add(urn)
+                    ahead.append(urn)
+        return {_kind(urn) for urn in found}
 
     def of(self, type_: str) -> list[Resource]:
         """The resources of a type."""
@@ -46,6 +60,12 @@ class Recorded:
         found = [r for r in self.of(type_) if name is None or r.name == name]
         assert len(found) == 1, f"{len(found)} resources of {type_} {name or ''}: {[r.name for r in found]}"
         return found[0]
+
+
+def _kind(urn: str) -> tuple[str, str]:
+    """A URN's type, without its parents' types, and name."""
+    _, _, types, name = urn.split("::", 3)
+    return types.split("$")[-1], name
 
 
 def normal(value: Any) -> Any:
@@ -70,6 +90,10 @@ OUTPUTS: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
         "arn": f"arn:aws:kms:us-west-2:{ACCOUNT}:key/{name}",
         "keyId": f"{name}-id",
     },
+    "aws:cloudwatch/logGroup:LogGroup": lambda name, given: {
+        "arn": f"arn:aws:logs:us-west-2:{ACCOUNT}:log-group:{given.get('name', name)}"
+    },
+    "aws:iam/instanceProfile:InstanceProfile": lambda name, _: {"name": f"{name}-1a2b3c4"},
     "aws:sqs/queue:Queue": lambda name, given: {
         "arn": f"arn:aws:sqs:us-west-2:{ACCOUNT}:{given.get('name', name)}",
         "url": f"https://sqs.us-west-2.amazonaws.com/{ACCOUNT}/{given.get('name', name)}",
@@ -84,6 +108,7 @@ OUTPUTS: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
     },
     "eks:index:Cluster": lambda name, _: {
         "kubeconfigJson": "{}",
+        "clusterSecurityGroupId": f"{name}-eksClusterSecurityGroup-id",
         "oidcProviderArn": f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.eks.us-west-2.amazonaws.com/id/AB",
         "oidcIssuer": "oidc.eks.us-west-2.amazonaws.com/id/AB",
     },
@@ -107,6 +132,20 @@ class _Recorder(pulumi.runtime.Mocks):
     def call(self, args: pulumi.runtime.MockCallArgs) -> dict[str, Any]:
         self._recorded.invokes.append(args.token)
         raise AssertionError(f"the program asks the account: {args.token}")
+
+
+class _Monitor(mocks.MockMonitor):
+    """Notes what each registration says that it needs, which mocks are not told."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        super().__init__(_Recorder(recorded))
+        self._recorded = recorded
+
+    def RegisterResource(self, request: Any) -> Any:
+        answer = super().RegisterResource(request)
+        needed = {*request.dependencies, request.parent, request.provider.rpartition("::")[0]}
+        self._recorded.edges[answer.urn] = frozenset(needed - {""})
+        return answer
 
 
 class _Callbacks:
@@ -134,7 +173,8 @@ def deploy(program: Callable[[], Any], *, preview: bool = False) -> Recorded:
             recorded.result = await pulumi.Output.all(**result).future()
 
     def deployment() -> None:
-        mocks.set_mocks(_Recorder(recorded), project="trainyard", stack="test", preview=preview)
+        monitor = _Monitor(recorded)
+        mocks.set_mocks(monitor.mocks, project="trainyard", stack="test", preview=preview, monitor=monitor)
         LOOP.run_until_complete(asyncio.wait_for(run(), TIMEOUT_SECONDS))
 
     # The mocks know no transforms, which the engine applies: they are kept for tests to call.

@@ -45,6 +45,14 @@ def test_the_adopted_resource_comes_last_and_is_pending_no_more() -> None:
     assert edited["resources"][-1]["id"] == "trainyard-local/launcher"
 
 
+def test_an_id_of_several_inputs_is_put_together_when_all_are_known() -> None:
+    resource = {"urn": URN, "type": "aws:eks/accessEntry:AccessEntry", "inputs": {"clusterName": "mine"}}
+    deployment = {"resources": [], "pending_operations": [{"type": "creating", "resource": resource}]}
+    assert dict(identities(deployment, "123456789012", "us-west-2")) == {}
+    resource["inputs"] = {"clusterName": "mine", "principalArn": "arn:aws:iam::1:role/r"}
+    assert dict(identities(deployment, "123456789012", "us-west-2")) == {URN: "mine:arn:aws:iam::1:role/r"}
+
+
 def _made(ec2: Any, kind: str, tags: list[dict[str, str]]) -> str:
     """Make one resource of the kind with the tags; returns its id."""
 
@@ -66,6 +74,24 @@ def _made(ec2: Any, kind: str, tags: list[dict[str, str]]) -> str:
             VpcId=vpc, ServiceName="com.amazonaws.us-west-2.s3", TagSpecifications=tagged("vpc-endpoint")
         )
         return str(answer["VpcEndpoint"]["VpcEndpointId"])
+    if kind == "aws:ec2/flowLog:FlowLog":
+        answer = ec2.create_flow_logs(
+            ResourceType="VPC",
+            ResourceIds=[vpc],
+            TrafficType="ALL",
+            LogDestinationType="s3",
+            LogDestination="arn:aws:s3:::logs",
+            TagSpecifications=tagged("vpc-flow-log"),
+        )
+        return str(answer["FlowLogIds"][0])
+    if "securityGroup" in kind:
+        group = ec2.create_security_group(GroupName="g", Description="g", VpcId=vpc)["GroupId"]
+        answer = ec2.authorize_security_group_ingress(
+            GroupId=group,
+            IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}],
+            TagSpecifications=tagged("security-group-rule"),
+        )
+        return str(answer["SecurityGroupRules"][0]["SecurityGroupRuleId"])
     subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/24", TagSpecifications=tagged("subnet"))
     subnet_id = str(subnet["Subnet"]["SubnetId"])
     if kind == "aws:ec2/subnet:Subnet":
@@ -78,11 +104,13 @@ def _made(ec2: Any, kind: str, tags: list[dict[str, str]]) -> str:
     "kind",
     [
         "aws:ec2/eip:Eip",
+        "aws:ec2/flowLog:FlowLog",
         "aws:ec2/launchTemplate:LaunchTemplate",
         "aws:ec2/natGateway:NatGateway",
         "aws:ec2/subnet:Subnet",
         "aws:ec2/vpc:Vpc",
         "aws:ec2/vpcEndpoint:VpcEndpoint",
+        "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule",
     ],
 )
 def test_what_ec2_gave_an_id_is_found_by_all_of_its_tags(
@@ -91,6 +119,9 @@ def test_what_ec2_gave_an_id_is_found_by_all_of_its_tags(
     # The default session keeps the credentials that it found first, which may be another test's.
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
     tags = {"Name": "one", "trainyard:stack": "local"}
+    deployer.client("s3").create_bucket(
+        Bucket="logs", CreateBucketConfiguration={"LocationConstraint": "us-west-2"}
+    )
     ec2 = deployer.client("ec2")
     made = _made(ec2, kind, [{"Key": key, "Value": value} for key, value in tags.items()])
     pending = {"urn": "u", "type": kind, "inputs": {"tags": tags}}

@@ -1,0 +1,209 @@
+"""The cluster of a stack: its logs, who reaches and administers it, what it waits for; and Karpenter's values."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pulumi
+import pytest
+
+from components.cluster import Cluster, ClusterArgs
+from components.encryption import Encryption, EncryptionArgs
+from components.handles import ClusterHandles
+from components.karpenter import Karpenter, KarpenterArgs
+from components.network import Network, NetworkArgs
+from components.node_roles import NodeRoles, NodeRolesArgs
+from components.shared.logs_iam import control_plane_group, flow_logs_group
+from tests.unit.components.recording import ACCOUNT, Recorded, deploy
+
+pytestmark = [
+    pytest.mark.unit,
+    # The SDK imports the old names of what it exports.
+    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
+]
+
+TAGS = {"trainyard:stack": "test"}
+GROUPS = (control_plane_group("mine"), flow_logs_group("mine"))
+CLUSTER = ("eks:index:Cluster", "mine")
+NODES = ("eks:index:ManagedNodeGroup", "mine-system")
+NAT = ("aws:ec2/natGateway:NatGateway", "mine-us-west-2a")
+KEY = ("aws:kms/key:Key", "mine-logs")
+
+
+def program() -> dict[str, Any]:
+    roles = NodeRoles("roles", NodeRolesArgs(cluster="mine", partition="aws", tags=TAGS))
+    keys = Encryption(
+        "mine",
+        EncryptionArgs(
+            cluster="mine",
+            region="us-west-2",
+            principal_arn=roles.system.arn,
+            deletion_window_days=30,
+            protect=True,
+            log_groups=GROUPS,
+            tags=TAGS,
+        ),
+    )
+    network = Network(
+        "mine",
+        NetworkArgs(
+            region="us-west-2",
+            cluster="mine",
+            cidr="10.0.0.0/16",
+            zones=("us-west-2a", "us-west-2b"),
+            nat_per_zone=False,
+            tags=TAGS,
+        ),
+    )
+    made: ClusterHandles = Cluster(
+        "mine",
+        ClusterArgs(
+            name="mine",
+            version="1.35",
+            partition="aws",
+            vpc_id=network.vpc_id,
+            private_subnet_ids=network.private_subnet_ids,
+            public_subnet_ids=network.public_subnet_ids,
+            public_access_cidrs=(),
+            private_access_cidrs=("10.0.0.0/16",),
+            administrators=(f"arn:aws:iam::{ACCOUNT}:role/platform",),
+            secrets_key_arn=keys.secrets_key_arn,
+            logs_key_arn=keys.logs_key_arn,
+            system_role=roles.system,
+            worker_role=roles.worker,
+            system_instance_type="c5.2xlarge",
+            system_count=2,
+            addon_versions={},
+            log_retention_days=365,
+            deletion_protection=True,
+            after=[*network.egress, *roles.attachments],
+            tags=TAGS,
+        ),
+    )
+    return {"access": [f"{r._type} {r._name}" for r in made.access]}
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Recorded:
+    return deploy(program)
+
+
+def test_the_control_planes_logs_are_encrypted_and_their_group_is_there_before_eks_would_make_one(
+    recorded: Recorded,
+) -> None:
+    group = recorded.one("aws:cloudwatch/logGroup:LogGroup").inputs
+    assert group["name"] == "/aws/eks/mine/cluster"
+    assert group["kmsKeyId"].endswith("key/mine-logs")
+    assert {("aws:cloudwatch/logGroup:LogGroup", "mine-control-plane"), KEY} <= recorded.needs(*CLUSTER)
+
+
+def test_cloudwatch_may_use_the_key_for_the_stacks_own_groups_alone(recorded: Recorded) -> None:
+    policy = json.loads(recorded.one(*KEY).inputs["policy"])
+    service = next(s for s in policy["Statement"] if "Service" in s["Principal"])
+    assert service["Principal"]["Service"] == "logs.us-west-2.amazonaws.com"
+    prefix = f"arn:aws:logs:us-west-2:{ACCOUNT}:log-group:"
+    assert service["Condition"] == {
+        "ArnEquals": {"kms:EncryptionContext:aws:logs:arn": [prefix + name for name in GROUPS]}
+    }
+    account = next(s for s in policy["Statement"] if "AWS" in s["Principal"])
+    assert account["Principal"]["AWS"] == f"arn:aws:iam::{ACCOUNT}:root", (
+        "or nobody could change the key again"
+    )
+    others = [k.inputs["policy"] for k in recorded.of("aws:kms/key:Key") if k.name != "mine-logs"]
+    assert len(others) == 2
+    assert not any("logs." in text for text in others)
+
+
+def test_the_control_plane_does_not_wait_for_gateways_and_nodes_do(recorded: Recorded) -> None:
+    """The control plane takes nine minutes; two more in front of them would be two more for everything."""
+    plane, nodes = recorded.needs(*CLUSTER), recorded.needs(*NODES)
+    assert NAT not in plane
+    assert not any("route" in kind.lower() for kind, _ in plane)
+    assert NAT in nodes
+    assert ("aws:ec2/route:Route", "mine-private-us-west-2b") in nodes
+    assert CLUSTER in nodes
+
+
+def test_who_deploys_from_the_vpc_is_let_in_to_the_private_endpoint(recorded: Recorded) -> None:
+    cluster = recorded.one(*CLUSTER).inputs
+    assert (cluster["endpointPrivateAccess"], cluster["endpointPublicAccess"]) == (True, False)
+    rule = recorded.one(
+        "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule", "mine-api-from-10.0.0.0-16"
+    ).inputs
+    assert rule["securityGroupId"] == "mine-eksClusterSecurityGroup-id"
+    assert (rule["cidrIpv4"], rule["fromPort"], rule["toPort"]) == ("10.0.0.0/16", 443, 443)
+
+
+def test_access_holds_entries_their_rights_and_the_way_to_the_api(recorded: Recorded) -> None:
+    assert sorted(recorded.result["access"]) == [
+        "aws:eks/accessEntry:AccessEntry mine-role-platform",
+        "aws:eks/accessEntry:AccessEntry mine-workers",
+        "aws:eks/accessPolicyAssociation:AccessPolicyAssociation mine-role-platform",
+        "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule mine-api-from-10.0.0.0-16",
+    ]
+
+
+def test_a_cluster_without_public_subnets_is_given_none() -> None:
+    def private() -> None:
+        subnets = [pulumi.Output.from_input(each) for each in ("subnet-a", "subnet-b")]
+        roles = NodeRoles("roles", NodeRolesArgs(cluster="mine", partition="aws", tags=TAGS))
+        Cluster(
+            "mine",
+            ClusterArgs(
+                name="mine",
+                version="1.35",
+                partition="aws",
+                vpc_id="vpc-1",
+                private_subnet_ids=subnets,
+                public_subnet_ids=[],
+                public_access_cidrs=(),
+                administrators=(),
+                secrets_key_arn="arn:aws:kms:us-west-2:1:key/k",
+                system_role=roles.system,
+                worker_role=roles.worker,
+                system_instance_type="c5.2xlarge",
+                system_count=2,
+                addon_versions={},
+                log_retention_days=365,
+                deletion_protection=False,
+                after=[],
+                tags=TAGS,
+            ),
+        )
+
+    recorded = deploy(private)
+    assert "publicSubnetIds" not in recorded.one(*CLUSTER).inputs
+    assert not recorded.of("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule")
+
+
+def karpenter(**more: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "cluster": "mine",
+        "region": "us-west-2",
+        "node_role_arn": f"arn:aws:iam::{ACCOUNT}:role/worker",
+        "oidc_provider_arn": f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.example/id/AB",
+        "oidc_issuer": "oidc.example/id/AB",
+        "chart": "oci://public.ecr.aws/karpenter/karpenter",
+        "crd_chart": "oci://public.ecr.aws/karpenter/karpenter-crd",
+        "version": "1.14.1",
+        "replicas": 2,
+        "after": [],
+        "tags": TAGS,
+    }
+    recorded = deploy(lambda: Karpenter("karpenter", KarpenterArgs(**{**given, **more})) and None)
+    values: dict[str, Any] = recorded.one("kubernetes:helm.sh/v3:Release", "karpenter").inputs["values"]
+    return values
+
+
+@pytest.mark.parametrize("repair", [True, False])
+def test_node_repair_is_a_gate_of_karpenter(repair: bool) -> None:
+    assert karpenter(node_repair=repair)["settings"]["featureGates"] == {"nodeRepair": repair}
+
+
+def test_karpenter_is_told_where_it_cannot_leave_the_network() -> None:
+    assert karpenter()["settings"]["isolatedVPC"] is False
+    assert "image" not in karpenter()["controller"]
+    values = karpenter(isolated_vpc=True, image_repository="registry.example/karpenter/controller")
+    assert values["settings"]["isolatedVPC"] is True
+    assert values["controller"]["image"] == {"repository": "registry.example/karpenter/controller"}

@@ -1,0 +1,65 @@
+"""Whoever destroys a stack keeps the rights in its cluster until nothing is left there.
+
+With the entry gone first, every deletion in the cluster is refused, and the destroy never ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from components import operators
+from infra import stack
+from tests.unit.components.recording import Recorded, deploy
+from tests.unit.infra.test_stack import OPERATOR_OBJECTS, settings_of
+
+pytestmark = [
+    pytest.mark.unit,
+    # The SDK imports the old names of what it exports.
+    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
+]
+
+ENTRY = "aws:eks/accessEntry:AccessEntry"
+RIGHTS = "aws:eks/accessPolicyAssociation:AccessPolicyAssociation"
+DRAIN = "pulumi-python:dynamic/drain:Drain"
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
+    root: Path = tmp_path_factory.mktemp("checkout")
+    for name in stack.IMAGES:
+        (root / name).mkdir()
+        (root / name / "Dockerfile").write_text("FROM scratch")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PULUMI_ERROR_OUTPUT_STRING", "true")
+        patch.setattr(stack, "ROOT", root)
+        patch.setattr(operators, "render", lambda source: OPERATOR_OBJECTS)
+        yield deploy(lambda: stack.deploy(settings_of("dev")))
+
+
+def in_the_cluster(recorded: Recorded) -> list[tuple[str, str]]:
+    return [(r.type, r.name) for r in recorded.resources if r.type.startswith("kubernetes:")]
+
+
+def administration(recorded: Recorded) -> set[tuple[str, str]]:
+    rights = {(RIGHTS, r.name) for r in recorded.of(RIGHTS)}
+    return rights | {(ENTRY, name) for _, name in rights}
+
+
+def test_everything_in_the_cluster_goes_before_its_administrators_entries(dev: Recorded) -> None:
+    inside, needed = in_the_cluster(dev), administration(dev)
+    assert len(inside) > 10
+    assert len(needed) >= 2
+    missing = {item: needed - dev.needs(*item) for item in inside if not needed <= dev.needs(*item)}
+    assert missing == {}
+
+
+def test_the_drain_comes_before_them_too_and_before_every_way_out(dev: Recorded) -> None:
+    (drain,) = dev.of(DRAIN)
+    needed = dev.needs(DRAIN, drain.name)
+    assert administration(dev) <= needed
+    ways = [r for r in dev.resources if r.type in ("aws:ec2/route:Route", "aws:ec2/vpcEndpoint:VpcEndpoint")]
+    assert ways
+    assert {(r.type, r.name) for r in ways} <= needed
