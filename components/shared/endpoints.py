@@ -26,7 +26,13 @@ EKS_NODES: Final = {
 }
 FILE_SYSTEM: Final = {"fsx": "the FSx CSI driver's controller; mounts themselves need no endpoint"}
 LOAD_BALANCERS: Final = {"elasticloadbalancing": "Services of type LoadBalancer, Ingresses"}
-KNOWN: Final = {**EKS_NODES, **FILE_SYSTEM, **LOAD_BALANCERS}
+# Needed by nothing of a stack's own; for what its users run.
+OTHERS: Final = {
+    "autoscaling": "Cluster Autoscaler",
+    "kms": "programs that encrypt by themselves; S3 and EBS ask KMS on their own",
+    "secretsmanager": "secrets of programs",
+}
+KNOWN: Final = {**EKS_NODES, **FILE_SYSTEM, **LOAD_BALANCERS, **OTHERS}
 
 
 def private_endpoints(

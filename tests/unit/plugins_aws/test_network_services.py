@@ -142,8 +142,6 @@ def test_subnets_groups_and_private_names_of_an_endpoint_change_in_place(
     rid, old, _ = stack.make(ENDPOINT, **interface(place, "a", "b"))
     new = update(stack, ENDPOINT, rid, old, {"subnetIds": [place["b"]], "tags": {"Name": "other"}})
     assert [i["SubnetId"] for i in interfaces(stack, place["vpc"])] == [place["b"]]
-    # One zone's subnet is exchanged for another of the same zone in one step.
-    new = update(stack, ENDPOINT, rid, new, {"subnetIds": [place["b"], place["a2"]]})
     new = update(stack, ENDPOINT, rid, new, {"subnetIds": [place["b"], place["a"]]})
     new = update(stack, ENDPOINT, rid, new, {"securityGroupIds": [place["y"]]})
     found = interfaces(stack, place["vpc"])
