@@ -1,4 +1,4 @@
-"""The bucket that trained models go to."""
+"""The bucket that trained models and checkpoints go to."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class ModelBucketArgs:
 class ModelBucket(pulumi.ComponentResource):
     """Afterwards there is a bucket: versioned, encrypted with our key, closed to the public, reached over TLS only.
 
-    Replaced versions and broken uploads are removed after a while, models never. With `protect`, neither `destroy`
-    nor a replacement touches it; without, `destroy` removes it with all it holds.
+    Access control lists are off: whoever uploads, the account owns the object. Replaced and deleted versions, the
+    markers that deletions leave and broken uploads are removed after a while; models and checkpoints never. With
+    `protect`, neither `destroy` nor a replacement touches it; without, `destroy` removes it with all it holds.
     """
 
     bucket_name: pulumi.Output[str]
@@ -63,6 +64,12 @@ class ModelBucket(pulumi.ComponentResource):
             ],
             opts=child,
         )
+        aws.s3.BucketOwnershipControls(
+            name,
+            bucket=bucket.id,
+            rule=aws.s3.BucketOwnershipControlsRuleArgs(object_ownership="BucketOwnerEnforced"),
+            opts=child,
+        )
         closed = aws.s3.BucketPublicAccessBlock(
             name,
             bucket=bucket.id,
@@ -91,6 +98,10 @@ class ModelBucket(pulumi.ComponentResource):
                         aws.s3.BucketLifecycleConfigurationRuleNoncurrentVersionExpirationArgs(
                             noncurrent_days=args.keep_old_versions_days
                         )
+                    ),
+                    # A deleted object's marker, once its last version is gone.
+                    expiration=aws.s3.BucketLifecycleConfigurationRuleExpirationArgs(
+                        expired_object_delete_marker=True
                     ),
                     abort_incomplete_multipart_upload=(
                         aws.s3.BucketLifecycleConfigurationRuleAbortIncompleteMultipartUploadArgs(

@@ -24,7 +24,9 @@ log = logging.getLogger(__name__)
 
 # Calls that AWS answers without a signature, or for everyone (STS User Guide).
 OPEN_ACTIONS = {"sts:AssumeRoleWithWebIdentity", "sts:GetCallerIdentity"}
-JSON_SERVICES = {"eks", "ssm", "sqs", "ecr", "kms", "logs", "events", "pricing", "dynamodb", "secretsmanager"}
+JSON_SERVICES = {
+    "eks", "ssm", "sqs", "ecr", "fsx", "kms", "logs", "events", "pricing", "dynamodb", "secretsmanager",
+}  # fmt: skip
 COMMON_CODES = (
     "AccessDenied",
     "AccessDeniedException",

@@ -18,6 +18,7 @@ from local.aws import (
     launch,
     log_groups,
     prices,
+    quotas,
     reservations,
     web_identity,
 )
@@ -40,6 +41,7 @@ def install() -> None:
             fleets,
             reservations,
             prices,
+            quotas,
             images,
             dependencies,
             web_identity,

@@ -225,6 +225,26 @@ _KINDS = {"i": "instance", "lt": "launch-template", "vol": "volume", "eni": "net
           "sg": "security-group", "subnet": "subnet", "vpc": "vpc", "cr": "capacity-reservation"}  # fmt: skip
 
 
+def _create_volume(response: Any) -> list[Request]:
+    tags = _tag_specifications(response._get_param("TagSpecifications", []))
+    context = _request_tags(tags.get("volume", {}))
+    return [
+        Request("ec2:CreateVolume", _arn(response, "volume"), context),
+        *_tagging(response, tags, "CreateVolume"),
+    ]
+
+
+def _on_volume(action: str) -> Callable[[Any], list[Request]]:
+    """A call on an existing volume, and on the instance where it names one."""
+
+    def handler(response: Any) -> list[Request]:
+        names = (("volume", "VolumeId"), ("instance", "InstanceId"))
+        given = [(kind, response._get_param(parameter)) for kind, parameter in names]
+        return [_existing(response, f"ec2:{action}", kind, name) for kind, name in given if name]
+
+    return handler
+
+
 def _tags_on_existing(action: str) -> Callable[[Any], list[Request]]:
     def handler(response: Any) -> list[Request]:
         tags = {t["Key"]: t.get("Value", "") for t in response._get_param("Tags", [])}
@@ -243,6 +263,8 @@ EC2: dict[str, Callable[[Any], list[Request]]] = {
     "CreateLaunchTemplate": _create_launch_template,
     "DeleteLaunchTemplate": _delete_launch_template,
     "TerminateInstances": _terminate_instances,
+    "CreateVolume": _create_volume,
+    **{name: _on_volume(name) for name in ("AttachVolume", "DeleteVolume", "DetachVolume", "ModifyVolume")},
     "CreateTags": _tags_on_existing("ec2:CreateTags"),
     "DeleteTags": _tags_on_existing("ec2:DeleteTags"),
 }

@@ -18,6 +18,8 @@ from werkzeug.wrappers import Request, Response
 from local.aws import authenticate, authorise, faults, instances, patches, prices
 from local.aws.account import ACCOUNT_ID, create_deployer
 from local.aws.eks.store import store
+from local.aws.fsx import mounts
+from local.aws.fsx.store import store as fsx_store
 from local.aws.policy import Request as Permission
 from local.aws.supervisor import Supervisor
 from local.home import Home, write_atomically
@@ -44,6 +46,7 @@ class Application:
         self.ours: dict[tuple[str, str], Callable[[Request], Response]] = {
             ("GET", "health"): lambda _request: _json({"status": "ok", "accountId": ACCOUNT_ID}),
             ("GET", "instances"): _instances,
+            ("GET", "mount"): _mount,
             ("POST", "authenticate"): _authenticate,
             ("GET", "faults"): lambda _request: _json(faults.plan().to_json()),
             ("PUT", "faults"): _put_faults,
@@ -81,6 +84,11 @@ def _instances(request: Request) -> Response:
     response = _json(items)
     response.headers["ETag"] = tag
     return response
+
+
+def _mount(request: Request) -> Response:
+    keys = ("fileSystem", "dnsName", "mountName", "instance")
+    return _json({"refusal": mounts.refusal(*(request.args[key] for key in keys))})
 
 
 def _authenticate(request: Request) -> Response:
@@ -121,6 +129,7 @@ def serve(home_directory: str, port: int) -> None:
     home.make()
     _log_to(home)
     store.supervisor = Supervisor(home.control_socket)
+    fsx_store.delay_seconds = home.settings().get("fileSystemSeconds", fsx_store.delay_seconds)
     application = Application()
     with socket.socket() as trial:  # werkzeug would print two lines of its own and exit
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

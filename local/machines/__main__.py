@@ -13,13 +13,15 @@ import sys
 from pathlib import Path
 
 from local.home import Home
-from local.machines import preload
+from local.machines import devices, preload
 from local.machines.api import Api, Informer, Object
 from local.machines.context import Addresses, Context, Tasks
+from local.machines.drivers import Drivers
 from local.machines.images import Images
 from local.machines.kubelet import Kubelet
 from local.machines.machines import Machines
 from local.machines.pods import Pods
+from local.machines.provisioner import Provisioner
 from local.machines.services import Proxies
 from local.machines.settings import Settings
 
@@ -46,13 +48,19 @@ async def serve(settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     tasks, proxies = Tasks(), Proxies()
     pods = Pods(proxies.settle)
+
+    def pod_seen(what: str, item: Object) -> None:
+        pods.pod_changed(what, item)
+        if devices.offered(item):
+            machines.plugin_seen(item["spec"]["nodeName"])
+
     helpers = make_helpers(settings)
     async with Api(settings.kubeconfig) as api:
         context = Context(
             settings=settings,
             api=api,
             images=Images(settings.home.images_file, settings.home.bin, helpers, settings.account),
-            pods=Informer(api, "/api/v1/pods", pods.pod_changed, "spec.nodeName!="),
+            pods=Informer(api, "/api/v1/pods", pod_seen, "spec.nodeName!="),
             services=Informer(api, "/api/v1/services", pods.service_changed),
             config_maps=Informer(api, "/api/v1/configmaps", pods.data_changed),
             # Helm keeps its releases in Secrets: large, and of no pod's concern.
@@ -70,8 +78,18 @@ async def serve(settings: Settings) -> None:
             context.allocatable[name] = allocatable
             pods.machine_ready(name)
 
-        machines = Machines(settings, api, tasks, port, ready, pods.machine_gone)
+        def plugins(name: str) -> frozenset[str]:
+            return devices.running(context.pods.objects.values(), name)
+
+        machines = Machines(settings, api, tasks, port, ready, pods.machine_gone, plugins)
+        context.instances = machines.instances
+        drivers = Drivers(api, machines.instances)
+        provisioner = Provisioner(settings, api, machines.instances)
         informers = (context.pods, context.services, context.config_maps, context.secrets)
+        for informer in (drivers.nodes, provisioner.claims, provisioner.volumes):
+            tasks.start(informer.run(), f"watch {informer.path}")
+        tasks.start(drivers.keep(), "CSI drivers")
+        tasks.start(provisioner.keep(), "volumes")
         for informer in informers:
             tasks.start(informer.run(), f"watch {informer.path}")
         tasks.start(proxies.run(), "services")

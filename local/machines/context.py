@@ -88,7 +88,10 @@ class Tasks:
 
 @dataclass
 class Context:
-    """One cluster's shared state. `moved_ports` maps pod uid -> declared port -> port in use instead."""
+    """One cluster's shared state.
+
+    `moved_ports` maps pod uid -> declared port -> port in use instead, `instances` a Node's name to its EC2 instance.
+    """
 
     settings: Settings
     api: Api
@@ -103,6 +106,7 @@ class Context:
     helpers: Path
     allocatable: dict[str, Object] = field(default_factory=dict)
     moved_ports: dict[str, dict[int, int]] = field(default_factory=dict)
+    instances: dict[str, Object] = field(default_factory=dict)
 
     def port_for(self, uid: str, wanted: int) -> int:
         """The port that a pod's program uses in place of `wanted`; the same one each time it is asked."""

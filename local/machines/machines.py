@@ -6,13 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import aiohttp
 
 from local.machines import node
 from local.machines.api import MERGE, UNREACHABLE, Api, ApiError, Object
 from local.machines.context import Tasks
+from local.machines.devices import ALL, NONE, Devices, shown
 from local.machines.quantity import micro_timestamp
 from local.machines.settings import Settings
 
@@ -31,10 +32,12 @@ class Machine:
     """One running instance and what is known of its Node."""
 
     instance: Object
-    boot: asyncio.Task[None] | None = None
+    life: asyncio.Task[None] | None = None
     registered: bool = False
-    devices: bool = False
+    devices: Devices = NONE
     reported_at: float = 0.0
+    # Something that its Node shows may have changed: a device plugin, or a condition.
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def name(self) -> str:
@@ -43,7 +46,11 @@ class Machine:
 
 
 class Machines:
-    """All machines of one cluster. `ready(name, allocatable)` and `gone(name)` tell of their coming and going."""
+    """All machines of one cluster.
+
+    `ready(name, allocatable)` and `gone(name)` tell of their coming and going; `plugins(name)` are the resources whose
+    device plugins run on a machine.
+    """
 
     def __init__(
         self,
@@ -53,6 +60,7 @@ class Machines:
         kubelet_port: int,
         ready: Callable[[str, Object], None],
         gone: Callable[[str], Awaitable[None]],
+        plugins: Callable[[str], frozenset[str]],
     ) -> None:
         self.settings = settings
         self.api = api
@@ -60,7 +68,9 @@ class Machines:
         self.kubelet_port = kubelet_port
         self.ready = ready
         self.gone = gone
+        self.plugins = plugins
         self.by_id: dict[str, Machine] = {}
+        self.instances: dict[str, Object] = {}  # by the name of their Node
         self._version = ""
 
     async def follow(self) -> None:
@@ -103,13 +113,18 @@ class Machines:
         running = {i["instanceId"]: i for i in instances if i["state"] in ("pending", "running")}
         for number in self.by_id.keys() - running.keys():
             await self._lose(self.by_id[number])
+            self.instances.pop(self.by_id[number].name, None)
             # Only now: where the API server did not answer, the next list tries again.
             del self.by_id[number]
         for number, instance in running.items():
             if number not in self.by_id:
                 machine = self.by_id[number] = Machine(instance)
-                machine.boot = self.tasks.start(self._boot(machine), f"boot of {machine.name}")
-            self.by_id[number].instance = instance
+                machine.life = self.tasks.start(self._live(machine), f"life of {machine.name}")
+            machine = self.by_id[number]
+            if machine.instance.get("conditions") != instance.get("conditions"):
+                machine.changed.set()
+            machine.instance = instance
+            self.instances[self.by_id[number].name] = instance
 
     async def _drop_strangers(self) -> None:
         """Remove Nodes whose instance is gone, as the cloud's controller does on EKS."""
@@ -129,8 +144,14 @@ class Machines:
 
     # One machine -------------------------------------------------------------------------------------------------
 
-    async def _boot(self, machine: Machine) -> None:
-        """Register the Node once the instance has booted, and its devices some seconds later."""
+    def plugin_seen(self, name: str) -> None:
+        """A device plugin on this node came, changed or went."""
+        for machine in self.by_id.values():
+            if machine.name == name:
+                machine.changed.set()
+
+    async def _live(self, machine: Machine) -> None:
+        """Register the Node once the instance has booted, and keep what it shows up to date."""
         await asyncio.sleep(
             max(0.0, machine.instance["launchTime"] + self.settings.boot_seconds - time.time())
         )
@@ -143,10 +164,20 @@ class Machines:
                 log.warning("instance %s cannot join the cluster: %s", machine.instance["instanceId"], error)
             await asyncio.sleep(1)
         await self._until_done(lambda: self._register(machine))
-        if not machine.devices:
+        machine.changed.set()
+        while True:
+            await machine.changed.wait()
+            machine.changed.clear()
+            await self._show(machine)
+
+    async def _show(self, machine: Machine) -> None:
+        """Report devices and conditions; a plugin takes some seconds until it has registered."""
+        running = self.plugins(machine.name)
+        machine.devices = machine.devices.lose(running)
+        if running - machine.devices.usable:
             await asyncio.sleep(self.settings.device_seconds)
-            machine.devices = True
-            await self._until_done(lambda: self._report(machine))
+            machine.devices = machine.devices.gain(self.plugins(machine.name))
+        await self._until_done(lambda: self._report(machine))
 
     async def _until_done(self, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -166,13 +197,12 @@ class Machines:
         except ApiError as error:
             if error.status != 409:
                 raise
-            # It was registered before this process began: its devices are long there.
-            machine.devices = True
-            await self._report(machine)
+            # It was registered before this process began, and its devices too.
+            machine.devices = shown(await self.api.get(f"{NODES}/{machine.name}"))
             log.info("node %s taken over", machine.name)
         await self._renew(machine.name)
         machine.registered, machine.reported_at = True, now
-        self.ready(machine.name, node.resources(machine.instance, True)[1])
+        self.ready(machine.name, node.resources(machine.instance, ALL)[1])
 
     async def _report(self, machine: Machine) -> None:
         now = time.time()
@@ -182,10 +212,10 @@ class Machines:
 
     async def _lose(self, machine: Machine) -> None:
         log.info("instance %s of node %s is gone", machine.instance["instanceId"], machine.name)
-        if machine.boot is not None:
-            machine.boot.cancel()
+        if machine.life is not None:
+            machine.life.cancel()
             # Until its end: a Node that it is just creating must not appear after the deletion.
-            await asyncio.wait([machine.boot])
+            await asyncio.wait([machine.life])
         machine.registered = False
         await self.gone(machine.name)
         await self._delete(f"{NODES}/{machine.name}")

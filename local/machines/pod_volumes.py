@@ -8,9 +8,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from local.machines import volumes
+import aiohttp
+
+from local.machines import drivers, volumes
 from local.machines.environment import MissingReference
 from local.machines.images import Program
+from local.machines.provisioner import directory_of
 from local.machines.quantity import epoch
 from local.machines.volumes import Token
 
@@ -76,8 +79,37 @@ class PodVolumes:
         shared = {"ReadWriteMany", "ReadOnlyMany"} & set(claim["spec"]["accessModes"])
         if elsewhere and not shared:
             raise MissingReference(f"Multi-Attach error for volume {volume!r}: in use on node {elsewhere[0]}")
+        found = await pod.context.api.get(f"/api/v1/persistentvolumes/{volume}")
+        if "csi" in found["spec"]:
+            await self._require_driver(found["spec"]["csi"], pod.context.instances.get(node))
         holders[pod.uid] = node
-        return pod.context.settings.home.volumes / pod.context.settings.cluster / volume
+        directory: Path = directory_of(pod.context.settings, found)
+        return directory
+
+    async def _require_driver(self, csi: Object, instance: Object | None) -> None:
+        """Raise MissingReference where the node has no such driver, or its Lustre client would not get through."""
+        if csi["driver"] not in drivers.of(instance):
+            raise MissingReference(
+                f"driver name {csi['driver']} not found in the list of registered CSI drivers"
+            )
+        if instance is None or csi["driver"] != "fsx.csi.aws.com":
+            return
+        attributes = csi.get("volumeAttributes") or {}
+        query = {
+            "fileSystem": csi["volumeHandle"],
+            "dnsName": attributes.get("dnsname", ""),
+            "mountName": attributes.get("mountname", "fsx"),
+            "instance": instance["instanceId"],
+        }
+        address = f"{self.pod.context.settings.aws_endpoint}/_trainyard/mount"
+        timeout = aiohttp.ClientTimeout(total=10)
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(address, params=query) as answer,
+        ):
+            refusal = (await answer.json(content_type=None)).get("refusal")
+        if refusal:
+            raise MissingReference(f"mount of {csi['volumeHandle']} failed: {refusal}")
 
     async def refresh(self) -> None:
         """Bring the volumes made of API objects up to date, tokens included."""

@@ -201,11 +201,14 @@ def empty_account(endpoint: str, fake: FakeSupervisor) -> Cloud:
     from local.aws import faults
     from local.aws.account import create_deployer
     from local.aws.eks.store import store
+    from local.aws.fsx.store import store as fsx
 
     for backends in list(BackendDict._instances):
         backends.clear()
     s3_backends.bucket_accounts.clear()  # bucket names are global, and kept beside the backends
     store.clusters.clear()
+    fsx.file_systems.clear()
+    fsx.delay_seconds = 0.0
     faults.plan().replace({"faults": []})
     fake.started.clear()
     fake.stopped.clear()

@@ -14,6 +14,8 @@ _GONE = frozenset(
     {
         "404",
         "AWS.SimpleQueueService.NonExistentQueue",
+        "DataRepositoryAssociationNotFound",
+        "FileSystemNotFound",
         "NatGatewayNotFound",
         "NoSuchBucket",
         "NoSuchBucketPolicy",

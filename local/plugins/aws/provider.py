@@ -176,12 +176,13 @@ class AwsProvider(Provider):
         old, new = request.old_inputs, request.inputs
         detailed: dict[str, str] = {}
         replaces: list[str] = []
+        frozen = handler.replaces | handler.cannot_change(old, new)
         for key in changed_inputs(handler, old, new):
             exact = key not in handler.documents and key not in handler.unordered
             paths = diff_paths(old[key], new[key], key) if exact and key in old and key in new else {}
             kind = "add" if key not in old else "delete" if key not in new else "update"
             detailed |= paths or {key: kind}
-            if key in handler.replaces:
+            if key in frozen:
                 replaces.append(key)
         named = handler.auto_name in new and handler.auto_name not in (new.get(OWN) or [])
         first = bool(replaces) and (handler.exclusive or named)

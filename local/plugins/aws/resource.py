@@ -68,6 +68,10 @@ class Handler:
         """Delete and wait until it is gone ("not found" counts as done)."""
         raise NotImplementedError
 
+    def cannot_change(self, old: Props, new: Props) -> frozenset[str]:
+        """Inputs of `old` whose values in `new` need a replacement though others would not (a smaller size, say)."""
+        return frozenset()
+
     def check(self, inputs: Props) -> list[tuple[str, str]]:
         """More findings about known inputs, each as (property, reason)."""
         return []

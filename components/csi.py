@@ -1,0 +1,138 @@
+"""Drivers for volumes: EBS disks by claim, and FSx for Lustre."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pulumi
+import pulumi_aws as aws
+import pulumi_kubernetes as k8s
+
+from components.identity import Identity, IdentityArgs
+from components.shared import csi_iam, iam
+
+EBS_ADDON: Final = "aws-ebs-csi-driver"
+FSX_ADDON: Final = "aws-fsx-csi-driver"
+EBS_DRIVER: Final = "ebs.csi.aws.com"
+# The controller's service account in the add-on (https://docs.aws.amazon.com/eks/latest/userguide/ebs-csi.html).
+EBS_SERVICE_ACCOUNT: Final = "ebs-csi-controller-sa"
+NAMESPACE: Final = "kube-system"
+DEFAULT_CLASS: Final = "gp3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsiArgs:
+    """`key_arn` is the key that encrypts volumes; `lustre` says whether the FSx driver is wanted, too.
+
+    `node_role_arn` is the ARN of any role of the account: partition and account are taken from it. `after` are the
+    cluster, its system nodes and its access entries. `addon_versions` pins versions by add-on.
+    """
+
+    cluster: str
+    region: str
+    node_role_arn: pulumi.Input[str]
+    key_arn: pulumi.Input[str]
+    oidc_provider_arn: pulumi.Input[str]
+    oidc_issuer: pulumi.Input[str]
+    lustre: bool
+    addon_versions: Mapping[str, str]
+    after: list[pulumi.Resource]
+    tags: dict[str, str]
+
+
+class Csi(pulumi.ComponentResource):
+    """Afterwards there are
+
+    - the EBS CSI driver as an add-on, with a role for its controller alone that reaches this cluster's volumes alone;
+      each volume carries the stack's tags;
+    - the default StorageClass `gp3`: volumes encrypted with our key, made where their pod is, deleted with their claim;
+    - where asked, the FSx CSI driver as an add-on, without any rights in AWS.
+
+    `ready` must exist before a pod with a claim does, and be there until the last claim is gone.
+    """
+
+    def __init__(self, name: str, args: CsiArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:storage:Csi", name, None, opts)
+        self._name = name
+        self._args = args
+        self._child = pulumi.ResourceOptions(parent=self)
+        self.identity = Identity(
+            f"{args.cluster}-ebs-csi",
+            IdentityArgs(
+                namespace=NAMESPACE,
+                service_account=EBS_SERVICE_ACCOUNT,
+                oidc_provider_arn=args.oidc_provider_arn,
+                oidc_issuer=args.oidc_issuer,
+                policies=self._policies(),
+                tags=args.tags,
+            ),
+            self._child,
+        )
+        disks = self._addon(
+            EBS_ADDON,
+            [*args.after, *self.identity.granted],
+            service_account_role_arn=self.identity.role_arn,
+            configuration_values=json.dumps(self._ebs_values(), sort_keys=True),
+        )
+        storage_class = self._storage_class(disks)
+        self.ready: list[pulumi.Resource] = [disks, storage_class]
+        if args.lustre:
+            self.ready.append(self._addon(FSX_ADDON, args.after))
+        self.register_outputs({})
+
+    def _policies(self) -> dict[str, pulumi.Input[str]]:
+        args = self._args
+
+        def volumes(arn: str) -> dict[str, Any]:
+            return csi_iam.volumes(
+                partition=iam.partition_of(arn),
+                region=args.region,
+                account=iam.account_of(arn),
+                cluster=args.cluster,
+            )
+
+        def key(arn: str) -> dict[str, Any]:
+            return csi_iam.volume_key(region=args.region, key_arn=arn)
+
+        return {
+            "volumes": pulumi.Output.json_dumps(pulumi.Output.from_input(args.node_role_arn).apply(volumes)),
+            "key": pulumi.Output.json_dumps(pulumi.Output.from_input(args.key_arn).apply(key)),
+        }
+
+    def _ebs_values(self) -> dict[str, Any]:
+        """The add-on's configuration: the tags of its volumes, by which its role knows them and a sweep finds them."""
+        tags = {**self._args.tags, csi_iam.CLUSTER_TAG: self._args.cluster}
+        return {"controller": {"extraVolumeTags": tags}}
+
+    def _addon(self, addon: str, after: list[pulumi.Resource], **more: Any) -> aws.eks.Addon:
+        return aws.eks.Addon(
+            f"{self._name}-{addon}",
+            cluster_name=self._args.cluster,
+            addon_name=addon,
+            # Without a version EKS takes the default one of the cluster's Kubernetes version.
+            addon_version=self._args.addon_versions.get(addon),
+            resolve_conflicts_on_create="OVERWRITE",
+            resolve_conflicts_on_update="OVERWRITE",
+            tags=self._args.tags,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=after),
+            **more,
+        )
+
+    def _storage_class(self, driver: aws.eks.Addon) -> k8s.storage.v1.StorageClass:
+        return k8s.storage.v1.StorageClass(
+            f"{self._name}-{DEFAULT_CLASS}",
+            metadata={
+                "name": DEFAULT_CLASS,
+                "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
+            },
+            provisioner=EBS_DRIVER,
+            parameters={"type": "gp3", "encrypted": "true", "kmsKeyId": self._args.key_arn},
+            # A disk is in one zone: it is made once the scheduler knows where its pod goes.
+            volume_binding_mode="WaitForFirstConsumer",
+            reclaim_policy="Delete",
+            allow_volume_expansion=True,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[driver]),
+        )

@@ -1,0 +1,271 @@
+"""A shared file system for the training pools: FSx for Lustre, with its security group and its link to S3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pulumi
+import pulumi_aws as aws
+
+from components.shared import iam
+from components.shared.lustre import PERSISTENT_1, SCRATCH_2, keeps_backups
+from components.shared.tags import named
+
+# What a Lustre client and a Lustre server use between them, in both directions
+# (https://docs.aws.amazon.com/fsx/latest/LustreGuide/limit-access-security-groups.html).
+PORTS: Final = ((988, 988), (1018, 1023))
+# The version of the client in AL2023; PERSISTENT_2 and links to S3 need 2.12 at least
+# (https://docs.aws.amazon.com/fsx/latest/LustreGuide/lustre-client-matrix.html).
+LUSTRE_VERSION: Final = "2.15"
+EVENTS: Final = ("NEW", "CHANGED", "DELETED")
+# FSx makes a file system in about eight minutes; a link with an import, or a deletion, was seen to take longer than ten.
+SLOW: Final = pulumi.CustomTimeouts(create="30m", update="30m", delete="30m")
+# The role that FSx makes for the file system once it is linked to S3.
+LINK_ROLE: Final = "aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_"
+# https://docs.aws.amazon.com/fsx/latest/LustreGuide/s3-server-side-encryption-support.html
+LINK_OPERATIONS: Final = (
+    "Decrypt",
+    "DescribeKey",
+    "Encrypt",
+    "GenerateDataKey",
+    "GenerateDataKeyWithoutPlaintext",
+    "ReEncryptFrom",
+    "ReEncryptTo",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class S3Link:
+    """A part of a bucket that a directory of the file system shows.
+
+    `prefix` is without slashes at its ends ("" for the whole bucket), `path` the directory on the file system, such as
+    /models; PERSISTENT_1 knows its root alone. `key_arn` is the key that encrypts the bucket where it is one of ours:
+    the file system is then allowed to use it. A given bucket's key has to allow that itself.
+    """
+
+    bucket: pulumi.Input[str]
+    prefix: str
+    path: str
+    key_arn: pulumi.Input[str] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExistingFileSystem:
+    """A file system that is there already; its security group has to let the workers in."""
+
+    file_system_id: str
+    dns_name: str
+    mount_name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewFileSystem:
+    """A file system to be made, in the subnet of one zone.
+
+    `client_groups` maps a short name to each security group whose machines mount it. `throughput` is in MB/s per TiB
+    (unused for SCRATCH_2, which has 200), `backup_days` how long daily backups are kept (0: none). `key_arn` encrypts
+    persistent ones; scratch ones are encrypted with a key of FSx's own, and take no other.
+    """
+
+    vpc_id: pulumi.Input[str]
+    subnet_id: pulumi.Input[str]
+    client_groups: Mapping[str, pulumi.Input[str]]
+    key_arn: pulumi.Input[str]
+    deployment: str
+    capacity_gib: int
+    throughput: int
+    compression: str
+    backup_days: int
+    efa: bool
+    link: S3Link | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LustreArgs:
+    """`protect` keeps the file system and its link: without the link, files that only S3 still holds are lost to it."""
+
+    file_system: NewFileSystem | ExistingFileSystem
+    protect: bool
+    tags: dict[str, str]
+
+
+class Lustre(pulumi.ComponentResource):
+    """Afterwards there is a file system that is given, or a new one with
+
+    - a security group open between itself and the clients' groups on Lustre's ports alone (with EFA: for everything,
+      since EFA knows no ports), and the clients' side of the same rules;
+    - encryption with our key, where its kind takes one;
+    - where asked, a link to S3 that imports and exports as files and objects come, change and go.
+
+    `ready` are the resources without which a pod can't mount it, and which must be gone after the last pod.
+    """
+
+    file_system_id: pulumi.Output[str]
+    dns_name: pulumi.Output[str]
+    mount_name: pulumi.Output[str]
+
+    def __init__(self, name: str, args: LustreArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:storage:Lustre", name, None, opts)
+        self._name = name
+        self._args = args
+        self._child = pulumi.ResourceOptions(parent=self)
+        self._kept = pulumi.ResourceOptions(parent=self, protect=args.protect, custom_timeouts=SLOW)
+        self.ready: list[pulumi.Resource] = []
+        wanted = args.file_system
+        if isinstance(wanted, ExistingFileSystem):
+            self.file_system_id = pulumi.Output.from_input(wanted.file_system_id)
+            self.dns_name = pulumi.Output.from_input(wanted.dns_name)
+            self.mount_name = pulumi.Output.from_input(wanted.mount_name)
+        else:
+            group, inside = self._group(wanted)
+            made = self._file_system(wanted, group, inside)
+            self.file_system_id, self.dns_name, self.mount_name = made.id, made.dns_name, made.mount_name
+            self.ready += [made, group]
+            if wanted.link is not None and wanted.deployment != PERSISTENT_1:
+                self._link(wanted.link, made)
+            if wanted.link is not None and wanted.link.key_arn is not None:
+                self._allow(wanted.link.key_arn, made)
+        self.register_outputs({"fileSystemId": self.file_system_id, "dnsName": self.dns_name})
+
+    def _group(self, wanted: NewFileSystem) -> tuple[aws.ec2.SecurityGroup, list[pulumi.Resource]]:
+        """The group, and the rules within it: FSx refuses a group whose members can't reach each other."""
+        group = aws.ec2.SecurityGroup(
+            self._name,
+            description="Lustre servers, open to their clients",
+            vpc_id=wanted.vpc_id,
+            tags=named(self._args.tags, self._name),
+            opts=self._child,
+        )
+        inside = self._between(wanted, "itself", group.id, "itself", group.id)
+        for short, client in wanted.client_groups.items():
+            self.ready += self._between(wanted, short, client, "lustre", group.id)
+            self.ready += self._between(wanted, "lustre", group.id, short, client)
+        self.ready += inside
+        return group, inside
+
+    def _between(
+        self,
+        wanted: NewFileSystem,
+        source_name: str,
+        source: pulumi.Input[str],
+        target_name: str,
+        target: pulumi.Input[str],
+    ) -> list[pulumi.Resource]:
+        """What lets one group's members open connections to the other's: out of the one, into the other."""
+        made: list[pulumi.Resource] = []
+        for first, last in (None, None), *PORTS:
+            if (first is None) != wanted.efa:
+                continue
+            protocol: dict[str, Any] = {"ip_protocol": "-1"}
+            if first is not None:
+                protocol = {"ip_protocol": "tcp", "from_port": first, "to_port": last}
+            suffix = f"{source_name}-to-{target_name}-{first or 'all'}"
+            text = f"Lustre, from {source_name} to {target_name}"
+            made.append(
+                aws.vpc.SecurityGroupEgressRule(
+                    f"{self._name}-{suffix}-out",
+                    security_group_id=source,
+                    referenced_security_group_id=target,
+                    description=text,
+                    tags=self._args.tags,
+                    opts=self._child,
+                    **protocol,
+                )
+            )
+            made.append(
+                aws.vpc.SecurityGroupIngressRule(
+                    f"{self._name}-{suffix}-in",
+                    security_group_id=target,
+                    referenced_security_group_id=source,
+                    description=text,
+                    tags=self._args.tags,
+                    opts=self._child,
+                    **protocol,
+                )
+            )
+        return made
+
+    def _file_system(
+        self, wanted: NewFileSystem, group: aws.ec2.SecurityGroup, inside: list[pulumi.Resource]
+    ) -> aws.fsx.LustreFileSystem:
+        more: dict[str, Any] = {}
+        if wanted.deployment != SCRATCH_2:
+            more["kms_key_id"] = wanted.key_arn
+            more["per_unit_storage_throughput"] = wanted.throughput
+            # Linked ones take no backups: what they hold is in the bucket.
+            more["automatic_backup_retention_days"] = 0 if wanted.link else wanted.backup_days
+        if wanted.efa:
+            more["efa_enabled"] = True
+            more["metadata_configuration"] = aws.fsx.LustreFileSystemMetadataConfigurationArgs(
+                mode="AUTOMATIC"
+            )
+        if wanted.link is not None and wanted.deployment == PERSISTENT_1:
+            uri = _uri(wanted.link)
+            more |= {"import_path": uri, "export_path": uri, "auto_import_policy": "NEW_CHANGED_DELETED"}
+        kept = self._args.protect and keeps_backups(wanted.deployment) and wanted.link is None
+        return aws.fsx.LustreFileSystem(
+            self._name,
+            deployment_type=wanted.deployment,
+            storage_type="SSD",
+            storage_capacity=wanted.capacity_gib,
+            subnet_ids=wanted.subnet_id,
+            security_group_ids=[group.id],
+            file_system_type_version=LUSTRE_VERSION,
+            data_compression_type=wanted.compression,
+            # Whoever takes the protection away and deletes it still gets a last backup.
+            skip_final_backup=not kept,
+            tags=named(self._args.tags, self._name),
+            opts=pulumi.ResourceOptions.merge(self._kept, pulumi.ResourceOptions(depends_on=inside)),
+            **more,
+        )
+
+    def _link(self, link: S3Link, made: aws.fsx.LustreFileSystem) -> None:
+        self.ready.append(
+            aws.fsx.DataRepositoryAssociation(
+                self._name,
+                file_system_id=made.id,
+                file_system_path=link.path,
+                data_repository_path=_uri(link),
+                batch_import_meta_data_on_create=True,
+                s3=aws.fsx.DataRepositoryAssociationS3Args(
+                    auto_import_policy=aws.fsx.DataRepositoryAssociationS3AutoImportPolicyArgs(
+                        events=list(EVENTS)
+                    ),
+                    auto_export_policy=aws.fsx.DataRepositoryAssociationS3AutoExportPolicyArgs(
+                        events=list(EVENTS)
+                    ),
+                ),
+                tags=named(self._args.tags, self._name),
+                opts=self._kept,
+            )
+        )
+
+    def _allow(self, key_arn: pulumi.Input[str], made: aws.fsx.LustreFileSystem) -> None:
+        """Let the role in which FSx reaches the bucket use its key.
+
+        A grant, not a statement in the key's policy: the role has the file system's id in its name and the file system
+        may have the same key, so that the key can't name the role when it is made. The role comes with the link.
+        """
+
+        def role(arns: list[str]) -> str:
+            key, file_system = arns
+            return f"arn:{iam.partition_of(key)}:iam::{iam.account_of(key)}:role/{LINK_ROLE}{file_system}"
+
+        self.ready.append(
+            aws.kms.Grant(
+                f"{self._name}-bucket",
+                name=f"{self._name}-bucket",
+                key_id=key_arn,
+                grantee_principal=pulumi.Output.all(key_arn, made.id).apply(role),
+                operations=list(LINK_OPERATIONS),
+                opts=pulumi.ResourceOptions(
+                    parent=self, protect=self._args.protect, depends_on=list(self.ready)
+                ),
+            )
+        )
+
+
+def _uri(link: S3Link) -> pulumi.Output[str]:
+    return pulumi.Output.concat("s3://", link.bucket, f"/{link.prefix}/" if link.prefix else "")

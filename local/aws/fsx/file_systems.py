@@ -1,0 +1,180 @@
+"""The life of a file system: CREATING, AVAILABLE, DELETING, gone; its network interfaces live as long.
+
+https://docs.aws.amazon.com/fsx/latest/APIReference/API_FileSystem.html
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+from typing import Any
+
+from moto.core.exceptions import ServiceException
+from moto.core.utils import utcnow
+from moto.ec2.models import ec2_backends
+
+from local.aws.account import ACCOUNT_ID
+from local.aws.fsx import limits, links, mounts
+from local.aws.fsx.store import Document, FileSystem, FsxError, arn, bad_request, new_id, store
+
+# A metadata server and the first object storage server; more follow with the size, which nothing here looks at.
+INTERFACES = 2
+_MOUNT_NAME = string.ascii_lowercase + string.digits
+
+
+def create(region: str, params: Document) -> FileSystem:
+    """CreateFileSystem. Raises what `limits.created` does, and InvalidNetworkSettings."""
+    limits.created(params)
+    given = dict(params.get("LustreConfiguration") or {})
+    if given.get("ImportPath"):
+        links.require_bucket(given["ImportPath"])
+    backend = ec2_backends[ACCOUNT_ID][region]
+    subnet = _subnet(backend, params["SubnetIds"][0])
+    groups = _groups(backend, subnet, params.get("SecurityGroupIds") or [])
+    mounts.require_open(backend, groups)
+    name = new_id("fs")
+    deployment = given.get("DeploymentType") or "SCRATCH_1"
+    document: Document = {
+        "OwnerId": ACCOUNT_ID,
+        "CreationTime": utcnow(),
+        "FileSystemId": name,
+        "FileSystemType": "LUSTRE",
+        "FileSystemTypeVersion": params.get("FileSystemTypeVersion") or limits.default_version(deployment),
+        "Lifecycle": "CREATING",
+        "StorageCapacity": params["StorageCapacity"],
+        "StorageType": params.get("StorageType") or "SSD",
+        "VpcId": subnet.vpc_id,
+        "SubnetIds": [subnet.id],
+        "NetworkInterfaceIds": _interfaces(backend, subnet, groups, name),
+        "DNSName": f"{name}.fsx.{region}.amazonaws.com",
+        "ResourceARN": arn(region, "file-system", name),
+        "Tags": list(params.get("Tags") or []),
+        "LustreConfiguration": _lustre(deployment, given),
+    }
+    if deployment.startswith("PERSISTENT"):
+        document["KmsKeyId"] = params.get("KmsKeyId") or f"arn:aws:kms:{region}:{ACCOUNT_ID}:alias/aws/fsx"
+    file_system = FileSystem(document, region, groups)
+    store.file_systems[name] = file_system
+
+    def available() -> None:
+        if document["Lifecycle"] == "CREATING":
+            document["Lifecycle"] = "AVAILABLE"
+
+    store.later(available)
+    return file_system
+
+
+def _lustre(deployment: str, given: Document) -> Document:
+    shown: Document = {
+        "DeploymentType": deployment,
+        # A file system of the first kind is mounted under its type's name, the others under one of their own.
+        "MountName": "fsx"
+        if deployment == "SCRATCH_1"
+        else "".join(secrets.choice(_MOUNT_NAME) for _ in range(8)),
+        "WeeklyMaintenanceStartTime": given.get("WeeklyMaintenanceStartTime") or "7:05:00",
+        "DataCompressionType": given.get("DataCompressionType") or "NONE",
+        "CopyTagsToBackups": bool(given.get("CopyTagsToBackups")),
+        "LogConfiguration": given.get("LogConfiguration") or {"Level": "DISABLED"},
+    }
+    if deployment.startswith("PERSISTENT"):
+        shown["PerUnitStorageThroughput"] = given["PerUnitStorageThroughput"]
+        shown["AutomaticBackupRetentionDays"] = given.get("AutomaticBackupRetentionDays") or 0
+        if given.get("DailyAutomaticBackupStartTime"):
+            shown["DailyAutomaticBackupStartTime"] = given["DailyAutomaticBackupStartTime"]
+    if deployment == "PERSISTENT_2":
+        shown["EfaEnabled"] = bool(given.get("EfaEnabled"))
+        if given.get("MetadataConfiguration"):
+            shown["MetadataConfiguration"] = {"Iops": 1500, **given["MetadataConfiguration"]}
+    if given.get("RootSquashConfiguration"):
+        shown["RootSquashConfiguration"] = given["RootSquashConfiguration"]
+    if given.get("ImportPath"):
+        source = given["ImportPath"]
+        shown["DataRepositoryConfiguration"] = {
+            "Lifecycle": "AVAILABLE",
+            "ImportPath": source,
+            "ExportPath": given.get("ExportPath")
+            or f"s3://{limits.bucket_of(source)}/FSxLustre{utcnow():%Y%m%dT%H%M%SZ}",
+            "ImportedFileChunkSize": given.get("ImportedFileChunkSize") or 1024,
+            "AutoImportPolicy": given.get("AutoImportPolicy") or "NONE",
+        }
+    return shown
+
+
+def update(file_system: FileSystem, params: Document) -> FileSystem:
+    """UpdateFileSystem: in effect at once, with one finished administrative action."""
+    document, lustre = file_system.document, dict(params.get("LustreConfiguration") or {})
+    if document["Lifecycle"] != "AVAILABLE":
+        raise bad_request(f"The file system is {document['Lifecycle']}, it must be AVAILABLE.")
+    limits.updated(document, params)
+    policy = lustre.pop("AutoImportPolicy", None)
+    if policy:
+        file_system.lustre["DataRepositoryConfiguration"]["AutoImportPolicy"] = policy
+    metadata = lustre.pop("MetadataConfiguration", None)
+    if metadata:
+        file_system.lustre.setdefault("MetadataConfiguration", {}).update(metadata)
+    file_system.lustre.update({key: value for key, value in lustre.items() if value is not None})
+    for key in ("StorageCapacity", "FileSystemTypeVersion"):
+        if params.get(key) is not None:
+            document[key] = params[key]
+    document["AdministrativeActions"] = [
+        {
+            "AdministrativeActionType": "FILE_SYSTEM_UPDATE",
+            "RequestTime": utcnow(),
+            "Status": "COMPLETED",
+            "ProgressPercent": 100,
+        }
+    ]
+    return file_system
+
+
+def delete(file_system: FileSystem) -> FileSystem:
+    """DeleteFileSystem: its links go with it, its network interfaces when it is gone."""
+    document = file_system.document
+    if document["Lifecycle"] == "CREATING":
+        raise bad_request("The file system is CREATING, it cannot be deleted yet.")
+    if document["Lifecycle"] == "DELETING":
+        return file_system
+    document["Lifecycle"] = "DELETING"
+    for association in file_system.associations.values():
+        association["Lifecycle"] = "DELETING"
+
+    def gone() -> None:
+        backend = ec2_backends[ACCOUNT_ID][file_system.region]
+        for interface in document["NetworkInterfaceIds"]:
+            if interface in backend.enis:
+                backend.get_network_interface(interface).delete()
+        links.forget_role(file_system.id)
+        store.file_systems.pop(file_system.id, None)
+
+    store.later(gone)
+    return file_system
+
+
+def _subnet(backend: Any, name: str) -> Any:
+    try:
+        return backend.get_subnet(name)
+    except ServiceException:
+        raise FsxError("InvalidNetworkSettings", f"The subnet '{name}' does not exist.") from None
+
+
+def _groups(backend: Any, subnet: Any, given: list[str]) -> list[str]:
+    if not given:
+        return [backend.get_default_security_group(subnet.vpc_id).id]
+    for name in given:
+        group = backend.get_security_group_from_id(name)
+        if group is None or group.vpc_id != subnet.vpc_id:
+            raise FsxError(
+                "InvalidNetworkSettings", f"The security group '{name}' is not one of VPC {subnet.vpc_id}."
+            )
+    return list(given)
+
+
+def _interfaces(backend: Any, subnet: Any, groups: list[str], name: str) -> list[str]:
+    made = []
+    for _ in range(INTERFACES):
+        card = backend.create_network_interface(
+            subnet, None, group_ids=groups, description=f"Created by Amazon FSx for {name}"
+        )
+        card.requester_managed, card.status = True, "in-use"
+        made.append(card.id)
+    return made

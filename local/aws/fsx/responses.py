@@ -1,0 +1,109 @@
+"""The FSx API: one method per action, named as moto's dispatcher wants; botocore's model parses and serialises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moto.core.responses import ActionResult, BaseResponse
+
+from local.aws.fsx import file_systems, links
+from local.aws.fsx.store import Document, bad_request, store
+
+PAGE = 100
+# Names of DescribeDataRepositoryAssociations' filters -> keys of the document.
+FILTERS = {"file-system-id": "FileSystemId"}
+
+
+class FsxResponse(BaseResponse):  # type: ignore[misc]
+    """Actions of FSx for Lustre; those of the other kinds of file systems answer that they are not there."""
+
+    def __init__(self) -> None:
+        super().__init__(service_name="fsx")
+        self.automated_parameter_parsing = True
+
+    def _all(self) -> Document:
+        return dict(self.params)
+
+    def _page(self, key: str, items: list[Any]) -> ActionResult:
+        start = int(self._get_param("NextToken") or 0)
+        size = int(self._get_param("MaxResults") or PAGE)
+        answer: Document = {key: items[start : start + size]}
+        if start + size < len(items):
+            answer["NextToken"] = str(start + size)
+        return ActionResult(answer)
+
+    def create_file_system(self) -> ActionResult:
+        return ActionResult({"FileSystem": file_systems.create(self.region, self._all()).document})
+
+    def describe_file_systems(self) -> ActionResult:
+        asked = self._get_param("FileSystemIds")
+        if asked:
+            found = [store.file_system(self.region, name) for name in asked]
+        else:
+            found = [f for f in store.file_systems.values() if f.region == self.region]
+        return self._page("FileSystems", [f.document for f in found])
+
+    def update_file_system(self) -> ActionResult:
+        file_system = store.file_system(self.region, self._get_param("FileSystemId"))
+        return ActionResult({"FileSystem": file_systems.update(file_system, self._all()).document})
+
+    def delete_file_system(self) -> ActionResult:
+        name = self._get_param("FileSystemId")
+        file_systems.delete(store.file_system(self.region, name))
+        return ActionResult({"FileSystemId": name, "Lifecycle": "DELETING"})
+
+    def create_data_repository_association(self) -> ActionResult:
+        file_system = store.file_system(self.region, self._get_param("FileSystemId"))
+        return ActionResult({"Association": links.create(file_system, self._all())})
+
+    def describe_data_repository_associations(self) -> ActionResult:
+        asked = self._get_param("AssociationIds")
+        if asked:
+            found = [store.association(self.region, name)[1] for name in asked]
+        else:
+            systems = [f for f in store.file_systems.values() if f.region == self.region]
+            found = [a for f in systems for a in f.associations.values()]
+        for wanted in self._get_param("Filters") or []:
+            if wanted["Name"] not in FILTERS:
+                raise bad_request(f"Filter {wanted['Name']!r}: the local cloud has {', '.join(FILTERS)}")
+            found = [a for a in found if a[FILTERS[wanted["Name"]]] in wanted["Values"]]
+        return self._page("Associations", found)
+
+    def update_data_repository_association(self) -> ActionResult:
+        _, document = store.association(self.region, self._get_param("AssociationId"))
+        return ActionResult({"Association": links.update(document, self._all())})
+
+    def delete_data_repository_association(self) -> ActionResult:
+        file_system, document = store.association(self.region, self._get_param("AssociationId"))
+        links.delete(file_system, document)
+        return ActionResult(
+            {
+                "AssociationId": document["AssociationId"],
+                "Lifecycle": "DELETING",
+                "DeleteDataInFileSystem": bool(self._get_param("DeleteDataInFileSystem")),
+            }
+        )
+
+    def list_tags_for_resource(self) -> ActionResult:
+        return self._page("Tags", self._tagged()["Tags"])
+
+    def tag_resource(self) -> ActionResult:
+        document, fresh = self._tagged(), self._get_param("Tags") or []
+        keys = {tag["Key"] for tag in fresh}
+        document["Tags"] = [tag for tag in document["Tags"] if tag["Key"] not in keys] + list(fresh)
+        return ActionResult({})
+
+    def untag_resource(self) -> ActionResult:
+        document, keys = self._tagged(), self._get_param("TagKeys") or []
+        document["Tags"] = [tag for tag in document["Tags"] if tag["Key"] not in keys]
+        return ActionResult({})
+
+    def _tagged(self) -> Document:
+        return store.tagged(self.region, self._get_param("ResourceARN"))
+
+
+def install() -> None:
+    """Serve every action of FSx by this class instead of moto's."""
+    from moto.fsx import urls
+
+    urls.url_paths = {"{0}/$": FsxResponse.dispatch}

@@ -1,0 +1,98 @@
+"""What FSx remembers: file systems and data repository associations, as the documents that the API answers."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from local.aws.account import ACCOUNT_ID
+from local.aws.errors import ApiError
+
+Document = dict[str, Any]
+
+
+class FsxError(ApiError):
+    """An error of the FSx API: its code and message."""
+
+
+def bad_request(message: str) -> FsxError:
+    """BadRequest."""
+    return FsxError("BadRequest", message)
+
+
+@dataclass
+class FileSystem:
+    """A file system and its associations by id; `group_ids` are those of its network interfaces."""
+
+    document: Document
+    region: str
+    group_ids: list[str] = field(default_factory=list)
+    associations: dict[str, Document] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """Its id, fs- and 17 hexadecimal digits."""
+        return str(self.document["FileSystemId"])
+
+    @property
+    def lustre(self) -> Document:
+        """The part of the document that only Lustre has."""
+        found: Document = self.document["LustreConfiguration"]
+        return found
+
+
+class Store:
+    """All file systems of the account by id. `delay_seconds` is what creating, linking and deleting each take."""
+
+    def __init__(self) -> None:
+        self.file_systems: dict[str, FileSystem] = {}
+        self.delay_seconds = 1.0
+
+    def file_system(self, region: str, name: str) -> FileSystem:
+        """A file system. Raises FileSystemNotFound."""
+        found = self.file_systems.get(name)
+        if found is None or found.region != region:
+            raise FsxError("FileSystemNotFound", f"File system '{name}' does not exist.")
+        return found
+
+    def association(self, region: str, name: str) -> tuple[FileSystem, Document]:
+        """An association and its file system. Raises DataRepositoryAssociationNotFound."""
+        for file_system in self.file_systems.values():
+            if file_system.region == region and name in file_system.associations:
+                return file_system, file_system.associations[name]
+        raise FsxError(
+            "DataRepositoryAssociationNotFound", f"The data repository association '{name}' does not exist."
+        )
+
+    def tagged(self, region: str, arn: str) -> Document:
+        """The document of the resource with this ARN. Raises ResourceNotFound."""
+        for file_system in self.file_systems.values():
+            for document in (file_system.document, *file_system.associations.values()):
+                if file_system.region == region and document["ResourceARN"] == arn:
+                    return document
+        raise FsxError("ResourceNotFound", f"The resource {arn} does not exist.")
+
+    def later(self, change: Callable[[], None]) -> None:
+        """Make a change once the delay has passed; at once where there is none."""
+        if not self.delay_seconds:
+            change()
+            return
+        timer = threading.Timer(self.delay_seconds, change)
+        timer.daemon = True
+        timer.start()
+
+
+def arn(region: str, kind: str, *parts: str) -> str:
+    """ARN of an FSx resource, such as file-system/<id> or association/<file system>/<id>."""
+    return f"arn:aws:fsx:{region}:{ACCOUNT_ID}:{kind}/{'/'.join(parts)}"
+
+
+def new_id(prefix: str) -> str:
+    """An id as FSx gives them: the prefix and 17 hexadecimal digits."""
+    return f"{prefix}-{secrets.token_hex(9)[:17]}"
+
+
+store = Store()
