@@ -1,0 +1,109 @@
+"""IAM policy documents as rules read them. Pure.
+
+https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_grammar.html
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from infra.policies.model import Resource, Stack, known
+
+JsonObject = dict[str, Any]
+
+POLICY: Final = "aws:iam/policy:Policy"
+ROLE: Final = "aws:iam/role:Role"
+ROLE_POLICY: Final = "aws:iam/rolePolicy:RolePolicy"
+ATTACHMENT: Final = "aws:iam/rolePolicyAttachment:RolePolicyAttachment"
+
+
+def listed(value: Any) -> list[Any]:
+    """One value or a list of them, as a list."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list) else [value]
+
+
+def statements(resource: Resource, name: str) -> list[JsonObject]:
+    """The statements of the document in a property; none where it has none.
+
+    Raises:
+        Undecided: the document is not known.
+    """
+    document = resource.known(name)
+    if isinstance(document, str):
+        document = json.loads(document)
+    if not isinstance(document, Mapping):
+        return []
+    return [dict(each) for each in listed(known(document, name).get("Statement"))]
+
+
+def grants(resource: Resource, name: str = "policy") -> Iterator[JsonObject]:
+    """The statements that allow something."""
+    return (each for each in statements(resource, name) if each.get("Effect") == "Allow")
+
+
+def actions(statement: Mapping[str, Any]) -> list[str]:
+    """The actions of a statement."""
+    return [str(each) for each in listed(statement.get("Action"))]
+
+
+def targets(statement: Mapping[str, Any]) -> list[str]:
+    """The resources of a statement."""
+    return [str(each) for each in listed(statement.get("Resource"))]
+
+
+def conditions(statement: Mapping[str, Any]) -> list[tuple[str, str, list[str]]]:
+    """Operator, key and values of each condition."""
+    found = []
+    for operator, keys in (statement.get("Condition") or {}).items():
+        for key, values in keys.items():
+            found.append((str(operator), str(key), [str(value) for value in listed(values)]))
+    return found
+
+
+def principals(statement: Mapping[str, Any], kind: str) -> list[str]:
+    """The principals of a kind (AWS, Service, Federated); `*` for anybody is one of kind AWS."""
+    principal = statement.get("Principal")
+    if principal == "*":
+        return ["*"] if kind == "AWS" else []
+    return [str(each) for each in listed((principal or {}).get(kind))]
+
+
+def covers(statement: Mapping[str, Any], action: str) -> bool:
+    """Whether a statement's actions include this one; case counts for nothing in them."""
+    return any(fnmatchcase(action.lower(), pattern.lower()) for pattern in actions(statement))
+
+
+def label(statement: Mapping[str, Any]) -> str:
+    """How a message names a statement."""
+    return str(statement.get("Sid") or ", ".join(actions(statement)) or "a statement")
+
+
+def service_accounts(role: Resource) -> list[str]:
+    """The subjects (system:serviceaccount:<namespace>:<name>) that a role's trust names.
+
+    Raises:
+        Undecided: the trust is not known.
+    """
+    return [
+        value
+        for statement in grants(role, "assumeRolePolicy")
+        for _, key, values in conditions(statement)
+        if key.endswith(":sub")
+        for value in values
+    ]
+
+
+def policies_of(role: Resource, stack: Stack) -> list[Resource]:
+    """The policy resources of a role: inline ones and those that are attached."""
+    inline = stack.pointing(role, ROLE_POLICY, "role")
+    attached = [
+        policy
+        for attachment in stack.pointing(role, ATTACHMENT, "role")
+        for policy in stack.sources(attachment, "policyArn", POLICY)
+    ]
+    return [*inline, *attached]

@@ -1,0 +1,157 @@
+"""Rules for what is around pods in the cluster: namespaces, rights, network, volumes, charts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Final
+
+from infra.policies.model import Resource, Rules, Stack, Undecided, at, known, rows
+from infra.policies.pods import SERVICE_ACCOUNT, TEMPLATES
+
+RULES: Final = Rules()
+
+NAMESPACE: Final = "kubernetes:core/v1:Namespace"
+NETWORK_POLICY: Final = "kubernetes:networking.k8s.io/v1:NetworkPolicy"
+ROLE: Final = "kubernetes:rbac.authorization.k8s.io/v1:Role"
+CLUSTER_ROLE: Final = "kubernetes:rbac.authorization.k8s.io/v1:ClusterRole"
+STORAGE_CLASS: Final = "kubernetes:storage.k8s.io/v1:StorageClass"
+RELEASE: Final = "kubernetes:helm.sh/v3:Release"
+ADDON: Final = "aws:eks/addon:Addon"
+# What runs or holds something. A Role is where the objects are that it grants: the cluster's Events are in `default`.
+HELD_IN_NAMESPACES: Final = (
+    *TEMPLATES,
+    SERVICE_ACCOUNT,
+    "kubernetes:core/v1:ConfigMap",
+    "kubernetes:core/v1:PersistentVolumeClaim",
+    "kubernetes:core/v1:Secret",
+    "kubernetes:core/v1:Service",
+)
+DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
+ENFORCE: Final = "pod-security.kubernetes.io/enforce"
+WIDENING_VERBS: Final = ("bind", "escalate", "impersonate")
+
+
+@RULES.rule("namespace-of-its-own", "CKV_K8S_21", "CIS EKS 4.5.1", "CIS EKS 4.5.2", types=HELD_IN_NAMESPACES)
+def namespace_of_its_own(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Nothing lies in the namespace `default`."""
+    namespace = resource.at("metadata", "namespace", default="default")
+    if namespace == "default":
+        yield "metadata.namespace is default; it must be a namespace of its own"
+
+
+@RULES.rule("namespace-restricted", "CIS EKS 4.2.1", "CIS EKS 4.2.5", types=[NAMESPACE])
+def namespace_restricted(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Namespaces refuse pods that do not keep to the restricted standard."""
+    level = resource.at("metadata", "labels", ENFORCE)
+    if level != "restricted":
+        yield f"metadata.labels.{ENFORCE} is {level or 'missing'}; it must be restricted"
+
+
+@RULES.rule(
+    "namespace-closed", "CKV2_K8S_6", "CIS EKS 4.3.2", "CIS EKS 5.4.4", types=[NAMESPACE], whole_stack=True
+)
+def namespace_closed(resource: Resource, stack: Stack) -> Iterator[str]:
+    """Pods of a namespace let in only what a network policy names."""
+    name = resource.at("metadata", "name")
+    for policy in stack.of(NETWORK_POLICY):
+        everything = policy.has("spec") and not policy.at("spec", "podSelector", default={})
+        kinds = policy.at("spec", "policyTypes", default=["Ingress"])
+        inside = policy.at("metadata", "namespace") == name
+        if inside and everything and "Ingress" in kinds and not policy.at("spec", "ingress"):
+            return
+    yield "no NetworkPolicy refuses what comes into its pods by default; there must be one"
+
+
+@RULES.rule("network-policies-enforced", "CIS EKS 4.3.1", types=[ADDON])
+def network_policies_enforced(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """The VPC CNI enforces network policies, which it does only when told."""
+    if resource.at("addonName") != "vpc-cni":
+        return
+    values = json.loads(resource.at("configurationValues", default="{}"))
+    # The add-on's schema has a text here: https://docs.aws.amazon.com/eks/latest/userguide/cni-network-policy-configure.html
+    if str(values.get("enableNetworkPolicy")).lower() != "true":
+        yield 'configurationValues.enableNetworkPolicy is not "true"; it must be'
+
+
+@RULES.rule(
+    "rights-listed",
+    *(
+        "CKV_K8S_49",
+        "CKV_K8S_155",
+        "CKV_K8S_156",
+        "CKV_K8S_157",
+        "CKV_K8S_158",
+        "CIS EKS 4.1.3",
+        "CIS EKS 4.1.8",
+    ),
+    types=[ROLE, CLUSTER_ROLE],
+)
+def rights_listed(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Roles name each verb and resource, and none that widens somebody's rights."""
+    for index, rule in enumerate(rows(resource.known("rules"))):
+        for name in ("verbs", "resources", "apiGroups"):
+            if "*" in rows(at(rule, name)):
+                yield f"rules[{index}].{name} has *; it must name each"
+        for verb in WIDENING_VERBS:
+            if verb in rows(at(rule, "verbs")):
+                yield f"rules[{index}].verbs has {verb}; it must not"
+
+
+@RULES.rule("rights-no-secrets", "CKV2_K8S_5", "CIS EKS 4.1.2", types=[ROLE, CLUSTER_ROLE])
+def rights_no_secrets(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Roles read no Secret that they do not name."""
+    for index, rule in enumerate(rows(resource.known("rules"))):
+        reads = {"get", "list", "watch", "*"} & set(rows(at(rule, "verbs")))
+        if "secrets" in rows(at(rule, "resources")) and reads and not rows(at(rule, "resourceNames")):
+            yield f"rules[{index}] reads all secrets; it must have resourceNames"
+
+
+@RULES.rule("rights-no-exec", "CKV2_K8S_2", "CKV2_K8S_3", "CIS EKS 4.1.4", types=[ROLE, CLUSTER_ROLE])
+def rights_no_exec(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Roles start no commands in pods, and make no way to nodes."""
+    for index, rule in enumerate(rows(resource.known("rules"))):
+        for name in ("pods/exec", "pods/attach", "nodes/proxy"):
+            if name in rows(at(rule, "resources")):
+                yield f"rules[{index}].resources has {name}; it must not"
+
+
+@RULES.rule("volumes-encrypted", types=[STORAGE_CLASS])
+def volumes_encrypted(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Volumes of EBS are encrypted."""
+    if resource.at("provisioner") != "ebs.csi.aws.com":
+        return
+    if str(resource.at("parameters", "encrypted")).lower() != "true":
+        yield 'parameters.encrypted is not "true"; it must be'
+
+
+@RULES.rule("chart-pinned", "CIS EKS 5.1.4", types=[RELEASE])
+def chart_pinned(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Charts of a registry have one version."""
+    chart = str(resource.at("chart", default=""))
+    if "://" not in chart and not resource.has("repositoryOpts", "repo"):
+        return
+    version = str(resource.at("version", default=""))
+    if not version[:1].isdigit() or version.count(".") != 2:
+        yield f"version is {version or 'missing'}; it must be one version such as 1.14.1"
+
+
+@RULES.rule("chart-images-by-digest", "CKV_K8S_43", "CIS EKS 5.1.4", types=[RELEASE])
+def chart_images_by_digest(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """An image that the program gives to a chart is named by its digest; the chart's own come with its version."""
+    for path, image in _images(resource.properties.get("values"), "values"):
+        if not image.get("digest") and "@sha256:" not in str(image.get("tag", "")):
+            yield f"{path} has no digest; it must have one"
+
+
+def _images(value: object, path: str) -> Iterator[tuple[str, dict[str, object]]]:
+    """Every mapping under a key `image` that says which one."""
+    if not isinstance(value, dict):
+        if value is not None and not isinstance(value, str | bool | int | float | list):
+            raise Undecided(path)
+        return
+    for key, entry in value.items():
+        if key == "image" and isinstance(entry, dict) and ("repository" in entry or "tag" in entry):
+            yield f"{path}.{key}", known(entry, f"{path}.{key}")
+        elif isinstance(entry, dict):
+            yield from _images(entry, f"{path}.{key}")

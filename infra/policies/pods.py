@@ -1,0 +1,228 @@
+"""Rules for pods, wherever a resource has a template of some (Pod Security Standards, restricted, and a little more).
+
+https://kubernetes.io/docs/concepts/security/pod-security-standards/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from infra.policies.model import Resource, Rules, Stack, at, known, rows
+
+RULES: Final = Rules()
+
+DEPLOYMENT: Final = "kubernetes:apps/v1:Deployment"
+# Where the pod's `spec` lies in each type; `*` stands for every key.
+TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
+    "kubernetes:core/v1:Pod": ("spec",),
+    DEPLOYMENT: ("spec", "template", "spec"),
+    "kubernetes:apps/v1:DaemonSet": ("spec", "template", "spec"),
+    "kubernetes:apps/v1:StatefulSet": ("spec", "template", "spec"),
+    "kubernetes:batch/v1:Job": ("spec", "template", "spec"),
+    "kubernetes:batch/v1:CronJob": ("spec", "jobTemplate", "spec", "template", "spec"),
+    "kubernetes:kubeflow.org/v1:PyTorchJob": ("spec", "pytorchReplicaSpecs", "*", "template", "spec"),
+    "kubernetes:kubeflow.org/v1:MPIJob": ("spec", "mpiReplicaSpecs", "*", "template", "spec"),
+}
+LEAST_UID: Final = 10000
+SERVICE_ACCOUNT: Final = "kubernetes:core/v1:ServiceAccount"
+BINDINGS: Final = (
+    "kubernetes:rbac.authorization.k8s.io/v1:RoleBinding",
+    "kubernetes:rbac.authorization.k8s.io/v1:ClusterRoleBinding",
+)
+# Devices, of which a container can't ask for less than it may use.
+DEVICES: Final = ("nvidia.com/gpu", "vpc.amazonaws.com/efa", "aws.amazon.com/neuron")
+
+
+def pods(resource: Resource) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Path and `spec` of each pod template of a resource.
+
+    Raises:
+        Undecided: it is not known.
+    """
+    yield from _walk(resource.properties, TEMPLATES[resource.type], ())
+
+
+def containers(resource: Resource) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """Path, the container and its pod, for each container; those that run first among them."""
+    for path, pod in pods(resource):
+        for name in ("initContainers", "containers"):
+            for container in rows(at(pod, name)):
+                yield f"{path}.{name}[{at(container, 'name', default='?')}]", container, pod
+
+
+@RULES.rule("pod-not-root", "CKV_K8S_23", "CKV_K8S_40", "CIS EKS 4.2.5", types=TEMPLATES)
+def pod_not_root(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Nothing runs as root, nor as a user that the machine may have, too."""
+    for path, container, pod in containers(resource):
+        if _security(container, pod, "runAsNonRoot") is not True:
+            yield f"{path}.securityContext.runAsNonRoot is not true; it must be, here or on the pod"
+        user = _security(container, pod, "runAsUser")
+        if user is None or user < LEAST_UID:
+            yield f"{path}.securityContext.runAsUser is {user}; it must be at least {LEAST_UID}, here or on the pod"
+
+
+@RULES.rule(
+    "pod-no-escalation", "CKV_K8S_16", "CKV_K8S_20", "CIS EKS 4.2.1", "CIS EKS 4.2.5", types=TEMPLATES
+)
+def pod_no_escalation(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """No process gets more rights than its container began with."""
+    for path, container, _ in containers(resource):
+        if at(container, "securityContext", "privileged", default=False):
+            yield f"{path}.securityContext.privileged is true; it must be false"
+        if at(container, "securityContext", "allowPrivilegeEscalation", default=True):
+            yield f"{path}.securityContext.allowPrivilegeEscalation is not false; it must be"
+
+
+@RULES.rule("pod-no-capabilities", "CKV_K8S_25", "CKV_K8S_28", "CKV_K8S_37", types=TEMPLATES)
+def pod_no_capabilities(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Containers have none of root's capabilities."""
+    for path, container, _ in containers(resource):
+        found = at(container, "securityContext", "capabilities", default={})
+        if "ALL" not in known(at(found, "drop", default=[]), "drop"):
+            yield f"{path}.securityContext.capabilities.drop lacks ALL; it must have it"
+        for each in known(at(found, "add", default=[]), "add"):
+            yield f"{path}.securityContext.capabilities.add has {each}; it must be empty"
+
+
+@RULES.rule("pod-seccomp", "CKV_K8S_31", types=TEMPLATES)
+def pod_seccomp(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """System calls are filtered by the runtime's own profile."""
+    for path, container, pod in containers(resource):
+        kind = at(_security(container, pod, "seccompProfile"), "type")
+        if kind != "RuntimeDefault":
+            yield f"{path}.securityContext.seccompProfile.type is {kind}; it must be RuntimeDefault, here or on the pod"
+
+
+@RULES.rule("pod-read-only-root", "CKV_K8S_22", types=TEMPLATES)
+def pod_read_only_root(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Containers write to volumes alone."""
+    for path, container, _ in containers(resource):
+        if not at(container, "securityContext", "readOnlyRootFilesystem", default=False):
+            yield f"{path}.securityContext.readOnlyRootFilesystem is not true; it must be"
+
+
+@RULES.rule(
+    "pod-off-the-host",
+    "CKV_K8S_17",
+    "CKV_K8S_18",
+    "CKV_K8S_19",
+    "CIS EKS 4.2.2",
+    "CIS EKS 4.2.4",
+    types=TEMPLATES,
+)
+def pod_off_the_host(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Pods see neither the machine's processes, nor its network, nor its files."""
+    for path, pod in pods(resource):
+        for name in ("hostPID", "hostIPC", "hostNetwork"):
+            if at(pod, name, default=False):
+                yield f"{path}.{name} is true; it must be false"
+        for volume in rows(at(pod, "volumes")):
+            if at(volume, "hostPath") is not None:
+                yield f"{path}.volumes[{at(volume, 'name')}] is a hostPath; it must be another kind of volume"
+
+
+@RULES.rule("pod-resources", "CKV_K8S_10", "CKV_K8S_11", "CKV_K8S_12", "CKV_K8S_13", types=TEMPLATES)
+def pod_resources(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Containers say what they need, and take no more memory than they say."""
+    for path, container, _ in containers(resource):
+        requests = at(container, "resources", "requests", default={})
+        limits = at(container, "resources", "limits", default={})
+        # What is limited and not requested is requested at its limit.
+        for name in ("cpu", "memory"):
+            if at(requests, name, default=at(limits, name)) is None:
+                yield f"{path}.resources.requests.{name} is missing; it must be set"
+        if at(limits, "memory") is None:
+            yield f"{path}.resources.limits.memory is missing; it must be set"
+        for device in DEVICES:
+            if at(requests, device, default=at(limits, device)) != at(limits, device):
+                yield f"{path}.resources.requests.{device} is not the limit; both must be the same"
+
+
+@RULES.rule("deployment-probed", "CKV_K8S_8", "CKV_K8S_9", types=[DEPLOYMENT])
+def deployment_probed(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """What runs for ever is asked whether it lives and whether it is ready."""
+    for path, pod in pods(resource):
+        for container in rows(at(pod, "containers")):
+            for probe in ("livenessProbe", "readinessProbe"):
+                if at(container, probe) is None:
+                    yield f"{path}.containers[{at(container, 'name')}].{probe} is missing; it must be set"
+
+
+@RULES.rule("pod-image-by-digest", "CKV_K8S_14", "CKV_K8S_43", "CIS EKS 5.1.4", types=TEMPLATES)
+def pod_image_by_digest(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Images are named by what they hold, not by a tag that can move."""
+    for path, container, _ in containers(resource):
+        image = str(at(container, "image", default=""))
+        if "@sha256:" not in image:
+            yield f"{path}.image is {image or 'missing'}; it must be <registry>/<name>@sha256:<digest>"
+
+
+@RULES.rule("pod-no-secrets-in-environment", "CKV_K8S_35", "CIS EKS 4.4.1", types=TEMPLATES)
+def pod_no_secrets_in_environment(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Secrets come as files, or are not needed because of the service account's role."""
+    for path, container, _ in containers(resource):
+        for entry in rows(at(container, "env")):
+            if at(entry, "valueFrom", "secretKeyRef") is not None:
+                yield f"{path}.env[{at(entry, 'name')}] is from a Secret; it must be a file or an IAM role"
+        for entry in rows(at(container, "envFrom")):
+            if at(entry, "secretRef") is not None:
+                yield f"{path}.envFrom has a Secret; it must be a file or an IAM role"
+
+
+@RULES.rule(
+    "pod-token-where-needed",
+    *("CKV_K8S_38", "CKV_K8S_41", "CKV_K8S_42", "CIS EKS 4.1.5", "CIS EKS 4.1.6"),
+    types=TEMPLATES,
+    whole_stack=True,
+)
+def pod_token_where_needed(resource: Resource, stack: Stack) -> Iterator[str]:
+    """Only a pod whose service account has rights in the cluster gets a token for its API."""
+    namespace = resource.at("metadata", "namespace", default="default")
+    for path, pod in pods(resource):
+        account = at(pod, "serviceAccountName", default="default")
+        if _bound(namespace, account, stack):
+            continue
+        mounts = at(pod, "automountServiceAccountToken")
+        if mounts is None:
+            mounts = _account_mounts(namespace, account, stack)
+        if mounts:
+            yield (
+                f"{path}.automountServiceAccountToken is not false and service account {account} has no rights here;"
+                " it must be false, on the pod or on its account"
+            )
+
+
+def _walk(
+    value: Any, path: tuple[str, ...], done: tuple[str, ...]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if not path:
+        if isinstance(value, Mapping):
+            yield ".".join(done), value
+    elif path[0] == "*":
+        for key in value if isinstance(value, Mapping) else ():
+            yield from _walk(at(value, key), path[1:], (*done, key))
+    else:
+        yield from _walk(at(value, path[0]), path[1:], (*done, path[0]))
+
+
+def _security(container: Mapping[str, Any], pod: Mapping[str, Any], name: str) -> Any:
+    """A field that a container has from its pod where it has none of its own."""
+    return at(container, "securityContext", name, default=at(pod, "securityContext", name))
+
+
+def _bound(namespace: str, account: str, stack: Stack) -> bool:
+    for binding in stack.of(*BINDINGS):
+        for subject in rows(binding.at("subjects")):
+            named = (at(subject, "kind"), at(subject, "namespace"), at(subject, "name"))
+            if named == ("ServiceAccount", namespace, account):
+                return True
+    return False
+
+
+def _account_mounts(namespace: str, account: str, stack: Stack) -> bool:
+    for each in stack.of(SERVICE_ACCOUNT):
+        metadata = each.at("metadata", default={})
+        if (at(metadata, "namespace", default="default"), at(metadata, "name")) == (namespace, account):
+            return bool(each.at("automountServiceAccountToken", default=True))
+    return True

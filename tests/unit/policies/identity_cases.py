@@ -1,0 +1,182 @@
+"""What the rules of IAM must reject and accept; the accepted documents are the program's own where it has one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from components.shared import iam, karpenter_iam
+from infra.policies.documents import ATTACHMENT, POLICY, ROLE, ROLE_POLICY
+from infra.policies.model import Resource
+from tests.unit.policies.building import Case, Cases, document, made
+
+ISSUER = "oidc.eks.us-west-2.amazonaws.com/id/AB"
+PROVIDER = f"arn:aws:iam::123456789012:oidc-provider/{ISSUER}"
+SCOPE = karpenter_iam.Scope(
+    partition="aws",
+    region="us-west-2",
+    account="123456789012",
+    cluster="test",
+    node_role_arn="arn:aws:iam::123456789012:role/worker",
+    queue_arn="arn:aws:sqs:us-west-2:123456789012:test",
+)
+IN_REGION = {"StringEquals": {"aws:RequestedRegion": "us-west-2"}}
+
+
+def role_of(namespace: str, account: str, name: str = "role") -> Resource:
+    trust = iam.service_account_trust(
+        provider_arn=PROVIDER, issuer=ISSUER, namespace=namespace, service_account=account
+    )
+    return made(ROLE, name, assumeRolePolicy=document(*trust["Statement"]))
+
+
+def trusting(operator: str = "StringEquals", **conditions: Any) -> Resource:
+    statement = {
+        "Principal": {"Federated": PROVIDER},
+        "Action": "sts:AssumeRoleWithWebIdentity",
+        "Condition": {operator: {f"{ISSUER}:{key}": value for key, value in conditions.items()}},
+    }
+    return made(ROLE, assumeRolePolicy=document(statement))
+
+
+def role_for(**principal: Any) -> Resource:
+    return made(ROLE, assumeRolePolicy=document({"Principal": principal, "Action": "sts:AssumeRole"}))
+
+
+def policy(action: Any, target: Any = "arn:aws:s3:::b/p/*", **more: Any) -> Resource:
+    return made(POLICY, policy=document({"Action": action, "Resource": target, **more}))
+
+
+def holding(role: Resource, *statements: dict[str, Any]) -> Case:
+    """A role with one attached policy."""
+    held = made(POLICY, "held", policy=document(*statements))
+    return (role, held, made(ATTACHMENT, "held", of={"role": role, "policyArn": held}))
+
+
+TRAINER = role_of("training", "trainer")
+KARPENTER = role_of("kube-system", "karpenter")
+ANOTHER = role_of("training", "launcher")
+MODELS = iam.model_writer(bucket_arn="arn:aws:s3:::b", prefix="models", key_arn="arn:aws:kms:::key/k")[
+    "Statement"
+]
+CONTROLLER = [
+    statement
+    for build in karpenter_iam.CONTROLLER_POLICIES.values()
+    for statement in build(SCOPE)["Statement"]
+]
+SUBJECT = "system:serviceaccount:training:trainer"
+
+CASES: dict[str, Cases] = {
+    "trust-one-service-account": Cases(
+        rejects=[
+            trusting(sub=SUBJECT),
+            trusting(aud="sts.amazonaws.com"),
+            trusting(sub=[SUBJECT, "system:serviceaccount:a:b"], aud="sts.amazonaws.com"),
+            trusting(sub="system:serviceaccount:training:*", aud="sts.amazonaws.com"),
+            trusting("StringLike", sub=SUBJECT, aud="sts.amazonaws.com"),
+        ],
+        accepts=[TRAINER, role_for(Service="ec2.amazonaws.com")],
+    ),
+    "one-role-per-service-account": Cases(
+        rejects=[(role_of("training", "trainer", "second"), role_of("training", "trainer", "first"))],
+        accepts=[(TRAINER, KARPENTER, ANOTHER)],
+    ),
+    "trust-not-anybody": Cases(
+        rejects=[
+            role_for(AWS="*"),
+            role_for(AWS="arn:aws:iam::123456789012:root"),
+            role_for(AWS="123456789012"),
+        ],
+        accepts=[role_for(Service="eks.amazonaws.com"), role_for(AWS="arn:aws:iam::123456789012:role/one")],
+    ),
+    "role-no-full-access": Cases(
+        rejects=[
+            made(ATTACHMENT, policyArn="arn:aws:iam::aws:policy/AmazonS3FullAccess"),
+            made(ATTACHMENT, policyArn="arn:aws:iam::aws:policy/AdministratorAccess"),
+        ],
+        accepts=[made(ATTACHMENT, policyArn="arn:aws:iam::aws:policy/AmazonEKSWorkerNodePolicy")],
+    ),
+    "iam-no-wildcard-action": Cases(
+        rejects=[
+            policy("*"),
+            policy(["s3:GetObject", "s3:*"]),
+            policy("s3:Get*"),
+            made(POLICY, policy=document({"NotAction": "iam:*", "Resource": "*"})),
+            made(ROLE_POLICY, policy=document({"Action": "fsx:*", "Resource": "*"})),
+        ],
+        accepts=[policy("s3:GetObject"), policy("s3:*", Effect="Deny")],
+    ),
+    "iam-no-wildcard-resource": Cases(
+        rejects=[
+            policy("s3:GetObject", "*"),
+            policy("ec2:DescribeSubnets", "*"),
+            policy(["ec2:DescribeSubnets", "ec2:CreateTags"], "*", Condition=IN_REGION),
+            made(POLICY, policy=document({"Action": "s3:GetObject", "NotResource": "arn:aws:s3:::b/*"})),
+        ],
+        accepts=[
+            policy("s3:GetObject"),
+            policy("ec2:DescribeSubnets", "*", Condition=IN_REGION),
+            policy("pricing:GetProducts", "*"),
+        ],
+    ),
+    "pass-role-bounded": Cases(
+        rejects=[
+            policy(
+                "iam:PassRole",
+                "arn:aws:iam::1:role/*",
+                Condition={"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}},
+            ),
+            policy("iam:PassRole", "arn:aws:iam::1:role/a"),
+            policy(
+                "iam:*",
+                "arn:aws:iam::1:role/a",
+                Condition={"StringEquals": {"iam:PassedToService": "lambda.amazonaws.com"}},
+            ),
+        ],
+        accepts=[made(POLICY, policy=document(*karpenter_iam.iam_integration(SCOPE)["Statement"]))],
+    ),
+    "no-delete-of-data": Cases(
+        rejects=[
+            policy("s3:DeleteObject"),
+            policy("s3:PutBucketPolicy", "arn:aws:s3:::b"),
+            policy("s3:GetObject", "arn:aws:s3:::*"),
+            policy("s3:GetObject", "*"),
+        ],
+        accepts=[
+            policy("s3:GetObject"),
+            made(POLICY, policy=document(*MODELS)),
+            policy("sqs:DeleteMessage", "q"),
+        ],
+    ),
+    "trainer-role-narrow": Cases(
+        rejects=[
+            holding(TRAINER, {"Action": "s3:DeleteObject", "Resource": "arn:aws:s3:::b/p/*"}),
+            holding(TRAINER, {"Action": "s3:PutObject", "Resource": "arn:aws:s3:::b/*"}),
+            holding(TRAINER, {"Action": "s3:ListBucket", "Resource": "arn:aws:s3:::b"}),
+            holding(TRAINER, {"Action": "kms:Decrypt", "Resource": "*"}),
+        ],
+        accepts=[
+            holding(TRAINER, *MODELS),
+            holding(ANOTHER, {"Action": "s3:PutObject", "Resource": "arn:aws:s3:::b/*"}),
+        ],
+    ),
+    "karpenter-changes-its-own": Cases(
+        rejects=[
+            holding(
+                KARPENTER, {"Action": "ec2:TerminateInstances", "Resource": "arn:aws:ec2:r:*:instance/*"}
+            ),
+            holding(KARPENTER, {"Action": "ec2:RunInstances", "Resource": "arn:aws:ec2:r:*:instance/*"}),
+            holding(KARPENTER, {"Action": "ec2:CreateTags", "Resource": "arn:aws:ec2:r::image/*"}),
+        ],
+        accepts=[
+            holding(KARPENTER, *CONTROLLER),
+            holding(ANOTHER, {"Action": "ec2:TerminateInstances", "Resource": "arn:aws:ec2:r:*:instance/*"}),
+        ],
+    ),
+    "karpenter-can-finish": Cases(
+        rejects=[
+            holding(KARPENTER),
+            holding(KARPENTER, *(s for s in CONTROLLER if "iam:DeleteInstanceProfile" not in s["Action"])),
+        ],
+        accepts=[holding(KARPENTER, *CONTROLLER), holding(ANOTHER)],
+    ),
+}

@@ -1,0 +1,239 @@
+"""What the rules of pods, and of what is around them in the cluster, must reject and accept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infra.policies import kubernetes as k
+from infra.policies import pods as p
+from infra.policies.model import Resource
+from tests.unit.policies.building import Cases, made
+
+DIGEST = "registry.example/a@sha256:" + "0" * 64
+POD_SECURITY = {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}}
+SECURITY = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+RESOURCES = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+PROBES = {"livenessProbe": {"httpGet": {"port": 1}}, "readinessProbe": {"httpGet": {"port": 1}}}
+GOOD = {"name": "c", "image": DIGEST, "securityContext": SECURITY, "resources": RESOURCES, **PROBES}
+
+
+def job(container: dict[str, Any] | None = None, /, **pod: Any) -> Resource:
+    """A Job whose one container is a good one with changes, in a good pod with changes."""
+    spec = {"securityContext": POD_SECURITY, "containers": [{**GOOD, **(container or {})}], **pod}
+    return made(
+        "kubernetes:batch/v1:Job", metadata={"namespace": "training"}, spec={"template": {"spec": spec}}
+    )
+
+
+def guarded(**change: Any) -> Resource:
+    return job({"securityContext": {**SECURITY, **change}})
+
+
+def training(container: dict[str, Any]) -> Resource:
+    """A PyTorchJob, whose pods lie deeper."""
+    spec = {"template": {"spec": {"securityContext": POD_SECURITY, "containers": [container]}}}
+    return made("kubernetes:kubeflow.org/v1:PyTorchJob", spec={"pytorchReplicaSpecs": {"Master": spec}})
+
+
+def deployment(**container: Any) -> Resource:
+    return made(p.DEPLOYMENT, spec={"template": {"spec": {"containers": [{"name": "c", **container}]}}})
+
+
+def role(verbs: list[str], resources: list[str], **more: Any) -> Resource:
+    return made(k.ROLE, rules=[{"apiGroups": [""], "verbs": verbs, "resources": resources, **more}])
+
+
+def namespace(level: str | None = None) -> Resource:
+    return made(k.NAMESPACE, metadata={"name": "training", "labels": {k.ENFORCE: level} if level else {}})
+
+
+def network_policy(where: str = "training", **spec: Any) -> Resource:
+    return made(k.NETWORK_POLICY, metadata={"namespace": where, "name": "n"}, spec=spec)
+
+
+def account(automount: bool | None = None) -> Resource:
+    metadata = {"name": "trainer", "namespace": "training"}
+    more = {} if automount is None else {"automountServiceAccountToken": automount}
+    return made(k.SERVICE_ACCOUNT, metadata=metadata, **more)
+
+
+def binding(name: str) -> Resource:
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": "training"}
+    return made(p.BINDINGS[0], subjects=[subject])
+
+
+def bare(level: str, name: str) -> dict[str, Any]:
+    """A container that lacks one resource."""
+    return {"resources": {**RESOURCES, level: {k_: v for k_, v in RESOURCES[level].items() if k_ != name}}}
+
+
+GPU = {"nvidia.com/gpu": 4}
+CASES: dict[str, Cases] = {
+    "pod-not-root": Cases(
+        rejects=[
+            job(securityContext={**POD_SECURITY, "runAsNonRoot": False}),
+            job(securityContext={**POD_SECURITY, "runAsUser": 1000}),
+            job(securityContext={}),
+            job(initContainers=[{"name": "first", "securityContext": {"runAsUser": 0}}]),
+            training({"name": "c", "securityContext": {"runAsNonRoot": False}}),
+        ],
+        accepts=[job(), training(GOOD), job({"securityContext": POD_SECURITY}, securityContext={})],
+    ),
+    "pod-no-escalation": Cases(
+        rejects=[
+            guarded(allowPrivilegeEscalation=True),
+            guarded(privileged=True),
+            job({"securityContext": {}}),
+        ],
+        accepts=[job()],
+    ),
+    "pod-no-capabilities": Cases(
+        rejects=[
+            guarded(capabilities={}),
+            guarded(capabilities={"drop": ["NET_RAW"]}),
+            guarded(capabilities={"drop": ["ALL"], "add": ["IPC_LOCK"]}),
+        ],
+        accepts=[job()],
+    ),
+    "pod-seccomp": Cases(
+        rejects=[job(securityContext={}), guarded(seccompProfile={"type": "Unconfined"})], accepts=[job()]
+    ),
+    "pod-read-only-root": Cases(rejects=[guarded(readOnlyRootFilesystem=False)], accepts=[job()]),
+    "pod-off-the-host": Cases(
+        rejects=[
+            job(hostPID=True),
+            job(hostIPC=True),
+            job(hostNetwork=True),
+            job(volumes=[{"name": "v", "hostPath": {"path": "/"}}]),
+        ],
+        accepts=[job(), job(volumes=[{"name": "v", "emptyDir": {"medium": "Memory"}}])],
+    ),
+    "pod-resources": Cases(
+        rejects=[
+            job(bare("requests", "cpu")),
+            job({"resources": {"limits": {}}}),
+            job({"resources": {"requests": RESOURCES["requests"]}}),
+            job({"resources": {**RESOURCES, "requests": {**RESOURCES["requests"], **GPU}}}),
+        ],
+        accepts=[job(), job({"resources": {"limits": {"cpu": "1", "memory": "1Gi", **GPU}}})],
+    ),
+    "deployment-probed": Cases(
+        rejects=[
+            deployment(),
+            deployment(livenessProbe={"exec": {}}),
+            deployment(readinessProbe={"exec": {}}),
+        ],
+        accepts=[deployment(**PROBES)],
+    ),
+    "pod-image-by-digest": Cases(
+        rejects=[
+            job({"image": "a:latest"}),
+            job({"image": "registry.example/a:v1.2.3"}),
+            job({"image": None}),
+        ],
+        accepts=[job()],
+    ),
+    "pod-no-secrets-in-environment": Cases(
+        rejects=[
+            job({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}),
+            job({"envFrom": [{"secretRef": {"name": "s"}}]}),
+        ],
+        accepts=[job({"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]})],
+    ),
+    "pod-token-where-needed": Cases(
+        rejects=[
+            job(),
+            (job(serviceAccountName="trainer"), account()),
+            (job(serviceAccountName="trainer", automountServiceAccountToken=True), account(False)),
+            (job(serviceAccountName="trainer"), account(), binding("launcher")),
+        ],
+        accepts=[
+            job(automountServiceAccountToken=False),
+            (job(serviceAccountName="trainer"), account(False)),
+            (job(serviceAccountName="trainer"), account(), binding("trainer")),
+        ],
+    ),
+    "namespace-of-its-own": Cases(
+        rejects=[
+            made("kubernetes:core/v1:ConfigMap", metadata={"name": "a"}),
+            made(k.SERVICE_ACCOUNT, metadata={"name": "a", "namespace": "default"}),
+            made("kubernetes:batch/v1:Job", metadata={"namespace": "default"}),
+        ],
+        accepts=[account()],
+    ),
+    "namespace-restricted": Cases(
+        rejects=[namespace(), namespace("baseline"), namespace("privileged")],
+        accepts=[namespace("restricted")],
+    ),
+    "namespace-closed": Cases(
+        rejects=[
+            (namespace(),),
+            (namespace(), network_policy("elsewhere", podSelector={}, policyTypes=["Ingress"])),
+            (namespace(), network_policy(podSelector={"matchLabels": {"a": "b"}}, policyTypes=["Ingress"])),
+            (namespace(), network_policy(podSelector={}, policyTypes=["Egress"])),
+            (namespace(), network_policy(podSelector={}, ingress=[{}])),
+        ],
+        accepts=[(namespace(), network_policy(podSelector={}, policyTypes=["Ingress"]))],
+    ),
+    "network-policies-enforced": Cases(
+        rejects=[
+            made(k.ADDON, addonName="vpc-cni"),
+            made(k.ADDON, addonName="vpc-cni", configurationValues='{"enableNetworkPolicy": "false"}'),
+        ],
+        accepts=[
+            made(k.ADDON, addonName="vpc-cni", configurationValues='{"enableNetworkPolicy": "true"}'),
+            made(k.ADDON, addonName="coredns"),
+        ],
+    ),
+    "rights-listed": Cases(
+        rejects=[
+            role(["*"], ["pods"]),
+            role(["get"], ["*"]),
+            role(["get"], ["pods"], apiGroups=["*"]),
+            role(["bind"], ["roles"]),
+            role(["escalate"], ["roles"]),
+            role(["impersonate"], ["users"]),
+        ],
+        accepts=[role(["get", "list"], ["pods"])],
+    ),
+    "rights-no-secrets": Cases(
+        rejects=[role(["get"], ["secrets"]), role(["list"], ["pods", "secrets"])],
+        accepts=[role(["get"], ["secrets"], resourceNames=["one"]), role(["create"], ["secrets"])],
+    ),
+    "rights-no-exec": Cases(
+        rejects=[role(["create"], ["pods/exec"]), role(["get"], ["nodes/proxy"])],
+        accepts=[role(["get"], ["pods", "pods/log"])],
+    ),
+    "volumes-encrypted": Cases(
+        rejects=[
+            made(k.STORAGE_CLASS, provisioner="ebs.csi.aws.com"),
+            made(k.STORAGE_CLASS, provisioner="ebs.csi.aws.com", parameters={"encrypted": "false"}),
+        ],
+        accepts=[
+            made(k.STORAGE_CLASS, provisioner="ebs.csi.aws.com", parameters={"encrypted": "true"}),
+            made(k.STORAGE_CLASS, provisioner="fsx.csi.aws.com"),
+        ],
+    ),
+    "chart-pinned": Cases(
+        rejects=[
+            made(k.RELEASE, chart="oci://public.ecr.aws/karpenter/karpenter"),
+            made(k.RELEASE, chart="oci://public.ecr.aws/karpenter/karpenter", version=">=1.0.0"),
+            made(k.RELEASE, chart="a", repositoryOpts={"repo": "https://charts.example"}, version="1.x"),
+        ],
+        accepts=[
+            made(k.RELEASE, chart="oci://public.ecr.aws/karpenter/karpenter", version="1.14.1"),
+            made(k.RELEASE, chart="/charts/karpenter"),
+        ],
+    ),
+    "chart-images-by-digest": Cases(
+        rejects=[made(k.RELEASE, values={"controller": {"image": {"repository": "a", "tag": "v1"}}})],
+        accepts=[
+            made(k.RELEASE, values={"controller": {"image": {"repository": "a", "digest": "sha256:0"}}}),
+            made(k.RELEASE, values={"replicas": 2}),
+        ],
+    ),
+}

@@ -1,0 +1,65 @@
+"""Each rule rejects what it is there for and accepts what is right, and says what would be."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from infra.policies.judge import judge
+from infra.policies.model import Rule, Stack
+from infra.policies.rules import ALL
+from tests.unit.policies import cluster_cases, identity_cases, kubernetes_cases, network_cases, storage_cases
+from tests.unit.policies.building import Case, stack_of
+
+pytestmark = pytest.mark.unit
+
+AREAS = (network_cases, cluster_cases, identity_cases, storage_cases, kubernetes_cases)
+CASES = {name: cases for area in AREAS for name, cases in area.CASES.items()}
+RULES = {rule.name: rule for rule in ALL}
+
+
+def chosen(kind: str) -> list[object]:
+    return [
+        pytest.param(RULES[name], case, id=f"{name}-{index}")
+        for name, cases in CASES.items()
+        for index, case in enumerate(getattr(cases, kind))
+    ]
+
+
+def messages(rule: Rule, case: Case) -> list[str]:
+    judged, resources = stack_of(case)
+    found = judge(Stack(resources), rules=[rule])
+    assert not found.undecided
+    assert (rule.name, judged.urn) in found.ran, "the rule is not about this type"
+    return [each.message for each in found.violations if each.resource is judged]
+
+
+def test_every_rule_has_something_to_reject_and_something_to_accept() -> None:
+    assert set(CASES) == set(RULES)
+    assert [name for name, cases in CASES.items() if not cases.rejects or not cases.accepts] == []
+
+
+def test_no_two_rules_have_one_name() -> None:
+    assert len(RULES) == len(ALL)
+
+
+@pytest.mark.parametrize(("rule", "case"), chosen("rejects"))
+def test_a_rule_rejects_what_it_is_there_for(rule: Rule, case: Case) -> None:
+    found = messages(rule, case)
+    assert found
+    for line in found:
+        assert "\n" not in line
+        assert re.search(r"\b(must|needs|alone)\b", line), f"does not say what would be right: {line}"
+
+
+@pytest.mark.parametrize(("rule", "case"), chosen("accepts"))
+def test_a_rule_accepts_what_is_right(rule: Rule, case: Case) -> None:
+    assert messages(rule, case) == []
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.name)
+def test_a_rule_says_in_one_line_what_it_wants(rule: Rule) -> None:
+    assert rule.says.endswith(".") or rule.says.endswith(":")
+    for standard in rule.standards:
+        assert re.fullmatch(r"CKV2?_(AWS|K8S)_\d+|AVD-AWS-\d{4}|CIS EKS \d\.\d(\.\d+)?", standard)
