@@ -1,4 +1,4 @@
-"""The first thing that `destroy` does: end the work and give back every machine, while that is still possible."""
+"""What `destroy` does that no resource does by itself: before the cluster goes, and after it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pulumi.dynamic import CreateResult, DiffResult, ResourceProvider, UpdateRes
 from pulumi.dynamic import Resource as DynamicResource
 
 
-class DrainProvider(ResourceProvider):
-    """Does nothing until the resource is deleted; then it drains the cluster (`components.shared.draining`).
+class AtDelete(ResourceProvider):
+    """Does nothing until the resource is deleted; then it does its task (`components.draining`).
 
     The inputs are names: a token for the cluster is made when it is needed and is never in the state.
     """
@@ -19,13 +19,12 @@ class DrainProvider(ResourceProvider):
 
     def create(self, props: dict[str, Any]) -> CreateResult:
         """Nothing is made."""
-        return CreateResult(f"drain-{props['cluster']}", props)
+        return CreateResult(f"{props['task']}-{props['cluster']}", props)
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
-        """Another cluster is another drain; a new time limit is only noted."""
-        keys = ("cluster", "region", "timeoutSeconds")
-        changed = [key for key in keys if _olds.get(key) != _news.get(key)]
-        replaces = [key for key in changed if key != "timeoutSeconds"]
+        """Another cluster is another resource; all else, this code too, is only noted for the day of the deletion."""
+        changed = {key for key in {*_olds, *_news} if _olds.get(key) != _news.get(key)}
+        replaces = sorted(changed & {"cluster", "region", "vpc"})
         return DiffResult(changes=bool(changed), replaces=replaces, delete_before_replace=True)
 
     def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> UpdateResult:
@@ -33,33 +32,52 @@ class DrainProvider(ResourceProvider):
         return UpdateResult(_news)
 
     def delete(self, _id: str, _props: dict[str, Any]) -> None:
-        """Drain the cluster.
+        """Do the task.
 
         Raises:
-            DrainError: machines are left after the time limit; nothing that they need may be deleted then.
+            DrainError: something is left after the time limit; nothing that it needs may be deleted then.
         """
-        from components.shared.draining import drain
+        from components.draining.entry import at_delete
 
-        drain(
-            cluster=str(_props["cluster"]),
-            region=str(_props["region"]),
-            timeout=float(_props["timeoutSeconds"]),
-        )
+        at_delete(_props)
 
 
 class Drain(DynamicResource, module="drain", name="Drain"):
     """Created last and so deleted first: launchers, trainings, placeholders, pools and machines of one cluster.
 
     It depends on everything that must be alive for Karpenter to give machines back: its pods, role and queue, the
-    routes out, the access entries.
+    routes out, the access entries. `pools` names the stack's own pools where others use the cluster too (the drain
+    then touches these and the namespace `training` alone); None is a cluster that is all the stack's own.
     """
 
     def __init__(
-        self, name: str, cluster: str, region: str, timeout_seconds: int, opts: pulumi.ResourceOptions
+        self,
+        name: str,
+        cluster: str,
+        region: str,
+        timeout_seconds: int,
+        opts: pulumi.ResourceOptions,
+        pools: list[str] | None = None,
     ) -> None:
-        super().__init__(
-            DrainProvider(),
-            name,
-            {"cluster": cluster, "region": region, "timeoutSeconds": timeout_seconds},
-            opts,
-        )
+        props = {"task": "drain", "cluster": cluster, "region": region, "timeoutSeconds": timeout_seconds}
+        super().__init__(AtDelete(), name, props if pools is None else {**props, "pools": pools}, opts)
+
+
+class Remains(DynamicResource, module="drain", name="Remains"):
+    """Created before the cluster, after the network, and so deleted between them: interfaces and groups left behind.
+
+    The cluster and its node groups depend on it; it depends on the subnets and security groups. `vpc` is the id of
+    the VPC where the stack made it, so that what GuardDuty put there goes as well; None leaves a given VPC alone.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        cluster: str,
+        region: str,
+        timeout_seconds: int,
+        opts: pulumi.ResourceOptions,
+        vpc: pulumi.Input[str] | None = None,
+    ) -> None:
+        props = {"task": "remains", "cluster": cluster, "region": region, "timeoutSeconds": timeout_seconds}
+        super().__init__(AtDelete(), name, props if vpc is None else {**props, "vpc": vpc}, opts)

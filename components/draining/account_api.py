@@ -1,0 +1,181 @@
+"""What machines and the cluster leave in the account, found by exactly this cluster's tags, never by the start of a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from botocore.exceptions import ClientError
+
+from components.shared.contract import LABEL_NODEPOOL
+
+# Karpenter's (its documentation, "Cluster tags"), the network plugin's (amazon-vpc-cni-k8s, README, "CLUSTER_NAME")
+# and EKS's own on the group that it makes for a cluster (EKS user guide, "Security group requirements").
+KARPENTER_CLUSTER_TAG: Final = "eks:eks-cluster-name"
+INTERFACE_CLUSTER_TAG: Final = "cluster.k8s.amazonaws.com/name"
+EKS_CLUSTER_TAG: Final = "aws:eks:cluster-name"
+# GuardDuty makes an endpoint and a group in every VPC that it watches and keeps both when the machines go
+# (GuardDuty user guide, "Runtime Monitoring", shared VPC and automated agent).
+GUARDDUTY_TAG: Final = "GuardDutyManaged"
+ALIVE: Final = ["pending", "running", "shutting-down", "stopping", "stopped"]
+# Codes of things that are gone by now, or that something still uses: the next round sees to those.
+PASSING: Final = (
+    "InvalidNetworkInterfaceID.NotFound",
+    "InvalidNetworkInterface.InUse",
+    "InvalidParameterValue",
+    "InvalidLaunchTemplateId.NotFound",
+    "InvalidGroup.NotFound",
+    "DependencyViolation",
+    "InvalidVpcEndpointId.NotFound",
+    "NoSuchEntity",
+)
+
+
+class Account:
+    """An `AccountApi`, and what the sweep after the cluster needs."""
+
+    def __init__(self, session: Any, cluster: str) -> None:
+        self._cluster = cluster
+        self._ec2 = session.client("ec2")
+        self._iam = session.client("iam")
+
+    def machines(self) -> list[str]:
+        filters = [
+            *self._tagged(KARPENTER_CLUSTER_TAG),
+            {"Name": "tag-key", "Values": [LABEL_NODEPOOL]},
+            {"Name": "instance-state-name", "Values": ALIVE},
+        ]
+        pages = self._ec2.get_paginator("describe_instances").paginate(Filters=filters)
+        return [
+            instance["InstanceId"]
+            for page in pages
+            for reservation in page["Reservations"]
+            for instance in reservation["Instances"]
+        ]
+
+    def terminate(self, instances: list[str]) -> None:
+        self._ec2.terminate_instances(InstanceIds=instances)
+
+    def remove_remains_of_machines(self) -> list[str]:
+        return [*self.remove_interfaces(), *self._remove_templates(), *self._remove_profiles()]
+
+    def remove_interfaces(self) -> list[str]:
+        """Interfaces that the network plugin made and nothing holds any more; they would keep subnets and groups."""
+        found: set[str] = set()
+        for tag in (INTERFACE_CLUSTER_TAG, KARPENTER_CLUSTER_TAG):
+            filters = [*self._tagged(tag), {"Name": "status", "Values": ["available"]}]
+            found |= set(self._ids("describe_network_interfaces", "NetworkInterfaces", filters))
+        return [
+            f"network interface {each}"
+            for each in sorted(found)
+            if _passes(self._ec2.delete_network_interface, NetworkInterfaceId=each)
+        ]
+
+    def remove_cluster_group(self) -> list[str]:
+        """The security group that EKS makes; it stays where an interface held it when the cluster went."""
+        found = self._ids("describe_security_groups", "SecurityGroups", self._tagged(EKS_CLUSTER_TAG))
+        return [
+            f"security group {each}"
+            for each in sorted(found)
+            if _passes(self._ec2.delete_security_group, GroupId=each)
+        ]
+
+    def remove_guardduty(self, vpc: str) -> list[str]:
+        """GuardDuty's endpoint and group in one VPC."""
+        filters = [
+            {"Name": "vpc-id", "Values": [vpc]},
+            {"Name": f"tag:{GUARDDUTY_TAG}", "Values": ["true"]},
+        ]
+        endpoints = self._ids("describe_vpc_endpoints", "VpcEndpoints", filters)
+        if endpoints:
+            self._ec2.delete_vpc_endpoints(VpcEndpointIds=endpoints)
+        groups = self._ids("describe_security_groups", "SecurityGroups", filters)
+        gone = [each for each in groups if _passes(self._ec2.delete_security_group, GroupId=each)]
+        return [
+            *(f"GuardDuty's endpoint {each}" for each in endpoints),
+            *(f"GuardDuty's security group {each}" for each in gone),
+        ]
+
+    def held(self, vpc: str | None) -> list[str]:
+        """What is still to go: interfaces of the cluster in any state, its group, GuardDuty's endpoint and group."""
+        held = [
+            f"network interface {each}"
+            for each in self._ids(
+                "describe_network_interfaces", "NetworkInterfaces", self._tagged(INTERFACE_CLUSTER_TAG)
+            )
+        ]
+        groups = self._ids("describe_security_groups", "SecurityGroups", self._tagged(EKS_CLUSTER_TAG))
+        held += [f"security group {each}" for each in groups]
+        if vpc:
+            filters = [
+                {"Name": "vpc-id", "Values": [vpc]},
+                {"Name": f"tag:{GUARDDUTY_TAG}", "Values": ["true"]},
+            ]
+            for method, key in (
+                ("describe_vpc_endpoints", "VpcEndpoints"),
+                ("describe_security_groups", "SecurityGroups"),
+            ):
+                held += [f"GuardDuty's {each}" for each in self._ids(method, key, filters)]
+        return held
+
+    def _remove_templates(self) -> list[str]:
+        found = self._ids("describe_launch_templates", "LaunchTemplates", self._tagged(KARPENTER_CLUSTER_TAG))
+        return [
+            f"launch template {each}"
+            for each in sorted(found)
+            if _passes(self._ec2.delete_launch_template, LaunchTemplateId=each)
+        ]
+
+    def _remove_profiles(self) -> list[str]:
+        return [
+            f"instance profile {name}"
+            for name, roles in self._profiles()
+            if self._remove_profile(name, roles)
+        ]
+
+    def _profiles(self) -> Iterator[tuple[str, list[str]]]:
+        """Instance profiles of this cluster and their roles. Listing tells no tags, so each is asked for its own."""
+        for page in self._iam.get_paginator("list_instance_profiles").paginate():
+            for profile in page["InstanceProfiles"]:
+                name = profile["InstanceProfileName"]
+                try:
+                    found = self._iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
+                except self._iam.exceptions.NoSuchEntityException:
+                    continue
+                if {"Key": KARPENTER_CLUSTER_TAG, "Value": self._cluster} in found.get("Tags", []):
+                    yield name, [role["RoleName"] for role in profile["Roles"]]
+
+    def _remove_profile(self, name: str, roles: list[str]) -> bool:
+        for role in roles:
+            _passes(self._iam.remove_role_from_instance_profile, InstanceProfileName=name, RoleName=role)
+        return _passes(self._iam.delete_instance_profile, InstanceProfileName=name)
+
+    def _tagged(self, tag: str) -> list[dict[str, Any]]:
+        return [{"Name": f"tag:{tag}", "Values": [self._cluster]}]
+
+    def _ids(self, method: str, key: str, filters: list[dict[str, Any]]) -> list[str]:
+        identity = {
+            "NetworkInterfaces": "NetworkInterfaceId",
+            "SecurityGroups": "GroupId",
+            "VpcEndpoints": "VpcEndpointId",
+            "LaunchTemplates": "LaunchTemplateId",
+        }[key]
+        pages = self._ec2.get_paginator(method).paginate(Filters=filters)
+        gone = ("deleting", "deleted")
+        return [
+            each[identity]
+            for page in pages
+            for each in page[key]
+            if str(each.get("State", "")).lower() not in gone
+        ]
+
+
+def _passes(call: Any, **arguments: str) -> bool:
+    """Whether a deletion was accepted; False for what is gone already or still in use."""
+    try:
+        call(**arguments)
+    except ClientError as error:
+        if error.response["Error"]["Code"] in PASSING:
+            return False
+        raise
+    return True

@@ -1,0 +1,42 @@
+"""What the resources of `components.drain` call when they are deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import boto3
+
+from components.draining import remains, steps
+from components.draining.account_api import Account
+from components.draining.cluster_api import connect
+from components.draining.kinds import Scope
+
+DRAIN: Final = "drain"
+REMAINS: Final = "remains"
+
+
+def at_delete(props: Mapping[str, Any]) -> None:
+    """Do the task that `props` names, with progress on standard output.
+
+    Raises:
+        DrainError: something is left after the time limit.
+    """
+    cluster, timeout = str(props["cluster"]), float(props["timeoutSeconds"])
+    session = boto3.Session(region_name=str(props["region"]))
+    account = Account(session, cluster)
+    say = _teller(f"{props['task']} of {cluster}")
+    if props["task"] == REMAINS:
+        vpc = str(props["vpc"]) if props.get("vpc") else None
+        remains.remove(account, vpc, timeout=timeout, say=say, clock=steps.Clock())
+        return
+    pools = props.get("pools")
+    scope = Scope(pools=None if pools is None else frozenset(map(str, pools)))
+    steps.run(connect(session, cluster, scope), account, timeout=timeout, say=say, clock=steps.Clock())
+
+
+def _teller(prefix: str) -> Callable[[str], None]:
+    def say(line: str) -> None:
+        print(f"{prefix}: {line}", flush=True)
+
+    return say

@@ -1,0 +1,263 @@
+"""The drain, on a cluster and an account that a test plays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from components.draining.kinds import (
+    HOLDERS,
+    INGRESSES,
+    JOBS,
+    MPI_TRAININGS,
+    NODE_CLAIMS,
+    NODE_CLASSES,
+    NODE_POOLS,
+    NODES,
+    PODS,
+    SERVICES,
+    TRAININGS,
+    VOLUME_CLAIMS,
+    VOLUMES,
+    Kind,
+)
+from components.draining.steps import Clock, DrainError, run
+
+pytestmark = pytest.mark.unit
+
+
+class World:
+    """A cluster's objects by kind, the account's instances, and a log of what was asked.
+
+    What is deleted goes where `finishes` says so; a claim takes its instance with it.
+    """
+
+    def __init__(self, objects: dict[Kind, list[str]], instances: list[str]) -> None:
+        self.objects = {kind: list(names) for kind, names in objects.items()}
+        self.instances = list(instances)
+        self.log: list[str] = []
+        self.finishes: Callable[[Kind], bool] = lambda _: True
+        self.terminates = True
+        self.runs = True
+        self.held: list[str] = []
+        self.remains: list[str] = []
+
+    def names(self, kind: Kind) -> list[str]:
+        return list(self.objects.get(kind, []))
+
+    def delete(self, kind: Kind, name: str) -> None:
+        self.log.append(f"delete {kind.plural}/{name}")
+        blocked = kind == NODE_CLAIMS and self.held
+        if self.finishes(kind) and not blocked and name in self.objects.get(kind, []):
+            self._gone(kind, name)
+
+    def _gone(self, kind: Kind, name: str) -> None:
+        self.objects[kind].remove(name)
+        if kind == NODE_CLAIMS and self.instances:
+            self.instances.pop()
+        if kind == VOLUME_CLAIMS and self.finishes(VOLUMES):
+            self.objects[VOLUMES] = []
+
+    def remove_finalizers(self, kind: Kind, name: str) -> None:
+        self.log.append(f"release {kind.plural}/{name}")
+        if name in self.objects.get(kind, []):
+            self.objects[kind].remove(name)
+
+    def controller_runs(self) -> bool:
+        return self.runs
+
+    def delete_pods_that_hold_machines(self) -> list[str]:
+        held, self.held = self.held, []
+        if held:  # Karpenter now goes on with the claims it was asked to end
+            for name in self.names(NODE_CLAIMS):
+                self._gone(NODE_CLAIMS, name)
+        return held
+
+    def claims_of_volumes(self) -> list[str]:
+        return self.names(VOLUME_CLAIMS)
+
+    def machines(self) -> list[str]:
+        return list(self.instances)
+
+    def terminate(self, instances: list[str]) -> None:
+        self.log.append(f"terminate {','.join(instances)}")
+        if self.terminates:
+            self.instances = [i for i in self.instances if i not in instances]
+
+    def remove_remains_of_machines(self) -> list[str]:
+        self.log.append("remains")
+        return self.remains
+
+
+class Time(Clock):
+    """A clock that moves only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        super().__init__(now=lambda: self.seconds, sleep=self.pass_by)
+
+    def pass_by(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def busy() -> World:
+    return World(
+        {
+            JOBS: ["launch-r1"],
+            TRAININGS: ["train-r1"],
+            MPI_TRAININGS: ["mpi-r2"],
+            HOLDERS: ["warm-small"],
+            PODS: ["hold-r1-0"],
+            SERVICES: ["web/front"],
+            INGRESSES: ["web/front"],
+            NODE_POOLS: ["small"],
+            NODE_CLAIMS: ["small-a", "small-b"],
+            NODE_CLASSES: ["small"],
+            NODES: ["n1", "n2"],
+            VOLUMES: ["pv-1"],
+            VOLUME_CLAIMS: ["training/data"],
+        },
+        ["i-1", "i-2"],
+    )
+
+
+def drain(world: World, timeout: float = 600) -> list[str]:
+    lines: list[str] = []
+    run(world, world, timeout=timeout, say=lines.append, clock=Time())
+    return lines
+
+
+def test_work_ends_before_machines_go_and_disks_after_them() -> None:
+    world = busy()
+    lines = drain(world)
+    assert [entry.split("/")[0] for entry in world.log] == [
+        "delete jobs",
+        "delete pytorchjobs",
+        "delete mpijobs",
+        "delete deployments",
+        "delete pods",
+        "delete services",
+        "delete ingresses",
+        "delete nodepools",
+        "delete nodeclaims",
+        "delete nodeclaims",
+        "delete persistentvolumeclaims",
+        "delete ec2nodeclasses",
+        "remains",
+    ]
+    assert world.instances == []
+    assert lines[-1].endswith("no machine is left")
+
+
+def test_an_empty_cluster_is_drained_at_once() -> None:
+    world = World({}, [])
+    assert drain(world) == ["0 s: no machine is left"]
+    assert world.log == ["remains"]
+
+
+def test_a_drain_that_was_stopped_is_run_again() -> None:
+    world = busy()
+    world.finishes = lambda kind: kind != TRAININGS
+    with pytest.raises(DrainError):
+        drain(world)
+    world.finishes = lambda _: True
+    drain(world)
+    assert not any(names for kind, names in world.objects.items() if kind not in (NODES,))
+
+
+def test_pods_that_karpenter_would_wait_for_are_deleted() -> None:
+    world = busy()
+    world.held = ["web/pinned"]
+    lines = drain(world)
+    assert any("deleting 1 pods that hold machines: web/pinned" in line for line in lines)
+    assert not [entry for entry in world.log if entry.startswith("terminate")], "Karpenter could do it"
+
+
+def test_machines_are_terminated_by_tag_when_karpenter_does_not_finish() -> None:
+    world = busy()
+    world.finishes = lambda kind: kind not in (NODE_CLAIMS, NODES, NODE_CLASSES)
+    lines = drain(world)
+    assert "terminate i-1,i-2" in world.log
+    released = [entry for entry in world.log if entry.startswith("release")]
+    assert world.log.index("terminate i-1,i-2") < world.log.index(released[0]), "released too early"
+    assert world.names(NODE_CLAIMS) == world.names(NODE_CLASSES) == []
+    assert any(line.startswith("300 s: Karpenter does not finish") for line in lines)
+
+
+def test_a_controller_that_is_down_is_not_waited_for() -> None:
+    world = busy()
+    world.runs = False
+    world.finishes = lambda kind: kind not in (NODE_CLAIMS, NODES, NODE_CLASSES, NODE_POOLS)
+    lines = drain(world)
+    (down,) = [line for line in lines if "Karpenter is not running" in line]
+    assert float(down.split(" s:")[0]) < 60
+    assert world.names(NODE_CLASSES) == world.names(NODE_POOLS) == []
+    assert world.instances == []
+
+
+def test_a_node_class_that_karpenter_may_not_finish_is_released() -> None:
+    world = busy()
+    world.finishes = lambda kind: kind != NODE_CLASSES
+    world.remains = ["instance profile small"]
+    lines = drain(world)
+    assert "release ec2nodeclasses/small" in world.log
+    assert world.log[-1] == "remains", "profiles are looked for once nothing holds them"
+    assert any("removed instance profile small" in line for line in lines)
+
+
+def test_a_cluster_that_is_gone_is_success_and_its_machines_end() -> None:
+    world = World({}, ["i-9"])
+    lines: list[str] = []
+    run(None, world, timeout=60, say=lines.append, clock=Time())
+    assert world.log == ["terminate i-9", "remains"]
+    assert lines[0] == "0 s: the cluster is gone; looking for machines that it left"
+
+
+def test_instances_without_a_claim_are_terminated_too() -> None:
+    world = World({}, ["i-9"])
+    drain(world)
+    assert world.log == ["terminate i-9", "remains"]
+
+
+def test_nothing_is_released_while_a_machine_runs() -> None:
+    world = busy()
+    world.finishes = lambda kind: kind not in (NODE_CLAIMS, NODE_CLASSES)
+    world.terminates = False
+    with pytest.raises(DrainError, match=r"2 machines are left: i-1, i-2; terminate them"):
+        drain(world)
+    assert not [entry for entry in world.log if entry.startswith("release")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (TRAININGS, r"PyTorchJobs do not end: train-r1 \(namespace training\)"),
+        (SERVICES, r"Services of type LoadBalancer do not end: web/front"),
+    ],
+)
+def test_what_does_not_end_is_named_and_no_machine_goes_before_it(kind: Kind, told: str) -> None:
+    world = busy()
+    world.finishes = lambda each: each != kind
+    with pytest.raises(DrainError, match=told):
+        drain(world)
+    assert "delete nodepools/small" not in world.log
+
+
+def test_a_disk_that_no_driver_removes_is_told_and_does_not_stop_the_drain() -> None:
+    world = busy()
+    world.finishes = lambda each: each != VOLUMES
+    lines = drain(world)
+    assert any("still there, look for them in the account: pv-1" in line for line in lines)
+    assert world.names(NODE_CLASSES) == []
+
+
+def test_a_long_wait_reports_what_is_left_with_the_seconds() -> None:
+    world = busy()
+    world.finishes = lambda kind: kind != PODS
+    lines: list[str] = []
+    with pytest.raises(DrainError, match="pods do not end"):
+        run(world, world, timeout=40, say=lines.append, clock=Time())
+    waits = [line for line in lines if "waiting for 1 pods" in line]
+    assert len(waits) == 2, "one line in fifteen seconds"
+    assert waits[-1] == "32 s: waiting for 1 pods since 32 s: hold-r1-0"
