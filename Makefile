@@ -50,5 +50,8 @@ test: check ## everything: the fast tests, the trainer under torchrun, and the w
 bench-local: environment ## measure the local cloud against its targets; exits non-zero when one is missed
 	@$(RUN) -m tests.benchmarks.local_cloud
 
+reference: environment ## write docs/settings.md, the page of all settings, anew
+	@$(RUN) -m infra.reference
+
 format: environment ## rewrite the code in the project's format
 	@.venv/bin/ruff format --quiet . && .venv/bin/ruff check --fix --quiet .

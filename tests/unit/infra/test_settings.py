@@ -16,6 +16,7 @@ from infra.settings import SettingsError, read
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[3]
+SHIPPED = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.*.yaml"))
 
 
 def stack_file(name: str) -> dict[str, Any]:
@@ -45,9 +46,50 @@ def good() -> dict[str, Any]:
     return copy.deepcopy(stack_file("local"))
 
 
-@pytest.mark.parametrize("name", ["local", "dev"])
+@pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_stack_file_is_right(name: str) -> None:
-    assert read(name, passed(stack_file(name))).cluster.name == f"trainyard-{name}"
+    settings = read(name, passed(stack_file(name)))
+    assert settings.cluster.name.startswith("trainyard-")
+    assert settings.training is None or settings.training.pool in settings.pools
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_key_of_a_shipped_stack_file_is_explained_in_it(name: str) -> None:
+    """A comment above a key, or above the group of keys that it begins; the first lines say what the stack is for."""
+    lines = (ROOT / f"Pulumi.{name}.yaml").read_text().splitlines()
+    assert lines[0].startswith("# ")
+    groups = "\n".join(lines).split("\n\n")
+    assert all("#" in group for group in groups[1:]), "a group of keys without a word"
+
+
+def test_the_configurations_that_the_project_promises_are_shipped() -> None:
+    """`name: (instance type, most machines, EFA interfaces per machine, given VPC, file system)`"""
+    promised = {
+        "local": ("g5.12xlarge", 4, 1, False, False),
+        "dev": ("g5.12xlarge", 4, 1, False, False),
+        "large": ("g5.12xlarge", 16, 1, False, False),
+        "cpu": ("m5.large", 4, 0, False, False),
+        "lustre-existing-vpc": ("p3dn.24xlarge", 4, 1, True, True),
+        "g4dn": ("g4dn.metal", 2, 1, False, False),
+        "g4dn-existing-vpc": ("g4dn.metal", 2, 1, True, False),
+        "p4de-odcr": ("p4de.24xlarge", 2, 4, False, False),
+        "p4de-odcr-existing-vpc": ("p4de.24xlarge", 2, 4, True, False),
+        "p4d": ("p4d.24xlarge", 4, 4, False, True),
+        "p5": ("p5.48xlarge", 4, 32, False, False),
+        "trn1": ("trn1.32xlarge", 2, 8, False, False),
+    }
+    found = {}
+    for name in SHIPPED:
+        settings = read(name, passed(stack_file(name)))
+        pool = settings.pools[0]
+        found[name] = (
+            pool.instance_type,
+            pool.max_nodes,
+            pool.efa,
+            settings.network.existing is not None,
+            settings.storage.lustre is not None,
+        )
+    assert found == promised
 
 
 def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -> None:
@@ -129,6 +171,19 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
             {"trainer": "mine:latest"},
             "trainyard:images.trainer: 'mine:latest' is not right",
         ),
+        (
+            "trainyard:images",
+            {"build": False, "launcher": "mine:latest"},
+            "trainyard:images.launcher: 'mine:latest' is not right",
+        ),
+        (
+            "trainyard:images",
+            {"trainer": f"x@sha256:{'0' * 64}", "baseImages": {"trainer": f"y@sha256:{'0' * 64}"}},
+            "trainyard:images.baseImages.trainer: is given, but images.trainer is, too",
+        ),
+        ("trainyard:images", {"mirror": "https://x"}, "trainyard:images.mirror: 'https://x' is not right"),
+        ("trainyard:debugPod", "perhaps", "trainyard:debugPod: 'perhaps' is not right"),
+        ("trainyard:mpi", 1, "trainyard:mpi: 1 is not right; it must be true or false"),
         ("trainyard:storage", {"prefix": "/x/"}, "trainyard:storage.prefix: '/x/' is not right"),
         ("trainyard:protectData", "perhaps", "trainyard:protectData: 'perhaps' is not right"),
         (
@@ -174,7 +229,10 @@ def test_a_wrong_training_is_told(good: dict[str, Any], change: dict[str, Any], 
         ({"purchase": "reserved"}, "capacityReservationIds: is missing; purchase: reserved needs"),
         ({"capacityReservationIds": ["cr-0123456789abcdef0"]}, "is given, but purchase is on-demand"),
         ({"zone": "us-west-2d"}, "zone: 'us-west-2d' has no subnets here"),
-        ({"instanceType": "trn1.32xlarge"}, "pools[0].instanceType: 'trn1.32xlarge' has Neuron devices"),
+        (
+            {"instanceType": "trn1.32xlarge"},
+            "training.pool: 'small' is of trn1.32xlarge, whose Neuron devices",
+        ),
         ({"maxnodes": 3}, "maxnodes: is not a known key; did you mean maxNodes?"),
         ({"name": None}, "trainyard:pools[0].name: is missing"),
         (
@@ -213,13 +271,29 @@ def test_without_a_run_id_the_stack_starts_no_run(good: dict[str, Any]) -> None:
     assert read("test", passed(good)).training.run_id is None
 
 
-def test_a_published_chart_has_a_version_and_a_directory_has_none(good: dict[str, Any]) -> None:
+def test_a_published_chart_has_a_version_and_a_directory_has_none(
+    good: dict[str, Any], tmp_path: Path
+) -> None:
     assert read("test", passed(good)).sources.karpenter_version == versions.KARPENTER
+    for name in ("karpenter", "karpenter-crd"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "Chart.yaml").touch()
     good["trainyard:sources"] = {
-        "karpenterChart": "/modules/karpenter",
-        "karpenterCrdChart": "/modules/karpenter-crd",
+        "karpenterChart": str(tmp_path / "karpenter"),
+        "karpenterCrdChart": str(tmp_path / "karpenter-crd"),
     }
     assert read("test", passed(good)).sources.karpenter_version is None
+
+
+def test_sources_that_do_not_exist_are_told(good: dict[str, Any], tmp_path: Path) -> None:
+    keys = ("karpenterChart", "karpenterCrdChart", "trainingOperator")
+    for place in (str(tmp_path), "/nowhere", "nul\0byte"):
+        good["trainyard:sources"] = dict.fromkeys(keys, place)
+        lines = mistakes(good)
+        for key in keys:
+            assert any(
+                line.startswith(f"trainyard:sources.{key}: '{place}' is no directory") for line in lines
+            )
 
 
 def test_data_is_protected_unless_the_stack_file_says_otherwise(good: dict[str, Any]) -> None:

@@ -1,0 +1,156 @@
+"""Two stack files that have every key between them; docs/settings.md takes its examples from here.
+
+The first makes everything, the second one is given whatever can be given.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_DIGEST: Final = "@sha256:" + "0" * 64
+
+MAKES_EVERYTHING: Final[dict[str, Any]] = {
+    "aws:region": "us-west-2",
+    "trainyard:network": {
+        "cidr": "10.64.0.0/16",
+        "zones": ["us-west-2a", "us-west-2b", "us-west-2c"],
+        "natPerZone": True,
+        "interfaceEndpoints": ["ecr.api", "ecr.dkr"],
+        "flowLogs": True,
+        "flowLogRetentionDays": 90,
+    },
+    "trainyard:cluster": {
+        "name": "research",
+        "version": "1.35",
+        "administrators": ["arn:aws:iam::123456789012:role/platform"],
+        "publicAccessCidrs": ["203.0.113.0/24"],
+        "deployFrom": "internet",
+        "systemNodes": {"instanceType": "c5.2xlarge", "count": 2},
+        "karpenterReplicas": 2,
+        "nodeRepair": True,
+        "addonVersions": {"coredns": "v1.12.4-eksbuild.1"},
+        "ami": "al2023@v20260724",
+        "logRetentionDays": 90,
+    },
+    "trainyard:pools": [
+        {
+            "name": "large",
+            "instanceType": "p4d.24xlarge",
+            "zone": "us-west-2b",
+            "maxNodes": 16,
+            "warmNodes": 2,
+            "efa": "bandwidth",
+            "purchase": "on-demand",
+            "placementGroup": True,
+            "rootVolumeGiB": 500,
+            "idleSeconds": 600,
+        },
+        {
+            "name": "reserved",
+            "instanceType": "p4de.24xlarge",
+            "zone": "us-west-2b",
+            "maxNodes": 4,
+            "purchase": "reserved",
+            "reservationType": "odcr",
+            "capacityReservationIds": ["cr-0123456789abcdef0"],
+            "reservationEnds": "2030-01-31T11:30:00Z",
+            "onDemandFallback": False,
+            "placementGroup": "theirs",
+            "placementGroupOfReservation": "theirs",
+        },
+    ],
+    "trainyard:images": {
+        "build": True,
+        "baseImages": {
+            "launcher": f"registry.example/python{_DIGEST}",
+            "trainer": f"registry.example/python{_DIGEST}",
+        },
+        "placeholder": f"registry.example/pause{_DIGEST}",
+        "trainingOperator": f"registry.example/training-operator{_DIGEST}",
+        "devicePlugin": f"registry.example/k8s-device-plugin{_DIGEST}",
+        "mirror": "123456789012.dkr.ecr.us-west-2.amazonaws.com/mirror",
+    },
+    "trainyard:storage": {
+        "prefix": "models",
+        "keepOldVersionsDays": 30,
+        "lustre": {
+            "deploymentType": "PERSISTENT_2",
+            "capacityGiB": 4800,
+            "throughput": 1000,
+            "zone": "us-west-2b",
+            "compression": "LZ4",
+            "mountPath": "/fsx",
+            "s3": {"bucket": "models", "prefix": "data", "path": "/data"},
+            "efa": True,
+            "backupDays": 0,
+        },
+    },
+    "trainyard:training": {
+        "pool": "large",
+        "runId": "r1",
+        "minNodes": 2,
+        "maxNodes": 16,
+        "capacityDeadlineSeconds": 1200,
+        "holdSeconds": 60,
+        "activeDeadlineSeconds": 14400,
+        "device": "cuda",
+        "processesPerNode": 8,
+        "data": "digits",
+        "args": ["--epochs", "10"],
+        "env": {"NCCL_DEBUG": "WARN"},
+        "cpu": "80",
+        "memory": "800Gi",
+        "sharedMemory": "64Gi",
+    },
+    "trainyard:serviceAccounts": [
+        {"name": "pytorch-training-sa", "namespace": "default", "bucket": "models", "access": "write"}
+    ],
+    "trainyard:debugPod": True,
+    "trainyard:mpi": True,
+    "trainyard:sources": {
+        "karpenterChart": "oci://registry.example/charts/karpenter",
+        "karpenterCrdChart": "oci://registry.example/charts/karpenter-crd",
+        "trainingOperator": "https://git.example/training-operator//manifests/overlays/standalone?ref=v1.9.4",
+    },
+    "trainyard:protectData": True,
+}
+
+IS_GIVEN_EVERYTHING: Final[dict[str, Any]] = {
+    "aws:region": "us-west-2",
+    "trainyard:network": {
+        "vpcId": "vpc-0123456789abcdef0",
+        "privateSubnetIds": {"us-west-2b": "subnet-0a23456789abcdef0"},
+        "publicSubnetIds": {"us-west-2b": "subnet-0b23456789abcdef0"},
+        "workerSecurityGroupId": "sg-0123456789abcdef0",
+        "private": False,
+    },
+    "trainyard:cluster": {
+        "existing": {
+            "name": "research",
+            "endpoint": "https://AB.gr7.us-west-2.eks.amazonaws.com",
+            "certificateAuthority": "LS0tLS1CRUdJTg==",
+            "oidcProviderArn": "arn:aws:iam::123456789012:oidc-provider/oidc.eks.us-west-2.amazonaws.com/id/AB",
+            "oidcIssuer": "https://oidc.eks.us-west-2.amazonaws.com/id/AB",
+            "securityGroupId": "sg-0223456789abcdef0",
+        },
+    },
+    "trainyard:pools": [
+        {"name": "small", "instanceType": "g5.12xlarge", "zone": "us-west-2b", "maxNodes": 4}
+    ],
+    "trainyard:images": {
+        "build": False,
+        "launcher": f"registry.example/launcher{_DIGEST}",
+        "trainer": f"registry.example/trainer{_DIGEST}",
+    },
+    "trainyard:storage": {
+        "lustre": {
+            "existing": {
+                "fileSystemId": "fs-0123456789abcdef0",
+                "dnsName": "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
+                "mountName": "abcdefgh",
+            }
+        }
+    },
+}
+
+BOTH: Final = (MAKES_EVERYTHING, IS_GIVEN_EVERYTHING)

@@ -1,0 +1,191 @@
+"""What each key of a stack file means; `infra.reference` makes docs/settings.md of it.
+
+The readers themselves tell the rest: what a key may hold, its default and its unit. A test holds that these keys are
+exactly those that the readers know.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Section -> what it is about.
+SECTIONS: Final = {
+    "network": "The VPC that everything is in: made by the stack, or (with `vpcId`) given to it.",
+    "cluster": "The EKS cluster and who may use it: made by the stack, or (with `existing`) given to it.",
+    "pools": "Pools of machines for training, each exactly one instance type in one zone.",
+    "images": "Container images, of the stack's own and of others.",
+    "storage": "The bucket that models go to, and a shared file system.",
+    "training": "The run that `up` starts. Without this section there are pools and no run.",
+    "serviceAccounts": "Service accounts for pods of your own, each with a role (IRSA) for one bucket.",
+    "sources": "Where charts and manifests come from: published ones, or directories of this machine.",
+    "debugPod": "Network tools inside of the cluster.",
+    "mpi": "MPIJobs.",
+    "protectData": "What `destroy` must keep.",
+}
+
+MEANINGS: Final = {
+    "network.cidr": (
+        "The VPC's range, /16 to /20. It must hold every machine at once with the addresses of its pods. "
+        "For a given VPC it is only needed with `interfaceEndpoints`."
+    ),
+    "network.zones": "Zones to have subnets in, 2 to 4.",
+    "network.natPerZone": (
+        "One NAT gateway in each zone, so that no zone depends on another; else one in all."
+    ),
+    "network.vpcId": "A VPC that is there already. It excludes `zones` and `natPerZone`.",
+    "network.privateSubnetIds": "Subnets of the given VPC for machines and pods: zone to id.",
+    "network.publicSubnetIds": "Subnets of the given VPC for load balancers: zone to id.",
+    "network.workerSecurityGroupId": (
+        "A security group for the machines of the pools, open to itself in both directions. Without it "
+        "one is made."
+    ),
+    "network.private": (
+        "No NAT and no internet gateway: AWS is reached by interface endpoints, other images come from "
+        "`images.mirror`."
+    ),
+    "network.interfaceEndpoints": (
+        "AWS services to reach by an endpoint in the VPC. S3 always has one, a private network has those "
+        "that it needs."
+    ),
+    "network.flowLogs": "A record of the VPC's traffic in CloudWatch Logs.",
+    "network.flowLogRetentionDays": "How long that record is kept.",
+    "cluster.existing": (
+        "A cluster that is there already, with everything above it made by this stack. It excludes what "
+        "only a new one has, and needs `network.vpcId`."
+    ),
+    "cluster.existing.name": "The cluster's name.",
+    "cluster.existing.endpoint": "The address of its API.",
+    "cluster.existing.certificateAuthority": "`certificateAuthority.data` of DescribeCluster.",
+    "cluster.existing.oidcProviderArn": "Its OIDC provider in IAM.",
+    "cluster.existing.oidcIssuer": "Its OIDC issuer.",
+    "cluster.existing.securityGroupId": "The security group that EKS made for it.",
+    "cluster.name": "The cluster's name, with which the names of much else begin; at most 31 characters.",
+    "cluster.version": "The Kubernetes version. `up` warns 90 days before EKS ends its support.",
+    "cluster.administrators": (
+        "ARNs of IAM users and roles with all rights in the cluster, among them the one that deploys."
+    ),
+    "cluster.publicAccessCidrs": (
+        "Ranges that may reach the API over the internet. Without any it is reached from the VPC alone, "
+        "and `deployFrom` must be vpc."
+    ),
+    "cluster.deployFrom": "Where `pulumi up` runs.",
+    "cluster.systemNodes": "Machines for Karpenter, CoreDNS, the operators and the launcher.",
+    "cluster.systemNodes.instanceType": "Their instance type.",
+    "cluster.systemNodes.count": "How many of them.",
+    "cluster.karpenterReplicas": "Copies of Karpenter, each on a system node of its own.",
+    "cluster.nodeRepair": (
+        "Machines that stay unhealthy are replaced: after 10 minutes for accelerators, else 30."
+    ),
+    "cluster.addonVersions": (
+        "Versions of EKS add-ons by their names. Others have EKS's default for the Kubernetes version."
+    ),
+    "cluster.ami": (
+        "The machines' image, an alias with a version. A newer one only reaches machines bought after it."
+    ),
+    "cluster.logRetentionDays": "How long the control plane's logs are kept.",
+    "pools[].name": "The pool's name, also of its NodePool and EC2NodeClass.",
+    "pools[].instanceType": "The one instance type.",
+    "pools[].zone": "The one zone. Reservations and the file system must be in it, too.",
+    "pools[].maxNodes": "The hard ceiling of what the pool may cost; it is kept in GPUs, or in cores.",
+    "pools[].warmNodes": (
+        "Machines that stay without a job, so that the next one starts at once. They cost the same."
+    ),
+    "pools[].efa": (
+        "EFA interfaces: `ip` has all of them with the fewest IP addresses, `bandwidth` has more "
+        "addresses for more IP traffic beside them."
+    ),
+    "pools[].purchase": "How machines are bought.",
+    "pools[].capacityReservationIds": "Reservations to take machines from, for `purchase: reserved`.",
+    "pools[].rootVolumeGiB": (
+        "The disk of a machine. Local NVMe disks hold images and pods where the type has some."
+    ),
+    "pools[].idleSeconds": "An empty machine is given back after this time.",
+    "pools[].reservationType": "An on-demand capacity reservation (`odcr`) or a capacity block.",
+    "pools[].reservationEnds": "When the reservation ends, RFC 3339 in quotes; needed for a capacity block.",
+    "pools[].onDemandFallback": "Buy on demand what the reservations do not hold.",
+    "pools[].placementGroup": (
+        "Machines close together: `true` makes a group, a name is that of an existing one."
+    ),
+    "pools[].placementGroupOfReservation": (
+        "The group that the reservations were made in, if any; `placementGroup` must then name it."
+    ),
+    "images.build": "Build the launcher's and the trainer's image with Docker and push them to ECR.",
+    "images.launcher": "A ready launcher image, with its digest.",
+    "images.trainer": "A ready trainer image, with its digest.",
+    "images.placeholder": "What pods run that only hold a machine.",
+    "images.trainingOperator": "The training operator's image, instead of the one that its manifests name.",
+    "images.devicePlugin": "NVIDIA's device plugin.",
+    "images.baseImages": "What the two images are built on, instead of what their Dockerfiles name.",
+    "images.baseImages.launcher": "The launcher's base image, with its digest.",
+    "images.baseImages.trainer": "The trainer's base image, with its digest.",
+    "images.mirror": "A registry and prefix that holds the images of others, for networks without a way out.",
+    "storage.prefix": "Models go to `s3://<bucket>/<prefix>/<runId>/`.",
+    "storage.keepOldVersionsDays": "A model that was written again can be taken back for so long.",
+    "storage.lustre": (
+        "A file system of FSx for Lustre that all training pods share. Without this key there is none."
+    ),
+    "storage.lustre.existing": "A file system that is there already. It excludes what only a new one has.",
+    "storage.lustre.existing.fileSystemId": "Its id.",
+    "storage.lustre.existing.dnsName": "Its DNS name.",
+    "storage.lustre.existing.mountName": "Its mount name.",
+    "storage.lustre.deploymentType": "SCRATCH_2 has no copies of its data; the other two keep two.",
+    "storage.lustre.capacityGiB": "1200, or a multiple of 2400.",
+    "storage.lustre.throughput": (
+        "SCRATCH_2 has 200; PERSISTENT_1 50, 100, 200; PERSISTENT_2 125, 250, 500, 1000."
+    ),
+    "storage.lustre.s3": "A bucket behind the file system: objects show as files, and files become objects.",
+    "storage.lustre.s3.bucket": "A bucket's name, or `models` for the stack's own.",
+    "storage.lustre.s3.prefix": "The part of the bucket that is shown.",
+    "storage.lustre.s3.path": "The directory of the file system that shows it; PERSISTENT_1 knows `/` alone.",
+    "storage.lustre.zone": "The zone, which must be that of every pool.",
+    "storage.lustre.compression": "Compression of the data on disk.",
+    "storage.lustre.mountPath": "The directory in pods.",
+    "storage.lustre.efa": (
+        "Reach it over EFA: PERSISTENT_2 of at least 38400 GiB at 125 MB/s per TiB, 19200 at 250, 9600 "
+        "at 500, 4800 at 1000."
+    ),
+    "storage.lustre.backupDays": "How long automatic backups are kept; 0: there are none. Not with `s3`.",
+    "training.pool": "The pool to train on.",
+    "training.runId": (
+        "The run's name. Another one starts the next run and leaves this one's Job and model. Without it "
+        "`up` starts none."
+    ),
+    "training.minNodes": "The run starts with at least so many machines; fewer at the deadline end it.",
+    "training.maxNodes": "The run starts with at most so many machines.",
+    "training.device": "What workers train on. One that is told cuda and finds none ends with an error.",
+    "training.processesPerNode": "Worker processes per machine.",
+    "training.capacityDeadlineSeconds": "How long to wait for the minimum.",
+    "training.holdSeconds": "How long to wait on for more machines once the minimum is there.",
+    "training.activeDeadlineSeconds": "The training proper may take no longer.",
+    "training.data": "`digits`, or the path of MNIST's IDX files in the trainer's image.",
+    "training.args": "Arguments of the trainer.",
+    "training.env": "Further environment variables of the workers.",
+    "training.cpu": "Cores that a worker asks for.",
+    "training.memory": "Memory that a worker asks for.",
+    "training.sharedMemory": "Size of a worker's /dev/shm.",
+    "serviceAccounts[].name": "The service account's name.",
+    "serviceAccounts[].namespace": "Its namespace.",
+    "serviceAccounts[].bucket": "A bucket's name, or `models` for the stack's own.",
+    "serviceAccounts[].access": "`write` can read, too; neither can delete.",
+    "debugPod": "A pod with network tools: `kubectl exec -it network-debug -n training -- sh`.",
+    "mpi": "The training operator serves MPIJobs, too.",
+    "sources.karpenterChart": "Karpenter's chart.",
+    "sources.karpenterCrdChart": "The chart of its definitions; published if the other one is.",
+    "sources.trainingOperator": "The training operator's kustomization.",
+    "protectData": "true: `destroy` refuses as long as there are models, images and keys of the stack.",
+}
+
+# Defaults that depend on other values.
+DEFAULTS: Final = {
+    "network.zones": "a, b and c of the region",
+    "network.flowLogs": "true; false for a given VPC",
+    "network.cidr": "10.64.0.0/16",
+    "cluster.name": "`trainyard-<stack>`",
+    "cluster.administrators": "required, but for a given cluster",
+    "pools[].efa": "ip where the type has EFA, else none",
+    "storage.lustre.throughput": "the type's lowest",
+    "storage.lustre.zone": "the pools' zone",
+    "training.processesPerNode": "the machine's GPUs, else 1",
+    "training.cpu": "85 % of the machine's",
+    "training.memory": "75 % of the machine's",
+}

@@ -1,0 +1,89 @@
+"""The reference page of the settings: `python -m infra.reference` writes docs/settings.md."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from infra.examples import BOTH
+from infra.meanings import DEFAULTS, MEANINGS, SECTIONS
+from infra.reading import Asked
+from infra.settings import PROJECT, asked
+
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "settings.md"
+HEAD: Final = """\
+# Settings of a stack file
+
+<!-- Written by `make reference` from what infra/ reads; edits here are lost. -->
+
+Every key of `Pulumi.<stack>.yaml` is below `config:` and begins with `trainyard:`; `aws:region` is the region as usual.
+An unknown key is a mistake. Everything that is wrong in a stack file is told at once, before anything is registered.
+"""
+
+
+def keys() -> dict[str, Asked]:
+    """Every key that the readers know, without its `trainyard:`."""
+    found: dict[str, Asked] = {}
+    for config in BOTH:
+        for path, each in asked("example", config).items():
+            found.setdefault(path.removeprefix(f"{PROJECT}:"), each)
+    return found
+
+
+def example(path: str) -> Any:
+    """A value of the key in `infra.examples`; None where neither has one."""
+    section, *rest = path.split(".")
+    for config in BOTH:
+        value = config.get(f"{PROJECT}:{section.removesuffix('[]')}")
+        values = list(value or []) if section.endswith("[]") else [value]
+        for name in rest:
+            values = [each[name] for each in values if isinstance(each, Mapping) and name in each]
+        known = [each for each in values if each is not None]
+        if known:
+            return known[0]
+    return None
+
+
+def render() -> str:
+    """The page."""
+    known = keys()
+    parts = [HEAD]
+    for section, purpose in SECTIONS.items():
+        rows = {
+            path: each for path, each in known.items() if path.partition(".")[0].removesuffix("[]") == section
+        }
+        parts.append(f"\n## {section}\n\n{purpose}\n\n")
+        parts.append("| Key | Holds | Default | Unit | Meaning | Example |\n|---|---|---|---|---|---|\n")
+        parts += [_row(path, each) for path, each in rows.items() if path in MEANINGS]
+    return "".join(parts)
+
+
+def _row(path: str, each: Asked) -> str:
+    default = DEFAULTS.get(path) or each.default or "none"
+    # An example of a mapping stands with its keys.
+    shown = "" if each.kind == "mapping" else f"`{_shown(example(path))}`"
+    cells = (f"`{path}`", each.kind, default, each.unit, MEANINGS[path], shown)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _shown(value: Any) -> str:
+    """A value on one line, as YAML takes it."""
+    if isinstance(value, bool | int):
+        return json.dumps(value)
+    if isinstance(value, str) and yaml.safe_load(value) == value:
+        return value
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_shown(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_shown(entry) for entry in value) + "]"
+    return json.dumps(value)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())
+    sys.stdout.write(f"wrote {PAGE}\n")

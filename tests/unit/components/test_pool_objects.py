@@ -1,0 +1,146 @@
+"""The objects of a pool, for every instance type: EFA layouts, reservations, groups, taints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from components.shared import addresses, efa
+from components.shared.pool import Pool, node_class, node_pool, request
+from infra import accelerators
+from tests.unit.components.crd import problems
+from tests.unit.infra.changing import settings, with_pool
+
+pytestmark = pytest.mark.unit
+
+EVERY = [
+    (facts.name, policy)
+    for facts in accelerators.TYPES.values()
+    for policy in ((efa.IP, efa.BANDWIDTH) if facts.efa else (efa.NONE,))
+]
+
+
+def pool(**change: Any) -> Pool:
+    return settings(with_pool(**change)).pools[0]
+
+
+def spec(pool_: Pool, **more: Any) -> dict[str, Any]:
+    given = {
+        "cluster": "c",
+        "ami": "al2023@v20260724",
+        "role": "workers",
+        "subnet_id": "subnet-0123456789abcdef0",
+    }
+    return node_class(pool_, **{**given, "tags": {"trainyard:stack": "test"}, **more})
+
+
+@pytest.mark.parametrize(("type_", "policy"), EVERY)
+def test_karpenters_definitions_take_the_objects_of_every_type(type_: str, policy: str) -> None:
+    each = pool(instanceType=type_, efa=policy)
+    assert problems("EC2NodeClass", spec(each)) == []
+    assert problems("NodePool", node_pool(each, lustre=True)) == []
+
+
+def test_the_definitions_are_held_to_the_letter() -> None:
+    """So that the test above can fail: another type of interface, another field, a card without a number."""
+    right = spec(pool(instanceType="p5.48xlarge"))
+    interface = {"networkCardIndex": 0, "deviceIndex": 0}
+    assert problems("EC2NodeClass", {**right, "networkInterfaces": [{**interface, "interfaceType": "efa"}]})
+    assert problems("EC2NodeClass", {**right, "networkInterface": []})
+    assert problems("EC2NodeClass", {**right, "networkInterfaces": [{**interface, "networkCardIndex": "0"}]})
+    assert problems("NodePool", {**node_pool(pool()), "limits": ["16"]})
+
+
+@pytest.mark.parametrize(("type_", "policy"), [case for case in EVERY if case[1] != efa.NONE])
+def test_every_card_has_one_efa_and_the_first_one_the_primary_interface(type_: str, policy: str) -> None:
+    facts = accelerators.TYPES[type_]
+    layout = spec(pool(instanceType=type_, efa=policy))["networkInterfaces"]
+    places = [(each["networkCardIndex"], each["deviceIndex"]) for each in layout]
+    assert layout[0] == {"networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface"}
+    assert len(set(places)) == len(places), "a place twice"
+    cards = [each["networkCardIndex"] for each in layout if each["interfaceType"] == "efa-only"]
+    assert cards == list(range(facts.efa)), "one EFA on each card"
+    assert all(device in (0, 1) for _, device in places)
+
+
+def test_a_p5_has_32_efa_and_one_or_eight_interfaces_for_ip() -> None:
+    """The two use cases of EC2's guide, "EFA configuration for P5 and P5e instances"."""
+    saving = spec(pool(instanceType="p5.48xlarge", efa="ip"))["networkInterfaces"]
+    most = spec(pool(instanceType="p5.48xlarge", efa="bandwidth"))["networkInterfaces"]
+    for layout, cards in ((saving, [0]), (most, [0, 4, 8, 12, 16, 20, 24, 28])):
+        assert [i["networkCardIndex"] for i in layout if i["interfaceType"] == "interface"] == cards
+        assert sum(i["interfaceType"] == "efa-only" for i in layout) == 32
+    assert {"networkCardIndex": 4, "deviceIndex": 1, "interfaceType": "interface"} in most
+    assert {"networkCardIndex": 4, "deviceIndex": 0, "interfaceType": "efa-only"} in most
+
+
+def test_a_b200_has_eight_efa_and_up_to_eight_interfaces_for_ip() -> None:
+    most = spec(pool(instanceType="p6-b200.48xlarge", efa="bandwidth"))["networkInterfaces"]
+    assert [i["networkCardIndex"] for i in most if i["interfaceType"] == "interface"] == list(range(8))
+
+
+@pytest.mark.parametrize(("cards", "policy"), [(0, "ip"), (4, "none"), (4, "most")])
+def test_a_layout_that_does_not_exist_is_refused(cards: int, policy: str) -> None:
+    with pytest.raises(ValueError, match="no EFA layout"):
+        efa.layout(cards, policy)
+
+
+def test_a_pool_without_efa_leaves_its_interfaces_to_karpenter() -> None:
+    assert "networkInterfaces" not in spec(pool(efa="none"))
+    assert request(pool(efa="none"))["efaPerNode"] == 0
+    assert request(pool(instanceType="p4d.24xlarge"))["efaPerNode"] == 4
+
+
+def test_a_reserved_pool_buys_on_demand_only_when_it_says_so() -> None:
+    def capacity_types(**change: Any) -> list[str]:
+        reserved = pool(purchase="reserved", capacityReservationIds=["cr-0123456789abcdef0"], **change)
+        assert problems("EC2NodeClass", spec(reserved)) == []
+        requirements = node_pool(reserved)["template"]["spec"]["requirements"]
+        return next(r["values"] for r in requirements if r["key"] == "karpenter.sh/capacity-type")
+
+    assert capacity_types() == ["reserved"]
+    assert capacity_types(onDemandFallback=True) == ["reserved", "on-demand"]
+
+
+def test_a_placement_group_is_selected_by_name() -> None:
+    assert "placementGroupSelector" not in spec(pool())
+    grouped = spec(pool(placementGroup="theirs"))
+    assert grouped["placementGroupSelector"] == {"name": "theirs"}
+    assert problems("EC2NodeClass", grouped) == []
+
+
+def test_no_pod_starts_before_a_machine_can_mount_the_file_system() -> None:
+    taint = {"key": "fsx.csi.aws.com/agent-not-ready", "effect": "NoExecute"}
+    assert node_pool(pool(), lustre=True)["template"]["spec"]["startupTaints"] == [taint]
+    assert "startupTaints" not in node_pool(pool())["template"]["spec"]
+
+
+@pytest.mark.parametrize(("type_", "fast"), [("m5.large", False), ("g5.xlarge", False), ("g5.2xlarge", True)])
+def test_images_are_pulled_in_parallel_on_machines_that_are_large_enough(type_: str, fast: bool) -> None:
+    assert ("FastImagePull: true" in spec(pool(instanceType=type_)).get("userData", "")) is fast
+
+
+def test_what_is_given_by_id_is_not_searched_by_tags() -> None:
+    given = spec(
+        pool(),
+        instance_profile="workers",
+        worker_group_id="sg-0123456789abcdef0",
+        cluster_group_id="sg-0223456789abcdef0",
+    )
+    assert given["securityGroupSelectorTerms"] == [
+        {"id": "sg-0123456789abcdef0"},
+        {"id": "sg-0223456789abcdef0"},
+    ]
+    assert given["instanceProfile"] == "workers"
+    assert "role" not in given, "Karpenter would make a profile for it"
+    assert problems("EC2NodeClass", given) == []
+
+
+def test_an_efa_takes_the_place_of_an_interface_of_the_first_card() -> None:
+    """The examples of the VPC CNI's documentation: a p3dn with three pods has two interfaces of fifty addresses."""
+    p3dn = {"interfaces": 15, "addresses": 50}
+    assert addresses.of_machine(**p3dn) == 100
+    assert addresses.of_machine(**p3dn, policy=efa.IP) == 100
+    assert addresses.of_machine(interfaces=2, addresses=50, cards=32, policy=efa.IP) == 50
+    assert addresses.free_in("10.0.0.0/24") == 251

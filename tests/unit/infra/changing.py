@@ -1,0 +1,75 @@
+"""A right stack file and changes of it, for tests of the settings."""
+
+from __future__ import annotations
+
+import copy
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.model import Settings
+from infra.settings import SettingsError, read
+
+ROOT = Path(__file__).resolve().parents[3]
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+POOL = {"name": "small", "instanceType": "g5.12xlarge", "zone": "us-west-2b", "maxNodes": 4}
+BASE: dict[str, Any] = {
+    "aws:region": "us-west-2",
+    "trainyard:cluster": {
+        "administrators": ["arn:aws:iam::123456789012:role/platform"],
+        "publicAccessCidrs": ["203.0.113.0/24"],
+    },
+    "trainyard:pools": [POOL],
+}
+GIVEN_VPC = {
+    "vpcId": "vpc-0123456789abcdef0",
+    "privateSubnetIds": {
+        "us-west-2a": "subnet-0a23456789abcdef0",
+        "us-west-2b": "subnet-0b23456789abcdef0",
+    },
+}
+GIVEN_CLUSTER = {
+    "name": "research",
+    "endpoint": "https://AB.gr7.us-west-2.eks.amazonaws.com",
+    "certificateAuthority": "LS0tLS1CRUdJTg==",
+    "oidcProviderArn": "arn:aws:iam::123456789012:oidc-provider/oidc.eks.us-west-2.amazonaws.com/id/AB",
+    "oidcIssuer": "https://oidc.eks.us-west-2.amazonaws.com/id/AB",
+    "securityGroupId": "sg-0123456789abcdef0",
+}
+
+
+def stack_file(name: str) -> dict[str, Any]:
+    return dict(yaml.safe_load((ROOT / f"Pulumi.{name}.yaml").read_text())["config"])
+
+
+def with_(change: dict[str, Any]) -> dict[str, Any]:
+    """The base with some sections changed, keys without their `trainyard:`; a mapping adds to the base's."""
+    config = copy.deepcopy(BASE)
+    for key, value in change.items():
+        path = f"trainyard:{key}"
+        merge = isinstance(value, dict) and isinstance(config.get(path), dict)
+        config[path] = {**config[path], **value} if merge else value
+    return config
+
+
+def with_pool(**change: Any) -> dict[str, Any]:
+    """The base with its pool changed."""
+    return with_({"pools": [{**POOL, **change}]})
+
+
+def settings(config: dict[str, Any]) -> Settings:
+    """What is read, from texts as the engine passes them."""
+    passed = {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
+    return read("test", passed, NOW)
+
+
+def mistakes(config: dict[str, Any]) -> list[str]:
+    """What is told of a wrong stack file."""
+    with pytest.raises(SettingsError) as caught:
+        settings(config)
+    return caught.value.lines

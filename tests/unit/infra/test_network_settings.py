@@ -1,0 +1,188 @@
+"""The network of a stack file: made or given, and whether it is large enough."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.infra.changing import BASE, GIVEN_CLUSTER, GIVEN_VPC, POOL, mistakes, settings, with_
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_given_vpc_is_read_with_its_zones() -> None:
+    network = settings(
+        with_({"network": {**GIVEN_VPC, "workerSecurityGroupId": "sg-0123456789abcdef0"}})
+    ).network
+    assert network.zones == ("us-west-2a", "us-west-2b")
+    assert network.existing is not None
+    assert network.existing.private_subnet_ids["us-west-2b"] == "subnet-0b23456789abcdef0"
+    assert network.existing.worker_group_id == "sg-0123456789abcdef0"
+    assert network.flow_logs is False, "of a VPC that is given nothing is made that was not asked for"
+
+
+def test_a_new_vpc_keeps_flow_logs_for_a_year() -> None:
+    network = settings(BASE).network
+    assert (network.flow_logs, network.flow_log_retention_days) == (True, 365)
+    assert network.existing is None
+
+
+@pytest.mark.parametrize(
+    ("network", "told"),
+    [
+        ({"vpcId": "vpc-1"}, "network.vpcId: 'vpc-1' is not right; it must be an id such as vpc-"),
+        ({"vpcId": GIVEN_VPC["vpcId"]}, "network.privateSubnetIds: is missing"),
+        ({**GIVEN_VPC, "cidr": "10.0.0.0/33x"}, "network.cidr: '10.0.0.0/33x' is not right"),
+        ({**GIVEN_VPC, "natPerZone": True}, "network.natPerZone: is for a VPC that the stack makes"),
+        ({**GIVEN_VPC, "zones": ["us-west-2a"]}, "network.zones: is for a VPC that the stack makes"),
+        (
+            {"privateSubnetIds": GIVEN_VPC["privateSubnetIds"]},
+            "network.privateSubnetIds: is given without vpcId",
+        ),
+        ({"workerSecurityGroupId": "sg-0123456789abcdef0"}, "workerSecurityGroupId: is given without vpcId"),
+        (
+            {**GIVEN_VPC, "privateSubnetIds": {"us-west-2b": "subnet-0b23456789abcdef0"}},
+            "network.privateSubnetIds: has 1 zones; an EKS cluster needs subnets in at least 2",
+        ),
+        (
+            {**GIVEN_VPC, "privateSubnetIds": {"eu-west-1a": "subnet-0b23456789abcdef0"}},
+            "network.privateSubnetIds.eu-west-1a: 'eu-west-1a' is not in us-west-2",
+        ),
+        (
+            {**GIVEN_VPC, "privateSubnetIds": {"us-west-2a": "vpc-0b23456789abcdef0"}},
+            "network.privateSubnetIds.us-west-2a: 'vpc-0b23456789abcdef0' is not right",
+        ),
+        (
+            {**GIVEN_VPC, "publicSubnetIds": {"us-west-2a": "subnet-0a23456789abcdef0"}},
+            "network.publicSubnetIds: names subnet-0a23456789abcdef0, which is a private one, too",
+        ),
+        (
+            {"interfaceEndpoints": ["ecr.apy"]},
+            "interfaceEndpoints[0]: 'ecr.apy' is not known; did you mean ecr.api?",
+        ),
+        ({"interfaceEndpoints": ["s3"]}, "interfaceEndpoints[0]: 's3' has a gateway endpoint"),
+        (
+            {**GIVEN_VPC, "interfaceEndpoints": ["sts"]},
+            "network.cidr: is missing; interface endpoints in a given VPC",
+        ),
+        (
+            {"private": True},
+            "network.private: is true, so that no public registry is reached, and images.mirror",
+        ),
+        (
+            {"private": True, "natPerZone": True},
+            "network.natPerZone: is true, but private: true has no NAT gateway",
+        ),
+        (
+            {"flowLogs": False, "flowLogRetentionDays": 30},
+            "network.flowLogRetentionDays: is given, but there are no",
+        ),
+    ],
+)
+def test_a_wrong_network_is_told(network: dict[str, Any], told: str) -> None:
+    assert any(told in line for line in mistakes(with_({"network": network})))
+
+
+def test_a_private_network_with_a_mirror_is_right() -> None:
+    config = with_({"network": {"private": True}, "images": {"mirror": "registry.example/mirror"}})
+    assert settings(config).network.private
+
+
+@pytest.mark.parametrize(
+    ("cidr", "zones", "nodes", "right"),
+    [
+        # A private subnet of a /20 in three zones is a /22: 1019 addresses, of which the control plane takes 16
+        # and two system nodes of 20 (m6i.large: two interfaces of ten) 40.
+        ("10.0.0.0/20", 3, 9, True),
+        ("10.0.0.0/20", 3, 10, False),
+        ("10.0.0.0/16", 3, 160, True),
+        ("10.0.0.0/16", 4, 160, False),
+    ],
+)
+def test_a_range_must_hold_the_addresses_of_all_machines(
+    cidr: str, zones: int, nodes: int, right: bool
+) -> None:
+    config = with_(
+        {
+            "network": {"cidr": cidr, "zones": [f"us-west-2{letter}" for letter in "abcd"[:zones]]},
+            "pools": [{**POOL, "maxNodes": nodes}],
+        }
+    )
+    if right:
+        assert settings(config).network.cidr == cidr
+        return
+    (line,) = mistakes(config)
+    assert line.startswith(f"trainyard:network.cidr: {cidr} gives us-west-2b ")
+    assert f"small ({nodes} x g5.12xlarge, 100 each): {100 * nodes}" in line
+
+
+def test_a_given_cluster_needs_nothing_of_a_new_one() -> None:
+    config = with_({"network": GIVEN_VPC})
+    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
+    cluster = settings(config).cluster
+    assert cluster.name == "research"
+    assert cluster.existing is not None
+    assert cluster.existing.security_group_id == "sg-0123456789abcdef0"
+    config["trainyard:network"] = {
+        **GIVEN_VPC,
+        "privateSubnetIds": {"us-west-2b": "subnet-0b23456789abcdef0"},
+    }
+    assert settings(config).network.zones == ("us-west-2b",), "its control plane has subnets of its own"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"name": "mine"}, "cluster.name: is for a cluster that the stack makes, and existing gives one"),
+        ({"systemNodes": {"count": 1}}, "cluster.systemNodes: is for a cluster that the stack makes"),
+        ({"publicAccessCidrs": ["203.0.113.0/24"]}, "cluster.publicAccessCidrs: is for a cluster that"),
+        ({"version": "1.35"}, "cluster.version: is for a cluster that the stack makes"),
+        ({"existing": {**GIVEN_CLUSTER, "name": None}}, "cluster.existing.name: is missing"),
+        ({"existing": {**GIVEN_CLUSTER, "endpoint": "AB"}}, "cluster.existing.endpoint: 'AB' is not right"),
+        (
+            {"existing": {**GIVEN_CLUSTER, "oidcIssuer": "https://oidc.example/id/CD"}},
+            "cluster.existing.oidcIssuer: 'https://oidc.example/id/CD' is not the provider's",
+        ),
+        ({"existing": {**GIVEN_CLUSTER, "nodes": 1}}, "cluster.existing.nodes: is not a known key"),
+        ({"existing": 3}, "cluster.existing: 3 is a whole number; it must be a mapping"),
+    ],
+)
+def test_a_given_cluster_excludes_what_only_a_new_one_has(change: dict[str, Any], told: str) -> None:
+    config = with_({"network": GIVEN_VPC})
+    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER, **change}
+    lines = mistakes(config)
+    assert any(told in line for line in lines)
+    assert len(lines) == 1, "one mistake, one line"
+
+
+def test_a_given_cluster_needs_a_given_vpc() -> None:
+    config = with_({})
+    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
+    assert any("network.vpcId: is missing; a given cluster" in line for line in mistakes(config))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "told"),
+    [
+        ({"publicAccessCidrs": []}, "cluster.publicAccessCidrs: is empty, so that nobody outside of the VPC"),
+        ({"publicAccessCidrs": [], "deployFrom": "internet"}, "cluster.publicAccessCidrs: is empty"),
+        ({"deployFrom": "home"}, "cluster.deployFrom: 'home' is not known; it must be one of internet, vpc"),
+        (
+            {"addonVersions": {"coredn": "v1.1.1-eksbuild.1"}},
+            "addonVersions.coredn: no add-on of this name is known",
+        ),
+        ({"addonVersions": {"coredns": "1.1"}}, "cluster.addonVersions.coredns: '1.1' is not right"),
+        ({"systemNodes": {"count": 1}}, "cluster.karpenterReplicas: 2 need a system node each"),
+    ],
+)
+def test_a_wrong_cluster_is_told(cluster: dict[str, Any], told: str) -> None:
+    lines = mistakes(with_({"cluster": cluster}))
+    assert any(told in line for line in lines)
+    assert len(lines) == 1, "one mistake, one line"
+
+
+def test_from_inside_the_vpc_no_range_is_needed() -> None:
+    cluster = settings(with_({"cluster": {"publicAccessCidrs": [], "deployFrom": "vpc"}})).cluster
+    assert cluster.public_access_cidrs == ()
+    assert cluster.deploy_from == "vpc"

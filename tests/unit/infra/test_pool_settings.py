@@ -1,0 +1,143 @@
+"""Pools of a stack file: EFA, reservations, placement groups, machines that wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra import accelerators
+from tests.unit.infra.changing import POOL, mistakes, settings, with_, with_pool
+
+pytestmark = pytest.mark.unit
+
+ODCR = {"purchase": "reserved", "capacityReservationIds": ["cr-0123456789abcdef0"]}
+BLOCK = {**ODCR, "reservationType": "capacity-block", "reservationEnds": "2027-01-31T11:30:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("type_", "given", "efa", "policy"),
+    [
+        ("p5.48xlarge", None, 32, "ip"),
+        ("p5.48xlarge", "bandwidth", 32, "bandwidth"),
+        ("p5.48xlarge", "none", 0, "none"),
+        ("g5.xlarge", None, 0, "none"),
+        ("m5.large", None, 0, "none"),
+        ("trn1.32xlarge", None, 8, "ip"),
+    ],
+)
+def test_a_type_with_efa_has_all_of_it_unless_the_pool_says_otherwise(
+    type_: str, given: str | None, efa: int, policy: str
+) -> None:
+    change: dict[str, Any] = {"instanceType": type_} | ({"efa": given} if given else {})
+    (pool,) = settings(with_pool(**change)).pools
+    assert (pool.efa, pool.efa_policy) == (efa, policy)
+
+
+@pytest.mark.parametrize(
+    ("type_", "policy", "addresses"),
+    [
+        # A primary and a spare interface of fifty addresses.
+        ("g5.12xlarge", "ip", 100),
+        # The first card has room for one beside the EFA.
+        ("p5.48xlarge", "ip", 50),
+        # Seven more groups of four cards with an address of their own.
+        ("p5.48xlarge", "bandwidth", 57),
+        ("p4d.24xlarge", "ip", 100),
+        ("p4d.24xlarge", "bandwidth", 103),
+        ("m5.large", "none", 20),
+    ],
+)
+def test_a_machine_takes_whole_interfaces_of_addresses(type_: str, policy: str, addresses: int) -> None:
+    (pool,) = settings(with_pool(instanceType=type_, efa=policy)).pools
+    assert pool.addresses == addresses
+
+
+@pytest.mark.parametrize("facts", accelerators.TYPES.values(), ids=lambda facts: facts.name)
+def test_no_type_is_without_interfaces_for_its_pods(facts: accelerators.InstanceType) -> None:
+    assert facts.interfaces >= (2 if facts.efa else 1)
+    assert facts.addresses >= 10
+    assert facts.efa % facts.cards_per_ip_group == 0
+
+
+def test_a_reservation_is_read_with_its_end_and_its_fallback() -> None:
+    (pool,) = settings(with_pool(**{**BLOCK, "onDemandFallback": True})).pools
+    assert pool.reservation_ends == "2027-01-31T11:30:00+00:00"
+    assert pool.capacity_types == ["reserved", "on-demand"]
+    (pool,) = settings(with_pool(**ODCR)).pools
+    assert (pool.reservation_type, pool.reservation_ends) == ("odcr", None)
+    assert pool.capacity_types == ["reserved"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            {"instanceType": "g5.xlarge", "efa": "ip"},
+            "pools[0].efa: 'ip' needs EFA and g5.xlarge has none; it must be",
+        ),
+        ({"efa": "most"}, "pools[0].efa: 'most' is not known"),
+        ({"warmNodes": 5}, "pools[0].warmNodes: 5 is more than maxNodes; it must be at most 4"),
+        ({"warmNodes": -1}, "pools[0].warmNodes: -1 is out of range"),
+        ({"purchase": "reserved"}, "capacityReservationIds: is missing; purchase: reserved needs the ids"),
+        ({"purchase": "reserved", "capacityReservationIds": []}, "capacityReservationIds: is missing"),
+        ({**ODCR, "capacityReservationIds": ["cr-1"]}, "capacityReservationIds[0]: 'cr-1' is not right"),
+        ({**ODCR, "capacityReservationIds": 2 * ["cr-0123456789abcdef0"]}, "names a reservation twice"),
+        ({"onDemandFallback": True}, "onDemandFallback: is given, but purchase is on-demand"),
+        ({"purchase": "spot", "reservationType": "odcr"}, "reservationType: is given, but purchase is spot"),
+        ({**BLOCK, "reservationEnds": None}, "reservationEnds: is missing; a capacity block needs"),
+        (
+            {**BLOCK, "reservationEnds": "2026-11-21T11:59:59Z"},
+            "'2026-11-21T11:59:59Z' is past; it must be in the",
+        ),
+        (
+            {**BLOCK, "reservationEnds": "2026-11-21T13:30:00+02:00"},
+            "reservationEnds: '2026-11-21T13:30:00+02:00' is",
+        ),
+        ({**BLOCK, "reservationEnds": "2027-01-31T11:30:00"}, "must be a time with its zone"),
+        ({**BLOCK, "reservationEnds": "next year"}, "reservationEnds: 'next year' is not right"),
+        ({**BLOCK, "placementGroup": True}, "placementGroup: 'True' is not for capacity blocks"),
+        ({**ODCR, "placementGroup": True}, "placementGroup: 'True' is not the group of the reservation"),
+        (
+            {**ODCR, "placementGroup": "a", "placementGroupOfReservation": "b"},
+            "no machine could start; it must be b",
+        ),
+        ({**ODCR, "placementGroupOfReservation": "b"}, "placementGroup: is missing; the reservation lies in"),
+        (
+            {"placementGroupOfReservation": "b"},
+            "placementGroupOfReservation: is given, but purchase is on-demand",
+        ),
+        (
+            {"placementGroup": 3},
+            "placementGroup: 3 is a whole number; it must be true, or the name of an existing",
+        ),
+    ],
+)
+def test_a_wrong_pool_is_told_once(change: dict[str, Any], told: str) -> None:
+    lines = mistakes(with_pool(**change))
+    assert any(told in line for line in lines), lines
+    assert len(lines) == 1, "one mistake, one line"
+    assert lines[0].startswith("trainyard:pools[0].")
+
+
+def test_a_placement_group_is_made_or_only_named() -> None:
+    (made,) = settings(with_pool(placementGroup=True)).pools
+    assert (made.placement_group, made.makes_placement_group) == ("trainyard-test-small", True)
+    (named,) = settings(with_pool(placementGroup="theirs")).pools
+    assert (named.placement_group, named.makes_placement_group) == ("theirs", False)
+    (none,) = settings(with_pool(placementGroup=False)).pools
+    assert (none.placement_group, none.makes_placement_group) == (None, False)
+    around = {**ODCR, "placementGroup": "theirs", "placementGroupOfReservation": "theirs"}
+    (reserved,) = settings(with_pool(**around)).pools
+    assert reserved.placement_group == "theirs"
+
+
+@pytest.mark.parametrize("other", [{"zone": "us-west-2a"}, {"instanceType": "g5.24xlarge"}])
+def test_a_reservation_is_of_one_type_in_one_zone(other: dict[str, Any]) -> None:
+    first = {**POOL, **ODCR}
+    (line,) = mistakes(with_({"pools": [first, {**first, "name": "other", **other}]}))
+    assert "pools[1].capacityReservationIds: 'cr-0123456789abcdef0' is of g5.12xlarge in us-west-2b" in line
+
+
+def test_pools_without_a_run_are_right() -> None:
+    assert settings(with_({})).training is None

@@ -1,0 +1,54 @@
+"""The reference page of the settings says what the readers do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.examples import BOTH
+from infra.meanings import DEFAULTS, MEANINGS, SECTIONS
+from infra.reference import PAGE, example, keys, render
+from infra.settings import KEYS, asked, read
+from tests.unit.infra.changing import NOW, ROOT, stack_file
+
+pytestmark = pytest.mark.unit
+
+# Lists of mappings and the mappings that a section always is: told by the keys below them.
+GROUPS = {"pools", "serviceAccounts"}
+
+
+def test_the_page_is_current() -> None:
+    assert PAGE.read_text() == render(), "run: make reference"
+
+
+def test_every_key_that_is_read_has_a_meaning_and_no_other() -> None:
+    assert set(keys()) - GROUPS == set(MEANINGS)
+    assert set(DEFAULTS) <= set(MEANINGS)
+    assert set(SECTIONS) == set(KEYS)
+
+
+@pytest.mark.parametrize("path", MEANINGS)
+def test_every_key_has_an_example(path: str) -> None:
+    assert example(path) is not None
+
+
+@pytest.mark.parametrize("config", BOTH, ids=["makes", "is given"])
+def test_the_examples_are_right(config: dict[str, Any]) -> None:
+    assert read("example", config, NOW).cluster.name == "research"
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("Pulumi.*.yaml")), ids=lambda path: path.name)
+def test_no_shipped_stack_file_asks_for_a_key_that_the_page_lacks(path: Any) -> None:
+    name = path.name.split(".")[1]
+    assert {each.removeprefix("trainyard:") for each in asked(name, stack_file(name))} <= {*MEANINGS, *GROUPS}
+
+
+def test_pulumi_yaml_names_every_key_of_every_section() -> None:
+    """`pulumi config` shows these descriptions; the page has the details."""
+    declared = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["config"]
+    for path in MEANINGS:
+        section, *rest = path.replace("[]", "").split(".")
+        text = declared[section]["description"]
+        assert all(name in text for name in rest), f"Pulumi.yaml does not name {path}"

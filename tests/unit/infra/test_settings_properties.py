@@ -1,0 +1,171 @@
+"""Whatever a stack file says: it is read, or every mistake is told with its path; never anything else."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from components.shared import efa
+from infra import accelerators
+from infra.examples import BOTH
+from infra.meanings import MEANINGS
+from infra.settings import SettingsError, read
+from tests.unit.infra.changing import BASE, NOW, ROOT, stack_file
+
+pytestmark = pytest.mark.unit
+
+SHIPPED = [stack_file(path.name.split(".")[1]) for path in sorted(ROOT.glob("Pulumi.*.yaml"))]
+RIGHT = [*SHIPPED, *BOTH, BASE]
+
+# What people write by accident: every type, numbers at the edges, texts that look like something else.
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**40), 2**40),
+    st.floats(),
+    st.text(max_size=12),
+    st.sampled_from(
+        [
+            "true",
+            "1.35",
+            "10.0.0.0/16",
+            "us-west-2b",
+            "g5.12xlarge",
+            "vpc-0123456789abcdef0",
+            "\\0",
+            "[",
+            "{}",
+            "nul",
+        ]
+    ),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+LINE = re.compile(r"^(aws:region|trainyard:[^\n]*?): [^\n]+$", re.DOTALL)
+
+
+def paths(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The place of every value in a nested configuration."""
+    found = [here] if here else []
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            found += paths(entry, (*here, key))
+    elif isinstance(value, list):
+        for index, entry in enumerate(value):
+            found += paths(entry, (*here, index))
+    return found
+
+
+def changed(config: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    result = copy.deepcopy(config)
+    target: Any = result
+    for key in path[:-1]:
+        target = target[key]
+    target[path[-1]] = value
+    return result
+
+
+def outcome(config: dict[str, Any]) -> list[str]:
+    """The mistakes that are told; none where the stack file is right. Anything but SettingsError fails the test."""
+    try:
+        read("test", config, NOW)
+    except SettingsError as error:
+        return error.lines or ["an error without a mistake"]
+    return []
+
+
+@st.composite
+def mutations(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[Any, ...], Any]:
+    config = draw(st.sampled_from(RIGHT))
+    places = [path for path in paths(config) if path[0].startswith("trainyard:")]
+    return config, draw(st.sampled_from(places)), draw(VALUES)
+
+
+@settings(max_examples=300, deadline=None)
+@given(mutations())
+def test_any_value_at_any_key_is_read_or_told_with_a_path(
+    mutation: tuple[dict[str, Any], tuple[Any, ...], Any],
+) -> None:
+    for line in outcome(changed(*mutation)):
+        assert LINE.match(line), f"no path and message: {line!r}"
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from([f"trainyard:{key.split('.')[0]}" for key in MEANINGS]) | st.text(), VALUES
+    )
+)
+def test_any_sections_at_all_are_read_or_told(config: dict[str, Any]) -> None:
+    lines = outcome({"aws:region": "us-west-2", **config})
+    assert any(line.startswith("trainyard:") for line in lines), "no pools, and nothing was told"
+
+
+@settings(max_examples=100, deadline=None)
+@given(mutations(), st.text(alphabet="abcdefghijklmnopqrstuvwxyzABC", min_size=1, max_size=12))
+def test_a_key_that_nobody_knows_is_told_wherever_it_stands(
+    mutation: tuple[dict[str, Any], tuple[Any, ...], Any], name: str
+) -> None:
+    config, path, _ = mutation
+    key = f"zz{name}"
+    target: Any = config
+    for part in path:
+        target = target[part]
+    free = ("env", "addonVersions", "privateSubnetIds", "publicSubnetIds")
+    if not isinstance(target, dict) or path[-1] in free:
+        return
+    lines = outcome(changed(config, (*path, key), 1))
+    assert any(f"{key}: is not a known key" in line for line in lines)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(RIGHT), st.data())
+def test_what_is_right_stays_right_with_texts_for_values_as_the_engine_passes_them(
+    config: dict[str, Any], data: st.DataObject
+) -> None:
+    """In any order of the sections, each as JSON or as it is."""
+    order = data.draw(st.permutations(list(config)))
+    passed = {
+        key: json.dumps(config[key])
+        if not isinstance(config[key], str) and data.draw(st.booleans())
+        else config[key]
+        for key in order
+    }
+    assert read("test", passed, NOW) == read("test", config, NOW)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(sorted(accelerators.TYPES)),
+    st.sampled_from(efa.POLICIES),
+    st.integers(1, 16),
+    st.sampled_from("abc"),
+    st.booleans(),
+)
+def test_every_pool_of_a_known_type_is_right_or_its_efa_is_told(
+    type_: str, policy: str, nodes: int, letter: str, group: bool
+) -> None:
+    pool = {
+        "name": "p",
+        "instanceType": type_,
+        "zone": f"us-west-2{letter}",
+        "maxNodes": nodes,
+        "efa": policy,
+        "placementGroup": group,
+    }
+    lines = outcome({**BASE, "trainyard:pools": [pool]})
+    if policy != efa.NONE and not accelerators.TYPES[type_].efa:
+        assert [line.split(": ")[0] for line in lines] == ["trainyard:pools[0].efa"]
+    else:
+        assert lines == []

@@ -1,0 +1,151 @@
+"""File system and service accounts of a stack file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from components.shared import lustre
+from infra.model import LustreLink, ServiceAccount
+from tests.unit.infra.changing import POOL, mistakes, settings, with_
+
+pytestmark = pytest.mark.unit
+
+EXISTING = {
+    "fileSystemId": "fs-0123456789abcdef0",
+    "dnsName": "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
+    "mountName": "abcdefgh",
+}
+
+
+def with_lustre(**values: Any) -> dict[str, Any]:
+    return with_({"storage": {"lustre": values}})
+
+
+def test_a_file_system_is_by_default_the_smallest_persistent_one_beside_its_pools() -> None:
+    found = settings(with_lustre()).storage.lustre
+    assert found is not None
+    assert (found.deployment_type, found.capacity_gib, found.throughput) == ("PERSISTENT_2", 1200, 125)
+    assert (found.zone, found.mount_path, found.compression, found.efa) == (
+        "us-west-2b",
+        "/fsx",
+        "LZ4",
+        False,
+    )
+    assert found.link is None
+    assert settings(with_({})).storage.lustre is None, "without the key there is none"
+
+
+def test_a_bucket_behind_it_is_the_stacks_own_or_a_given_one() -> None:
+    own = settings(with_lustre(s3={"bucket": "models", "prefix": "data", "path": "/data"})).storage.lustre
+    assert own is not None
+    assert own.link == LustreLink(bucket=None, prefix="data", path="/data")
+    other = settings(with_lustre(s3={"bucket": "datasets"})).storage.lustre
+    assert other is not None
+    assert other.link == LustreLink(bucket="datasets", prefix="", path="/")
+
+
+def test_a_given_file_system_is_taken_as_it_is() -> None:
+    found = settings(with_lustre(existing=EXISTING, mountPath="/data")).storage.lustre
+    assert found is not None
+    assert found.existing is not None
+    assert found.existing.mount_name == "abcdefgh"
+    assert found.mount_path == "/data"
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (
+            {"capacityGiB": 1000},
+            "lustre.capacityGiB: 1000: no file system has it; it must be 1200 or a multiple of",
+        ),
+        ({"capacityGiB": 3600}, "such as 2400 or 4800"),
+        ({"capacityGiB": 0}, "lustre.capacityGiB: 0 is out of range"),
+        (
+            {"throughput": 200},
+            "lustre.throughput: 200: PERSISTENT_2 does not offer it; it must be one of 125, 250",
+        ),
+        ({"deploymentType": "PERSISTENT_1", "throughput": 125}, "PERSISTENT_1 does not offer it"),
+        ({"deploymentType": "SCRATCH_2", "throughput": 100}, "SCRATCH_2 does not offer it"),
+        ({"deploymentType": "SCRATCH_1"}, "lustre.deploymentType: 'SCRATCH_1' is not known"),
+        ({"deploymentType": "SCRATCH_2", "backupDays": 7}, "lustre.backupDays: 7: SCRATCH_2 has no backups"),
+        (
+            {"backupDays": 7, "s3": {"bucket": "models"}},
+            "lustre.backupDays: 7: a file system with a bucket behind",
+        ),
+        (
+            {"deploymentType": "PERSISTENT_1", "s3": {"path": "/data"}},
+            "lustre.s3.path: '/data': PERSISTENT_1 shows",
+        ),
+        ({"efa": True}, "lustre.efa: true: EFA at 125 MB/s per TiB needs a capacityGiB of at least 38400"),
+        ({"deploymentType": "PERSISTENT_1", "efa": True}, "lustre.efa: true: PERSISTENT_1 has no EFA"),
+        ({"zone": "us-west-2d"}, "lustre.zone: 'us-west-2d' has no subnets here"),
+        ({"zone": "us-west-2a"}, "lustre.zone: is 'us-west-2a', but pools are in us-west-2b"),
+        ({"mountPath": "fsx"}, "lustre.mountPath: 'fsx' is not right"),
+        ({"compression": "ZSTD"}, "lustre.compression: 'ZSTD' is not known"),
+        ({"s3": {"bucket": "No_Bucket"}}, "lustre.s3.bucket: 'No_Bucket' is not right"),
+        (
+            {"existing": EXISTING, "capacityGiB": 1200},
+            "lustre.capacityGiB: is for a file system that the stack makes",
+        ),
+        ({"existing": {**EXISTING, "fileSystemId": None}}, "lustre.existing.fileSystemId: is missing"),
+        ({"size": 1}, "lustre.size: is not a known key"),
+    ],
+)
+def test_a_wrong_file_system_is_told_once(values: dict[str, Any], told: str) -> None:
+    lines = mistakes(with_lustre(**values))
+    assert any(told in line for line in lines), lines
+    assert len(lines) == 1, "one mistake, one line"
+
+
+@pytest.mark.parametrize(("throughput", "least"), lustre.EFA_LEAST_GIB.items())
+def test_a_file_system_with_efa_begins_at_a_size_that_depends_on_its_throughput(
+    throughput: int, least: int
+) -> None:
+    assert lustre.efa_problem(lustre.PERSISTENT_2, least, throughput) is None
+    assert f"at least {least}" in str(lustre.efa_problem(lustre.PERSISTENT_2, least - 2400, throughput))
+    assert lustre.capacity_problem(least) is None
+
+
+def test_pools_in_two_zones_can_not_share_a_file_system() -> None:
+    config = with_lustre()
+    config["trainyard:pools"] = [POOL, {**POOL, "name": "other", "zone": "us-west-2a"}]
+    assert any(
+        "lustre.zone: is 'us-west-2a', but pools are in us-west-2b" in line for line in mistakes(config)
+    )
+
+
+def test_a_service_account_reads_from_a_bucket_unless_it_says_that_it_writes() -> None:
+    config = with_(
+        {
+            "serviceAccounts": [
+                {"name": "pytorch-training-sa", "access": "write"},
+                {"name": "reader", "namespace": "training", "bucket": "datasets"},
+            ]
+        }
+    )
+    assert settings(config).service_accounts == (
+        ServiceAccount(name="pytorch-training-sa", namespace="default", bucket=None, access="write"),
+        ServiceAccount(name="reader", namespace="training", bucket="datasets", access="read"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("accounts", "told"),
+    [
+        ("pytorch", "serviceAccounts: 'pytorch' is a text; it must be a list of mappings"),
+        ([{}], "serviceAccounts[0].name: is missing"),
+        ([{"name": "a", "access": "all"}], "serviceAccounts[0].access: 'all' is not known"),
+        ([{"name": "a", "namespace": "mine"}], "serviceAccounts[0].namespace: 'mine' is not known"),
+        (
+            [{"name": "trainer", "namespace": "training"}],
+            "serviceAccounts[0].name: 'trainer' is the stack's own",
+        ),
+        ([{"name": "a"}, {"name": "a"}], "serviceAccounts[1].name: 'a' is another one, too"),
+        ([{"name": "a", "role": "x"}], "serviceAccounts[0].role: is not a known key"),
+    ],
+)
+def test_a_wrong_service_account_is_told(accounts: Any, told: str) -> None:
+    assert any(told in line for line in mistakes(with_({"serviceAccounts": accounts})))
