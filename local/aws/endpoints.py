@@ -80,6 +80,18 @@ def _detach(backend: Any, endpoint: Any, subnet_ids: set[str]) -> None:
                 interface.delete()
 
 
+def _move_routes(backend: Any, endpoint: Any, before: set[str]) -> None:
+    """The routes to a gateway endpoint follow its route tables; moto makes them with the endpoint alone."""
+    prefixes = endpoint.destination_prefix_list_id
+    after = set(endpoint.route_table_ids or [])
+    if prefixes is None:
+        return
+    for table in before - after:
+        backend.delete_route(table, prefixes)
+    for table in after - before:
+        backend.create_route(table, None, gateway_id=endpoint.id, destination_prefix_list_id=prefixes)
+
+
 def _default_group(backend: Any, vpc_id: str) -> list[str]:
     group = backend.get_default_security_group(vpc_id)
     return [group.id] if group is not None else []
@@ -118,8 +130,10 @@ def install() -> None:
             added = [subnet for subnet in kwargs.get("add_subnets") or [] if subnet not in kept]
             _check_zones(self, [*kept, *added])
             _check_groups(self, endpoint.vpc_id, kwargs.get("add_security_groups") or [])
+        before = set(endpoint.route_table_ids or [])
         modify(self, **kwargs)
         if not is_interface(endpoint):
+            _move_routes(self, endpoint, before)
             return
         _detach(self, endpoint, gone)
         groups = [self.get_security_group_from_id(group) for group in endpoint.security_group_ids]
