@@ -25,6 +25,8 @@ IAM_RESOURCES = (
     ("UserName", "user"),
     ("GroupName", "group"),
 )
+# Services whose actions have another prefix than their own name.
+IAM_PREFIXES = {"service-quotas": "servicequotas", "resourcegroupstaggingapi": "tag", "elbv2": "elasticloadbalancing"}
 
 
 def needed(response: Any, service: str, action: str) -> list[Request]:
@@ -41,7 +43,7 @@ def needed(response: Any, service: str, action: str) -> list[Request]:
     if service == "s3":  # goes through s3() below, with bucket and key
         return []
     resource = RESOURCES[service](response, action) if service in RESOURCES else None
-    return [Request(f"{service}:{action}", resource, base)]
+    return [Request(f"{IAM_PREFIXES.get(service, service)}:{action}", resource, base)]
 
 
 def s3(response: Any, action: str, bucket: str | None, key: str | None) -> list[Request]:

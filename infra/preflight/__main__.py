@@ -1,0 +1,33 @@
+"""`python -m infra.preflight --stack NAME`: what the account lacks for a stack, all at once. Changes nothing."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+
+from infra.model import Settings
+from infra.preflight.account import Account
+from infra.preflight.command import main, say
+from infra.preflight.mapping import wanted_of
+from infra.preflight.run import Report, examine
+
+
+def lines(stack: str, report: Report) -> list[str]:
+    """What a person reads: a line per problem, one per check that was not made, and the sum."""
+    told = [f"missing: {problem}" for problem in report.problems]
+    told += [f"not checked: {name}: needs {permission}" for name, permission in report.not_checked]
+    count = len(report.problems)
+    end = f"{count} thing{'s are' if count > 1 else ' is'} missing" if count else "nothing is missing"
+    return [*told, f"preflight of stack {stack}: {report.checked} checks, {end}"]
+
+
+def ask(settings: Settings, account: Account) -> int:
+    """Examine the account; the exit code is 1 when something is missing."""
+    report = examine(account, wanted_of(settings), datetime.now(UTC))
+    for line in lines(settings.stack, report):
+        say(line)
+    return 1 if report.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("infra.preflight", __doc__ or "", ask))

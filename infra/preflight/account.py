@@ -1,0 +1,133 @@
+"""Asking an AWS account: one way to call, which tells a missing permission from a missing thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+# What services answer to a caller without the permission (each one's "Common Errors"; EC2: UnauthorizedOperation).
+DENIED: Final = frozenset(
+    {
+        "AccessDenied",
+        "AccessDeniedException",
+        "AuthorizationError",
+        "Client.UnauthorizedOperation",
+        "Forbidden",
+        "403",
+        "UnauthorizedOperation",
+    }
+)
+# IAM's prefix where it is not the name that requests are signed for (Service Authorization Reference).
+PREFIXES: Final = {"tagging": "tag"}
+# Permissions that are not called as their operation.
+PERMISSIONS: Final = {
+    "s3:HeadBucket": "s3:ListBucket",
+    "s3:ListBuckets": "s3:ListAllMyBuckets",
+    "s3:GetBucketTagging": "s3:GetBucketTagging",
+}
+
+
+class Denied(Exception):
+    """The caller may not ask; `permission` is what it lacks, such as ec2:DescribeSubnets."""
+
+    def __init__(self, permission: str) -> None:
+        super().__init__(permission)
+        self.permission = permission
+
+
+class Account:
+    """The account and region that the AWS variables or the profile of the environment lead to."""
+
+    def __init__(self, region: str, session: Any = None) -> None:
+        self.region = region
+        self._session = session or boto3.session.Session()
+        self._clients: dict[str, Any] = {}
+
+    def client(self, service: str) -> Any:
+        """The client of a service; made once."""
+        if service not in self._clients:
+            settings = Config(retries={"mode": "standard", "total_max_attempts": 5})
+            self._clients[service] = self._session.client(service, region_name=self.region, config=settings)
+        return self._clients[service]
+
+    def call(
+        self, service: str, method: str, *, missing: tuple[str, ...] = (), **arguments: Any
+    ) -> dict[str, Any] | None:
+        """One call's answer; None where the error's code is one of `missing`.
+
+        Raises:
+            Denied: the caller lacks the permission.
+            ClientError: AWS refused for another reason.
+        """
+        client = self.client(service)
+        try:
+            answer: dict[str, Any] = getattr(client, method)(**arguments)
+        except ClientError as error:
+            if error.response["Error"]["Code"] in missing:
+                return None
+            raise _told(error, client, method) from error
+        return answer
+
+    def items(
+        self, service: str, method: str, key: str, *, missing: tuple[str, ...] = (), **arguments: Any
+    ) -> list[dict[str, Any]]:
+        """The entries under `key` of all pages; none where the error's code is one of `missing`.
+
+        Raises:
+            Denied: the caller lacks the permission.
+            ClientError: AWS refused for another reason.
+        """
+        client = self.client(service)
+        if not client.can_paginate(method):
+            answer = self.call(service, method, missing=missing, **arguments)
+            return list((answer or {}).get(key) or [])
+        try:
+            pages = client.get_paginator(method).paginate(**arguments)
+            return [entry for page in pages for entry in page.get(key) or []]
+        except ClientError as error:
+            if error.response["Error"]["Code"] in missing:
+                return []
+            raise _told(error, client, method) from error
+
+
+def _told(error: Any, client: Any, method: str) -> Exception:
+    refused: Exception = error
+    if error.response["Error"]["Code"] not in DENIED:
+        return refused
+    signed = client.meta.service_model.signing_name
+    operation = client.meta.method_to_api_mapping[method]
+    permission = f"{PREFIXES.get(signed, signed)}:{operation}"
+    return Denied(PERMISSIONS.get(permission, permission))
+
+
+def tags_of(resource: Mapping[str, Any], *, key: str = "Tags") -> dict[str, str]:
+    """The tags of an answer's entry: a list of Key and Value (either case) or a mapping."""
+    tags = resource.get(key) or []
+    if isinstance(tags, Mapping):
+        return {str(name): str(value) for name, value in tags.items()}
+    return {
+        str(tag.get("Key", tag.get("key", tag.get("TagKey")))): str(
+            tag.get("Value", tag.get("value", tag.get("TagValue", "")))
+        )
+        for tag in tags
+    }
+
+
+def has(tags: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Whether all of the wanted tags are there, exactly."""
+    return all(tags.get(name) == value for name, value in wanted.items())
+
+
+def by_tags(tags: Mapping[str, str]) -> list[dict[str, Any]]:
+    """EC2's filters for exactly these tags. A `*` in a value would be a wildcard, so that it is escaped."""
+    return [
+        {
+            "Name": f"tag:{name}",
+            "Values": [value.replace("\\", "\\\\").replace("*", "\\*").replace("?", "\\?")],
+        }
+        for name, value in tags.items()
+    ]

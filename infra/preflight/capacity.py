@@ -1,0 +1,217 @@
+"""Machines: whether a type is offered, and whether reservations and placement groups are as the stack file says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from infra.preflight.wanted import Problem, Wanted, WantedPool
+
+# States of a reservation (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CapacityReservation.html).
+USABLE: Final = ("active", "scheduled")
+PLATFORM: Final = "Linux/UNIX"
+API_TYPES: Final = {"odcr": "default", "capacity-block": "capacity-block"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservation:
+    """A capacity reservation. `free` are machines that nobody uses, `ours` those that this stack uses.
+
+    `ends` is None where it has no end. `group` is the name of the placement group that it lies in, if any.
+    """
+
+    reservation_id: str
+    state: str
+    zone: str
+    instance_type: str
+    total: int
+    free: int
+    match: str
+    kind: str = "default"
+    platform: str = PLATFORM
+    tenancy: str = "default"
+    ends: datetime | None = None
+    group: str | None = None
+    ours: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementGroup:
+    """A placement group: its strategy (cluster, partition, spread) and its state."""
+
+    name: str
+    strategy: str
+    state: str
+
+
+def judge_offerings(wanted: Wanted, zones_of: Mapping[str, frozenset[str]]) -> list[Problem]:
+    """Each type must be offered in its zone; the system nodes' type in every zone. `zones_of` maps a type to zones."""
+    problems = [
+        Problem(
+            key=f"{pool.key}.instanceType",
+            message=f"'{pool.instance_type}' is not offered in {pool.zone};"
+            f" {_elsewhere(zones_of.get(pool.instance_type), wanted.region)}",
+        )
+        for pool in wanted.pools
+        if pool.zone not in zones_of.get(pool.instance_type, frozenset())
+    ]
+    if wanted.system:
+        name = wanted.system[0]
+        missing = [zone for zone in wanted.zones if zone not in zones_of.get(name, frozenset())]
+        if missing:
+            problems.append(
+                Problem(
+                    key="trainyard:cluster.systemNodes.instanceType",
+                    message=f"'{name}' is not offered in {', '.join(missing)}; it must be a type that all zones of"
+                    " the network offer",
+                )
+            )
+    return problems
+
+
+def _elsewhere(zones: frozenset[str] | None, region: str) -> str:
+    if not zones:
+        return f"no zone of {region} offers it: another type or region is needed"
+    return f"it must be in {' or '.join(sorted(zones))}"
+
+
+def judge_reservations(
+    wanted: Wanted, found: Mapping[str, Reservation | None], now: datetime
+) -> list[Problem]:
+    """Reservations of each pool: there, usable, of its zone and type, targeted, with enough machines, not ended."""
+    problems = []
+    for pool in wanted.pools:
+        mine = []
+        for index, identity in enumerate(pool.reservation_ids):
+            key = f"{pool.key}.capacityReservationIds[{index}]"
+            reservation = found.get(identity)
+            if reservation is None:
+                problems.append(
+                    Problem(
+                        key=key,
+                        message=f"'{identity}' does not exist in {wanted.region}; it must be a reservation that this"
+                        " account owns or that is shared with it",
+                    )
+                )
+                continue
+            told = [Problem(key=key, message=m) for m in _reservation(pool, reservation, now)]
+            problems += told + _end(pool, reservation) + _group(pool, reservation)
+            mine.append(reservation)
+        problems += _count(pool, mine)
+    return problems
+
+
+def _reservation(pool: WantedPool, found: Reservation, now: datetime) -> list[str]:
+    said = f"'{found.reservation_id}'"
+    messages = []
+    if found.ends is not None and found.ends <= now:
+        messages.append(f"{said} ended at {found.ends:%Y-%m-%dT%H:%MZ}; it must be one that has not ended")
+    elif found.state not in USABLE:
+        messages.append(f"{said} is {found.state}; it must be active or scheduled")
+    if found.zone != pool.zone:
+        messages.append(f"{said} lies in {found.zone}; it must lie in {pool.zone}, the pool's zone")
+    if found.instance_type != pool.instance_type:
+        messages.append(f"{said} is of {found.instance_type}; it must be of {pool.instance_type}")
+    if found.match != "targeted":
+        messages.append(
+            f"{said} is {found.match}, so that any machine of its type in the zone takes it up; its match criteria"
+            " must be targeted"
+        )
+    if found.kind != API_TYPES.get(pool.reservation_type, pool.reservation_type):
+        kind = next((name for name, api in API_TYPES.items() if api == found.kind), found.kind)
+        messages.append(f"{said} is of the type {kind}; reservationType must be {kind}")
+    if found.platform != PLATFORM:
+        messages.append(f"{said} is for {found.platform}; it must be for {PLATFORM}")
+    if found.tenancy != "default":
+        messages.append(f"{said} has {found.tenancy} tenancy; it must have default tenancy")
+    return messages
+
+
+def _end(pool: WantedPool, found: Reservation) -> list[Problem]:
+    """The end that the launcher is told must be the real one."""
+    if pool.reservation_ends is None or pool.reservation_ends == found.ends:
+        return []
+    real = f"{found.ends:%Y-%m-%dT%H:%M:%SZ}" if found.ends else "no end"
+    return [
+        Problem(
+            key=f"{pool.key}.reservationEnds",
+            message=f"is {pool.reservation_ends:%Y-%m-%dT%H:%M:%SZ}, but '{found.reservation_id}' has {real};"
+            " both must be the same",
+        )
+    ]
+
+
+def _group(pool: WantedPool, found: Reservation) -> list[Problem]:
+    """EC2 launches into a reservation only inside of the placement group that it was made in, if any.
+
+    Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-cpg.html. Capacity blocks have none to name.
+    """
+    told = pool.placement_group_of_reservation
+    if found.kind == "capacity-block" or told == found.group:
+        return []
+    said = (
+        "is missing" if told is None else f"'{told}' is not the placement group of '{found.reservation_id}'"
+    )
+    right = (
+        f"it must be '{found.group}', in which '{found.reservation_id}' lies, and so must placementGroup"
+        if found.group
+        else "that lies in none: it must be left out, and so must placementGroup"
+    )
+    return [Problem(key=f"{pool.key}.placementGroupOfReservation", message=f"{said}; {right}")]
+
+
+def _count(pool: WantedPool, found: list[Reservation]) -> list[Problem]:
+    """Machines that the reservations can give, unless more may be bought on demand."""
+    if pool.on_demand_fallback or not found or len(found) != len(pool.reservation_ids):
+        return []
+    # Before it starts, a scheduled reservation has nothing free yet.
+    free = sum(r.total if r.state == "scheduled" else r.free + r.ours for r in found)
+    if free >= pool.max_nodes:
+        return []
+    return [
+        Problem(
+            key=f"{pool.key}.maxNodes",
+            message=f"{pool.max_nodes} is more than the reservations have free ({free} of"
+            f" {sum(r.total for r in found)}); it must be at most {free}, or onDemandFallback: true",
+        )
+    ]
+
+
+def judge_placement_groups(wanted: Wanted, found: Mapping[str, PlacementGroup]) -> list[Problem]:
+    """A placement group that is named must exist and be one for machines close to each other."""
+    problems = []
+    for pool in wanted.pools:
+        name = pool.placement_group
+        if name is None:
+            continue
+        group = found.get(name)
+        if group is None:
+            said = f"'{name}' does not exist in {wanted.region}; it must be a placement group of this account"
+        elif group.state != "available":
+            said = f"'{name}' is {group.state}; it must be available"
+        elif group.strategy != "cluster":
+            said = f"'{name}' has the strategy {group.strategy}; it must be cluster"
+        else:
+            continue
+        problems.append(Problem(key=f"{pool.key}.placementGroup", message=said))
+    return problems
+
+
+def judge_spot_role(wanted: Wanted, exists: bool) -> list[Problem]:
+    """Spot machines need the account's service-linked role, which Karpenter may not make.
+
+    Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
+    """
+    if exists:
+        return []
+    return [
+        Problem(
+            key=f"{pool.key}.purchase",
+            message="is spot, and the account has no role AWSServiceRoleForEC2Spot; it must be made once:"
+            " aws iam create-service-linked-role --aws-service-name spot.amazonaws.com",
+        )
+        for pool in wanted.pools
+        if pool.purchase == "spot"
+    ]

@@ -1,0 +1,44 @@
+"""What the command lines of this project that ask an account have in common."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.model import Settings
+from infra.preflight.account import Account
+from infra.preflight.stack_file import StackFileError, load
+from infra.settings import SettingsError
+
+
+def say(line: str) -> None:
+    """Print a line at once, also into a pipe."""
+    print(line, flush=True)
+
+
+def main(program: str, description: str, ask: Callable[[Settings, Account], int]) -> int:
+    """Parse `--stack` and `--file`, ask, and tell what a person can mend in one line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
+    parser.add_argument("--stack", required=True)
+    parser.add_argument(
+        "--file", type=Path, help="the stack file, where it is not Pulumi.<stack>.yaml of this checkout"
+    )
+    arguments = parser.parse_args()
+    try:
+        settings = load(arguments.stack, arguments.file)
+        return ask(settings, Account(settings.region))
+    except (SettingsError, StackFileError) as error:
+        print(f"error: {error}", file=sys.stderr)
+    except BotoCoreError as error:
+        # No credentials, an ended session, no connection.
+        print(f"error: AWS could not be asked: {' '.join(str(error).split())}", file=sys.stderr)
+    except ClientError as error:
+        print(f"error: AWS refused: {' '.join(str(error).split())}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("\ninterrupted; nothing was changed", file=sys.stderr)
+        return 130
+    return 1

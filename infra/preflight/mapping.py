@@ -1,0 +1,137 @@
+"""What the checks need, out of a stack's settings."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from components.shared.endpoints import private_endpoints
+from components.shared.pool import Pool
+from components.shared.tags import stack_tags
+from infra import accelerators, versions
+from infra.model import Settings
+from infra.preflight.wanted import (
+    Wanted,
+    WantedBucket,
+    WantedCluster,
+    WantedLustre,
+    WantedPool,
+    WantedVpc,
+)
+from infra.rules import needed_addresses
+from infra.settings import PROJECT
+
+# As `components.registry` and `components.encryption` name what they make.
+IMAGES = ("launcher", "trainer")
+KEYS = ("secrets", "data", "logs")
+
+
+def wanted_of(settings: Settings) -> Wanted:
+    """Everything that a stack asks of the account."""
+    cluster, network = settings.cluster, settings.network
+    makes_vpc = network.existing is None and not network.private
+    gateways = (len(network.zones) if network.nat_per_zone else 1) if makes_vpc else 0
+    own_cluster = cluster.existing is None
+    system = accelerators.TYPES[cluster.system_instance_type]
+    return Wanted(
+        stack=settings.stack,
+        region=settings.region,
+        tags=stack_tags(PROJECT, settings.stack),
+        cluster=cluster.name,
+        administrators=cluster.administrators,
+        zones=network.zones,
+        pools=tuple(_pool(index, pool) for index, pool in enumerate(settings.pools)),
+        system=(system.name, cluster.system_count, system.vcpus) if own_cluster else None,
+        vpc=_vpc(settings),
+        elastic_ips=gateways,
+        existing_cluster=_cluster(settings),
+        lustre=_lustre(settings),
+        buckets=_buckets(settings),
+        repositories=tuple(
+            f"{cluster.name}/{name}"
+            for name, given in zip(IMAGES, (settings.images.launcher, settings.images.trainer), strict=True)
+            if given is None
+        ),
+        key_aliases=tuple(f"alias/{cluster.name}-{name}" for name in KEYS),
+    )
+
+
+def _pool(index: int, pool: Pool) -> WantedPool:
+    return WantedPool(
+        key=f"{PROJECT}:pools[{index}]",
+        name=pool.name,
+        instance_type=pool.instance_type,
+        zone=pool.zone,
+        max_nodes=pool.max_nodes,
+        vcpus=pool.vcpus,
+        purchase=pool.purchase,
+        reservation_ids=pool.capacity_reservation_ids,
+        reservation_type=pool.reservation_type,
+        reservation_ends=datetime.fromisoformat(pool.reservation_ends) if pool.reservation_ends else None,
+        on_demand_fallback=pool.on_demand_fallback,
+        placement_group=None if pool.makes_placement_group else pool.placement_group,
+        placement_group_of_reservation=pool.placement_group_of_reservation,
+    )
+
+
+def _vpc(settings: Settings) -> WantedVpc | None:
+    network = settings.network
+    if network.existing is None:
+        return None
+    made = network.interface_endpoints
+    needed: tuple[str, ...] = ()
+    if network.private:
+        every = private_endpoints(
+            file_system=settings.storage.lustre is not None, load_balancers=False, more=made
+        )
+        needed = ("s3", *(name for name in every if name not in made))
+    return WantedVpc(
+        vpc_id=network.existing.vpc_id,
+        private=dict(network.existing.private_subnet_ids),
+        public=dict(network.existing.public_subnet_ids),
+        worker_group=network.existing.worker_group_id,
+        isolated=network.private,
+        endpoints=needed,
+        made_endpoints=made,
+        addresses=needed_addresses(network, settings.cluster, settings.pools, settings.storage),
+    )
+
+
+def _cluster(settings: Settings) -> WantedCluster | None:
+    given, network = settings.cluster.existing, settings.network
+    if given is None:
+        return None
+    return WantedCluster(
+        name=settings.cluster.name,
+        versions=versions.KUBERNETES_SUPPORTED,
+        vpc_id=network.existing.vpc_id if network.existing else None,
+        endpoint=given.endpoint,
+        certificate_authority=given.certificate_authority,
+        oidc_provider_arn=given.oidc_provider_arn,
+        oidc_issuer=given.oidc_issuer,
+        security_group=given.security_group_id,
+    )
+
+
+def _lustre(settings: Settings) -> WantedLustre | None:
+    lustre, network = settings.storage.lustre, settings.network
+    if lustre is None or lustre.existing is None:
+        return None
+    return WantedLustre(
+        file_system_id=lustre.existing.file_system_id,
+        dns_name=lustre.existing.dns_name,
+        mount_name=lustre.existing.mount_name,
+        zone=lustre.zone,
+        vpc_id=network.existing.vpc_id if network.existing else None,
+        worker_group=network.existing.worker_group_id if network.existing else None,
+    )
+
+
+def _buckets(settings: Settings) -> tuple[WantedBucket, ...]:
+    found = []
+    lustre = settings.storage.lustre
+    if lustre and lustre.link and lustre.link.bucket:
+        found.append(WantedBucket(key=f"{PROJECT}:storage.lustre.s3.bucket", name=lustre.link.bucket))
+    for index, account in enumerate(settings.service_accounts):
+        if account.bucket:
+            found.append(WantedBucket(key=f"{PROJECT}:serviceAccounts[{index}].bucket", name=account.bucket))
+    return tuple(found)

@@ -1,0 +1,153 @@
+"""Service quotas: pure arithmetic of what a stack needs, what is used and what the account allows.
+
+Codes: `aws service-quotas list-service-quotas --service-code ec2` (and vpc, eks); names and families:
+https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html and
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-spot-limits.html. vCPU quotas count vCPUs, not machines.
+Unused capacity reservations count towards the on-demand ones already; capacity blocks have a quota of their own, by
+which they are bought (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-reservation-concepts.html).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from infra.preflight.wanted import Problem, Wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quota:
+    """A quota: the service's code, its own code and name, and the unit that it counts."""
+
+    service: str
+    code: str
+    name: str
+    unit: str
+
+
+def _vcpus(code: str, name: str) -> Quota:
+    return Quota(service="ec2", code=code, name=name, unit="vCPUs")
+
+
+_STANDARD: Final = frozenset("acdhimrtz")
+ON_DEMAND: Final = {
+    "standard": _vcpus("L-1216C47A", "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances"),
+    "g": _vcpus("L-DB2E81BA", "Running On-Demand G and VT instances"),
+    "p": _vcpus("L-417A185B", "Running On-Demand P instances"),
+    "p5": _vcpus("L-417A185B", "Running On-Demand P instances"),
+    "p6": _vcpus("L-417A185B", "Running On-Demand P instances"),
+    "trn": _vcpus("L-2C3B7624", "Running On-Demand Trn instances"),
+}
+SPOT: Final = {
+    "standard": _vcpus("L-34B43A08", "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests"),
+    "g": _vcpus("L-3819A6DF", "All G and VT Spot Instance Requests"),
+    "p": _vcpus("L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests"),
+    "p5": _vcpus("L-C4BD4855", "All P5 Spot Instance Requests"),
+    "trn": _vcpus("L-6B0D517C", "All Trn Spot Instance Requests"),
+}
+ELASTIC_IPS: Final = Quota(service="ec2", code="L-0263D0A3", name="EC2-VPC Elastic IPs", unit="addresses")
+VPCS: Final = Quota(service="vpc", code="L-F678F1CE", name="VPCs per Region", unit="VPCs")
+GATEWAYS: Final = Quota(
+    service="vpc", code="L-A4707A72", name="Internet gateways per Region", unit="internet gateways"
+)
+CLUSTERS: Final = Quota(service="eks", code="L-1194D53C", name="Clusters", unit="clusters")
+
+
+def family(instance_type: str) -> str | None:
+    """The family that quotas group a type under; None for one that no pool here has."""
+    found = re.match(r"([a-z]+)([0-9]*)", instance_type)
+    if found is None:
+        return None
+    letters, generation = found.groups()
+    if letters == "p":
+        return f"p{generation}" if generation in ("5", "6") else "p"
+    if letters in ("g", "gr", "vt"):
+        return "g"
+    if letters == "trn":
+        return "trn"
+    return "standard" if letters[:1] in _STANDARD and letters not in ("inf", "dl", "hpc", "mac") else None
+
+
+def quota_of(instance_type: str, purchase: str) -> Quota | None:
+    """The vCPU quota that a machine counts towards; None where there is none or its code is not known here."""
+    group = family(instance_type)
+    return (SPOT if purchase == "spot" else ON_DEMAND).get(group or "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """What one key of the stack file needs of a quota, and for what."""
+
+    quota: Quota
+    key: str
+    amount: int
+    what: str
+
+
+def uses(wanted: Wanted) -> list[Use]:
+    """Every need of the stack at its ceilings."""
+    result = []
+    if wanted.system:
+        name, count, vcpus = wanted.system
+        quota = quota_of(name, "on-demand")
+        if quota:
+            key = "trainyard:cluster.systemNodes"
+            result.append(Use(quota=quota, key=key, amount=count * vcpus, what=f"{count} {name}"))
+    for pool in wanted.pools:
+        quota = quota_of(pool.instance_type, pool.purchase)
+        # What is reserved counts already, or never; only machines beside the reservation count anew.
+        if quota and (pool.purchase != "reserved" or pool.on_demand_fallback):
+            result.append(
+                Use(
+                    quota=quota,
+                    key=f"{pool.key}.maxNodes",
+                    amount=pool.max_nodes * pool.vcpus,
+                    what=f"{pool.max_nodes} {pool.instance_type}",
+                )
+            )
+    if wanted.vpc is None and wanted.existing_cluster is None:
+        result.append(Use(quota=VPCS, key="trainyard:network", amount=1, what="its VPC"))
+        if wanted.elastic_ips:
+            what = f"{wanted.elastic_ips} NAT gateway{'s' if wanted.elastic_ips > 1 else ''}"
+            result += [
+                Use(
+                    quota=ELASTIC_IPS,
+                    key="trainyard:network.natPerZone",
+                    amount=wanted.elastic_ips,
+                    what=what,
+                ),
+                Use(quota=GATEWAYS, key="trainyard:network", amount=1, what="its internet gateway"),
+            ]
+    if wanted.existing_cluster is None:
+        result.append(Use(quota=CLUSTERS, key="trainyard:cluster.name", amount=1, what=wanted.cluster))
+    return result
+
+
+def judge_quotas(
+    wanted: Wanted, limits: Mapping[str, float | None], used: Mapping[str, int]
+) -> list[Problem]:
+    """Each quota must hold what others use and what this stack needs.
+
+    `limits` maps a code to the account's value (None: not known), `used` to what is in use, this stack's own left out.
+    """
+    problems = []
+    needs = uses(wanted)
+    for quota in dict.fromkeys(use.quota for use in needs):
+        limit = limits.get(quota.code)
+        mine = [use for use in needs if use.quota == quota]
+        total, others = sum(use.amount for use in mine), used.get(quota.code, 0)
+        if limit is None or total + others <= limit:
+            continue
+        keys = list(dict.fromkeys(use.key for use in mine))
+        problems.append(
+            Problem(
+                key=keys[-1] if len(keys) == 1 else " and ".join(keys),
+                message=f"{', '.join(use.what for use in mine)} need {total} {quota.unit} of the quota"
+                f" '{quota.name}' ({quota.code}), of which {max(0, int(limit) - others)} of {int(limit)} are left;"
+                f" it must be {total + others}: aws service-quotas request-service-quota-increase"
+                f" --service-code {quota.service} --quota-code {quota.code} --desired-value {total + others}",
+            )
+        )
+    return problems

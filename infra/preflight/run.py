@@ -1,0 +1,201 @@
+"""All checks on an account: each by itself, so that a missing permission or thing never hides another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from infra.preflight import capacity, groups, identity, network, quotas, read_capacity, read_network, services
+from infra.preflight import read_services as services_of
+from infra.preflight.account import Account, Denied
+from infra.preflight.wanted import Problem, Wanted
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What is wrong, what could not be asked for lack of which permission, and how many checks were made."""
+
+    problems: list[Problem] = field(default_factory=list)
+    not_checked: list[tuple[str, str]] = field(default_factory=list)
+    checked: int = 0
+
+
+Check = Callable[[Account, Wanted, datetime], list[Problem]]
+
+
+def examine(account: Account, wanted: Wanted, now: datetime) -> Report:
+    """Make every check that applies; `now` is aware.
+
+    Raises:
+        botocore.exceptions.BotoCoreError: no credentials, no connection.
+        botocore.exceptions.ClientError: AWS refused a call for a reason that is none of the checks'.
+    """
+    report = Report()
+    for name, check in CHECKS.items():
+        try:
+            found = check(account, wanted, now)
+        except Denied as denied:
+            report.not_checked.append((name, denied.permission))
+            continue
+        report.checked += 1
+        report.problems += found
+    report.problems = list(dict.fromkeys(report.problems))
+    return report
+
+
+def _caller(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    return identity.judge_caller(wanted, services_of.caller(account))
+
+
+def _zones(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    return identity.judge_zones(wanted, read_network.zones(account))
+
+
+def _vpc(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    if wanted.vpc is None:
+        return []
+    return network.judge_vpc(wanted.vpc, read_network.vpc(account, wanted.vpc.vpc_id), wanted.region)
+
+
+def _subnets(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    if wanted.vpc is None:
+        return []
+    return network.judge_subnets(wanted.vpc, read_network.subnets(account, wanted.vpc), wanted.region)
+
+
+def _addresses(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    if wanted.vpc is None:
+        return []
+    subnets = read_network.subnets(account, wanted.vpc)
+    return network.judge_addresses(wanted.vpc, subnets, read_network.own_addresses(account, wanted))
+
+
+def _tags(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    if wanted.vpc is None:
+        return []
+    vpc = read_network.vpc(account, wanted.vpc.vpc_id)
+    return network.judge_tags(wanted, vpc, read_network.subnets(account, wanted.vpc))
+
+
+def _ways_out(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    if wanted.vpc is None:
+        return []
+    subnets, routing = (
+        read_network.subnets(account, wanted.vpc),
+        read_network.routing(account, wanted.vpc),
+    )
+    return [
+        *network.judge_ways_out(wanted.vpc, subnets, routing, wanted.region),
+        *network.judge_made_endpoints(wanted, routing.endpoints),
+    ]
+
+
+def _groups(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    if wanted.vpc is None:
+        return []
+    given = wanted.vpc.worker_group
+    found = read_network.group(account, given) if given else None
+    return [
+        *groups.judge_group(wanted, found),
+        *groups.judge_discovery(wanted, read_network.discovered(account, wanted)),
+        *groups.judge_cluster_tag(wanted, found),
+    ]
+
+
+def _offerings(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    return capacity.judge_offerings(wanted, read_capacity.offerings(account, wanted))
+
+
+def _reservations(account: Account, wanted: Wanted, now: datetime) -> list[Problem]:
+    return capacity.judge_reservations(wanted, read_capacity.reservations(account, wanted), now)
+
+
+def _placement_groups(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    return capacity.judge_placement_groups(wanted, read_capacity.placement_groups(account, wanted))
+
+
+def _spot(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    if all(pool.purchase != "spot" for pool in wanted.pools):
+        return []
+    return capacity.judge_spot_role(wanted, read_capacity.spot_role(account))
+
+
+def _quotas(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    return quotas.judge_quotas(
+        wanted, read_capacity.limits(account, wanted), read_capacity.used(account, wanted)
+    )
+
+
+def _cluster(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    given = wanted.existing_cluster
+    if given is None:
+        return []
+    return services.judge_cluster(given, services_of.cluster(account, given.name), wanted.region)
+
+
+def _access(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    given = wanted.existing_cluster
+    found = services_of.cluster(account, given.name) if given else None
+    if given is None or found is None:
+        return []
+    entries = services_of.access_entries(account, given.name)
+    return services.judge_access(given, found, services_of.caller(account), entries)
+
+
+def _provider(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    given = wanted.existing_cluster
+    if given is None or given.oidc_provider_arn is None:
+        return []
+    found = services_of.provider(account, given.oidc_provider_arn)
+    cluster = services_of.cluster(account, given.name)
+    return services.judge_provider(given, cluster.issuer if cluster else None, found)
+
+
+def _lustre(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    given = wanted.lustre
+    if given is None:
+        return []
+    clients = read_network.subnets(account, wanted.vpc) if wanted.vpc else {}
+    mounting = {name: subnet for name, subnet in clients.items() if subnet.zone == given.zone}
+    return services.judge_lustre(given, services_of.lustre(account, given, mounting), wanted.region)
+
+
+def _buckets(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    found = {bucket.name: services_of.bucket(account, bucket.name) for bucket in wanted.buckets}
+    return services.judge_buckets(wanted.buckets, found, wanted.region)
+
+
+def _names(kind: str) -> Check:
+    """The check of one kind's names: each needs permissions of its own."""
+
+    def check(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+        mine = [name for name in services.names(wanted) if name.kind == kind]
+        found = ((name, services_of.taken(account, name)) for name in mine)
+        return services.judge_names(wanted, {name: tags for name, tags in found if tags is not None})
+
+    return check
+
+
+CHECKS: Final[dict[str, Check]] = {
+    "who deploys": _caller,
+    "zones": _zones,
+    "VPC": _vpc,
+    "subnets": _subnets,
+    "free addresses": _addresses,
+    "tags of the network": _tags,
+    "ways out and endpoints": _ways_out,
+    "security groups": _groups,
+    "instance types": _offerings,
+    "capacity reservations": _reservations,
+    "placement groups": _placement_groups,
+    "role for spot machines": _spot,
+    "service quotas": _quotas,
+    "given cluster": _cluster,
+    "rights in the given cluster": _access,
+    "OIDC provider": _provider,
+    "given file system": _lustre,
+    "given buckets": _buckets,
+    **{f"free names: {kind}": _names(kind) for kind in services.NAME_KINDS},
+}

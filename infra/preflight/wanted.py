@@ -1,0 +1,121 @@
+"""What a stack asks of the account, as the checks need it. `infra.preflight.mapping` makes it of the settings.
+
+Each part carries the path of its key in the stack file, so that a problem is told where it can be mended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing that is missing or wrong: the settings key, and what is wrong and what would be right."""
+
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.message}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedPool:
+    """A pool. `key` is its path (`trainyard:pools[0]`). `vcpus` of one machine count towards quotas.
+
+    `reservation_ends` is the end that the stack file says (aware); `placement_group` names a group that exists.
+    """
+
+    key: str
+    name: str
+    instance_type: str
+    zone: str
+    max_nodes: int
+    vcpus: int
+    purchase: str = "on-demand"
+    reservation_ids: tuple[str, ...] = ()
+    reservation_type: str = "odcr"
+    reservation_ends: datetime | None = None
+    on_demand_fallback: bool = False
+    placement_group: str | None = None
+    placement_group_of_reservation: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedVpc:
+    """A VPC that is given: subnets by zone, and the workers' group where the stack does not make one.
+
+    `endpoints` are services that private subnets without a way out must reach by an interface endpoint that exists
+    already (`ecr.api`), `made_endpoints` those that the stack makes one for; `addresses` maps a zone to the
+    addresses that the stack may take in its private subnet, by what takes them.
+    """
+
+    vpc_id: str
+    private: dict[str, str]
+    public: dict[str, str] = field(default_factory=dict)
+    worker_group: str | None = None
+    isolated: bool = False
+    endpoints: tuple[str, ...] = ()
+    made_endpoints: tuple[str, ...] = ()
+    addresses: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedCluster:
+    """A cluster that is given, of one of the Kubernetes `versions`; None where the stack file leaves a value open."""
+
+    name: str
+    versions: tuple[str, ...]
+    vpc_id: str | None = None
+    endpoint: str | None = None
+    certificate_authority: str | None = None
+    oidc_provider_arn: str | None = None
+    oidc_issuer: str | None = None
+    security_group: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedLustre:
+    """A file system that is given. `zone` is where its clients are."""
+
+    file_system_id: str
+    dns_name: str
+    mount_name: str
+    zone: str | None = None
+    vpc_id: str | None = None
+    worker_group: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedBucket:
+    """A bucket that is given by name at a key."""
+
+    key: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Everything of one stack. `vpc`, `existing_cluster`, `lustre` are None where the stack makes its own.
+
+    `zones` are those that the stack has subnets in; `elastic_ips` and `nat_gateways` those of a new VPC.
+    `system` is (instance type, count, vCPUs of one) of the system nodes. `repositories` are the ECR names and
+    `key_aliases` the names of KMS keys that it will take.
+    """
+
+    stack: str
+    region: str
+    tags: dict[str, str]
+    cluster: str
+    administrators: tuple[str, ...]
+    zones: tuple[str, ...]
+    pools: tuple[WantedPool, ...]
+    system: tuple[str, int, int] | None
+    vpc: WantedVpc | None = None
+    elastic_ips: int = 0
+    existing_cluster: WantedCluster | None = None
+    lustre: WantedLustre | None = None
+    buckets: tuple[WantedBucket, ...] = ()
+    repositories: tuple[str, ...] = ()
+    key_aliases: tuple[str, ...] = ()

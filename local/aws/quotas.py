@@ -1,0 +1,90 @@
+"""Service Quotas of EC2 and EKS; moto has those of VPC alone, and these stay as they are.
+
+The vCPU quotas are those of an account that has asked for more: AWS gives a new one next to nothing of G, P and Trn. A
+request for an increase is granted at once, so that what the preflight proposes can be tried.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from moto.servicequotas.models import ServiceQuotasBackend
+from moto.servicequotas.responses import ServiceQuotasResponse
+
+from local.aws.account import ACCOUNT_ID
+
+_VCPUS: Final = 10000.0
+# Service, code, name, value in this account and default of AWS; codes as `aws service-quotas list-service-quotas` says.
+QUOTAS: Final = (
+    ("ec2", "L-1216C47A", "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances", _VCPUS, 5.0),
+    ("ec2", "L-DB2E81BA", "Running On-Demand G and VT instances", _VCPUS, 0.0),
+    ("ec2", "L-417A185B", "Running On-Demand P instances", _VCPUS, 0.0),
+    ("ec2", "L-2C3B7624", "Running On-Demand Trn instances", _VCPUS, 0.0),
+    ("ec2", "L-34B43A08", "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests", _VCPUS, 5.0),
+    ("ec2", "L-3819A6DF", "All G and VT Spot Instance Requests", _VCPUS, 0.0),
+    ("ec2", "L-7212CCBC", "All P4, P3 and P2 Spot Instance Requests", _VCPUS, 0.0),
+    ("ec2", "L-C4BD4855", "All P5 Spot Instance Requests", _VCPUS, 0.0),
+    ("ec2", "L-6B0D517C", "All Trn Spot Instance Requests", _VCPUS, 0.0),
+    ("ec2", "L-0263D0A3", "EC2-VPC Elastic IPs", 5.0, 5.0),
+    ("eks", "L-1194D53C", "Clusters", 100.0, 100.0),
+)
+
+
+def _granted(backend: Any) -> dict[tuple[str, str], float]:
+    """Values that were asked for in this account."""
+    if not hasattr(backend, "trainyard_quotas"):
+        backend.trainyard_quotas = {}
+    values: dict[tuple[str, str], float] = backend.trainyard_quotas
+    return values
+
+
+def _shown(backend: Any, quota: tuple[str, str, str, float, float], *, default: bool) -> dict[str, Any]:
+    service, code, name, value, initial = quota
+    account = "" if default else ACCOUNT_ID
+    return {
+        "ServiceCode": service,
+        "QuotaCode": code,
+        "QuotaName": name,
+        "QuotaArn": f"arn:aws:servicequotas:{backend.region_name}:{account}:{service}/{code}",
+        "Value": initial if default else _granted(backend).get((service, code), value),
+        "Unit": "None",
+        "Adjustable": True,
+        "GlobalQuota": False,
+    }
+
+
+def _ours(service: str, code: str) -> tuple[str, str, str, float, float] | None:
+    return next((quota for quota in QUOTAS if quota[:2] == (service, code)), None)
+
+
+def install() -> None:
+    """Answer for the quotas above, and for requests to raise any quota."""
+    of_moto = ServiceQuotasBackend.get_service_quota
+
+    def value(self: Any, service_code: str, quota_code: str) -> dict[str, Any]:
+        quota = _ours(service_code, quota_code)
+        if quota is not None:
+            return _shown(self, quota, default=False)
+        shown: dict[str, Any] = dict(of_moto(self, service_code, quota_code))
+        shown["Value"] = _granted(self).get((service_code, quota_code), shown["Value"])
+        return shown
+
+    def default(self: Any) -> str:
+        body = json.loads(self.body)
+        service, code = str(body.get("ServiceCode")), str(body.get("QuotaCode"))
+        quota = _ours(service, code)
+        shown = _shown(self.backend, quota, default=True) if quota else of_moto(self.backend, service, code)
+        return json.dumps({"Quota": shown})
+
+    def increase(self: Any) -> str:
+        body = json.loads(self.body)
+        service, code = str(body.get("ServiceCode")), str(body.get("QuotaCode"))
+        value(self.backend, service, code)  # an unknown one is refused there
+        _granted(self.backend)[(service, code)] = float(body["DesiredValue"])
+        requested = {"ServiceCode": service, "QuotaCode": code, "DesiredValue": float(body["DesiredValue"])}
+        return json.dumps({"RequestedQuota": {**requested, "Id": f"{service}-{code}", "Status": "APPROVED"}})
+
+    ServiceQuotasBackend.get_service_quota = value
+    ServiceQuotasResponse.get_aws_default_service_quota = default
+    ServiceQuotasResponse.request_service_quota_increase = increase

@@ -1,0 +1,128 @@
+"""An account on the emulator with everything that a stack wants, of which a test then spoils one thing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from infra.preflight.account import Account
+from infra.preflight.run import Report, examine
+from infra.preflight.wanted import Wanted, WantedPool, WantedVpc
+from tests.unit.emulator import REGION, Cloud
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+ADMINISTRATOR = "arn:aws:iam::123456789012:user/deployer"
+TAGS = {"trainyard:project": "trainyard", "trainyard:stack": "train"}
+ZONE, OTHER = f"{REGION}a", f"{REGION}b"
+
+
+class Session:
+    """Hands out the emulator's clients, as the deployer or with the credentials of a role session."""
+
+    def __init__(self, cloud: Cloud, credentials: dict[str, str] | None = None) -> None:
+        self._cloud, self._credentials = cloud, credentials
+
+    def client(self, service: str, **_: Any) -> Any:
+        return self._cloud.client(service, self._credentials)
+
+
+def account(cloud: Cloud, credentials: dict[str, str] | None = None) -> Account:
+    return Account(REGION, Session(cloud, credentials))
+
+
+def pool(**changes: Any) -> WantedPool:
+    made = WantedPool(
+        key="trainyard:pools[0]",
+        name="small",
+        instance_type="g5.12xlarge",
+        zone=ZONE,
+        max_nodes=2,
+        vcpus=48,
+    )
+    return replace(made, **changes)
+
+
+def wanted(**changes: Any) -> Wanted:
+    """A stack with a new VPC and cluster, and one pool."""
+    made = Wanted(
+        stack="train",
+        region=REGION,
+        tags=TAGS,
+        cluster="train",
+        administrators=(ADMINISTRATOR,),
+        zones=(ZONE, OTHER),
+        pools=(pool(),),
+        system=("m6i.large", 2, 2),
+        elastic_ips=1,
+    )
+    return replace(made, **changes)
+
+
+def tagged(tags: dict[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+class Given:
+    """A VPC as a team has it: two private subnets behind a NAT gateway, a public one, and a group for workers."""
+
+    def __init__(self, cloud: Cloud, prefix: int = 24) -> None:
+        self.cloud, self.ec2 = cloud, cloud.client("ec2")
+        ec2 = self.ec2
+        self.vpc = ec2.create_vpc(CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"]
+        for flag in ("EnableDnsSupport", "EnableDnsHostnames"):
+            ec2.modify_vpc_attribute(VpcId=self.vpc, **{flag: {"Value": True}})
+        self.private = {
+            ZONE: self.subnet(f"10.1.0.0/{prefix}", ZONE),
+            OTHER: self.subnet("10.1.1.0/24", OTHER),
+        }
+        self.public = {ZONE: self.subnet("10.1.2.0/24", ZONE)}
+        self.gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+        ec2.attach_internet_gateway(InternetGatewayId=self.gateway, VpcId=self.vpc)
+        address = ec2.allocate_address(Domain="vpc")["AllocationId"]
+        self.nat = ec2.create_nat_gateway(SubnetId=self.public[ZONE], AllocationId=address)["NatGateway"][
+            "NatGatewayId"
+        ]
+        self.table = ec2.create_route_table(VpcId=self.vpc)["RouteTable"]["RouteTableId"]
+        ec2.create_route(RouteTableId=self.table, DestinationCidrBlock="0.0.0.0/0", NatGatewayId=self.nat)
+        self.associations = {
+            zone: ec2.associate_route_table(RouteTableId=self.table, SubnetId=subnet)["AssociationId"]
+            for zone, subnet in self.private.items()
+        }
+        self.group = self.make_group("workers")
+
+    def subnet(self, block: str, zone: str) -> str:
+        made = self.ec2.create_subnet(VpcId=self.vpc, CidrBlock=block, AvailabilityZone=zone)
+        return str(made["Subnet"]["SubnetId"])
+
+    def make_group(self, name: str, *, ingress: bool = True, egress: bool = True) -> str:
+        group = self.ec2.create_security_group(GroupName=name, Description=name, VpcId=self.vpc)["GroupId"]
+        itself = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
+        if ingress:
+            self.ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=itself)
+        if egress:
+            self.ec2.authorize_security_group_egress(GroupId=group, IpPermissions=itself)
+        return str(group)
+
+    def tag(self, identity: str, **tags: str) -> None:
+        self.ec2.create_tags(Resources=[identity], Tags=tagged(tags))
+
+    def wanted(self, *, vpc: dict[str, Any] | None = None, **changes: Any) -> Wanted:
+        """A stack in this VPC; `vpc` changes what it says of it."""
+        given = WantedVpc(vpc_id=self.vpc, private=self.private, public=self.public, worker_group=self.group)
+        return wanted(vpc=replace(given, **(vpc or {})), elastic_ips=0, **changes)
+
+    def report(self, *, vpc: dict[str, Any] | None = None, **changes: Any) -> Report:
+        return examine(account(self.cloud), self.wanted(vpc=vpc, **changes), NOW)
+
+    def problems(self, *, vpc: dict[str, Any] | None = None, **changes: Any) -> list[str]:
+        return [str(problem) for problem in self.report(vpc=vpc, **changes).problems]
+
+
+def only(lines: list[str], key: str, *parts: str) -> str:
+    """The one line that there must be: of this key, with all of these parts."""
+    assert len(lines) == 1, lines
+    assert lines[0].startswith(f"{key}: "), lines[0]
+    for part in parts:
+        assert part in lines[0], lines[0]
+    return lines[0]

@@ -1,0 +1,224 @@
+"""Machines: types in their zones, capacity reservations, placement groups, the role for spot machines."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from infra.preflight.capacity import Reservation, judge_reservations
+from infra.preflight.run import examine
+from infra.preflight.wanted import WantedPool
+from tests.unit.emulator import REGION, Cloud
+from tests.unit.preflight.accounts import NOW, OTHER, TAGS, ZONE, account, only, pool, tagged, wanted
+
+pytestmark = pytest.mark.unit
+POOL = "trainyard:pools[0]"
+ID = f"{POOL}.capacityReservationIds[0]"
+RESERVED = "cr-0123456789abcdef0"
+
+
+def problems(cloud: Cloud, *pools: WantedPool, **changes: Any) -> list[str]:
+    report = examine(account(cloud), wanted(pools=pools, **changes), NOW)
+    assert report.not_checked == []
+    return [str(problem) for problem in report.problems]
+
+
+def reserve(cloud: Cloud, **changes: Any) -> str:
+    arguments = {
+        "InstanceType": "p4de.24xlarge",
+        "InstancePlatform": "Linux/UNIX",
+        "AvailabilityZone": ZONE,
+        "InstanceCount": 2,
+        "InstanceMatchCriteria": "targeted",
+        **changes,
+    }
+    made = cloud.client("ec2").create_capacity_reservation(**arguments)
+    return str(made["CapacityReservation"]["CapacityReservationId"])
+
+
+def reserved(*ids: str, **changes: Any) -> WantedPool:
+    return pool(
+        **{
+            "instance_type": "g5.12xlarge",
+            "purchase": "reserved",
+            "reservation_ids": ids,
+            "vcpus": 48,
+            **changes,
+        }
+    )
+
+
+def g5(cloud: Cloud, **changes: Any) -> str:
+    return reserve(cloud, **{"InstanceType": "g5.12xlarge", **changes})
+
+
+def test_a_type_that_the_zone_does_not_offer_is_told_with_zones_that_do(cloud: Cloud) -> None:
+    assert problems(cloud, pool()) == []
+    line = only(problems(cloud, pool(zone=f"{REGION}d")), f"{POOL}.instanceType")
+    assert line.endswith(
+        f"'g5.12xlarge' is not offered in {REGION}d; it must be in {REGION}a or {REGION}b or {REGION}c"
+    )
+
+
+def test_a_type_that_no_zone_of_the_region_offers_is_told(cloud: Cloud) -> None:
+    line = only(problems(cloud, pool(instance_type="g5.13xlarge")), f"{POOL}.instanceType")
+    assert f"no zone of {REGION} offers it" in line
+
+
+def test_system_nodes_need_their_type_in_every_zone(cloud: Cloud) -> None:
+    only(
+        problems(cloud, pool(), system=("trn1.32xlarge", 1, 128)),
+        "trainyard:cluster.systemNodes.instanceType",
+        f"'trn1.32xlarge' is not offered in {ZONE};",
+    )
+
+
+def test_a_good_reservation_passes(cloud: Cloud) -> None:
+    assert problems(cloud, reserved(g5(cloud))) == []
+
+
+def test_a_reservation_that_does_not_exist_is_named(cloud: Cloud) -> None:
+    only(problems(cloud, reserved(RESERVED)), ID, f"'{RESERVED}' does not exist in {REGION}")
+
+
+def test_a_reservation_in_another_zone_is_named(cloud: Cloud) -> None:
+    identity = g5(cloud, AvailabilityZone=OTHER)
+    only(problems(cloud, reserved(identity)), ID, f"'{identity}' lies in {OTHER}; it must lie in {ZONE}")
+
+
+def test_a_reservation_of_another_type_is_named(cloud: Cloud) -> None:
+    identity = reserve(cloud)
+    only(problems(cloud, reserved(identity)), ID, "is of p4de.24xlarge; it must be of g5.12xlarge")
+
+
+def test_a_reservation_that_anyone_may_use_up_is_told(cloud: Cloud) -> None:
+    only(problems(cloud, reserved(g5(cloud, InstanceMatchCriteria="open"))), ID, "is open", "targeted")
+
+
+def test_a_cancelled_reservation_is_told(cloud: Cloud) -> None:
+    identity = g5(cloud)
+    cloud.client("ec2").cancel_capacity_reservation(CapacityReservationId=identity)
+    only(
+        problems(cloud, reserved(identity)), ID, f"'{identity}' is cancelled; it must be active or scheduled"
+    )
+
+
+def test_each_of_several_reservations_is_told_by_its_own_place_in_the_list(cloud: Cloud) -> None:
+    lines = problems(cloud, reserved(g5(cloud), RESERVED))
+    only(lines, f"{POOL}.capacityReservationIds[1]", RESERVED)
+
+
+def test_reservations_with_too_few_machines_are_told_unless_more_may_be_bought(cloud: Cloud) -> None:
+    ids = g5(cloud, InstanceCount=1), g5(cloud, InstanceCount=2)
+    assert problems(cloud, reserved(*ids, max_nodes=3)) == []
+    only(
+        problems(cloud, reserved(*ids, max_nodes=4)),
+        f"{POOL}.maxNodes",
+        "4 is more than the reservations have free (3 of 3)",
+        "onDemandFallback",
+    )
+    assert problems(cloud, reserved(*ids, max_nodes=4, on_demand_fallback=True)) == []
+
+
+def made(**changes: Any) -> Reservation:
+    values: dict[str, Any] = {
+        "reservation_id": RESERVED,
+        "state": "active",
+        "zone": ZONE,
+        "instance_type": "g5.12xlarge",
+        "total": 2,
+        "free": 2,
+        "match": "targeted",
+        **changes,
+    }
+    return Reservation(**values)
+
+
+def judged(reservation: Reservation, **changes: Any) -> list[str]:
+    stack = wanted(pools=(reserved(RESERVED, **changes),))
+    return [str(p) for p in judge_reservations(stack, {RESERVED: reservation}, NOW)]
+
+
+def test_machines_of_the_stack_itself_do_not_take_its_reservation_away() -> None:
+    assert len(judged(made(free=1))) == 1
+    assert judged(made(free=1, ours=1)) == []
+
+
+def test_a_scheduled_reservation_has_nothing_free_yet_and_passes() -> None:
+    assert judged(made(state="scheduled", free=0)) == []
+
+
+@pytest.mark.parametrize("state", ["expired", "payment-pending", "failed", "pending", "unsupported"])
+def test_any_other_state_is_told(state: str) -> None:
+    only(judged(made(state=state)), ID, f"is {state}")
+
+
+BLOCK = {"reservation_type": "capacity-block", "reservation_ends": NOW + timedelta(days=2)}
+
+
+def test_a_capacity_block_passes_with_its_own_end() -> None:
+    assert judged(made(kind="capacity-block", ends=NOW + timedelta(days=2)), **BLOCK) == []
+
+
+def test_an_expired_capacity_block_is_named_with_its_end() -> None:
+    ended = datetime(2026, 11, 20, 11, 30, tzinfo=UTC)
+    lines = judged(
+        made(kind="capacity-block", ends=ended, state="expired"), **{**BLOCK, "reservation_ends": ended}
+    )
+    only(lines, ID, "ended at 2026-11-20T11:30Z; it must be one that has not ended")
+
+
+def test_another_end_than_the_stack_file_says_is_told() -> None:
+    lines = judged(made(kind="capacity-block", ends=NOW + timedelta(days=1)), **BLOCK)
+    only(lines, f"{POOL}.reservationEnds", "is 2026-11-23T12:00:00Z", "has 2026-11-22T12:00:00Z")
+
+
+def test_a_block_that_is_said_to_be_an_odcr_is_told_and_the_other_way_round() -> None:
+    only(judged(made(kind="capacity-block")), ID, "reservationType must be capacity-block")
+    lines = judged(made(ends=NOW + timedelta(days=2)), **BLOCK)
+    only(lines, ID, "reservationType must be odcr")
+
+
+def test_windows_and_dedicated_tenancy_are_told() -> None:
+    lines = judged(made(platform="Windows", tenancy="dedicated"))
+    assert ["Linux/UNIX" in lines[0], "default tenancy" in lines[1]] == [True, True]
+
+
+def test_the_reservations_placement_group_must_be_the_one_that_is_named() -> None:
+    key = f"{POOL}.placementGroupOfReservation"
+    named = {"placement_group": "near", "placement_group_of_reservation": "near"}
+    assert judged(made(group="near"), **named) == []
+    only(judged(made(group="near")), key, "is missing; it must be 'near'")
+    only(judged(made(group="far"), **named), key, "'near' is not the placement group", "must be 'far'")
+    only(judged(made(), **named), key, "left out")
+    assert judged(made(kind="capacity-block", group="x", ends=BLOCK["reservation_ends"]), **BLOCK) == []
+
+
+def test_a_placement_group_must_exist_and_be_a_cluster(cloud: Cloud) -> None:
+    ec2, key = cloud.client("ec2"), f"{POOL}.placementGroup"
+    ec2.create_placement_group(GroupName="near", Strategy="cluster")
+    ec2.create_placement_group(GroupName="apart", Strategy="spread")
+    assert problems(cloud, pool(placement_group="near")) == []
+    only(problems(cloud, pool(placement_group="apart")), key, "strategy spread")
+    only(problems(cloud, pool(placement_group="nowhere")), key, "'nowhere' does not exist")
+
+
+def test_spot_needs_its_role_once_per_account(cloud: Cloud) -> None:
+    only(problems(cloud, pool(purchase="spot")), f"{POOL}.purchase", "create-service-linked-role")
+    cloud.client("iam").create_service_linked_role(AWSServiceName="spot.amazonaws.com")
+    assert problems(cloud, pool(purchase="spot")) == []
+
+
+def test_a_reservation_is_read_as_the_emulator_shows_it(cloud: Cloud) -> None:
+    ends = datetime.now(UTC).replace(microsecond=0) + timedelta(days=3)
+    identity = g5(
+        cloud,
+        EndDateType="limited",
+        EndDate=ends,
+        TagSpecifications=[{"ResourceType": "capacity-reservation", "Tags": tagged(TAGS)}],
+    )
+    assert problems(cloud, reserved(identity, reservation_ends=ends)) == []
+    lines = problems(cloud, reserved(identity, reservation_ends=ends + timedelta(hours=1)))
+    only(lines, f"{POOL}.reservationEnds")

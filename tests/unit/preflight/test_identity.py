@@ -1,0 +1,67 @@
+"""Who deploys, and the region's zones."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.preflight.identity import Zone, judge_caller, judge_zones, principal_arn
+from infra.preflight.run import examine
+from tests.unit.emulator import REGION, Cloud
+from tests.unit.preflight.accounts import ADMINISTRATOR, NOW, OTHER, ZONE, account, only, wanted
+
+pytestmark = pytest.mark.unit
+ROLE = "arn:aws:iam::123456789012:role/platform"
+
+
+def told(caller: str, *administrators: str) -> list[str]:
+    return [str(problem) for problem in judge_caller(wanted(administrators=administrators), caller)]
+
+
+def test_the_role_behind_a_session_is_the_one_that_counts() -> None:
+    session = "arn:aws:sts::123456789012:assumed-role/platform/alice"
+    assert principal_arn(session) == ROLE
+    assert told(session, ROLE) == []
+
+
+def test_of_a_role_with_a_path_the_name_decides_since_a_session_does_not_show_the_path() -> None:
+    session = "arn:aws:sts::123456789012:assumed-role/AWSReservedSSO_Admin_0123/alice"
+    given = "arn:aws:iam::123456789012:role/aws-reserved/sso.amazonaws.com/AWSReservedSSO_Admin_0123"
+    assert told(session, given) == []
+
+
+def test_a_user_is_not_a_role_of_the_same_name() -> None:
+    only(
+        told("arn:aws:iam::123456789012:user/platform", ROLE),
+        "trainyard:cluster.administrators",
+        "does not name arn:aws:iam::123456789012:user/platform",
+    )
+
+
+def test_credentials_of_another_account_are_told() -> None:
+    only(
+        told("arn:aws:iam::999999999999:role/platform", ROLE),
+        "trainyard:cluster.administrators",
+        "account 123456789012",
+        "account 999999999999",
+    )
+
+
+def test_the_emulators_deployer_is_recognised(cloud: Cloud) -> None:
+    assert examine(account(cloud), wanted(), NOW).problems == []
+    problems = examine(account(cloud), wanted(administrators=(ROLE,)), NOW).problems
+    only([str(p) for p in problems], "trainyard:cluster.administrators", ADMINISTRATOR)
+
+
+def test_a_zone_that_the_account_does_not_have_is_named(cloud: Cloud) -> None:
+    problems = examine(account(cloud), wanted(zones=(ZONE, f"{REGION}z"), system=None), NOW).problems
+    only([str(p) for p in problems], "trainyard:network.zones[1]", f"zone {REGION}z does not exist", OTHER)
+
+
+def test_a_zone_in_which_eks_has_no_control_planes_is_told() -> None:
+    zones = [
+        Zone(name=ZONE, zone_id="use1-az3", state="available"),
+        Zone(name=OTHER, zone_id="x", state="impaired"),
+    ]
+    lines = [str(p) for p in judge_zones(wanted(), zones)]
+    assert "use1-az3" in lines[0]
+    assert lines[1].startswith(f"trainyard:network.zones[1]: zone {OTHER} is impaired")

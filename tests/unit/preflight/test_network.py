@@ -1,0 +1,188 @@
+"""A VPC that is given, on the emulator: each thing that can be wrong with it is told by itself, with its key."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.preflight.network import Route, Routing, Subnet, judge_ways_out
+from infra.preflight.wanted import WantedVpc
+from tests.unit.emulator import REGION, Cloud
+from tests.unit.preflight.accounts import OTHER, TAGS, ZONE, Given, only
+
+pytestmark = pytest.mark.unit
+KEY = "trainyard:network"
+
+
+def test_a_vpc_with_everything_lacks_nothing(cloud: Cloud) -> None:
+    given = Given(cloud)
+    given.tag(given.group, **{"karpenter.sh/discovery": "train"})
+    report = given.report(vpc={"addresses": {ZONE: {"machines": 100}}})
+    assert (report.problems, report.not_checked) == ([], [])
+
+
+def test_a_vpc_that_does_not_exist_is_named(cloud: Cloud) -> None:
+    given = Given(cloud)
+    lines = given.problems(vpc={"vpc_id": "vpc-0123456789abcdef0"})
+    assert lines[0].startswith(f"{KEY}.vpcId: 'vpc-0123456789abcdef0' does not exist in {REGION}")
+
+
+@pytest.mark.parametrize("flag", ["enableDnsSupport", "enableDnsHostnames"])
+def test_dns_that_is_off_is_told(cloud: Cloud, flag: str) -> None:
+    given = Given(cloud)
+    given.ec2.modify_vpc_attribute(VpcId=given.vpc, **{flag[0].upper() + flag[1:]: {"Value": False}})
+    only(given.problems(), f"{KEY}.vpcId", f"has {flag} off", "modify-vpc-attribute")
+
+
+def test_a_subnet_that_does_not_exist_is_named(cloud: Cloud) -> None:
+    given = Given(cloud)
+    lines = given.problems(vpc={"private": {**given.private, OTHER: "subnet-0123456789abcdef0"}})
+    only(lines, f"{KEY}.privateSubnetIds.{OTHER}", "'subnet-0123456789abcdef0' does not exist", given.vpc)
+
+
+def test_a_subnet_of_another_vpc_is_named(cloud: Cloud) -> None:
+    given, stranger = Given(cloud), cloud.network()
+    given.ec2.associate_route_table(RouteTableId=given.table, SubnetId=stranger["subnets"][1])
+    lines = given.problems(vpc={"private": {**given.private, OTHER: stranger["subnets"][1]}})
+    told = next(line for line in lines if "belongs to" in line)
+    assert told.startswith(f"{KEY}.privateSubnetIds.{OTHER}: ")
+    assert stranger["vpc"] in told
+
+
+def test_a_subnet_in_another_zone_is_named(cloud: Cloud) -> None:
+    given = Given(cloud)
+    both = {ZONE: given.private[OTHER], OTHER: given.private[ZONE]}
+    lines = given.problems(vpc={"private": both})
+    assert [line.partition(": ")[0] for line in lines] == [
+        f"{KEY}.privateSubnetIds.{ZONE}",
+        f"{KEY}.privateSubnetIds.{OTHER}",
+    ]
+    assert f"lies in {OTHER}; it must be a subnet in {ZONE}" in lines[0]
+
+
+def test_a_subnet_without_enough_free_addresses_is_named_with_what_takes_them(cloud: Cloud) -> None:
+    given = Given(cloud, prefix=27)  # 32 addresses, five of which are AWS's
+    enough = {"addresses": {ZONE: {"small (2 x g5.12xlarge)": 20, "control plane": 7}}}
+    assert given.problems(vpc=enough) == []
+    lines = given.problems(vpc={"addresses": {ZONE: {"small (2 x g5.12xlarge)": 20, "control plane": 8}}})
+    only(
+        lines, f"{KEY}.privateSubnetIds.{ZONE}", "27 free addresses, and 28 may be taken", "control plane: 8"
+    )
+
+
+def test_addresses_that_the_stack_itself_has_already_do_not_count_against_it(cloud: Cloud) -> None:
+    given = Given(cloud, prefix=27)
+    needs = {"addresses": {ZONE: {"machines": 27}}}
+    mine = given.ec2.create_network_interface(SubnetId=given.private[ZONE])["NetworkInterface"]
+    assert len(given.problems(vpc=needs)) == 1
+    given.tag(mine["NetworkInterfaceId"], **TAGS)
+    assert given.problems(vpc=needs) == []
+
+
+def test_a_private_subnet_without_a_way_out_is_told(cloud: Cloud) -> None:
+    given = Given(cloud)
+    given.ec2.disassociate_route_table(AssociationId=given.associations[OTHER])
+    only(given.problems(), f"{KEY}.privateSubnetIds.{OTHER}", "has no default route")
+
+
+def test_a_public_subnet_is_no_place_for_machines_without_public_addresses(cloud: Cloud) -> None:
+    given = Given(cloud)
+    table = given.ec2.create_route_table(VpcId=given.vpc)["RouteTable"]["RouteTableId"]
+    given.ec2.create_route(RouteTableId=table, DestinationCidrBlock="0.0.0.0/0", GatewayId=given.gateway)
+    given.ec2.disassociate_route_table(AssociationId=given.associations[ZONE])
+    given.ec2.associate_route_table(RouteTableId=table, SubnetId=given.private[ZONE])
+    only(given.problems(), f"{KEY}.privateSubnetIds.{ZONE}", "is a public subnet", given.gateway)
+
+
+def judged(route: Route, nat_state: str = "available") -> list[str]:
+    subnet = Subnet(subnet_id="subnet-1", vpc_id="vpc-1", zone=ZONE, free=100)
+    routing = Routing(tables={"subnet-1": ("rtb-1", (route,))}, nat_states={"nat-1": nat_state}, endpoints=())
+    vpc = WantedVpc(vpc_id="vpc-1", private={ZONE: "subnet-1"})
+    return [str(p) for p in judge_ways_out(vpc, {"subnet-1": subnet}, routing, REGION)]
+
+
+@pytest.mark.parametrize("target", ["nat-1", "tgw-1", "vgw-1", "eni-1", "pcx-1"])
+def test_a_default_route_to_any_gateway_for_private_addresses_will_do(target: str) -> None:
+    assert judged(Route(destination="0.0.0.0/0", target=target)) == []
+
+
+def test_a_nat_gateway_that_failed_is_no_way_out() -> None:
+    route = Route(destination="0.0.0.0/0", target="nat-1")
+    assert judged(route) == []
+    only(judged(route, "failed"), f"{KEY}.privateSubnetIds.{ZONE}", "nat-1, which is failed")
+
+
+def test_a_route_into_a_blackhole_is_told() -> None:
+    route = Route(destination="0.0.0.0/0", target="tgw-1", state="blackhole")
+    only(judged(route), f"{KEY}.privateSubnetIds.{ZONE}", "leads nowhere")
+
+
+def isolated(given: Given, *services: str) -> dict[str, object]:
+    return {"isolated": True, "endpoints": services}
+
+
+def endpoint(given: Given, service: str, **more: object) -> str:
+    made = given.ec2.create_vpc_endpoint(
+        VpcId=given.vpc, ServiceName=f"com.amazonaws.{REGION}.{service}", **more
+    )
+    return str(made["VpcEndpoint"]["VpcEndpointId"])
+
+
+def interface(given: Given, service: str, *, private_dns: bool = True) -> str:
+    return endpoint(
+        given,
+        service,
+        VpcEndpointType="Interface",
+        SubnetIds=list(given.private.values()),
+        PrivateDnsEnabled=private_dns,
+    )
+
+
+def test_an_isolated_network_needs_an_endpoint_per_service(cloud: Cloud) -> None:
+    given = Given(cloud)
+    interface(given, "ecr.api")
+    lines = given.problems(vpc=isolated(given, "ecr.api", "sts", "ec2"))
+    only(lines, f"{KEY}.private", given.vpc, "for sts, ec2")
+    interface(given, "sts")
+    interface(given, "ec2", private_dns=False)
+    only(given.problems(vpc=isolated(given, "ecr.api", "sts", "ec2")), f"{KEY}.private", "for ec2;")
+
+
+def test_an_isolated_subnet_must_reach_s3_by_a_gateway_endpoint_of_its_own_route_table(cloud: Cloud) -> None:
+    given = Given(cloud)
+    endpoint(given, "s3", VpcEndpointType="Gateway", RouteTableIds=[])
+    lines = given.problems(vpc=isolated(given, "s3"))
+    assert [line.partition(": ")[0] for line in lines] == [
+        f"{KEY}.privateSubnetIds.{ZONE}",
+        f"{KEY}.privateSubnetIds.{OTHER}",
+    ]
+    endpoint(given, "s3", VpcEndpointType="Gateway", RouteTableIds=[given.table])
+    assert given.problems(vpc=isolated(given, "s3")) == []
+
+
+def test_an_endpoint_that_the_stack_would_make_may_not_be_there(cloud: Cloud) -> None:
+    given = Given(cloud)
+    there = interface(given, "ecr.api")
+    wanted = {"made_endpoints": ("ecr.api", "sts")}
+    only(given.problems(vpc=wanted), f"{KEY}.interfaceEndpoints", "names ecr.api", there)
+    given.tag(there, **TAGS)  # the stack's own, of an earlier deployment
+    assert given.problems(vpc=wanted) == []
+
+
+def test_tags_of_another_cluster_and_for_public_load_balancers_are_in_the_way(cloud: Cloud) -> None:
+    given = Given(cloud)
+    given.tag(
+        given.private[ZONE], **{"kubernetes.io/cluster/train": "shared", "kubernetes.io/cluster/b": "shared"}
+    )
+    assert given.problems() == []
+    given.tag(given.private[ZONE], **{"kubernetes.io/cluster/b": "owned"})
+    only(given.problems(), f"{KEY}.privateSubnetIds.{ZONE}", "kubernetes.io/cluster/b: owned")
+    given.tag(given.private[ZONE], **{"kubernetes.io/cluster/b": "shared", "kubernetes.io/role/elb": "1"})
+    only(given.problems(), f"{KEY}.privateSubnetIds.{ZONE}", "kubernetes.io/role/elb")
+
+
+def test_a_given_vpc_with_this_stacks_own_tags_would_look_like_a_leftover(cloud: Cloud) -> None:
+    given = Given(cloud)
+    given.tag(given.vpc, **{**TAGS, "trainyard:stack": "another"})
+    assert given.problems() == []
+    given.tag(given.vpc, **TAGS)
+    only(given.problems(), f"{KEY}.vpcId", "this stack's own tags")

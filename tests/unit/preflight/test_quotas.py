@@ -1,0 +1,139 @@
+"""Service quotas: which quota a type counts towards, and what is told where one is too small."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra import accelerators
+from infra.preflight.quotas import ELASTIC_IPS, VPCS, quota_of
+from infra.preflight.run import examine
+from local.aws.quotas import QUOTAS
+from tests.unit.emulator import Cloud
+from tests.unit.preflight.accounts import NOW, TAGS, Given, account, only, pool, tagged, wanted
+
+pytestmark = pytest.mark.unit
+
+
+def problems(cloud: Cloud, **changes: Any) -> list[str]:
+    report = examine(account(cloud), wanted(**changes), NOW)
+    assert report.not_checked == []
+    return [str(problem) for problem in report.problems]
+
+
+def allow(cloud: Cloud, code: str, value: float, service: str = "ec2") -> None:
+    cloud.client("service-quotas").request_service_quota_increase(
+        ServiceCode=service, QuotaCode=code, DesiredValue=value
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "purchase", "code"),
+    [
+        ("m6i.large", "on-demand", "L-1216C47A"),
+        ("c5.2xlarge", "spot", "L-34B43A08"),
+        ("g5.12xlarge", "on-demand", "L-DB2E81BA"),
+        ("g4dn.metal", "spot", "L-3819A6DF"),
+        ("p3dn.24xlarge", "spot", "L-7212CCBC"),
+        ("p4de.24xlarge", "on-demand", "L-417A185B"),
+        ("p5.48xlarge", "on-demand", "L-417A185B"),
+        ("p5en.48xlarge", "spot", "L-C4BD4855"),
+        ("trn1.32xlarge", "on-demand", "L-2C3B7624"),
+        ("trn2.48xlarge", "spot", "L-6B0D517C"),
+    ],
+)
+def test_a_type_counts_towards_the_quota_of_its_family(name: str, purchase: str, code: str) -> None:
+    quota = quota_of(name, purchase)
+    assert quota is not None
+    assert quota.code == code
+
+
+def test_every_known_type_has_an_on_demand_quota() -> None:
+    assert [name for name in accelerators.TYPES if quota_of(name, "on-demand") is None] == []
+
+
+def test_families_with_quotas_of_their_own_are_not_taken_for_standard_ones() -> None:
+    assert [
+        quota_of(name, "on-demand")
+        for name in ("inf2.xlarge", "dl1.24xlarge", "hpc7a.48xlarge", "x2idn.metal")
+    ] == [None] * 4
+
+
+def test_the_emulator_has_every_quota_that_is_asked_for(cloud: Cloud) -> None:
+    asked = {
+        (q.service, q.code)
+        for q in (quota_of(n, p) for n in accelerators.TYPES for p in ("on-demand", "spot"))
+        if q
+    }
+    assert asked <= {(service, code) for service, code, *_ in QUOTAS}
+    assert problems(cloud) == []
+
+
+def test_a_ceiling_above_the_quota_is_told_with_the_request_to_make(cloud: Cloud) -> None:
+    allow(cloud, "L-DB2E81BA", 96)
+    assert problems(cloud) == []  # two of 48
+    line = only(
+        problems(cloud, pools=(pool(max_nodes=3),)),
+        "trainyard:pools[0].maxNodes",
+        "3 g5.12xlarge need 144 vCPUs of the quota 'Running On-Demand G and VT instances' (L-DB2E81BA)",
+        "96 of 96 are left",
+    )
+    assert line.endswith("--service-code ec2 --quota-code L-DB2E81BA --desired-value 144")
+
+
+def test_pools_of_one_family_share_a_quota_and_both_are_named(cloud: Cloud) -> None:
+    allow(cloud, "L-DB2E81BA", 96)
+    pools = (pool(max_nodes=1), pool(key="trainyard:pools[1]", name="b", max_nodes=2))
+    only(
+        problems(cloud, pools=pools),
+        "trainyard:pools[0].maxNodes and trainyard:pools[1].maxNodes",
+        "need 144",
+    )
+
+
+def test_machines_of_others_count_and_the_stacks_own_do_not(cloud: Cloud) -> None:
+    allow(cloud, "L-DB2E81BA", 96)
+    ec2 = cloud.client("ec2")
+    started = ec2.run_instances(ImageId="ami-1", InstanceType="g5.12xlarge", MinCount=1, MaxCount=1)
+    only(problems(cloud), "trainyard:pools[0].maxNodes", "48 of 96 are left", "--desired-value 144")
+    ec2.create_tags(Resources=[started["Instances"][0]["InstanceId"]], Tags=tagged(TAGS))
+    assert problems(cloud) == []
+
+
+def test_what_is_reserved_and_not_used_by_others_counts_already(cloud: Cloud) -> None:
+    allow(cloud, "L-DB2E81BA", 96)
+    made = cloud.client("ec2").create_capacity_reservation(
+        InstanceType="g5.12xlarge",
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZone=pool().zone,
+        InstanceCount=2,
+        InstanceMatchCriteria="targeted",
+    )["CapacityReservation"]["CapacityReservationId"]
+    only(problems(cloud), "trainyard:pools[0].maxNodes", "0 of 96 are left")
+    reserved = pool(purchase="reserved", reservation_ids=(made,))
+    assert problems(cloud, pools=(reserved,)) == []
+
+
+def test_addresses_vpcs_and_gateways_are_counted_without_the_stacks_own(cloud: Cloud) -> None:
+    ec2 = cloud.client("ec2")
+    allow(cloud, VPCS.code, 1, "vpc")
+    allow(cloud, ELASTIC_IPS.code, 1)
+    for vpc in ec2.describe_vpcs()["Vpcs"]:
+        ec2.create_tags(Resources=[vpc["VpcId"]], Tags=tagged(TAGS))
+    assert problems(cloud) == []
+    ec2.create_vpc(CidrBlock="10.9.0.0/16")
+    ec2.allocate_address(Domain="vpc")
+    lines = problems(cloud)
+    assert [line.partition(": ")[0] for line in lines] == [
+        "trainyard:network",
+        "trainyard:network.natPerZone",
+    ]
+    assert "0 of 1 are left" in lines[1]
+
+
+def test_a_stack_in_a_given_vpc_needs_neither_vpc_nor_address(cloud: Cloud) -> None:
+    given = Given(cloud)
+    allow(cloud, VPCS.code, 1, "vpc")
+    allow(cloud, ELASTIC_IPS.code, 1)
+    assert given.problems() == []
