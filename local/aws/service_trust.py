@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from moto.iam.models import iam_backends
@@ -11,7 +12,7 @@ from local.aws.account import ACCOUNT_ID, PARTITION
 from local.aws.identity import policy_documents
 from local.aws.policy import Request, as_list, evaluate, like, statement_applies
 
-Context = dict[str, tuple[str, ...]]
+Context = Mapping[str, tuple[str, ...]]
 
 
 def _names(statement: dict[str, Any], service: str) -> bool:
