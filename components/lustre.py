@@ -20,7 +20,7 @@ PORTS: Final = ((988, 988), (1018, 1023))
 # (https://docs.aws.amazon.com/fsx/latest/LustreGuide/lustre-client-matrix.html).
 LUSTRE_VERSION: Final = "2.15"
 EVENTS: Final = ("NEW", "CHANGED", "DELETED")
-# FSx makes a file system in about eight minutes; a link with an import, or a deletion, was seen to take longer than ten.
+# FSx makes a file system in about eight minutes; a link with an import, or a deletion, may take longer than ten.
 SLOW: Final = pulumi.CustomTimeouts(create="30m", update="30m", delete="30m")
 # The role that FSx makes for the file system once it is linked to S3.
 LINK_ROLE: Final = "aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_"

@@ -1,7 +1,7 @@
 """What the EBS CSI driver's controller may do. Pure: texts in, mappings out.
 
-After AWS's managed policy AmazonEBSCSIDriverPolicyV2, which tells the driver's volumes by the tag that the driver puts on
-them, and AmazonEBSCSIDriverEKSClusterScopedPolicy, which tells one cluster's by a second tag
+After AWS's managed policies AmazonEBSCSIDriverPolicyV2, which tells the driver's volumes by the tag that the driver
+puts on them, and AmazonEBSCSIDriverEKSClusterScopedPolicy, which tells one cluster's by a second tag
 (https://docs.aws.amazon.com/aws-managed-policy/latest/reference/AmazonEBSCSIDriverEKSClusterScopedPolicy.html).
 Snapshots are left out: no snapshot controller is installed.
 

@@ -1,4 +1,4 @@
-"""A Lustre file system in Kubernetes: its volume, the claim to it, and the Job that proves the mount. Pure: no Pulumi."""
+"""A Lustre file system in Kubernetes: its volume, the claim to it, the Job that proves the mount. Pure: no Pulumi."""
 
 from __future__ import annotations
 

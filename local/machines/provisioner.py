@@ -124,7 +124,7 @@ class Provisioner:
                 raise
 
     def _zone(self, node: str | None) -> str:
-        """The zone of the node that the scheduler chose; any zone of the cluster where the class does not wait for it."""
+        """The zone of the node that the scheduler chose; any of the cluster's where the class does not wait for it."""
         if node is not None and node not in self.instances:
             raise Refused(f"node {node!r} not found")
         zones = sorted(i["zone"] for name, i in self.instances.items() if node in (None, name))
@@ -133,7 +133,9 @@ class Provisioner:
     def _tags(self, claim: Object, name: str) -> dict[str, str]:
         """The driver's own tags, and those that the add-on was told to add."""
         metadata = claim["metadata"]
-        extra = next((i["volumeTags"] for i in self.instances.values() if i.get("volumeTags")), {})
+        extra: dict[str, str] = next(
+            (i["volumeTags"] for i in self.instances.values() if i.get("volumeTags")), {}
+        )
         return {
             **extra,
             "CSIVolumeName": name,

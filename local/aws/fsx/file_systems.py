@@ -31,7 +31,7 @@ def create(region: str, params: Document) -> FileSystem:
     backend = ec2_backends[ACCOUNT_ID][region]
     subnet = _subnet(backend, params["SubnetIds"][0])
     groups = _groups(backend, subnet, params.get("SecurityGroupIds") or [])
-    mounts.require_open(backend, groups)
+    mounts.require_open(backend, subnet, groups)
     name = new_id("fs")
     deployment = given.get("DeploymentType") or "SCRATCH_1"
     document: Document = {

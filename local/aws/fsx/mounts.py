@@ -49,10 +49,11 @@ def refusal(file_system_id: str, dns_name: str, mount_name: str, instance_id: st
     return _closed(_client(backend, instance), _server(backend, file_system))
 
 
-def require_open(backend: Any, group_ids: list[str]) -> None:
+def require_open(backend: Any, subnet: Any, group_ids: list[str]) -> None:
     """Raise InvalidNetworkSettings where the servers of a file system would not reach each other."""
     groups = _groups(backend, group_ids)
-    one, other = Side("the file system", groups, ()), Side("itself", groups, ())
+    addresses = (str(ipaddress.ip_network(subnet.cidr_block)[4]),)  # any of the subnet's
+    one, other = Side("the file system", groups, addresses), Side("itself", groups, addresses)
     if _closed(one, other):
         raise FsxError(
             "InvalidNetworkSettings",
@@ -99,12 +100,13 @@ def _allows(rules: list[Any], other: Side, first: int, last: int) -> bool:
             continue
         if str(rule.ip_protocol) != "-1" and not (int(rule.from_port) <= first and last <= int(rule.to_port)):
             continue
-        if any(source.get("GroupId") in names for source in rule.source_groups):
+        if (rule.source_group or {}).get("GroupId") in names:
             return True
-        networks = [ipaddress.ip_network(r["CidrIp"]) for r in rule.ip_ranges if r.get("CidrIp")]
-        if other.addresses and all(
-            any(ipaddress.ip_address(address) in network for network in networks)
-            for address in other.addresses
-        ):
+        network = (rule.ip_range or {}).get("CidrIp")
+        if network and other.addresses and _holds(network, other.addresses):
             return True
     return False
+
+
+def _holds(network: str, addresses: tuple[str, ...]) -> bool:
+    return all(ipaddress.ip_address(address) in ipaddress.ip_network(network) for address in addresses)

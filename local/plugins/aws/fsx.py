@@ -38,6 +38,11 @@ def chosen(inputs: Props, names: Mapping[str, str]) -> Props:
     return {api: api_form(inputs[name]) for name, api in names.items() if inputs.get(name) is not None}
 
 
+def tags_of(inputs: Props) -> Props:
+    """The tags of a request; FSx takes no empty list."""
+    return {"Tags": tag_list(inputs["tags"])} if inputs.get("tags") else {}
+
+
 def retag(cloud: Cloud, arn: str, old: Props, new: Props) -> None:
     """Apply a change of tags."""
     gone, put = tag_changes(old, new)
@@ -113,9 +118,13 @@ class LustreFileSystem(Handler):
         """A file system only grows; its version only rises; one with EFA keeps its throughput."""
         found = set()
         before, after = old.get("storageCapacity"), new.get("storageCapacity")
-        if isinstance(before, int | float) and isinstance(after, int | float):
-            if after < before or (after != before and new.get("deploymentType") == "SCRATCH_1"):
-                found.add("storageCapacity")
+        rigid = new.get("deploymentType") == "SCRATCH_1"
+        if (
+            isinstance(before, int | float)
+            and isinstance(after, int | float)
+            and (after < before or (rigid and after != before))
+        ):
+            found.add("storageCapacity")
         if new.get("efaEnabled"):
             found.add("perUnitStorageThroughput")
         versions = old.get("fileSystemTypeVersion"), new.get("fileSystemTypeVersion")
@@ -123,8 +132,8 @@ class LustreFileSystem(Handler):
             str(versions[0])
         ):
             found.add("fileSystemTypeVersion")
-        iops = [(props.get("metadataConfiguration") or {}).get("iops") for props in (old, new)]
-        if all(isinstance(i, int | float) for i in iops) and iops[1] < iops[0]:
+        iops = [(props.get("metadataConfiguration") or {}).get("iops") or 0 for props in (old, new)]
+        if 0 < iops[1] < iops[0]:
             found.add("metadataConfiguration")
         return frozenset(found)
 
@@ -133,8 +142,8 @@ class LustreFileSystem(Handler):
             FileSystemType="LUSTRE",
             SubnetIds=[inputs["subnetIds"]],
             LustreConfiguration=chosen(inputs, _LUSTRE),
-            Tags=tag_list(inputs.get("tags")),
             **chosen(inputs, _PLAIN),
+            **tags_of(inputs),
         )
         return str(answer["FileSystem"]["FileSystemId"])
 
@@ -264,9 +273,7 @@ class DataRepositoryAssociation(Handler):
     def create(self, cloud: Cloud, inputs: Props) -> str:
         names = ("batchImportMetaDataOnCreate", "dataRepositoryPath", "fileSystemId", "fileSystemPath")
         arguments = chosen(inputs, {n: n[0].upper() + n[1:] for n in (*names, "importedFileChunkSize", "s3")})
-        answer = cloud.client("fsx").create_data_repository_association(
-            Tags=tag_list(inputs.get("tags")), **arguments
-        )
+        answer = cloud.client("fsx").create_data_repository_association(**arguments, **tags_of(inputs))
         return str(answer["Association"]["AssociationId"])
 
     def _live(self, cloud: Cloud, rid: str) -> Any:

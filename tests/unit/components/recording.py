@@ -103,6 +103,10 @@ OUTPUTS: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
     "aws:ecr/repository:Repository": lambda name, given: {
         "repositoryUrl": f"{ACCOUNT}.dkr.ecr.us-west-2.amazonaws.com/{given['name']}"
     },
+    "aws:fsx/lustreFileSystem:LustreFileSystem": lambda name, _: {
+        "dnsName": f"{name}-id.fsx.us-west-2.amazonaws.com",
+        "mountName": "abcdefgh",
+    },
     "docker-build:index:Image": lambda name, given: {
         "ref": given["tags"][0].rsplit(":", 1)[0] + "@sha256:" + "ab" * 32
     },

@@ -1,0 +1,122 @@
+"""The CSI drivers with their rights, and the bucket."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from components.csi import Csi, CsiArgs
+from components.shared import csi_iam
+from components.storage import ModelBucket, ModelBucketArgs
+from tests.unit.components.recording import ACCOUNT, Recorded, deploy
+
+pytestmark = [
+    pytest.mark.unit,
+    # The SDK imports the old names of what it exports.
+    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
+]
+
+KEY = f"arn:aws:kms:us-west-2:{ACCOUNT}:key/data"
+ADDON = "aws:eks/addon:Addon"
+
+
+def drivers(lustre: bool) -> Recorded:
+    args = CsiArgs(
+        cluster="main",
+        region="us-west-2",
+        node_role_arn=f"arn:aws:iam::{ACCOUNT}:role/nodes",
+        key_arn=KEY,
+        oidc_provider_arn=f"arn:aws:iam::{ACCOUNT}:oidc-provider/issuer",
+        oidc_issuer="issuer",
+        lustre=lustre,
+        addon_versions={"aws-ebs-csi-driver": "v1.55.0-eksbuild.1"},
+        after=[],
+        tags={"trainyard:stack": "test"},
+    )
+    return deploy(lambda: Csi("csi", args) and None)
+
+
+def test_the_disk_driver_has_a_role_and_tags_its_volumes_with_the_stacks_tags() -> None:
+    found = drivers(lustre=False)
+    addon = found.one(ADDON).inputs
+    assert addon["addonVersion"] == "v1.55.0-eksbuild.1"
+    assert addon["serviceAccountRoleArn"] == f"arn:aws:iam::{ACCOUNT}:role/main-ebs-csi"
+    tags = json.loads(addon["configurationValues"])["controller"]["extraVolumeTags"]
+    assert tags == {"trainyard:stack": "test", csi_iam.CLUSTER_TAG: "main"}
+    trust = json.loads(found.one("aws:iam/role:Role").inputs["assumeRolePolicy"])["Statement"][0]
+    assert trust["Condition"]["StringEquals"]["issuer:sub"] == (
+        "system:serviceaccount:kube-system:ebs-csi-controller-sa"
+    )
+
+
+def test_the_lustre_driver_comes_where_it_is_wanted_and_has_no_rights() -> None:
+    found = drivers(lustre=True)
+    addon = next(a for a in found.of(ADDON) if a.inputs["addonName"] == "aws-fsx-csi-driver")
+    assert "serviceAccountRoleArn" not in addon.inputs
+    assert len(found.of("aws:iam/role:Role")) == 1
+
+
+def test_the_default_class_is_encrypted_with_our_key_and_waits_for_the_pod() -> None:
+    inputs = drivers(lustre=False).one("kubernetes:storage.k8s.io/v1:StorageClass").inputs
+    assert inputs["metadata"]["annotations"] == {"storageclass.kubernetes.io/is-default-class": "true"}
+    assert inputs["parameters"] == {"type": "gp3", "encrypted": "true", "kmsKeyId": KEY}
+    assert inputs["volumeBindingMode"] == "WaitForFirstConsumer"
+    assert inputs["reclaimPolicy"] == "Delete"
+
+
+def test_every_change_that_the_disk_driver_may_make_is_bound_to_its_cluster() -> None:
+    policy = csi_iam.volumes(partition="aws", region="us-west-2", account=ACCOUNT, cluster="main")
+    for statement in policy["Statement"]:
+        actions = statement["Action"]
+        reads = all(
+            a.startswith("ec2:Describe") for a in ([actions] if isinstance(actions, str) else actions)
+        )
+        assert (statement["Resource"] == "*") == reads
+        assert statement["Condition"]
+    text = json.dumps(policy)
+    assert "Snapshot" not in text
+    by_sid = {s["Sid"]: s for s in policy["Statement"]}
+    assert by_sid["ChangeTheClustersVolumes"]["Condition"]["StringEquals"] == {
+        "aws:ResourceTag/ebs.csi.aws.com/cluster": "true",
+        "aws:ResourceTag/ebs.csi.aws.com/cluster-name": "main",
+    }
+
+
+def test_the_key_is_used_through_ec2_alone() -> None:
+    for statement in csi_iam.volume_key(region="us-west-2", key_arn=KEY)["Statement"]:
+        assert statement["Resource"] == KEY
+        assert statement["Condition"]["StringEquals"] == {"kms:ViaService": "ec2.us-west-2.amazonaws.com"}
+
+
+def bucket(**more: Any) -> Recorded:
+    given = {"key_arn": KEY, "keep_old_versions_days": 30, "protect": False, "tags": {}, **more}
+    return deploy(lambda: ModelBucket("models", ModelBucketArgs(**given)) and None)
+
+
+def test_the_bucket_belongs_to_the_account_alone_is_versioned_encrypted_and_tidied() -> None:
+    found = bucket()
+    rule = found.one("aws:s3/bucketOwnershipControls:BucketOwnershipControls").inputs["rule"]
+    assert rule == {"objectOwnership": "BucketOwnerEnforced"}
+    versions = found.one("aws:s3/bucketVersioning:BucketVersioning").inputs["versioningConfiguration"]
+    assert versions == {"status": "Enabled"}
+    [encryption] = found.one(
+        "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration"
+    ).inputs["rules"]
+    assert encryption["bucketKeyEnabled"] is True
+    assert encryption["applyServerSideEncryptionByDefault"] == {
+        "sseAlgorithm": "aws:kms",
+        "kmsMasterKeyId": KEY,
+    }
+    closed = found.one("aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock").inputs
+    assert [v for k, v in closed.items() if k != "bucket"] == [True] * 4
+    [tidy] = found.one("aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration").inputs["rules"]
+    assert tidy["abortIncompleteMultipartUpload"]["daysAfterInitiation"] <= 7
+    assert tidy["noncurrentVersionExpiration"] == {"noncurrentDays": 30}
+    assert tidy["expiration"] == {"expiredObjectDeleteMarker": True}
+
+
+def test_a_protected_bucket_is_never_emptied() -> None:
+    assert bucket(protect=True).one("aws:s3/bucket:Bucket").inputs["forceDestroy"] is False
+    assert bucket(protect=False).one("aws:s3/bucket:Bucket").inputs["forceDestroy"] is True
