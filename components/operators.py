@@ -1,4 +1,4 @@
-"""What turns a PyTorchJob into pods, and what tells Kubernetes of GPUs."""
+"""What turns a PyTorchJob, and where it is asked for an MPIJob, into pods."""
 
 from __future__ import annotations
 
@@ -6,55 +6,59 @@ from dataclasses import dataclass
 from typing import Any
 
 import pulumi
-import pulumi_kubernetes as k8s
 
 from components.kustomization import render
-from components.shared.operator_manifests import OPERATOR, token, waves
-from components.shared.pool import GPU
+from components.shared import lookup
+from components.shared.operator_manifests import (
+    LOOKUP_DIRECTORY,
+    MPI,
+    OPERATOR,
+    PYTORCH,
+    scheme_arguments,
+    token,
+    waves,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorsArgs:
     """`manifests` is the training operator's kustomization, a directory or an address; `image` replaces its image.
 
-    `gpus` says whether any pool has NVIDIA GPUs.
+    `lookup_image` is what workers wait in until the master has a name: any image with python3; the trainer's is on the
+    machine anyway. `kubectl_image` is given where MPIJobs are wanted: their launcher gets kubectl out of it.
     """
 
     manifests: str
     image: str | None
-    gpus: bool
-    device_plugin_image: str
+    lookup_image: pulumi.Input[str]
+    kubectl_image: str | None = None
     after: list[pulumi.Resource]
 
 
 class Operators(pulumi.ComponentResource):
-    """Afterwards there are
+    """Afterwards there is the training operator with its definitions, rights and webhook, in the namespace `kubeflow`.
 
-    - the training operator with its definitions, roles and webhook, in the namespace `kubeflow`;
-    - where a pool has GPUs, NVIDIA's device plugin on every machine that has some.
+    It serves PyTorchJobs, and MPIJobs where `kubectl_image` is given, and has no rights beyond those that they need.
     """
 
     def __init__(self, name: str, args: OperatorsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:operators:Operators", name, None, opts)
-        self.training_operator = self._training_operator(args)
-        if args.gpus:
-            k8s.apps.v1.DaemonSet(
-                f"{name}-nvidia",
-                metadata={"name": "nvidia-device-plugin", "namespace": "kube-system"},
-                spec=device_plugin(args.device_plugin_image),
-                opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
-            )
-        self.register_outputs({})
-
-    def _training_operator(self, args: OperatorsArgs) -> pulumi.Resource:
-        """Register the operator's objects, wave by wave; returns its Deployment."""
+        kinds = (PYTORCH,) if args.kubectl_image is None else (PYTORCH, MPI)
+        arguments: list[Any] = [
+            *scheme_arguments(kinds),
+            f"{lookup.TEMPLATE_ARGUMENT}{LOOKUP_DIRECTORY}/{lookup.TEMPLATE_FILE}",
+            pulumi.Output.concat(lookup.IMAGE_ARGUMENT, args.lookup_image),
+        ]
+        if args.kubectl_image is not None:
+            arguments.append(f"--mpi-kubectl-delivery-image={args.kubectl_image}")
         done: list[pulumi.Resource] = list(args.after)
         by_kind: dict[str, pulumi.Resource] = {}
-        for wave in waves(render(args.manifests), args.image):
+        for wave in waves(render(args.manifests), args.image, arguments=arguments, kinds=kinds):
             made = [self._register(each, done) for each in wave]
             done = [*done, *made]
             by_kind |= {each["kind"]: resource for each, resource in zip(wave, made, strict=True)}
-        return by_kind["Deployment"]
+        self.training_operator = by_kind["Deployment"]
+        self.register_outputs({"kinds": list(kinds)})
 
     def _register(self, manifest: dict[str, Any], after: list[pulumi.Resource]) -> pulumi.Resource:
         metadata = manifest["metadata"]
@@ -65,60 +69,3 @@ class Operators(pulumi.ComponentResource):
             manifest,
             pulumi.ResourceOptions(parent=self, depends_on=after),
         )
-
-
-def device_plugin(image: str) -> dict[str, Any]:
-    """The `spec` of NVIDIA's device plugin (https://github.com/NVIDIA/k8s-device-plugin, deployments/static).
-
-    It runs only where an NVIDIA machine is, and needs the kubelet's socket directory.
-    """
-    labels = {"name": "nvidia-device-plugin"}
-    return {
-        "selector": {"matchLabels": labels},
-        "updateStrategy": {"type": "RollingUpdate"},
-        "template": {
-            "metadata": {"labels": labels},
-            "spec": {
-                "priorityClassName": "system-node-critical",
-                "tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}],
-                "affinity": {
-                    "nodeAffinity": {
-                        "requiredDuringSchedulingIgnoredDuringExecution": {
-                            "nodeSelectorTerms": [
-                                {
-                                    "matchExpressions": [
-                                        {
-                                            "key": "karpenter.k8s.aws/instance-gpu-manufacturer",
-                                            "operator": "In",
-                                            "values": ["nvidia"],
-                                        }
-                                    ]
-                                }
-                            ]
-                        }
-                    }
-                },
-                "containers": [
-                    {
-                        "name": "nvidia-device-plugin",
-                        "image": image,
-                        # Mellanox devices are not for it to hand out: with them EFA breaks (its issue 1692).
-                        "env": [
-                            {"name": "FAIL_ON_INIT_ERROR", "value": "false"},
-                            {"name": "MOFED_ENABLED", "value": "false"},
-                        ],
-                        "resources": {
-                            "requests": {"cpu": "10m", "memory": "64Mi"},
-                            "limits": {"memory": "256Mi"},
-                        },
-                        "securityContext": {
-                            "allowPrivilegeEscalation": False,
-                            "capabilities": {"drop": ["ALL"]},
-                        },
-                        "volumeMounts": [{"name": "sockets", "mountPath": "/var/lib/kubelet/device-plugins"}],
-                    }
-                ],
-                "volumes": [{"name": "sockets", "hostPath": {"path": "/var/lib/kubelet/device-plugins"}}],
-            },
-        },
-    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pulumi
@@ -12,15 +13,23 @@ from components.shared.pool import Pool, node_class, node_pool
 
 @dataclass(frozen=True, kw_only=True)
 class PoolsArgs:
-    """`subnet_ids` maps a zone to the subnet of its machines; `ami` is an alias with a version."""
+    """`subnet_ids` maps a zone to the subnet of its machines; `ami` is an alias with a version.
+
+    `instance_profile` is given where Karpenter can't make one, in a network without a way to IAM. The two security
+    groups are found by their tags where their ids are not given. `lustre` says whether pods mount FSx for Lustre.
+    """
 
     cluster: str
     pools: tuple[Pool, ...]
-    subnet_ids: dict[str, pulumi.Output[str]]
+    subnet_ids: Mapping[str, pulumi.Input[str]]
     node_role_name: pulumi.Input[str]
     ami: str
     after: list[pulumi.Resource]
     tags: dict[str, str]
+    instance_profile: pulumi.Input[str] | None = None
+    worker_group_id: pulumi.Input[str] | None = None
+    cluster_group_id: pulumi.Input[str] | None = None
+    lustre: bool = False
 
 
 class Pools(pulumi.ComponentResource):
@@ -47,6 +56,9 @@ class Pools(pulumi.ComponentResource):
                     role=args.node_role_name,
                     subnet_id=args.subnet_ids[pool.zone],
                     tags=args.tags,
+                    instance_profile=args.instance_profile,
+                    worker_group_id=args.worker_group_id,
+                    cluster_group_id=args.cluster_group_id,
                 ),
                 opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
             )
@@ -55,7 +67,7 @@ class Pools(pulumi.ComponentResource):
                 api_version="karpenter.sh/v1",
                 kind="NodePool",
                 metadata=metadata,
-                spec=node_pool(pool),
+                spec=node_pool(pool, lustre=args.lustre),
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[machine, *args.after]),
             )
             self.objects += [machine, ceiling]

@@ -15,6 +15,7 @@ import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
 from components.cluster import Cluster, ClusterArgs
+from components.device_plugins import DevicePlugins, DevicePluginsArgs
 from components.drain import Drain
 from components.encryption import Encryption, EncryptionArgs
 from components.identity import Identity, IdentityArgs
@@ -27,11 +28,13 @@ from components.pools import Pools, PoolsArgs
 from components.registry import Images, ImagesArgs
 from components.shared import contract as c
 from components.shared import iam
+from components.shared.efa import EFA_RESOURCE
 from components.shared.launch import Run
-from components.shared.pool import GPU
+from components.shared.pool import GPU, NEURON
 from components.shared.tags import stack_tags
 from components.storage import ModelBucket, ModelBucketArgs
 from components.training import TrainingSpace, TrainingSpaceArgs
+from infra import eks_registry, versions
 from infra.model import Settings
 from infra.settings import PROJECT
 
@@ -131,8 +134,20 @@ def deploy(settings: Settings) -> dict[str, Any]:
         OperatorsArgs(
             manifests=settings.sources.training_operator,
             image=settings.images.training_operator,
-            gpus=any(pool.resource == GPU for pool in settings.pools),
-            device_plugin_image=settings.images.device_plugin,
+            lookup_image=images.uris["trainer"],
+            after=alive,
+        ),
+        in_both,
+    )
+    devices = DevicePlugins(
+        "devices",
+        DevicePluginsArgs(
+            pools=settings.pools,
+            images={
+                GPU: settings.images.device_plugin,
+                EFA_RESOURCE: eks_registry.efa_plugin(settings.region),
+                NEURON: versions.NEURON_PLUGIN_IMAGE,
+            },
             after=alive,
         ),
         in_both,
@@ -150,7 +165,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
             trainer_image=images.uris["trainer"],
             placeholder_image=settings.images.placeholder,
             model_uri=model_uri,
-            after=[*space.objects, *pools.objects, operators, *trainer.granted, bucket],
+            after=[*space.objects, *pools.objects, operators, devices, *trainer.granted, bucket],
         ),
         in_both,
     )
@@ -160,7 +175,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
         settings.region,
         DRAIN_TIMEOUT_SECONDS,
         pulumi.ResourceOptions(
-            depends_on=[*alive, karpenter, pools, operators, space, launcher, kubernetes, bucket]
+            depends_on=[*alive, karpenter, pools, operators, devices, space, launcher, kubernetes, bucket]
         ),
     )
     return {

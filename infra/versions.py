@@ -55,3 +55,22 @@ PLACEHOLDER_IMAGE: Final = (
 # plugin of its own. The tag is the release's; no file of the project names its digest, `trainyard:images.devicePlugin`
 # sets one.
 DEVICE_PLUGIN_IMAGE: Final = "nvcr.io/nvidia/k8s-device-plugin:v0.19.3"
+
+# github.com/aws/eks-charts at 5239609, stable/aws-efa-k8s-device-plugin (chart 0.5.30), 2026-11-21. EKS keeps the image
+# in a registry of each region (`infra.eks_registry`); no file names its digest.
+EFA_PLUGIN_TAG: Final = "v0.5.20"
+
+# github.com/aws-neuron/neuron-helm-charts at 14049c2, charts/neuron-helm-chart/values.yaml, 2026-11-21; no file names
+# its digest.
+NEURON_PLUGIN_IMAGE: Final = "public.ecr.aws/neuron/neuron-device-plugin:2.28.27.0"
+
+# Published by the same run as the operator's image and with the same tag (github.com/kubeflow/training-operator,
+# .github/workflows/publish-core-images.yaml, template-publish-image/action.yaml); the operator's default is `latest`.
+KUBECTL_DELIVERY_IMAGE: Final = "ghcr.io/kubeflow/training-v1/kubectl-delivery:v1-93c5489"
+
+# A shell with network tools. registry.k8s.io's promotion list names this digest: github.com/kubernetes/k8s.io,
+# registry.k8s.io/images/k8s-staging-e2e-test-images/images.yaml (agnhost, 2.43), 2026-11-21.
+DEBUG_IMAGE: Final = (
+    "registry.k8s.io/e2e-test-images/agnhost:2.43"
+    "@sha256:16bbf38c463a4223d8cfe4da12bc61010b082a79b4bb003e2d3ba3ece5dd5f9e"
+)

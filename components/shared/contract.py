@@ -7,6 +7,7 @@ from typing import Final
 TRAINING_NAMESPACE: Final = "training"
 OPERATOR_NAMESPACE: Final = "kubeflow"
 KARPENTER_NAMESPACE: Final = "kube-system"
+DEVICE_PLUGIN_NAMESPACE: Final = "device-plugins"
 CLUSTER_EVENTS_NAMESPACE: Final = "default"
 
 LAUNCHER_JOB_PREFIX: Final = "launch-"
@@ -17,7 +18,9 @@ TRAINER_SERVICE_ACCOUNT: Final = "trainer"
 
 LABEL_RUN: Final = "trainyard.dev/run"
 LABEL_ROLE: Final = "trainyard.dev/role"
+LABEL_POOL: Final = "trainyard.dev/pool"
 ROLE_LAUNCHER: Final = "launcher"
+ROLE_WARM: Final = "warm"
 DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
 LABEL_NODEPOOL: Final = "karpenter.sh/nodepool"
 
@@ -25,6 +28,8 @@ WORKER_PRIORITY_CLASS: Final = "trainyard-worker"
 WORKER_PRIORITY: Final = 0
 PLACEHOLDER_PRIORITY_CLASS: Final = "trainyard-placeholder"
 PLACEHOLDER_PRIORITY: Final = -100
+WARM_PRIORITY_CLASS: Final = "trainyard-warm"
+WARM_PRIORITY: Final = -200
 
 POD_USER: Final = 10001
 """User and group of launcher, placeholder and worker pods."""

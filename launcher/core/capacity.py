@@ -64,15 +64,22 @@ def is_placeholder(pod: Pod, request: Request) -> bool:
     )
 
 
+def is_warm(pod: Pod, request: Request) -> bool:
+    """Whether this pod only keeps its node: one of a Deployment of the stack, below every other priority."""
+    return pod.namespace == request.namespace and pod.labels.get(c.LABEL_ROLE) == c.ROLE_WARM
+
+
 def count(request: Request, seen: Observation) -> Count:
     """The nodes of the pool that could take a worker of this run now, and what keeps the others from it.
 
-    Placeholders of this run leave when a worker comes, so they occupy nothing.
+    Placeholders of this run leave when a worker comes, and pods that only keep a node do where it needs their place, so
+    they occupy nothing.
     """
     needs = {name: quantity.parse(amount) for name, amount in request.resources.items()}
     taken: dict[str, dict[str, Amount]] = defaultdict(lambda: defaultdict(int))
     for pod in seen.pods:
-        if pod.node and pod.phase not in ("Succeeded", "Failed") and not is_placeholder(pod, request):
+        gives_way = is_placeholder(pod, request) or is_warm(pod, request)
+        if pod.node and pod.phase not in ("Succeeded", "Failed") and not gives_way:
             for name, amount in pod.requests.items():
                 taken[pod.node][name] += amount
     usable: list[str] = []

@@ -24,6 +24,8 @@ MANAGED_BY: Final = "trainyard-launcher"
 ROLE_LAUNCHER: Final = "launcher"
 ROLE_PLACEHOLDER: Final = "placeholder"
 ROLE_WORKER: Final = "worker"
+# On the pods that keep a pool's nodes without a job.
+ROLE_WARM: Final = "warm"
 
 ANNOTATION_NODES: Final = "trainyard.dev/nodes"
 ANNOTATION_REASON: Final = "trainyard.dev/reason"
@@ -34,6 +36,8 @@ LABEL_NODEPOOL: Final = "karpenter.sh/nodepool"
 LABEL_INITIALIZED: Final = "karpenter.sh/initialized"
 # Set by the training operator on the pods of a PyTorchJob.
 LABEL_JOB_NAME: Final = "training.kubeflow.org/job-name"
+# The same name under the key that people type: `kubectl logs -l pytorch-job-name=...`.
+LABEL_TRAINING_JOB: Final = "pytorch-job-name"
 EFA_RESOURCE: Final = "vpc.amazonaws.com/efa"
 
 POD_USER: Final = 10001

@@ -178,7 +178,10 @@ def _replica(request: Request, nodes: int, replicas: int) -> JsonObject:
         "restartPolicy": "Never",
         "template": {
             "metadata": {
-                "labels": _labels(request, c.ROLE_WORKER),
+                "labels": {
+                    **_labels(request, c.ROLE_WORKER),
+                    c.LABEL_TRAINING_JOB: request.training_job,
+                },
                 "annotations": {c.DO_NOT_DISRUPT: "true"},
             },
             "spec": {

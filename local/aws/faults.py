@@ -9,11 +9,15 @@
 - leftovers: `{"code": "NetworkInterfaceLeft", "instanceType": "g5.*", "times": 1}`: the end of such a machine of a
   cluster leaves a network interface of VPC CNI behind (`local.aws.interfaces`).
 - calls: `{"action": "ec2:CreateFleet", "code": "RequestLimitExceeded", "status": 503, "times": 2}`: the call fails.
+- machines: `{"condition": "AcceleratedHardwareReady", "code": "NvidiaXID79Error", "instanceId": "i-*", "instanceType":
+  "g5.*", "since": 600}`: the node monitoring agent finds this condition false, and did `since` seconds before the rule
+  was put; `code` is its reason.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +32,18 @@ DEFAULT_MESSAGES = {
     "RequestLimitExceeded": "Request limit exceeded.",
 }
 LEFT_INTERFACE = "NetworkInterfaceLeft"
-KEYS = {"action", "code", "message", "status", "instanceType", "zone", "capacityType", "available", "times"}
+# Conditions of the node monitoring agent (https://docs.aws.amazon.com/eks/latest/userguide/node-health.html).
+CONDITIONS = (
+    "AcceleratedHardwareReady",
+    "ContainerRuntimeReady",
+    "KernelReady",
+    "NetworkingReady",
+    "StorageReady",
+)
+KEYS = {
+    *("action", "code", "message", "status", "instanceType", "zone", "capacityType", "available", "times"),
+    *("condition", "instanceId", "since"),
+}
 
 
 class BadPlan(ValueError):
@@ -49,6 +64,9 @@ class Fault:
     available: int = 0
     times: int | None = None
     fired: int = 0
+    condition: str | None = None
+    instance_id: str = "*"
+    since: float = 0.0
 
     def matches(self, instance_type: str, zone: str, capacity_type: str) -> bool:
         """Whether the rule is about such an instance."""
@@ -68,6 +86,9 @@ class Fault:
         document: dict[str, Any] = {"code": self.code, "times": self.times, "fired": self.fired}
         if self.action is not None:
             return {"action": self.action, "status": self.status, **document}
+        if self.condition is not None:
+            where = {"instanceId": self.instance_id, "instanceType": self.instance_type, "zone": self.zone}
+            return {"condition": self.condition, "code": self.code, "since": self.since, **where}
         return {
             "instanceType": self.instance_type,
             "zone": self.zone,
@@ -105,7 +126,9 @@ class Plan:
         with self.lock:
             for fault in self.faults:
                 spent = fault.times is not None and fault.fired >= fault.times
-                other = fault.action is not None or fault.code == LEFT_INTERFACE
+                other = (
+                    fault.action is not None or fault.condition is not None or fault.code == LEFT_INTERFACE
+                )
                 if other or spent or not fault.matches(instance_type, zone, capacity_type):
                     continue
                 if running(fault) >= fault.available:
@@ -126,6 +149,19 @@ class Plan:
                     fault.fired += 1
                     return fault
         return None
+
+    def conditions(
+        self, instance_id: str, instance_type: str, zone: str, capacity_type: str
+    ) -> dict[str, Fault]:
+        """What is wrong with a machine, by condition; `since` is seconds since the epoch there."""
+        with self.lock:
+            return {
+                fault.condition: fault
+                for fault in reversed(self.faults)
+                if fault.condition is not None
+                and like(fault.instance_id, instance_id)
+                and fault.matches(instance_type, zone, capacity_type)
+            }
 
     def api_fault(self, action: str) -> Fault | None:
         """The rule that makes a call fail, with its message filled in."""
@@ -149,7 +185,10 @@ def _parse(place: str, rule: Any) -> Fault:
     unknown = sorted(set(rule) - KEYS - {"fired"})
     if unknown:
         raise BadPlan(f"{place}: unknown keys {', '.join(unknown)}; known are {', '.join(sorted(KEYS))}")
-    for key in ("available", "times", "status"):
+    condition = rule.get("condition")
+    if condition is not None and condition not in CONDITIONS:
+        raise BadPlan(f"{place}.condition: expected one of {', '.join(CONDITIONS)}, got {condition!r}")
+    for key in ("available", "times", "status", "since"):
         if rule.get(key) is not None and (not isinstance(rule[key], int) or rule[key] < 0):
             raise BadPlan(f"{place}.{key}: expected a number of at least 0, got {rule[key]!r}")
     return Fault(
@@ -162,6 +201,9 @@ def _parse(place: str, rule: Any) -> Fault:
         capacity_type=rule.get("capacityType") or "*",
         available=rule.get("available") or 0,
         times=rule.get("times"),
+        condition=condition,
+        instance_id=rule.get("instanceId") or "*",
+        since=time.time() - (rule.get("since") or 0),
     )
 
 

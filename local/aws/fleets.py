@@ -13,7 +13,7 @@ from moto.core.responses import ActionResult
 from moto.ec2.responses.fleets import Fleets
 from moto.ec2.utils import random_fleet_id
 
-from local.aws import faults, prices, reservations
+from local.aws import faults, placement_groups, prices, reservations
 
 CAPACITY_DEFAULT = "on-demand"
 
@@ -62,6 +62,9 @@ def _judge(
         reservations.launch_error(backend, reservation_id, instance_type, zone) if reservation_id else None
     )
     kind = "reserved" if reservation_id else asked
+    if error is None:
+        held = reservations.reservations(backend).get(reservation_id) if reservation_id else None
+        error = placement_groups.launch_error(backend, data, held)
     if error is None:
         fault = faults.plan().launch_fault(instance_type, zone, kind, lambda f: count_running(backend, f))
         if fault is None:

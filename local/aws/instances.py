@@ -11,7 +11,7 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.iam.models import iam_backends
 
-from local.aws import changes, prices
+from local.aws import changes, faults, prices
 from local.aws.account import ACCOUNT_ID, PARTITION
 from local.aws.eks.store import Cluster, store
 from local.aws.fleets import capacity_type
@@ -19,6 +19,7 @@ from local.aws.fleets import capacity_type
 # While somebody waits, tags that were changed without an event show after this long.
 POLL_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 55.0
+AGENT = "eks-node-monitoring-agent"
 SHOWN_STATES = ("pending", "running", "stopping", "shutting-down")
 
 
@@ -60,8 +61,6 @@ def _describe(instance: Any, tags: dict[str, str], cluster: Cluster | None) -> d
     facts = INSTANCE_TYPES.get(instance.instance_type, {})
     gpus = facts.get("GpuInfo", {}).get("Gpus", [])
     neuron = facts.get("NeuronInfo", {}).get("NeuronDevices", [])
-    network = facts.get("NetworkInfo", {})
-    efa = getattr(instance, "efa_interfaces", 0) or network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
     role = _role(instance)
     return {
         "instanceId": instance.id,
@@ -81,12 +80,53 @@ def _describe(instance: Any, tags: dict[str, str], cluster: Cluster | None) -> d
         "gpuName": gpus[0].get("Name") if gpus else None,
         "gpuMemoryMiB": gpus[0].get("MemoryInfo", {}).get("SizeInMiB", 0) if gpus else 0,
         "neuronDevices": sum(n.get("Count", 0) for n in neuron),
-        "efaInterfaces": efa,
+        # Those that it was launched with: a type that may have EFA has none by itself.
+        "efaInterfaces": getattr(instance, "efa_interfaces", 0),
         "nvmeGiB": facts.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
         "capacityType": capacity_type(instance),
         "capacityReservationId": getattr(instance, "capacity_reservation_id", None),
         "pricePerHour": prices.hourly(instance.instance_type),
+        "addons": _addons(cluster),
+        "volumeTags": _volume_tags(cluster),
+        "conditions": _conditions(instance, cluster, bool(gpus or neuron)),
     }
+
+
+def _conditions(instance: Any, cluster: Cluster | None, accelerated: bool) -> list[dict[str, Any]]:
+    """What EKS's node monitoring agent says of a machine: nothing where the cluster lacks the add-on."""
+    if cluster is None or AGENT not in cluster.addons:
+        return []
+    zone = instance.placement.zone or ""
+    wrong = faults.plan().conditions(instance.id, instance.instance_type, zone, capacity_type(instance))
+    found = []
+    for kind in faults.CONDITIONS:
+        fault = wrong.get(kind)
+        if kind == "AcceleratedHardwareReady" and not accelerated:
+            continue
+        found.append(
+            {
+                "type": kind,
+                "status": "True" if fault is None else "False",
+                "reason": f"{kind.removesuffix('Ready')}IsReady" if fault is None else fault.code,
+                "message": f"Monitoring for {kind} is active" if fault is None else fault.text("", ""),
+                "since": instance.launch_time.timestamp() if fault is None else fault.since,
+            }
+        )
+    return found
+
+
+def _addons(cluster: Cluster | None) -> dict[str, str]:
+    """The cluster's add-ons by name, each with the role of its service account ("" where it has none)."""
+    documents = cluster.addons if cluster else {}
+    return {name: document.get("serviceAccountRoleArn") or "" for name, document in sorted(documents.items())}
+
+
+def _volume_tags(cluster: Cluster | None) -> dict[str, str]:
+    """What the EBS CSI driver was told to add to its volumes' tags."""
+    document = (cluster.addons if cluster else {}).get("aws-ebs-csi-driver") or {}
+    values = json.loads(document.get("configurationValues") or "{}")
+    tags: dict[str, str] = (values.get("controller") or {}).get("extraVolumeTags") or {}
+    return tags
 
 
 def _node_group(instance: Any, cluster: Cluster | None) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from moto.ec2.models.fleets import Fleet
 from moto.ec2.models.instances import Instance, InstanceBackend
 from moto.ec2.models.launch_templates import LaunchTemplateVersion
 
-from local.aws import changes, events
+from local.aws import changes, events, placement_groups
 
 
 def template_groups(data: dict[str, Any]) -> list[str]:
@@ -39,10 +39,12 @@ def complete(instance: Any, data: dict[str, Any], template: Any = None) -> None:
         target = reservation.get("CapacityReservationTarget") or {}
         if target.get("CapacityReservationId"):
             instance.capacity_reservation_id = target["CapacityReservationId"]
-    placement = data.get("Placement") or {}
-    for key, attribute in (("GroupName", "group_name"), ("GroupId", "group_id"), ("Tenancy", "tenancy")):
-        if placement.get(key):
-            setattr(instance.placement, attribute, placement[key])
+    tenancy = (data.get("Placement") or {}).get("Tenancy")
+    if tenancy:
+        instance.placement.tenancy = tenancy
+    group = placement_groups.of_launch(instance.ec2_backend, data)
+    if group is not None:
+        instance.placement.group_name, instance.placement.group_id = group["GroupName"], group["GroupId"]
     instance.efa_interfaces = sum(
         1
         for card in data.get("NetworkInterfaces") or []

@@ -1,4 +1,4 @@
-"""Capacity reservations and placement groups, which moto does not have: create, describe and cancel or delete."""
+"""Capacity reservations, which moto does not have: create, describe and cancel."""
 
 from __future__ import annotations
 
@@ -10,21 +10,15 @@ from moto.core.utils import utcnow
 from moto.ec2.models import EC2Backend
 from moto.ec2.responses import EC2Response
 
+from local.aws import placement_groups
 from local.aws.account import ACCOUNT_ID
 from local.aws.errors import ApiError
 
 
-def _reservations(backend: Any) -> dict[str, dict[str, Any]]:
+def reservations(backend: Any) -> dict[str, dict[str, Any]]:
     if not hasattr(backend, "trainyard_reservations"):
         backend.trainyard_reservations = {}
     store: dict[str, dict[str, Any]] = backend.trainyard_reservations
-    return store
-
-
-def _groups(backend: Any) -> dict[str, dict[str, Any]]:
-    if not hasattr(backend, "trainyard_placement_groups"):
-        backend.trainyard_placement_groups = {}
-    store: dict[str, dict[str, Any]] = backend.trainyard_placement_groups
     return store
 
 
@@ -37,7 +31,7 @@ def _used(backend: Any, reservation_id: str) -> int:
 
 def launch_error(backend: Any, reservation_id: str, instance_type: str, zone: str) -> tuple[str, str] | None:
     """Error code and message where a targeted launch into a reservation cannot be served."""
-    found = _reservations(backend).get(reservation_id)
+    found = reservations(backend).get(reservation_id)
     if found is None or found["State"] != "active":
         return (
             "InvalidCapacityReservationId.NotFound",
@@ -108,16 +102,17 @@ def create_capacity_reservation(self: Any) -> ActionResult:
         "StartDate": utcnow(),
         "tags": _tags(self, "capacity-reservation"),
     }
-    if self._get_param("EndDate"):
-        document["EndDate"] = self._get_param("EndDate")
-    _reservations(self.ec2_backend)[reservation_id] = document
+    for key in ("EndDate", "PlacementGroupArn"):
+        if self._get_param(key):
+            document[key] = self._get_param(key)
+    reservations(self.ec2_backend)[reservation_id] = document
     return ActionResult({"CapacityReservation": _shown(self.ec2_backend, document)})
 
 
 def describe_capacity_reservations(self: Any) -> ActionResult:
     """DescribeCapacityReservations, by id and filter."""
     backend, ids = self.ec2_backend, self._get_param("CapacityReservationIds", [])
-    store = _reservations(backend)
+    store = reservations(backend)
     missing = [i for i in ids if i not in store]
     if missing:
         raise ApiError(
@@ -138,7 +133,7 @@ def describe_capacity_reservations(self: Any) -> ActionResult:
 def cancel_capacity_reservation(self: Any) -> ActionResult:
     """CancelCapacityReservation: instances in it run on as plain on-demand ones."""
     reservation_id = self._get_param("CapacityReservationId")
-    found = _reservations(self.ec2_backend).get(reservation_id)
+    found = reservations(self.ec2_backend).get(reservation_id)
     if found is None:
         raise ApiError(
             "InvalidCapacityReservationId.NotFound",
@@ -148,73 +143,19 @@ def cancel_capacity_reservation(self: Any) -> ActionResult:
     return ActionResult({"Return": True})
 
 
-def create_placement_group(self: Any) -> ActionResult:
-    """CreatePlacementGroup."""
-    self.error_on_dryrun()
-    name, group_id = self._get_param("GroupName"), "pg-" + secrets.token_hex(9)[:17]
-    if name in _groups(self.ec2_backend):
-        raise ApiError("InvalidPlacementGroup.Duplicate", f"The Placement Group '{name}' already exists.")
-    document = {
-        "GroupName": name,
-        "GroupId": group_id,
-        "GroupArn": f"arn:aws:ec2:{self.region}:{ACCOUNT_ID}:placement-group/{name}",
-        "State": "available",
-        "Strategy": self._get_param("Strategy", "cluster"),
-        "PartitionCount": self._get_param("PartitionCount"),
-        "tags": _tags(self, "placement-group"),
-    }
-    _groups(self.ec2_backend)[name] = document
-    return ActionResult({"PlacementGroup": _group_shown(document)})
-
-
-def _group_shown(document: dict[str, Any]) -> dict[str, Any]:
-    return {**document, "Tags": [{"Key": k, "Value": v} for k, v in document["tags"].items()]}
-
-
-def describe_placement_groups(self: Any) -> ActionResult:
-    """DescribePlacementGroups, by name, id and filter."""
-    names, ids = self._get_param("GroupNames", []), self._get_param("GroupIds", [])
-    store = _groups(self.ec2_backend)
-    for name in names:
-        if name not in store:
-            raise ApiError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
-    known = {"group-name": "GroupName", "state": "State", "strategy": "Strategy", "group-arn": "GroupArn"}
-    filters = self._filters_from_querystring()
-    found = [
-        g
-        for n, g in store.items()
-        if (not names or n in names) and (not ids or g["GroupId"] in ids) and _matches(g, filters, known)
-    ]
-    return ActionResult({"PlacementGroups": [_group_shown(g) for g in found]})
-
-
-def delete_placement_group(self: Any) -> ActionResult:
-    """DeletePlacementGroup; refused while an instance is in it."""
-    name = self._get_param("GroupName")
-    if name not in _groups(self.ec2_backend):
-        raise ApiError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
-    if any(i.placement.group_name == name and i.state == "running" for i in self.ec2_backend.all_instances()):
-        raise ApiError("InvalidPlacementGroup.InUse", f"The placement group '{name}' is in use.")
-    del _groups(self.ec2_backend)[name]
-    return ActionResult(None)
-
-
 def install() -> None:
-    """Add the actions to moto's EC2."""
+    """Add the actions to moto's EC2, and those of placement groups, which reservations may lie in."""
+    placement_groups.install()
     for action in (
         create_capacity_reservation,
         describe_capacity_reservations,
         cancel_capacity_reservation,
-        create_placement_group,
-        describe_placement_groups,
-        delete_placement_group,
     ):
         setattr(EC2Response, action.__name__, action)
     reset = EC2Backend.reset
 
     def reset_all(self: Any) -> None:
         self.__dict__.pop("trainyard_reservations", None)
-        self.__dict__.pop("trainyard_placement_groups", None)
         reset(self)
 
     EC2Backend.reset = reset_all

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from local.machines.devices import NONE, Devices, amounts
 from local.machines.quantity import timestamp
 
 Object = dict[str, Any]
@@ -48,7 +49,7 @@ def reserved_cpu(vcpus: int) -> int:
     return math.floor(sum(shares[:vcpus]))
 
 
-def resources(instance: Object, with_devices: bool) -> tuple[Object, Object]:
+def resources(instance: Object, devices: Devices) -> tuple[Object, Object]:
     """Capacity and allocatable. Devices (GPUs, EFA, Neuron) come later than the node, once their plugins run."""
     vcpus = instance["vcpus"]
     pods = instance.get("maxPods") or max_pods(vcpus)
@@ -67,16 +68,8 @@ def resources(instance: Object, with_devices: bool) -> tuple[Object, Object]:
         "memory": f"{max(memory - kept, 64)}Mi",
         "ephemeral-storage": f"{math.floor(disk * 0.9) - 1}Gi",
     }
-    devices = {
-        "nvidia.com/gpu": instance.get("gpus"),
-        "vpc.amazonaws.com/efa": instance.get("efaInterfaces"),
-        "aws.amazon.com/neuron": instance.get("neuronDevices"),
-    }
-    if with_devices:
-        shown = {key: str(count) for key, count in devices.items() if count}
-        capacity |= shown
-        allocatable |= shown
-    return capacity, allocatable
+    there, usable = amounts(instance, devices)
+    return capacity | there, allocatable | usable
 
 
 def labels(instance: Object, region: str) -> dict[str, str]:
@@ -112,8 +105,24 @@ def taints(instance: Object) -> list[Object]:
     ]
 
 
-def conditions(now: float) -> list[Object]:
-    """The four conditions of a healthy kubelet."""
+def conditions(instance: Object, now: float) -> list[Object]:
+    """The four conditions of a healthy kubelet, and those that EKS's node monitoring agent found."""
+    found = instance.get("conditions") or []
+    return [*_kubelet(now), *(_found(each, now) for each in found)]
+
+
+def _found(condition: Object, now: float) -> Object:
+    return {
+        "type": condition["type"],
+        "status": condition["status"],
+        "reason": condition["reason"],
+        "message": condition["message"],
+        "lastHeartbeatTime": timestamp(now),
+        "lastTransitionTime": timestamp(condition["since"]),
+    }
+
+
+def _kubelet(now: float) -> list[Object]:
     healthy = [
         ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
         ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
@@ -132,13 +141,13 @@ def conditions(now: float) -> list[Object]:
     ]
 
 
-def status(instance: Object, kubelet_port: int, version: str, now: float, with_devices: bool) -> Object:
+def status(instance: Object, kubelet_port: int, version: str, now: float, devices: Devices) -> Object:
     """The Node's status. The API server dials its address for logs: the loopback address."""
-    capacity, allocatable = resources(instance, with_devices)
+    capacity, allocatable = resources(instance, devices)
     return {
         "capacity": capacity,
         "allocatable": allocatable,
-        "conditions": conditions(now),
+        "conditions": conditions(instance, now),
         # No Hostname and no InternalDNS: the API server would try those first, and nothing here resolves them.
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}},
@@ -171,5 +180,5 @@ def build(instance: Object, region: str, kubelet_port: int, version: str, now: f
             "providerID": f"aws:///{instance['zone']}/{instance['instanceId']}",
             "taints": taints(instance),
         },
-        "status": status(instance, kubelet_port, version, now, with_devices=False),
+        "status": status(instance, kubelet_port, version, now, NONE),
     }

@@ -23,6 +23,7 @@ _GONE = frozenset(
         "NoSuchKey",
         "NoSuchLifecycleConfiguration",
         "NoSuchPublicAccessBlockConfiguration",
+        "InvalidPlacementGroup.Unknown",
         "OwnershipControlsNotFoundError",
         "QueueDoesNotExist",
         "ServerSideEncryptionConfigurationNotFoundError",
@@ -34,6 +35,7 @@ _BUSY = frozenset(
         "DeleteConflict",
         "DependencyViolation",
         "InvalidIPAddress.InUse",
+        "InvalidPlacementGroup.InUse",
         "OperationAborted",
         "ResourceInUseException",
     }

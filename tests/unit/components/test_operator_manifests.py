@@ -1,13 +1,20 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
-from components.shared.operator_manifests import token, waves
+from components.operators import Operators, OperatorsArgs
+from components.shared import lookup
+from components.shared.contract import POD_USER
+from components.shared.operator_manifests import scheme_arguments, token, waves
 from infra import versions
+from tests.unit.components.recording import Recorded, deploy
 
 pytestmark = pytest.mark.unit
 
@@ -15,6 +22,29 @@ WEBHOOKS = (
     "validator.pytorchjob.training-operator.kubeflow.org",
     "validator.tfjob.training-operator.kubeflow.org",
 )
+
+
+SCHEMA = {
+    "names": {"kind": "MPIJob"},
+    "versions": [
+        {
+            "description": "long",
+            "properties": {
+                "description": {"description": "long", "type": "string"},
+                "x": {"description": "long"},
+            },
+        }
+    ],
+}
+RULES = [
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]},
+    {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"], "verbs": ["create"]},
+    {"apiGroups": ["kubeflow.org"], "resources": ["pytorchjobs/status"], "verbs": ["get"]},
+    {"apiGroups": ["kubeflow.org"], "resources": ["mpijobs"], "verbs": ["get"]},
+    {"apiGroups": ["kubeflow.org"], "resources": ["tfjobs"], "verbs": ["get"]},
+    {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["get"]},
+]
 
 
 def thing(kind: str, name: str, **more: Any) -> dict[str, Any]:
@@ -26,6 +56,8 @@ def published() -> list[dict[str, Any]]:
     return [
         thing("CustomResourceDefinition", "tfjobs.kubeflow.org"),
         thing("CustomResourceDefinition", "pytorchjobs.kubeflow.org", status={"conditions": []}),
+        thing("CustomResourceDefinition", "mpijobs.kubeflow.org", spec=SCHEMA),
+        thing("ClusterRole", "training-operator", rules=RULES),
         thing("Service", "training-operator"),
         thing("ServiceAccount", "training-operator"),
         thing("Deployment", "training-operator", spec={"template": {"spec": {"containers": [container]}}}),
@@ -34,12 +66,16 @@ def published() -> list[dict[str, Any]]:
     ]
 
 
+def chosen(objects: list[dict[str, Any]] | None = None, *kinds: str) -> list[list[dict[str, Any]]]:
+    return waves(objects or published(), None, arguments=[], kinds=kinds or ("pytorchjob",))
+
+
 def find(kind: str, given: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     return [each for wave in given for each in wave if each["kind"] == kind]
 
 
 def test_only_what_pytorchjobs_need_is_kept() -> None:
-    kept = waves(published(), None)
+    kept = chosen()
     assert [each["metadata"]["name"] for each in find("CustomResourceDefinition", kept)] == [
         "pytorchjobs.kubeflow.org"
     ]
@@ -50,9 +86,14 @@ def test_only_what_pytorchjobs_need_is_kept() -> None:
 
 
 def test_the_namespace_comes_first_and_the_pods_with_their_service_last() -> None:
-    first, second, last = waves(published(), None)
+    first, second, last = chosen()
     assert [each["kind"] for each in first] == ["Namespace"]
-    assert {each["kind"] for each in second} == {"CustomResourceDefinition", "ServiceAccount"}
+    assert {each["kind"] for each in second} == {
+        "CustomResourceDefinition",
+        "ServiceAccount",
+        "ClusterRole",
+        "ConfigMap",
+    }
     assert {each["kind"] for each in last} == {"Deployment", "Service", "ValidatingWebhookConfiguration"}
 
 
@@ -60,14 +101,16 @@ def test_the_namespace_comes_first_and_the_pods_with_their_service_last() -> Non
 def test_the_operator_gets_our_arguments_and_image(image: str | None, expected: str) -> None:
     given = published()
     before = copy.deepcopy(given)
-    container = find("Deployment", waves(given, image))[0]["spec"]["template"]["spec"]["containers"][0]
+    arguments = scheme_arguments(["pytorchjob"])
+    deployment = find("Deployment", waves(given, image, arguments=arguments))[0]
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
     assert container["args"] == ["--enable-scheme=pytorchjob", "--controller-threads=4"]
     assert container["image"] == expected
     assert given == before, "the given manifests were changed"
 
 
 def test_the_operators_namespace_refuses_privileged_pods() -> None:
-    (namespace,) = find("Namespace", waves(published(), None))
+    (namespace,) = find("Namespace", chosen())
     assert namespace["metadata"]["labels"] == {"pod-security.kubernetes.io/enforce": "baseline"}
 
 
@@ -75,12 +118,12 @@ def test_manifests_without_the_webhook_are_refused() -> None:
     objects = published()
     find("ValidatingWebhookConfiguration", [objects])[0]["webhooks"].pop(0)
     with pytest.raises(ValueError, match=r"no webhook validator\.pytorchjob"):
-        waves(objects, None)
+        chosen(objects)
 
 
 def test_manifests_without_the_operator_are_refused() -> None:
     with pytest.raises(ValueError, match="no Deployment training-operator"):
-        waves([each for each in published() if each["kind"] != "Deployment"], None)
+        chosen([each for each in published() if each["kind"] != "Deployment"])
 
 
 def test_the_published_manifests_are_named_as_kubectl_takes_them() -> None:
@@ -94,3 +137,114 @@ def test_the_published_manifests_are_named_as_kubectl_takes_them() -> None:
 def test_tokens_name_group_version_and_kind() -> None:
     assert token({"apiVersion": "v1", "kind": "Service"}) == "kubernetes:core/v1:Service"
     assert token({"apiVersion": "apps/v1", "kind": "Deployment"}) == "kubernetes:apps/v1:Deployment"
+
+
+def test_mpijobs_come_only_where_they_are_asked_for_and_without_their_descriptions() -> None:
+    names = [each["metadata"]["name"] for each in find("CustomResourceDefinition", chosen())]
+    assert names == ["pytorchjobs.kubeflow.org"]
+    definitions = find("CustomResourceDefinition", chosen(None, "pytorchjob", "mpijob"))
+    assert [each["metadata"]["name"] for each in definitions] == [
+        "pytorchjobs.kubeflow.org",
+        "mpijobs.kubeflow.org",
+    ]
+    assert definitions[1]["spec"]["versions"] == [
+        {"properties": {"description": {"type": "string"}, "x": {}}}
+    ]
+
+
+def test_manifests_without_a_definition_that_is_asked_for_are_refused() -> None:
+    objects = [each for each in published() if each["metadata"]["name"] != "mpijobs.kubeflow.org"]
+    with pytest.raises(ValueError, match=r"no CustomResourceDefinition mpijobs\.kubeflow\.org"):
+        chosen(objects, "pytorchjob", "mpijob")
+
+
+def test_the_operator_has_no_rights_for_jobs_that_it_does_not_serve() -> None:
+    def resources(*kinds: str) -> list[str]:
+        (role,) = find("ClusterRole", chosen(None, *kinds))
+        return [resource for rule in role["rules"] for resource in rule["resources"]]
+
+    assert resources("pytorchjob") == ["pods", "pytorchjobs/status"]
+    assert resources("pytorchjob", "mpijob") == [
+        "pods",
+        "pods/exec",
+        "roles",
+        "pytorchjobs/status",
+        "mpijobs",
+    ]
+
+
+def operators(**changes: Any) -> Recorded:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("components.operators.render", lambda source: published())
+        args = OperatorsArgs(
+            **{"manifests": "m", "image": None, "lookup_image": "trainer@sha256:1", "after": [], **changes}
+        )
+        return deploy(lambda: Operators("operators", args))
+
+
+def container_of(recorded: Recorded) -> dict[str, Any]:
+    pod = recorded.one("kubernetes:core/v1:Deployment").inputs["spec"]["template"]["spec"]
+    container: dict[str, Any] = pod["containers"][0]
+    return container
+
+
+def test_workers_wait_in_the_image_that_is_given_by_the_template_of_ours() -> None:
+    recorded = operators()
+    assert container_of(recorded)["args"] == [
+        "--enable-scheme=pytorchjob",
+        "--controller-threads=4",
+        "--pytorch-init-container-template-file=/etc/config/initContainer.yaml",
+        "--pytorch-init-container-image=trainer@sha256:1",
+    ]
+    config = recorded.one("kubernetes:core/v1:ConfigMap").inputs
+    assert config["metadata"]["namespace"] == "kubeflow"
+    assert config["data"] == {"initContainer.yaml": lookup.TEMPLATE}
+    mounts = container_of(recorded)["volumeMounts"]
+    assert mounts[-1] == {"name": config["metadata"]["name"], "mountPath": "/etc/config", "readOnly": True}
+
+
+def test_mpi_brings_its_scheme_and_the_image_with_kubectl() -> None:
+    arguments = container_of(operators(kubectl_image="kubectl@sha256:2"))["args"]
+    assert "--enable-scheme=mpijob" in arguments
+    assert arguments[-1] == "--mpi-kubectl-delivery-image=kubectl@sha256:2"
+
+
+def init_container(tries: int, master: str) -> dict[str, Any]:
+    """What the operator makes of the template, but for what Go's package escapes in a web page."""
+    text = lookup.TEMPLATE
+    for name, value in (
+        ("MaxTries", tries),
+        ("MasterAddr", master),
+        ("InitContainerImage", "image@sha256:1"),
+    ):
+        text = text.replace("{{." + name + "}}", str(value))
+    (container,) = yaml.safe_load(text)
+    assert isinstance(container, dict)
+    return container
+
+
+def test_the_init_container_keeps_to_the_restricted_standard_and_to_the_class_of_its_pod() -> None:
+    container = init_container(3, "train-r1-master-0")
+    assert (container["name"], container["image"]) == ("init-pytorch", "image@sha256:1")
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "runAsUser": POD_USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert container["resources"]["limits"] == container["resources"]["requests"]
+
+
+@pytest.mark.parametrize(("master", "code"), [("localhost", 0), ("nowhere.invalid", 1)])
+def test_the_init_container_ends_well_exactly_when_the_master_has_an_address(master: str, code: int) -> None:
+    _, *arguments = init_container(1, master)["command"]
+    script = arguments[-1].replace("time.sleep(2)", "time.sleep(0)")
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    assert ended.returncode == code, ended.stderr
+    assert (f"{master} has no address" in ended.stderr) == (code == 1)
+
+
+def test_the_template_holds_nothing_that_a_web_page_would_change() -> None:
+    assert not set("<>&") & set(lookup.TEMPLATE)

@@ -243,6 +243,7 @@ def test_constants_are_those_of_the_contract() -> None:
     assert stated["namespaces"]["operator"] == contract.OPERATOR_NAMESPACE
     assert stated["namespaces"]["karpenter"] == contract.KARPENTER_NAMESPACE
     assert stated["namespaces"]["clusterEvents"] == contract.CLUSTER_EVENTS_NAMESPACE
+    assert stated["namespaces"]["devicePlugins"] == contract.DEVICE_PLUGIN_NAMESPACE
     names = stated["names"]
     assert names["launcherJobPrefix"] == contract.LAUNCHER_JOB_PREFIX
     assert names["runIdMaxLength"] == contract.RUN_ID_MAX_LENGTH
@@ -250,6 +251,11 @@ def test_constants_are_those_of_the_contract() -> None:
     assert names["trainerServiceAccount"] == contract.TRAINER_SERVICE_ACCOUNT
     assert stated["labels"]["run"] == contract.LABEL_RUN
     assert stated["labels"]["role"] == contract.LABEL_ROLE
+    assert stated["labels"]["pool"] == contract.LABEL_POOL
+    assert (stated["roles"]["launcher"], stated["roles"]["warm"]) == (
+        contract.ROLE_LAUNCHER,
+        contract.ROLE_WARM,
+    )
     assert stated["annotations"]["doNotDisrupt"] == contract.DO_NOT_DISRUPT
     classes = stated["priorityClasses"]
     assert (classes["worker"]["name"], classes["worker"]["value"]) == (
@@ -259,6 +265,10 @@ def test_constants_are_those_of_the_contract() -> None:
     assert (classes["placeholder"]["name"], classes["placeholder"]["value"]) == (
         contract.PLACEHOLDER_PRIORITY_CLASS,
         contract.PLACEHOLDER_PRIORITY,
+    )
+    assert (classes["warm"]["name"], classes["warm"]["value"]) == (
+        contract.WARM_PRIORITY_CLASS,
+        contract.WARM_PRIORITY,
     )
     assert tuple(stated["exitCodes"]["launcherFinal"]) == contract.LAUNCHER_FINAL_EXIT_CODES
     assert stated["launcherJob"]["backoffLimit"] == contract.LAUNCHER_BACKOFF_LIMIT

@@ -122,6 +122,26 @@ def test_pods_of_others_occupy_a_node_and_our_placeholders_do_not(request_: Requ
     assert count(of_another_run, seen([node("b")], pods)).usable == ()
 
 
+def warm(at: str, **asked: str) -> Object:
+    item = pod(f"warm-{at}", at, **asked)
+    item["metadata"] |= {"namespace": "training", "labels": {"trainyard.dev/role": "warm"}}
+    return item
+
+
+def test_a_node_that_only_a_warm_pod_keeps_is_free(request_: Request) -> None:
+    """However much that pod asks for: it gives way to a worker."""
+    pods = [warm("a", cpu="1m"), warm("b", cpu="47", **{"nvidia.com/gpu": "4"})]
+    counted = count(request_, seen([node("a"), node("b")], pods))
+    assert (counted.usable, counted.foreign) == (("a", "b"), 0)
+    assert choice(request_, seen([node(name) for name in "abcd"], pods), 0).nodes == 4
+
+
+def test_a_pod_that_calls_itself_warm_in_another_namespace_occupies_its_node(request_: Request) -> None:
+    theirs = warm("a", **{"nvidia.com/gpu": "4"})
+    theirs["metadata"]["namespace"] = "default"
+    assert count(request_, seen([node("a")], [theirs])).usable == ()
+
+
 def test_init_containers_and_sidecars_count_as_the_scheduler_counts_them() -> None:
     spec = {
         "initContainers": [

@@ -44,6 +44,12 @@ def test_one_node_is_a_master_alone(request_: Request) -> None:
     assert replicas(manifests.training_job(request_, 4, "")) == {"Master": 1, "Worker": 3}
 
 
+def test_the_pods_of_a_training_are_found_by_its_name_under_the_short_key(request_: Request) -> None:
+    for kind in ("Master", "Worker"):
+        template = manifests.training_job(request_, 2, "")["spec"]["pytorchReplicaSpecs"][kind]["template"]
+        assert template["metadata"]["labels"]["pytorch-job-name"] == "train-r1"
+
+
 def test_a_placeholder_asks_for_exactly_what_a_worker_asks_for(request_: Request) -> None:
     pool = dataclasses.replace(request_.pool, efa_per_node=1)
     request = dataclasses.replace(request_, pool=pool)

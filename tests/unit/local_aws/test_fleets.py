@@ -214,23 +214,24 @@ def test_a_reservation_serves_as_many_instances_as_it_has(launcher):
     assert launcher.cloud.call("GET", "instances?cluster=main")[0][0]["capacityType"] == "reserved"
 
 
-def test_placement_groups_are_made_found_and_deleted(cloud):
-    ec2 = cloud.client("ec2")
-    ec2.create_placement_group(GroupName="g", Strategy="cluster")
-    assert ec2.describe_placement_groups(GroupNames=["g"])["PlacementGroups"][0]["State"] == "available"
-    ec2.delete_placement_group(GroupName="g")
-    with pytest.raises(ClientError, match=r"InvalidPlacementGroup\.Unknown"):
-        ec2.describe_placement_groups(GroupNames=["g"])
-
-
 def test_the_listing_tells_what_a_machine_of_the_type_has(launcher):
     launcher.fleet(zones="a")
     node = launcher.cloud.call("GET", "instances?cluster=main")[0][0]
     assert (node["vcpus"], node["memoryMiB"], node["gpus"], node["gpuName"]) == (48, 196608, 4, "A10G")
-    assert (node["efaInterfaces"], node["nvmeGiB"], node["neuronDevices"]) == (1, 3800, 0)
+    assert (node["efaInterfaces"], node["nvmeGiB"], node["neuronDevices"]) == (0, 3800, 0)
     assert (node["capacityType"], node["nodegroup"], node["state"]) == ("on-demand", None, "running")
     assert node["nodeRole"] == launcher.role
     assert launcher.cloud.call("GET", "instances?cluster=other")[0] == []
+
+
+def test_a_machine_has_the_efa_interfaces_that_it_was_launched_with(launcher):
+    """A type that may have some has none by itself."""
+    cards = [
+        {"DeviceIndex": 0, "NetworkCardIndex": 0, "Groups": [launcher.group], "InterfaceType": "interface"},
+        {"DeviceIndex": 1, "NetworkCardIndex": 0, "Groups": [launcher.group], "InterfaceType": "efa-only"},
+    ]
+    launcher.fleet(zones="a", template=launcher.make_template("efa", NetworkInterfaces=cards))
+    assert launcher.cloud.call("GET", "instances?cluster=main")[0][0]["efaInterfaces"] == 1
 
 
 def test_a_wait_for_instances_ends_when_one_starts(launcher):

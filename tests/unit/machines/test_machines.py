@@ -27,10 +27,14 @@ INSTANCE = {
 
 
 class FakeApi:
-    """Knows Nodes by path. `away` is how many deletions meet no answer; `stuck` never answers a creation."""
+    """Knows Nodes by path. `away` is how many deletions meet no answer; `stuck` never answers a creation.
+
+    `reports` are the statuses that were patched, the newest last.
+    """
 
     def __init__(self, away: int = 0, stuck: bool = False) -> None:
         self.nodes: set[str] = set()
+        self.reports: list[dict[str, Any]] = []
         self.away = away
         self.stuck = stuck
 
@@ -41,7 +45,9 @@ class FakeApi:
                 await asyncio.Event().wait()
         return {}
 
-    async def patch(self, *_: Any) -> dict[str, Any]:
+    async def patch(self, path: str, body: dict[str, Any], *_: Any) -> dict[str, Any]:
+        if path.endswith("/status"):
+            self.reports.append(body["status"])
         return {}
 
     async def delete(self, path: str) -> dict[str, Any]:
@@ -55,14 +61,17 @@ class FakeApi:
         return {}
 
 
-async def joined(api: FakeApi) -> Machines:
-    """Machines with one instance whose Node the API server has."""
+async def joined(api: FakeApi, plugins: set[str] | None = None, instance: Any = INSTANCE) -> Machines:
+    """Machines with one instance whose Node the API server has. `plugins` may change: those that run on it."""
     settings: Any = SimpleNamespace(boot_seconds=0.0, device_seconds=0.0, region="us-west-2", cluster="c")
 
     async def gone(_: str) -> None: ...
 
-    machines = Machines(settings, api, Tasks(), 1, lambda *_: None, gone)  # type: ignore[arg-type]
-    await machines._apply([INSTANCE])
+    def running(_: str) -> frozenset[str]:
+        return frozenset(plugins or ())
+
+    machines = Machines(settings, api, Tasks(), 1, lambda *_: None, gone, running)  # type: ignore[arg-type]
+    await machines._apply([instance])
     while not api.nodes:
         await asyncio.sleep(0)
     return machines
@@ -87,5 +96,63 @@ def test_a_node_whose_creation_was_not_answered_yet_goes_with_its_instance() -> 
         machines = await joined(api)
         await machines._apply([])
         assert api.nodes == set()
+
+    asyncio.run(story())
+
+
+GPUS = {**INSTANCE, "gpus": 4}
+
+
+async def told(api: FakeApi, count: int) -> dict[str, Any]:
+    """The newest report, as soon as there are so many."""
+    while len(api.reports) < count:
+        await asyncio.sleep(0)
+    return api.reports[-1]
+
+
+def test_gpus_show_once_their_plugin_runs_and_can_not_be_had_once_it_is_gone() -> None:
+    async def story() -> None:
+        api, plugins = FakeApi(), set[str]()
+        machines = await joined(api, plugins, GPUS)
+        assert "nvidia.com/gpu" not in (await told(api, 1))["capacity"]
+        plugins.add("nvidia.com/gpu")
+        machines.plugin_seen("node-1")
+        assert (await told(api, 2))["allocatable"]["nvidia.com/gpu"] == "4"
+        plugins.clear()
+        machines.plugin_seen("node-1")
+        assert (await told(api, 3))["allocatable"]["nvidia.com/gpu"] == "0"
+        assert api.reports[-1]["capacity"]["nvidia.com/gpu"] == "4"
+        await machines._apply([])
+
+    asyncio.run(story())
+
+
+def test_a_plugin_that_ends_while_it_registers_leaves_no_device() -> None:
+    async def story() -> None:
+        api, plugins = FakeApi(), set[str]()
+        machines = await joined(api, plugins, GPUS)
+        await told(api, 1)
+        plugins.add("nvidia.com/gpu")
+        machines.plugin_seen("node-1")
+        await asyncio.sleep(0)
+        plugins.clear()
+        machines.plugin_seen("node-1")
+        report = await told(api, 2)
+        assert report["allocatable"].get("nvidia.com/gpu", "0") == "0"
+        await machines._apply([])
+
+    asyncio.run(story())
+
+
+def test_a_condition_that_the_agent_finds_is_reported_at_once() -> None:
+    async def story() -> None:
+        api = FakeApi()
+        machines = await joined(api)
+        await told(api, 1)
+        wrong = {"type": "KernelReady", "status": "False", "reason": "r", "message": "m", "since": 0.0}
+        await machines._apply([{**INSTANCE, "conditions": [wrong]}])
+        conditions = (await told(api, 2))["conditions"]
+        assert [each["status"] for each in conditions if each["type"] == "KernelReady"] == ["False"]
+        await machines._apply([])
 
     asyncio.run(story())

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from local.machines import node
+from local.machines.devices import ALL, NONE
 
 pytestmark = pytest.mark.unit
 
@@ -53,21 +54,41 @@ def test_a_node_of_a_node_group_carries_the_groups_labels_and_taints_and_not_kar
 
 def test_devices_are_not_there_when_the_node_registers_and_are_in_both_lists_later() -> None:
     assert "nvidia.com/gpu" not in build()["status"]["capacity"]
-    capacity, allocatable = node.resources(instance(), with_devices=True)
+    capacity, allocatable = node.resources(instance(), ALL)
     assert capacity["nvidia.com/gpu"] == allocatable["nvidia.com/gpu"] == "4"
     assert allocatable["vpc.amazonaws.com/efa"] == "1"
     assert "aws.amazon.com/neuron" not in allocatable
 
 
+def test_what_the_monitoring_agent_found_stands_beside_the_kubelets_conditions() -> None:
+    found = {
+        "type": "AcceleratedHardwareReady",
+        "status": "False",
+        "reason": "NvidiaXID79Error",
+        "message": "m",
+        "since": 400.0,
+    }
+    conditions = {each["type"]: each for each in build(conditions=[found])["status"]["conditions"]}
+    assert conditions["Ready"]["status"] == "True"
+    assert conditions["AcceleratedHardwareReady"] == {
+        "type": "AcceleratedHardwareReady",
+        "status": "False",
+        "reason": "NvidiaXID79Error",
+        "message": "m",
+        "lastHeartbeatTime": "1970-01-01T00:16:40Z",
+        "lastTransitionTime": "1970-01-01T00:06:40Z",
+    }
+
+
 def test_allocatable_is_what_eks_leaves_to_pods() -> None:
-    capacity, allocatable = node.resources(instance(vcpus=4, memoryMiB=16384), with_devices=False)
+    capacity, allocatable = node.resources(instance(vcpus=4, memoryMiB=16384), NONE)
     assert capacity["memory"] == "15155Mi"  # 7.5 % of virtual machine overhead
     assert allocatable["cpu"] == "3920m"  # 60 + 10 + 5 + 5 millicores reserved
     assert allocatable["memory"] == f"{15155 - 255 - 11 * 58 - 100}Mi"
 
 
 def test_a_machine_of_one_core_has_less_reserved_than_that_core() -> None:
-    _, allocatable = node.resources(instance(vcpus=1, memoryMiB=512), with_devices=False)
+    _, allocatable = node.resources(instance(vcpus=1, memoryMiB=512), NONE)
     assert allocatable["cpu"] == "940m"
     assert allocatable["memory"] == "64Mi"
 

@@ -1,0 +1,87 @@
+"""A pod with network tools, to look at names and connections from inside the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from components.shared import contract as c
+
+NAME: Final = "network-debug"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebugPodArgs:
+    """`image` has a shell and network tools, and is named by its digest. `after` is the training namespace."""
+
+    image: str
+    after: list[pulumi.Resource]
+
+
+class DebugPod(pulumi.ComponentResource):
+    """Afterwards there is the pod `network-debug` in the training namespace, beside the workers' names:
+
+        kubectl exec -it network-debug -n training -- sh
+
+    It runs as an ordinary user without any privilege and without access to the Kubernetes API. As it never restarts on
+    another machine, a lost one is made again by the next `pulumi up --refresh`.
+    """
+
+    def __init__(self, name: str, args: DebugPodArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:training:DebugPod", name, None, opts)
+        self.pod = k8s.core.v1.Pod(
+            NAME,
+            metadata={
+                "name": NAME,
+                "namespace": c.TRAINING_NAMESPACE,
+                "labels": {"app.kubernetes.io/name": NAME},
+                # Nothing that anybody waits for: without a place for it, `up` goes on.
+                "annotations": {"pulumi.com/skipAwait": "true"},
+            },
+            spec=spec(args.image),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
+        )
+        self.register_outputs({"name": NAME})
+
+
+def spec(image: str) -> dict[str, Any]:
+    """The `spec` of the pod; it keeps to the restricted pod security standard and off the machines of the pools."""
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 1,
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [
+                        {"matchExpressions": [{"key": c.LABEL_NODEPOOL, "operator": "DoesNotExist"}]}
+                    ]
+                }
+            }
+        },
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": c.POD_USER,
+            "runAsGroup": c.POD_USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [
+            {
+                "name": "tools",
+                "image": image,
+                "command": ["sleep", "2147483647"],
+                "resources": {
+                    "requests": {"cpu": "10m", "memory": "32Mi"},
+                    "limits": {"memory": "128Mi"},
+                },
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                    "readOnlyRootFilesystem": True,
+                },
+            }
+        ],
+    }

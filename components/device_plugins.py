@@ -1,0 +1,76 @@
+"""What tells Kubernetes of a machine's GPUs, EFA interfaces and Neuron devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from components.shared.contract import DEVICE_PLUGIN_NAMESPACE
+from components.shared.device_plugins import NAMES, NAMESPACE_LABELS, NEURON_RULES, daemon_set, where
+from components.shared.pool import NEURON, Pool
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevicePluginsArgs:
+    """`images` maps a resource (nvidia.com/gpu, vpc.amazonaws.com/efa, aws.amazon.com/neuron) to its plugin's image."""
+
+    pools: tuple[Pool, ...]
+    images: Mapping[str, str]
+    after: list[pulumi.Resource]
+
+
+class DevicePlugins(pulumi.ComponentResource):
+    """Afterwards there are, if any pool has such devices,
+
+    - the namespace `device-plugins`, the only one of ours where pods may see directories of their machine;
+    - one DaemonSet per kind of device, which runs on the machines of the pools that have it and nowhere else;
+    - for Neuron's plugin a service account with its rights.
+
+    `objects` must live as long as a machine of the pools does.
+    """
+
+    def __init__(
+        self, name: str, args: DevicePluginsArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("trainyard:devices:DevicePlugins", name, None, opts)
+        self.objects: list[pulumi.Resource] = []
+        needed = where(args.pools)
+        if needed:
+            self._namespace(args.after)
+        for resource, machines in needed.items():
+            rights = self._rights(NAMES[resource]) if resource == NEURON else []
+            plugin = k8s.apps.v1.DaemonSet(
+                NAMES[resource],
+                metadata={"name": NAMES[resource], "namespace": DEVICE_PLUGIN_NAMESPACE},
+                spec=daemon_set(resource, args.images[resource], machines),
+                opts=pulumi.ResourceOptions(parent=self, depends_on=[*self.objects[:1], *rights]),
+            )
+            self.objects += [*rights, plugin]
+        self.register_outputs({"resources": list(needed)})
+
+    def _namespace(self, after: list[pulumi.Resource]) -> None:
+        namespace = k8s.core.v1.Namespace(
+            DEVICE_PLUGIN_NAMESPACE,
+            metadata={"name": DEVICE_PLUGIN_NAMESPACE, "labels": NAMESPACE_LABELS},
+            opts=pulumi.ResourceOptions(parent=self, depends_on=after),
+        )
+        self.objects.append(namespace)
+
+    def _rights(self, name: str) -> list[pulumi.Resource]:
+        """The service account `name` and what it may do."""
+        inside = pulumi.ResourceOptions(parent=self, depends_on=self.objects[:1])
+        account = k8s.core.v1.ServiceAccount(
+            name, metadata={"name": name, "namespace": DEVICE_PLUGIN_NAMESPACE}, opts=inside
+        )
+        role = k8s.rbac.v1.ClusterRole(name, metadata={"name": name}, rules=list(NEURON_RULES), opts=inside)
+        binding = k8s.rbac.v1.ClusterRoleBinding(
+            name,
+            metadata={"name": name},
+            role_ref={"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+            subjects=[{"kind": "ServiceAccount", "name": name, "namespace": DEVICE_PLUGIN_NAMESPACE}],
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[role, account]),
+        )
+        return [account, role, binding]

@@ -1,0 +1,77 @@
+"""Pods that keep machines of a pool without a job. Pure: no Pulumi.
+
+They ask for next to nothing, so that placeholders and workers run beside them. A pod as large as a worker would have
+to be displaced by every job, and its Deployment would at once ask for another machine in place of the one that the
+job took.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from components.shared import contract as c
+from components.shared.pool import Pool
+
+JsonObject = dict[str, Any]
+
+# One thousandth of a core: with nothing at all the pod would be the first to be evicted from a full machine.
+REQUESTS: Final = {"cpu": "1m", "memory": "16Mi"}
+
+
+def name_of(pool: Pool) -> str:
+    """The name of the pool's Deployment, in the training namespace."""
+    return f"warm-{pool.name}"
+
+
+def labels(pool: Pool) -> dict[str, str]:
+    """What tells the pool's warm pods from all others."""
+    return {c.LABEL_ROLE: c.ROLE_WARM, c.LABEL_POOL: pool.name}
+
+
+def deployment(pool: Pool, image: str) -> JsonObject:
+    """The `spec` of the Deployment: `pool.warm_nodes` pods, one per machine of the pool."""
+    mine = labels(pool)
+    return {
+        "replicas": pool.warm_nodes,
+        "selector": {"matchLabels": mine},
+        # Never more pods than machines are wanted: one more would be one more machine.
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "100%"}},
+        # A pod that waits for capacity is no failure of the Deployment; EC2 may lack it for hours.
+        "progressDeadlineSeconds": 86400,
+        "template": {
+            "metadata": {"labels": mine},
+            "spec": {
+                "priorityClassName": c.WARM_PRIORITY_CLASS,
+                "nodeSelector": {c.LABEL_NODEPOOL: pool.name},
+                "tolerations": pool.tolerations,
+                "affinity": {
+                    "podAntiAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": [
+                            {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": mine}}
+                        ]
+                    }
+                },
+                "automountServiceAccountToken": False,
+                "enableServiceLinks": False,
+                "terminationGracePeriodSeconds": 1,
+                "securityContext": {
+                    "runAsNonRoot": True,
+                    "runAsUser": c.POD_USER,
+                    "runAsGroup": c.POD_USER,
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+                "containers": [
+                    {
+                        "name": "warm",
+                        "image": image,
+                        "resources": {"requests": REQUESTS, "limits": {"memory": REQUESTS["memory"]}},
+                        "securityContext": {
+                            "allowPrivilegeEscalation": False,
+                            "capabilities": {"drop": ["ALL"]},
+                            "readOnlyRootFilesystem": True,
+                        },
+                    }
+                ],
+            },
+        },
+    }

@@ -1,0 +1,66 @@
+"""Machines that are kept without a job, so that the next one starts on machines that are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from components.shared import contract as c
+from components.shared.pool import Pool
+from components.shared.warm_nodes import deployment, labels, name_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmNodesArgs:
+    """`image` is a pause image; `after` are the training namespace and what makes the pools."""
+
+    pools: tuple[Pool, ...]
+    image: str
+    after: list[pulumi.Resource]
+
+
+class WarmNodes(pulumi.ComponentResource):
+    """Afterwards there are, if a pool has `warm_nodes`,
+
+    - a priority below that of every other pod of ours, which displaces nothing;
+    - per such pool a Deployment whose pods make Karpenter keep that many machines, jobs or not.
+
+    `up` does not wait for the machines: where EC2 lacks capacity, they come when it has some again.
+    """
+
+    def __init__(self, name: str, args: WarmNodesArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:karpenter:WarmNodes", name, None, opts)
+        self.objects: list[pulumi.Resource] = []
+        kept = [pool for pool in args.pools if pool.warm_nodes]
+        if kept:
+            self._priority()
+        for pool in kept:
+            self.objects.append(
+                k8s.apps.v1.Deployment(
+                    name_of(pool),
+                    metadata={
+                        "name": name_of(pool),
+                        "namespace": c.TRAINING_NAMESPACE,
+                        "labels": labels(pool),
+                        "annotations": {"pulumi.com/skipAwait": "true"},
+                    },
+                    spec=deployment(pool, args.image),
+                    opts=pulumi.ResourceOptions(parent=self, depends_on=[*args.after, self.objects[0]]),
+                )
+            )
+        self.register_outputs({"pools": [pool.name for pool in kept]})
+
+    def _priority(self) -> None:
+        self.objects.append(
+            k8s.scheduling.v1.PriorityClass(
+                c.WARM_PRIORITY_CLASS,
+                metadata={"name": c.WARM_PRIORITY_CLASS},
+                value=c.WARM_PRIORITY,
+                preemption_policy="Never",
+                global_default=False,
+                description="Pods that keep machines of a pool without a job",
+                opts=pulumi.ResourceOptions(parent=self),
+            )
+        )

@@ -1,0 +1,46 @@
+"""The container registry in which EKS keeps the images of its add-ons and device plugins, region by region.
+
+https://docs.aws.amazon.com/eks/latest/userguide/add-ons-images.html, read 2026-11-21.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from infra import versions
+
+ACCOUNT: Final = "602401143452"
+# Regions that were opened later, and other partitions, have an account of their own.
+OWN_ACCOUNTS: Final = {
+    "af-south-1": "877085696533",
+    "ap-east-1": "800184023465",
+    "ap-south-2": "900889452093",
+    "ap-southeast-3": "296578399912",
+    "ap-southeast-4": "491585149902",
+    "ap-southeast-5": "151610086707",
+    "ap-southeast-6": "333609536671",
+    "ap-southeast-7": "121268973566",
+    "ca-west-1": "761377655185",
+    "cn-north-1": "918309763551",
+    "cn-northwest-1": "961992271922",
+    "eu-central-2": "900612956339",
+    "eu-south-1": "590381155156",
+    "eu-south-2": "455263428931",
+    "il-central-1": "066635153087",
+    "me-central-1": "759879836304",
+    "me-south-1": "558608220178",
+    "mx-central-1": "730335286997",
+    "us-gov-east-1": "151742754352",
+    "us-gov-west-1": "013241004608",
+}
+
+
+def registry(region: str) -> str:
+    """The host name of EKS's registry in a region, from which a network without a way out can pull, too."""
+    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    return f"{OWN_ACCOUNTS.get(region, ACCOUNT)}.dkr.ecr.{region}.{domain}"
+
+
+def efa_plugin(region: str) -> str:
+    """The image of the EFA device plugin."""
+    return f"{registry(region)}/eks/aws-efa-k8s-device-plugin:{versions.EFA_PLUGIN_TAG}"

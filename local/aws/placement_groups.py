@@ -1,0 +1,188 @@
+"""Placement groups, which moto does not have: create, describe, tag and delete, and what a launch into one may meet.
+
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-groups.html
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from moto.core.responses import ActionResult
+from moto.ec2 import utils
+from moto.ec2.models import EC2Backend
+from moto.ec2.responses import EC2Response
+
+from local.aws.account import ACCOUNT_ID
+from local.aws.errors import ApiError
+
+KIND = "placement-group"
+PREFIX = "pg"
+STRATEGIES = ("cluster", "partition", "spread")
+MOST_PARTITIONS = 7
+# States of an instance in which it is still in its group.
+INSIDE = ("pending", "running", "stopping", "stopped")
+FILTERS = {
+    "group-name": "GroupName",
+    "group-arn": "GroupArn",
+    "spread-level": "SpreadLevel",
+    "state": "State",
+    "strategy": "Strategy",
+}
+
+
+def groups(backend: Any) -> dict[str, dict[str, Any]]:
+    """The groups of a region by name."""
+    if not hasattr(backend, "trainyard_placement_groups"):
+        backend.trainyard_placement_groups = {}
+    store: dict[str, dict[str, Any]] = backend.trainyard_placement_groups
+    return store
+
+
+def of_launch(backend: Any, data: dict[str, Any]) -> dict[str, Any] | None:
+    """The group that a launch template's data names by id or name, None where it names none.
+
+    Raises ApiError for one that does not exist.
+    """
+    placement = data.get("Placement") or {}
+    name, group_id = placement.get("GroupName"), placement.get("GroupId")
+    if not name and not group_id:
+        return None
+    for group in groups(backend).values():
+        if name == group["GroupName"] or group_id == group["GroupId"]:
+            return group
+    raise _unknown(str(name or group_id))
+
+
+def launch_error(
+    backend: Any, data: dict[str, Any], reservation: dict[str, Any] | None
+) -> tuple[str, str] | None:
+    """Error code and message where a launch into a group can't be served, None where it can.
+
+    A reservation's machines stand where the reservation is. Another cluster group than its own can't be filled with
+    them (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/cr-cpg.html).
+    """
+    try:
+        group = of_launch(backend, data)
+    except ApiError as error:
+        return error.code, error.message
+    if group is None or reservation is None or group["Strategy"] != "cluster":
+        return None
+    if reservation.get("PlacementGroupArn") == group["GroupArn"]:
+        return None
+    return (
+        "InsufficientInstanceCapacity",
+        f"The capacity reservation {reservation['CapacityReservationId']} is not in the placement group "
+        f"'{group['GroupName']}'.",
+    )
+
+
+def _unknown(name: str) -> ApiError:
+    return ApiError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
+
+
+def _shown(backend: Any, group: dict[str, Any]) -> dict[str, Any]:
+    tags = backend.tags.get(group["GroupId"], {})
+    return {**group, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
+
+
+def _asked_tags(response: Any) -> dict[str, str]:
+    tags: dict[str, str] = {}
+    for specification in response._get_param("TagSpecifications", []) or []:
+        if specification.get("ResourceType") == KIND:
+            tags |= {tag["Key"]: tag.get("Value", "") for tag in specification.get("Tags", [])}
+    return tags
+
+
+def create_placement_group(self: Any) -> ActionResult:
+    """CreatePlacementGroup: available at once."""
+    self.error_on_dryrun()
+    store, name = groups(self.ec2_backend), self._get_param("GroupName")
+    if name in store:
+        raise ApiError("InvalidPlacementGroup.Duplicate", f"The Placement Group '{name}' already exists.")
+    strategy = self._get_param("Strategy", "cluster")
+    if strategy not in STRATEGIES:
+        raise ApiError("InvalidParameterValue", f"Value ({strategy}) for parameter strategy is invalid.")
+    document: dict[str, Any] = {
+        "GroupName": name,
+        "GroupId": f"{PREFIX}-" + secrets.token_hex(9)[:17],
+        "GroupArn": f"arn:aws:ec2:{self.region}:{ACCOUNT_ID}:{KIND}/{name}",
+        "State": "available",
+        "Strategy": strategy,
+    }
+    if strategy == "partition":
+        count = int(self._get_param("PartitionCount") or 2)
+        if not 1 <= count <= MOST_PARTITIONS:
+            raise ApiError(
+                "InvalidParameterValue", f"Value ({count}) for parameter partitionCount is invalid."
+            )
+        document["PartitionCount"] = count
+    if strategy == "spread":
+        document["SpreadLevel"] = self._get_param("SpreadLevel", "rack")
+    store[name] = document
+    self.ec2_backend.create_tags([document["GroupId"]], _asked_tags(self))
+    return ActionResult({"PlacementGroup": _shown(self.ec2_backend, document)})
+
+
+def describe_placement_groups(self: Any) -> ActionResult:
+    """DescribePlacementGroups, by name, id and filter."""
+    backend = self.ec2_backend
+    names, ids = self._get_param("GroupNames", []), self._get_param("GroupIds", [])
+    store, known_ids = groups(backend), {group["GroupId"] for group in groups(backend).values()}
+    for missing in (*(n for n in names if n not in store), *(i for i in ids if i not in known_ids)):
+        raise _unknown(missing)
+    filters = self._filters_from_querystring()
+    found = [
+        group
+        for name, group in store.items()
+        if (not names or name in names)
+        and (not ids or group["GroupId"] in ids)
+        and _matches(group, backend.tags.get(group["GroupId"], {}), filters)
+    ]
+    return ActionResult({"PlacementGroups": [_shown(backend, group) for group in found]})
+
+
+def _matches(group: dict[str, Any], tags: dict[str, str], filters: dict[str, list[str]]) -> bool:
+    for name, values in filters.items():
+        if name.startswith("tag:"):
+            if tags.get(name[4:]) not in values:
+                return False
+        elif name == "tag-key":
+            if not set(values) & set(tags):
+                return False
+        elif name not in FILTERS:
+            raise ApiError("InvalidParameterValue", f"The filter '{name}' is invalid")
+        elif str(group.get(FILTERS[name])) not in values:
+            return False
+    return True
+
+
+def delete_placement_group(self: Any) -> ActionResult:
+    """DeletePlacementGroup; refused while an instance is in it."""
+    self.error_on_dryrun()
+    store, name = groups(self.ec2_backend), self._get_param("GroupName")
+    if name not in store:
+        raise _unknown(name)
+    group_id = store[name]["GroupId"]
+    for instance in self.ec2_backend.all_instances():
+        if instance.state in INSIDE and getattr(instance.placement, "group_id", None) == group_id:
+            raise ApiError("InvalidPlacementGroup.InUse", f"The placement group '{name}' is in use.")
+    del store[name]
+    self.ec2_backend.tags.pop(group_id, None)
+    return ActionResult(None)
+
+
+def install() -> None:
+    """Add the actions to moto's EC2."""
+    for action in (create_placement_group, describe_placement_groups, delete_placement_group):
+        setattr(EC2Response, action.__name__, action)
+    # CreateTags takes ids of known prefixes alone.
+    utils.EC2_RESOURCE_TO_PREFIX[KIND] = PREFIX
+    utils.EC2_PREFIX_TO_RESOURCE[PREFIX] = KIND
+    reset = EC2Backend.reset
+
+    def reset_all(self: Any) -> None:
+        self.__dict__.pop("trainyard_placement_groups", None)
+        reset(self)
+
+    EC2Backend.reset = reset_all
