@@ -1,4 +1,4 @@
-"""What machines and the cluster leave in the account, found by exactly this cluster's tags, never by the start of a name."""
+"""What machines and the cluster leave in the account, found by exactly this cluster's tags, never by a name's start."""
 
 from __future__ import annotations
 

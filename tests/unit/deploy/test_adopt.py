@@ -12,7 +12,8 @@ from tests.unit.emulator import SESSION, Cloud
 
 pytestmark = pytest.mark.unit
 
-URN = "urn:pulumi:local::trainyard::aws:ecr/repository:Repository::launcher"
+KIND = "aws:ecr/repository:Repository"
+URN = f"urn:pulumi:local::trainyard::{KIND}::launcher"
 
 
 def state() -> dict[str, object]:
@@ -32,7 +33,7 @@ def test_a_named_resource_is_known_by_its_name() -> None:
 
 
 def test_a_resource_that_the_state_names_already_is_left_alone() -> None:
-    known = {**state(), "resources": [{"urn": "other", "id": "trainyard-local/launcher"}]}
+    known = {**state(), "resources": [{"urn": "other", "type": KIND, "id": "trainyard-local/launcher"}]}
     assert dict(identities(known, "123456789012", "us-west-2")) == {}
 
 
@@ -110,7 +111,6 @@ def _made(ec2: Any, kind: str, tags: list[dict[str, str]]) -> str:
         "aws:ec2/subnet:Subnet",
         "aws:ec2/vpc:Vpc",
         "aws:ec2/vpcEndpoint:VpcEndpoint",
-        "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule",
     ],
 )
 def test_what_ec2_gave_an_id_is_found_by_all_of_its_tags(

@@ -1,0 +1,250 @@
+"""How the id of a resource is found that a killed engine had made but not yet recorded.
+
+The forms of the ids are those of the AWS provider's documentation ("Import" of each type). A type stands in exactly
+one table: its id is an input, is made of inputs, is asked of the account, or making it once more does no harm.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import boto3
+from botocore.exceptions import ClientError
+
+Inputs = Mapping[str, Any]
+
+# Types whose id is one of their inputs.
+BY_INPUT = {
+    "aws:cloudwatch/eventRule:EventRule": "name",
+    "aws:cloudwatch/logGroup:LogGroup": "name",
+    "aws:ec2/placementGroup:PlacementGroup": "name",
+    "aws:ecr/lifecyclePolicy:LifecyclePolicy": "repository",
+    "aws:ecr/repository:Repository": "name",
+    "aws:eks/cluster:Cluster": "name",
+    "aws:iam/instanceProfile:InstanceProfile": "name",
+    "aws:iam/role:Role": "name",
+    "aws:kms/alias:Alias": "name",
+    "aws:s3/bucket:Bucket": "bucket",
+    "aws:sqs/queuePolicy:QueuePolicy": "queueUrl",
+}
+
+
+def _role(inputs: Inputs) -> str:
+    return str(inputs["role"]).rsplit("/", 1)[-1]
+
+
+def _rule_id(inputs: Inputs) -> str:
+    """An id of the form that the provider gives; what it stands for is read from the inputs."""
+    text = json.dumps({k: v for k, v in inputs.items() if not k.startswith("__")}, sort_keys=True)
+    return f"sgrule-{zlib.crc32(text.encode())}"
+
+
+# Types whose id is made of their inputs.
+COMPOSED: dict[str, Callable[[Inputs], str]] = {
+    "aws:cloudwatch/eventTarget:EventTarget": lambda i: f"{i['rule']}-{i['targetId']}",
+    "aws:ec2/route:Route": lambda i: (
+        f"{i['routeTableId']}_{i.get('destinationCidrBlock') or i.get('destinationIpv6CidrBlock')}"
+    ),
+    "aws:ec2/securityGroupRule:SecurityGroupRule": _rule_id,
+    "aws:eks/accessEntry:AccessEntry": lambda i: f"{i['clusterName']}:{i['principalArn']}",
+    "aws:eks/accessPolicyAssociation:AccessPolicyAssociation": lambda i: (
+        f"{i['clusterName']}#{i['principalArn']}#{i['policyArn']}"
+    ),
+    "aws:eks/addon:Addon": lambda i: f"{i['clusterName']}:{i['addonName']}",
+    "aws:eks/nodeGroup:NodeGroup": lambda i: f"{i['clusterName']}:{i['nodeGroupName']}",
+    "aws:iam/rolePolicy:RolePolicy": lambda i: f"{_role(i)}:{i['name']}",
+    "aws:iam/rolePolicyAttachment:RolePolicyAttachment": lambda i: f"{_role(i)}/{i['policyArn']}",
+}
+# Types that EC2 gives ids to: the id is found by the tags, all of which must be there. The kind is told by the id's
+# prefix, since emulators differ from EC2 in what they call it as the `resource-type` of DescribeTags.
+EC2_PREFIX = {
+    "aws:ec2/eip:Eip": "eipalloc-",
+    "aws:ec2/flowLog:FlowLog": "fl-",
+    "aws:ec2/internetGateway:InternetGateway": "igw-",
+    "aws:ec2/launchTemplate:LaunchTemplate": "lt-",
+    "aws:ec2/natGateway:NatGateway": "nat-",
+    "aws:ec2/routeTable:RouteTable": "rtb-",
+    "aws:ec2/securityGroup:SecurityGroup": "sg-",
+    "aws:ec2/subnet:Subnet": "subnet-",
+    "aws:ec2/vpc:Vpc": "vpc-",
+    "aws:ec2/vpcEndpoint:VpcEndpoint": "vpce-",
+}
+# Types that are made once more without harm, and why.
+HARMLESS = {
+    "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup": "it exists with its VPC; creating sets its rules",
+    "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration": "a put of the bucket, gone with it",
+    "aws:s3/bucketObject:BucketObject": "a put under the same key",
+    "aws:s3/bucketObjectv2:BucketObjectv2": "a put under the same key",
+    "aws:s3/bucketOwnershipControls:BucketOwnershipControls": "a put of the bucket, gone with it",
+    "aws:s3/bucketPolicy:BucketPolicy": "a put of the bucket, gone with it",
+    "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock": "a put of the bucket, gone with it",
+    "aws:s3/bucketServerSideEncryptionConfiguration:BucketServerSideEncryptionConfiguration": (
+        "a put of the bucket, gone with it"
+    ),
+    "aws:s3/bucketVersioning:BucketVersioning": "a put of the bucket, gone with it",
+    "docker-build:index:Image": "the tag is the digest of what it is built from: the same image is pushed again",
+    "kubernetes:helm.sh/v3:Release": "the plugin removes an unfinished installation and makes it again",
+}
+
+
+class Finder:
+    """Finds ids in the account that the AWS variables of the environment lead to."""
+
+    def __init__(self, account: str, region: str) -> None:
+        self._account = account
+        self._region = region
+        self._asked: dict[str, Callable[[Inputs], Iterable[str]]] = {
+            "aws:ec2/routeTableAssociation:RouteTableAssociation": self._association,
+            "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation": self._data_association,
+            "aws:fsx/lustreFileSystem:LustreFileSystem": self._file_systems,
+            "aws:iam/openIdConnectProvider:OpenIdConnectProvider": self._oidc_provider,
+            "aws:iam/policy:Policy": self._policy,
+            "aws:kms/grant:Grant": self._grants,
+            "aws:kms/key:Key": self._keys,
+            "aws:sqs/queue:Queue": self._queue,
+            "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": self._egress_rules,
+            "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": self._ingress_rules,
+        }
+
+    @property
+    def types(self) -> frozenset[str]:
+        """The types whose ids are found."""
+        return frozenset({*BY_INPUT, *COMPOSED, *EC2_PREFIX, *self._asked})
+
+    def candidates(self, kind: str, inputs: Inputs) -> list[str]:
+        """Ids that a resource with these inputs may have, sorted; whether it really exists a refresh finds out."""
+        try:
+            if kind in BY_INPUT:
+                return [str(inputs[BY_INPUT[kind]])]
+            if kind in COMPOSED:
+                return [COMPOSED[kind](inputs)]
+            if kind in EC2_PREFIX:
+                return sorted(self._by_tags(EC2_PREFIX[kind], inputs["tags"]))
+            if kind in self._asked:
+                return sorted(self._asked[kind](inputs))
+            return _object_id(inputs) if kind.startswith("kubernetes:") and kind not in HARMLESS else []
+        except KeyError:  # an input that names it is missing: then it was never made
+            return []
+
+    def _client(self, service: str) -> Any:
+        return boto3.client(service, region_name=self._region)  # type: ignore[call-overload,unused-ignore]
+
+    def _by_tags(self, prefix: str, tags: Mapping[str, str]) -> set[str]:
+        """Ids with the prefix that carry all of the tags (EC2 DescribeTags)."""
+        ec2 = self._client("ec2")
+        found: set[str] | None = None
+        for key, value in tags.items():
+            filters = [{"Name": "key", "Values": [key]}, {"Name": "value", "Values": [value]}]
+            pages = ec2.get_paginator("describe_tags").paginate(Filters=filters)
+            ids = {str(tag["ResourceId"]) for page in pages for tag in page["Tags"]}
+            here = {each for each in ids if each.startswith(prefix)}
+            found = here if found is None else found & here
+        return found or set()
+
+    def _association(self, inputs: Inputs) -> Iterable[str]:
+        tables = self._client("ec2").describe_route_tables(
+            Filters=[{"Name": "route-table-id", "Values": [inputs["routeTableId"]]}]
+        )["RouteTables"]
+        for association in (each for table in tables for each in table.get("Associations", [])):
+            if association.get("SubnetId") == inputs["subnetId"]:
+                yield association["RouteTableAssociationId"]
+
+    def _ingress_rules(self, inputs: Inputs) -> Iterable[str]:
+        return self._rules(inputs, egress=False)
+
+    def _egress_rules(self, inputs: Inputs) -> Iterable[str]:
+        return self._rules(inputs, egress=True)
+
+    def _rules(self, inputs: Inputs, *, egress: bool) -> Iterable[str]:
+        """Rules of the group with the same ends and ports: rules share their tags."""
+        pages = self._client("ec2").get_paginator("describe_security_group_rules")
+        group = {"Name": "group-id", "Values": [inputs["securityGroupId"]]}
+        wanted = (
+            inputs["ipProtocol"],
+            inputs.get("cidrIpv4"),
+            inputs.get("cidrIpv6"),
+            inputs.get("prefixListId"),
+            inputs.get("referencedSecurityGroupId"),
+            inputs.get("fromPort"),
+        )
+        for page in pages.paginate(Filters=[group]):
+            for rule in page["SecurityGroupRules"]:
+                live = (
+                    rule["IpProtocol"],
+                    rule.get("CidrIpv4"),
+                    rule.get("CidrIpv6"),
+                    rule.get("PrefixListId"),
+                    rule.get("ReferencedGroupInfo", {}).get("GroupId"),
+                    rule.get("FromPort") if rule["IpProtocol"] != "-1" else inputs.get("fromPort"),
+                )
+                if bool(rule["IsEgress"]) == egress and live == wanted:
+                    yield rule["SecurityGroupRuleId"]
+
+    def _keys(self, inputs: Inputs) -> Iterable[str]:
+        """KMS keys with all of the tags that nobody has deleted: a second key would be paid for."""
+        kms, wanted = self._client("kms"), inputs["tags"].items()
+        for page in kms.get_paginator("list_keys").paginate():
+            for key in page["Keys"]:
+                described = kms.describe_key(KeyId=key["KeyId"])["KeyMetadata"]
+                if described.get("KeyManager") == "AWS" or described["KeyState"] == "PendingDeletion":
+                    continue
+                tags = kms.list_resource_tags(KeyId=key["KeyId"])["Tags"]
+                if wanted <= {tag["TagKey"]: tag["TagValue"] for tag in tags}.items():
+                    yield key["KeyId"]
+
+    def _grants(self, inputs: Inputs) -> Iterable[str]:
+        kms = self._client("kms")
+        key = kms.describe_key(KeyId=inputs["keyId"])["KeyMetadata"]["KeyId"]
+        for grant in kms.list_grants(KeyId=key)["Grants"]:
+            same = grant["GranteePrincipal"] == inputs["granteePrincipal"]
+            if same and set(grant["Operations"]) == set(inputs["operations"]):
+                yield f"{key}:{grant['GrantId']}"
+
+    def _queue(self, inputs: Inputs) -> Iterable[str]:
+        sqs = self._client("sqs")
+        try:
+            yield sqs.get_queue_url(QueueName=inputs["name"])["QueueUrl"]
+        except sqs.exceptions.QueueDoesNotExist:
+            return
+
+    def _policy(self, inputs: Inputs) -> Iterable[str]:
+        yield f"arn:{self._partition}:iam::{self._account}:policy{inputs.get('path') or '/'}{inputs['name']}"
+
+    def _oidc_provider(self, inputs: Inputs) -> Iterable[str]:
+        host = str(inputs["url"]).removeprefix("https://")
+        yield f"arn:{self._partition}:iam::{self._account}:oidc-provider/{host}"
+
+    def _file_systems(self, inputs: Inputs) -> Iterable[str]:
+        for page in self._client("fsx").get_paginator("describe_file_systems").paginate():
+            for found in page["FileSystems"]:
+                tags = {tag["Key"]: tag["Value"] for tag in found.get("Tags", [])}
+                if found["Lifecycle"] != "DELETING" and inputs["tags"].items() <= tags.items():
+                    yield found["FileSystemId"]
+
+    def _data_association(self, inputs: Inputs) -> Iterable[str]:
+        filters = [{"Name": "file-system-id", "Values": [inputs["fileSystemId"]]}]
+        try:
+            found = self._client("fsx").describe_data_repository_associations(Filters=filters)
+        except ClientError as error:
+            if error.response["Error"]["Code"] in ("FileSystemNotFound", "DataRepositoryAssociationNotFound"):
+                return
+            raise
+        for each in found["Associations"]:
+            if each["FileSystemPath"] == inputs["fileSystemPath"] and each["Lifecycle"] != "DELETING":
+                yield each["AssociationId"]
+
+    @property
+    def _partition(self) -> str:
+        if self._region.startswith("cn-"):
+            return "aws-cn"
+        return "aws-us-gov" if self._region.startswith("us-gov-") else "aws"
+
+
+def _object_id(inputs: Inputs) -> list[str]:
+    """The id of a Kubernetes object: its name, with its namespace where it has one."""
+    metadata = inputs["metadata"]
+    namespace = metadata.get("namespace")
+    return [f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])]
