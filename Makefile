@@ -8,7 +8,7 @@ CLOUD ?= $(if $(filter local,$(STACK)),local,aws)
 RUN := PYTHONPATH=$(CURDIR) .venv/bin/python
 PYTEST := $(RUN) -m pytest
 
-.PHONY: help up down preview submit status logs check test format environment bench-local
+.PHONY: help up down preview submit status logs check policy test format environment bench-local
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ check: environment ## format, lint, types, import rules and the fast tests (abou
 test: check ## everything: the fast tests, the trainer under torchrun, and the whole stack on the local cloud
 	@$(RUN) -m local tools
 	@$(PYTEST) -v -p no:randomly -m "trainer or local or faults"
+
+policy: environment ## judge every shipped stack file by the project's rules and by checkov; STACK=<stack> judges one
+	@$(RUN) -m tests.policy $(if $(filter-out file,$(origin STACK)),$(STACK))
 
 bench-local: environment ## measure the local cloud against its targets; exits non-zero when one is missed
 	@$(RUN) -m tests.benchmarks.local_cloud

@@ -23,7 +23,7 @@ class WaiverError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Waiver:
-    """`type` is a type token, `name` a pattern of logical names; `since` is the day it was written."""
+    """`type` and `name` are patterns of type tokens and of logical names; `since` is the day it was written."""
 
     rule: str
     type: str
@@ -33,7 +33,7 @@ class Waiver:
 
     def matches(self, rule: str, type_: str, name: str) -> bool:
         """Whether it is about this rule and this resource."""
-        return rule == self.rule and type_ == self.type and fnmatchcase(name, self.name)
+        return rule == self.rule and fnmatchcase(type_, self.type) and fnmatchcase(name, self.name)
 
     def __str__(self) -> str:
         return f"{self.rule} on {self.type} {self.name} (since {self.since})"

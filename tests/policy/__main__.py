@@ -1,0 +1,129 @@
+"""`make policy`: judge every shipped stack file, or the given ones, by our rules and by checkov.
+
+    python -m tests.policy [STACK ...]            what the stack files would make
+    python -m tests.policy --state FILE [STACK]   what a stack has: `pulumi stack export --stack <stack> > FILE`
+
+Prints violations and undecided rules. Exit code 1: something is violated that no waiver is about, or a waiver of
+`infra/policies/waivers.yaml` is about nothing any more (told only when every stack was judged).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from infra.policies import reading, waivers
+from infra.policies.judge import Judgement, judge
+from infra.policies.model import Stack
+from infra.policies.rules import ALL
+from infra.policies.waivers import Waiver, WaiverError
+from local.deploy.engine import EngineError
+from local.deploy.stack_file import StackFileError
+from local.guard import ForeignCloudError
+from local.home import Home
+from local.tools import ToolError
+from tests.policy import checkov
+from tests.policy.checkov import CheckovError, Failure, Verdict
+from tests.policy.previews import preview, shipped
+from tests.policy.terraform_plan import PlanError
+
+EXPECTED = (
+    CheckovError,
+    EngineError,
+    ForeignCloudError,
+    OSError,
+    PlanError,
+    StackFileError,
+    ToolError,
+    WaiverError,
+    reading.ReadingError,
+)
+
+
+class Trial:
+    """What was judged so far, and which waivers were about something."""
+
+    def __init__(self, given: Sequence[Waiver]) -> None:
+        self.given = given
+        self.used: set[Waiver] = set()
+        self.wrong = 0
+
+    def stack(self, name: str, stack: Stack, verbose: bool) -> None:
+        """Judge one stack, by both judges."""
+        started = time.monotonic()
+        own = judge(stack, self.given)
+        self.used |= {waiver for _, waiver in own.waived}
+        with tempfile.TemporaryDirectory() as folder:
+            other = checkov.judge_stack(stack, Path(folder))
+        failures = self.other(other)
+        self.wrong += len(own.violations)
+        for finding in own.violations:
+            print(f"{name}: violation: {finding}")
+        for failure in failures:
+            print(f"{name}: checkov: {failure}")
+        self._undecided(name, own, verbose)
+        print(
+            f"{name}: {len(stack.resources)} resources, {len(ALL)} rules: {len(own.violations)} violations,"
+            f" {len(own.waived)} waived, {len(own.undecided)} undecided; checkov: {len(failures)} failed,"
+            f" {len(other.failures) - len(failures)} waived, {other.passed} passed"
+            f" ({time.monotonic() - started:.0f} s)",
+            flush=True,
+        )
+
+    def other(self, verdict: Verdict) -> list[Failure]:
+        """Count what checkov says; returns what no waiver is about."""
+        for failure in verdict.failures:
+            self.used |= {w for w in self.given if w.matches(failure.check, failure.type, failure.name)}
+        failures = verdict.unwaived(self.given)
+        self.wrong += len(failures)
+        return failures
+
+    def unused(self) -> None:
+        """Tell the waivers that are about nothing."""
+        for waiver in self.given:
+            if waiver not in self.used:
+                print(f"waiver about nothing: {waiver}; take it out of {waivers.FILE.name}")
+                self.wrong += 1
+
+    def _undecided(self, name: str, own: Judgement, verbose: bool) -> None:
+        if verbose:
+            for finding in own.undecided:
+                print(f"{name}: undecided: {finding}")
+            return
+        for rule, count in sorted(Counter(each.rule.name for each in own.undecided).items()):
+            print(f"{name}: undecided before an update: {rule} ({count} resources)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Judge what the command line says; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.policy", description=__doc__)
+    parser.add_argument("stacks", nargs="*", metavar="STACK", help="names of stack files (default: all)")
+    parser.add_argument("--state", metavar="FILE", help="judge a stored state instead of a preview")
+    parser.add_argument("--verbose", action="store_true", help="name each undecided rule's resources")
+    options = parser.parse_args(arguments)
+    try:
+        trial = Trial(waivers.load())
+        if options.state:
+            name = options.stacks[0] if options.stacks else Path(options.state).stem
+            trial.stack(name, reading.of_file(Path(options.state).read_text()), options.verbose)
+            return 1 if trial.wrong else 0
+        home = Home()
+        for name in options.stacks or shipped():
+            trial.stack(name, preview(name, home), options.verbose)
+        if not options.stacks:
+            for failure in trial.other(checkov.judge_dockerfiles()):
+                print(f"checkov: {failure}")
+            trial.unused()
+    except EXPECTED as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 1 if trial.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

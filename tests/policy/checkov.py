@@ -1,0 +1,190 @@
+"""checkov (https://github.com/bridgecrewio/checkov) as a judge who knows nothing of our rules.
+
+It has many dependencies, so that it is no part of the project's environment: it is installed into the cache of tools,
+once, exactly as `checkov.lock` says; how to renew the lock is written in its second line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from infra.policies.model import UNKNOWN, Resource, Stack, Undecided, known
+from infra.policies.waivers import Waiver
+from local.deploy.engine import ROOT
+from local.tools import cache_directory
+from local.tools.build import locked
+from local.tools.progress import Progress
+from tests.policy.terraform_plan import by_address, plan
+
+LOCK: Final = Path(__file__).with_name("checkov.lock")
+UV: Final = ROOT / ".venv" / "bin" / "uv"
+DOCKERFILES: Final = ("launcher/Dockerfile", "trainer/Dockerfile")
+DOCKERFILE: Final = "Dockerfile"
+KUBERNETES: Final = "kubernetes:"
+# Not checkov's: charts, whose objects only Helm knows, and the patches of objects that others made.
+NO_MANIFESTS: Final = ("kubernetes:helm.sh/", "kubernetes:yaml", "kubernetes:kustomize")
+
+
+class CheckovError(Exception):
+    """checkov could not be installed, or did not judge."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """One check that failed; `type` and `name` are those of our resource (or `Dockerfile` and its path)."""
+
+    check: str
+    type: str
+    name: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name}: {self.message} [{self.check}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What checkov says of one directory."""
+
+    failures: tuple[Failure, ...]
+    passed: int
+
+    def unwaived(self, given: Sequence[Waiver]) -> list[Failure]:
+        """The failures that no waiver is about."""
+        return [f for f in self.failures if not any(w.matches(f.check, f.type, f.name) for w in given)]
+
+
+def program() -> Path:
+    """checkov, installed where it is missing.
+
+    Raises:
+        CheckovError: it could not be installed.
+    """
+    digest = hashlib.sha256(LOCK.read_bytes()).hexdigest()[:8]
+    version = next(line for line in LOCK.read_text().splitlines() if line.startswith("checkov=="))
+    number = version.split()[0].removeprefix("checkov==")
+    cache = cache_directory()
+    directory = cache / "tools" / f"checkov-{number}-{digest}"
+    complete = directory / "complete"
+    if not complete.exists():
+        progress = Progress(f"checkov {number}")
+        with locked(cache / "locks" / f"{directory.name}.lock", progress):
+            if not complete.exists():
+                progress.start("installing what checkov.lock names")
+                _install(directory)
+                # The last thing that is written, so that a killed installation begins anew.
+                complete.touch()
+                progress.finish("installed")
+    return directory / "bin" / "checkov"
+
+
+def _install(directory: Path) -> None:
+    python = directory / "bin" / "python"
+    shutil.rmtree(directory, ignore_errors=True)
+    steps = (
+        [str(UV), "venv", "--quiet", "--python", sys.executable, str(directory)],
+        [str(UV), "pip", "sync", "--quiet", "--require-hashes", "--python", str(python), str(LOCK)],
+    )
+    for step in steps:
+        answer = subprocess.run(step, capture_output=True, text=True)
+        if answer.returncode != 0:
+            raise CheckovError(f"checkov could not be installed: {' '.join(answer.stderr.split())}")
+
+
+def judge_stack(stack: Stack, folder: Path) -> Verdict:
+    """checkov's verdict on a stack's AWS resources and its Kubernetes objects; `folder` is empty, for its files.
+
+    Objects with values that are not known yet are left out; those of the state have none.
+
+    Raises:
+        CheckovError: checkov did not judge.
+        PlanError: a resource can't be said in Terraform's terms.
+    """
+    (folder / "plan.json").write_text(json.dumps(plan(stack)))
+    places: dict[str, tuple[str, str]] = {}
+    for index, resource in enumerate(manifests(stack)):
+        file = folder / f"object-{index}.json"
+        file.write_text(json.dumps(manifest(resource)))
+        places[f"/{file.name}"] = (resource.type, resource.name)
+    addresses = {where: (each.type, each.name) for where, each in by_address(stack).items()}
+
+    def ours(file: str, name: str) -> tuple[str, str]:
+        # A check of one block adds its path to the address.
+        if file == "/plan.json":
+            return addresses[".".join(name.split(".")[:2]).partition("[")[0]]
+        return places[file]
+
+    return _run(["--directory", str(folder), "--framework", "terraform_plan", "kubernetes"], ours)
+
+
+def judge_dockerfiles() -> Verdict:
+    """checkov's verdict on the project's Dockerfiles.
+
+    Raises:
+        CheckovError: checkov did not judge.
+    """
+    files = [argument for name in DOCKERFILES for argument in ("--file", str(ROOT / name))]
+
+    def ours(file: str, _name: str) -> tuple[str, str]:
+        return DOCKERFILE, next(name for name in DOCKERFILES if file.endswith(name) or name.endswith(file))
+
+    return _run([*files, "--framework", "dockerfile"], ours)
+
+
+def manifests(stack: Stack) -> Iterator[Resource]:
+    """The Kubernetes objects of a stack that are known throughout."""
+    for resource in stack.resources:
+        if not resource.type.startswith(KUBERNETES) or resource.type.startswith(NO_MANIFESTS):
+            continue
+        try:
+            known(manifest(resource), resource.name)
+        except Undecided:
+            continue
+        yield resource
+
+
+def manifest(resource: Resource) -> dict[str, Any]:
+    """A Kubernetes object as `kubectl` takes it."""
+    group, _, kind = resource.type.removeprefix(KUBERNETES).rpartition(":")
+    version = group.removeprefix("core/")
+    result = {"apiVersion": version, "kind": kind, **resource.properties}
+    metadata = dict(result.get("metadata") or {})
+    if isinstance(metadata.get("annotations"), Mapping):
+        # A role's ARN in an annotation is nothing that a check looks at.
+        metadata["annotations"] = {k: v for k, v in metadata["annotations"].items() if v is not UNKNOWN}
+    return {**result, "metadata": metadata}
+
+
+def _run(arguments: list[str], ours: Callable[[str, str], tuple[str, str]]) -> Verdict:
+    command = [str(program()), *arguments, "--output", "json", "--compact", "--quiet", "--skip-download"]
+    # It must ask nobody for anything.
+    environment = {**os.environ, "LOG_LEVEL": "ERROR"}
+    answer = subprocess.run(command, capture_output=True, text=True, env=environment)
+    try:
+        parsed = json.loads(answer.stdout)
+    except json.JSONDecodeError as error:
+        tail = " ".join((answer.stderr or answer.stdout).split())[-500:]
+        raise CheckovError(f"checkov did not judge (exit code {answer.returncode}): {tail}") from error
+    reports = parsed if isinstance(parsed, list) else [parsed]
+    failures, passed = [], 0
+    for report in reports:
+        if "results" not in report:
+            raise CheckovError(f"checkov found nothing to judge: {report}")
+        if report["summary"]["parsing_errors"]:
+            raise CheckovError(f"checkov can't read {report['results'].get('parsing_errors')}")
+        passed += report["summary"]["passed"]
+        for each in report["results"]["failed_checks"]:
+            type_, name = ours(each["file_path"], each["resource"])
+            failures.append(
+                Failure(check=each["check_id"], type=type_, name=name, message=each["check_name"])
+            )
+    return Verdict(failures=tuple(dict.fromkeys(failures)), passed=passed)
