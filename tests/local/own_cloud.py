@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import boto3
 import yaml
@@ -60,13 +61,20 @@ class OwnCloud:
         assert answer.code == 0, answer.output
         return answer.output.strip()
 
+    def faults(self, *rules: dict[str, Any]) -> None:
+        """Put these rules in place of the failure plan."""
+        body = json.dumps({"faults": list(rules)}).encode()
+        request = Request(f"{self.record['awsEndpoint']}/_trainyard/faults", body, method="PUT")  # noqa: S310
+        with urlopen(request, timeout=10) as answer:  # noqa: S310
+            assert answer.status == 200
+
     def role(self, name: str, trust: dict[str, Any]) -> str:
         document = json.dumps({"Version": "2012-10-17", "Statement": [trust]})
         role = self.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument=document)
         return str(role["Role"]["Arn"])
 
-    def create_cluster(self, name: str) -> dict[str, Any]:
-        """An EKS cluster, as soon as it is ACTIVE."""
+    def create_cluster(self, name: str, **more: Any) -> dict[str, Any]:
+        """An EKS cluster, as soon as it is ACTIVE; `more` are arguments of CreateCluster."""
         eks = self.client("eks")
         service = {
             "Effect": "Allow",
@@ -74,7 +82,8 @@ class OwnCloud:
             "Action": "sts:AssumeRole",
         }
         network = {"subnetIds": self._network()}
-        eks.create_cluster(name=name, roleArn=self.role(f"{name}-eks", service), resourcesVpcConfig=network)
+        role = self.role(f"{name}-eks", service)
+        eks.create_cluster(name=name, roleArn=role, resourcesVpcConfig=network, **more)
         eks.get_waiter("cluster_active").wait(name=name, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
         cluster: dict[str, Any] = eks.describe_cluster(name=name)["cluster"]
         return cluster
