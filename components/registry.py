@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ import pulumi_docker_build as docker
 from components.shared.context import context_digest
 
 KEPT_IMAGES = 30
+# The argument of both Dockerfiles that names what they are built on.
+BASE_IMAGE_ARGUMENT = "PYTHON_IMAGE"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImagesArgs:
     """`given` maps an image's name to a ready URI; what is not given is built from `<name>/Dockerfile` in `root`.
+
+    `base_images` maps an image's name to what it is built on, where that is not what its Dockerfile says.
 
     `cluster` is the first part of the repositories' names. Builds need a Docker that is logged in to the registry,
     for instance by the ECR credential helper (https://github.com/awslabs/amazon-ecr-credential-helper): the program
@@ -29,6 +34,7 @@ class ImagesArgs:
     root: Path
     names: tuple[str, ...]
     given: dict[str, str]
+    base_images: dict[str, str] = field(default_factory=dict)
     key_arn: pulumi.Input[str]
     force_delete: bool
     tags: dict[str, str]
@@ -84,11 +90,16 @@ class Images(pulumi.ComponentResource):
 
     def _build(self, image: str, repository: aws.ecr.Repository) -> pulumi.Output[str]:
         dockerfile = self._args.root / image / "Dockerfile"
+        base = self._args.base_images.get(image)
         tag = context_digest(self._args.root, dockerfile)
+        if base is not None:
+            # Another image altogether; tags never move.
+            tag = hashlib.sha256(f"{tag} {base}".encode()).hexdigest()[: len(tag)]
         built = docker.Image(
             f"{self._args.cluster}-{image}",
             context=docker.BuildContextArgs(location=str(self._args.root)),
             dockerfile=docker.DockerfileArgs(location=str(dockerfile)),
+            build_args=None if base is None else {BASE_IMAGE_ARGUMENT: base},
             platforms=[docker.Platform.LINUX_AMD64],
             tags=[repository.repository_url.apply(lambda url: f"{url}:{tag}")],
             build_on_preview=False,

@@ -11,14 +11,18 @@ from infra.storage_settings import OWN_BUCKET, given_bucket
 ACCESS = ("read", "write")
 # A namespace that is neither of these would have to exist before the stack.
 NAMESPACES = ("default", c.TRAINING_NAMESPACE)
+# IAM takes 64 characters (https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html), of which an
+# automatic suffix takes eight.
+ROLE_NAME_MOST = 56
 TAKEN = {
     (c.TRAINING_NAMESPACE, c.LAUNCHER_SERVICE_ACCOUNT),
     (c.TRAINING_NAMESPACE, c.TRAINER_SERVICE_ACCOUNT),
 }
 
 
-def read_service_accounts(problems: Problems, value: object) -> tuple[ServiceAccount, ...]:
-    """Service accounts with access to a bucket, by a role of their own."""
+def read_service_accounts(problems: Problems, value: object, cluster: str) -> tuple[ServiceAccount, ...]:
+    """Service accounts with access to a bucket, by a role of their own, whose name begins with the cluster's."""
+    most = ROLE_NAME_MOST - len(cluster) - 1
     found: list[ServiceAccount] = []
     names: set[tuple[str, str]] = set()
     for section in entries(problems, "trainyard:serviceAccounts", value):
@@ -42,6 +46,11 @@ def read_service_accounts(problems: Problems, value: object) -> tuple[ServiceAcc
             )
         elif place in names and account.name:
             section.reject("name", f"'{account.name}' is another one, too; each needs its own name")
+        elif len(account.name) > most and "name" not in section.wrong:
+            section.reject(
+                "name",
+                f"'{account.name}' makes its role's name too long for IAM; it must have at most {most} characters",
+            )
         names.add(place)
         section.done()
         if not section.wrong:

@@ -68,6 +68,10 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
         "placeholder": f"registry.example/pause{_DIGEST}",
         "trainingOperator": f"registry.example/training-operator{_DIGEST}",
         "devicePlugin": f"registry.example/k8s-device-plugin{_DIGEST}",
+        "efaDevicePlugin": f"registry.example/aws-efa-k8s-device-plugin{_DIGEST}",
+        "neuronDevicePlugin": f"registry.example/neuron-device-plugin{_DIGEST}",
+        "kubectlDelivery": f"registry.example/kubectl-delivery{_DIGEST}",
+        "debug": f"registry.example/agnhost{_DIGEST}",
         "mirror": "123456789012.dkr.ecr.us-west-2.amazonaws.com/mirror",
     },
     "trainyard:storage": {

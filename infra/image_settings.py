@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infra import formats, versions
+from components.shared.device_plugins import known_wrong
+from components.shared.efa import EFA_RESOURCE
+from components.shared.images import mirrored
+from components.shared.pool import GPU, NEURON
+from infra import eks_registry, formats, versions
 from infra.model import Images, Sources
 from infra.reading import Problems, Section
 
 OURS = ("launcher", "trainer")
 
 
-def read_images(problems: Problems, value: object) -> Images:
+def read_images(problems: Problems, value: object, region: str) -> Images:
     """The images: built by the stack, or given with their digests."""
     section = Section(problems, "trainyard:images", value)
     build = section.boolean("build", True)
@@ -21,22 +25,42 @@ def read_images(problems: Problems, value: object) -> Images:
         for key, image in (("launcher", launcher), ("trainer", trainer)):
             if image is None and key not in section.wrong:
                 section.reject(key, f"is missing; build: false needs {formats.IMAGE_WANTED}")
+    mirror = section.optional_text("mirror", pattern=formats.MIRROR, wanted=formats.MIRROR_WANTED)
     result = Images(
         build=build,
         launcher=launcher,
         trainer=trainer,
-        placeholder=section.text(
-            "placeholder", versions.PLACEHOLDER_IMAGE, pattern=formats.IMAGE, wanted=formats.IMAGE_WANTED
+        placeholder=_others(section, "placeholder", versions.PLACEHOLDER_IMAGE, mirror),
+        training_operator=_image(section, "trainingOperator")
+        or (mirrored(versions.TRAINING_OPERATOR_IMAGE, mirror) if mirror else None),
+        device_plugin=_plugin(section, "devicePlugin", GPU, versions.DEVICE_PLUGIN_IMAGE, mirror),
+        efa_device_plugin=_plugin(
+            section, "efaDevicePlugin", EFA_RESOURCE, eks_registry.efa_plugin(region or "us-west-2"), None
         ),
-        training_operator=_image(section, "trainingOperator"),
-        device_plugin=section.text(
-            "devicePlugin", versions.DEVICE_PLUGIN_IMAGE, pattern=formats.IMAGE, wanted=formats.IMAGE_WANTED
+        neuron_device_plugin=_plugin(
+            section, "neuronDevicePlugin", NEURON, versions.NEURON_PLUGIN_IMAGE, mirror
         ),
+        kubectl_delivery=_others(section, "kubectlDelivery", versions.KUBECTL_DELIVERY_IMAGE, mirror),
+        debug=_others(section, "debug", versions.DEBUG_IMAGE, mirror),
         base_images=_base_images(section, given={"launcher": launcher, "trainer": trainer}),
-        mirror=section.optional_text("mirror", pattern=formats.MIRROR, wanted=formats.MIRROR_WANTED),
+        mirror=mirror,
     )
     section.done()
     return result
+
+
+def _others(section: Section, key: str, default: str, mirror: str | None) -> str:
+    """An image of somebody else: as it is given, or the pinned one, from the mirror where there is one."""
+    given = section.text(key, default, pattern=formats.IMAGE, wanted=formats.IMAGE_WANTED)
+    return given if section.has(key) else mirrored(default, mirror)
+
+
+def _plugin(section: Section, key: str, resource: str, default: str, mirror: str | None) -> str:
+    """A device plugin's image; releases that are known to do harm are refused."""
+    image = _others(section, key, default, mirror)
+    if key not in section.wrong and (wrong := known_wrong(resource, image)):
+        section.reject(key, wrong)
+    return image
 
 
 def _image(section: Section, key: str) -> str | None:

@@ -74,7 +74,7 @@ class Images:
     """Container images; `launcher` and `trainer` are None where the stack builds them.
 
     `base_images` are those that launcher and trainer are built on, where they are not the Dockerfiles' own. `mirror`
-    is a registry and prefix that third-party images are pulled from.
+    is a registry and prefix that third-party images are pulled from, where their own key gives none.
     """
 
     build: bool
@@ -83,6 +83,10 @@ class Images:
     placeholder: str
     training_operator: str | None
     device_plugin: str
+    efa_device_plugin: str
+    neuron_device_plugin: str
+    kubectl_delivery: str
+    debug: str
     base_images: dict[str, str]
     mirror: str | None
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from components.shared import addresses, cidr
 from components.shared import endpoints as services
-from components.shared.pool import Pool
 from infra import accelerators
-from infra.model import Cluster, Images, Network, Storage
+from infra.model import Cluster, Network, Settings, Storage
 from infra.reading import Problems
 
 # EKS replaces system nodes by making new ones first, which takes this many more
@@ -16,44 +13,48 @@ from infra.reading import Problems
 SPARE_SYSTEM_NODES = 1
 
 
-def check(
-    problems: Problems,
-    network: Network,
-    cluster: Cluster,
-    pools: Sequence[Pool],
-    images: Images,
-    storage: Storage,
-) -> None:
+def check(problems: Problems, settings: Settings) -> None:
     """Note what does not go together, as far as its parts are right by themselves."""
+    network, cluster, images = settings.network, settings.cluster, settings.images
     right = not problems.about("trainyard:network") and not problems.about("trainyard:cluster.systemNodes")
     if right and network.existing is None and network.cidr is not None:
-        _addresses(problems, network, cluster, pools, storage)
+        _addresses(problems, settings)
     if network.private and images.mirror is None and not problems.about("trainyard:images.mirror"):
         problems.add(
             "trainyard:network.private",
             "is true, so that no public registry is reached, and images.mirror is missing;"
             " it must name the registry that holds the third-party images",
         )
+    from_vpc = cluster.deploy_from == "vpc" and cluster.existing is None
+    if (
+        from_vpc
+        and network.existing
+        and network.cidr is None
+        and not problems.about("trainyard:network.cidr")
+    ):
+        problems.add(
+            "trainyard:network.cidr",
+            "is missing; cluster.deployFrom: vpc lets the range that you deploy from reach the API, and must know it",
+        )
 
 
-def needed_addresses(
-    network: Network, cluster: Cluster, pools: Sequence[Pool], storage: Storage
-) -> dict[str, dict[str, int]]:
+def needed_addresses(settings: Settings) -> dict[str, dict[str, int]]:
     """Addresses that a stack may take in each zone's private subnet, by what takes them."""
+    network, cluster = settings.network, settings.cluster
     found: dict[str, dict[str, int]] = {}
     for zone in network.zones:
         takers = {
             f"{pool.name} ({pool.max_nodes} x {pool.instance_type}, {pool.addresses} each)": pool.max_nodes
             * pool.addresses
-            for pool in pools
+            for pool in settings.pools
             if pool.zone == zone
         }
         if cluster.existing is None:
             takers["control plane"] = addresses.CONTROL_PLANE
             takers["system nodes"] = _system(cluster, len(network.zones))
-        if endpoints := _endpoints(network, storage):
+        if endpoints := _endpoints(network, settings.storage):
             takers["endpoints"] = endpoints
-        lustre = storage.lustre
+        lustre = settings.storage.lustre
         if lustre and lustre.existing is None and lustre.zone == zone:
             takers["file system"] = addresses.of_file_system(lustre.capacity_gib)
         found[zone] = takers
@@ -77,12 +78,11 @@ def _endpoints(network: Network, storage: Storage) -> int:
     )
 
 
-def _addresses(
-    problems: Problems, network: Network, cluster: Cluster, pools: Sequence[Pool], storage: Storage
-) -> None:
+def _addresses(problems: Problems, settings: Settings) -> None:
+    network = settings.network
     layout = cidr.subnets(network.cidr or "", len(network.zones))
     blocks = dict(zip(network.zones, layout.private, strict=True))
-    for zone, takers in needed_addresses(network, cluster, pools, storage).items():
+    for zone, takers in needed_addresses(settings).items():
         free, taken = addresses.free_in(blocks[zone]), sum(takers.values())
         if taken > free:
             most = ", ".join(f"{name}: {count}" for name, count in takers.items())

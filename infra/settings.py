@@ -100,10 +100,10 @@ def _read(problems: Problems, stack: str, config: Mapping[str, Any], now: dateti
         network=network,
         cluster=cluster,
         pools=right,
-        images=read_images(problems, raw.get("images")),
+        images=read_images(problems, raw.get("images"), region),
         storage=read_storage(problems, raw.get("storage"), network.zones, pools),
         training=read_training(problems, raw.get("training"), pools),
-        service_accounts=read_service_accounts(problems, raw.get("serviceAccounts")),
+        service_accounts=read_service_accounts(problems, raw.get("serviceAccounts"), cluster.name),
         debug_pod=_switch(problems, "debugPod", raw.get("debugPod"), default=False),
         mpi=_switch(problems, "mpi", raw.get("mpi"), default=False),
         sources=read_sources(problems, raw.get("sources")),
@@ -114,7 +114,7 @@ def _read(problems: Problems, stack: str, config: Mapping[str, Any], now: dateti
             problems.add(
                 f"{PROJECT}:{key}", f"is not a known key{hint(key, KEYS)} (known: {', '.join(KEYS)})"
             )
-    rules.check(problems, network, cluster, right, settings.images, settings.storage)
+    rules.check(problems, settings)
     return settings
 
 

@@ -28,6 +28,8 @@ ADDONS: Final = (
 # (website/content/en/v1.14/upgrading/compatibility.md). The published chart names its image by digest.
 KARPENTER: Final = "1.14.1"
 KARPENTER_CHART: Final = "oci://public.ecr.aws/karpenter/karpenter"
+# The chart's controller.image.repository (its values.yaml); the digest beside it stays the chart's.
+KARPENTER_IMAGE: Final = "public.ecr.aws/karpenter/controller"
 KARPENTER_CRD_CHART: Final = "oci://public.ecr.aws/karpenter/karpenter-crd"
 
 # github.com/awslabs/amazon-eks-ami, release v20260724, CHANGELOG, 2026-11-21. Never `latest`: a new image would

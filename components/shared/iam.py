@@ -110,3 +110,40 @@ def model_writer(*, bucket_arn: str, prefix: str, key_arn: str) -> JsonObject:
             "Resource": key_arn,
         },
     )
+
+
+def bucket_access(*, bucket_arn: str, prefix: str | None, key_arn: str | None, write: bool) -> JsonObject:
+    """Access to a bucket, or to one prefix of it: reading, with `write` writing too, and nothing that deletes.
+
+    `key_arn` is the key that encrypts the bucket; None where that is the bucket owner's business.
+    """
+    objects = f"{bucket_arn}/*" if prefix is None else f"{bucket_arn}/{prefix}/*"
+    listed: JsonObject = {
+        "Sid": "ListObjects",
+        "Effect": "Allow",
+        "Action": "s3:ListBucket",
+        "Resource": bucket_arn,
+    }
+    if prefix is not None:
+        listed["Condition"] = {"StringLike": {"s3:prefix": [prefix, f"{prefix}/*"]}}
+    statements: list[JsonObject] = [
+        {
+            "Sid": "ReadAndWriteObjects" if write else "ReadObjects",
+            "Effect": "Allow",
+            "Action": ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"]
+            if write
+            else "s3:GetObject",
+            "Resource": objects,
+        },
+        listed,
+    ]
+    if key_arn is not None:
+        statements.append(
+            {
+                "Sid": "UseTheBucketsKey",
+                "Effect": "Allow",
+                "Action": ["kms:Decrypt", "kms:GenerateDataKey"] if write else "kms:Decrypt",
+                "Resource": key_arn,
+            }
+        )
+    return document(*statements)

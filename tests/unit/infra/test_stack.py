@@ -77,7 +77,7 @@ def other(checkout: None) -> Recorded:
     cluster = yaml.safe_load((ROOT / "Pulumi.dev.yaml").read_text())["config"]["trainyard:cluster"]
     changes = {
         "trainyard:network": {"natPerZone": True},
-        "trainyard:cluster": {**cluster, "publicAccessCidrs": []},
+        "trainyard:cluster": {**cluster, "publicAccessCidrs": [], "deployFrom": "vpc"},
         "trainyard:protectData": True,
         "trainyard:images": {"build": False, **GIVEN},
         "trainyard:pools": [
@@ -297,8 +297,9 @@ def test_the_trainers_account_has_its_role_and_no_api_token(local: Recorded) -> 
     assert account["automountServiceAccountToken"] is False
 
 
-def test_the_device_plugin_is_there_for_gpu_pools_alone(dev: Recorded, other: Recorded) -> None:
-    assert len(dev.of("kubernetes:apps/v1:DaemonSet")) == 1
+def test_device_plugins_are_there_for_pools_with_devices_alone(dev: Recorded, other: Recorded) -> None:
+    plugins = {resource.name for resource in dev.of("kubernetes:apps/v1:DaemonSet")}
+    assert plugins == {"nvidia-device-plugin", "efa-device-plugin"}
     assert other.of("kubernetes:apps/v1:DaemonSet") == []
 
 
@@ -321,6 +322,7 @@ def test_everything_that_can_carry_tags_carries_the_stacks(dev: Recorded) -> Non
         "bucketS",
         "bucketP",
         "bucketL",
+        "bucketO",
     )
     for resource in dev.resources:
         kind = resource.type.split(":")[-1]

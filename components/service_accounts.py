@@ -1,0 +1,92 @@
+"""Service accounts for pods of a stack's users, each with a role for one bucket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from components.identity import Identity, IdentityArgs
+from components.shared import iam
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketAccess:
+    """A service account and what it may do with a bucket: read, with `write` write too, below `prefix` if there is one.
+
+    `key_arn` is the key that encrypts the bucket, None where it is not the stack's.
+    """
+
+    name: str
+    namespace: str
+    bucket_arn: pulumi.Input[str]
+    prefix: str | None
+    key_arn: pulumi.Input[str] | None
+    write: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceAccountsArgs:
+    """`after` are what must be there before anything is made in the cluster, the accounts' namespaces among it."""
+
+    cluster: str
+    accounts: tuple[BucketAccess, ...]
+    oidc_provider_arn: pulumi.Input[str]
+    oidc_issuer: pulumi.Input[str]
+    after: list[pulumi.Resource]
+    tags: dict[str, str]
+
+
+class ServiceAccounts(pulumi.ComponentResource):
+    """Afterwards there is per account
+
+    - an IAM role that this service account alone can take, with its bucket's policy;
+    - the service account, with the role's annotation and without a token of the Kubernetes API.
+    """
+
+    def __init__(
+        self, name: str, args: ServiceAccountsArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("trainyard:identity:ServiceAccounts", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        self.objects: list[pulumi.Resource] = []
+        for account in args.accounts:
+            identity = Identity(
+                f"{args.cluster}-{account.name}",
+                IdentityArgs(
+                    namespace=account.namespace,
+                    service_account=account.name,
+                    oidc_provider_arn=args.oidc_provider_arn,
+                    oidc_issuer=args.oidc_issuer,
+                    policies={"bucket": _policy(account)},
+                    tags=args.tags,
+                ),
+                child,
+            )
+            made = k8s.core.v1.ServiceAccount(
+                f"{account.namespace}-{account.name}",
+                metadata={
+                    "name": account.name,
+                    "namespace": account.namespace,
+                    "annotations": {"eks.amazonaws.com/role-arn": identity.role_arn},
+                },
+                automount_service_account_token=False,
+                opts=pulumi.ResourceOptions(parent=self, depends_on=[*args.after, *identity.granted]),
+            )
+            self.objects.append(made)
+        self.register_outputs({"accounts": [account.name for account in args.accounts]})
+
+
+def _policy(account: BucketAccess) -> pulumi.Output[str]:
+    known = pulumi.Output.all(bucket=account.bucket_arn, key=account.key_arn)
+    return pulumi.Output.json_dumps(
+        known.apply(
+            lambda values: iam.bucket_access(
+                bucket_arn=values["bucket"],
+                prefix=account.prefix,
+                key_arn=values["key"],
+                write=account.write,
+            )
+        )
+    )

@@ -1,0 +1,224 @@
+"""What is there before anything runs in the cluster: network, roles, keys and the cluster itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pulumi
+
+from components.cluster import Cluster, ClusterArgs
+from components.drain import Remains
+from components.encryption import Encryption, EncryptionArgs
+from components.existing_cluster import ExistingCluster, ExistingClusterArgs
+from components.existing_network import ExistingNetwork, ExistingNetworkArgs
+from components.handles import ClusterHandles, NetworkHandles
+from components.network import FlowLogSettings, Network, NetworkArgs
+from components.node_roles import NodeRoles, NodeRolesArgs
+from components.shared import logs_iam
+from components.shared.endpoints import private_endpoints
+from infra.model import ExistingVpc, Settings
+
+# The shortest and the longest time that AWS offers (https://docs.aws.amazon.com/kms/latest/developerguide/deleting-keys.html).
+KEY_DELETION_DAYS = {False: 7, True: 30}
+# Interfaces of machines that have ended are free within minutes.
+REMAINS_TIMEOUT_SECONDS = 900
+
+
+@dataclass(frozen=True, kw_only=True)
+class Foundation:
+    """Handles of everything below the workloads.
+
+    `alive` is what must be there as long as anything runs in the cluster. `cluster_group_id` is the security group
+    that EKS made for a given cluster, `worker_group_id` the workers' where that is given; None: found by their tags.
+    """
+
+    partition: str
+    network: NetworkHandles
+    roles: NodeRoles
+    keys: Encryption
+    cluster: ClusterHandles
+    alive: list[pulumi.Resource]
+    worker_group_id: str | None
+    cluster_group_id: str | None
+
+
+def build(settings: Settings, tags: dict[str, str], opts: pulumi.ResourceOptions) -> Foundation:
+    """Make what the settings don't give."""
+    name, given = settings.cluster.name, settings.cluster.existing
+    partition = partition_of(settings.region)
+    roles = NodeRoles(
+        "node-roles",
+        NodeRolesArgs(
+            cluster=name,
+            partition=partition,
+            system=given is None,
+            # Without a way to IAM Karpenter can't make a profile.
+            instance_profile=settings.network.private,
+            tags=tags,
+        ),
+        opts,
+    )
+    keys = Encryption(
+        name,
+        EncryptionArgs(
+            cluster=name,
+            region=settings.region,
+            principal_arn=roles.worker.arn,
+            deletion_window_days=KEY_DELETION_DAYS[settings.protect_data],
+            protect=settings.protect_data,
+            log_groups=_log_groups(settings),
+            tags=tags,
+        ),
+        opts,
+    )
+    network = _network(settings, keys, tags, opts)
+    cluster: ClusterHandles
+    if given is None:
+        cluster = _new_cluster(settings, network, roles, keys, tags, opts)
+    else:
+        cluster = ExistingCluster(
+            name,
+            ExistingClusterArgs(
+                name=name,
+                region=settings.region,
+                endpoint=given.endpoint,
+                certificate_authority=given.certificate_authority,
+                oidc_provider_arn=given.oidc_provider_arn,
+                oidc_issuer=given.oidc_issuer,
+                security_group_id=given.security_group_id,
+                worker_role_arn=roles.worker.arn,
+                tags=tags,
+            ),
+            opts,
+        )
+    existing = settings.network.existing
+    return Foundation(
+        partition=partition,
+        network=network,
+        roles=roles,
+        keys=keys,
+        cluster=cluster,
+        alive=[*network.egress, *roles.attachments, *cluster.access, *cluster.ready],
+        worker_group_id=existing.worker_group_id if existing else None,
+        cluster_group_id=cluster.security_group_id,
+    )
+
+
+def _log_groups(settings: Settings) -> tuple[str, ...]:
+    """The log groups that the stack makes, all of which one key encrypts."""
+    name = settings.cluster.name
+    control_plane = () if settings.cluster.existing else (logs_iam.control_plane_group(name),)
+    return (*control_plane, *((logs_iam.flow_logs_group(name),) if settings.network.flow_logs else ()))
+
+
+def _network(
+    settings: Settings, keys: Encryption, tags: dict[str, str], opts: pulumi.ResourceOptions
+) -> NetworkHandles:
+    wanted, name = settings.network, settings.cluster.name
+    logs = None
+    if wanted.flow_logs and keys.logs_key_arn is not None:
+        logs = FlowLogSettings(key_arn=keys.logs_key_arn, retention_days=wanted.flow_log_retention_days)
+    if wanted.existing is not None:
+        return _existing_network(settings, wanted.existing, logs, tags, opts)
+    services = wanted.interface_endpoints
+    if wanted.private:
+        services = private_endpoints(
+            file_system=settings.storage.lustre is not None, load_balancers=False, more=services
+        )
+    return Network(
+        name,
+        NetworkArgs(
+            region=settings.region,
+            cluster=name,
+            # Only a given VPC can be without a range (`infra.network_settings`).
+            cidr=wanted.cidr or "",
+            zones=wanted.zones,
+            nat_per_zone=wanted.nat_per_zone,
+            private=wanted.private,
+            interface_endpoints=services,
+            flow_logs=logs,
+            tags=tags,
+        ),
+        opts,
+    )
+
+
+def _existing_network(
+    settings: Settings,
+    given: ExistingVpc,
+    logs: FlowLogSettings | None,
+    tags: dict[str, str],
+    opts: pulumi.ResourceOptions,
+) -> ExistingNetwork:
+    return ExistingNetwork(
+        settings.cluster.name,
+        ExistingNetworkArgs(
+            region=settings.region,
+            cluster=settings.cluster.name,
+            vpc_id=given.vpc_id,
+            private_subnet_ids=given.private_subnet_ids,
+            public_subnet_ids=given.public_subnet_ids,
+            worker_group_id=given.worker_group_id,
+            cidr=settings.network.cidr,
+            interface_endpoints=settings.network.interface_endpoints,
+            flow_logs=logs,
+            tags=tags,
+        ),
+        opts,
+    )
+
+
+def _new_cluster(
+    settings: Settings,
+    network: NetworkHandles,
+    roles: NodeRoles,
+    keys: Encryption,
+    tags: dict[str, str],
+    opts: pulumi.ResourceOptions,
+) -> Cluster:
+    wanted = settings.cluster
+    remains = Remains(
+        "remains",
+        wanted.name,
+        settings.region,
+        REMAINS_TIMEOUT_SECONDS,
+        pulumi.ResourceOptions(depends_on=network.held),
+        vpc=None if settings.network.existing else network.vpc_id,
+    )
+    # Whoever deploys from inside the VPC is no node, and needs a rule of its own.
+    inside = settings.network.cidr if wanted.deploy_from == "vpc" else None
+    return Cluster(
+        wanted.name,
+        ClusterArgs(
+            name=wanted.name,
+            version=wanted.version,
+            partition=partition_of(settings.region),
+            vpc_id=network.vpc_id,
+            private_subnet_ids=network.private_subnet_ids,
+            public_subnet_ids=network.public_subnet_ids,
+            public_access_cidrs=wanted.public_access_cidrs,
+            private_access_cidrs=(inside,) if inside else (),
+            administrators=wanted.administrators,
+            secrets_key_arn=keys.secrets_key_arn,
+            logs_key_arn=keys.logs_key_arn,
+            system_role=roles.system,
+            worker_role=roles.worker,
+            system_instance_type=wanted.system_instance_type,
+            system_count=wanted.system_count,
+            addon_versions=wanted.addon_versions,
+            log_retention_days=wanted.log_retention_days,
+            deletion_protection=settings.protect_data,
+            # What nodes and control plane leave behind goes after both, and before the subnets.
+            under=[remains],
+            after=[*network.egress, *roles.attachments],
+            tags=tags,
+        ),
+        opts,
+    )
+
+
+def partition_of(region: str) -> str:
+    """The partition that a region belongs to."""
+    if region.startswith("cn-"):
+        return "aws-cn"
+    return "aws-us-gov" if region.startswith("us-gov-") else "aws"

@@ -1,0 +1,143 @@
+"""What pods of a stack can mount: disks, and the shared file system if the settings ask for one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pulumi
+
+from components.csi import Csi, CsiArgs
+from components.lustre import ExistingFileSystem, Lustre, LustreArgs, NewFileSystem, S3Link
+from components.lustre_volume import LustreVolume, LustreVolumeArgs, Proof
+from components.shared import contract as c
+from components.storage import ModelBucket
+from infra.foundation import Foundation
+from infra.model import Lustre as LustreSettings
+from infra.model import LustreLink, Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Volumes:
+    """`ready` must be there before a pod with a volume is, and until the last such pod is gone."""
+
+    ready: list[pulumi.Resource] = field(default_factory=list)
+
+
+def file_system(
+    settings: Settings,
+    base: Foundation,
+    bucket: ModelBucket,
+    tags: dict[str, str],
+    opts: pulumi.ResourceOptions,
+) -> Lustre | None:
+    """The file system in AWS. It needs the network alone, so that it is made while the cluster is."""
+    wanted = settings.storage.lustre
+    if wanted is None:
+        return None
+    return Lustre(
+        f"{settings.cluster.name}-lustre",
+        LustreArgs(
+            file_system=_given(wanted) or _new(wanted, base, bucket),
+            protect=settings.protect_data,
+            tags=tags,
+        ),
+        opts,
+    )
+
+
+def _given(wanted: LustreSettings) -> ExistingFileSystem | None:
+    if wanted.existing is None:
+        return None
+    return ExistingFileSystem(
+        file_system_id=wanted.existing.file_system_id,
+        dns_name=wanted.existing.dns_name,
+        mount_name=wanted.existing.mount_name,
+    )
+
+
+def _new(wanted: LustreSettings, base: Foundation, bucket: ModelBucket) -> NewFileSystem:
+    return NewFileSystem(
+        vpc_id=base.network.vpc_id,
+        subnet_id=base.network.private_by_zone[wanted.zone],
+        client_groups={"workers": base.network.worker_group_id},
+        key_arn=base.keys.data_key_arn,
+        deployment=wanted.deployment_type,
+        capacity_gib=wanted.capacity_gib,
+        throughput=wanted.throughput,
+        compression=wanted.compression,
+        backup_days=wanted.backup_days,
+        efa=wanted.efa,
+        link=_link(wanted.link, base, bucket) if wanted.link else None,
+    )
+
+
+def _link(link: LustreLink, base: Foundation, bucket: ModelBucket) -> S3Link:
+    own = link.bucket is None
+    return S3Link(
+        bucket=bucket.bucket_name if link.bucket is None else link.bucket,
+        prefix=link.prefix.rstrip("/"),
+        path=link.path,
+        key_arn=base.keys.data_key_arn if own else None,
+    )
+
+
+def volumes(
+    settings: Settings,
+    base: Foundation,
+    lustre: Lustre | None,
+    trainer_image: pulumi.Input[str],
+    namespace: list[pulumi.Resource],
+    tags: dict[str, str],
+    opts: pulumi.ResourceOptions,
+) -> Volumes:
+    """The drivers, the default class of disks, and the file system as a claim in the training namespace.
+
+    On a given cluster the drivers are its owner's, as its other add-ons are.
+    """
+    ready: list[pulumi.Resource] = []
+    if settings.cluster.existing is None:
+        drivers = Csi(
+            "csi",
+            CsiArgs(
+                cluster=settings.cluster.name,
+                region=settings.region,
+                node_role_arn=base.roles.worker.arn,
+                key_arn=base.keys.data_key_arn,
+                oidc_provider_arn=base.cluster.oidc_provider_arn,
+                oidc_issuer=base.cluster.oidc_issuer,
+                lustre=lustre is not None,
+                addon_versions=settings.cluster.addon_versions,
+                after=base.alive,
+                tags=tags,
+            ),
+            opts,
+        )
+        ready += drivers.ready
+    wanted = settings.storage.lustre
+    if lustre is not None and wanted is not None:
+        volume = LustreVolume(
+            "lustre",
+            LustreVolumeArgs(
+                file_system_id=lustre.file_system_id,
+                dns_name=lustre.dns_name,
+                mount_name=lustre.mount_name,
+                capacity_gib=wanted.capacity_gib,
+                namespace=c.TRAINING_NAMESPACE,
+                mount_path=wanted.mount_path,
+                proof=_proof(settings, trainer_image),
+                after=[*base.alive, *ready, *lustre.ready, *namespace],
+            ),
+            opts,
+        )
+        ready += [*lustre.ready, *volume.ready]
+    return Volumes(ready=ready)
+
+
+def _proof(settings: Settings, image: pulumi.Input[str]) -> Proof | None:
+    """Prove the mount on a machine that is kept anyway; where none is, no machine is bought for that."""
+    for pool in settings.pools:
+        if pool.warm_nodes:
+            return Proof(
+                image=image, node_selector={c.LABEL_NODEPOOL: pool.name}, tolerations=pool.tolerations
+            )
+    return None
