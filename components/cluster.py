@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pulumi
@@ -30,7 +30,8 @@ class ClusterArgs:
     `private_access_cidrs` are the ranges in there from which people and the deployment reach it; nodes can without.
     `administrators` are ARNs of users and roles, among them the one that deploys. `logs_key_arn` is of a key that
     CloudWatch Logs may use for the control plane's group (`logs_iam.control_plane_group`). `after` are resources that
-    must outlive the cluster's nodes (routes and gateways).
+    must outlive the cluster's nodes (routes and gateways), `under` those that must outlive the control plane, too,
+    which therefore waits for them: nothing that takes long.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ClusterArgs:
     addon_versions: dict[str, str]
     log_retention_days: int
     deletion_protection: bool
+    under: list[pulumi.Resource] = field(default_factory=list)
     after: list[pulumi.Resource]
     tags: dict[str, str]
 
@@ -150,7 +152,9 @@ class Cluster(pulumi.ComponentResource):
             coredns_addon_options=eks.CoreDnsAddonOptionsArgs(enabled=False),
             tags=args.tags,
             # Not after the routes: the control plane needs none, and takes longer than all of them together.
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[logs], transforms=[without_creator_rights]),
+            opts=pulumi.ResourceOptions(
+                parent=self, depends_on=[logs, *args.under], transforms=[without_creator_rights]
+            ),
         )
 
     def _system_template(self, name: str) -> aws.ec2.LaunchTemplate:

@@ -49,6 +49,7 @@ class ExistingNetwork(pulumi.ComponentResource):
     public_subnet_ids: list[pulumi.Output[str]]
     worker_group_id: pulumi.Output[str]
     worker_group: list[pulumi.Resource]
+    held: list[pulumi.Resource]
     egress: list[pulumi.Resource]
 
     def __init__(
@@ -75,6 +76,7 @@ class ExistingNetwork(pulumi.ComponentResource):
             self.worker_group = group.objects
         else:
             self.worker_group_id = pulumi.Output.from_input(args.worker_group_id)
+        self.held = [*self.worker_group]
         self.egress = [*self.worker_group, *self._interface_endpoints(name, args)]
         if args.flow_logs is not None:
             FlowLogs(

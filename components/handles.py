@@ -12,6 +12,7 @@ class NetworkHandles(Protocol):
 
     `private_by_zone` maps a zone such as us-west-2b to the id of its subnet for machines. `worker_group` are the
     workers' security group and its rules; empty where the group is given, which `worker_group_id` names all the same.
+    `held` are the stack's subnets and groups, which a network interface that somebody left behind keeps from going.
     `egress` are the resources without which a machine can't reach AWS or another machine: what runs in the cluster must
     be gone before them.
     """
@@ -22,6 +23,7 @@ class NetworkHandles(Protocol):
     public_subnet_ids: list[pulumi.Output[str]]
     worker_group_id: pulumi.Output[str]
     worker_group: list[pulumi.Resource]
+    held: list[pulumi.Resource]
     egress: list[pulumi.Resource]
 
 

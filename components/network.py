@@ -63,6 +63,7 @@ class Network(pulumi.ComponentResource):
     public_subnet_ids: list[pulumi.Output[str]]
     worker_group_id: pulumi.Output[str]
     worker_group: list[pulumi.Resource]
+    held: list[pulumi.Resource]
     egress: list[pulumi.Resource]
 
     def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -101,6 +102,7 @@ class Network(pulumi.ComponentResource):
         )
         self.worker_group_id = group.group_id
         self.worker_group = group.objects
+        self.held = [*self.private, *self.public, *group.objects]
         self.egress = [*group.objects]
         tables = self._private_routes(None if args.private else self._way_out())
         self._gateway_endpoint(tables)

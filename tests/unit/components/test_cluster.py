@@ -77,6 +77,7 @@ def program() -> dict[str, Any]:
             addon_versions={},
             log_retention_days=365,
             deletion_protection=True,
+            under=network.held,
             after=[*network.egress, *roles.attachments],
             tags=TAGS,
         ),
@@ -113,6 +114,7 @@ def test_cloudwatch_may_use_the_key_for_the_stacks_own_groups_alone(recorded: Re
     others = [k.inputs["policy"] for k in recorded.of("aws:kms/key:Key") if k.name != "mine-logs"]
     assert len(others) == 2
     assert not any("logs." in text for text in others)
+    assert recorded.protected == {"mine-secrets", "mine-data"}, "logs are no data"
 
 
 def test_the_control_plane_does_not_wait_for_gateways_and_nodes_do(recorded: Recorded) -> None:
@@ -120,6 +122,9 @@ def test_the_control_plane_does_not_wait_for_gateways_and_nodes_do(recorded: Rec
     plane, nodes = recorded.needs(*CLUSTER), recorded.needs(*NODES)
     assert NAT not in plane
     assert not any("route" in kind.lower() for kind, _ in plane)
+    for zone in "ab":
+        assert ("aws:ec2/subnet:Subnet", f"mine-private-us-west-2{zone}") in plane
+    assert ("aws:ec2/securityGroup:SecurityGroup", "mine-workers") in plane, "it is under the control plane"
     assert NAT in nodes
     assert ("aws:ec2/route:Route", "mine-private-us-west-2b") in nodes
     assert CLUSTER in nodes

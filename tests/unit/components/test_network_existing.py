@@ -40,6 +40,7 @@ def handles(network: NetworkHandles) -> dict[str, Any]:
         "public": network.public_subnet_ids,
         "group": network.worker_group_id,
         "made": len(network.worker_group),
+        "held": len(network.held),
         "egress": len(network.egress),
     }
 
@@ -61,6 +62,7 @@ def test_a_given_vpc_gets_the_workers_group_and_nothing_else() -> None:
         "public": [],
         "group": "mine-workers-id",
         "made": 4,
+        "held": 4,
         "egress": 4,
     }
 

@@ -23,6 +23,7 @@ pytestmark = [
 
 ENTRY = "aws:eks/accessEntry:AccessEntry"
 RIGHTS = "aws:eks/accessPolicyAssociation:AccessPolicyAssociation"
+REMAINS = "pulumi-python:dynamic/drain:Remains"
 DRAIN = "pulumi-python:dynamic/drain:Drain"
 
 
@@ -63,3 +64,13 @@ def test_the_drain_comes_before_them_too_and_before_every_way_out(dev: Recorded)
     ways = [r for r in dev.resources if r.type in ("aws:ec2/route:Route", "aws:ec2/vpcEndpoint:VpcEndpoint")]
     assert ways
     assert {(r.type, r.name) for r in ways} <= needed
+
+
+def test_what_a_cluster_leaves_is_removed_after_all_of_it_and_before_the_network(dev: Recorded) -> None:
+    """EKS can't remove its own group while a left interface is in it, and no subnet goes while one lies there."""
+    remains = next((r.type, r.name) for r in dev.resources if r.type == REMAINS)
+    for kind in ("eks:index:Cluster", "eks:index:ManagedNodeGroup"):
+        assert remains in dev.needs(kind, dev.one(kind).name)
+    kinds = {kind for kind, _ in dev.needs(*remains)}
+    assert {"aws:ec2/subnet:Subnet", "aws:ec2/securityGroup:SecurityGroup"} <= kinds
+    assert "aws:ec2/natGateway:NatGateway" not in kinds, "or the control plane would wait for it"

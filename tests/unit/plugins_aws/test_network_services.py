@@ -11,6 +11,7 @@ import pytest
 from components.shared import logs_iam
 from components.shared.iam import document, key_policy, service_trust
 from components.shared.interfaces import leftover_filters
+from local.aws.faults import LEFT_INTERFACE, Plan
 from local.plugins.provider import CheckRequest, DeleteRequest, DiffRequest, ReadRequest, UpdateRequest
 from tests.unit.emulator import Cloud as Emulator
 from tests.unit.plugins_aws.test_lifecycle import Stack
@@ -398,6 +399,8 @@ def test_without_a_plan_nothing_is_left_and_interfaces_in_use_are_not_found(depl
     ec2.delete_subnet(SubnetId=ours["subnets"][0])
 
 
-def test_the_rule_for_leftovers_keeps_no_machine_from_starting(deployer: Emulator) -> None:
-    deployer.call("PUT", "faults", {"faults": [{"code": "NetworkInterfaceLeft"}]})
-    assert machine(deployer, "mine")["id"].startswith("i-")
+def test_the_rule_for_leftovers_keeps_no_machine_from_starting() -> None:
+    plan = Plan()
+    plan.replace({"faults": [{"code": LEFT_INTERFACE}]})
+    assert plan.launch_fault("m5.large", "us-west-2a", "on-demand", lambda _: 0) is None
+    assert plan.left_interface("m5.large", "us-west-2a", "on-demand") is not None
