@@ -1,0 +1,20 @@
+"""`python -m tests.graph [stack ...]`: record what the stack files deploy today; all of them where none is named."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.graph.previews import preview, shipped
+from tests.graph.upgrades import recorded, save
+
+
+def main() -> int:
+    """Record and say where."""
+    for stack in sys.argv[1:] or shipped():
+        found = recorded(preview(stack))
+        print(f"{len(found)} resources of {stack}: {save(stack, found)}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
