@@ -59,6 +59,9 @@ class Engine:
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
             "PULUMI_ERROR_OUTPUT_STRING": "true",
             "PULUMI_DEBUG_COMMANDS": "false",
+            # A copy of the whole state at each of some 150 steps is most of what an `up` writes. The state file itself
+            # is replaced in one step, so that a killed engine leaves the last whole one.
+            "PULUMI_DIY_BACKEND_DISABLE_CHECKPOINT_BACKUPS": "true",
         }
 
     def _passphrase_file(self) -> Path:
