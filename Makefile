@@ -45,10 +45,10 @@ check: environment ## format, lint, types, import rules and the fast tests (abou
 
 test: check ## everything: the fast tests, the trainer under torchrun, and the whole stack on the local cloud
 	@$(RUN) -m local tools
-	@$(PYTEST) -v -p no:randomly -m "trainer or local or faults"
+	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m "trainer or local or faults"
 
-bench-local: environment ## measure the local cloud against its targets; exits non-zero when one is missed
-	@$(RUN) -m tests.benchmarks.local_cloud
+bench-local: environment ## measure the local cloud against its targets (half an hour; WARM=1 leaves out the cold build)
+	@$(RUN) -m tests.benchmarks.local_cloud $(if $(WARM),--warm)
 
 format: environment ## rewrite the code in the project's format
 	@.venv/bin/ruff format --quiet . && .venv/bin/ruff check --fix --quiet .

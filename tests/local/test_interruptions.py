@@ -6,10 +6,11 @@ TRAINYARD_SEED, which is printed, repeats one.
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from local.deploy.engine import ROOT, Engine
 from local.deploy.session import Session
 from local.guard import cloud_environment
 from local.home import Home
+from tests.local.account import Inventory, inventory, without
 from tests.local.conftest import Command, run
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
@@ -81,32 +83,8 @@ class Place:
             aws_secret_access_key=variables["AWS_SECRET_ACCESS_KEY"],
         )
 
-    def account(self) -> dict[str, list[str]]:
-        """Names or ids of what the account holds and a stack makes, without what an account has from the start."""
-        ec2, iam = self.client("ec2"), self.client("iam")
-        reservations = ec2.describe_instances(
-            Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}]
-        )["Reservations"]
-        return {
-            "vpcs": [v["VpcId"] for v in ec2.describe_vpcs()["Vpcs"] if not v["IsDefault"]],
-            "addresses": [a["AllocationId"] for a in ec2.describe_addresses()["Addresses"]],
-            "NAT gateways": [
-                n["NatGatewayId"]
-                for n in ec2.describe_nat_gateways()["NatGateways"]
-                if n["State"] != "deleted"
-            ],
-            "instances": [i["InstanceId"] for r in reservations for i in r["Instances"]],
-            "launch templates": [
-                t["LaunchTemplateName"] for t in ec2.describe_launch_templates()["LaunchTemplates"]
-            ],
-            "clusters": self.client("eks").list_clusters()["clusters"],
-            "roles": [r["RoleName"] for r in iam.list_roles()["Roles"]],
-            "instance profiles": [
-                p["InstanceProfileName"] for p in iam.list_instance_profiles()["InstanceProfiles"]
-            ],
-            "buckets": [b["Name"] for b in self.client("s3").list_buckets()["Buckets"]],
-            "queues": self.client("sqs").list_queues().get("QueueUrls", []),
-        }
+    def account(self) -> Inventory:
+        return inventory(self.client)
 
     def write_stack(self, run_id: str) -> None:
         """The stack `local` under another name, with this run."""
@@ -159,8 +137,9 @@ def stack_file() -> Path:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A small disk, and on it a home; the other stack is in place from the start."""
-    if os.geteuid() != 0:
-        pytest.skip("only root may mount the small disk that these tests fill")
+    assert os.geteuid() == 0, (
+        "only root can mount the small disk: `make test` makes an ordinary user root of its own"
+    )
     print(f"TRAINYARD_SEED={SEED}")
     disk = tmp_path_factory.mktemp("small") / "disk"
     disk.mkdir()
@@ -177,7 +156,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.fixture(scope="module")
-def others(place: Place) -> dict[str, list[str]]:
+def others(place: Place) -> Inventory:
     """What the account holds of the other stack alone."""
     return place.account()
 
@@ -186,15 +165,13 @@ def fill(disk: Path) -> Path:
     """A file that takes all of the space that is left."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(1 << 16))
-        except OSError as error:
-            assert error.errno == errno.ENOSPC
+        while (free := shutil.disk_usage(disk).free) > 0:
+            with contextlib.suppress(OSError):
+                file.write(bytes(min(free, 1 << 20)))
     return ballast
 
 
-def test_a_disk_that_fills_up_ends_up_with_its_place(place: Place, others: dict[str, list[str]]) -> None:
+def test_a_disk_that_fills_up_ends_up_with_its_place(place: Place, others: Inventory) -> None:
     command = place.start("up")
     command.wait_for(lambda count: count >= place.chance.randint(3, 60))
     ballast = fill(place.disk)
@@ -224,16 +201,13 @@ def test_an_up_that_is_killed_is_taken_over_and_interrupted_in_order(place: Plac
     assert "Traceback" not in ended.output
 
 
-def test_the_next_up_trains_to_the_end_and_nothing_is_there_twice(
-    place: Place, others: dict[str, list[str]]
-) -> None:
+def test_the_next_up_trains_to_the_end_and_nothing_is_there_twice(place: Place, others: Inventory) -> None:
     assert place.run("up").code == 0
-    ids = {resource.get("id") for resource in place.resources()}
-    for kind, names in place.account().items():
-        if kind not in ("instances", "launch templates", "instance profiles"):  # Karpenter's and the node group's
-            own = set(names) - set(others[kind])
-            assert own <= ids, f"{kind} that the state does not know: {own - ids}"
-            assert own, f"no {kind}"
+    known = {resource.get("id") for resource in place.resources()}
+    own = without(place.account(), others)
+    for kind in ("vpcs", "addresses", "NAT gateways", "roles", "clusters", "keys", "buckets", "queues"):
+        assert own.get(kind), f"no {kind}"
+        assert set(own[kind]) <= known, f"{kind} that the state does not know"
 
 
 def test_another_run_id_starts_the_next_run_and_leaves_the_last(place: Place) -> None:
@@ -259,7 +233,7 @@ def test_another_run_id_starts_the_next_run_and_leaves_the_last(place: Place) ->
 
 
 def test_a_killed_down_is_finished_by_the_next_and_the_other_stack_stays(
-    place: Place, others: dict[str, list[str]]
+    place: Place, others: Inventory
 ) -> None:
     whole = len(place.resources())
     command = place.start("down")
@@ -270,8 +244,7 @@ def test_a_killed_down_is_finished_by_the_next_and_the_other_stack_stays(
     assert "sweep:" not in answer.output, "the program's own destroy left something"
     assert f"stays up for stack {OTHER}" in answer.output
     now = place.account()
-    mine = {kind: sorted(set(names) - set(others[kind])) for kind, names in now.items()}
-    assert {kind: names for kind, names in mine.items() if names} == {}
+    assert without(now, others) == {}
     assert now["clusters"] == others["clusters"]
 
 
