@@ -13,6 +13,7 @@ from kubernetes.config import ConfigException
 from local.deploy.commands import DeployError, down, preview, submit, up
 from local.deploy.engine import EngineError
 from local.deploy.follow import FollowError
+from local.deploy.given import GivenError
 from local.deploy.model import ModelError
 from local.deploy.runs import RunError
 from local.deploy.stack_file import StackFileError, check_name
@@ -26,6 +27,7 @@ EXPECTED = (
     DeployError,
     EngineError,
     FollowError,
+    GivenError,
     ModelError,
     RunError,
     StackFileError,

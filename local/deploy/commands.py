@@ -18,6 +18,7 @@ from local.deploy import official
 from local.deploy.adopt import identities
 from local.deploy.engine import ROOT, Engine, end_leftovers
 from local.deploy.follow import Follower, Run
+from local.deploy.given import with_given
 from local.deploy.model import fetch_model
 from local.deploy.runs import no_run, start_run
 from local.deploy.stack_file import Sources, for_local_cloud, read, with_sources, write
@@ -52,6 +53,8 @@ def up(stack: str, cloud: str) -> int:
         home = start_local_cloud()
         session = _Session.open(home, stack)
         session.recover()
+        os.environ.update(cloud_environment(home))
+        document = with_given(document, say)
         settings = for_local_cloud(document, pinned_sources(), session.cloud["deployerArn"])
         write(settings, session.engine.config_file)
         session.engine.run("up", "--yes", "--skip-preview", "--suppress-outputs")
