@@ -18,7 +18,8 @@ KEPT_IMAGES = 30
 
 @dataclass(frozen=True, kw_only=True)
 class ImagesArgs:
-    """`given` maps an image's name to a ready URI; what is not given is built from `<name>/Dockerfile` in `root`.
+    """`given` maps an image's name to a ready URI; what is not given is built from `<name>/Dockerfile` in `root`, which
+    is the program's directory.
 
     `cluster` is the first part of the repositories' names. Builds need a Docker that is logged in to the registry,
     for instance by the ECR credential helper (https://github.com/awslabs/amazon-ecr-credential-helper): the program
@@ -83,12 +84,14 @@ class Images(pulumi.ComponentResource):
         return repository
 
     def _build(self, image: str, repository: aws.ecr.Repository) -> pulumi.Output[str]:
-        dockerfile = self._args.root / image / "Dockerfile"
-        tag = context_digest(self._args.root, dockerfile)
+        dockerfile = f"{image}/Dockerfile"
+        tag = context_digest(self._args.root, self._args.root / dockerfile)
         built = docker.Image(
             f"{self._args.cluster}-{image}",
-            context=docker.BuildContextArgs(location=str(self._args.root)),
-            dockerfile=docker.DockerfileArgs(location=str(dockerfile)),
+            # The engine starts plugins in the program's directory. A path of this checkout would make another one with
+            # the same content differ: it would push its build to a tag that never moves, which ECR refuses.
+            context=docker.BuildContextArgs(location="."),
+            dockerfile=docker.DockerfileArgs(location=dockerfile),
             platforms=[docker.Platform.LINUX_AMD64],
             tags=[repository.repository_url.apply(lambda url: f"{url}:{tag}")],
             build_on_preview=False,
