@@ -45,13 +45,13 @@ check: environment ## format, lint, types, import rules and the fast tests (abou
 
 test: check ## everything: the fast tests, the trainer under torchrun, and the whole stack on the local cloud
 	@$(RUN) -m local tools
-	@$(PYTEST) -v -p no:randomly -m "trainer or local or faults"
+	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m "trainer or local or faults"
 
 policy: environment ## judge every shipped stack file by the project's rules and by checkov; STACK=<stack> judges one
 	@$(RUN) -m tests.policy $(if $(filter-out file,$(origin STACK)),$(STACK))
 
-bench-local: environment ## measure the local cloud against its targets; exits non-zero when one is missed
-	@$(RUN) -m tests.benchmarks.local_cloud
+bench-local: environment ## measure the local cloud against its targets (half an hour; WARM=1 leaves out the cold build)
+	@$(RUN) -m tests.benchmarks.local_cloud $(if $(WARM),--warm)
 
 reference: environment ## write docs/settings.md, the page of all settings, anew
 	@$(RUN) -m infra.reference

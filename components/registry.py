@@ -21,7 +21,8 @@ BASE_IMAGE_ARGUMENT = "PYTHON_IMAGE"
 
 @dataclass(frozen=True, kw_only=True)
 class ImagesArgs:
-    """`given` maps an image's name to a ready URI; what is not given is built from `<name>/Dockerfile` in `root`.
+    """`given` maps an image's name to a ready URI; what is not given is built from `<name>/Dockerfile` in `root`, which
+    is the program's directory.
 
     `base_images` maps an image's name to what it is built on, where that is not what its Dockerfile says.
 
@@ -89,16 +90,18 @@ class Images(pulumi.ComponentResource):
         return repository
 
     def _build(self, image: str, repository: aws.ecr.Repository) -> pulumi.Output[str]:
-        dockerfile = self._args.root / image / "Dockerfile"
+        dockerfile = f"{image}/Dockerfile"
         base = self._args.base_images.get(image)
-        tag = context_digest(self._args.root, dockerfile)
+        tag = context_digest(self._args.root, self._args.root / dockerfile)
         if base is not None:
             # Another image altogether; tags never move.
             tag = hashlib.sha256(f"{tag} {base}".encode()).hexdigest()[: len(tag)]
         built = docker.Image(
             f"{self._args.cluster}-{image}",
-            context=docker.BuildContextArgs(location=str(self._args.root)),
-            dockerfile=docker.DockerfileArgs(location=str(dockerfile)),
+            # The engine starts plugins in the program's directory. A path of this checkout would make another one with
+            # the same content differ: it would push its build to a tag that never moves, which ECR refuses.
+            context=docker.BuildContextArgs(location="."),
+            dockerfile=docker.DockerfileArgs(location=dockerfile),
             build_args=None if base is None else {BASE_IMAGE_ARGUMENT: base},
             platforms=[docker.Platform.LINUX_AMD64],
             tags=[repository.repository_url.apply(lambda url: f"{url}:{tag}")],

@@ -88,7 +88,7 @@ def run(words: list[str]) -> int:
         lifecycle.reset(home, say)
     elif arguments.command == "status":
         found = lifecycle.status(home)
-        print_status(found, as_json=arguments.json)
+        print_status(home, found, as_json=arguments.json)
         return 0 if found else NOT_RUNNING
     elif arguments.command == "logs":
         show_logs(home, arguments.name, follow=arguments.follow)

@@ -51,7 +51,8 @@ def main() -> None:
     print("python environment: installing what requirements.lock names ...", flush=True)
     (ROOT / ".venv.log").unlink(missing_ok=True)
     python = VENV / "bin" / "python"
-    if not python.exists():
+    # `venv` makes the program pip last: an environment without it was interrupted, and nothing can be put into it.
+    if not (python.exists() and (VENV / "bin" / "pip").exists()):
         shutil.rmtree(VENV, ignore_errors=True)
         run("making the virtual environment (.venv)", [sys.executable, "-m", "venv", str(VENV)])
     run(f"installing {UV}", [str(python), "-m", "pip", "install", "--quiet", UV])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+# Ours by its place, whatever is in it.
+OWN = CHECKOUT / ".local"
 
 # sockaddr_un.sun_path holds 108 bytes with the final zero (unix(7)).
 SOCKET_PATH_BYTES = 107
@@ -24,7 +27,7 @@ class Home:
     """
 
     def __init__(self, root: Path | str | None = None, environment: Mapping[str, str] = os.environ) -> None:
-        chosen = root or environment.get("TRAINYARD_HOME") or CHECKOUT / ".local"
+        chosen = root or environment.get("TRAINYARD_HOME") or OWN
         self.root = Path(chosen).expanduser().absolute()
 
     def __repr__(self) -> str:
@@ -37,7 +40,7 @@ class Home:
 
     @property
     def marker(self) -> Path:
-        """Says that the directory was made by us, and may be deleted by us."""
+        """Says that we took the directory (see `claim`), so that `reset` may delete it."""
         return self.root / ".trainyard"
 
     @property
@@ -103,19 +106,37 @@ class Home:
         """Directory of one cluster."""
         return self.clusters / name
 
+    def claim(self) -> None:
+        """Take the directory before anything else is put into it: make it where it is new, and mark it as ours.
+
+        Raises:
+            OSError: it holds files and is not marked, so that `reset` would delete a person's files with ours; or it
+                can't be written.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        # In this order: whoever takes the directory at the same time marks it before anything else is in it.
+        used = any(self.root.iterdir())
+        if used and not self.marker.exists() and self.root != OWN:
+            raise OSError(
+                errno.EEXIST,
+                "TRAINYARD_HOME must name a new or empty directory, or a local cloud's; other files are in this one",
+                str(self.root),
+            )
+        self.marker.touch()
+
     def make(self) -> None:
-        """Create the directories that every process expects. A full disk raises OSError.
+        """Create the directories that every process expects. A full disk raises OSError, and a directory with other
+        files does (see `claim`).
 
         Those with keys, tokens, Secrets and what programs print are their owner's alone; the root is not, since it
         may be a directory that others use too.
         """
-        for directory in (self.root, self.bin):
-            directory.mkdir(parents=True, exist_ok=True)
+        self.claim()
+        self.bin.mkdir(exist_ok=True)
         socket_directory = self.control_socket.parent
         for private in (self.run, socket_directory, self.logs, self.clusters, self.pods, self.volumes):
             private.mkdir(parents=True, exist_ok=True, mode=0o700)
             private.chmod(0o700)
-        self.marker.touch()
 
     def settings(self) -> dict[str, float]:
         """Delays in seconds: `bootSeconds` of a machine until it joins, `gpuDelaySeconds` until its devices show."""

@@ -28,13 +28,13 @@ def _rule(namespace: str | None, group: str, resources: str, verbs: str) -> Rule
 
 
 LAUNCHER_RULES: Final = (
-    _rule(TRAINING_NAMESPACE, "", "pods", "create delete get list watch"),
-    _rule(TRAINING_NAMESPACE, "", "events", "create list watch"),
+    _rule(TRAINING_NAMESPACE, "", "pods", "create delete list"),
+    _rule(TRAINING_NAMESPACE, "", "events", "create"),
     _rule(TRAINING_NAMESPACE, "batch", "jobs", "get"),
-    _rule(TRAINING_NAMESPACE, "kubeflow.org", "pytorchjobs", "create get list watch"),
-    _rule(CLUSTER_EVENTS_NAMESPACE, "", "events", "list watch"),
-    _rule(None, "", "nodes pods", "list watch"),
-    _rule(None, "karpenter.sh", "nodeclaims", "list watch"),
+    _rule(TRAINING_NAMESPACE, "kubeflow.org", "pytorchjobs", "create get list"),
+    _rule(CLUSTER_EVENTS_NAMESPACE, "", "events", "list"),
+    _rule(None, "", "nodes pods", "list"),
+    _rule(None, "karpenter.sh", "nodeclaims", "list"),
     _rule(None, "karpenter.sh", "nodepools", "get"),
     _rule(None, "scheduling.k8s.io", "priorityclasses", "get"),
 )

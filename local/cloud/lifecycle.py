@@ -76,7 +76,7 @@ def _up(home: Home, say: Say) -> None:
         _check_disk(home)
         process = _start(home)
     else:
-        say(f"local cloud: an interrupted command was starting it (process {process.pid}); waiting")
+        say(f"local cloud: process {process.pid} runs but is not ready yet; waiting")
     _wait_ready(home, process)
     record = home.cloud() or {}
     say(f"local cloud: ready after {time.monotonic() - started:.1f} s at {record.get('awsEndpoint')}")

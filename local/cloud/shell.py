@@ -21,10 +21,16 @@ FOLLOW_SECONDS = 0.5
 MEGABYTE = 1e6
 
 
-def print_status(found: dict[str, Any] | None, *, as_json: bool) -> None:
+def print_status(home: Home, found: dict[str, Any] | None, *, as_json: bool) -> None:
     """A table for people, or JSON with at least `kubeconfig`, `awsEndpoint` and `processes`."""
     if as_json:
-        print(json.dumps(found if found is not None else {"processes": [], "ready": False}, indent=2))
+        stopped: dict[str, Any] = {
+            "ready": False,
+            "awsEndpoint": None,
+            "kubeconfig": str(home.kubeconfig),
+            "processes": [],
+        }
+        print(json.dumps(found if found is not None else stopped, indent=2))
         return
     if found is None:
         print("local cloud: not running; `python -m local up` starts it")

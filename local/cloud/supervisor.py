@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -41,8 +42,13 @@ class StartError(Exception):
 
 
 def say(line: str) -> None:
-    """A line of the supervisor's log, with the time in UTC."""
-    print(f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ} {line}", flush=True)
+    """A line of the supervisor's log, with the time in UTC. On a full disk it is lost.
+
+    It must not raise: whoever says something here has processes to start or to end, for which the disk may soon have
+    room again.
+    """
+    with contextlib.suppress(OSError):
+        print(f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ} {line}", flush=True)
 
 
 def child_environment(home: Home, inherited: Mapping[str, str]) -> dict[str, str]:

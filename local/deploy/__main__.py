@@ -13,6 +13,8 @@ from kubernetes.config import ConfigException
 from local.deploy.commands import DeployError, down, preview, submit, up
 from local.deploy.engine import EngineError
 from local.deploy.follow import FollowError
+from local.deploy.given import GivenError
+from local.deploy.model import ModelError
 from local.deploy.runs import RunError
 from local.deploy.stack_file import StackFileError, check_name
 from local.deploy.watched import Interrupted
@@ -25,6 +27,8 @@ EXPECTED = (
     DeployError,
     EngineError,
     FollowError,
+    GivenError,
+    ModelError,
     RunError,
     StackFileError,
     ForeignCloudError,

@@ -18,8 +18,9 @@ from local.deploy import official
 from local.deploy.adopt import identities
 from local.deploy.engine import ROOT, Engine, end_leftovers
 from local.deploy.follow import Follower, Run
+from local.deploy.given import with_given
 from local.deploy.model import fetch_model
-from local.deploy.runs import start_run
+from local.deploy.runs import no_run, start_run
 from local.deploy.stack_file import Sources, for_local_cloud, read, with_sources, write
 from local.deploy.sweep import sweep
 from local.deploy.turns import turn
@@ -52,11 +53,17 @@ def up(stack: str, cloud: str) -> int:
         home = start_local_cloud()
         session = _Session.open(home, stack)
         session.recover()
+        os.environ.update(cloud_environment(home))
+        document = with_given(document, say)
         settings = for_local_cloud(document, pinned_sources(), session.cloud["deployerArn"])
         write(settings, session.engine.config_file)
         session.engine.run("up", "--yes", "--skip-preview", "--suppress-outputs")
         outputs = session.engine.outputs()
-    say(f"stack {stack} is up after {time.monotonic() - started:.0f} s; following run {outputs['runId']}")
+    up_line = f"stack {stack} is up after {time.monotonic() - started:.0f} s"
+    if outputs.get("launcherJobName") is None:
+        say(f"{up_line}; {no_run(stack)}")
+        return 0
+    say(f"{up_line}; following run {outputs['runId']}")
     code = session.follow(outputs, outputs["launcherJobName"], outputs["runId"])
     say(f"all: {time.monotonic() - started:.0f} s")
     return code
@@ -84,7 +91,7 @@ def _down(home: Home, stack: str) -> int:
                 os.environ.update(cloud_environment(home))
                 sweep(outputs["region"], outputs["clusterName"], say)
         session.engine.forget()
-        others = [name for name in _stacks(home) if Engine(home.root, name, {}).has_resources()]
+        others = [name for name in _stacks(home) if _Session.open(home, name).is_up()]
         if others:
             say(f"stack {stack} is destroyed; the local cloud stays up for stack {', '.join(others)}")
             return 0
@@ -120,7 +127,7 @@ def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
             f"stack {stack} is not up on this machine; `make up STACK={stack} CLOUD=local` starts it"
         )
     session = _Session.open(home, stack)
-    if not session.engine.has_resources():
+    if not session.is_up():
         raise DeployError(f"stack {stack} is not up; `make up STACK={stack} CLOUD=local` deploys it")
     outputs = session.engine.outputs()
     kubeconfig = home.cluster(outputs["clusterName"]) / "admin.kubeconfig"
@@ -193,11 +200,20 @@ class _Session:
         cloud = json.loads(home.cloud_file.read_text())
         return cls(home=home, cloud=cloud, engine=Engine(home.root, stack, cloud_environment(home)))
 
+    @property
+    def _mark(self) -> Path:
+        """Names the local cloud that the stack's resources are on."""
+        return self.engine.config_file.with_suffix(".generation")
+
+    def is_up(self) -> bool:
+        """Whether the stack has resources on this local cloud; those on an earlier one ended with it."""
+        here = self._mark.exists() and self._mark.read_text() == self.cloud["generation"]
+        return here and self.engine.has_resources()
+
     def recover(self) -> None:
         """Leave the stack's state usable: after another local cloud's end, and after a killed run."""
-        mark = self.engine.config_file.with_suffix(".generation")
-        current = self.cloud["generation"]
-        if self.engine.has_resources() and (not mark.exists() or mark.read_text() != current):
+        mark, current = self._mark, self.cloud["generation"]
+        if self.engine.has_resources() and not self.is_up():
             say(
                 f"stack {self.engine.stack}: its local cloud has ended, and its resources with it; starting anew"
             )
@@ -213,12 +229,17 @@ class _Session:
             )
             self.engine.cancel()
             os.environ.update(cloud_environment(self.home))
-            account, region = self.cloud["accountId"], self.cloud["region"]
-            adopted = dict(identities(self.engine.deployment(), account, region))
+            adopted = dict(identities(self.engine.deployment(), self.cloud["accountId"], self._region()))
             for urn, identity in adopted.items():
                 say(f"taking over {urn.rpartition('::')[2]} ({identity}), which was being made")
             self.engine.adopt(adopted)
             self.engine.refresh()
+
+    def _region(self) -> str:
+        """The stack's region, by the settings that the killed command worked with."""
+        written = self.engine.config_file.is_file()
+        config = read(self.engine.config_file)["config"] if written else {}
+        return str(config.get("aws:region", self.cloud["region"]))
 
     def follow(self, outputs: Mapping[str, Any], job: str, run_id: str) -> int:
         """Follow one run and print how it ended and where its results are."""

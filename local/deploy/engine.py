@@ -17,7 +17,7 @@ from local.deploy.adopt import with_adopted
 from local.deploy.progress import Filter
 from local.deploy.session import Session, end_recorded
 from local.deploy.watched import watched
-from local.home import write_atomically
+from local.home import Home, write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = ROOT / "local" / "plugins" / "bin"
@@ -42,6 +42,7 @@ class Engine:
         self.config_file = self.directory / f"Pulumi.{stack}.yaml"
         self._session_file = self.directory / f"{stack}.session.json"
         backend = self.directory / "state"
+        Home(home).claim()
         backend.mkdir(parents=True, exist_ok=True)
         self._state_file = backend / ".pulumi" / "stacks" / "trainyard" / f"{stack}.json"
         path = [str(PLUGINS), str(home / "bin"), str(ROOT / ".venv" / "bin"), os.environ["PATH"]]
@@ -59,6 +60,9 @@ class Engine:
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
             "PULUMI_ERROR_OUTPUT_STRING": "true",
             "PULUMI_DEBUG_COMMANDS": "false",
+            # A copy of the whole state at each of some 150 steps is most of what an `up` writes. The state file itself
+            # is replaced in one step, so that a killed engine leaves the last whole one.
+            "PULUMI_DIY_BACKEND_DISABLE_CHECKPOINT_BACKUPS": "true",
         }
 
     def _passphrase_file(self) -> Path:

@@ -16,6 +16,8 @@ from urllib3.exceptions import HTTPError
 POLL_SECONDS = 1.0
 # Longer than a restart of the API server takes, shorter than a person's patience.
 UNREACHABLE_SECONDS = 60.0
+# A log is read whole each time, so that a long one is read less often: this bounds what one pod's costs the API server.
+LOG_BYTES_PER_SECOND = 100_000
 JOB_LABEL = "training.kubeflow.org/job-name"
 NODEPOOL_LABEL = "karpenter.sh/nodepool"
 
@@ -53,6 +55,7 @@ class _Shown:
 
     nodes: dict[str, str] = field(default_factory=dict)
     log_lines: dict[str, int] = field(default_factory=dict)
+    next_look: dict[str, float] = field(default_factory=dict)
 
 
 def job_result(job: dict[str, Any]) -> tuple[bool, str] | None:
@@ -110,25 +113,25 @@ class Follower:
         """Block until the launcher's Job has ended.
 
         Raises:
-            FollowError: there is no such Job, or the API server was silent for a minute.
+            FollowError: there is no such Job, or the API server gave no answer for a minute.
         """
         started = last_answer = time.monotonic()
         while True:
             try:
                 job = self._plain(self._batch.read_namespaced_job(run.launcher_job, run.namespace))
+                ended = job_result(job)
                 self._show_nodes(started)
-                self._show_logs(run, started)
+                self._show_logs(run, started, to_the_end=ended is not None)
                 last_answer = time.monotonic()
             except ApiException as error:
                 if error.status == 404:
                     raise FollowError(f"Job {run.namespace}/{run.launcher_job} does not exist") from error
                 if error.status is not None and error.status < 500:
                     raise FollowError(f"the API server refused ({error.status}): {error.reason}") from error
+                _give_up_after_a_minute(last_answer, f"{error.status} {error.reason}", error)
             except (HTTPError, OSError) as error:
-                if time.monotonic() - last_answer > UNREACHABLE_SECONDS:
-                    raise FollowError(f"the API server has been silent for 60 s: {error}") from error
+                _give_up_after_a_minute(last_answer, str(error), error)
             else:
-                ended = job_result(job)
                 if ended:
                     return Result(succeeded=ended[0], message=ended[1], seconds=_job_seconds(job))
             time.sleep(POLL_SECONDS)
@@ -149,29 +152,42 @@ class Follower:
             del self._shown.nodes[name]
             self._print(started, f"node gone: {name}")
 
-    def _show_logs(self, run: Run, started: float) -> None:
+    def _show_logs(self, run: Run, started: float, *, to_the_end: bool) -> None:
         for selector in (f"job-name={run.launcher_job}", f"{JOB_LABEL}={run.training_job}"):
             pods = self._plain(self._core.list_namespaced_pod(run.namespace, label_selector=selector))[
                 "items"
             ]
             for pod in pods:
-                if pod["status"].get("phase") in ("Running", "Succeeded", "Failed"):
-                    self._show_log(run.namespace, pod["metadata"]["name"], started)
+                name = pod["metadata"]["name"]
+                begun = pod["status"].get("phase") in ("Running", "Succeeded", "Failed")
+                if begun and (to_the_end or time.monotonic() >= self._shown.next_look.get(name, 0)):
+                    self._show_log(run.namespace, name, started)
 
     def _show_log(self, namespace: str, pod: str, started: float) -> None:
         try:
             text: str = self._core.read_namespaced_pod_log(pod, namespace)
         except ApiException as error:
-            if error.status in (400, 404):  # the container has not started yet, or the pod went meanwhile
+            # The container has not started yet, the pod went meanwhile, or its machine does not answer: no news of it,
+            # and none of the others' and the Job's end may be lost for that.
+            if error.status in (400, 404) or (error.status or 0) >= 500:
                 return
             raise
         lines = text.splitlines()
-        for line in lines[self._shown.log_lines.get(pod, 0) :]:
+        shown = self._shown.log_lines.get(pod, 0)
+        # Fewer lines than before: the kubelet has begun a new file.
+        for line in lines[shown if shown <= len(lines) else 0 :]:
             self._print(started, f"[{pod}] {line}")
         self._shown.log_lines[pod] = len(lines)
+        self._shown.next_look[pod] = time.monotonic() + len(text) / LOG_BYTES_PER_SECOND
 
     def _print(self, started: float, line: str) -> None:
         self._say(f"{time.monotonic() - started:6.1f} s  {line}")
+
+
+def _give_up_after_a_minute(last_answer: float, reason: str, error: Exception) -> None:
+    if time.monotonic() - last_answer > UNREACHABLE_SECONDS:
+        seconds = f"{UNREACHABLE_SECONDS:.0f} s"
+        raise FollowError(f"the API server has given no answer for {seconds}: {reason}") from error
 
 
 def _job_seconds(job: dict[str, Any]) -> float:

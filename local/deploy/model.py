@@ -6,14 +6,26 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 import boto3
+from botocore.exceptions import BotoCoreError, ClientError
+
+
+class ModelError(Exception):
+    """A finished run's model can't be read; one line."""
 
 
 def fetch_model(uri: str, region: str, directory: Path) -> Path:
-    """Copy the object `s3://bucket/key` into `directory`, under its own name."""
+    """Copy the object `s3://bucket/key` into `directory`, under its own name.
+
+    Raises:
+        ModelError: there is none, or it may not be read.
+    """
     address = urlparse(uri)
     directory.mkdir(parents=True, exist_ok=True)
     target = directory / Path(address.path).name
-    boto3.client("s3", region_name=region).download_file(
-        address.netloc, address.path.lstrip("/"), str(target)
-    )
+    try:
+        boto3.client("s3", region_name=region).download_file(
+            address.netloc, address.path.lstrip("/"), str(target)
+        )
+    except (ClientError, BotoCoreError) as error:
+        raise ModelError(f"the run's model {uri} can't be read: {error}") from error
     return target

@@ -6,11 +6,13 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from local.deploy.engine import ROOT, EngineError
 from local.deploy.follow import Follower, Run
-from local.deploy.runs import start_run
+from local.deploy.runs import no_run, start_run
 
 
 def _pulumi(*arguments: str) -> None:
@@ -34,20 +36,36 @@ def _outputs(stack: str) -> dict[str, Any]:
     return outputs
 
 
-def _follow(outputs: dict[str, Any], job: str) -> int:
-    """Follow a run with the kubeconfig that the person's `aws eks update-kubeconfig` has written."""
+def _kubeconfig(outputs: dict[str, Any], directory: Path) -> Path:
+    """A kubeconfig for the stack's cluster and for nothing else: the person's own may point anywhere."""
+    file = directory / "kubeconfig"
+    name, region = outputs["clusterName"], outputs["region"]
+    words = ["aws", "eks", "update-kubeconfig", "--name", name, "--region", region, "--kubeconfig", str(file)]
+    if shutil.which("aws") is None:
+        raise EngineError("reaching the cluster needs the AWS CLI on PATH (https://aws.amazon.com/cli)")
+    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    if result.returncode != 0:
+        raise EngineError(f"aws eks update-kubeconfig --name {name}: {' '.join(result.stderr.split())}")
+    return file
+
+
+def _follow(outputs: dict[str, Any], job: str, kubeconfig: Path) -> int:
     run = Run(namespace=outputs["trainingNamespace"], launcher_job=job, run_id=job.removeprefix("launch-"))
-    result = Follower(None, None, lambda line: print(line, flush=True)).follow(run)
+    result = Follower(kubeconfig, None, lambda line: print(line, flush=True)).follow(run)
     print(f"run {run.run_id} {'succeeded' if result.succeeded else 'failed: ' + result.message}", flush=True)
     return 0 if result.succeeded else 1
 
 
 def up(stack: str) -> int:
-    """`pulumi up`, then follow the stack's run."""
+    """`pulumi up`, then follow the stack's run, if its settings name one."""
     _pulumi("up", "--stack", stack)
     outputs = _outputs(stack)
-    subprocess.run(outputs["kubeconfigCommand"].split(), cwd=ROOT, check=True)
-    return _follow(outputs, outputs["launcherJobName"])
+    job = outputs.get("launcherJobName")
+    if job is None:
+        print(f"stack {stack} is up; {no_run(stack)}", flush=True)
+        return 0
+    with tempfile.TemporaryDirectory() as directory:
+        return _follow(outputs, job, _kubeconfig(outputs, Path(directory)))
 
 
 def down(stack: str) -> int:
@@ -57,6 +75,9 @@ def down(stack: str) -> int:
 
 
 def submit(stack: str, minimum: int, maximum: int) -> int:
-    """Start another run with the stack's launcher manifest and the current kubeconfig."""
+    """Start another run on the stack's own cluster with its launcher manifest."""
     outputs = _outputs(stack)
-    return _follow(outputs, start_run(outputs, minimum, maximum, os.environ))
+    with tempfile.TemporaryDirectory() as directory:
+        kubeconfig = _kubeconfig(outputs, Path(directory))
+        job = start_run(outputs, minimum, maximum, {**os.environ, "KUBECONFIG": str(kubeconfig)})
+        return _follow(outputs, job, kubeconfig)

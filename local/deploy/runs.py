@@ -30,3 +30,8 @@ def start_run(outputs: Mapping[str, Any], minimum: int, maximum: int, environmen
     if answer.returncode != 0 or created is None:
         raise RunError(" ".join((answer.stderr or answer.stdout).split()))
     return created[1]
+
+
+def no_run(stack: str) -> str:
+    """What a person is told of a stack whose settings name no run."""
+    return f"its settings name no run (trainyard:training.runId); `make submit STACK={stack} MIN=.. MAX=..` starts one"

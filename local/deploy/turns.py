@@ -8,14 +8,18 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from local.home import Home
+
 
 @contextlib.contextmanager
 def turn(directory: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the directory's lock; where another command has it, say whose and wait. It ends with its process.
+    """Hold the lock of a directory of a home; where another command has it, say whose and wait. It ends with its
+    process.
 
     Raises:
-        OSError: the lock file can't be written.
+        OSError: the lock file can't be written, or the home is none of ours.
     """
+    Home(directory.parent).claim()
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / "commands.lock"
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

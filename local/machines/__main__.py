@@ -71,7 +71,7 @@ async def serve(settings: Settings) -> None:
             helpers=helpers,
         )
         pods.context = proxies.context = context
-        kubelet = Kubelet(pods, settings.state)
+        kubelet = Kubelet(pods, settings.state, settings.pki)
         port = await kubelet.start()
 
         def ready(name: str, allocatable: Object) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,35 +14,16 @@ from local.machines.container import Container
 from local.machines.pods import Pods
 from local.machines.quantity import epoch
 
-CERTIFICATE = """
-import datetime, sys
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-key = ec.generate_private_key(ec.SECP256R1())
-name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "system:node:local")])
-now = datetime.datetime.now(datetime.timezone.utc)
-builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(days=1))
-certificate = builder.not_valid_after(now + datetime.timedelta(days=3650)).sign(key, hashes.SHA256())
-sys.stdout.buffer.write(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-    serialization.NoEncryption()) + certificate.public_bytes(serialization.Encoding.PEM))
-"""
 
+def serving_tls(pki: Path) -> ssl.SSLContext:
+    """TLS with the kubelets' certificate, for clients that have one of the cluster: the API server is one.
 
-def serving_tls(directory: Path) -> ssl.SSLContext:
-    """TLS with a self-signed certificate, made once; the API server does not verify kubelets by default.
-
-    Made in a process of its own: the cryptography package would stay in this one's memory for nothing.
+    Logs are closed to other users of the machine (`Home.make`), so they must be here, too.
     """
-    file = directory / "kubelet.pem"
-    if not file.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        made = subprocess.run([sys.executable, "-c", CERTIFICATE], capture_output=True, check=True).stdout
-        file.touch(mode=0o600)
-        file.write_bytes(made)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(file)
+    tls.load_cert_chain(pki / "kubelet.crt", pki / "kubelet.key")
+    tls.load_verify_locations(pki / "ca.crt")
+    tls.verify_mode = ssl.CERT_REQUIRED
     return tls
 
 
@@ -65,11 +44,15 @@ def log_request(query: dict[str, str], now: float) -> logs.Request:
 
 
 class Kubelet:
-    """Serves the logs of all machines' pods on one port of the loopback address."""
+    """Serves the logs of all machines' pods on one port of the loopback address.
 
-    def __init__(self, pods: Pods, state: Path) -> None:
+    `state` keeps the port, `pki` holds the cluster's certificates.
+    """
+
+    def __init__(self, pods: Pods, state: Path, pki: Path) -> None:
         self.pods = pods
         self.state = state
+        self.pki = pki
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> int:
@@ -80,7 +63,7 @@ class Kubelet:
         app.router.add_route("*", "/{other:.*}", self._other)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        tls = serving_tls(self.state)
+        tls = serving_tls(self.pki)
         port_file = self.state / "kubelet.port"
         before = int(port_file.read_text()) if port_file.exists() else 0
         try:

@@ -43,8 +43,13 @@ class Settings:
 
     @property
     def state(self) -> Path:
-        """What the machines themselves keep: serving certificate and port."""
+        """What the machines themselves keep: small programs and the kubelets' port."""
         return self.home.cluster(self.cluster) / "machines"
+
+    @property
+    def pki(self) -> Path:
+        """Certificates of the cluster."""
+        return self.home.cluster(self.cluster) / "pki"
 
     @classmethod
     def load(cls, cluster: str, home: Home) -> Settings:

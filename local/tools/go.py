@@ -16,6 +16,8 @@ from local.tools.pin import Version, parse_version
 
 # The newest `go` line among the pinned modules (karpenter-provider-aws 1.14.1).
 NEEDED: Version = (1, 26, 6)
+# Flags of the person's GOFLAGS that are kept: they change nothing of what is built.
+KEPT_FLAGS = frozenset({"modcacherw", "p"})
 # Where https://go.dev/doc/install puts it; a fresh shell may not have it on PATH.
 USUAL_PLACE = "/usr/local/go/bin"
 
@@ -47,6 +49,12 @@ class Go:
         return Path(self.query("env", "-json", "GOMODCACHE", directory=Path("/"))["GOMODCACHE"])
 
 
+def _flags(given: str) -> str:
+    """Our flags, and those of the given ones that do no harm."""
+    kept = [flag for flag in given.split() if flag.lstrip("-").partition("=")[0] in KEPT_FLAGS]
+    return " ".join([*kept, "-buildvcs=false"])
+
+
 def find_go(purpose: str) -> Go:
     """The toolchain for building `purpose`.
 
@@ -63,7 +71,7 @@ def find_go(purpose: str) -> Go:
     environment = {
         **os.environ,
         "GOTOOLCHAIN": "local",
-        "GOFLAGS": "-buildvcs=false",
+        "GOFLAGS": _flags(os.environ.get("GOFLAGS", "")),
         "GOWORK": "off",
         "GO111MODULE": "on",
     }

@@ -59,8 +59,9 @@ def ensure(names: Iterable[str], home: Home, quiet: bool = False) -> dict[str, P
 
     Raises:
         ToolError: a tool can't be had; what was built so far stays.
-        OSError: the cache or the home can't be written.
+        OSError: the cache or the home can't be written, or the home is none of ours.
     """
+    home.claim()
     places: dict[str, Path] = {}
     built: list[Built] = []
     for tool in known(names):

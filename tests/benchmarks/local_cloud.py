@@ -1,10 +1,10 @@
 """`make bench-local`: measure the local cloud against its targets; a missed one is named and the exit code is 1.
 
-    python -m tests.benchmarks.local_cloud [--cold] [--write FILE]
+    python -m tests.benchmarks.local_cloud [--warm] [--write FILE]
 
-Everything runs in a home of its own (.local-bench). `--cold` also builds every tool into an empty cache, with empty
-caches of Go, which takes the better part of half an hour; the seconds of downloads are taken out, as printed by the
-tools' builder.
+Everything runs in a home of its own (.local-bench). The cold `make up` is a clone of this commit with empty caches of
+the tools, of Go and of Python packages: the better part of half an hour, which `--warm` leaves out. The seconds of
+downloads, as printed by those who download, are taken out.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from local.deploy.engine import ROOT
 from local.home import Home
 
+DEPLOY = [sys.executable, "-m", "local.deploy"]
 IDLE_AFTER_SECONDS = 60
 IDLE_WINDOW_SECONDS = 120
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -49,11 +51,11 @@ class Figure:
         )
 
 
-def timed(command: list[str], environment: dict[str, str]) -> tuple[float, str]:
+def timed(command: list[str], environment: dict[str, str], directory: Path = ROOT) -> tuple[float, str]:
     """Seconds and output of a command that has to succeed."""
     started = time.monotonic()
     result = subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     if result.returncode != 0:
         raise SystemExit(f"{' '.join(command)} failed:\n{result.stdout[-3000:]}")
@@ -127,63 +129,76 @@ def control_plane_seconds(home: Home) -> float:
     return max(float(value) for value in seconds)
 
 
-def cold_figures(environment: dict[str, str]) -> list[Figure]:
-    """Build every tool from nothing; the downloads' seconds, printed by the builder, do not count."""
+def cold_figures() -> list[Figure]:
+    """`make up` in a fresh clone with nothing in any cache; the seconds of downloads do not count."""
     empty = Path(tempfile.mkdtemp(prefix="trainyard-cold-"))
     caches = {
-        "TRAINYARD_CACHE": str(empty / "tools"),
-        "GOCACHE": str(empty / "go-build"),
-        "GOMODCACHE": str(empty / "go-modules"),
-        "TRAINYARD_HOME": str(empty / "home"),
+        "TRAINYARD_CACHE": "tools",
+        "GOCACHE": "go-build",
+        "GOMODCACHE": "go-modules",
+        "UV_CACHE_DIR": "uv",
+        "PIP_CACHE_DIR": "pip",
+    }
+    environment = {
+        **{
+            name: value for name, value in os.environ.items() if name not in ("TRAINYARD_HOME", "VIRTUAL_ENV")
+        },
+        **{name: str(empty / folder) for name, folder in caches.items()},
+        # Otherwise the module cache can't be deleted.
         "GOFLAGS": f"{os.environ.get('GOFLAGS', '')} -modcacherw".strip(),
     }
+    checkout = empty / "checkout"
+    make = ["make", "--no-print-directory"]
     try:
-        seconds, output = timed([sys.executable, "-m", "local", "tools"], {**environment, **caches})
+        timed(["git", "clone", "--quiet", str(ROOT), str(checkout)], environment)
+        try:
+            seconds, output = timed([*make, "up"], environment, checkout)
+        finally:
+            timed([*make, "down"], environment, checkout)
     finally:
         shutil.rmtree(empty, ignore_errors=True)
     print(output)
     downloads = sum(float(value) for value in re.findall(r"downloads apart: \d+ MB in (\d+) s", output))
     return [
-        Figure(
-            name="cold: tools built, without downloads",
-            value=(seconds - downloads) / 60,
-            limit=25,
-            unit="min",
-        )
+        Figure(name="cold make up, without downloads", value=(seconds - downloads) / 60, limit=25, unit="min")
     ]
 
 
-def measure(cold: bool) -> list[Figure]:
-    """Run everything once, in this order."""
-    os.environ["TRAINYARD_HOME"] = str(ROOT / ".local-bench")
-    home, environment = Home(), dict(os.environ)
-    figures = cold_figures(environment) if cold else []
-    deploy = [sys.executable, "-m", "local.deploy"]
-    timed([sys.executable, "-m", "local", "reset"], environment)
-    timed([sys.executable, "-m", "local", "tools"], environment)
-    seconds, output = timed([*deploy, "up", "--stack", "local"], environment)
+def warm_up_figures(home: Home, environment: dict[str, str]) -> Iterator[Figure]:
+    """`make up` with the tools built, what the cloud then takes, and its end."""
+    seconds, output = timed([*DEPLOY, "up", "--stack", "local"], environment)
     print(output)
     try:
-        figures.append(
-            Figure(name="warm make up until the model is in S3", value=seconds, limit=180, unit="s")
-        )
-        figures.append(
-            Figure(name="control plane ready", value=control_plane_seconds(home), limit=10, unit="s")
-        )
-        figures.extend(idle_figures(home))
+        yield Figure(name="warm make up until the model is in S3", value=seconds, limit=180, unit="s")
+        yield Figure(name="control plane ready", value=control_plane_seconds(home), limit=10, unit="s")
+        yield from idle_figures(home)
     finally:
-        timed([*deploy, "down", "--stack", "local"], environment)
-    seconds, _ = timed([*deploy, "preview", "--stack", "dev"], environment)
-    figures.append(Figure(name="make preview STACK=dev", value=seconds, limit=20, unit="s"))
+        timed([*DEPLOY, "down", "--stack", "local"], environment)
+
+
+def check_figures(environment: dict[str, str]) -> Iterator[Figure]:
+    """`make check` with and without the caches of its tools."""
     check = ["make", "--no-print-directory", "check"]
-    timed(check, environment)
-    seconds, _ = timed(check, environment)
-    figures.append(Figure(name="make check, warm", value=seconds, limit=60, unit="s"))
     for cache in (".mypy_cache", ".ruff_cache", ".import_linter_cache"):
         shutil.rmtree(ROOT / cache, ignore_errors=True)
     seconds, _ = timed(check, environment)
-    figures.append(Figure(name="make check, cold", value=seconds, limit=240, unit="s"))
-    return figures
+    yield Figure(name="make check, cold", value=seconds, limit=240, unit="s")
+    seconds, _ = timed(check, environment)
+    yield Figure(name="make check, warm", value=seconds, limit=60, unit="s")
+
+
+def measure(warm: bool) -> Iterator[Figure]:
+    """Run everything once, in this order."""
+    os.environ["TRAINYARD_HOME"] = str(ROOT / ".local-bench")
+    home, environment = Home(), dict(os.environ)
+    timed([sys.executable, "-m", "local", "reset"], environment)
+    timed([sys.executable, "-m", "local", "tools"], environment)
+    yield from warm_up_figures(home, environment)
+    seconds, _ = timed([*DEPLOY, "preview", "--stack", "dev"], environment)
+    yield Figure(name="make preview STACK=dev", value=seconds, limit=20, unit="s")
+    yield from check_figures(environment)
+    if not warm:
+        yield from cold_figures()
 
 
 def main() -> int:
@@ -191,12 +206,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cold", action="store_true", help="also build every tool from nothing")
+    parser.add_argument("--warm", action="store_true", help="leave out the cold `make up`")
     parser.add_argument("--write", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
-    figures = measure(arguments.cold)
+    figures = []
+    for figure in measure(arguments.warm):
+        print(figure, flush=True)
+        figures.append(figure)
     report = "\n".join(str(figure) for figure in figures)
-    print(report)
+    print(f"\nall figures:\n{report}")
     if arguments.write:
         arguments.write.write_text(report + "\n")
     missed = [figure.name for figure in figures if figure.missed]

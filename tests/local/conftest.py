@@ -6,9 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -16,6 +20,7 @@ from local.deploy.engine import ROOT, Engine
 from local.deploy.stack_file import read, write
 from local.guard import cloud_environment
 from local.home import Home
+from tests.local.account import Inventory, inventory, without
 
 TEST_HOME = ROOT / ".local-test"
 
@@ -33,10 +38,15 @@ def deploy(*arguments: str, environment: dict[str, str] | None = None, seconds: 
     return run([sys.executable, "-m", "local.deploy", *arguments], environment, seconds)
 
 
-def run(command: list[str], environment: dict[str, str] | None = None, seconds: float = 900) -> Command:
+def run(
+    command: list[str],
+    environment: dict[str, str] | None = None,
+    seconds: float = 900,
+    stdin: str | None = None,
+) -> Command:
     result = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **(environment or {})}, timeout=seconds,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, input=stdin,
     )  # fmt: skip
     print(result.stdout)
     return Command(code=result.returncode, output=result.stdout)
@@ -85,9 +95,35 @@ class Stack:
         assert answer.returncode == 0, answer.stderr
         return json.loads(answer.stdout)["deployment"]
 
-    def kubectl(self, *arguments: str) -> Command:
-        environment = {**self.engine.environment, "KUBECONFIG": str(self.home.kubeconfig)}
-        return run(["kubectl", *arguments], environment, 120)
+    @property
+    def kubectl_environment(self) -> dict[str, str]:
+        return {**self.engine.environment, "KUBECONFIG": str(self.home.kubeconfig)}
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> Command:
+        return run(["kubectl", *arguments], self.kubectl_environment, 240, stdin)
+
+    @contextmanager
+    def following(self, *arguments: str) -> Iterator[Path]:
+        """`kubectl logs -f` meanwhile; the file that it writes to."""
+        with tempfile.NamedTemporaryFile() as sink:
+            command = ["kubectl", "logs", "-f", *arguments]
+            process = subprocess.Popen(command, env=self.kubectl_environment, stdout=sink)
+            try:
+                yield Path(sink.name)
+            finally:
+                process.terminate()
+                process.wait(10)
+
+    def faults(self, rules: list[dict[str, Any]]) -> None:
+        """Set the emulator's failure plan."""
+        plan = json.dumps({"faults": rules}).encode()
+        url = f"{self.cloud['awsEndpoint']}/_trainyard/faults"
+        with urlopen(Request(url, plan, method="PUT"), timeout=10) as answer:  # noqa: S310  (our own)
+            assert answer.status == 200
+
+    def left(self) -> Inventory:
+        """What the account still holds."""
+        return without(inventory(self.aws), {})
 
     def get(self, *arguments: str) -> Any:
         """`kubectl get ... -o json`, parsed."""

@@ -15,6 +15,7 @@ import pytest
 from local.deploy.engine import ROOT, Engine
 from local.deploy.stack_file import write
 from tests.local.conftest import Command, Stack, deploy
+from tests.local.own_cloud import processes_that_name
 
 # A whole `up`, on a machine that may be busy.
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
@@ -59,15 +60,17 @@ def test_up_trains_to_the_end_and_says_where_everything_is(first_up: Command) ->
     assert re.search(r"^kubeconfig: ", first_up.output, re.M)
 
 
-def test_the_job_has_exactly_as_many_replicas_as_nodes_were_ready(stack: Stack) -> None:
+def test_the_job_has_exactly_as_many_replicas_as_nodes_were_ready(stack: Stack, first_up: Command) -> None:
     launcher = stack.get("job", stack.outputs["launcherJobName"], "-n", "training")
     assert "Complete" in conditions(launcher)
     job = stack.get("pytorchjob", "train-r1", "-n", "training")
     assert "Succeeded" in conditions(job)
     replicas = sum(spec.get("replicas", 1) for spec in job["spec"]["pytorchReplicaSpecs"].values())
-    counted = int(job["metadata"]["annotations"]["trainyard.dev/nodes"])
-    assert replicas == counted
-    assert 2 <= counted <= 4
+    ready = set(re.findall(r"node ready: (\S+)", first_up.output.partition("state=submitting")[0]))
+    assert replicas == len(ready)
+    pods = stack.get("pods", "-n", "training", "-l", "training.kubeflow.org/job-name=train-r1")["items"]
+    assert {pod["spec"]["nodeName"] for pod in pods} == ready
+    assert 2 <= replicas <= 4
 
 
 def test_every_rank_logged_the_same_world(stack: Stack) -> None:
@@ -127,6 +130,19 @@ def test_the_first_preview_names_every_resource(stack: Stack) -> None:
     assert previewed == made
 
 
+def test_a_preview_of_an_aws_stack_needs_neither_an_account_nor_a_cloud(stack: Stack) -> None:
+    answer = deploy("preview", "--stack", "dev", seconds=120)
+    assert answer.code == 0
+    for kind in (
+        "aws:eks:Cluster",
+        "aws:ec2:NatGateway",
+        "aws:s3:Bucket",
+        "NodePool",
+        "docker-build:index:Image",
+    ):
+        assert kind in answer.output, f"no {kind}"
+
+
 def test_up_again_reuses_everything_and_shows_the_finished_run(stack: Stack) -> None:
     again = deploy("up", "--stack", "local", "--cloud", "local")
     assert again.code == 0
@@ -166,12 +182,37 @@ def test_a_lower_ceiling_updates_the_pool_in_place(stack: Stack) -> None:
 
 
 def test_with_room_for_two_nodes_a_job_of_two_to_four_runs_on_two(stack: Stack) -> None:
-    answer = deploy("submit", "--stack", "local", "--cloud", "local", "--min", "2", "--max", "4")
-    assert answer.code == 0
-    run_id = re.search(r"run (\S+) succeeded", answer.output)[1]
+    with stack.following("deployment/training-operator", "-n", "kubeflow", "--tail=0") as lines:
+        answer = deploy("submit", "--stack", "local", "--cloud", "local", "--min", "2", "--max", "4")
+        assert answer.code == 0
+        run_id = re.search(r"run (\S+) succeeded", answer.output)[1]
+        assert f"train-{run_id}" in lines.read_text(), "`kubectl logs -f` did not show what came later"
     lines = ranks(stack, run_id)
     assert len(lines) == 2
     assert all("world_size=2 " in line for line in lines)
+
+
+def test_a_rule_that_the_launchers_role_lacks_fails_the_run_by_its_name(stack: Stack) -> None:
+    def verbs(role: str, index: int, words: list[str]) -> None:
+        patch = [{"op": "replace", "path": f"/rules/{index}/verbs", "value": words}]
+        answer = stack.kubectl(
+            "patch", "role", role, "-n", "training", "--type=json", "-p", json.dumps(patch)
+        )
+        assert answer.code == 0
+
+    role, index, granted = next(
+        (role["metadata"]["name"], index, rule["verbs"])
+        for role in stack.get("roles", "-n", "training")["items"]
+        for index, rule in enumerate(role["rules"])
+        if "pytorchjobs" in rule["resources"] and "create" in rule["verbs"]
+    )
+    verbs(role, index, [verb for verb in granted if verb != "create"])
+    try:
+        answer = deploy("submit", "--stack", "local", "--cloud", "local", "--min", "2", "--max", "2")
+    finally:
+        verbs(role, index, granted)
+    assert answer.code != 0
+    assert re.search(r'state=failed .*cannot create resource \\?"pytorchjobs', answer.output)
 
 
 def test_with_room_for_two_nodes_a_job_of_at_least_three_fails_with_the_reason(stack: Stack) -> None:
@@ -193,6 +234,29 @@ def test_idle_nodes_go_away(stack: Stack) -> None:
     assert gone_within(300, nodes) == []
 
 
+def test_below_the_minimum_at_the_deadline_the_run_fails_and_nothing_is_left(stack: Stack) -> None:
+    """The stack's manifest goes to `kubectl create -f -` as it stands; no machine can be had this time."""
+    before = {job["metadata"]["name"] for job in stack.get("pytorchjobs", "-n", "training")["items"]}
+    stack.faults([{"code": "InsufficientInstanceCapacity", "instanceType": "g5.*"}])
+    try:
+        created = stack.kubectl("create", "-f", "-", stdin=stack.outputs["launcherManifest"])
+        name = re.search(r"job.batch/(\S+) created", created.output)[1]
+        started = time.monotonic()
+        wait = stack.kubectl(
+            "wait", f"job/{name}", "-n", "training", "--for=condition=Failed", "--timeout=200s"
+        )
+        assert wait.code == 0
+    finally:
+        stack.faults([])
+    deadline = stack.settings()["config"]["trainyard:training"]["capacityDeadlineSeconds"]
+    assert time.monotonic() - started < deadline + 30
+    log = stack.kubectl("logs", "-n", "training", f"job/{name}").output
+    last = [line for line in log.splitlines() if "state=failed" in line][-1]
+    assert "InsufficientInstanceCapacity" in last or "insufficient capacity" in last.lower()
+    assert {job["metadata"]["name"] for job in stack.get("pytorchjobs", "-n", "training")["items"]} == before
+    assert stack.get("nodeclaims")["items"] == []
+
+
 def test_the_wrong_service_account_is_refused_by_the_role(stack: Stack) -> None:
     from botocore.exceptions import ClientError
 
@@ -211,20 +275,11 @@ def test_the_wrong_service_account_is_refused_by_the_role(stack: Stack) -> None:
 def test_down_leaves_nothing(stack: Stack) -> None:
     destroyed = stack.pulumi("destroy", "--yes", "--skip-preview")
     assert destroyed.code == 0, destroyed.output
-    ec2 = stack.aws("ec2")
-    states = [i["State"]["Name"] for r in ec2.describe_instances()["Reservations"] for i in r["Instances"]]
-    assert set(states) <= {"terminated"}
-    assert [v["VpcId"] for v in ec2.describe_vpcs()["Vpcs"] if not v["IsDefault"]] == []
-    assert stack.aws("s3").list_buckets()["Buckets"] == []
-    assert stack.aws("eks").list_clusters()["clusters"] == []
-    assert stack.aws("sqs").list_queues().get("QueueUrls", []) == []
-    assert ec2.describe_launch_templates()["LaunchTemplates"] == []
-    assert [
-        p["InstanceProfileName"] for p in stack.aws("iam").list_instance_profiles()["InstanceProfiles"]
-    ] == []
+    assert stack.left() == {}
 
     pid = stack.cloud["pid"]
     ended = deploy("down", "--stack", "local", "--cloud", "local")
     assert ended.code == 0
     assert gone_within(10, lambda: [str(pid)] if is_running(pid) else []) == []
+    assert gone_within(10, lambda: processes_that_name(str(stack.home.root))) == []
     assert not stack.home.cloud_file.exists()

@@ -81,7 +81,8 @@ class DockerBuildProvider(Provider):
         return uuid.uuid4().hex, self._record(request.urn, request.inputs)
 
     def update(self, request: UpdateRequest) -> Props:
-        """Record the image as it is now; references to its former contents stay, as in a registry."""
+        """Record the image as it is now. References to former contents stay known, as in a registry, but nothing was
+        copied: they, too, run what the checkout holds now."""
         if request.preview:
             return self._foreseen(request.inputs)
         return self._record(request.urn, request.inputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -334,3 +335,26 @@ def test_an_images_digest_changes_exactly_with_what_the_build_sees(tmp_path: Pat
     (tmp_path / "trainer" / "c.py").rename(tmp_path / "trainer" / "a.py")
     (tmp_path / "trainer" / "a.py").chmod(0o755)
     assert context_digest(tmp_path, dockerfile) != changed
+
+
+def test_the_images_of_launcher_and_trainer_have_tags_of_their_own(tmp_path: Path) -> None:
+    """An edit of the one leaves the other's tag, with the ignore files of this checkout."""
+    images = ("launcher", "trainer")
+    for place in (
+        ".dockerignore",
+        *(f"{i}/Dockerfile{suffix}" for i in images for suffix in ("", ".dockerignore")),
+    ):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / place, tmp_path / place)
+
+    def tags() -> list[str]:
+        return [context_digest(tmp_path, tmp_path / i / "Dockerfile") for i in images]
+
+    before = tags()
+    (tmp_path / "launcher" / "new.py").write_text("x = 1\n")
+    after = tags()
+    assert after[0] != before[0]
+    assert after[1] == before[1]
+    (tmp_path / "trainer" / "new.py").write_text("x = 1\n")
+    assert tags()[0] == after[0]
+    assert tags()[1] != after[1]

@@ -51,6 +51,11 @@ def test_given_images_are_built_from_the_checkout_on_the_local_cloud() -> None:
     }
 
 
+def test_nothing_is_protected_on_the_local_cloud_so_that_down_can_remove_all() -> None:
+    for given in (GPU_STACK, {"config": {**GPU_STACK["config"], "trainyard:protectData": True}}):
+        assert for_local_cloud(given, SOURCES, "arn:deployer")["config"]["trainyard:protectData"] is False
+
+
 def test_the_given_document_stays_as_it_was() -> None:
     before = yaml.safe_dump(GPU_STACK)
     for_local_cloud(GPU_STACK, SOURCES, "arn:deployer")

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from local.deploy.engine import Engine
 from local.deploy.turns import turn
 from local.deploy.watched import Interrupted, watched
+from local.home import Home
 
 pytestmark = pytest.mark.unit
 
@@ -58,12 +60,13 @@ def test_a_killed_watcher_does_not_end_the_engine(tmp_path: Path) -> None:
 def test_two_commands_take_turns_and_the_second_says_whose_it_waits_for(tmp_path: Path) -> None:
     said: list[str] = []
     order: list[str] = []
+    stacks = tmp_path / "home" / "stacks"
 
     def second() -> None:
-        with turn(tmp_path, said.append):
+        with turn(stacks, said.append):
             order.append("second")
 
-    with turn(tmp_path, said.append):
+    with turn(stacks, said.append):
         thread = threading.Thread(target=second)
         thread.start()
         deadline = time.monotonic() + 5
@@ -73,3 +76,21 @@ def test_two_commands_take_turns_and_the_second_says_whose_it_waits_for(tmp_path
     thread.join()
     assert order == ["first", "second"]
     assert str(os.getpid()) in said[0]
+
+
+def test_a_command_in_a_directory_of_somebody_else_is_refused_and_leaves_it_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis").touch()
+    with (
+        pytest.raises(OSError, match="TRAINYARD_HOME must name a new or empty"),
+        turn(tmp_path / "stacks", print),
+    ):
+        pass
+    assert [each.name for each in tmp_path.iterdir()] == ["thesis"]
+
+
+def test_a_home_whose_first_command_is_none_of_the_clouds_is_a_home_all_the_same(tmp_path: Path) -> None:
+    root = tmp_path / "home"
+    with turn(root / "preview", print):
+        Home(root).make()
+    Engine(tmp_path / "other", "dev", {})
+    Home(tmp_path / "other").make()

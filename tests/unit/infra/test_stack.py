@@ -52,13 +52,18 @@ def settings_of(name: str, **changes: Any) -> Any:
     return read(name, {k: v if isinstance(v, str) else json.dumps(v) for k, v in config.items()})
 
 
-@pytest.fixture(scope="module", autouse=True)
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A small checkout, so that image digests don't read this one."""
-    root = tmp_path_factory.mktemp("checkout")
+def small_checkout(factory: pytest.TempPathFactory) -> Path:
+    root = factory.mktemp("checkout")
     for name in stack.IMAGES:
         (root / name).mkdir()
         (root / name / "Dockerfile").write_text("FROM scratch")
+    return root
+
+
+@pytest.fixture(scope="module", autouse=True)
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A small checkout, so that image digests don't read this one."""
+    root = small_checkout(tmp_path_factory)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PULUMI_ERROR_OUTPUT_STRING", "true")
         patch.setattr(stack, "ROOT", root)
@@ -269,6 +274,16 @@ def test_images_are_built_and_named_by_the_digest_of_their_context(dev: Recorded
     tag = dev.one("docker-build:index:Image", "trainyard-dev-trainer").inputs["tags"][0].rsplit(":", 1)[1]
     assert len(tag) == 16
     assert all(r.inputs["imageTagMutability"] == "IMMUTABLE" for r in dev.of("aws:ecr/repository:Repository"))
+
+
+def test_another_checkout_with_the_same_content_builds_nothing_anew(
+    dev: Recorded, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its push to a tag that exists would be refused."""
+    monkeypatch.setattr(stack, "ROOT", small_checkout(tmp_path_factory))
+    other = deploy(lambda: stack.deploy(settings_of("dev"))).of("docker-build:index:Image")
+    assert {i.name: i.inputs for i in other} == {i.name: i.inputs for i in dev.of("docker-build:index:Image")}
+    assert len(other) == 2
 
 
 def test_given_images_are_neither_built_nor_kept(other: Recorded) -> None:

@@ -6,9 +6,11 @@ import dataclasses
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from launcher.capacity.loop import Launcher
 from launcher.capacity.submit import ManifestError, read_manifest, with_range
@@ -21,6 +23,7 @@ from tests.unit.launcher.test_capacity import node
 
 pytestmark = pytest.mark.unit
 
+ROOT = Path(__file__).resolve().parents[3]
 PODS = "/api/v1/namespaces/training/pods"
 JOBS = "/apis/kubeflow.org/v1/namespaces/training/pytorchjobs"
 POOL = "/apis/karpenter.sh/v1/nodepools/small"
@@ -97,6 +100,35 @@ def test_a_deletion_takes_exactly_the_pod_that_was_meant(api: FakeApi, request_:
     gateway.delete_pod(request_, "hold-r1-0", "new")
     gateway.delete_pod(request_, "hold-r1-0", "new")
     assert api.names(PODS) == []
+
+
+def asked(method: str, path: str) -> tuple[str | None, str, str, str]:
+    """(namespace, API group, resource, verb) of a request, as RBAC sees it."""
+    parts = path.strip("/").split("/")
+    group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
+    namespace = rest[1] if rest[0] == "namespaces" else None
+    resource, *name = rest[2:] if namespace else rest
+    verbs = {"GET": "get" if name else "list", "POST": "create", "DELETE": "delete"}
+    return namespace, group, resource, verbs[method]
+
+
+def test_the_launcher_may_do_exactly_what_it_asks_for(api: FakeApi, request_: Request) -> None:
+    gateway = KubernetesGateway(api.rest(), time.time)
+    gateway.owner(request_, "launch-r1")
+    gateway.lacking(request_)
+    gateway.observe(request_, fresh=True)
+    gateway.create_pod(request_, pod("hold-r1-0"))
+    gateway.delete_pod(request_, "hold-r1-0", "uid")
+    gateway.create_training(request_, pod("train-r1"))
+    gateway.record(request_, pod("event"))
+    granted = {
+        (rule["namespace"], group, resource, verb)
+        for rule in yaml.safe_load((ROOT / "contract.yaml").read_text())["launcherRbac"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert {asked(method, path) for method, path, _ in api.requests} == granted
 
 
 def launcher(api: FakeApi, request: Request) -> tuple[Launcher, list[str]]:

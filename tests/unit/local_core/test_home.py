@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from local import home as home_module
 from local.home import CHECKOUT, SOCKET_PATH_BYTES, Home, write_atomically
 
 pytestmark = pytest.mark.unit
@@ -38,6 +39,29 @@ def test_what_holds_secrets_is_closed_to_others(tmp_path: Path) -> None:
         assert stat.S_IMODE(private.stat().st_mode) == 0o700
     write_atomically(home.cloud_file, "{}", mode=0o600)
     assert stat.S_IMODE(home.cloud_file.stat().st_mode) == 0o600
+
+
+def test_an_empty_directory_is_taken_and_one_with_a_persons_files_is_refused(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.root.mkdir()
+    home.make()
+    home.make()
+    data = Home(tmp_path / "data")
+    data.root.mkdir()
+    (data.root / "thesis").touch()
+    with pytest.raises(OSError, match="TRAINYARD_HOME must name a new or empty directory") as refused:
+        data.make()
+    assert refused.value.filename == str(data.root)
+    assert [path.name for path in data.root.iterdir()] == ["thesis"]
+
+
+def test_the_checkouts_own_directory_is_ours_by_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setattr(home_module, "OWN", tmp_path)
+    Home(tmp_path).make()
+    assert Home(tmp_path).marker.exists()
 
 
 def test_a_failed_write_keeps_the_old_text_and_leaves_nothing_behind(

@@ -79,6 +79,21 @@ def test_a_second_up_finds_the_first(home: Home) -> None:
     assert said == [f"local cloud: already running at http://127.0.0.1:1 (process {os.getpid()})"]
 
 
+def test_a_cloud_that_runs_and_is_not_ready_is_waited_for_and_its_end_told(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        start = read_stat(child.pid)
+        assert start is not None
+        record.supervisor_file(home).write_text(json.dumps({"pid": child.pid, "startTime": start}))
+        (home.logs / "supervisor.log").write_text("error: the emulator ended\n")
+        monkeypatch.setattr(lifecycle.time, "sleep", lambda _: child.kill())
+        said: list[str] = []
+        with pytest.raises(CloudError, match="the emulator ended"):
+            lifecycle.up(home, said.append)
+    assert said == [f"local cloud: process {child.pid} runs but is not ready yet; waiting"]
+
+
 def test_up_keeps_the_delays_that_it_was_told(home: Home) -> None:
     start = read_stat(os.getpid())
     assert start is not None
@@ -156,6 +171,19 @@ def test_reset_deletes_a_home_and_nothing_else(home: Home, tmp_path: Path) -> No
     assert (foreign.root / "thesis").exists()
 
 
+def test_up_in_a_directory_with_other_files_is_refused_so_that_reset_never_deletes_them(
+    tmp_path: Path,
+) -> None:
+    foreign = Home(tmp_path / "documents")
+    foreign.root.mkdir()
+    (foreign.root / "thesis").touch()
+    with pytest.raises(CloudError, match=rf"^TRAINYARD_HOME must .*: {foreign.root}$"):
+        lifecycle.up(foreign, lambda _: None)
+    with pytest.raises(CloudError, match="is not deleted"):
+        lifecycle.reset(foreign, lambda _: None)
+    assert [each.name for each in foreign.root.iterdir()] == ["thesis"]
+
+
 def test_words_of_another_command_are_left_alone() -> None:
     assert command_line.split_command(["kubectl", "--token", "x"]) == (["kubectl"], ["--token", "x"])
     assert command_line.split_command(["--home", "h", "exec", "--", "ls", "-l"])[1] == ["--", "ls", "-l"]
@@ -166,7 +194,12 @@ def test_status_of_a_stopped_cloud_has_its_own_exit_code(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command_line.run(["--home", str(home.root), "status", "--json"]) == command_line.NOT_RUNNING
-    assert json.loads(capsys.readouterr().out)["processes"] == []
+    assert json.loads(capsys.readouterr().out) == {
+        "ready": False,
+        "awsEndpoint": None,
+        "kubeconfig": str(home.kubeconfig),
+        "processes": [],
+    }
 
 
 def test_logs_of_an_unknown_process_name_those_that_exist(home: Home) -> None:

@@ -128,3 +128,19 @@ def test_the_last_line_of_a_log_is_one_that_says_something(tmp_path: Path) -> No
     assert last_line(log) == "(none)"
     log.write_text("x" * 10_000 + "\nlast\n\n   \n")
     assert last_line(log) == "last"
+
+
+def test_a_disk_too_full_for_the_log_stops_no_restarts(tmp_path: Path) -> None:
+    run(
+        tmp_path,
+        """
+        from local.cloud.supervisor import say
+
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+        children = Processes(say)
+        children.start(command("c", "exit 7"))
+        until(lambda: children.restarts("c") >= 3, "three restarts")
+        children.stop("c")
+        os._exit(0)  # without another try to write what was said
+        """,
+    )

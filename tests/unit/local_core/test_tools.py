@@ -111,6 +111,15 @@ def test_a_missing_tool_is_built_once_and_linked(
     assert capsys.readouterr().out == ""
 
 
+def test_a_home_with_a_persons_files_is_refused_before_anything_is_built(machine: Machine) -> None:
+    machine.install_go()
+    machine.home.root.mkdir()
+    (machine.home.root / "thesis").touch()
+    with pytest.raises(OSError, match="TRAINYARD_HOME must"):
+        ensure(["sample"], machine.home)
+    assert machine.called() == []
+
+
 def test_what_go_is_given_requires_exactly_the_pin_and_its_replacements() -> None:
     assert "require example.org/sample v1.2.3\n" in SAMPLE.go_mod()
     assert "replace example.org/part => example.org/part v0.2.3\n" in SAMPLE.go_mod()
@@ -141,6 +150,16 @@ def test_without_go_the_message_says_which_version_to_install(machine: Machine) 
         ToolError, match=r"Go 1\.26\.6 or newer is needed to build sample; .*https://go\.dev/dl"
     ):
         ensure(["sample"], machine.home)
+
+
+def test_a_persons_go_flags_are_kept_where_they_change_nothing_of_what_is_built(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.install_go()
+    monkeypatch.setenv("GOFLAGS", "-mod=vendor -modcacherw --p=2 -tags=x -buildvcs=true")
+    assert go.find_go("sample").environment["GOFLAGS"] == "-modcacherw --p=2 -buildvcs=false"
+    monkeypatch.delenv("GOFLAGS")
+    assert go.find_go("sample").environment["GOFLAGS"] == "-buildvcs=false"
 
 
 def test_a_go_that_is_too_old_is_named_with_its_version(machine: Machine) -> None:

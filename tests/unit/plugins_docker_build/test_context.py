@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from local.plugins.values import UNKNOWN
 
 pytestmark = pytest.mark.unit
 
+ROOT = Path(__file__).resolve().parents[3]
 URN = "urn:pulumi:dev::p::docker-build:index:Image::img"
 WHO = {"urn": URN, "type": IMAGE, "name": "img"}
 
@@ -95,6 +97,42 @@ def test_a_dockerfiles_own_ignore_file_comes_first(context: Path) -> None:
     before = build_digest(context, context / "Dockerfile", {})
     (context / "Dockerfile.dockerignore").write_text("docs\n")
     assert build_digest(context, context / "Dockerfile", {}) != before
+
+
+def test_an_edit_of_the_launcher_leaves_the_trainers_image_and_the_other_way_round(tmp_path: Path) -> None:
+    """With the ignore files of this checkout."""
+    images = ("launcher", "trainer")
+    for place in (
+        ".dockerignore",
+        *(f"{i}/Dockerfile{suffix}" for i in images for suffix in ("", ".dockerignore")),
+    ):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / place, tmp_path / place)
+
+    def digests() -> list[str]:
+        return [build_digest(tmp_path, tmp_path / i / "Dockerfile", {}) for i in images]
+
+    before = digests()
+    for index, image in enumerate(images):
+        (tmp_path / image / "new.py").write_text("x = 1\n")
+        after = digests()
+        assert [old != new for old, new in zip(before, after, strict=True)] == [index == 0, index == 1]
+        before = after
+
+
+def test_a_relative_path_counts_from_the_directory_that_the_engine_starts_plugins_in(
+    context: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (context / "trainer" / "Dockerfile").write_text("FROM scratch\n")
+    monkeypatch.setenv("TRAINYARD_LOCAL_CLOUD", str(context.parent / "home/run/cloud.json"))
+    monkeypatch.chdir(context)
+    given = inputs(Path("."), dockerfile={"location": "trainer/Dockerfile"})
+    _, outputs = DockerBuildProvider().create(CreateRequest(**WHO, inputs=given, preview=False))
+    recorded = json.loads((context.parent / "home/images.json").read_text())[outputs["ref"]]
+    assert (recorded["context"], recorded["dockerfile"]) == (
+        str(context),
+        str(context / "trainer/Dockerfile"),
+    )
 
 
 def test_a_reference_is_the_first_tag_with_the_digest_in_place_of_its_tag() -> None:

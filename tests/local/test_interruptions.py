@@ -1,0 +1,253 @@
+"""What a command does that is killed, interrupted or runs out of disk: the next one goes on, nothing doubled or left.
+
+The steps follow one another on one local cloud. How far the engine gets before each blow is drawn anew in every run;
+TRAINYARD_SEED, which is printed, repeats one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+
+from local.deploy.engine import ROOT, Engine
+from local.deploy.session import Session
+from local.guard import cloud_environment
+from local.home import Home
+from tests.local.account import Inventory, inventory, without
+from tests.local.conftest import Command, run
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+
+STACK = "zz-stopped"
+OTHER = "dev"
+DISK_BYTES = 3 << 30
+SEED = int(os.environ.get("TRAINYARD_SEED") or time.time())
+
+
+class Place:
+    """A home on a small disk of its own, and the commands that a person types there."""
+
+    def __init__(self, disk: Path) -> None:
+        self.disk = disk
+        self.home = Home(disk / "home")
+        self.variables = {**os.environ, "TRAINYARD_HOME": str(self.home.root)}
+        self.chance = random.Random(SEED)  # noqa: S311  (moments, not keys)
+
+    def run(self, command: str, stack: str = STACK) -> Command:
+        return run(_words(command, stack), self.variables)
+
+    def start(self, command: str) -> Started:
+        """Start a command that will not come to its end by itself."""
+        output = self.disk.parent / "output"
+        with output.open("w") as sink:
+            process = subprocess.Popen(
+                _words(command, STACK), cwd=ROOT, env=self.variables, stdout=sink, stderr=subprocess.STDOUT
+            )
+        return Started(process=process, output=output, place=self)
+
+    def engine(self, stack: str = STACK) -> Engine:
+        return Engine(self.home.root, stack, cloud_environment(self.home))
+
+    def resources(self) -> list[dict[str, Any]]:
+        """What the engine's state names now; empty where there is none yet."""
+        file = self.home.root / "stacks" / "state" / ".pulumi" / "stacks" / "trainyard" / f"{STACK}.json"
+        try:
+            latest = json.loads(file.read_text())["checkpoint"].get("latest") or {}
+        except (FileNotFoundError, ValueError):  # not yet, or half of it
+            return []
+        found: list[dict[str, Any]] = latest.get("resources") or []
+        return found
+
+    def client(self, service: str) -> Any:
+        variables = cloud_environment(self.home)
+        return boto3.client(
+            service,
+            region_name="us-west-2",
+            endpoint_url=variables["AWS_ENDPOINT_URL"],
+            aws_access_key_id=variables["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=variables["AWS_SECRET_ACCESS_KEY"],
+        )
+
+    def account(self) -> Inventory:
+        return inventory(self.client)
+
+    def write_stack(self, run_id: str) -> None:
+        """The stack `local` under another name, with this run."""
+        document = yaml.safe_load((ROOT / "Pulumi.local.yaml").read_text())
+        document["config"]["trainyard:training"]["runId"] = run_id
+        stack_file().write_text(yaml.safe_dump(document))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """A command at work."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+    place: Place
+
+    def wait_for(self, what: Callable[[int], bool]) -> int:
+        """Wait until the engine works and the number of resources in its state is right; returns its process id."""
+        record = self.place.home.root / "stacks" / f"{STACK}.session.json"
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, f"it has ended already:\n{self.output.read_text()}"
+            session = Session.load(record)
+            if session is not None and what(len(self.place.resources())):
+                return session.leader.pid
+            time.sleep(0.02)
+        raise AssertionError(f"not within two minutes:\n{self.output.read_text()}")
+
+    def end(self) -> Command:
+        """How it ended."""
+        code = self.process.wait(300)
+        print(self.output.read_text())
+        return Command(code=code, output=self.output.read_text())
+
+    def kill(self, engine: int) -> None:
+        """As when the machine's memory ends: neither the command nor the engine gets a word."""
+        os.kill(engine, signal.SIGKILL)
+        self.process.kill()
+        self.end()
+
+
+def _words(command: str, stack: str) -> list[str]:
+    return [sys.executable, "-m", "local.deploy", command, "--stack", stack, "--cloud", "local"]
+
+
+def stack_file() -> Path:
+    return ROOT / f"Pulumi.{STACK}.yaml"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A small disk, and on it a home; the other stack is in place from the start."""
+    assert os.geteuid() == 0, (
+        "only root can mount the small disk: `make test` makes an ordinary user root of its own"
+    )
+    print(f"TRAINYARD_SEED={SEED}")
+    disk = tmp_path_factory.mktemp("small") / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "trainyard", disk], check=True)
+    here = Place(disk)
+    here.write_stack("r1")
+    try:
+        assert here.run("up", OTHER).code == 0
+        yield here
+    finally:
+        stack_file().unlink(missing_ok=True)
+        run([sys.executable, "-m", "local", "reset"], here.variables)
+        subprocess.run(["umount", disk], check=True)
+
+
+@pytest.fixture(scope="module")
+def others(place: Place) -> Inventory:
+    """What the account holds of the other stack alone."""
+    return place.account()
+
+
+def fill(disk: Path) -> Path:
+    """A file that takes all of the space that is left."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        while (free := shutil.disk_usage(disk).free) > 0:
+            with contextlib.suppress(OSError):
+                file.write(bytes(min(free, 1 << 20)))
+    return ballast
+
+
+def test_a_disk_that_fills_up_ends_up_with_its_place(place: Place, others: Inventory) -> None:
+    command = place.start("up")
+    command.wait_for(lambda count: count >= place.chance.randint(3, 60))
+    ballast = fill(place.disk)
+    try:
+        ended = command.end()
+    finally:
+        ballast.unlink()
+    assert ended.code == 1
+    assert "Traceback" not in ended.output
+    (line,) = [line for line in ended.output.splitlines() if line.startswith("error:")]
+    assert str(place.disk) in line
+    assert "full" in line
+
+
+def test_an_up_that_is_killed_is_taken_over_and_interrupted_in_order(place: Place) -> None:
+    killed = place.start("up")
+    target = place.chance.randint(20, 90)
+    killed.kill(killed.wait_for(lambda count: count >= target))
+    before = len(place.resources())
+    command = place.start("up")
+    command.wait_for(lambda count: count >= before + 5)
+    command.process.send_signal(signal.SIGINT)
+    ended = command.end()
+    assert "an earlier command was killed" in ended.output
+    assert ended.code == 130
+    assert "`make up` goes on from here, `make down` removes all" in ended.output
+    assert "Traceback" not in ended.output
+
+
+def test_the_next_up_trains_to_the_end_and_nothing_is_there_twice(place: Place, others: Inventory) -> None:
+    assert place.run("up").code == 0
+    known = {resource.get("id") for resource in place.resources()}
+    own = without(place.account(), others)
+    for kind in ("vpcs", "addresses", "NAT gateways", "roles", "clusters", "keys", "buckets", "queues"):
+        assert own.get(kind), f"no {kind}"
+        assert set(own[kind]) <= known, f"{kind} that the state does not know"
+
+
+def test_another_run_id_starts_the_next_run_and_leaves_the_last(place: Place) -> None:
+    def runs() -> tuple[set[str], set[str]]:
+        environment = {**place.engine().environment, "KUBECONFIG": str(place.home.kubeconfig)}
+        words = ["kubectl", "--context", place.engine().outputs()["clusterName"], "get", "jobs,pytorchjobs"]
+        listed = run([*words, "-n", "training", "-o", "json"], environment)
+        bucket = place.engine().outputs()["modelUri"].split("/")[2]
+        objects = place.client("s3").list_objects_v2(Bucket=bucket)["Contents"]
+        models = {each["Key"] for each in objects if each["Key"].endswith("model.pt")}
+        return {item["metadata"]["name"] for item in json.loads(listed.output)["items"]}, models
+
+    jobs, models = runs()
+    place.write_stack("r2")
+    answer = place.run("up")
+    assert answer.code == 0
+    assert "run r2 succeeded" in answer.output
+    more_jobs, more_models = runs()
+    assert more_jobs == {"launch-r1", "train-r1", "launch-r2", "train-r2"}
+    assert more_models - models == {next(iter(models)).replace("r1", "r2")}
+    assert jobs < more_jobs
+    assert models < more_models
+
+
+def test_a_killed_down_is_finished_by_the_next_and_the_other_stack_stays(
+    place: Place, others: Inventory
+) -> None:
+    whole = len(place.resources())
+    command = place.start("down")
+    target = place.chance.randint(10, whole - 10)
+    command.kill(command.wait_for(lambda count: count <= target))
+    answer = place.run("down")
+    assert answer.code == 0
+    assert "sweep:" not in answer.output, "the program's own destroy left something"
+    assert f"stays up for stack {OTHER}" in answer.output
+    now = place.account()
+    assert without(now, others) == {}
+    assert now["clusters"] == others["clusters"]
+
+
+def test_down_of_the_last_stack_stops_the_local_cloud(place: Place) -> None:
+    assert place.run("down", OTHER).code == 0
+    assert not place.home.cloud_file.exists()
