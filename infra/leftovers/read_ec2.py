@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from components.shared.interfaces import leftover_filters
+from components.shared.interfaces import CLUSTER_TAG as CNI
 from infra.leftovers.found import Found, Target
 from infra.preflight.account import Account, by_tags, tags_of
 
@@ -21,14 +21,15 @@ OWNED: Final = "kubernetes.io/cluster/{cluster}"
 LOAD_BALANCER: Final = "elbv2.k8s.aws/cluster"
 EKS_GROUP: Final = "aws:eks:cluster-name"
 GUARD_DUTY: Final = "GuardDutyManaged"
+MACHINES_OF_CLUSTER: Final = (KARPENTER, NODE_GROUP)
+INTERFACES_OF_CLUSTER: Final = (CNI, KARPENTER)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """How a kind is read: method, key of the answer, field of the id, field of the state and states that are gone.
 
-    `of_cluster` are tags that name its cluster: a name with `{cluster}` has the value `owned`. `filters` is what the
-    method calls them.
+    `of_cluster` are tags that name its cluster: a name with `{cluster}` has the value `owned`.
     """
 
     name: str
@@ -38,7 +39,6 @@ class Kind:
     state: str | None = None
     gone: frozenset[str] = frozenset()
     of_cluster: tuple[str, ...] = ()
-    filters: str = "Filters"
     tags: str = "Tags"
 
 
@@ -103,9 +103,7 @@ KINDS: Final = (
     ),
     Kind(name="subnet", method="describe_subnets", key="Subnets", identity="SubnetId"),
     Kind(name="VPC", method="describe_vpcs", key="Vpcs", identity="VpcId"),
-    Kind(
-        name="flow log", method="describe_flow_logs", key="FlowLogs", identity="FlowLogId", filters="Filter"
-    ),
+    Kind(name="flow log", method="describe_flow_logs", key="FlowLogs", identity="FlowLogId"),
     Kind(
         name="capacity reservation",
         method="describe_capacity_reservations",
@@ -136,7 +134,7 @@ KINDS: Final = (
 def instances(account: Account, target: Target) -> list[Found]:
     """Machines that are not ended: the stack's, Karpenter's and those of the cluster's node groups."""
     found = []
-    for filters in _filters(target, (KARPENTER, NODE_GROUP)):
+    for filters in _filters(target, MACHINES_OF_CLUSTER):
         for reservation in account.items("ec2", "describe_instances", "Reservations", Filters=filters):
             for instance in reservation["Instances"]:
                 state = instance["State"]["Name"]
@@ -156,8 +154,7 @@ def of_kind(account: Account, target: Target, kind: Kind) -> list[Found]:
     """All of one kind that are not gone."""
     found = []
     for filters in _filters(target, kind.of_cluster):
-        arguments: dict[str, Any] = {kind.filters: filters}
-        for item in account.items("ec2", kind.method, kind.key, **arguments):
+        for item in account.items("ec2", kind.method, kind.key, Filters=filters):
             state = str(item.get(kind.state, "")) if kind.state else ""
             if state.lower() not in kind.gone and kind.identity in item:
                 note = tags_of(item, key=kind.tags).get("Name", "")
@@ -175,15 +172,16 @@ def _filters(target: Target, of_cluster: tuple[str, ...]) -> list[list[dict[str,
 
 
 def cluster_interfaces(account: Account, target: Target) -> list[Found]:
-    """Interfaces of the cluster that nothing uses: the VPC CNI's, and those of the control plane itself.
+    """Interfaces of the cluster that nothing uses: the VPC CNI's, Karpenter's, and those of the control plane itself.
 
     EKS describes the latter as `Amazon EKS <cluster>` and gives them no tag of ours.
     """
     if target.cluster is None:
         return []
-    of_eks = [
-        {"Name": "status", "Values": ["available"]},
-        {"Name": "description", "Values": [f"Amazon EKS {target.cluster}"]},
+    unused = {"Name": "status", "Values": ["available"]}
+    searches = [
+        *([unused, *by_tags({name: target.cluster})] for name in INTERFACES_OF_CLUSTER),
+        [unused, {"Name": "description", "Values": [f"Amazon EKS {target.cluster}"]}],
     ]
     return [
         Found(
@@ -191,7 +189,7 @@ def cluster_interfaces(account: Account, target: Target) -> list[Found]:
             identity=item["NetworkInterfaceId"],
             note=item.get("Description") or "",
         )
-        for filters in (leftover_filters(target.cluster), of_eks)
+        for filters in searches
         for item in account.items("ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=filters)
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from infra.leftovers.found import Found, Target
 from infra.leftovers.read_ec2 import KARPENTER, LOAD_BALANCER, OWNED
@@ -12,11 +12,16 @@ from infra.preflight.account import Account, has, tags_of
 ENDED_KEYS: Final = ("PendingDeletion", "PendingReplicaDeletion")
 # Roles that AWS makes for itself, which nobody can tag: not worth a call each.
 AWS_ROLES: Final = "/aws-service-role/"
+LOAD_BALANCERS_OF_CLUSTER: Final = (LOAD_BALANCER, OWNED)
+IAM_OF_CLUSTER: Final = (KARPENTER,)
 
 
 def _ours(tags: dict[str, str], target: Target) -> bool:
     """The stack's own tags, or the one of Karpenter for the stack's cluster."""
-    return has(tags, target.tags) or (target.cluster is not None and tags.get(KARPENTER) == target.cluster)
+    cluster = target.cluster
+    return has(tags, target.tags) or (
+        cluster is not None and any(tags.get(name) == cluster for name in IAM_OF_CLUSTER)
+    )
 
 
 def roles(account: Account, target: Target) -> list[Found]:
@@ -87,33 +92,38 @@ def clusters(account: Account, target: Target) -> list[Found]:
 
 def log_groups(account: Account, target: Target) -> list[Found]:
     """Log groups with the stack's tags, and the control plane's, which late entries make anew without a tag."""
-    found = [_named(arn.removesuffix(":*")) for arn in _tagged(account, target.tags, "logs:log-group")]
+    names = [
+        arn.removesuffix(":*").partition(":log-group:")[2]
+        for arn in _tagged(account, target.tags, "logs:log-group:")
+    ]
     if target.cluster is not None:
         name = f"/aws/eks/{target.cluster}/cluster"
-        for group in account.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=name):
-            if group["logGroupName"] == name:
-                found.append(Found(kind="log group", identity=name))
-    return found
+        found = account.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=name)
+        names += [name for group in found if group["logGroupName"] == name]
+    return [Found(kind="log group", identity=name) for name in names]
 
 
-def _named(arn: str) -> Found:
-    return Found(kind="log group", identity=arn.partition(":log-group:")[2])
+def _tagged(account: Account, tags: dict[str, str], of: str = "") -> list[str]:
+    """ARNs that the Resource Groups Tagging API has for exactly these tags; `of` is service and start of the resource.
 
-
-def _tagged(account: Account, tags: dict[str, str], kind: str | None = None) -> list[str]:
-    """ARNs that the Resource Groups Tagging API has for exactly these tags."""
-    more: dict[str, Any] = {"ResourceTypeFilters": [kind]} if kind else {}
+    An ARN is arn:<partition>:<service>:<region>:<account>:<resource>.
+    """
     filters = [{"Key": key, "Values": [value]} for key, value in tags.items()]
     found = account.items(
-        "resourcegroupstaggingapi", "get_resources", "ResourceTagMappingList", TagFilters=filters, **more
+        "resourcegroupstaggingapi", "get_resources", "ResourceTagMappingList", TagFilters=filters
     )
-    return [entry["ResourceARN"] for entry in found]
+    return [arn for arn in (entry["ResourceARN"] for entry in found) if _resource(arn).startswith(of)]
+
+
+def _resource(arn: str) -> str:
+    _, _, service, _, _, resource = arn.split(":", 5)
+    return f"{service}:{resource}"
 
 
 def keys(account: Account, target: Target) -> list[Found]:
     """KMS keys that are not waiting for their end; the note is their name."""
     found = []
-    for arn in _tagged(account, target.tags, "kms:key"):
+    for arn in _tagged(account, target.tags, "kms:key/"):
         answer = account.call("kms", "describe_key", missing=("NotFoundException",), KeyId=arn)
         if answer is None or answer["KeyMetadata"]["KeyState"] in ENDED_KEYS:
             continue
@@ -151,7 +161,7 @@ def buckets(account: Account, target: Target) -> list[Found]:
     """S3 buckets."""
     return [
         Found(kind="S3 bucket", identity=arn.rpartition(":")[2])
-        for arn in _tagged(account, target.tags, "s3")
+        for arn in _tagged(account, target.tags, "s3:")
     ]
 
 
@@ -206,10 +216,12 @@ def load_balancers(account: Account, target: Target) -> list[Found]:
     """Load balancers and target groups that Services and Ingresses of the cluster made."""
     wanted = [target.tags]
     if target.cluster is not None:
-        wanted += [{LOAD_BALANCER: target.cluster}, {OWNED.format(cluster=target.cluster): "owned"}]
+        for name in LOAD_BALANCERS_OF_CLUSTER:
+            value = "owned" if name == OWNED else target.cluster
+            wanted.append({name.format(cluster=target.cluster): value})
     found = []
     for tags in wanted:
-        for arn in _tagged(account, tags, "elasticloadbalancing"):
+        for arn in _tagged(account, tags, "elasticloadbalancing:"):
             path = arn.split(":", 5)[5]
             kind = "target group" if path.startswith("targetgroup/") else "load balancer"
             if path.startswith(("targetgroup/", "loadbalancer/")):
@@ -221,14 +233,14 @@ def rules(account: Account, target: Target) -> list[Found]:
     """Rules of EventBridge."""
     return [
         Found(kind="EventBridge rule", identity=arn.rpartition("rule/")[2])
-        for arn in _tagged(account, target.tags, "events:rule")
+        for arn in _tagged(account, target.tags, "events:rule/")
     ]
 
 
 def queues(account: Account, target: Target) -> list[Found]:
     """SQS queues that are still there: the tagging API shows a deleted one for a while."""
     absent = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist")
-    names = [arn.rpartition(":")[2] for arn in _tagged(account, target.tags, "sqs")]
+    names = [arn.rpartition(":")[2] for arn in _tagged(account, target.tags, "sqs:")]
     return [
         Found(kind="SQS queue", identity=name)
         for name in names
@@ -240,14 +252,14 @@ def queues(account: Account, target: Target) -> list[Found]:
 COVERED: Final = (
     "ec2:",
     "eks:",
-    "logs:log-group",
-    "kms:key",
+    "logs:log-group:",
+    "kms:key/",
     "s3:",
     "fsx:",
     "elasticloadbalancing:",
-    "events:rule",
+    "events:rule/",
     "sqs:",
-    "ecr:repository",
+    "ecr:repository/",
     "iam:",
     "autoscaling:",
 )
@@ -257,9 +269,8 @@ def others(account: Account, target: Target) -> list[Found]:
     """Anything else with the stack's tags, of whatever service."""
     found = []
     for arn in _tagged(account, target.tags):
-        service, rest = arn.split(":", 5)[2], arn.split(":", 5)[5]
-        if not f"{service}:{rest}".startswith(COVERED):
-            found.append(Found(kind=f"resource of {service}", identity=arn))
+        if not _resource(arn).startswith(COVERED):
+            found.append(Found(kind=f"resource of {arn.split(':')[2]}", identity=arn))
     return found
 
 

@@ -87,12 +87,13 @@ def _vpc(settings: Settings) -> WantedVpc | None:
     return WantedVpc(
         vpc_id=network.existing.vpc_id,
         private=dict(network.existing.private_subnet_ids),
+        cidr=network.cidr,
         public=dict(network.existing.public_subnet_ids),
         worker_group=network.existing.worker_group_id,
         isolated=network.private,
         endpoints=needed,
         made_endpoints=made,
-        addresses=needed_addresses(network, settings.cluster, settings.pools, settings.storage),
+        addresses=needed_addresses(settings),
     )
 
 

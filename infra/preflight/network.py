@@ -17,9 +17,10 @@ GONE_STATES: Final = ("blackhole",)
 
 @dataclass(frozen=True, kw_only=True)
 class Vpc:
-    """A VPC's flags, and the tags that somebody gave it."""
+    """A VPC's ranges and flags, and the tags that somebody gave it."""
 
     vpc_id: str
+    cidrs: tuple[str, ...]
     dns_support: bool
     dns_hostnames: bool
     tags: dict[str, str] = field(default_factory=dict)
@@ -94,7 +95,15 @@ def judge_vpc(wanted: WantedVpc, found: Vpc | None, region: str) -> list[Problem
         ("enableDnsSupport", found.dns_support, "--enable-dns-support"),
         ("enableDnsHostnames", found.dns_hostnames, "--enable-dns-hostnames"),
     )
-    return [
+    problems = []
+    if wanted.cidr is not None and wanted.cidr not in found.cidrs:
+        problems.append(
+            Problem(
+                key=f"{KEY}.cidr",
+                message=f"'{wanted.cidr}' is not a range of '{wanted.vpc_id}'; it must be {' or '.join(found.cidrs)}",
+            )
+        )
+    return problems + [
         Problem(
             key=f"{KEY}.vpcId",
             message=f"'{wanted.vpc_id}' has {name} off; it must be on:"

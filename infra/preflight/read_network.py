@@ -44,9 +44,19 @@ def vpc(account: Account, vpc_id: str) -> Vpc | None:
         return None
     return Vpc(
         vpc_id=vpc_id,
+        cidrs=_ranges(found[0]),
         dns_support=_flag(account, vpc_id, "enableDnsSupport"),
         dns_hostnames=_flag(account, vpc_id, "enableDnsHostnames"),
         tags=tags_of(found[0]),
+    )
+
+
+def _ranges(vpc: dict[str, Any]) -> tuple[str, ...]:
+    sets = vpc.get("CidrBlockAssociationSet") or [{"CidrBlock": vpc["CidrBlock"]}]
+    return tuple(
+        each["CidrBlock"]
+        for each in sets
+        if each.get("CidrBlockState", {}).get("State", "associated") == "associated"
     )
 
 

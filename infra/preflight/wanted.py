@@ -44,7 +44,8 @@ class WantedPool:
 
 @dataclass(frozen=True, kw_only=True)
 class WantedVpc:
-    """A VPC that is given: subnets by zone, and the workers' group where the stack does not make one.
+    """A VPC that is given: subnets by zone, its range where the stack file says it, and the workers' group unless the
+    stack makes one.
 
     `endpoints` are services that private subnets without a way out must reach by an interface endpoint that exists
     already (`ecr.api`), `made_endpoints` those that the stack makes one for; `addresses` maps a zone to the
@@ -53,6 +54,7 @@ class WantedVpc:
 
     vpc_id: str
     private: dict[str, str]
+    cidr: str | None = None
     public: dict[str, str] = field(default_factory=dict)
     worker_group: str | None = None
     isolated: bool = False

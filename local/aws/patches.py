@@ -20,9 +20,11 @@ from local.aws import (
     prices,
     quotas,
     reservations,
+    tagging,
     web_identity,
 )
 from local.aws.eks import responses as eks
+from local.aws.fsx import backups
 from local.aws.fsx import responses as fsx
 
 _lock = threading.Lock()
@@ -51,8 +53,10 @@ def install() -> None:
             flow_logs,
             endpoints,
             interfaces,
+            tagging,
             eks,
             fsx,
+            backups,
         ):
             module.install()
         authorise.install()

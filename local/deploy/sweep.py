@@ -1,7 +1,8 @@
-"""Find and remove what a destroyed stack left in the account: only what carries exactly this stack's tags.
+"""Find and remove what a destroyed stack left in the account: only what carries exactly this cluster's tags.
 
-Karpenter's instances, launch templates and instance profiles are not in the state of Pulumi; they carry the tag
-`eks:eks-cluster-name` (Karpenter documentation, "Cluster tags"). A sweep by name prefix would reach other stacks.
+Karpenter's instances, launch templates and instance profiles, the network plugin's interfaces, volumes of claims and
+what controllers of load balancers made are not in the state of Pulumi. A sweep by name prefix would reach other stacks.
+`infra.leftovers` lists the same and more, and deletes nothing; a test holds the two together.
 """
 
 from __future__ import annotations
@@ -13,8 +14,21 @@ from typing import Any
 
 import boto3
 
-CLUSTER_TAG = "eks:eks-cluster-name"
-GONE = ("terminated", "shutting-down")
+GONE = ("terminated", "shutting-down", "deleting", "deleted")
+# Tags whose value is the cluster's name, by kind: Karpenter's, EKS's for node groups, the network plugin's, those of
+# the EBS CSI driver and of the controller for load balancers. `kubernetes.io/cluster/<name>` has the value `owned`.
+KARPENTER = "eks:eks-cluster-name"
+OWNED = "kubernetes.io/cluster/{cluster}"
+LOAD_BALANCER = "elbv2.k8s.aws/cluster"
+TAGS: dict[str, tuple[str, ...]] = {
+    "EC2 instance": (KARPENTER, "eks:cluster-name"),
+    "load balancer": (LOAD_BALANCER, OWNED),
+    "network interface": ("cluster.k8s.amazonaws.com/name", KARPENTER),
+    "security group": (LOAD_BALANCER,),
+    "launch template": (KARPENTER, "eks:cluster-name"),
+    "volume": (KARPENTER, OWNED, "KubernetesCluster"),
+    "instance profile": (KARPENTER,),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,49 +40,84 @@ class Leftover:
     remove: Callable[[], Any]
 
 
-def _tag_filter(cluster: str) -> list[dict[str, Any]]:
-    return [{"Name": f"tag:{CLUSTER_TAG}", "Values": [cluster]}]
+def _filters(kind: str, cluster: str) -> Iterator[list[dict[str, Any]]]:
+    for name in TAGS[kind]:
+        value = "owned" if name == OWNED else cluster
+        yield [{"Name": f"tag:{name.format(cluster=cluster)}", "Values": [value]}]
 
 
 def leftovers(region: str, cluster: str) -> Iterator[Leftover]:
-    """What still carries the cluster's tag, in an order in which it can be removed."""
+    """What still carries the cluster's tags, in an order in which it can be removed."""
     ec2 = boto3.client("ec2", region_name=region)
-    filters = _tag_filter(cluster)
-    for reservation in ec2.describe_instances(Filters=filters)["Reservations"]:
-        for instance in reservation["Instances"]:
-            if instance["State"]["Name"] not in GONE:
-                name = instance["InstanceId"]
-                yield Leftover(
-                    kind="EC2 instance",
-                    identity=name,
-                    remove=partial(ec2.terminate_instances, InstanceIds=[name]),
-                )
-    for interface in ec2.describe_network_interfaces(Filters=filters)["NetworkInterfaces"]:
-        if interface["Status"] == "available":
-            name = interface["NetworkInterfaceId"]
-            yield Leftover(
-                kind="network interface",
-                identity=name,
-                remove=partial(ec2.delete_network_interface, NetworkInterfaceId=name),
-            )
-    for template in ec2.describe_launch_templates(Filters=filters)["LaunchTemplates"]:
-        name = template["LaunchTemplateId"]
-        yield Leftover(
-            kind="launch template",
-            identity=name,
-            remove=partial(ec2.delete_launch_template, LaunchTemplateId=name),
+    for filters in _filters("EC2 instance", cluster):
+        for reservation in ec2.describe_instances(Filters=filters)["Reservations"]:
+            for instance in reservation["Instances"]:
+                if instance["State"]["Name"] not in GONE:
+                    name = instance["InstanceId"]
+                    remove = partial(ec2.terminate_instances, InstanceIds=[name])
+                    yield Leftover(kind="EC2 instance", identity=name, remove=remove)
+    yield from _load_balancers(region, cluster)
+    yield from _interfaces(ec2, cluster)
+    for kind, method, key, field, delete in (
+        ("security group", "describe_security_groups", "SecurityGroups", "GroupId", "delete_security_group"),
+        (
+            "launch template",
+            "describe_launch_templates",
+            "LaunchTemplates",
+            "LaunchTemplateId",
+            "delete_launch_template",
+        ),
+        ("volume", "describe_volumes", "Volumes", "VolumeId", "delete_volume"),
+    ):
+        for filters in _filters(kind, cluster):
+            for item in getattr(ec2, method)(Filters=filters)[key]:
+                if item.get("State") not in GONE:
+                    remove = partial(getattr(ec2, delete), **{field: item[field]})
+                    yield Leftover(kind=kind, identity=item[field], remove=remove)
+    yield from _profiles(boto3.client("iam", region_name=region), cluster)
+    yield from _log_group(boto3.client("logs", region_name=region), cluster)
+
+
+def _interfaces(ec2: Any, cluster: str) -> Iterator[Leftover]:
+    for filters in _filters("network interface", cluster):
+        for interface in ec2.describe_network_interfaces(Filters=filters)["NetworkInterfaces"]:
+            if interface["Status"] == "available":
+                name = interface["NetworkInterfaceId"]
+                remove = partial(ec2.delete_network_interface, NetworkInterfaceId=name)
+                yield Leftover(kind="network interface", identity=name, remove=remove)
+
+
+def _load_balancers(region: str, cluster: str) -> Iterator[Leftover]:
+    """Load balancers first: a target group in use can't be deleted."""
+    tagging = boto3.client("resourcegroupstaggingapi", region_name=region)
+    client = boto3.client("elbv2", region_name=region)
+    found: list[Leftover] = []
+    for name in TAGS["load balancer"]:
+        value = "owned" if name == OWNED else cluster
+        answer = tagging.get_resources(
+            TagFilters=[{"Key": name.format(cluster=cluster), "Values": [value]}],
+            ResourceTypeFilters=["elasticloadbalancing"],
         )
-    iam = boto3.client("iam", region_name=region)
+        for arn in (entry["ResourceARN"] for entry in answer["ResourceTagMappingList"]):
+            path = arn.split(":", 5)[5]
+            if path.startswith("targetgroup/"):
+                remove = partial(client.delete_target_group, TargetGroupArn=arn)
+                found.append(Leftover(kind="target group", identity=path.partition("/")[2], remove=remove))
+            elif path.startswith(("loadbalancer/app/", "loadbalancer/net/")):
+                remove = partial(client.delete_load_balancer, LoadBalancerArn=arn)
+                found.append(Leftover(kind="load balancer", identity=path.partition("/")[2], remove=remove))
+    yield from sorted(found, key=lambda each: each.kind)
+
+
+def _profiles(iam: Any, cluster: str) -> Iterator[Leftover]:
+    (tag,) = TAGS["instance profile"]
     for profile in iam.list_instance_profiles()["InstanceProfiles"]:
         name = profile["InstanceProfileName"]
         tags = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"].get("Tags", [])
-        if {"Key": CLUSTER_TAG, "Value": cluster} in tags:
+        if {"Key": tag, "Value": cluster} in tags:
             roles = [role["RoleName"] for role in profile["Roles"]]
-            yield Leftover(
-                kind="instance profile",
-                identity=name,
-                remove=partial(_remove_profile, iam, name, roles),
-            )
+            remove = partial(_remove_profile, iam, name, roles)
+            yield Leftover(kind="instance profile", identity=name, remove=remove)
 
 
 def _remove_profile(iam: Any, name: str, roles: list[str]) -> None:
@@ -77,11 +126,19 @@ def _remove_profile(iam: Any, name: str, roles: list[str]) -> None:
     iam.delete_instance_profile(InstanceProfileName=name)
 
 
+def _log_group(logs: Any, cluster: str) -> Iterator[Leftover]:
+    """The control plane's log group: late entries make it anew after it was deleted."""
+    name = f"/aws/eks/{cluster}/cluster"
+    for group in logs.describe_log_groups(logGroupNamePrefix=name)["logGroups"]:
+        if group["logGroupName"] == name:
+            remove = partial(logs.delete_log_group, logGroupName=name)
+            yield Leftover(kind="log group", identity=name, remove=remove)
+
+
 def sweep(region: str, cluster: str, say: Callable[[str], None]) -> int:
     """Remove every leftover, name each; returns how many there were."""
-    count = 0
-    for leftover in list(leftovers(region, cluster)):
+    found = {(leftover.kind, leftover.identity): leftover for leftover in leftovers(region, cluster)}
+    for leftover in found.values():
         say(f"sweep: {leftover.kind} {leftover.identity} was left by cluster {cluster}; removing it")
         leftover.remove()
-        count += 1
-    return count
+    return len(found)

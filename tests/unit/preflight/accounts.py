@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from infra.preflight.account import Account
-from infra.preflight.run import Report, examine
+from infra.preflight.run import CHECKS, Check, Report, examine
 from infra.preflight.wanted import Wanted, WantedPool, WantedVpc
 from tests.unit.emulator import REGION, Cloud
 
@@ -15,6 +15,16 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ADMINISTRATOR = "arn:aws:iam::123456789012:user/deployer"
 TAGS = {"trainyard:project": "trainyard", "trainyard:stack": "train"}
 ZONE, OTHER = f"{REGION}a", f"{REGION}b"
+
+
+def checks(*names: str) -> dict[str, Check]:
+    """Some of the checks, so that a test asks the emulator for nothing else."""
+    return {name: CHECKS[name] for name in names}
+
+
+OF_NETWORK = checks(
+    "VPC", "subnets", "free addresses", "tags of the network", "ways out and endpoints", "security groups"
+)
 
 
 class Session:
@@ -112,11 +122,15 @@ class Given:
         given = WantedVpc(vpc_id=self.vpc, private=self.private, public=self.public, worker_group=self.group)
         return wanted(vpc=replace(given, **(vpc or {})), elastic_ips=0, **changes)
 
-    def report(self, *, vpc: dict[str, Any] | None = None, **changes: Any) -> Report:
-        return examine(account(self.cloud), self.wanted(vpc=vpc, **changes), NOW)
+    def report(
+        self, *, vpc: dict[str, Any] | None = None, of: dict[str, Check] = CHECKS, **changes: Any
+    ) -> Report:
+        return examine(account(self.cloud), self.wanted(vpc=vpc, **changes), NOW, of)
 
-    def problems(self, *, vpc: dict[str, Any] | None = None, **changes: Any) -> list[str]:
-        return [str(problem) for problem in self.report(vpc=vpc, **changes).problems]
+    def problems(
+        self, *, vpc: dict[str, Any] | None = None, of: dict[str, Check] = OF_NETWORK, **changes: Any
+    ) -> list[str]:
+        return [str(problem) for problem in self.report(vpc=vpc, of=of, **changes).problems]
 
 
 def only(lines: list[str], key: str, *parts: str) -> str:

@@ -11,16 +11,17 @@ from infra.preflight.capacity import Reservation, judge_reservations
 from infra.preflight.run import examine
 from infra.preflight.wanted import WantedPool
 from tests.unit.emulator import REGION, Cloud
-from tests.unit.preflight.accounts import NOW, OTHER, TAGS, ZONE, account, only, pool, tagged, wanted
+from tests.unit.preflight.accounts import NOW, OTHER, TAGS, ZONE, account, checks, only, pool, tagged, wanted
 
 pytestmark = pytest.mark.unit
 POOL = "trainyard:pools[0]"
 ID = f"{POOL}.capacityReservationIds[0]"
+OF_MACHINES = checks("instance types", "capacity reservations", "placement groups", "role for spot machines")
 RESERVED = "cr-0123456789abcdef0"
 
 
 def problems(cloud: Cloud, *pools: WantedPool, **changes: Any) -> list[str]:
-    report = examine(account(cloud), wanted(pools=pools, **changes), NOW)
+    report = examine(account(cloud), wanted(pools=pools, **changes), NOW, OF_MACHINES)
     assert report.not_checked == []
     return [str(problem) for problem in report.problems]
 

@@ -7,7 +7,7 @@ import pytest
 from infra.preflight.identity import Zone, judge_caller, judge_zones, principal_arn
 from infra.preflight.run import examine
 from tests.unit.emulator import REGION, Cloud
-from tests.unit.preflight.accounts import ADMINISTRATOR, NOW, OTHER, ZONE, account, only, wanted
+from tests.unit.preflight.accounts import ADMINISTRATOR, NOW, OTHER, ZONE, account, checks, only, wanted
 
 pytestmark = pytest.mark.unit
 ROLE = "arn:aws:iam::123456789012:role/platform"
@@ -47,13 +47,16 @@ def test_credentials_of_another_account_are_told() -> None:
 
 
 def test_the_emulators_deployer_is_recognised(cloud: Cloud) -> None:
-    assert examine(account(cloud), wanted(), NOW).problems == []
-    problems = examine(account(cloud), wanted(administrators=(ROLE,)), NOW).problems
+    of = checks("who deploys")
+    assert examine(account(cloud), wanted(), NOW, of).problems == []
+    problems = examine(account(cloud), wanted(administrators=(ROLE,)), NOW, of).problems
     only([str(p) for p in problems], "trainyard:cluster.administrators", ADMINISTRATOR)
 
 
 def test_a_zone_that_the_account_does_not_have_is_named(cloud: Cloud) -> None:
-    problems = examine(account(cloud), wanted(zones=(ZONE, f"{REGION}z"), system=None), NOW).problems
+    of = checks("zones")
+    assert examine(account(cloud), wanted(), NOW, of).problems == []
+    problems = examine(account(cloud), wanted(zones=(ZONE, f"{REGION}z")), NOW, of).problems
     only([str(p) for p in problems], "trainyard:network.zones[1]", f"zone {REGION}z does not exist", OTHER)
 
 

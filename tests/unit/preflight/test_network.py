@@ -26,6 +26,12 @@ def test_a_vpc_that_does_not_exist_is_named(cloud: Cloud) -> None:
     assert lines[0].startswith(f"{KEY}.vpcId: 'vpc-0123456789abcdef0' does not exist in {REGION}")
 
 
+def test_a_range_that_is_not_the_vpcs_is_told(cloud: Cloud) -> None:
+    given = Given(cloud)
+    assert given.problems(vpc={"cidr": "10.1.0.0/16"}) == []
+    only(given.problems(vpc={"cidr": "10.2.0.0/16"}), f"{KEY}.cidr", "'10.2.0.0/16'", "must be 10.1.0.0/16")
+
+
 @pytest.mark.parametrize("flag", ["enableDnsSupport", "enableDnsHostnames"])
 def test_dns_that_is_off_is_told(cloud: Cloud, flag: str) -> None:
     given = Given(cloud)

@@ -11,13 +11,16 @@ from infra.preflight.quotas import ELASTIC_IPS, VPCS, quota_of
 from infra.preflight.run import examine
 from local.aws.quotas import QUOTAS
 from tests.unit.emulator import Cloud
-from tests.unit.preflight.accounts import NOW, TAGS, Given, account, only, pool, tagged, wanted
+from tests.unit.preflight.accounts import NOW, TAGS, Given, account, checks, only, pool, tagged, wanted
 
 pytestmark = pytest.mark.unit
 
 
+OF_QUOTAS = checks("service quotas")
+
+
 def problems(cloud: Cloud, **changes: Any) -> list[str]:
-    report = examine(account(cloud), wanted(**changes), NOW)
+    report = examine(account(cloud), wanted(**changes), NOW, OF_QUOTAS)
     assert report.not_checked == []
     return [str(problem) for problem in report.problems]
 
@@ -136,4 +139,4 @@ def test_a_stack_in_a_given_vpc_needs_neither_vpc_nor_address(cloud: Cloud) -> N
     given = Given(cloud)
     allow(cloud, VPCS.code, 1, "vpc")
     allow(cloud, ELASTIC_IPS.code, 1)
-    assert given.problems() == []
+    assert given.problems(of=OF_QUOTAS) == []

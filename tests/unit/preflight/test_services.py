@@ -10,19 +10,32 @@ import pytest
 from infra.preflight.groups import Group, Rule
 from infra.preflight.network import Subnet
 from infra.preflight.read_services import reachable
-from infra.preflight.run import examine
+from infra.preflight.run import CHECKS, examine
 from infra.preflight.services import Cluster, FileSystem, judge_access, judge_cluster, judge_lustre
 from infra.preflight.wanted import WantedBucket, WantedCluster, WantedLustre
 from tests.unit.emulator import REGION, SESSION, Cloud
-from tests.unit.preflight.accounts import ADMINISTRATOR, NOW, OTHER, TAGS, ZONE, Given, account, only, wanted
+from tests.unit.preflight.accounts import (
+    ADMINISTRATOR,
+    NOW,
+    OTHER,
+    TAGS,
+    ZONE,
+    Given,
+    account,
+    checks,
+    only,
+    wanted,
+)
 
 pytestmark = pytest.mark.unit
 CLUSTER = "trainyard:cluster.existing"
+OF_SERVICES = ("given", "rights", "OIDC", "free names")
 LUSTRE = "trainyard:storage.lustre.existing"
 
 
 def problems(cloud: Cloud, **changes: Any) -> list[str]:
-    report = examine(account(cloud), wanted(**changes), NOW)
+    of = {name: check for name, check in CHECKS.items() if name.startswith(OF_SERVICES)}
+    report = examine(account(cloud), wanted(**changes), NOW, of)
     assert report.not_checked == []
     return [str(problem) for problem in report.problems]
 
@@ -204,7 +217,7 @@ def test_a_file_system_of_the_emulator_is_read_as_it_is(cloud: Cloud) -> None:
     )
 
     def told(**changes: Any) -> list[str]:
-        lines = network.problems(lustre=replace(given, **changes))
+        lines = network.problems(of=checks("given file system"), lustre=replace(given, **changes))
         return [line for line in lines if "is CREATING" not in line]
 
     assert told() == []

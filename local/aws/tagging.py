@@ -1,0 +1,38 @@
+"""Searches by tag that moto answers wrongly: NAT gateways by their tags, EventBridge rules in the tagging API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from moto.core.resource_tagging import TaggedResource
+from moto.ec2.models import EC2Backend
+from moto.events.models import EventsBackend
+
+
+def install() -> None:
+    """Obey DescribeNatGateways' filters for tags, which moto passes over; show rules beside their buses."""
+    of_moto, buses = EC2Backend.describe_nat_gateways, EventsBackend.iter_tagged_resources
+
+    def describe(self: Any, filters: dict[str, list[str]] | None, nat_gateway_ids: Any) -> list[Any]:
+        found = of_moto(self, filters, nat_gateway_ids)
+        for name, values in (filters or {}).items():
+            if name.startswith("tag:"):
+                found = [gateway for gateway in found if _tags(gateway).get(name[4:]) in values]
+            elif name == "tag-key":
+                found = [gateway for gateway in found if set(values) & set(_tags(gateway))]
+        return list(found)
+
+    def resources(self: Any) -> Iterator[TaggedResource]:
+        yield from buses(self)
+        for bus in self.event_buses.values():
+            for rule in bus.rules.values():
+                tags = self.tagger.get_tag_dict_for_resource(rule.arn)
+                yield TaggedResource(arn=rule.arn, tags=tags, resource_type="events:rule")
+
+    EC2Backend.describe_nat_gateways = describe
+    EventsBackend.iter_tagged_resources = resources
+
+
+def _tags(resource: Any) -> dict[str, str]:
+    return {tag["key"]: tag["value"] for tag in resource.get_tags()}
