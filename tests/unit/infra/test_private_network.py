@@ -1,0 +1,100 @@
+"""The whole program in a network without a way out: nothing in it needs one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from components import operators
+from infra import stack
+from tests.unit.components.recording import Recorded, deploy
+from tests.unit.infra.test_stack import GIVEN, OPERATOR_OBJECTS, ROOT, settings_of
+
+pytestmark = [
+    pytest.mark.unit,
+    # The SDK imports the old names of what it exports.
+    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
+]
+
+MIRROR = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mirror"
+
+
+@pytest.fixture(scope="module")
+def private() -> Iterator[Recorded]:
+    config = yaml.safe_load((ROOT / "Pulumi.dev.yaml").read_text())["config"]
+    cluster = {k: v for k, v in config["trainyard:cluster"].items() if k != "publicAccessCidrs"}
+    changes = {
+        "trainyard:network": {"private": True},
+        "trainyard:cluster": {**cluster, "deployFrom": "vpc"},
+        "trainyard:images": {"build": False, "mirror": MIRROR, **GIVEN},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PULUMI_ERROR_OUTPUT_STRING", "true")
+        patch.setattr(operators, "render", lambda source: OPERATOR_OBJECTS)
+        yield deploy(lambda: stack.deploy(settings_of("dev", **changes)))
+
+
+def test_there_is_no_gateway_and_no_public_endpoint(private: Recorded) -> None:
+    kinds = {r.type for r in private.resources}
+    assert kinds.isdisjoint(
+        {"aws:ec2/internetGateway:InternetGateway", "aws:ec2/natGateway:NatGateway", "aws:ec2/route:Route"}
+    )
+    cluster = private.one("eks:index:Cluster").inputs
+    assert (cluster["endpointPublicAccess"], cluster["endpointPrivateAccess"]) == (False, True)
+    assert "publicSubnetIds" not in cluster
+
+
+def test_whoever_deploys_from_the_vpc_reaches_the_api(private: Recorded) -> None:
+    rules = private.of("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule")
+    (api,) = [r.inputs for r in rules if "-api-from-" in r.name]
+    assert (api["cidrIpv4"], api["toPort"]) == ("10.64.0.0/16", 443)
+
+
+def test_karpenter_asks_no_service_that_has_no_endpoint(private: Recorded) -> None:
+    values = private.one("kubernetes:helm.sh/v3:Release", "karpenter").inputs["values"]
+    assert values["settings"]["isolatedVPC"] is True
+    assert values["controller"]["image"]["repository"].startswith(MIRROR)
+    profile = private.one("aws:iam/instanceProfile:InstanceProfile")
+    for machine in private.of("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass"):
+        spec = machine.inputs["spec"]
+        assert spec["instanceProfile"] == f"{profile.name}-1a2b3c4"
+        assert "role" not in spec
+
+
+def test_every_service_that_the_cluster_needs_has_an_endpoint(private: Recorded) -> None:
+    services = {
+        e.inputs["serviceName"].removeprefix("com.amazonaws.us-west-2.")
+        for e in private.of("aws:ec2/vpcEndpoint:VpcEndpoint")
+    }
+    assert {"s3", "ec2", "ecr.api", "ecr.dkr", "eks", "sqs", "ssm", "sts", "logs"} <= services
+    assert "fsx" not in services, "this stack has no file system"
+
+
+def images_in(node: Any) -> Iterator[str]:
+    """Every image that an object names, at any depth."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key == "image" and isinstance(value, str):
+                yield value
+            yield from images_in(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from images_in(value)
+
+
+def test_every_image_comes_from_the_regions_ecr_or_is_given(private: Recorded) -> None:
+    """ECR has endpoints, and AWS's own repositories of the region are behind the same ones."""
+    images = {
+        (r.name, image)
+        for r in private.resources
+        if r.type.startswith("kubernetes:")
+        for image in images_in(r.inputs)
+    }
+    assert len(images) >= 2
+    reached = re.compile(r"\d{12}\.dkr\.ecr\.us-west-2\.amazonaws\.com/|registry\.example/")
+    elsewhere = {each for each in images if not reached.match(each[1])}
+    assert elsewhere == set()
