@@ -49,6 +49,11 @@ class Home:
         return self.run / "cloud.json"
 
     @property
+    def role_calls_file(self) -> Path:
+        """Which actions each role of the emulated account was granted and used."""
+        return self.logs / "role-calls.json"
+
+    @property
     def aws_file(self) -> Path:
         """What the AWS emulator tells the supervisor at its start: the deployer's access key (mode 0600)."""
         return self.run / "aws.json"

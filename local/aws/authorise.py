@@ -17,6 +17,7 @@ from moto.core.responses import ActionResult, BaseResponse
 from moto.s3.exceptions import S3AccessDeniedError, S3InvalidAccessKeyIdError
 
 from local.aws import faults, identity, permissions, static_answers
+from local.aws.calls import calls
 from local.aws.errors import ApiError
 from local.aws.policy import Request, evaluate
 
@@ -82,6 +83,7 @@ def check(who: identity.Identity, service: str, requests: list[Request]) -> None
         decision = evaluate(documents, full)
         if decision.allowed and session is not None:
             decision = evaluate([session], full)
+        calls.add(who.role.name, request.action, decision.allowed, documents)
         if decision.allowed:
             continue
         reason = (

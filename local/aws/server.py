@@ -17,6 +17,7 @@ from werkzeug.wrappers import Request, Response
 
 from local.aws import authenticate, authorise, faults, instances, patches, prices
 from local.aws.account import ACCOUNT_ID, create_deployer
+from local.aws.calls import calls
 from local.aws.eks.store import store
 from local.aws.fsx import mounts
 from local.aws.fsx.store import store as fsx_store
@@ -48,6 +49,7 @@ class Application:
             ("GET", "instances"): _instances,
             ("GET", "mount"): _mount,
             ("POST", "authenticate"): _authenticate,
+            ("GET", "role-calls"): lambda _request: _json(calls.by_role()),
             ("GET", "faults"): lambda _request: _json(faults.plan().to_json()),
             ("PUT", "faults"): _put_faults,
         }
@@ -128,6 +130,7 @@ def serve(home_directory: str, port: int) -> None:
     home = Home(home_directory)
     home.make()
     _log_to(home)
+    calls.keep_in(home.role_calls_file)
     store.supervisor = Supervisor(home.control_socket)
     fsx_store.delay_seconds = home.settings().get("fileSystemSeconds", fsx_store.delay_seconds)
     application = Application()
