@@ -141,7 +141,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
         launcher = LauncherJob(
             "launcher",
             LauncherJobArgs(
-                run=_run(settings.training, settings.region),
+                run=_run(settings.training, settings.region, mounts.paths),
                 launcher_image=images.uris["launcher"],
                 trainer_image=images.uris["trainer"],
                 placeholder_image=settings.images.placeholder,
@@ -224,7 +224,7 @@ def _karpenter(
     )
 
 
-def _run(training: Training, region: str) -> Run:
+def _run(training: Training, region: str, mounts: dict[str, str]) -> Run:
     return Run(
         pool=training.pool,
         run_id=training.run_id,
@@ -242,4 +242,5 @@ def _run(training: Training, region: str) -> Run:
         memory=training.memory,
         shared_memory=training.shared_memory,
         region=region,
+        mounts=mounts,
     )

@@ -18,9 +18,13 @@ from infra.model import LustreLink, Settings
 
 @dataclass(frozen=True, kw_only=True)
 class Volumes:
-    """`ready` must be there before a pod with a volume is, and until the last such pod is gone."""
+    """`ready` must be there before a pod with a volume is, and until the last such pod is gone.
+
+    `paths` maps the claims that training pods have to their directories there.
+    """
 
     ready: list[pulumi.Resource] = field(default_factory=list)
+    paths: dict[str, str] = field(default_factory=dict)
 
 
 def file_system(
@@ -113,6 +117,7 @@ def volumes(
             opts,
         )
         ready += drivers.ready
+    paths: dict[str, str] = {}
     wanted = settings.storage.lustre
     if lustre is not None and wanted is not None:
         volume = LustreVolume(
@@ -130,7 +135,8 @@ def volumes(
             opts,
         )
         ready += [*lustre.ready, *volume.ready]
-    return Volumes(ready=ready)
+        paths[volume.claim_name] = volume.mount_path
+    return Volumes(ready=ready, paths=paths)
 
 
 def _proof(settings: Settings, image: pulumi.Input[str]) -> Proof | None:

@@ -14,7 +14,10 @@ JsonObject = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One training run as the settings describe it; see `infra.settings.Training` for the meaning of the fields."""
+    """One training run as the settings describe it; see `infra.settings.Training` for the meaning of the fields.
+
+    `mounts` maps the claims of shared volumes to the directories where workers see them.
+    """
 
     pool: Pool
     run_id: str | None
@@ -32,6 +35,7 @@ class Run:
     memory: str
     shared_memory: str
     region: str
+    mounts: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +80,7 @@ def launch_request(run: Run, resolved: Resolved) -> JsonObject:
             },
             "args": list(run.args),
             "command": None,
+            "mounts": run.mounts,
         },
     }
 

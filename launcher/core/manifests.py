@@ -18,6 +18,7 @@ PLACEHOLDER_GRACE_SECONDS = 1
 WORKER_GRACE_SECONDS = 45
 # A placeholder on a node that does not answer holds nothing. Kubernetes' own default is 300 s.
 LOST_NODE_SECONDS = 30
+OPEN = 'for root in "$@"; do [ "$(stat -c %u "$root")" != 0 ] || chmod 1777 "$root"; done'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +174,8 @@ def _replica(request: Request, nodes: int, replicas: int) -> JsonObject:
     }
     if worker.command is not None:
         container["command"] = list(worker.command)
+    shared = [{"name": claim, "mountPath": path} for claim, path in worker.mounts.items()]
+    container["volumeMounts"] += shared
     return {
         "replicas": replicas,
         "restartPolicy": "Never",
@@ -189,16 +192,44 @@ def _replica(request: Request, nodes: int, replicas: int) -> JsonObject:
                 "serviceAccountName": worker.service_account,
                 "priorityClassName": worker.priority_class,
                 "terminationGracePeriodSeconds": WORKER_GRACE_SECONDS,
+                **({"initContainers": [_opening(request, shared)]} if shared else {}),
                 "containers": [container],
                 # Data loaders and NCCL exchange data through /dev/shm, of which containers get 64 MiB by default.
                 "volumes": [
                     {
                         "name": "shared-memory",
                         "emptyDir": {"medium": "Memory", "sizeLimit": worker.shared_memory},
-                    }
+                    },
+                    *(
+                        {"name": claim, "persistentVolumeClaim": {"claimName": claim}}
+                        for claim in worker.mounts
+                    ),
                 ],
             },
         },
+    }
+
+
+def _opening(request: Request, shared: list[JsonObject]) -> JsonObject:
+    """What lets the pod's user write to a shared volume, whose root belongs to root while it is new.
+
+    Everyone may then make files there and remove none but their own, as in /tmp. A root that is somebody else's is
+    left as it is, so that the container needs no capability.
+    """
+    small = {"cpu": "100m", "memory": "64Mi"}
+    return {
+        "name": "open-volumes",
+        "image": request.worker.image,
+        "command": ["sh", "-c", OPEN, "sh", *(mount["mountPath"] for mount in shared)],
+        "resources": {"requests": small, "limits": small},
+        "securityContext": {
+            **_container_security(),
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": False,
+            "runAsUser": 0,
+            "runAsGroup": 0,
+        },
+        "volumeMounts": shared,
     }
 
 

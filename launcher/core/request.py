@@ -53,7 +53,11 @@ class Placeholder:
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """The pod that trains. `cpu`, `memory` and `shared_memory` are Kubernetes quantities."""
+    """The pod that trains.
+
+    `cpu`, `memory` and `shared_memory` are Kubernetes quantities. `mounts` maps the claim of a shared volume to the
+    directory where the pod sees it.
+    """
 
     image: str
     service_account: str
@@ -65,6 +69,7 @@ class Worker:
     env: Mapping[str, str]
     args: tuple[str, ...]
     command: tuple[str, ...] | None
+    mounts: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +286,12 @@ def _worker(reader: _Reader) -> Worker:
     for name in env:
         if not _ENV_NAME.fullmatch(name):
             reader.problems.append(f"{reader.place}.env has {name!r}; right would be letters, digits and _")
+    mounts = reader.table("mounts") if "mounts" in reader.values else {}
+    for claim, path in mounts.items():
+        if not path.startswith("/"):
+            reader.problems.append(
+                f"{reader.place}.mounts.{claim} is {path!r}; right would be an absolute path"
+            )
     worker = Worker(
         image=reader.text("image", "an image with a tag or digest", _PINNED_IMAGE),
         service_account=reader.text("serviceAccountName"),
@@ -292,6 +303,7 @@ def _worker(reader: _Reader) -> Worker:
         env=env,
         args=reader.texts("args"),
         command=None if command is None else reader.texts("command"),
+        mounts=mounts,
     )
     reader.finish()
     return worker

@@ -69,6 +69,7 @@ def run(**change: Any) -> Run:
         "memory": "144Gi",
         "shared_memory": "8Gi",
         "region": "us-west-2",
+        "mounts": {"lustre": "/fsx"},
     }
     return Run(**{**values, **change})
 
@@ -201,6 +202,7 @@ def test_reservations_are_selected_by_id() -> None:
 
 def test_the_request_says_what_the_launcher_must_know() -> None:
     request = launch_request(run(), RESOLVED)
+    assert request["worker"]["mounts"] == {"lustre": "/fsx"}
     assert request["pool"] == {
         "name": "small",
         "instanceType": "g5.12xlarge",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import yaml
 from launcher.capacity.__main__ import _plain, dry_run
 from launcher.core import manifests
 from launcher.core.manifests import Owner
-from launcher.core.request import Request
+from launcher.core.request import Request, parse_request
 
 pytestmark = pytest.mark.unit
 
@@ -62,6 +65,29 @@ def test_a_placeholder_asks_for_exactly_what_a_worker_asks_for(request_: Request
     assert {"name": "FI_EFA_USE_HUGE_PAGE", "value": "0"} in work["containers"][0]["env"]
     assert place["nodeSelector"] == work["nodeSelector"]
     assert all(toleration in place["tolerations"] for toleration in work["tolerations"])
+
+
+def test_shared_volumes_are_mounted_and_their_roots_opened_before_the_training(
+    document: dict[str, Any],
+) -> None:
+    document["worker"]["mounts"] = {"lustre": "/fsx"}
+    spec = manifests.training_job(parse_request({"TRAINYARD_REQUEST": json.dumps(document)}), 2, "r")["spec"]
+    for replica in spec["pytorchReplicaSpecs"].values():
+        pod = replica["template"]["spec"]
+        claim = {"name": "lustre", "persistentVolumeClaim": {"claimName": "lustre"}}
+        assert claim in pod["volumes"]
+        assert {"name": "lustre", "mountPath": "/fsx"} in pod["containers"][0]["volumeMounts"]
+        [opening] = pod["initContainers"]
+        assert opening["command"][-1] == "/fsx"
+        assert opening["securityContext"]["runAsUser"] == 0
+        assert opening["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_root_of_a_shared_volume_is_opened_where_it_is_roots_own(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    subprocess.run(["sh", "-c", manifests.OPEN, "sh", str(tmp_path)], check=True)
+    mine = tmp_path.stat().st_uid == 0
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == (0o1777 if mine else 0o755)
 
 
 def test_a_command_and_an_active_deadline_are_passed_on(request_: Request) -> None:

@@ -39,6 +39,7 @@ def test_a_run_without_id_is_named_after_its_job(document: dict[str, Any]) -> No
 def test_every_mistake_is_told_at_once_with_its_place(document: dict[str, Any]) -> None:
     document["worker"]["cpu"] = "many"
     document["worker"]["image"] = "trainer"
+    document["worker"]["mounts"] = {"lustre": "fsx"}
     document["pool"]["perNode"] = 0
     document["placeholder"]["colour"] = "red"
     document["runId"] = "Not_A_Label"
@@ -47,6 +48,7 @@ def test_every_mistake_is_told_at_once_with_its_place(document: dict[str, Any]) 
     for place in (
         "TRAINYARD_REQUEST.worker.cpu",
         "TRAINYARD_REQUEST.worker.image",
+        "TRAINYARD_REQUEST.worker.mounts.lustre is 'fsx'",
         "TRAINYARD_REQUEST.pool.perNode",
         "TRAINYARD_REQUEST.placeholder.colour",
         "TRAINYARD_REQUEST.runId",
@@ -55,7 +57,7 @@ def test_every_mistake_is_told_at_once_with_its_place(document: dict[str, Any]) 
         "MIN_NODES is 5 and MAX_NODES is 4",
     ):
         assert any(problem.startswith(place) for problem in told), (place, told)
-    assert len(told) == 8
+    assert len(told) == 9
     assert all("right would be" in problem for problem in told)
 
 
