@@ -25,16 +25,17 @@ from infra.policies.waivers import Waiver, WaiverError
 from local.deploy.engine import EngineError
 from local.deploy.stack_file import StackFileError
 from local.guard import ForeignCloudError
-from local.home import Home
 from local.tools import ToolError
 from tests.policy import checkov
 from tests.policy.checkov import CheckovError, Failure, Verdict
+from tests.policy.environments import EnvironmentFailed
 from tests.policy.previews import preview, shipped
 from tests.policy.terraform_plan import PlanError
 
 EXPECTED = (
     CheckovError,
     EngineError,
+    EnvironmentFailed,
     ForeignCloudError,
     OSError,
     PlanError,
@@ -112,9 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             name = options.stacks[0] if options.stacks else Path(options.state).stem
             trial.stack(name, reading.of_file(Path(options.state).read_text()), options.verbose)
             return 1 if trial.wrong else 0
-        home = Home()
         for name in options.stacks or shipped():
-            trial.stack(name, preview(name, home), options.verbose)
+            trial.stack(name, preview(name), options.verbose)
         if not options.stacks:
             for failure in trial.other(checkov.judge_dockerfiles()):
                 print(f"checkov: {failure}")

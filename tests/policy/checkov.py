@@ -1,17 +1,13 @@
 """checkov (https://github.com/bridgecrewio/checkov) as a judge who knows nothing of our rules.
 
-It has many dependencies, so that it is no part of the project's environment: it is installed into the cache of tools,
-once, exactly as `checkov.lock` says; how to renew the lock is written in its second line.
+It has many dependencies, so that it has an environment of its own.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +16,10 @@ from typing import Any, Final
 from infra.policies.model import UNKNOWN, Resource, Stack, Undecided, known
 from infra.policies.waivers import Waiver
 from local.deploy.engine import ROOT
-from local.tools import cache_directory
-from local.tools.build import locked
-from local.tools.progress import Progress
+from tests.policy.environments import environment
 from tests.policy.terraform_plan import by_address, plan
 
 LOCK: Final = Path(__file__).with_name("checkov.lock")
-UV: Final = ROOT / ".venv" / "bin" / "uv"
 DOCKERFILES: Final = ("launcher/Dockerfile", "trainer/Dockerfile")
 DOCKERFILE: Final = "Dockerfile"
 KUBERNETES: Final = "kubernetes:"
@@ -35,7 +28,7 @@ NO_MANIFESTS: Final = ("kubernetes:helm.sh/", "kubernetes:yaml", "kubernetes:kus
 
 
 class CheckovError(Exception):
-    """checkov could not be installed, or did not judge."""
+    """checkov did not judge."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,43 +56,6 @@ class Verdict:
         return [f for f in self.failures if not any(w.matches(f.check, f.type, f.name) for w in given)]
 
 
-def program() -> Path:
-    """checkov, installed where it is missing.
-
-    Raises:
-        CheckovError: it could not be installed.
-    """
-    digest = hashlib.sha256(LOCK.read_bytes()).hexdigest()[:8]
-    version = next(line for line in LOCK.read_text().splitlines() if line.startswith("checkov=="))
-    number = version.split()[0].removeprefix("checkov==")
-    cache = cache_directory()
-    directory = cache / "tools" / f"checkov-{number}-{digest}"
-    complete = directory / "complete"
-    if not complete.exists():
-        progress = Progress(f"checkov {number}")
-        with locked(cache / "locks" / f"{directory.name}.lock", progress):
-            if not complete.exists():
-                progress.start("installing what checkov.lock names")
-                _install(directory)
-                # The last thing that is written, so that a killed installation begins anew.
-                complete.touch()
-                progress.finish("installed")
-    return directory / "bin" / "checkov"
-
-
-def _install(directory: Path) -> None:
-    python = directory / "bin" / "python"
-    shutil.rmtree(directory, ignore_errors=True)
-    steps = (
-        [str(UV), "venv", "--quiet", "--python", sys.executable, str(directory)],
-        [str(UV), "pip", "sync", "--quiet", "--require-hashes", "--python", str(python), str(LOCK)],
-    )
-    for step in steps:
-        answer = subprocess.run(step, capture_output=True, text=True)
-        if answer.returncode != 0:
-            raise CheckovError(f"checkov could not be installed: {' '.join(answer.stderr.split())}")
-
-
 def judge_stack(stack: Stack, folder: Path) -> Verdict:
     """checkov's verdict on a stack's AWS resources and its Kubernetes objects; `folder` is empty, for its files.
 
@@ -107,6 +63,7 @@ def judge_stack(stack: Stack, folder: Path) -> Verdict:
 
     Raises:
         CheckovError: checkov did not judge.
+        EnvironmentFailed: it could not be installed.
         PlanError: a resource can't be said in Terraform's terms.
     """
     (folder / "plan.json").write_text(json.dumps(plan(stack)))
@@ -131,6 +88,7 @@ def judge_dockerfiles() -> Verdict:
 
     Raises:
         CheckovError: checkov did not judge.
+        EnvironmentFailed: it could not be installed.
     """
     files = [argument for name in DOCKERFILES for argument in ("--file", str(ROOT / name))]
 
@@ -165,10 +123,17 @@ def manifest(resource: Resource) -> dict[str, Any]:
 
 
 def _run(arguments: list[str], ours: Callable[[str, str], tuple[str, str]]) -> Verdict:
-    command = [str(program()), *arguments, "--output", "json", "--compact", "--quiet", "--skip-download"]
-    # It must ask nobody for anything.
-    environment = {**os.environ, "LOG_LEVEL": "ERROR"}
-    answer = subprocess.run(command, capture_output=True, text=True, env=environment)
+    command = [
+        str(environment("checkov", LOCK) / "bin" / "checkov"),
+        *arguments,
+        "--output",
+        "json",
+        "--compact",
+        "--quiet",
+        "--skip-download",
+    ]
+    variables = {**os.environ, "LOG_LEVEL": "ERROR"}
+    answer = subprocess.run(command, capture_output=True, text=True, env=variables)
     try:
         parsed = json.loads(answer.stdout)
     except json.JSONDecodeError as error:

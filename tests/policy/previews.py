@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
 
 from infra.policies.model import Stack
 from infra.policies.reading import of_preview
@@ -26,19 +29,30 @@ def shipped() -> list[str]:
     return [name for name in names if not name.startswith(OF_TESTS)]
 
 
-def preview(stack: str, home: Home) -> Stack:
+@cache
+def preview(stack: str) -> Stack:
     """What a stack file's first `up` would make; neither an account nor the local cloud is asked anything.
 
     Raises:
         EngineError: the preview failed; the message has what Pulumi said.
         StackFileError: there is no such stack file, or it can't be read.
     """
+    home = Home()
     refuse_foreign(os.environ, home)
     document = read(ROOT / f"Pulumi.{stack}.yaml")
     ensure(TOOLS, home, quiet=True)
+    return preview_of(stack, with_sources(document, pinned_sources()), home)
+
+
+def preview_of(stack: str, document: Mapping[str, Any], home: Home) -> Stack:
+    """The same of a stack file's content, whose sources are local directories already.
+
+    Raises:
+        EngineError: the preview failed; the message has what Pulumi said.
+    """
     engine = Engine(home.root, stack, {}, state="policy")
     engine.initialise()
-    write(with_sources(document, pinned_sources()), engine.config_file)
+    write(document, engine.config_file)
     command = ["pulumi", "preview", "--json", "--stack", stack, "--config-file", str(engine.config_file)]
     answer = subprocess.run(command, cwd=ROOT, env=engine.environment, capture_output=True, text=True)
     if answer.returncode != 0:

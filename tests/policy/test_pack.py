@@ -1,0 +1,67 @@
+"""The policy pack, served as the engine serves it: started in its own directory, asked over its protocol.
+
+The language host that the local cloud builds starts packs in the program's directory; the official one in theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.policies.rules import ALL
+from local.deploy.engine import ROOT
+from tests.policy.environments import environment
+
+# It installs the SDK of policies, so that it is none of the fast tests.
+pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
+
+LOCK = Path(__file__).with_name("pack.lock")
+ASK = Path(__file__).with_name("ask_pack.py")
+
+
+def served(*resources: dict[str, Any]) -> dict[str, Any]:
+    """What the pack says of itself, of the first resource, and of a stack of all."""
+    python = environment("policy-pack", LOCK) / "bin" / "python"
+    answer = subprocess.run(
+        [str(python), str(ASK)],
+        cwd=ROOT / "infra" / "policies",
+        input=json.dumps(resources),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert answer.returncode == 0, answer.stderr
+    result: dict[str, Any] = json.loads(answer.stdout)
+    return result
+
+
+def test_every_rule_is_a_mandatory_policy_that_stops_what_violates_it() -> None:
+    bucket = {"type": "aws:s3/bucket:Bucket", "urn": "urn:bucket", "properties": {}, "from": {}}
+    subnet = {
+        "type": "aws:ec2/subnet:Subnet",
+        "urn": "urn:subnet",
+        "properties": {"mapPublicIpOnLaunch": True},
+        "from": {},
+    }
+    versioned = {
+        "type": "aws:s3/bucketVersioning:BucketVersioning",
+        "urn": "urn:versioned",
+        # The bucket's name is not known in a preview; where it comes from is.
+        "properties": {
+            "bucket": "04da6b54-80e4-46f7-96ec-b56ff0331ba9",
+            "versioningConfiguration": {"status": "Enabled"},
+        },
+        "from": {"bucket": ["urn:bucket"]},
+    }
+    answer = served(subnet, bucket, versioned)
+    assert answer["policies"] == [[rule.name, "MANDATORY"] for rule in ALL]
+    ((name, message),) = answer["alone"]
+    assert name == "subnet-without-public-addresses"
+    assert "mapPublicIpOnLaunch is true; it must be false" in message
+    violated = {policy for policy, urn in answer["whole"] if urn == "urn:bucket"}
+    assert "bucket-encrypted" in violated
+    assert "bucket-versioned" not in violated

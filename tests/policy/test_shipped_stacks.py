@@ -1,0 +1,95 @@
+"""Every shipped stack file's preview, judged by the project's rules and by checkov."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from infra.policies import waivers
+from infra.policies.judge import Judgement, judge
+from infra.policies.waivers import Waiver
+from tests.policy import checkov
+from tests.policy.checkov import Verdict
+from tests.policy.previews import preview, shipped
+
+# They need the engine, and checkov is installed for them.
+pytestmark = [pytest.mark.local, pytest.mark.timeout(900)]
+
+WAIVERS = waivers.load()
+
+
+@cache
+def by_rules(stack: str) -> Judgement:
+    return judge(preview(stack), WAIVERS)
+
+
+@cache
+def by_checkov(stack: str, folder: Path) -> Verdict:
+    return checkov.judge_stack(preview(stack), folder)
+
+
+@cache
+def dockerfiles() -> Verdict:
+    return checkov.judge_dockerfiles()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {stack: tmp_path_factory.mktemp(stack) for stack in shipped()}
+
+
+@pytest.mark.parametrize("stack", shipped())
+def test_a_shipped_stack_file_violates_no_rule(stack: str) -> None:
+    assert [str(each) for each in by_rules(stack).violations] == []
+
+
+@pytest.mark.parametrize("stack", shipped())
+def test_checkov_finds_nothing_that_is_not_waived(stack: str, folders: dict[str, Path]) -> None:
+    verdict = by_checkov(stack, folders[stack])
+    assert [str(each) for each in verdict.unwaived(WAIVERS)] == []
+    assert verdict.passed > 50, "checkov judged next to nothing"
+
+
+def test_checkov_finds_nothing_in_the_dockerfiles_that_is_not_waived() -> None:
+    assert [str(each) for each in dockerfiles().unwaived(WAIVERS)] == []
+
+
+def test_every_waiver_is_about_something(folders: dict[str, Path]) -> None:
+    used: set[Waiver] = set()
+    for stack in shipped():
+        used |= {waiver for _, waiver in by_rules(stack).waived}
+    for verdict in (dockerfiles(), *(by_checkov(stack, folders[stack]) for stack in shipped())):
+        used |= {w for f in verdict.failures for w in WAIVERS if w.matches(f.check, f.type, f.name)}
+    assert [str(waiver) for waiver in WAIVERS if waiver not in used] == []
+
+
+def test_checkov_notices_what_is_wrong(tmp_path: Path) -> None:
+    """Without this, an adapter that says nothing would pass."""
+    from infra.policies.model import Stack
+    from tests.unit.policies.building import made
+
+    open_rule = made(
+        "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule",
+        "open",
+        cidrIpv4="0.0.0.0/0",
+        fromPort=22,
+        toPort=22,
+        ipProtocol="tcp",
+        description="d",
+    )
+    bucket = made("aws:s3/bucket:Bucket", "plain")
+    root_pod = made(
+        "kubernetes:core/v1:Pod",
+        "root",
+        metadata={"name": "root", "namespace": "a"},
+        spec={"containers": [{"name": "c", "image": "a:latest", "securityContext": {"privileged": True}}]},
+    )
+    failures = {
+        (each.check, each.name)
+        for each in checkov.judge_stack(Stack([open_rule, bucket, root_pod]), tmp_path).failures
+    }
+    assert ("CKV_AWS_24", "open") in failures
+    assert ("CKV_AWS_21", "plain") in failures
+    assert ("CKV_K8S_16", "root") in failures
