@@ -140,6 +140,8 @@ class Cluster(pulumi.ComponentResource):
             public_access_cidrs=list(args.public_access_cidrs) or None,
             node_associate_public_ip_address=False,
             skip_default_node_group=True,
+            # The component's groups are open to everywhere; nodes and control plane share the one that EKS makes.
+            skip_default_security_groups=True,
             create_oidc_provider=True,
             upgrade_policy=aws.eks.ClusterUpgradePolicyArgs(support_type="STANDARD"),
             enabled_cluster_log_types=list(LOG_TYPES),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from local.plugins.aws.cloud import Cloud, is_gone, retry_busy, wait_until
@@ -59,6 +60,7 @@ class Cluster(Handler):
     )
     unordered = frozenset({"enabledClusterLogTypes", "subnetIds", "securityGroupIds", "publicAccessCidrs"})
     write_only = frozenset({"bootstrapSelfManagedAddons"})
+    computed_in: ClassVar[Mapping[str, tuple[str, ...]]] = {"vpcConfig": ("clusterSecurityGroupId", "vpcId")}
     defaults: ClassVar[Props] = {"bootstrapSelfManagedAddons": True}
     auto_name = "name"
     auto_name_limit = 100

@@ -212,6 +212,7 @@ class AwsProvider(Provider):
     def _foreseen(self, token: str, inputs: Props) -> Props:
         known = {key: value for key, value in inputs.items() if not key.startswith("__")}
         known["region"] = self.region
+        known = _with_computed(self.handler(token), known, {})
         return {**{key: UNKNOWN for key in output_names(token) if key not in known}, **known}
 
     def _outputs(self, cloud: Cloud, handler: Handler, rid: str, inputs: Props, name: str) -> Props:
@@ -256,6 +257,7 @@ class AwsProvider(Provider):
         old, new = request.old_inputs, request.inputs
         if request.preview:
             own = {key: value for key, value in new.items() if not key.startswith("__")}
+            own = _with_computed(handler, own, request.old_outputs)
             return {**request.old_outputs, **own, **dict.fromkeys(handler.moving, UNKNOWN)}
         cloud = self.cloud()
         changed = frozenset(changed_inputs(handler, old, new))
@@ -319,9 +321,19 @@ def _named(handler: Handler, request: CheckRequest, inputs: Props) -> Props:
     return {**inputs, key: name, OWN: [key]}
 
 
+def _with_computed(handler: Handler, known: Props, live: Props) -> Props:
+    """Inputs with the outputs that stand inside them, as they are or unknown."""
+    result = dict(known)
+    for name, parts in handler.computed_in.items():
+        if isinstance(known.get(name), dict):
+            told = live.get(name) or {}
+            result[name] = {**{part: told.get(part, UNKNOWN) for part in parts}, **known[name]}
+    return result
+
+
 def _merged(handler: Handler, inputs: Props, live: Props, region: str) -> Props:
     known = {key: value for key, value in project(handler, inputs, live).items() if not key.startswith("__")}
-    outputs = {**live, **known, "region": region}
+    outputs = {**live, **_with_computed(handler, known, live), "region": region}
     if handler.tagged:
         tags = live.get("tags", {})
         outputs |= {"tags": tags, "tagsAll": tags} if tags or "tags" in inputs else {"tagsAll": {}}

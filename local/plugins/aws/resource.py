@@ -45,6 +45,8 @@ class Handler:
     auto_name_lower: ClassVar[bool] = False
     # Two of them cannot exist side by side, so that a replacement deletes the old one first.
     exclusive: ClassVar[bool] = False
+    # Outputs that stand inside an input, by the input's name.
+    computed_in: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     # Outputs that every update changes.
     moving: ClassVar[frozenset[str]] = frozenset()
     tagged: ClassVar[bool] = False

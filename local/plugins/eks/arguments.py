@@ -29,6 +29,7 @@ CLUSTER = frozenset(
         "publicAccessCidrs",
         "publicSubnetIds",
         "skipDefaultNodeGroup",
+        "skipDefaultSecurityGroups",
         "subnetIds",
         "tags",
         "upgradePolicy",

@@ -85,13 +85,12 @@ class Cluster(pulumi.ComponentResource):
         self._in = inputs
         self._child = pulumi.ResourceOptions(parent=self)
         self.role = ServiceRole(f"{name}-eksRole", inputs.get("tags"), self)
-        self.group = self._group("eksClusterSecurityGroup", inputs.get("clusterSecurityGroupTags"))
-        self._rule("eksClusterInternetEgressRule", self.group, "egress", "Allow internet access.", **ALL)
+        # Without groups of the component the cluster has the one that EKS makes, and nodes are in it, too.
+        own_groups = not inputs.get("skipDefaultSecurityGroups")
+        self.group = self._cluster_group() if own_groups else None
         self.control_plane = self._control_plane()
         self.cluster_name = self.control_plane.output("name")
-        owned = self.cluster_name.apply(lambda found: {f"kubernetes.io/cluster/{found}": "owned"})
-        self.node_group = self._group("nodeSecurityGroup", inputs.get("nodeSecurityGroupTags"), owned)
-        self.ingress = self._node_rules()
+        self.groups = self._groups(self.group) if self.group is not None else self._made_by_eks()
         self.entries = self._access_entries()
         self.issuer = self.control_plane.output("identities").apply(
             lambda found: str(found[0]["oidcs"][0]["issuer"])
@@ -103,6 +102,27 @@ class Cluster(pulumi.ComponentResource):
         self._addons()
         self.state = self._state()
         self.register_outputs(self.state)
+
+    def _cluster_group(self) -> Resource:
+        group = self._group("eksClusterSecurityGroup", self._in.get("clusterSecurityGroupTags"))
+        self._rule("eksClusterInternetEgressRule", group, "egress", "Allow internet access.", **ALL)
+        return group
+
+    def _groups(self, plane: Resource) -> dict[str, Any]:
+        """The nodes' group and the rules between it and the control plane's; what the component tells of both."""
+        owned = self.cluster_name.apply(lambda found: {f"kubernetes.io/cluster/{found}": "owned"})
+        nodes = self._group("nodeSecurityGroup", self._in.get("nodeSecurityGroupTags"), owned)
+        return {
+            "clusterSecurityGroup": plane,
+            "clusterSecurityGroupId": plane.id,
+            "eksClusterIngressRule": self._node_rules(nodes, plane),
+            "nodeSecurityGroup": nodes,
+            "nodeSecurityGroupId": nodes.id,
+        }
+
+    def _made_by_eks(self) -> dict[str, Any]:
+        group = self.control_plane.output("vpcConfig").apply(lambda found: found["clusterSecurityGroupId"])
+        return {"clusterSecurityGroupId": group, "nodeSecurityGroupId": group}
 
     def _tags(self, name: str, *more: Any) -> pulumi.Output[dict[str, str]]:
         def merged(parts: list[Any]) -> dict[str, str]:
@@ -128,9 +148,8 @@ class Cluster(pulumi.ComponentResource):
         name = f"{self._base}-{suffix}"
         return Resource("aws:ec2/securityGroupRule:SecurityGroupRule", name, props, self._child)
 
-    def _node_rules(self) -> Resource:
+    def _node_rules(self, nodes: Resource, plane: Resource) -> Resource:
         """The rules between control plane and nodes; the one into the control plane is an output."""
-        nodes, plane = self.node_group, self.group
         https = {"fromPort": 443, "toPort": 443, "protocol": "tcp"}
         every = {"fromPort": 0, "toPort": 0, "protocol": "-1"}
         kubelet = {"fromPort": 1025, "toPort": 65535, "protocol": "tcp"}
@@ -163,7 +182,7 @@ class Cluster(pulumi.ComponentResource):
             "endpointPrivateAccess": given.get("endpointPrivateAccess"),
             "endpointPublicAccess": given.get("endpointPublicAccess"),
             "publicAccessCidrs": given.get("publicAccessCidrs"),
-            "securityGroupIds": [self.group.id],
+            "securityGroupIds": [self.group.id] if self.group is not None else None,
             "subnetIds": subnets,
         }
         key = given.get("encryptionConfigKeyArn")
@@ -291,8 +310,8 @@ class Cluster(pulumi.ComponentResource):
         given = self._in
         core: dict[str, Any] = {
             "cluster": self.control_plane,
-            "clusterSecurityGroup": self.group,
-            "nodeSecurityGroup": self.node_group,
+            "clusterSecurityGroup": self.groups.get("clusterSecurityGroup"),
+            "nodeSecurityGroup": self.groups.get("nodeSecurityGroup"),
             "endpoint": self.control_plane.output("endpoint"),
             "kubeconfig": self.kubeconfig,
             "provider": self.provider,
@@ -310,19 +329,15 @@ class Cluster(pulumi.ComponentResource):
         url = self.issuer if self.oidc is not None else ""
         return {
             "autoModeNodeRoleName": "",
-            "clusterSecurityGroup": self.group,
-            "clusterSecurityGroupId": self.group.id,
+            **self.groups,
             "core": {key: value for key, value in core.items() if value is not None},
             "defaultNodeGroupAsgName": "",
             "eksCluster": self.control_plane,
-            "eksClusterIngressRule": self.ingress,
             "fargateProfileId": "",
             "fargateProfileStatus": "",
             "instanceRoles": [],
             "kubeconfig": self.kubeconfig,
             "kubeconfigJson": self.kubeconfig_json,
-            "nodeSecurityGroup": self.node_group,
-            "nodeSecurityGroupId": self.node_group.id,
             "oidcIssuer": pulumi.Output.from_input(url).apply(lambda found: found.removeprefix("https://")),
             "oidcProviderArn": self.oidc.output("arn") if self.oidc is not None else "",
             "oidcProviderUrl": url,

@@ -11,7 +11,7 @@ import pytest
 from local.plugins import sdk
 from local.plugins.aws.handlers import HANDLERS
 from local.plugins.aws.outputs import output_names
-from local.plugins.aws.provider import AwsProvider
+from local.plugins.aws.provider import AwsProvider, _merged
 from local.plugins.aws.resource import changed_inputs, project
 from local.plugins.provider import (
     CheckRequest,
@@ -184,6 +184,28 @@ def test_a_preview_of_a_create_knows_the_inputs_and_calls_nothing(provider: AwsP
     assert outputs["arn"] is UNKNOWN
     assert outputs["region"] == "us-west-2"
     assert not any(key.startswith("__") for key in outputs)
+
+
+def test_outputs_inside_an_input_are_unknown_at_first_and_kept_later(provider: AwsProvider) -> None:
+    token = "aws:eks/cluster:Cluster"
+    given = {"name": "c", "roleArn": "r", "vpcConfig": {"subnetIds": ["s"]}}
+    inputs = check(provider, token, given).inputs
+    _, outputs = provider.create(CreateRequest(**who(token), inputs=inputs, preview=True))
+    assert outputs["vpcConfig"]["clusterSecurityGroupId"] is UNKNOWN
+    assert outputs["vpcConfig"]["subnetIds"] == ["s"]
+    live = {**given["vpcConfig"], "clusterSecurityGroupId": "sg-1", "vpcId": "vpc-1", "other": True}
+    request = UpdateRequest(
+        **who(token),
+        id="c",
+        old_inputs=inputs,
+        old_outputs={**inputs, "vpcConfig": live},
+        inputs={**inputs, "vpcConfig": {"subnetIds": ["s", "t"]}},
+        preview=True,
+    )
+    after = provider.update(request)["vpcConfig"]
+    assert after == {"subnetIds": ["s", "t"], "clusterSecurityGroupId": "sg-1", "vpcId": "vpc-1"}
+    merged = _merged(HANDLERS[token], inputs, {**inputs, "vpcConfig": live}, "us-west-2")
+    assert merged["vpcConfig"] == {"subnetIds": ["s"], "clusterSecurityGroupId": "sg-1", "vpcId": "vpc-1"}
 
 
 def test_a_preview_of_an_update_keeps_the_outputs_that_stay(provider: AwsProvider) -> None:

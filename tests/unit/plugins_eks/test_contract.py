@@ -28,6 +28,7 @@ OUTPUTS: dict[str, dict[str, Any]] = {
         "name": "train-eksCluster",
         "endpoint": "https://ENDPOINT",
         "certificateAuthority": {"data": "Y2E="},
+        "vpcConfig": {"clusterSecurityGroupId": "sg-eks", "subnetIds": []},
         "identities": [{"oidcs": [{"issuer": "https://oidc.eks.us-west-2.amazonaws.com/id/ABC"}]}],
     },
 }
@@ -70,11 +71,16 @@ class Recorder(MockMonitor):
 
 @pytest.fixture(scope="module")
 def seen() -> dict[tuple[str, str], dict[str, Any]]:
+    return registered()
+
+
+def registered(**more: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    """What the recorded calls register, with more arguments of the cluster."""
     recorder = Recorder()
 
     @pulumi.runtime.test
     def program() -> None:
-        made = Cluster("train", CALL["Cluster('train')"], None)
+        made = Cluster("train", {**CALL["Cluster('train')"], **more}, None)
         role = Resource("aws:iam/role:Role", "sysrole", {"assumeRolePolicy": "{}"}, pulumi.ResourceOptions())
         group = {**CALL["ManagedNodeGroup('system')"], "cluster": made.state["core"], "nodeRole": role}
         ManagedNodeGroup("system", group, None)
@@ -91,8 +97,20 @@ def seen() -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def test_exactly_the_recorded_resources_are_registered(seen: dict[tuple[str, str], Any]) -> None:
-    registered = {key for key in seen if key[0] != "pulumi:pulumi:Stack"}
-    assert registered == set(EXPECTED)
+    assert {key for key in seen if key[0] != "pulumi:pulumi:Stack"} == set(EXPECTED)
+
+
+def test_without_groups_of_the_component_nodes_and_control_plane_share_the_one_of_eks() -> None:
+    """As nodejs/eks/cluster/cluster.ts of the official component has it, and its page on the argument says."""
+    found = registered(skipDefaultSecurityGroups=True)
+    gone = {key for key in EXPECTED if key[0].startswith("aws:ec2/securityGroup")}
+    assert len(gone) == 8
+    assert {key for key in found if key[0] != "pulumi:pulumi:Stack"} == set(EXPECTED) - gone
+    plane = found["aws:eks/cluster:Cluster", "train-eksCluster"]["inputs"]
+    assert "securityGroupIds" not in plane["vpcConfig"]
+    told = found["eks:index:Cluster", "train"]["outputs"]
+    assert {"clusterSecurityGroupId", "nodeSecurityGroupId"} <= set(told)
+    assert {"clusterSecurityGroup", "nodeSecurityGroup", "eksClusterIngressRule"}.isdisjoint(told)
 
 
 @pytest.mark.parametrize("key", sorted(EXPECTED), ids=[f"{kind}-{name}" for kind, name in sorted(EXPECTED)])
