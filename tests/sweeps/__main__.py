@@ -1,0 +1,58 @@
+"""`python -m tests.sweeps [--stack NAME ...]`: kill `up` and `destroy` at random resources; nothing may be left.
+
+Each interruption is followed by one `make down`. The results stand under docs/sweeps; a sweep of the same commit
+that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.graph.previews import preview, shipped
+from tests.sweeps.plan import Result, interruptions
+from tests.sweeps.world import world
+
+COUNT = 20
+
+
+def main() -> int:
+    """Sweep; the exit code is 1 when an interruption left something."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sweeps", description=__doc__)
+    parser.add_argument("--stack", action="append", choices=shipped())
+    parser.add_argument("--count", type=int, default=COUNT)
+    arguments = parser.parse_args()
+    given = os.environ.get("TRAINYARD_SEED")
+    bad = 0
+    for stack in arguments.stack or shipped():
+        bad += sweep(stack, arguments.count, int(given) if given else None)
+    return 1 if bad else 0
+
+
+def sweep(stack: str, count: int, seed: int | None) -> int:
+    """All interruptions of one stack that have not been tried; returns how many left something."""
+    result = Result.resume(stack, seed, count)
+    resources = sum(bool(step["newState"].get("custom")) for step in preview(stack)["steps"])
+    todo = interruptions(result.seed, count, resources)[len(result.outcomes) :]
+    print(f"stack {stack}: seed {result.seed}, {len(todo)} of {count} interruptions to try", flush=True)
+    with tempfile.TemporaryDirectory(prefix="trainyard-sweep-") as directory:
+        for each in todo:
+            # A cloud for each: a wrong outcome must not spoil the next.
+            root = Path(directory) / f"home{len(result.outcomes)}"
+            with world(root, stack) as made:
+                outcome = made.interrupt(each)
+            result.add(outcome)
+            told = (
+                "nothing is left"
+                if outcome.good
+                else f"LEFT (down {outcome.down}): {', '.join(outcome.left)}"
+            )
+            print(f"stack {stack}: {each} (reached {outcome.reached}): {told}", flush=True)
+    return sum(not each.good for each in result.outcomes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
