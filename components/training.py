@@ -14,18 +14,22 @@ from components.shared.rbac import LAUNCHER_RULES, Rule
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpaceArgs:
-    """`trainer_role_arn` is the IAM role of the trainer's service account; `mpi` says whether MPIJobs run here."""
+    """`trainer_role_arn` is the IAM role of the trainer's service account.
+
+    `mpi` says whether MPIJobs run here, `lustre` whether the Job does that opens a new file system's root.
+    """
 
     trainer_role_arn: pulumi.Input[str]
     after: list[pulumi.Resource]
     mpi: bool = False
+    lustre: bool = False
 
 
 class TrainingSpace(pulumi.ComponentResource):
     """Afterwards there are
 
-    - the namespace `training`, in which pods keep to the restricted security standard (with MPIJobs to the baseline
-      one, and a pod that does not keep to the restricted one is warned of);
+    - the namespace `training`, in which pods keep to the restricted security standard (with MPIJobs or a Lustre file
+      system to the baseline one, and whoever submits a pod that does not keep to the restricted one is warned);
     - the service accounts of launcher and trainer, the trainer's with its IAM role and without an API token;
     - the launcher's rights, verb by verb, in the namespaces where it needs them;
     - the priorities of placeholders and workers: a worker displaces placeholders and nothing else.
@@ -42,8 +46,11 @@ class TrainingSpace(pulumi.ComponentResource):
                 "name": c.TRAINING_NAMESPACE,
                 "labels": {
                     # `restricted` would refuse the init container that the training operator gives to the launcher
-                    # of an MPIJob: it says nothing of its privileges, and there is no template for it.
-                    "pod-security.kubernetes.io/enforce": "baseline" if args.mpi else "restricted",
+                    # of an MPIJob, which says nothing of its privileges and has no template; and a container that runs
+                    # as the owner of a new file system's root.
+                    "pod-security.kubernetes.io/enforce": (
+                        "baseline" if args.mpi or args.lustre else "restricted"
+                    ),
                     "pod-security.kubernetes.io/warn": "restricted",
                 },
             },

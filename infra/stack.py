@@ -116,7 +116,12 @@ def deploy(settings: Settings) -> dict[str, Any]:
     trainer = access.trainer_identity(settings, base, bucket, tags, in_aws)
     space = TrainingSpace(
         "training",
-        TrainingSpaceArgs(trainer_role_arn=trainer.role_arn, after=base.alive, mpi=settings.mpi),
+        TrainingSpaceArgs(
+            trainer_role_arn=trainer.role_arn,
+            after=base.alive,
+            mpi=settings.mpi,
+            lustre=lustre is not None,
+        ),
         in_both,
     )
     mounts = volumes.volumes(settings, base, lustre, images.uris["trainer"], [space.namespace], tags, in_both)
