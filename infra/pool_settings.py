@@ -166,15 +166,14 @@ def _time(section: Section, key: str, text: str | None) -> datetime | None:
         return None
     try:
         parsed = datetime.fromisoformat(text)
-        return parsed.astimezone(UTC) if parsed.tzinfo else _timeless(section, key, text)
+        if parsed.tzinfo is not None:
+            return parsed.astimezone(UTC)
     except (ValueError, OverflowError):
-        return _timeless(section, key, text)
-
-
-def _timeless(section: Section, key: str, text: str) -> None:
+        pass
     section.reject(
         key, f"'{text}' is not right; it must be a time with its zone, such as 2027-01-31T11:30:00Z"
     )
+    return None
 
 
 def _placement(section: Section, pool: Pool, cluster: str) -> Pool:

@@ -13,8 +13,8 @@ RUN_ID = rf"[a-z0-9]([-a-z0-9]{{0,{RUN_ID_MAX_LENGTH - 2}}}[a-z0-9])?"
 
 
 def read_training(problems: Problems, value: object, pools: list[Pool | None]) -> Training | None:
-    """The run; None where the stack has pools alone, or where the run's own pool is wrong."""
-    if value is None:
+    """The run; None where the stack has pools alone (an empty mapping is the project's default), or a wrong pool."""
+    if value is None or value == {}:
         return None
     section = Section(problems, PATH, value)
     pool = _pool(section, pools)

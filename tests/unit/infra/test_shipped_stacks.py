@@ -1,0 +1,288 @@
+"""What each shipped stack file registers, and what stacks do that are given their network or their cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from components import operators
+from infra import stack
+from infra.settings import read
+from tests.unit.components.recording import Recorded, deploy
+from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, ROOT, stack_file, with_
+from tests.unit.infra.test_stack import OPERATOR_OBJECTS
+
+pytestmark = [
+    pytest.mark.unit,
+    # The SDK imports the old names of what it exports.
+    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
+]
+
+SHIPPED = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.*.yaml"))
+MPI = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "mpijobs.kubeflow.org"},
+}
+VPC = "aws:ec2/vpc:Vpc"
+SUBNET = "aws:ec2/subnet:Subnet"
+NODE_CLASS = "kubernetes:karpenter.k8s.aws/v1:EC2NodeClass"
+NODE_POOL = "kubernetes:karpenter.sh/v1:NodePool"
+DAEMON_SET = "kubernetes:apps/v1:DaemonSet"
+ACCOUNT = "kubernetes:core/v1:ServiceAccount"
+BASE_IMAGE = f"registry.example/python@sha256:{'0' * 64}"
+LUSTRE = "aws:fsx/lustreFileSystem:LustreFileSystem"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A small checkout, so that image digests don't read this one."""
+    root = tmp_path_factory.mktemp("checkout")
+    for name in stack.IMAGES:
+        (root / name).mkdir()
+        (root / name / "Dockerfile").write_text("FROM scratch")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PULUMI_ERROR_OUTPUT_STRING", "true")
+        patch.setattr(stack, "ROOT", root)
+        patch.setattr(operators, "render", lambda source: [*OPERATOR_OBJECTS, MPI])
+        caches = (recorded, plain, unusual)
+        for each in caches:
+            each.cache_clear()
+        yield
+        for each in caches:
+            each.cache_clear()
+
+
+@cache
+def recorded(name: str) -> Recorded:
+    """A shipped stack file under mocks."""
+    return deploy(lambda: stack.deploy(read(name, stack_file(name), NOW)))
+
+
+def made(config: dict[str, Any]) -> Recorded:
+    return deploy(lambda: stack.deploy(read("test", config, NOW)))
+
+
+@cache
+def plain() -> Recorded:
+    """The least that a stack file can say; an empty `training` is the project's default for none."""
+    return made(with_({"training": {}}))
+
+
+@cache
+def unusual() -> Recorded:
+    """What no shipped stack file has."""
+    return made(
+        with_(
+            {
+                "cluster": {"publicAccessCidrs": [], "deployFrom": "vpc"},
+                "images": {"baseImages": {"trainer": BASE_IMAGE}},
+                "serviceAccounts": [{"name": "reader", "bucket": "datasets"}],
+            }
+        )
+    )
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_stack_asks_the_account_for_nothing_and_ends_with_its_drain(name: str) -> None:
+    found = recorded(name)
+    assert found.invokes == []
+    assert found.resources[-1].type == "pulumi-python:dynamic/drain:Drain"
+    pools = read(name, stack_file(name), NOW).pools
+    assert {r.inputs["metadata"]["name"] for r in found.of(NODE_POOL)} == {pool.name for pool in pools}
+    assert len(found.of("eks:index:Cluster")) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name.endswith("existing-vpc")])
+def test_in_a_given_vpc_no_part_of_one_is_made(name: str) -> None:
+    found = recorded(name)
+    for kind in (VPC, SUBNET, "aws:ec2/natGateway:NatGateway", "aws:ec2/flowLog:FlowLog"):
+        assert found.of(kind) == []
+    given = stack_file(name)["trainyard:network"]["privateSubnetIds"]
+    (node_class,) = found.of(NODE_CLASS)
+    zone = stack_file(name)["trainyard:pools"][0]["zone"]
+    assert node_class.inputs["spec"]["subnetSelectorTerms"] == [{"id": given[zone]}]
+
+
+def test_a_new_vpc_keeps_flow_logs_with_a_key_of_their_own() -> None:
+    found = recorded("dev")
+    assert len(found.of("aws:ec2/flowLog:FlowLog")) == 1
+    assert {r.name for r in found.of("aws:kms/key:Key")} == {
+        "trainyard-dev-secrets",
+        "trainyard-dev-data",
+        "trainyard-dev-logs",
+    }
+
+
+@pytest.mark.parametrize(("name", "count"), [("p5", 32), ("p4d", 4), ("g4dn", 1), ("trn1", 8)])
+def test_machines_get_as_many_efa_as_their_type_has(name: str, count: int) -> None:
+    (node_class,) = recorded(name).of(NODE_CLASS)
+    kinds = [each["interfaceType"] for each in node_class.inputs["spec"]["networkInterfaces"]]
+    assert kinds.count("efa-only") == count
+    assert "efa-device-plugin" in {r.name for r in recorded(name).of(DAEMON_SET)}
+
+
+def test_device_plugins_follow_the_devices() -> None:
+    assert {r.name for r in recorded("trn1").of(DAEMON_SET)} == {"neuron-device-plugin", "efa-device-plugin"}
+    assert recorded("cpu").of(DAEMON_SET) == []
+
+
+def test_a_reservation_reaches_the_node_class_and_nothing_is_bought_besides() -> None:
+    for name in ("p4de-odcr", "p5"):
+        (node_class,) = recorded(name).of(NODE_CLASS)
+        assert node_class.inputs["spec"]["capacityReservationSelectorTerms"] == [
+            {"id": "cr-0123456789abcdef0"}
+        ]
+        assert recorded(name).of("aws:ec2/capacityReservation:CapacityReservation") == []
+
+
+def test_a_placement_group_is_there_before_its_pool() -> None:
+    found = recorded("p4d")
+    group = found.one("aws:ec2/placementGroup:PlacementGroup")
+    assert group.inputs["name"] == "trainyard-p4d-p4d"
+    assert (group.type, group.name) in found.needs(NODE_CLASS, "pools-p4d-class")
+    spec = found.one(NODE_CLASS).inputs["spec"]
+    assert spec["placementGroupSelector"] == {"name": "trainyard-p4d-p4d"}
+
+
+def test_machines_without_a_job_are_kept_where_the_settings_say_so() -> None:
+    for name, count in (("g4dn", 2), ("p4de-odcr", 2), ("lustre-existing-vpc", 4)):
+        pool = read(name, stack_file(name), NOW).pools[0].name
+        warm = recorded(name).one("kubernetes:apps/v1:Deployment", f"warm-{pool}")
+        assert warm.inputs["spec"]["replicas"] == count
+    assert not [r for r in recorded("p4d").of("kubernetes:apps/v1:Deployment") if r.name.startswith("warm-")]
+
+
+def test_the_file_system_lies_beside_the_machines_with_the_bucket_behind_it() -> None:
+    found = recorded("lustre-existing-vpc")
+    file_system = found.one(LUSTRE).inputs
+    assert file_system["deploymentType"] == "SCRATCH_2"
+    assert file_system["storageCapacity"] == 1200
+    assert file_system["subnetIds"] == "subnet-0a23456789abcdef0"
+    link = found.one("aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation").inputs
+    assert link["dataRepositoryPath"] == "s3://trainyard-lustre-existing-vpc-models-1a2b3c4/data/"
+    assert link["fileSystemPath"] == "/data"
+    (pool,) = found.of(NODE_POOL)
+    assert (
+        pool.inputs["spec"]["template"]["spec"]["startupTaints"][0]["key"]
+        == "fsx.csi.aws.com/agent-not-ready"
+    )
+    (proof,) = [
+        r for r in found.of("kubernetes:batch/v1:Job") if r.inputs["metadata"]["name"] == "attach-pvc"
+    ]
+    assert proof.inputs["spec"]["template"]["spec"]["nodeSelector"] == {"karpenter.sh/nodepool": "p3dn"}
+
+
+def test_the_control_plane_waits_for_no_file_system() -> None:
+    found = recorded("p4d")
+    cluster = found.one("eks:index:Cluster")
+    file_system = found.one(LUSTRE)
+    assert (LUSTRE, file_system.name) not in found.needs(cluster.type, cluster.name)
+    assert (cluster.type, cluster.name) not in found.needs(LUSTRE, file_system.name)
+    assert (LUSTRE, file_system.name) not in found.needs(NODE_CLASS, "pools-p4d-class")
+
+
+def test_no_machine_is_bought_to_prove_a_mount() -> None:
+    names = {r.inputs["metadata"]["name"] for r in recorded("p4d").of("kubernetes:batch/v1:Job")}
+    assert names == {"launch-r1"}
+
+
+def test_mpi_jobs_are_served_where_the_settings_say_so() -> None:
+    for name, served in (("lustre-existing-vpc", True), ("g4dn", False)):
+        definitions = recorded(name).of("kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition")
+        assert any("mpijobs" in r.name for r in definitions) is served
+
+
+def test_a_service_account_of_the_settings_writes_below_the_models_prefix() -> None:
+    found = recorded("cpu")
+    account = found.one(ACCOUNT, "default-pytorch-training-sa").inputs["metadata"]
+    assert account["annotations"]["eks.amazonaws.com/role-arn"].endswith(
+        "role/trainyard-cpu-pytorch-training-sa"
+    )
+    role = found.one("aws:iam/role:Role", "trainyard-cpu-pytorch-training-sa")
+    assert "system:serviceaccount:default:pytorch-training-sa" in role.inputs["assumeRolePolicy"]
+    policy = json.loads(found.one("aws:iam/policy:Policy", f"{role.name}-bucket").inputs["policy"])
+    statements = {each["Sid"]: each for each in policy["Statement"]}
+    assert (
+        statements["ReadAndWriteObjects"]["Resource"] == "arn:aws:s3:::trainyard-cpu-models-1a2b3c4/models/*"
+    )
+    assert "Delete" not in json.dumps(policy)
+
+
+def test_an_account_that_reads_another_bucket_gets_no_key_and_writes_nothing() -> None:
+    found = unusual()
+    policy = json.loads(found.one("aws:iam/policy:Policy", "trainyard-test-reader-bucket").inputs["policy"])
+    assert [each["Sid"] for each in policy["Statement"]] == ["ReadObjects", "ListObjects"]
+    assert policy["Statement"][0]["Resource"] == "arn:aws:s3:::datasets/*"
+
+
+def test_the_debug_pod_is_there_where_the_settings_say_so() -> None:
+    assert recorded("cpu").one("kubernetes:core/v1:Pod").inputs["metadata"]["name"] == "network-debug"
+    assert recorded("g4dn").of("kubernetes:core/v1:Pod") == []
+
+
+def test_without_a_run_there_is_no_launcher() -> None:
+    assert plain().of("kubernetes:batch/v1:Job") == []
+    assert plain().result["launcherManifest"] is None
+    assert plain().result["runId"] is None
+
+
+def test_on_a_given_cluster_everything_above_it_is_made_and_nothing_of_it() -> None:
+    config = with_({"network": GIVEN_VPC, "pools": [POOL]})
+    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
+    found = made(config)
+    for kind in ("eks:index:Cluster", "eks:index:ManagedNodeGroup", "aws:eks/addon:Addon"):
+        assert found.of(kind) == []
+    assert len(found.of("kubernetes:helm.sh/v3:Release")) == 2
+    (entry,) = found.of("aws:eks/accessEntry:AccessEntry")
+    assert entry.inputs["type"] == "EC2_LINUX"
+    (node_class,) = found.of(NODE_CLASS)
+    assert {"id": "sg-0123456789abcdef0"} in node_class.inputs["spec"]["securityGroupSelectorTerms"]
+    drain = found.resources[-1]
+    assert json.loads(json.dumps(drain.inputs))["pools"] == ["small"], (
+        "others' pools are none of its business"
+    )
+
+
+def test_a_network_without_a_way_out_has_endpoints_a_profile_and_mirrored_images() -> None:
+    found = made(with_({"network": {"private": True}, "images": {"mirror": "registry.example/m"}}))
+    assert (
+        found.of("aws:ec2/natGateway:NatGateway") == found.of("aws:ec2/internetGateway:InternetGateway") == []
+    )
+    services = {r.inputs["serviceName"] for r in found.of("aws:ec2/vpcEndpoint:VpcEndpoint")}
+    assert {"com.amazonaws.us-west-2.s3", "com.amazonaws.us-west-2.sts"} <= services
+    assert "role" not in found.one(NODE_CLASS).inputs["spec"]
+    values = found.one("kubernetes:helm.sh/v3:Release", "karpenter").inputs["values"]
+    assert values["settings"]["isolatedVPC"] is True
+    assert values["controller"]["image"] == {
+        "repository": "registry.example/m/public.ecr.aws/karpenter/controller"
+    }
+    plugin = found.one(DAEMON_SET, "nvidia-device-plugin").inputs["spec"]["template"]["spec"]["containers"][0]
+    assert plugin["image"].startswith("registry.example/m/nvcr.io/nvidia/")
+
+
+def test_who_deploys_from_the_vpc_reaches_the_api_there() -> None:
+    def inside(found: Recorded) -> list[str]:
+        rules = found.of("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule")
+        return [
+            r.inputs["cidrIpv4"] for r in rules if r.inputs.get("fromPort") == 443 and "cidrIpv4" in r.inputs
+        ]
+
+    assert inside(unusual()) == ["10.64.0.0/16"]
+    assert inside(plain()) == []
+
+
+def test_images_are_built_on_what_the_settings_give() -> None:
+    def trainer(found: Recorded) -> dict[str, Any]:
+        return found.one("docker-build:index:Image", "trainyard-test-trainer").inputs
+
+    assert trainer(unusual())["buildArgs"] == {"PYTHON_IMAGE": BASE_IMAGE}
+    assert "buildArgs" not in trainer(plain())
+    assert "buildArgs" not in unusual().one("docker-build:index:Image", "trainyard-test-launcher").inputs
+    assert trainer(plain())["tags"] != trainer(unusual())["tags"], (
+        "tags never move: another base is another tag"
+    )
