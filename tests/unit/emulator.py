@@ -208,6 +208,7 @@ def empty_account(endpoint: str, fake: FakeSupervisor) -> Cloud:
     s3_backends.bucket_accounts.clear()  # bucket names are global, and kept beside the backends
     store.clusters.clear()
     fsx.file_systems.clear()
+    fsx.backups.clear()
     fsx.delay_seconds = 0.0
     faults.plan().replace({"faults": []})
     fake.started.clear()

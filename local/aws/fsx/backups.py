@@ -1,70 +1,62 @@
-"""Backups of file systems: create, describe and delete. They outlive their file system, and cost money."""
+"""Backups of file systems: they outlive them, and cost money until somebody deletes them.
+
+https://docs.aws.amazon.com/fsx/latest/LustreGuide/using-backups-fsx.html. Automatic ones are not made here: their time
+of the day does not come.
+"""
 
 from __future__ import annotations
 
-import secrets
-from typing import Any
-
-from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
-from moto.fsx.models import fsx_backends
 
 from local.aws.account import ACCOUNT_ID
-from local.aws.fsx.responses import FsxResponse
-from local.aws.fsx.store import Document, FsxError, store
+from local.aws.fsx.store import Document, FileSystem, FsxError, arn, bad_request, new_id, store
 
 
-def backups(region: str) -> dict[str, Document]:
-    """The backups of a region by id."""
-    backend = fsx_backends[ACCOUNT_ID][region]
-    if not hasattr(backend, "trainyard_backups"):
-        backend.trainyard_backups = {}
-    found: dict[str, Document] = backend.trainyard_backups
-    return found
+def supported(file_system: FileSystem) -> bool:
+    """Whether a file system can be backed up: persistent ones without a data repository."""
+    linked = file_system.associations or file_system.lustre.get("DataRepositoryConfiguration")
+    return str(file_system.lustre["DeploymentType"]).startswith("PERSISTENT") and not linked
 
 
-def create_backup(self: Any) -> ActionResult:
-    """CreateBackup: there at once."""
-    file_system = store.file_system(self.region, self._get_param("FileSystemId"))
-    name = f"backup-{secrets.token_hex(9)[:17]}"
-    document = {
+def create(file_system: FileSystem, tags: list[Document]) -> Document:
+    """CreateBackup: available at once. Raises BadRequest where there can be none."""
+    if not supported(file_system):
+        raise bad_request("Backups are for persistent file systems that are not linked to a data repository.")
+    name = new_id("backup")
+    document: Document = {
         "BackupId": name,
         "Lifecycle": "AVAILABLE",
         "Type": "USER_INITIATED",
         "ProgressPercent": 100,
         "CreationTime": utcnow(),
-        "ResourceARN": f"arn:aws:fsx:{self.region}:{ACCOUNT_ID}:backup/{name}",
-        "Tags": list(self._get_param("Tags") or []),
+        "KmsKeyId": file_system.document["KmsKeyId"],
+        "ResourceARN": arn(file_system.region, "backup", name),
+        "ResourceType": "FILE_SYSTEM",
+        "OwnerId": ACCOUNT_ID,
+        "Tags": list(tags),
         "FileSystem": dict(file_system.document),
     }
-    backups(self.region)[name] = document
-    return ActionResult({"Backup": document})
+    store.backups[name] = document
+    return document
 
 
-def describe_backups(self: Any) -> ActionResult:
-    """DescribeBackups, by id."""
-    asked, known = self._get_param("BackupIds"), backups(self.region)
-    for name in asked or []:
-        _known(known, name)
-    return ActionResult(
-        {"Backups": [document for name, document in known.items() if not asked or name in asked]}
-    )
+def final(file_system: FileSystem, wishes: Document) -> Document:
+    """The backup that a deletion makes unless it is told not to, as the answer's LustreResponse; empty for none."""
+    if wishes.get("SkipFinalBackup") or not supported(file_system):
+        return {}
+    made = create(file_system, wishes.get("FinalBackupTags") or [])
+    return {"FinalBackupId": made["BackupId"], "FinalBackupTags": made["Tags"]}
 
 
-def delete_backup(self: Any) -> ActionResult:
-    """DeleteBackup: gone at once."""
-    name, known = self._get_param("BackupId"), backups(self.region)
-    _known(known, name)
-    del known[name]
-    return ActionResult({"BackupId": name, "Lifecycle": "DELETED"})
-
-
-def _known(known: dict[str, Document], name: str) -> None:
-    if name not in known:
+def find(region: str, name: str) -> Document:
+    """A backup. Raises BackupNotFound."""
+    found = store.backups.get(name)
+    if found is None or f":{region}:" not in found["ResourceARN"]:
         raise FsxError("BackupNotFound", f"Backup '{name}' does not exist.")
+    return found
 
 
-def install() -> None:
-    """Add the actions to the emulator's FSx."""
-    for action in (create_backup, describe_backups, delete_backup):
-        setattr(FsxResponse, action.__name__, action)
+def delete(region: str, name: str) -> Document:
+    """DeleteBackup."""
+    find(region, name)
+    return store.backups.pop(name)

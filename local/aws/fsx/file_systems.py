@@ -14,7 +14,7 @@ from moto.core.utils import utcnow
 from moto.ec2.models import ec2_backends
 
 from local.aws.account import ACCOUNT_ID
-from local.aws.fsx import limits, links, mounts
+from local.aws.fsx import backups, limits, links, mounts
 from local.aws.fsx.store import Document, FileSystem, FsxError, arn, bad_request, new_id, store
 
 # A metadata server and the first object storage server; more follow with the size, which nothing here looks at.
@@ -127,13 +127,17 @@ def update(file_system: FileSystem, params: Document) -> FileSystem:
     return file_system
 
 
-def delete(file_system: FileSystem) -> FileSystem:
-    """DeleteFileSystem: its links go with it, its network interfaces when it is gone."""
+def delete(file_system: FileSystem, wishes: Document) -> Document:
+    """DeleteFileSystem: its links go with it, its network interfaces when it is gone.
+
+    `wishes` is the request's LustreConfiguration; returns the answer's LustreResponse.
+    """
     document = file_system.document
     if document["Lifecycle"] == "CREATING":
         raise bad_request("The file system is CREATING, it cannot be deleted yet.")
     if document["Lifecycle"] == "DELETING":
-        return file_system
+        return {}
+    answer = backups.final(file_system, wishes)
     document["Lifecycle"] = "DELETING"
     for association in file_system.associations.values():
         association["Lifecycle"] = "DELETING"
@@ -147,7 +151,7 @@ def delete(file_system: FileSystem) -> FileSystem:
         store.file_systems.pop(file_system.id, None)
 
     store.later(gone)
-    return file_system
+    return answer
 
 
 def _subnet(backend: Any, name: str) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from moto.core.responses import ActionResult, BaseResponse
 
-from local.aws.fsx import file_systems, links
+from local.aws.fsx import backups, file_systems, links
 from local.aws.fsx.store import Document, bad_request, store
 
 PAGE = 100
@@ -49,8 +49,31 @@ class FsxResponse(BaseResponse):  # type: ignore[misc]
 
     def delete_file_system(self) -> ActionResult:
         name = self._get_param("FileSystemId")
-        file_systems.delete(store.file_system(self.region, name))
-        return ActionResult({"FileSystemId": name, "Lifecycle": "DELETING"})
+        file_system = store.file_system(self.region, name)
+        told = file_systems.delete(file_system, self._get_param("LustreConfiguration") or {})
+        answer: Document = {"FileSystemId": name, "Lifecycle": "DELETING"}
+        return ActionResult({**answer, "LustreResponse": told} if told else answer)
+
+    def create_backup(self) -> ActionResult:
+        file_system = store.file_system(self.region, self._get_param("FileSystemId"))
+        return ActionResult({"Backup": backups.create(file_system, self._get_param("Tags") or [])})
+
+    def describe_backups(self) -> ActionResult:
+        asked = self._get_param("BackupIds")
+        if asked:
+            found = [backups.find(self.region, name) for name in asked]
+        else:
+            found = [b for b in store.backups.values() if f":{self.region}:" in b["ResourceARN"]]
+        for wanted in self._get_param("Filters") or []:
+            if wanted["Name"] != "file-system-id":
+                raise bad_request(f"Filter {wanted['Name']!r}: the local cloud has file-system-id")
+            found = [b for b in found if b["FileSystem"]["FileSystemId"] in wanted["Values"]]
+        return self._page("Backups", found)
+
+    def delete_backup(self) -> ActionResult:
+        name = self._get_param("BackupId")
+        backups.delete(self.region, name)
+        return ActionResult({"BackupId": name, "Lifecycle": "DELETED"})
 
     def create_data_repository_association(self) -> ActionResult:
         file_system = store.file_system(self.region, self._get_param("FileSystemId"))

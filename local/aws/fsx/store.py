@@ -45,10 +45,11 @@ class FileSystem:
 
 
 class Store:
-    """All file systems of the account by id. `delay_seconds` is what creating, linking and deleting each take."""
+    """All file systems and backups of the account by id. `delay_seconds`: what a creation, link or deletion takes."""
 
     def __init__(self) -> None:
         self.file_systems: dict[str, FileSystem] = {}
+        self.backups: dict[str, Document] = {}
         self.delay_seconds = 1.0
 
     def file_system(self, region: str, name: str) -> FileSystem:
@@ -73,6 +74,9 @@ class Store:
             for document in (file_system.document, *file_system.associations.values()):
                 if file_system.region == region and document["ResourceARN"] == arn:
                     return document
+        for backup in self.backups.values():
+            if backup["ResourceARN"] == arn and f":{region}:" in arn:
+                return backup
         raise FsxError("ResourceNotFound", f"The resource {arn} does not exist.")
 
     def later(self, change: Callable[[], None]) -> None:

@@ -14,6 +14,7 @@ _GONE = frozenset(
     {
         "404",
         "AWS.SimpleQueueService.NonExistentQueue",
+        "BackupNotFound",
         "DataRepositoryAssociationNotFound",
         "FileSystemNotFound",
         "NatGatewayNotFound",

@@ -239,6 +239,25 @@ def test_backups_and_links_exclude_each_other(site: Site) -> None:
     )
 
 
+def test_a_last_backup_is_made_where_there_can_be_one_and_outlives_its_file_system(site: Site) -> None:
+    def deleted(lustre: dict[str, Any], **wishes: Any) -> str | None:
+        name = site.create(lustre)["FileSystemId"]
+        answer = site.fsx.delete_file_system(FileSystemId=name, LustreConfiguration=wishes)
+        found: str | None = answer.get("LustreResponse", {}).get("FinalBackupId")
+        return found
+
+    assert deleted({"DeploymentType": "SCRATCH_2"}) is None
+    assert deleted(PERSISTENT, SkipFinalBackup=True) is None
+    assert site.fsx.describe_backups()["Backups"] == []
+    made = deleted(PERSISTENT, FinalBackupTags=[{"Key": "a", "Value": "b"}])
+    [backup] = site.fsx.describe_backups()["Backups"]
+    assert (backup["BackupId"], backup["Tags"]) == (made, [{"Key": "a", "Value": "b"}])
+    system = backup["FileSystem"]["FileSystemId"]
+    refused(lambda: site.fsx.describe_file_systems(FileSystemIds=[system]), "FileSystemNotFound")
+    site.fsx.delete_backup(BackupId=made)
+    refused(lambda: site.fsx.delete_backup(BackupId=made), "BackupNotFound")
+
+
 def test_tags_come_and_go(site: Site) -> None:
     made = site.create(Tags=[{"Key": "a", "Value": "1"}])
     arn = made["ResourceARN"]
