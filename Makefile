@@ -8,7 +8,7 @@ CLOUD ?= $(if $(filter local,$(STACK)),local,aws)
 RUN := PYTHONPATH=$(CURDIR) .venv/bin/python
 PYTEST := $(RUN) -m pytest
 
-.PHONY: help up down preview submit status logs check policy test format environment bench-local
+.PHONY: help up down preview preflight verify-clean submit status logs check policy test format environment bench-local
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,12 @@ down: environment ## destroy STACK and stop the local cloud; nothing is left run
 
 preview: environment ## list every resource of STACK, without an AWS account
 	@$(RUN) -m local.deploy preview --stack $(STACK)
+
+preflight: environment ## ask the account what it lacks for STACK, before anything is made
+	@$(RUN) -m $(if $(filter local,$(CLOUD)),local.deploy.account preflight,infra.preflight) --stack $(STACK)
+
+verify-clean: environment ## list what a destroyed STACK left in the account; exits non-zero if there is something
+	@$(RUN) -m $(if $(filter local,$(CLOUD)),local.deploy.account leftovers,infra.leftovers) --stack $(STACK)
 
 submit: environment ## start another run on a stack that is up: make submit STACK=local MIN=1 MAX=2
 	@test -n "$(MIN)" -a -n "$(MAX)" || { echo "say how many nodes: make submit STACK=$(STACK) MIN=2 MAX=4" >&2; exit 2; }

@@ -8,6 +8,7 @@ from local.aws import (
     addresses,
     authorise,
     bucket_policies,
+    capacity_blocks,
     dependencies,
     endpoints,
     fleets,
@@ -24,7 +25,6 @@ from local.aws import (
     web_identity,
 )
 from local.aws.eks import responses as eks
-from local.aws.fsx import backups
 from local.aws.fsx import responses as fsx
 
 _lock = threading.Lock()
@@ -42,6 +42,7 @@ def install() -> None:
             launch,
             fleets,
             reservations,
+            capacity_blocks,
             prices,
             quotas,
             images,
@@ -56,7 +57,6 @@ def install() -> None:
             tagging,
             eks,
             fsx,
-            backups,
         ):
             module.install()
         authorise.install()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from datetime import UTC, datetime
 from typing import Any
 
 from moto.core.responses import ActionResult
@@ -32,7 +33,7 @@ def _used(backend: Any, reservation_id: str) -> int:
 def launch_error(backend: Any, reservation_id: str, instance_type: str, zone: str) -> tuple[str, str] | None:
     """Error code and message where a targeted launch into a reservation cannot be served."""
     found = reservations(backend).get(reservation_id)
-    if found is None or found["State"] != "active":
+    if found is None or state(found) != "active":
         return (
             "InvalidCapacityReservationId.NotFound",
             f"The capacity reservation '{reservation_id}' does not exist",
@@ -51,13 +52,30 @@ def launch_error(backend: Any, reservation_id: str, instance_type: str, zone: st
     return None
 
 
-def _shown(backend: Any, reservation: dict[str, Any]) -> dict[str, Any]:
+def state(reservation: dict[str, Any]) -> str:
+    """Its state by the clock: scheduled before its start, expired after its end."""
+    now = datetime.now(UTC)
+    if reservation["State"] != "active":
+        return str(reservation["State"])
+    if moment(reservation["StartDate"]) > now:
+        return "scheduled"
+    return "expired" if "EndDate" in reservation and moment(reservation["EndDate"]) <= now else "active"
+
+
+def moment(value: Any) -> datetime:
+    """A time of a request or of ours, with its zone."""
+    text = str(value).replace("Z", "+00:00")
+    parsed = value if isinstance(value, datetime) else datetime.fromisoformat(text)
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+
+
+def shown(backend: Any, reservation: dict[str, Any]) -> dict[str, Any]:
     left = reservation["TotalInstanceCount"] - _used(backend, reservation["CapacityReservationId"])
     tags = [{"Key": k, "Value": v} for k, v in reservation["tags"].items()]
-    return {**reservation, "AvailableInstanceCount": max(0, left), "Tags": tags}
+    return {**reservation, "State": state(reservation), "AvailableInstanceCount": max(0, left), "Tags": tags}
 
 
-def _tags(response: Any, kind: str) -> dict[str, str]:
+def tags_of(response: Any, kind: str) -> dict[str, str]:
     tags: dict[str, str] = {}
     for specification in response._get_param("TagSpecifications", []) or []:
         if specification.get("ResourceType") == kind:
@@ -100,13 +118,13 @@ def create_capacity_reservation(self: Any) -> ActionResult:
         "State": "active",
         "CreateDate": utcnow(),
         "StartDate": utcnow(),
-        "tags": _tags(self, "capacity-reservation"),
+        "tags": tags_of(self, "capacity-reservation"),
     }
     for key in ("EndDate", "PlacementGroupArn"):
         if self._get_param(key):
             document[key] = self._get_param(key)
     reservations(self.ec2_backend)[reservation_id] = document
-    return ActionResult({"CapacityReservation": _shown(self.ec2_backend, document)})
+    return ActionResult({"CapacityReservation": shown(self.ec2_backend, document)})
 
 
 def describe_capacity_reservations(self: Any) -> ActionResult:
@@ -127,7 +145,7 @@ def describe_capacity_reservations(self: Any) -> ActionResult:
     }
     filters = self._filters_from_querystring()
     found = [r for i, r in store.items() if (not ids or i in ids) and _matches(r, filters, names)]
-    return ActionResult({"CapacityReservations": [_shown(backend, r) for r in found]})
+    return ActionResult({"CapacityReservations": [shown(backend, r) for r in found]})
 
 
 def cancel_capacity_reservation(self: Any) -> ActionResult:

@@ -10,6 +10,7 @@ import copy
 import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -178,6 +179,8 @@ class _Given:
 
         def make(tags: list[Document]) -> str:
             ends = pool.get("reservationEnds")
+            if pool.get("reservationType") == "capacity-block" and ends:
+                return self._block(str(ends), pool, tags)
             limited = {"EndDateType": "limited", "EndDate": str(ends)} if ends else {}
             made = self._ec2.create_capacity_reservation(
                 InstanceType=pool["instanceType"],
@@ -191,6 +194,28 @@ class _Given:
             return str(made["CapacityReservation"]["CapacityReservationId"])
 
         return self._once(given, "capacity reservation", make)
+
+    def _block(self, ends: str, pool: Mapping[str, Any], tags: list[Document]) -> str:
+        """A capacity block that has begun and ends when the stack file says."""
+        end = datetime.fromisoformat(ends)
+        hours = max(1, -int((datetime.now(UTC) - end) // timedelta(hours=1)))
+        offers = self._ec2.describe_capacity_block_offerings(
+            InstanceType=pool["instanceType"],
+            InstanceCount=int(pool["maxNodes"]),
+            CapacityDurationHours=hours,
+            EndDateRange=end,
+        )["CapacityBlockOfferings"]
+        there = next((each for each in offers if each["AvailabilityZone"] == pool["zone"]), None)
+        if there is None:
+            raise GivenError(
+                f"{pool['zone']} has no {pool['instanceType']}, so that no capacity block can be given"
+            )
+        bought = self._ec2.purchase_capacity_block(
+            CapacityBlockOfferingId=there["CapacityBlockOfferingId"],
+            InstancePlatform="Linux/UNIX",
+            TagSpecifications=_tagged("capacity-reservation", tags),
+        )
+        return str(bought["CapacityReservation"]["CapacityReservationId"])
 
     def file_system(self, existing: Document, subnet: str) -> None:
         """A file system in the subnet of its zone; the settings get its names, too."""

@@ -418,7 +418,7 @@ def make_file_system(cloud: Cloud) -> tuple[str, Given]:
         StorageCapacity=1200,
         SubnetIds=[next(iter(given.private.values()))],
         SecurityGroupIds=[group],
-        LustreConfiguration={"DeploymentType": "SCRATCH_2"},
+        LustreConfiguration={"DeploymentType": "PERSISTENT_2", "PerUnitStorageThroughput": 125},
         Tags=tagged(TAGS),
     )
     return str(made["FileSystem"]["FileSystemId"]), given

@@ -159,6 +159,43 @@ def test_any_other_state_is_told(state: str) -> None:
 BLOCK = {"reservation_type": "capacity-block", "reservation_ends": NOW + timedelta(days=2)}
 
 
+def block(cloud: Cloud, ends: datetime, hours: int = 24) -> str:
+    ec2 = cloud.client("ec2")
+    offers = ec2.describe_capacity_block_offerings(
+        InstanceType="p5.48xlarge", InstanceCount=2, CapacityDurationHours=hours, EndDateRange=ends
+    )["CapacityBlockOfferings"]
+    offer = next(each for each in offers if each["AvailabilityZone"] == ZONE)
+    bought = ec2.purchase_capacity_block(
+        CapacityBlockOfferingId=offer["CapacityBlockOfferingId"], InstancePlatform="Linux/UNIX"
+    )
+    return str(bought["CapacityReservation"]["CapacityReservationId"])
+
+
+def of_block(cloud: Cloud, identity: str, ends: datetime) -> list[str]:
+    wanted_pool = reserved(
+        identity,
+        instance_type="p5.48xlarge",
+        vcpus=192,
+        reservation_type="capacity-block",
+        reservation_ends=ends,
+    )
+    stack = wanted(pools=(wanted_pool,))
+    report = examine(account(cloud), stack, datetime.now(UTC), checks("capacity reservations"))
+    return [str(problem) for problem in report.problems]
+
+
+@pytest.mark.parametrize("starts_in_hours", [-12, 12])
+def test_a_bought_block_passes_while_it_is_active_or_scheduled(cloud: Cloud, starts_in_hours: int) -> None:
+    ends = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=24 + starts_in_hours)
+    assert of_block(cloud, block(cloud, ends), ends) == []
+
+
+def test_a_bought_block_that_has_ended_is_named(cloud: Cloud) -> None:
+    ended = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    identity = block(cloud, ended)
+    only(of_block(cloud, identity, ended), ID, f"'{identity}' ended at {ended:%Y-%m-%dT%H:%MZ}")
+
+
 def test_a_capacity_block_passes_with_its_own_end() -> None:
     assert judged(made(kind="capacity-block", ends=NOW + timedelta(days=2)), **BLOCK) == []
 

@@ -1,0 +1,105 @@
+"""`python -m local.deploy.account preflight|leftovers --stack NAME`: the program's questions, asked the local cloud.
+
+`make preflight` and `make verify-clean` come here with CLOUD=local. What is asked, and how, is the program's own
+(`infra.preflight`, `infra.leftovers`), run as a command of its own with the local cloud's variables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from local.cloud.record import running
+from local.deploy.commands import DeployError, pinned_sources, say
+from local.deploy.engine import ROOT
+from local.deploy.given import GivenError, with_given
+from local.deploy.stack_file import StackFileError, check_name, for_local_cloud, read, write
+from local.guard import ForeignCloudError, refuse_foreign
+from local.home import Home
+from local.tools import ToolError
+
+LEFTOVERS = "leftovers"
+NOTHING_THERE = "the local cloud is not running; its account ended with it, so that nothing is left"
+
+
+def settings_file(home: Home, stack: str, cloud: dict[str, Any]) -> Path:
+    """The stack file as the local cloud runs it: the engine's copy of a stack that is up on it, else a new one.
+
+    What a new one names as given is made in the emulated account first, as `make up` does.
+
+    Raises:
+        GivenError: the account refused to make something.
+    """
+    deployed = home.root / "stacks" / f"Pulumi.{stack}.yaml"
+    mark = deployed.with_suffix(".generation")
+    if deployed.is_file() and mark.is_file() and mark.read_text() == cloud["generation"]:
+        return deployed
+    made = home.root / "asked" / f"Pulumi.{stack}.yaml"
+    document = with_given(read(ROOT / f"Pulumi.{stack}.yaml"), say)
+    write(for_local_cloud(document, pinned_sources(), cloud["deployerArn"]), made)
+    return made
+
+
+def ask(question: str, stack: str, home: Home) -> int:
+    """Run one of the program's questions on the local cloud; returns its exit code. The preflight starts the cloud.
+
+    Raises:
+        DeployError: the local cloud did not start; the reason has been printed.
+        ForeignCloudError: the environment leads to an AWS account.
+        StackFileError: there is no such stack file.
+    """
+    check_name(stack)
+    refuse_foreign(os.environ, home)
+    read(ROOT / f"Pulumi.{stack}.yaml")
+    if running(home) is None:
+        if question == LEFTOVERS:
+            say(f"verify-clean of stack {stack}: {NOTHING_THERE}")
+            return 0
+        if subprocess.run([sys.executable, "-m", "local", "up"], cwd=ROOT).returncode != 0:
+            raise DeployError("the local cloud did not start; see above")
+    # On in the local cloud's network, with its variables.
+    words = ["-m", "local", "exec", "--", sys.executable, "-m", "local.deploy.account", question]
+    return subprocess.run([sys.executable, *words, "--stack", stack, "--inside"], cwd=ROOT).returncode
+
+
+def ask_inside(question: str, stack: str, home: Home) -> int:
+    """The same, of a process that has the local cloud's variables already.
+
+    Raises:
+        DeployError: the local cloud has ended meanwhile.
+        GivenError: the account refused what the stack file says is given.
+    """
+    cloud = home.cloud()
+    if cloud is None:
+        raise DeployError(
+            f"the local cloud's record {home.cloud_file} is missing; run the same command again"
+        )
+    file = settings_file(home, stack, cloud)
+    words = ["-m", f"infra.{question}", "--stack", stack, "--file", str(file)]
+    return subprocess.run([sys.executable, *words], cwd=ROOT).returncode
+
+
+def main() -> int:
+    """Run one question; what a person can mend ends in one line and exit code 1."""
+    parser = argparse.ArgumentParser(prog="python -m local.deploy.account", description=__doc__)
+    parser.add_argument("question", choices=("preflight", LEFTOVERS))
+    parser.add_argument("--stack", required=True)
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    try:
+        run = ask_inside if arguments.inside else ask
+        return run(arguments.question, arguments.stack, Home())
+    except (DeployError, ForeignCloudError, GivenError, StackFileError, ToolError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted; nothing was changed", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

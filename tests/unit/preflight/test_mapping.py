@@ -1,0 +1,164 @@
+"""What the checks are asked, out of the settings: every shipped stack file, and settings with everything given."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from infra.leftovers.target import target_of
+from infra.preflight.mapping import wanted_of
+from infra.preflight.services import NAME_KINDS, names
+from infra.preflight.stack_file import ROOT, StackFileError, load
+from infra.preflight.wanted import Wanted
+from infra.settings import SettingsError, read
+
+pytestmark = pytest.mark.unit
+STACKS = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.*.yaml"))
+SUBNET = "subnet-0123456789abcde"
+
+
+def given(**changes: Any) -> Wanted:
+    config = {
+        "aws:region": "us-west-2",
+        "trainyard:cluster": {
+            "administrators": ["arn:aws:iam::123456789012:role/platform"],
+            "publicAccessCidrs": ["203.0.113.0/24"],
+        },
+        "trainyard:network": {
+            "vpcId": "vpc-0123456789abcdef0",
+            "privateSubnetIds": {"us-west-2a": f"{SUBNET}a1", "us-west-2b": f"{SUBNET}b1"},
+            "workerSecurityGroupId": "sg-0123456789abcdef0",
+        },
+        "trainyard:pools": [
+            {"name": "p4d", "instanceType": "p4d.24xlarge", "zone": "us-west-2b", "maxNodes": 2}
+        ],
+        **changes,
+    }
+    return wanted_of(read("train", config))
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_shipped_stack_file_can_be_asked_for(stack: str) -> None:
+    settings = load(stack)
+    wanted = wanted_of(settings)
+    assert [pool.name for pool in wanted.pools] == [pool.name for pool in settings.pools]
+    assert (wanted.vpc is None) == (settings.network.existing is None)
+    assert {name.kind for name in names(wanted)} == set(NAME_KINDS)
+    assert target_of(settings).tags == wanted.tags
+    assert target_of(settings).cluster == wanted.cluster
+
+
+def test_a_new_vpc_needs_an_address_per_gateway() -> None:
+    def addresses(network: dict[str, Any]) -> int:
+        return given(**{"trainyard:network": network}).elastic_ips
+
+    assert addresses({}) == 1
+    assert addresses({"natPerZone": True}) == 3
+
+
+def test_a_given_vpc_is_asked_for_room_for_every_machine_of_its_zone() -> None:
+    vpc = given().vpc
+    assert vpc is not None
+    assert (vpc.vpc_id, vpc.worker_group) == ("vpc-0123456789abcdef0", "sg-0123456789abcdef0")
+    assert any("p4d" in taker for taker in vpc.addresses["us-west-2b"])
+    assert not any("p4d" in taker for taker in vpc.addresses["us-west-2a"])
+
+
+def test_an_isolated_vpc_must_have_the_endpoints_that_the_stack_does_not_make() -> None:
+    network = {
+        "vpcId": "vpc-0123456789abcdef0",
+        "privateSubnetIds": {"us-west-2a": f"{SUBNET}a1", "us-west-2b": f"{SUBNET}b1"},
+        "private": True,
+        "cidr": "10.1.0.0/16",
+        "interfaceEndpoints": ["sts"],
+    }
+    images = {"mirror": "123456789012.dkr.ecr.us-west-2.amazonaws.com/mirror"}
+    vpc = given(**{"trainyard:network": network, "trainyard:images": images}).vpc
+    assert vpc is not None
+    assert vpc.made_endpoints == ("sts",)
+    assert {"s3", "ec2", "ecr.api", "ecr.dkr", "sqs"} <= set(vpc.endpoints)
+    assert "sts" not in vpc.endpoints
+
+
+def test_reservations_are_asked_for_as_the_pool_says() -> None:
+    reserved = {
+        "name": "p5",
+        "instanceType": "p5.48xlarge",
+        "zone": "us-west-2b",
+        "maxNodes": 2,
+        "purchase": "reserved",
+        "reservationType": "capacity-block",
+        "capacityReservationIds": ["cr-0123456789abcdef0"],
+        "reservationEnds": "2099-01-31T11:30:00Z",
+    }
+    (pool,) = given(**{"trainyard:pools": [reserved]}).pools
+    assert pool.key == "trainyard:pools[0]"
+    assert pool.reservation_ends == datetime(2099, 1, 31, 11, 30, tzinfo=UTC)
+    assert (pool.reservation_type, pool.reservation_ids) == ("capacity-block", ("cr-0123456789abcdef0",))
+
+
+def test_a_placement_group_that_the_stack_makes_need_not_exist() -> None:
+    base = {"name": "a", "instanceType": "p4d.24xlarge", "zone": "us-west-2b", "maxNodes": 2}
+    pools = [{**base, "placementGroup": True}, {**base, "name": "b", "placementGroup": "near"}]
+    assert [p.placement_group for p in given(**{"trainyard:pools": pools}).pools] == [None, "near"]
+
+
+def test_a_given_cluster_is_asked_for_and_its_things_are_no_leftovers() -> None:
+    issuer = "oidc.eks.us-west-2.amazonaws.com/id/AB"
+    existing = {
+        "name": "shared",
+        "endpoint": "https://AB.gr7.us-west-2.eks.amazonaws.com",
+        "certificateAuthority": "Y2E=",
+        "oidcProviderArn": f"arn:aws:iam::123456789012:oidc-provider/{issuer}",
+        "oidcIssuer": issuer,
+        "securityGroupId": "sg-0123456789abcdef1",
+    }
+    wanted = given(**{"trainyard:cluster": {"existing": existing}})
+    assert wanted.existing_cluster is not None
+    assert (wanted.existing_cluster.name, wanted.system) == ("shared", None)
+    assert wanted.existing_cluster.vpc_id == "vpc-0123456789abcdef0"
+    assert "EKS cluster" not in {name.kind for name in names(wanted)}
+
+
+def test_given_buckets_and_file_systems_are_asked_for_by_their_keys() -> None:
+    storage = {
+        "lustre": {
+            "existing": {
+                "fileSystemId": "fs-0123456789abcdef0",
+                "dnsName": "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
+                "mountName": "abcdefgh",
+            },
+        }
+    }
+    lustre = given(**{"trainyard:storage": storage}).lustre
+    assert lustre is not None
+    assert (lustre.file_system_id, lustre.mount_name, lustre.zone) == (
+        "fs-0123456789abcdef0",
+        "abcdefgh",
+        "us-west-2b",
+    )
+    assert lustre.worker_group == "sg-0123456789abcdef0"
+    wanted = given(**{"trainyard:storage": {"lustre": {"zone": "us-west-2b", "s3": {"bucket": "the-data"}}}})
+    assert [(b.key, b.name) for b in wanted.buckets] == [("trainyard:storage.lustre.s3.bucket", "the-data")]
+    accounts = [{"name": "reader", "namespace": "training", "bucket": "their-data", "access": "read"}]
+    wanted = given(**{"trainyard:serviceAccounts": accounts})
+    assert [(b.key, b.name) for b in wanted.buckets] == [
+        ("trainyard:serviceAccounts[0].bucket", "their-data")
+    ]
+
+
+def test_a_stack_file_that_is_missing_or_broken_is_told_in_one_line(tmp_path: Any) -> None:
+    with pytest.raises(StackFileError, match=r"Pulumi.none.yaml does not exist; stack files here: .*dev"):
+        load("none")
+    broken = tmp_path / "Pulumi.x.yaml"
+    broken.write_text("config: [")
+    with pytest.raises(StackFileError, match="is not valid YAML"):
+        load("x", broken)
+    broken.write_text("name: x")
+    with pytest.raises(StackFileError, match="needs a mapping named 'config'"):
+        load("x", broken)
+    broken.write_text("config: {'aws:region': 'nowhere'}")
+    with pytest.raises(SettingsError, match="aws:region"):
+        load("x", broken)
