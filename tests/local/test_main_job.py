@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -224,6 +225,62 @@ def test_with_room_for_two_nodes_a_job_of_at_least_three_fails_with_the_reason(s
     )
     after = {job["metadata"]["name"] for job in stack.get("pytorchjobs", "-n", "training")["items"]}
     assert after == before, "something was submitted"
+
+
+def keep_machines(stack: Stack, count: int) -> None:
+    """So many machines stay without a job, from now on."""
+
+    def change(config: dict[str, Any]) -> None:
+        config["trainyard:pools"][0]["warmNodes"] = count
+
+    stack.configure(change)
+    updated = stack.pulumi("up", "--yes", "--skip-preview")
+    assert updated.code == 0, updated.output
+
+
+def kept(stack: Stack) -> dict[str, str]:
+    """The machines that are kept by a running pod, each with that pod's uid."""
+    pods = stack.get("pods", "-n", "training", "-l", "trainyard.dev/role=warm")["items"]
+    return {
+        pod["spec"]["nodeName"]: pod["metadata"]["uid"]
+        for pod in pods
+        if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
+    }
+
+
+def put_faults(stack: Stack, *rules: dict[str, Any]) -> None:
+    body = json.dumps({"faults": list(rules)}).encode()
+    address = f"{stack.cloud['awsEndpoint']}/_trainyard/faults"
+    with urlopen(Request(address, body, method="PUT"), timeout=10) as answer:  # noqa: S310
+        assert answer.status == 200
+
+
+def test_a_kept_machine_whose_gpus_fail_is_replaced(stack: Stack) -> None:
+    keep_machines(stack, 1)
+    assert gone_within(60, lambda: [] if kept(stack) else ["the kept machine"]) == []
+    (sick,) = kept(stack)
+    instance = stack.get("node", sick)["spec"]["providerID"].rpartition("/")[2]
+    rule = {"condition": "AcceleratedHardwareReady", "code": "NvidiaXID79Error", "since": 900}
+    put_faults(stack, {**rule, "instanceId": instance})
+
+    def unrepaired() -> list[str]:
+        names = [node["metadata"]["name"] for node in stack.get("nodes")["items"]]
+        left = [name for name in names if name == sick]
+        return left if kept(stack) else [*left, "no machine is kept"]
+
+    assert gone_within(90, unrepaired) == []
+    put_faults(stack)
+
+
+def test_a_job_starts_on_a_kept_machine_beside_its_pod(stack: Stack) -> None:
+    before = kept(stack)
+    machines = {node["metadata"]["name"] for node in stack.get("nodes")["items"]}
+    answer = deploy("submit", "--stack", "local", "--cloud", "local", "--min", "1", "--max", "1")
+    assert answer.code == 0
+    assert "state=waiting" not in answer.output
+    assert kept(stack) == before
+    assert {node["metadata"]["name"] for node in stack.get("nodes")["items"]} <= machines
+    keep_machines(stack, 0)
 
 
 def test_idle_nodes_go_away(stack: Stack) -> None:
