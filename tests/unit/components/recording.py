@@ -115,7 +115,7 @@ OUTPUTS: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
     },
     "eks:index:Cluster": lambda name, _: {
         "kubeconfigJson": "{}",
-        "clusterSecurityGroupId": f"{name}-eksClusterSecurityGroup-id",
+        "clusterSecurityGroupId": f"eks-cluster-sg-{name}",
         "oidcProviderArn": f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.eks.us-west-2.amazonaws.com/id/AB",
         "oidcIssuer": "oidc.eks.us-west-2.amazonaws.com/id/AB",
     },

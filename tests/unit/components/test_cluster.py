@@ -136,7 +136,7 @@ def test_who_deploys_from_the_vpc_is_let_in_to_the_private_endpoint(recorded: Re
     rule = recorded.one(
         "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule", "mine-api-from-10.0.0.0-16"
     ).inputs
-    assert rule["securityGroupId"] == "mine-eksClusterSecurityGroup-id"
+    assert rule["securityGroupId"] == "eks-cluster-sg-mine"
     assert (rule["cidrIpv4"], rule["fromPort"], rule["toPort"]) == ("10.0.0.0/16", 443, 443)
 
 
