@@ -107,7 +107,7 @@ def _changed(
     if (kind, name) == ("ClusterRole", OPERATOR):
         result["rules"] = _needed(result.get("rules") or [], kinds)
     if kind == "CustomResourceDefinition" and name.startswith(MPI):
-        # Its descriptions are four fifths of its size, and each definition stands in the stack's state twice.
+        # Its descriptions are three quarters of its size, and each definition stands in the stack's state twice.
         result["spec"] = _without_descriptions(result.get("spec", {}))
     return result
 
