@@ -52,7 +52,7 @@ class Karpenter(pulumi.ComponentResource):
     - the controller's role with its five policies, for its one service account;
     - the release of the custom resource definitions, and the controller's.
 
-    `controller` is what pools depend on.
+    `definitions` is what pools depend on; `controller` is what makes machines of them.
     """
 
     queue_name: pulumi.Output[str]
@@ -77,13 +77,14 @@ class Karpenter(pulumi.ComponentResource):
             ),
             self._child,
         )
-        definitions = k8s.helm.v3.Release(
+        # Definitions need no node: an API server is enough, to which the provider's own dependencies give access.
+        self.definitions = k8s.helm.v3.Release(
             f"{name}-crd",
             name="karpenter-crd",
             namespace=KARPENTER_NAMESPACE,
             chart=args.crd_chart,
             version=args.version,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
+            opts=self._child,
         )
         self.controller = k8s.helm.v3.Release(
             name,
@@ -97,7 +98,7 @@ class Karpenter(pulumi.ComponentResource):
             timeout=600,
             values=self._values(),
             opts=pulumi.ResourceOptions(
-                parent=self, depends_on=[definitions, queue, *rules, *self.identity.granted, *args.after]
+                parent=self, depends_on=[self.definitions, queue, *rules, *self.identity.granted, *args.after]
             ),
         )
         self.register_outputs({"queueName": self.queue_name, "roleArn": self.identity.role_arn})

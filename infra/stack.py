@@ -80,7 +80,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
             subnet_ids=base.network.private_by_zone,
             node_role_name=base.roles.worker.name,
             ami=settings.cluster.ami,
-            after=[karpenter.controller, *base.network.worker_group, *groups],
+            after=[karpenter.definitions, *base.network.worker_group, *groups],
             tags=tags,
             instance_profile=base.roles.worker_profile_name,
             worker_group_id=base.worker_group_id,

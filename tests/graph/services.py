@@ -67,6 +67,9 @@ def kind_of(node: Node) -> str:
         return f"{ENDPOINT} {str(given.get('vpcEndpointType', 'Gateway')).lower()}"
     if node.type == RELEASE:
         return f"{RELEASE} {given.get('name')}"
+    notes = (given.get("metadata") or {}).get("annotations") if node.type.startswith("kubernetes:") else None
+    if isinstance(notes, Mapping) and notes.get("pulumi.com/skipAwait") == "true":
+        return f"{node.type} not awaited"
     return node.type
 
 
