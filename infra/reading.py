@@ -52,8 +52,9 @@ class Problems:
     asked: dict[str, Asked] = field(default_factory=dict)
 
     def add(self, path: str, message: str) -> None:
-        """One line: the key's path, then what is wrong and what would be right."""
-        self.lines.append(f"{path}: {message}")
+        """One line: the key's path, then what is wrong and what would be right. What can't be printed is escaped."""
+        line = f"{path}: {message}"
+        self.lines.append("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
 
     def about(self, path: str) -> bool:
         """Whether something is wrong with a key or with what is below it."""

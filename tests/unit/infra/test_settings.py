@@ -290,9 +290,10 @@ def test_sources_that_do_not_exist_are_told(good: dict[str, Any], tmp_path: Path
     for place in (str(tmp_path), "/nowhere", "nul\0byte"):
         good["trainyard:sources"] = dict.fromkeys(keys, place)
         lines = mistakes(good)
+        shown = place.replace("\0", r"\x00")
         for key in keys:
             assert any(
-                line.startswith(f"trainyard:sources.{key}: '{place}' is no directory") for line in lines
+                line.startswith(f"trainyard:sources.{key}: '{shown}' is no directory") for line in lines
             )
 
 

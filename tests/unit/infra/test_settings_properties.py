@@ -99,6 +99,7 @@ def test_any_value_at_any_key_is_read_or_told_with_a_path(
 ) -> None:
     for line in outcome(changed(*mutation)):
         assert LINE.match(line), f"no path and message: {line!r}"
+        assert line.isprintable(), f"more than one line, or worse: {line!r}"
 
 
 @settings(max_examples=100, deadline=None)
