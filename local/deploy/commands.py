@@ -19,6 +19,7 @@ from local.deploy.adopt import identities
 from local.deploy.engine import ROOT, Engine, end_leftovers
 from local.deploy.follow import Follower, Run
 from local.deploy.given import with_given
+from local.deploy.gone import FORGET_UNREACHABLE, gone_cluster
 from local.deploy.model import fetch_model
 from local.deploy.runs import no_run, start_run
 from local.deploy.stack_file import Sources, for_local_cloud, read, with_sources, write
@@ -223,6 +224,10 @@ class _Session:
         self.engine.initialise()
         self.engine.wait_for_other(say)
         self.engine.end_leftovers(say)
+        os.environ.update(cloud_environment(self.home))
+        if gone := gone_cluster(self.engine.deployment(), self.cloud["region"]):
+            say(f"cluster {gone} is gone, and what was in it: the stack's state forgets that")
+            self.engine.environment[FORGET_UNREACHABLE] = "true"
         if self.engine.was_interrupted():
             say(
                 f"stack {self.engine.stack}: an earlier command was killed; releasing its lock, reading what exists"

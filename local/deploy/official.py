@@ -12,16 +12,19 @@ from typing import Any
 
 from local.deploy.engine import ROOT, EngineError
 from local.deploy.follow import Follower, Run
+from local.deploy.gone import FORGET_UNREACHABLE, is_gone
 from local.deploy.runs import no_run, start_run
 
 
-def _pulumi(*arguments: str) -> None:
+def _pulumi(*arguments: str, variables: dict[str, str] | None = None) -> None:
     if shutil.which("pulumi") is None:
         raise EngineError(
             "deploying to AWS needs the official Pulumi CLI on PATH (https://www.pulumi.com/docs/install); "
             "to run this stack on this machine instead, add CLOUD=local"
         )
-    code = subprocess.run(["pulumi", *arguments], cwd=ROOT).returncode
+    code = subprocess.run(
+        ["pulumi", *arguments], cwd=ROOT, env={**os.environ, **(variables or {})}
+    ).returncode
     if code != 0:
         raise EngineError(f"pulumi {arguments[0]} failed (exit code {code}); see above")
 
@@ -69,8 +72,11 @@ def up(stack: str) -> int:
 
 
 def down(stack: str) -> int:
-    """`pulumi destroy` with what really exists read first."""
-    _pulumi("destroy", "--refresh", "--stack", stack)
+    """`pulumi destroy` with what really exists read first; objects of a cluster that is gone are forgotten."""
+    outputs = _outputs(stack)
+    gone = "clusterName" in outputs and is_gone(outputs["clusterName"], outputs["region"])
+    variables = {FORGET_UNREACHABLE: "true"} if gone else {}
+    _pulumi("destroy", "--refresh", "--stack", stack, variables=variables)
     return 0
 
 

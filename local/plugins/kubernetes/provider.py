@@ -42,6 +42,7 @@ class KubernetesProvider(Provider):
         self.version = sdk.sdk_version("kubernetes")
         self._settings = Settings()
         self._client: Client | None = None
+        self._unreachable: bool | None = None
         self._lock = threading.Lock()
         self._releases = Releases(self)
 
@@ -78,6 +79,7 @@ class KubernetesProvider(Provider):
     def configure(self, inputs: Props) -> None:
         self._settings = Settings.parse(inputs)
         self._client = None
+        self._unreachable = None
 
     def check(self, request: CheckRequest) -> CheckResult:
         inputs = {key: value for key, value in request.inputs.items() if value is not None}
@@ -154,6 +156,8 @@ class KubernetesProvider(Provider):
         return resources.create(self.client(), request.inputs, self._call(request, manager, request.timeout))
 
     def read(self, request: ReadRequest) -> ReadResult | None:
+        if self._gone_with_its_cluster():
+            return None
         if request.type == RELEASE:
             return self._releases.read(request)
         api_version, kind = objects.api_version_and_kind(request.type)
@@ -176,6 +180,8 @@ class KubernetesProvider(Provider):
         return resources.update(self.client(), request.inputs, self._call(request, manager, request.timeout))
 
     def delete(self, request: DeleteRequest) -> None:
+        if self._gone_with_its_cluster():
+            return
         if request.type == RELEASE:
             self._releases.delete(request)
             return
@@ -187,6 +193,18 @@ class KubernetesProvider(Provider):
         except UnknownKind:
             # Its CRD is gone, and every object with it.
             return
+
+    def _gone_with_its_cluster(self) -> bool:
+        """Whether the cluster does not answer, and the settings say that its objects are gone then. Asked once."""
+        if not self._settings.delete_unreachable:
+            return False
+        if self._unreachable is None:
+            try:
+                self.client().request("GET", "/version")
+                self._unreachable = False
+            except Unreachable:
+                self._unreachable = True
+        return self._unreachable
 
     def construct(self, name: str, resource_type: str, inputs: Mapping[str, Any], options: Any) -> Any:
         from local.plugins.kubernetes.components import construct

@@ -10,7 +10,7 @@ from local.plugins.provider import ProviderError
 from local.plugins.values import Props, decode_json
 
 # Settings that would change what happens and are not served here; a value of None, false or empty is accepted.
-_REFUSED = ("alwaysRender", "renderYamlToDirectory", "skipUpdateUnreachable", "deleteUnreachable")
+_REFUSED = ("alwaysRender", "renderYamlToDirectory", "skipUpdateUnreachable")
 _HELM_ENVIRONMENT = {
     "driver": "HELM_DRIVER",
     "pluginsPath": "HELM_PLUGINS",
@@ -30,6 +30,8 @@ class Settings:
     namespace: str | None = None
     patch_force: bool = False
     upsert: bool = False
+    # Objects of a cluster that does not answer are gone with it.
+    delete_unreachable: bool = False
     mutable_kinds: frozenset[str] = frozenset()
     helm_environment: dict[str, str] = field(default_factory=dict)
 
@@ -59,6 +61,7 @@ class Settings:
             namespace=inputs.get("namespace") or None,
             patch_force=_switch(inputs, "enablePatchForce", "PULUMI_K8S_ENABLE_PATCH_FORCE"),
             upsert=_switch(inputs, "upsertExistingObjects", "PULUMI_K8S_UPSERT_EXISTING_OBJECTS"),
+            delete_unreachable=_switch(inputs, "deleteUnreachable", "PULUMI_K8S_DELETE_UNREACHABLE"),
             mutable_kinds=frozenset(mutable),
             helm_environment={
                 variable: str(helm[name]) for name, variable in _HELM_ENVIRONMENT.items() if helm.get(name)
