@@ -136,6 +136,22 @@ def test_persistent_1_is_linked_by_paths_of_its_own() -> None:
     assert found.of(LINK) == []
 
 
+def test_the_order_is_rules_file_system_link_grant() -> None:
+    found = recorded(new(link=OURS))
+    before = found.needs(SYSTEM, "main-lustre")
+    inside = {(INGRESS, f"main-lustre-itself-to-itself-{port}-in") for port in (988, 1018)}
+    assert inside <= before
+    # Clients' rules are no condition of the service's: nothing waits for them but a mount.
+    assert not any("workers" in name for _, name in before)
+    assert (SYSTEM, "main-lustre") in found.needs(LINK, "main-lustre")
+    assert (LINK, "main-lustre") in found.needs(GRANT, "main-lustre-bucket")
+
+
+def test_protection_is_that_of_the_data_its_link_and_what_the_link_needs() -> None:
+    assert recorded(new(link=OURS), protect=True).protected == {"main-lustre", "main-lustre-bucket"}
+    assert recorded(new(link=OURS), protect=False).protected == set()
+
+
 def test_a_given_buckets_key_is_left_to_its_owner() -> None:
     link = S3Link(bucket="theirs", prefix="", path="/data", key_arn=None)
     found = recorded(new(link=link))
