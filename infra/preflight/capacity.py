@@ -121,7 +121,9 @@ def _reservation(pool: WantedPool, found: Reservation, now: datetime) -> list[st
         )
     if found.kind != API_TYPES.get(pool.reservation_type, pool.reservation_type):
         kind = next((name for name, api in API_TYPES.items() if api == found.kind), found.kind)
-        messages.append(f"{said} is of the type {kind}; reservationType must be {kind}")
+        messages.append(
+            f"{said} is of the type {kind}, and reservationType is {pool.reservation_type}; both must be the same"
+        )
     if found.platform != PLATFORM:
         messages.append(f"{said} is for {found.platform}; it must be for {PLATFORM}")
     if found.tenancy != "default":

@@ -51,3 +51,57 @@ def test_an_instance_profile_goes_with_its_role_taken_out_first(account: Cloud) 
 
 def test_a_clean_account_needs_no_sweep(account: Cloud) -> None:
     assert sweep(REGION, "train", print) == 0
+
+
+def tagged(kind: str, **tags: str) -> list[dict[str, object]]:
+    return [{"ResourceType": kind, "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}]
+
+
+def test_what_controllers_and_plugins_left_goes_too_each_by_its_own_tag(account: Cloud) -> None:
+    ec2, logs, elb = account.client("ec2"), account.client("logs"), account.client("elbv2")
+    network = account.network()
+    for cluster in ("train", "train-two"):
+        ec2.create_volume(
+            AvailabilityZone=f"{REGION}a",
+            Size=1,
+            TagSpecifications=tagged("volume", **{f"kubernetes.io/cluster/{cluster}": "owned"}),
+        )
+        ec2.create_network_interface(
+            SubnetId=network["subnets"][0],
+            TagSpecifications=tagged("network-interface", **{"cluster.k8s.amazonaws.com/name": cluster}),
+        )
+        ec2.create_security_group(
+            GroupName=f"elb-{cluster}",
+            Description="g",
+            VpcId=network["vpc"],
+            TagSpecifications=tagged("security-group", **{"elbv2.k8s.aws/cluster": cluster}),
+        )
+        tags = [{"Key": "elbv2.k8s.aws/cluster", "Value": cluster}]
+        elb.create_load_balancer(Name=cluster, Subnets=network["subnets"], Type="network", Tags=tags)
+        elb.create_target_group(Name=cluster, Protocol="TCP", Port=80, VpcId=network["vpc"], Tags=tags)
+        logs.create_log_group(logGroupName=f"/aws/eks/{cluster}/cluster")
+    lines: list[str] = []
+    assert sweep(REGION, "train", lines.append) == 6
+    assert sweep(REGION, "train", lines.append) == 0
+    kinds = [line.removeprefix("sweep: ").rpartition(" was left")[0].rpartition(" ")[0] for line in lines]
+    assert sorted(kinds) == [
+        "load balancer",
+        "log group",
+        "network interface",
+        "security group",
+        "target group",
+        "volume",
+    ]
+    assert kinds.index("load balancer") < kinds.index("target group")
+    assert sweep(REGION, "train-two", lines.append) == 6
+
+
+def test_what_two_tags_find_is_removed_once(account: Cloud) -> None:
+    account.client("ec2").create_volume(
+        AvailabilityZone=f"{REGION}a",
+        Size=1,
+        TagSpecifications=tagged(
+            "volume", **{"kubernetes.io/cluster/train": "owned", "KubernetesCluster": "train"}
+        ),
+    )
+    assert sweep(REGION, "train", print) == 1

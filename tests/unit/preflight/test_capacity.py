@@ -214,9 +214,11 @@ def test_another_end_than_the_stack_file_says_is_told() -> None:
 
 
 def test_a_block_that_is_said_to_be_an_odcr_is_told_and_the_other_way_round() -> None:
-    only(judged(made(kind="capacity-block")), ID, "reservationType must be capacity-block")
+    only(
+        judged(made(kind="capacity-block")), ID, "is of the type capacity-block, and reservationType is odcr"
+    )
     lines = judged(made(ends=NOW + timedelta(days=2)), **BLOCK)
-    only(lines, ID, "reservationType must be odcr")
+    only(lines, ID, "is of the type odcr, and reservationType is capacity-block")
 
 
 def test_windows_and_dedicated_tenancy_are_told() -> None:
