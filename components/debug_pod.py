@@ -9,8 +9,10 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from components.shared import contract as c
+from components.shared import network_policies
 
 NAME: Final = "network-debug"
+LABELS: Final = {"app.kubernetes.io/name": NAME}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +28,9 @@ class DebugPod(pulumi.ComponentResource):
 
         kubectl exec -it network-debug -n training -- sh
 
-    It runs as an ordinary user without any privilege and without access to the Kubernetes API. As it never restarts on
-    another machine, a lost one is made again by the next `pulumi up --refresh`.
+    A network policy lets it reach the pods of jobs; nobody reaches it. It runs as an ordinary user without any
+    privilege and without access to the Kubernetes API. As it never restarts on another machine, a lost one is made
+    again by the next `pulumi up --refresh`.
     """
 
     def __init__(self, name: str, args: DebugPodArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -37,11 +40,17 @@ class DebugPod(pulumi.ComponentResource):
             metadata={
                 "name": NAME,
                 "namespace": c.TRAINING_NAMESPACE,
-                "labels": {"app.kubernetes.io/name": NAME},
+                "labels": LABELS,
                 # Nothing that anybody waits for: without a place for it, `up` goes on.
                 "annotations": {"pulumi.com/skipAwait": "true"},
             },
             spec=spec(args.image),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
+        )
+        k8s.networking.v1.NetworkPolicy(
+            NAME,
+            metadata={"name": NAME, "namespace": c.TRAINING_NAMESPACE},
+            spec=network_policies.jobs_from({"matchLabels": LABELS}),
             opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
         )
         self.register_outputs({"name": NAME})

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_kubernetes as k8s
 
+from components.shared import network_policies
 from components.shared.contract import DEVICE_PLUGIN_NAMESPACE
 from components.shared.device_plugins import NAMES, NAMESPACE_LABELS, NEURON_RULES, daemon_set, where
 from components.shared.pool import NEURON, Pool
@@ -25,7 +26,8 @@ class DevicePluginsArgs:
 class DevicePlugins(pulumi.ComponentResource):
     """Afterwards there are, if any pool has such devices,
 
-    - the namespace `device-plugins`, the only one of ours where pods may see directories of their machine;
+    - the namespace `device-plugins`, the only one of ours where pods may see directories of their machine; nobody
+      reaches them over the network;
     - one DaemonSet per kind of device, which runs on the machines of the pools that have it and nowhere else;
     - for Neuron's plugin a service account with its rights.
 
@@ -58,6 +60,12 @@ class DevicePlugins(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, depends_on=after),
         )
         self.objects.append(namespace)
+        k8s.networking.v1.NetworkPolicy(
+            f"{DEVICE_PLUGIN_NAMESPACE}-closed",
+            metadata={"name": "closed", "namespace": DEVICE_PLUGIN_NAMESPACE},
+            spec=network_policies.closed(),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[namespace]),
+        )
 
     def _rights(self, name: str) -> list[pulumi.Resource]:
         """The service account `name` and what it may do."""

@@ -9,6 +9,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from components.shared import contract as c
+from components.shared import network_policies
 from components.shared.rbac import LAUNCHER_RULES, Rule
 
 
@@ -32,6 +33,7 @@ class TrainingSpace(pulumi.ComponentResource):
       system to the baseline one, and whoever submits a pod that does not keep to the restricted one is warned);
     - the service accounts of launcher and trainer, the trainer's with its IAM role and without an API token;
     - the launcher's rights, verb by verb, in the namespaces where it needs them;
+    - network policies: pods of jobs are reached by each other, everything else here by nobody;
     - the priorities of placeholders and workers: a worker displaces placeholders and nothing else.
     """
 
@@ -61,6 +63,7 @@ class TrainingSpace(pulumi.ComponentResource):
         self._accounts(args.trainer_role_arn)
         for scope in sorted({rule.namespace or "" for rule in LAUNCHER_RULES}):
             self._rights(scope or None)
+        self._network()
         self._priorities(after)
         self.register_outputs({"namespace": c.TRAINING_NAMESPACE})
 
@@ -81,6 +84,20 @@ class TrainingSpace(pulumi.ComponentResource):
             opts=self._inside,
         )
         self.objects += [launcher, trainer]
+
+    def _network(self) -> None:
+        for name, spec in (
+            ("closed", network_policies.closed()),
+            ("jobs", network_policies.jobs_from(network_policies.OF_JOBS)),
+        ):
+            self.objects.append(
+                k8s.networking.v1.NetworkPolicy(
+                    f"{c.TRAINING_NAMESPACE}-{name}",
+                    metadata={"name": name, "namespace": c.TRAINING_NAMESPACE},
+                    spec=spec,
+                    opts=self._inside,
+                )
+            )
 
     def _rights(self, namespace: str | None) -> None:
         rules = [_policy_rule(rule) for rule in LAUNCHER_RULES if rule.namespace == namespace]

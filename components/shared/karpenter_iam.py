@@ -27,11 +27,11 @@ INTERRUPTION_EVENTS: Final = (
     ("reservation-interruption", "aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning"),
 )
 
+# What a node needs and no more: nobody logs in to one, so that Session Manager's policy is not among them.
 NODE_ROLE_POLICIES: Final = (
     "AmazonEKSWorkerNodePolicy",
     "AmazonEKS_CNI_Policy",
     "AmazonEC2ContainerRegistryPullOnly",
-    "AmazonSSMManagedInstanceCore",
 )
 
 _NODEPOOL: Final = "karpenter.sh/nodepool"

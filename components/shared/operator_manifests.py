@@ -7,7 +7,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from components.shared.contract import OPERATOR_NAMESPACE
+from components.shared import network_policies
+from components.shared.contract import OPERATOR_NAMESPACE, POD_USER
 from components.shared.lookup import TEMPLATE, TEMPLATE_FILE
 
 JsonObject = dict[str, Any]
@@ -20,6 +21,11 @@ THREADS: Final = "--controller-threads=4"
 WEBHOOK: Final = "validator.pytorchjob.training-operator.kubeflow.org"
 LOOKUP: Final = "training-operator-lookup"
 LOOKUP_DIRECTORY: Final = "/etc/config"
+# The port of its webhook, and the label of its pods, as its manifests have them.
+WEBHOOK_PORT: Final = 9443
+LABELS: Final = {"control-plane": "kubeflow-training-operator"}
+# It keeps every pod and Service of the cluster in memory.
+OPERATOR_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
 # What the others need: first the namespace, then the rest of these.
 FIRST: Final = ("Namespace",)
 SECOND: Final = (
@@ -69,6 +75,9 @@ def waves(
         if each["kind"] == "ValidatingWebhookConfiguration" and not each["webhooks"]:
             raise ValueError(f"the training operator's manifests hold no webhook {WEBHOOK}")
     chosen.append(_lookup())
+    chosen.append(network_policies.policy("closed", OPERATOR_NAMESPACE, network_policies.closed()))
+    webhook = network_policies.port_open(LABELS, WEBHOOK_PORT)
+    chosen.append(network_policies.policy("webhook", OPERATOR_NAMESPACE, webhook))
     last = [each for each in chosen if each["kind"] not in (*FIRST, *SECOND)]
     return [*([each for each in chosen if each["kind"] in group] for group in (FIRST, SECOND)), last]
 
@@ -100,7 +109,7 @@ def _changed(
         _change_operator(result["spec"]["template"], image, arguments)
     if kind == "Namespace":
         # The operator asks for no privileges, so that nothing else in its namespace gets any.
-        result["metadata"].setdefault("labels", {})["pod-security.kubernetes.io/enforce"] = "baseline"
+        result["metadata"].setdefault("labels", {})["pod-security.kubernetes.io/enforce"] = "restricted"
     if kind == "ValidatingWebhookConfiguration":
         # MPIJobs have no webhook.
         result["webhooks"] = [hook for hook in result["webhooks"] if hook["name"] == WEBHOOK]
@@ -123,6 +132,19 @@ def _change_operator(template: JsonObject, image: str | None, arguments: Sequenc
             container["image"] = image or container["image"]
             mount = {"name": LOOKUP, "mountPath": LOOKUP_DIRECTORY, "readOnly": True}
             container["volumeMounts"] = [*(container.get("volumeMounts") or []), mount]
+            # Its manifests say nothing of these. It writes no file: its certificates are those of a Secret.
+            container["securityContext"] = {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+                "readOnlyRootFilesystem": True,
+            }
+            container["resources"] = OPERATOR_RESOURCES
+    spec["securityContext"] = {
+        "runAsNonRoot": True,
+        "runAsUser": POD_USER,
+        "runAsGroup": POD_USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
     spec["volumes"] = [*(spec.get("volumes") or []), {"name": LOOKUP, "configMap": {"name": LOOKUP}}]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from infra.policies.model import UNKNOWN, Resource, Stack, Undecided, known
+from infra.policies.model import UNKNOWN, Resource, Stack, Undecided
 from infra.policies.waivers import Waiver
 from local.deploy.engine import ROOT
 from tests.policy.environments import environment
@@ -23,8 +23,10 @@ LOCK: Final = Path(__file__).with_name("checkov.lock")
 DOCKERFILES: Final = ("launcher/Dockerfile", "trainer/Dockerfile")
 DOCKERFILE: Final = "Dockerfile"
 KUBERNETES: Final = "kubernetes:"
-# Not checkov's: charts, whose objects only Helm knows, and the patches of objects that others made.
-NO_MANIFESTS: Final = ("kubernetes:helm.sh/", "kubernetes:yaml", "kubernetes:kustomize")
+# A chart's objects are known to Helm alone.
+NO_MANIFESTS: Final = ("kubernetes:helm.sh/",)
+# Without these an object can't be judged.
+DECISIVE: Final = ("spec", "image", "rules")
 
 
 class CheckovError(Exception):
@@ -59,7 +61,7 @@ class Verdict:
 def judge_stack(stack: Stack, folder: Path) -> Verdict:
     """checkov's verdict on a stack's AWS resources and its Kubernetes objects; `folder` is empty, for its files.
 
-    Objects with values that are not known yet are left out; those of the state have none.
+    Objects whose spec or image is not known yet are left out; in a state none is.
 
     Raises:
         CheckovError: checkov did not judge.
@@ -68,9 +70,9 @@ def judge_stack(stack: Stack, folder: Path) -> Verdict:
     """
     (folder / "plan.json").write_text(json.dumps(plan(stack)))
     places: dict[str, tuple[str, str]] = {}
-    for index, resource in enumerate(manifests(stack)):
+    for index, (resource, manifest) in enumerate(manifests(stack)):
         file = folder / f"object-{index}.json"
-        file.write_text(json.dumps(manifest(resource)))
+        file.write_text(json.dumps(manifest))
         places[f"/{file.name}"] = (resource.type, resource.name)
     addresses = {where: (each.type, each.name) for where, each in by_address(stack).items()}
 
@@ -98,28 +100,33 @@ def judge_dockerfiles() -> Verdict:
     return _run([*files, "--framework", "dockerfile"], ours)
 
 
-def manifests(stack: Stack) -> Iterator[Resource]:
-    """The Kubernetes objects of a stack that are known throughout."""
+def manifests(stack: Stack) -> Iterator[tuple[Resource, dict[str, Any]]]:
+    """The Kubernetes objects of a stack as `kubectl` takes them, but those whose spec or image is not known yet."""
     for resource in stack.resources:
         if not resource.type.startswith(KUBERNETES) or resource.type.startswith(NO_MANIFESTS):
             continue
+        group, _, kind = resource.type.removeprefix(KUBERNETES).rpartition(":")
         try:
-            known(manifest(resource), resource.name)
+            properties = _known_part(resource.properties)
         except Undecided:
             continue
-        yield resource
+        yield resource, {"apiVersion": group.removeprefix("core/"), "kind": kind, **properties}
 
 
-def manifest(resource: Resource) -> dict[str, Any]:
-    """A Kubernetes object as `kubectl` takes it."""
-    group, _, kind = resource.type.removeprefix(KUBERNETES).rpartition(":")
-    version = group.removeprefix("core/")
-    result = {"apiVersion": version, "kind": kind, **resource.properties}
-    metadata = dict(result.get("metadata") or {})
-    if isinstance(metadata.get("annotations"), Mapping):
-        # A role's ARN in an annotation is nothing that a check looks at.
-        metadata["annotations"] = {k: v for k, v in metadata["annotations"].items() if v is not UNKNOWN}
-    return {**result, "metadata": metadata}
+def _known_part(value: Any) -> Any:
+    """The value without what is not known: arguments, variables and annotations may lack one.
+
+    Raises:
+        Undecided: what is not known decides what the object is.
+    """
+    if isinstance(value, list):
+        return [_known_part(each) for each in value if each is not UNKNOWN]
+    if not isinstance(value, Mapping):
+        return value
+    for key in DECISIVE:
+        if value.get(key) is UNKNOWN:
+            raise Undecided(key)
+    return {key: _known_part(each) for key, each in value.items() if each is not UNKNOWN}
 
 
 def _run(arguments: list[str], ours: Callable[[str, str], tuple[str, str]]) -> Verdict:

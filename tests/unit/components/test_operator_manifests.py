@@ -94,7 +94,12 @@ def test_the_namespace_comes_first_and_the_pods_with_their_service_last() -> Non
         "ClusterRole",
         "ConfigMap",
     }
-    assert {each["kind"] for each in last} == {"Deployment", "Service", "ValidatingWebhookConfiguration"}
+    assert {each["kind"] for each in last} == {
+        "Deployment",
+        "NetworkPolicy",
+        "Service",
+        "ValidatingWebhookConfiguration",
+    }
 
 
 @pytest.mark.parametrize(("image", "expected"), [(None, "published"), ("ours", "ours")])
@@ -109,9 +114,17 @@ def test_the_operator_gets_our_arguments_and_image(image: str | None, expected: 
     assert given == before, "the given manifests were changed"
 
 
-def test_the_operators_namespace_refuses_privileged_pods() -> None:
+def test_the_operators_namespace_keeps_to_the_restricted_standard() -> None:
     (namespace,) = find("Namespace", chosen())
-    assert namespace["metadata"]["labels"] == {"pod-security.kubernetes.io/enforce": "baseline"}
+    assert namespace["metadata"]["labels"] == {"pod-security.kubernetes.io/enforce": "restricted"}
+
+
+def test_only_the_operators_webhook_is_reached() -> None:
+    closed, webhook = find("NetworkPolicy", chosen())
+    assert closed["spec"] == {"podSelector": {}, "policyTypes": ["Ingress"]}
+    # The label that its manifests give the operator's pods.
+    assert webhook["spec"]["podSelector"] == {"matchLabels": {"control-plane": "kubeflow-training-operator"}}
+    assert webhook["spec"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": 9443}]}]
 
 
 def test_manifests_without_the_webhook_are_refused() -> None:

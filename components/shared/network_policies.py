@@ -1,0 +1,53 @@
+"""What may reach pods over the network. Pure: the `spec` of NetworkPolicies.
+
+They are enforced by the VPC CNI, which is told so (`components.cluster`). Policies add up: what none lets in is refused
+once one is about a pod. EFA's traffic between workers is no IP traffic and passes by; the machine's own always
+may reach its pods (https://kubernetes.io/docs/concepts/services-networking/network-policies/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+JsonObject = dict[str, Any]
+
+# The training operator puts it on every pod of a job.
+JOB_LABEL: Final = "training.kubeflow.org/job-name"
+OF_JOBS: Final[Mapping[str, Any]] = {"matchExpressions": [{"key": JOB_LABEL, "operator": "Exists"}]}
+
+
+def closed() -> JsonObject:
+    """Nothing reaches any pod of the namespace."""
+    return {"podSelector": {}, "policyTypes": ["Ingress"]}
+
+
+def jobs_from(peer: Mapping[str, Any]) -> JsonObject:
+    """The pods of jobs are reached by the pods that `peer` selects, in their own namespace."""
+    return {
+        "podSelector": dict(OF_JOBS),
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [{"podSelector": dict(peer)}]}],
+    }
+
+
+def port_open(labels: Mapping[str, str], port: int) -> JsonObject:
+    """One TCP port of the pods with these labels is reached by everybody.
+
+    A webhook is called by the API server, whose addresses no selector names.
+    """
+    return {
+        "podSelector": {"matchLabels": dict(labels)},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"ports": [{"protocol": "TCP", "port": port}]}],
+    }
+
+
+def policy(name: str, namespace: str, spec: JsonObject) -> JsonObject:
+    """The whole object."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": spec,
+    }
