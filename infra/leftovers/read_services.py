@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from infra.leftovers.found import Found, Target
 from infra.leftovers.read_ec2 import KARPENTER, LOAD_BALANCER, OWNED
-from infra.preflight.account import Account, has, tags_of
+from infra.preflight.account import Account, Denied, has, tags_of
 
 ENDED_KEYS: Final = ("PendingDeletion", "PendingReplicaDeletion")
 # Roles that AWS makes for itself, which nobody can tag: not worth a call each.
 AWS_ROLES: Final = "/aws-service-role/"
 LOAD_BALANCERS_OF_CLUSTER: Final = (LOAD_BALANCER, OWNED)
+ELB_KINDS: Final = {"loadbalancer": "load balancer", "targetgroup": "target group"}
 IAM_OF_CLUSTER: Final = (KARPENTER,)
 
 
@@ -92,15 +93,18 @@ def clusters(account: Account, target: Target) -> list[Found]:
 
 def log_groups(account: Account, target: Target) -> list[Found]:
     """Log groups with the stack's tags, and the control plane's, which late entries make anew without a tag."""
-    names = [
+    names = {
         arn.removesuffix(":*").partition(":log-group:")[2]
         for arn in _tagged(account, target.tags, "logs:log-group:")
-    ]
+    }
     if target.cluster is not None:
-        name = f"/aws/eks/{target.cluster}/cluster"
-        found = account.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=name)
-        names += [name for group in found if group["logGroupName"] == name]
-    return [Found(kind="log group", identity=name) for name in names]
+        names.add(f"/aws/eks/{target.cluster}/cluster")
+    return [
+        Found(kind="log group", identity=name)
+        for name in sorted(names)
+        for group in account.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=name)
+        if group["logGroupName"] == name
+    ]
 
 
 def _tagged(account: Account, tags: dict[str, str], of: str = "") -> list[str]:
@@ -158,11 +162,18 @@ def repositories(account: Account, target: Target) -> list[Found]:
 
 
 def buckets(account: Account, target: Target) -> list[Found]:
-    """S3 buckets."""
-    return [
-        Found(kind="S3 bucket", identity=arn.rpartition(":")[2])
-        for arn in _tagged(account, target.tags, "s3:")
-    ]
+    """S3 buckets. One that may not be looked at is there all the same."""
+    found = []
+    for name in (arn.rpartition(":")[2] for arn in _tagged(account, target.tags, "s3:")):
+        try:
+            there = (
+                account.call("s3", "head_bucket", Bucket=name, missing=("404", "NoSuchBucket")) is not None
+            )
+        except Denied:
+            there = True
+        if there:
+            found.append(Found(kind="S3 bucket", identity=name))
+    return found
 
 
 def file_systems(account: Account, target: Target) -> list[Found]:
@@ -222,19 +233,39 @@ def load_balancers(account: Account, target: Target) -> list[Found]:
     found = []
     for tags in wanted:
         for arn in _tagged(account, tags, "elasticloadbalancing:"):
-            path = arn.split(":", 5)[5]
-            kind = "target group" if path.startswith("targetgroup/") else "load balancer"
-            if path.startswith(("targetgroup/", "loadbalancer/")):
-                found.append(Found(kind=kind, identity=path.partition("/")[2]))
+            kind, _, name = arn.split(":", 5)[5].partition("/")
+            if kind in ELB_KINDS and _is_there(account, arn, kind, name):
+                found.append(Found(kind=ELB_KINDS[kind], identity=name))
     return found
 
 
+def _is_there(account: Account, arn: str, kind: str, name: str) -> bool:
+    """Whether a load balancer or a target group exists; a classic load balancer's ARN has its name alone."""
+    if kind == "targetgroup":
+        asked: dict[str, Any] = {"TargetGroupArns": [arn], "missing": ("TargetGroupNotFound",)}
+        return account.call("elbv2", "describe_target_groups", **asked) is not None
+    if "/" in name:
+        asked = {"LoadBalancerArns": [arn], "missing": ("LoadBalancerNotFound",)}
+        return account.call("elbv2", "describe_load_balancers", **asked) is not None
+    asked = {"LoadBalancerNames": [name], "missing": ("LoadBalancerNotFound", "AccessPointNotFound")}
+    return account.call("elb", "describe_load_balancers", **asked) is not None
+
+
 def rules(account: Account, target: Target) -> list[Found]:
-    """Rules of EventBridge."""
-    return [
-        Found(kind="EventBridge rule", identity=arn.rpartition("rule/")[2])
-        for arn in _tagged(account, target.tags, "events:rule/")
-    ]
+    """Rules of EventBridge; the ARN of one on a bus of its own has the bus before the name."""
+    found = []
+    for arn in _tagged(account, target.tags, "events:rule/"):
+        bus, _, name = arn.partition(":rule/")[2].rpartition("/")
+        there = account.call(
+            "events",
+            "describe_rule",
+            Name=name,
+            EventBusName=bus or "default",
+            missing=("ResourceNotFoundException",),
+        )
+        if there is not None:
+            found.append(Found(kind="EventBridge rule", identity=name))
+    return found
 
 
 def queues(account: Account, target: Target) -> list[Found]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from infra.leftovers import read_services
 from infra.leftovers.__main__ import lines
 from infra.leftovers.found import Found, Target, sort
 from infra.leftovers.search import READERS, search
@@ -404,6 +405,31 @@ def test_what_has_ended_is_left_aside(cloud: Cloud) -> None:
     ec2.delete_nat_gateway(NatGatewayId=make_nat(cloud, TAGS))
     kms.schedule_key_deletion(KeyId=make_key(cloud, TAGS), PendingWindowInDays=7)
     assert found(cloud) == []
+
+
+def test_what_the_tagging_api_still_shows_though_it_is_gone_is_left_aside(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_region = f"{REGION}:123456789012"
+    stale = [
+        "arn:aws:s3:::gone",
+        f"arn:aws:logs:{in_region}:log-group:/gone",
+        f"arn:aws:events:{in_region}:rule/gone",
+        f"arn:aws:sqs:{in_region}:gone",
+        f"arn:aws:kms:{in_region}:key/1234abcd-12ab-34cd-56ef-1234567890ab",
+        f"arn:aws:elasticloadbalancing:{in_region}:loadbalancer/net/gone/0123456789abcdef",
+        f"arn:aws:elasticloadbalancing:{in_region}:targetgroup/gone/0123456789abcdef",
+        f"arn:aws:elasticloadbalancing:{in_region}:loadbalancer/gone",
+        f"arn:aws:ec2:{in_region}:instance/i-0123456789abcdef0",
+        f"arn:aws:eks:{in_region}:cluster/gone",
+    ]
+    shown = [*stale, f"arn:aws:backup:{in_region}:backup-vault:there"]
+    monkeypatch.setattr(
+        read_services,
+        "_tagged",
+        lambda _account, _tags, of="": [a for a in shown if read_services._resource(a).startswith(of)],
+    )
+    assert found(cloud) == [f"resource of backup {shown[-1]}"]
 
 
 def make_file_system(cloud: Cloud) -> tuple[str, Given]:
