@@ -77,12 +77,21 @@ def _judge_one(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Judge one file; returns the exit code."""
+    """Judge one file, or list the rules; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m infra.policies.judge", description=__doc__)
+    parser.add_argument("--rules", action="store_true", help="list the rules instead")
     parser.add_argument(
-        "file", help="output of `pulumi preview --json` or `pulumi stack export`; - for standard input"
+        "file",
+        nargs="?",
+        default="-",
+        help="output of `pulumi preview --json` or `pulumi stack export`; - for standard input",
     )
-    path = parser.parse_args(arguments).file
+    options = parser.parse_args(arguments)
+    if options.rules:
+        for rule in ALL:
+            print(f"{rule.name}: {rule.says} [{', '.join(rule.standards) or 'our own'}]")
+        return 0
+    path = options.file
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text()
         result = judge(reading.of_file(text), waivers.load())
