@@ -8,7 +8,7 @@ CLOUD ?= $(if $(filter local,$(STACK)),local,aws)
 RUN := PYTHONPATH=$(CURDIR) .venv/bin/python
 PYTEST := $(RUN) -m pytest
 
-.PHONY: help up down preview preflight verify-clean submit status logs check policy test format environment bench-local
+.PHONY: help up down preview preflight verify-clean submit status logs check policy test format environment sweep record-states bench-local
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,12 @@ test: check ## everything: the fast tests, the trainer under torchrun, and the w
 
 policy: environment ## judge every shipped stack file by the project's rules and by checkov; STACK=<stack> judges one
 	@$(RUN) -m tests.policy $(if $(filter-out file,$(origin STACK)),$(STACK))
+
+sweep: environment ## kill up and destroy at random resources of every stack (STACK=<stack>: of one), 20 times each; resumes
+	@$(RUN) -m tests.sweeps $(if $(filter-out file,$(origin STACK)),--stack $(STACK))
+
+record-states: environment ## record what the stack files deploy now: later programs must not take it away
+	@$(RUN) -m tests.graph $(if $(filter-out file,$(origin STACK)),$(STACK))
 
 bench-local: environment ## measure the local cloud against its targets (half an hour; WARM=1 leaves out the cold build)
 	@$(RUN) -m tests.benchmarks.local_cloud $(if $(WARM),--warm)
