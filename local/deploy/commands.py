@@ -19,7 +19,7 @@ from local.deploy.adopt import identities
 from local.deploy.engine import ROOT, Engine, end_leftovers
 from local.deploy.follow import Follower, Run
 from local.deploy.given import with_given
-from local.deploy.gone import FORGET_UNREACHABLE, gone_cluster
+from local.deploy.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
 from local.deploy.model import fetch_model
 from local.deploy.runs import no_run, start_run
 from local.deploy.stack_file import Sources, for_local_cloud, read, with_sources, write
@@ -62,7 +62,7 @@ def up(stack: str, cloud: str) -> int:
         outputs = session.engine.outputs()
     up_line = f"stack {stack} is up after {time.monotonic() - started:.0f} s"
     if outputs.get("launcherJobName") is None:
-        say(f"{up_line}; {no_run(stack)}")
+        say(f"{up_line}; {no_run(stack, outputs)}")
         return 0
     say(f"{up_line}; following run {outputs['runId']}")
     code = session.follow(outputs, outputs["launcherJobName"], outputs["runId"])
@@ -245,6 +245,16 @@ class _Session:
         written = self.engine.config_file.is_file()
         config = read(self.engine.config_file)["config"] if written else {}
         return str(config.get("aws:region", self.cloud["region"]))
+
+    def _released(self, namespace: str, name: str) -> bool:
+        """Whether Helm finished a release that the engine did not record; in a cluster that is gone there is none."""
+        clusters = [each["id"] for each in self.engine.deployment()["resources"] if each["type"] == CLUSTER]
+        if not clusters:
+            return False
+        words = ["helm", "status", name, "--namespace", namespace, "--output", "json"]
+        words += ["--kubeconfig", str(self.home.kubeconfig), "--kube-context", clusters[0]]
+        answer = subprocess.run(words, env=self.engine.environment, capture_output=True, text=True)
+        return answer.returncode == 0 and json.loads(answer.stdout)["info"]["status"] == "deployed"
 
     def follow(self, outputs: Mapping[str, Any], job: str, run_id: str) -> int:
         """Follow one run and print how it ended and where its results are."""

@@ -65,7 +65,7 @@ def up(stack: str) -> int:
     outputs = _outputs(stack)
     job = outputs.get("launcherJobName")
     if job is None:
-        print(f"stack {stack} is up; {no_run(stack)}", flush=True)
+        print(f"stack {stack} is up; {no_run(stack, outputs)}", flush=True)
         return 0
     with tempfile.TemporaryDirectory() as directory:
         return _follow(outputs, job, _kubeconfig(outputs, Path(directory)))

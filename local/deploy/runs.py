@@ -11,6 +11,9 @@ from typing import Any
 from local.deploy.engine import ROOT
 
 
+POOLS_ALONE = "has pools and no run: its settings have no trainyard:training"
+
+
 class RunError(Exception):
     """The run could not be started; one line."""
 
@@ -19,10 +22,12 @@ def start_run(outputs: Mapping[str, Any], minimum: int, maximum: int, environmen
     """Create the launcher's Job with the kubeconfig of `environment`; returns its name.
 
     Raises:
-        RunError: the request is wrong, or the API server refused the Job.
+        RunError: the stack has pools alone, the request is wrong, or the API server refused the Job.
     """
+    manifest: str | None = outputs.get("launcherManifest")
+    if manifest is None:
+        raise RunError(f"the stack {POOLS_ALONE}")
     command = [sys.executable, "-m", "launcher.capacity.submit", "--min", str(minimum), "--max", str(maximum)]
-    manifest: str = outputs["launcherManifest"]
     answer = subprocess.run(
         command, input=manifest, capture_output=True, text=True, cwd=ROOT, env=dict(environment)
     )
@@ -32,6 +37,8 @@ def start_run(outputs: Mapping[str, Any], minimum: int, maximum: int, environmen
     return created[1]
 
 
-def no_run(stack: str) -> str:
+def no_run(stack: str, outputs: Mapping[str, Any]) -> str:
     """What a person is told of a stack whose settings name no run."""
+    if outputs.get("launcherManifest") is None:
+        return f"it {POOLS_ALONE}"
     return f"its settings name no run (trainyard:training.runId); `make submit STACK={stack} MIN=.. MAX=..` starts one"

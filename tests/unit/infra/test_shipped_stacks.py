@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, date, datetime
 from functools import cache
 from typing import Any
 
+import pulumi
 import pytest
 
 from components import operators
@@ -229,6 +231,21 @@ def test_without_a_run_there_is_no_launcher() -> None:
     assert plain().of("kubernetes:batch/v1:Job") == []
     assert plain().result["launcherManifest"] is None
     assert plain().result["runId"] is None
+
+
+def test_whoever_deploys_is_warned_of_the_end_of_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    asked: list[tuple[str, date]] = []
+
+    def warnings(version: str, today: date) -> list[str]:
+        asked.append((version, today))
+        return ["it ends"]
+
+    monkeypatch.setattr(stack.support, "warnings", warnings)
+    monkeypatch.setattr(pulumi.log, "warn", lambda line, *_more, **_other: said.append(line))
+    made(with_({"cluster": {"version": "1.34"}}))
+    assert said == ["it ends"]
+    assert asked == [("1.34", datetime.now(UTC).date())]
 
 
 def test_on_a_given_cluster_everything_above_it_is_made_and_nothing_of_it() -> None:
