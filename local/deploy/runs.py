@@ -10,7 +10,6 @@ from typing import Any
 
 from local.deploy.engine import ROOT
 
-
 POOLS_ALONE = "has pools and no run: its settings have no trainyard:training"
 
 
