@@ -6,7 +6,7 @@ its id is not in the state; a second creation would fail on the name, or leave t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from local.deploy.identities import Finder
@@ -18,12 +18,17 @@ def pending_creations(deployment: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [each["resource"] for each in operations if each["type"] == "creating"]
 
 
-def identities(deployment: Mapping[str, Any], account: str, region: str) -> Iterator[tuple[str, str]]:
+def identities(
+    deployment: Mapping[str, Any],
+    account: str,
+    region: str,
+    released: Callable[[str, str], bool] = lambda _namespace, _name: False,
+) -> Iterator[tuple[str, str]]:
     """(URN, id) of every pending creation that may have left something in the account; a refresh then looks.
 
-    The account is the one that the AWS variables of the environment lead to.
+    The account is the one that the AWS variables of the environment lead to; `released` as for `Finder`.
     """
-    finder = Finder(account, region)
+    finder = Finder(account, region, released)
     known = {(each["type"], each.get("id")) for each in deployment.get("resources") or [] if "type" in each}
     for resource in pending_creations(deployment):
         kind = resource["type"]

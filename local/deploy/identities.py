@@ -86,16 +86,23 @@ HARMLESS = {
     ),
     "aws:s3/bucketVersioning:BucketVersioning": "a put of the bucket, gone with it",
     "docker-build:index:Image": "the tag is the digest of what it is built from: the same image is pushed again",
-    "kubernetes:helm.sh/v3:Release": "the plugin removes an unfinished installation and makes it again",
 }
 
 
-class Finder:
-    """Finds ids in the account that the AWS variables of the environment lead to."""
+RELEASE = "kubernetes:helm.sh/v3:Release"
 
-    def __init__(self, account: str, region: str) -> None:
+
+class Finder:
+    """Finds ids in the account that the AWS variables of the environment lead to.
+
+    `released` tells whether Helm finished the release of a namespace and a name; one that it did not finish is removed
+    and made again by the plugin.
+    """
+
+    def __init__(self, account: str, region: str, released: Callable[[str, str], bool]) -> None:
         self._account = account
         self._region = region
+        self._released = released
         self._asked: dict[str, Callable[[Inputs], Iterable[str]]] = {
             "aws:ec2/routeTableAssociation:RouteTableAssociation": self._association,
             "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation": self._data_association,
@@ -105,6 +112,7 @@ class Finder:
             "aws:kms/grant:Grant": self._grants,
             "aws:kms/key:Key": self._keys,
             "aws:sqs/queue:Queue": self._queue,
+            RELEASE: self._release,
             "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": self._egress_rules,
             "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": self._ingress_rules,
         }
@@ -235,6 +243,10 @@ class Finder:
         for each in found["Associations"]:
             if each["FileSystemPath"] == inputs["fileSystemPath"] and each["Lifecycle"] != "DELETING":
                 yield each["AssociationId"]
+
+    def _release(self, inputs: Inputs) -> Iterable[str]:
+        if self._released(inputs["namespace"], inputs["name"]):
+            yield f"{inputs['namespace']}/{inputs['name']}"
 
     @property
     def _partition(self) -> str:

@@ -36,7 +36,7 @@ def stack(deployer: Cloud, made: Stack, monkeypatch: pytest.MonkeyPatch) -> Stac
 
 @pytest.fixture
 def finder() -> Finder:
-    return Finder("123456789012", "us-west-2")
+    return Finder("123456789012", "us-west-2", lambda namespace, name: (namespace, name) == ("n", "done"))
 
 
 def test_every_type_of_the_plugin_is_found_again_or_harmless(finder: Finder) -> None:
@@ -243,3 +243,9 @@ def test_an_id_is_put_together_as_the_official_provider_does(
 ) -> None:
     assert finder.candidates(token, inputs) == [identity]
     assert finder.candidates(token, {}) == []
+
+
+def test_a_release_is_taken_over_only_when_helm_finished_it(finder: Finder) -> None:
+    token = "kubernetes:helm.sh/v3:Release"
+    assert finder.candidates(token, {"namespace": "n", "name": "done"}) == ["n/done"]
+    assert finder.candidates(token, {"namespace": "n", "name": "begun"}) == []
