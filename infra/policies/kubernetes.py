@@ -48,6 +48,14 @@ def namespace_restricted(resource: Resource, _stack: Stack) -> Iterator[str]:
         yield f"metadata.labels.{ENFORCE} is {level or 'missing'}; it must be restricted"
 
 
+@RULES.rule("namespace-not-privileged", "CIS EKS 4.2.1", "CIS EKS 4.2.2", types=[NAMESPACE])
+def namespace_not_privileged(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """No namespace lets pods onto the machine; a waiver of the restricted standard is none of this one."""
+    level = resource.at("metadata", "labels", ENFORCE)
+    if level not in ("baseline", "restricted"):
+        yield f"metadata.labels.{ENFORCE} is {level or 'missing'}; it must be restricted, or baseline with a reason"
+
+
 @RULES.rule(
     "namespace-closed", "CKV2_K8S_6", "CIS EKS 4.3.2", "CIS EKS 5.4.4", types=[NAMESPACE], whole_stack=True
 )

@@ -169,6 +169,10 @@ CASES: dict[str, Cases] = {
         rejects=[namespace(), namespace("baseline"), namespace("privileged")],
         accepts=[namespace("restricted")],
     ),
+    "namespace-not-privileged": Cases(
+        rejects=[namespace(), namespace("privileged")],
+        accepts=[namespace("baseline"), namespace("restricted")],
+    ),
     "namespace-closed": Cases(
         rejects=[
             (namespace(),),
