@@ -132,6 +132,7 @@ def serve(home_directory: str, port: int) -> None:
     _log_to(home)
     calls.keep_in(home.role_calls_file)
     store.supervisor = Supervisor(home.control_socket)
+    fsx_store.begin(home.volumes / "fsx")
     fsx_store.delay_seconds = home.settings().get("fileSystemSeconds", fsx_store.delay_seconds)
     application = Application()
     with socket.socket() as trial:  # werkzeug would print two lines of its own and exit

@@ -148,7 +148,7 @@ def delete(file_system: FileSystem, wishes: Document) -> Document:
             if interface in backend.enis:
                 backend.get_network_interface(interface).delete()
         links.forget_role(file_system.id)
-        store.file_systems.pop(file_system.id, None)
+        store.remove(file_system.id)
 
     store.later(gone)
     return answer

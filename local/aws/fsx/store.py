@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from local.aws.account import ACCOUNT_ID
@@ -51,6 +53,7 @@ class Store:
         self.file_systems: dict[str, FileSystem] = {}
         self.backups: dict[str, Document] = {}
         self.delay_seconds = 1.0
+        self.directory: Path | None = None  # where the machines keep the files
 
     def file_system(self, region: str, name: str) -> FileSystem:
         """A file system. Raises FileSystemNotFound."""
@@ -78,6 +81,17 @@ class Store:
             if backup["ResourceARN"] == arn and f":{region}:" in arn:
                 return backup
         raise FsxError("ResourceNotFound", f"The resource {arn} does not exist.")
+
+    def begin(self, directory: Path) -> None:
+        """Take the directory of the files; what an earlier account had there is gone, as that account is."""
+        self.directory = directory
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def remove(self, name: str) -> None:
+        """Forget a file system and its files."""
+        self.file_systems.pop(name, None)
+        if self.directory is not None:
+            shutil.rmtree(self.directory / name, ignore_errors=True)
 
     def later(self, change: Callable[[], None]) -> None:
         """Make a change once the delay has passed; at once where there is none."""

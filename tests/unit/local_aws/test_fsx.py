@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -256,6 +257,20 @@ def test_a_last_backup_is_made_where_there_can_be_one_and_outlives_its_file_syst
     refused(lambda: site.fsx.describe_file_systems(FileSystemIds=[system]), "FileSystemNotFound")
     site.fsx.delete_backup(BackupId=made)
     refused(lambda: site.fsx.delete_backup(BackupId=made), "BackupNotFound")
+
+
+def test_its_files_go_with_it_and_those_of_an_earlier_account_before(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "directory", None)
+    (tmp_path / "fsx" / "fs-0").mkdir(parents=True)
+    store.begin(tmp_path / "fsx")
+    assert not (tmp_path / "fsx").exists()
+    names = [site.create()["FileSystemId"] for _ in range(2)]
+    for name in names:
+        (tmp_path / "fsx" / name).mkdir(parents=True)
+    site.fsx.delete_file_system(FileSystemId=names[0])
+    assert [path.name for path in (tmp_path / "fsx").iterdir()] == names[1:]
 
 
 def test_tags_come_and_go(site: Site) -> None:
