@@ -1,0 +1,81 @@
+"""The resources that do something when they are deleted, and their way to a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from components.drain import AtDelete
+from components.draining import entry
+from components.draining.cluster_api import _path, connect
+from components.draining.kinds import ALL_PODS, NODES, PODS, SERVICES, Scope
+from tests.unit.emulator import Cloud
+
+pytestmark = pytest.mark.unit
+
+PROPS = {
+    "task": "drain",
+    "cluster": "main",
+    "region": "us-west-2",
+    "timeoutSeconds": 60,
+    "__provider": "a",
+    "interface": 1,
+}
+
+
+def changed(**change: Any) -> tuple[bool | None, list[str]]:
+    result = AtDelete().diff("drain-main", PROPS, {**PROPS, **change})
+    return result.changes, list(result.replaces or [])
+
+
+def test_only_another_cluster_is_another_resource() -> None:
+    assert changed() == (False, [])
+    assert changed(cluster="other") == (True, ["cluster"])
+    assert changed(region="eu-west-1") == (True, ["region"])
+    assert changed(vpc="vpc-1") == (True, ["vpc"])
+    assert changed(timeoutSeconds=90) == (True, [])
+    assert changed(pools=["small"]) == (True, [])
+
+
+def test_the_pickled_code_is_not_compared_but_a_new_way_to_the_drain_is_taken_over() -> None:
+    assert changed(__provider="b") == (False, [])
+    assert changed(interface=2) == (True, [])
+    assert AtDelete().update("drain-main", PROPS, {**PROPS, "__provider": "b"}).outs["__provider"] == "b"
+
+
+def test_nothing_happens_before_the_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(entry, "at_delete", asked.append)
+    made = AtDelete().create(dict(PROPS))
+    assert (made.id, asked) == ("drain-main", [])
+    AtDelete().delete("drain-main", PROPS)
+    assert asked == [PROPS]
+
+
+class Session:
+    """A boto3 session with the emulator's clients."""
+
+    region_name = "us-west-2"
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.client = cloud.client
+
+
+def test_a_cluster_that_eks_does_not_know_is_gone(cloud: Cloud) -> None:
+    assert connect(Session(cloud), "nobody", Scope()) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "path"),
+    [
+        (NODES, "", "/api/v1/nodes"),
+        (NODES, "n1", "/api/v1/nodes/n1"),
+        (PODS, "", "/api/v1/namespaces/training/pods"),
+        (PODS, "p", "/api/v1/namespaces/training/pods/p"),
+        (ALL_PODS, "", "/api/v1/pods"),
+        (SERVICES, "web/front", "/api/v1/namespaces/web/services/front"),
+    ],
+)
+def test_an_object_is_found_where_its_kind_is_served(kind: Any, name: str, path: str) -> None:
+    assert _path(kind, name) == path
