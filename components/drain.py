@@ -8,7 +8,6 @@ import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, ResourceProvider, UpdateResult
 from pulumi.dynamic import Resource as DynamicResource
 
-
 # Deleting runs the code that stands in the state. Raise this when the way from there to `at_delete` changes, so that
 # stacks that are up take the new code over.
 INTERFACE: Final = 1
