@@ -27,6 +27,7 @@ from local.cloud.usage import descendants
 from local.home import Home, write_atomically
 from local.tools import TOOLS
 
+READY_PATHS = ("/readyz", "/api/v1/namespaces/default")
 READY_SECONDS = 60.0
 POLL_SECONDS = 0.1
 REQUEST_SECONDS = 10.0
@@ -240,12 +241,14 @@ class _Client:
         self._context.load_cert_chain(directory / "pki" / "admin.crt", directory / "pki" / "admin.key")
 
     def is_ready(self) -> bool:
-        """Whether /readyz says so; whoever does not answer is not ready."""
+        """Whether the API server says so and has made the namespace `default`; who does not answer is not ready.
+
+        The API server makes its own namespaces a moment after /readyz says yes; an EKS cluster that is ACTIVE has them.
+        """
         try:
-            status, _ = self._request("GET", "/readyz")
+            return all(self._request("GET", path)[0] == 200 for path in READY_PATHS)
         except (OSError, http.client.HTTPException):
             return False
-        return status == 200
 
     def get(self, path: str) -> Any:
         """Read an object.
