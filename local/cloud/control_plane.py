@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import http.client
 import json
 import os
@@ -29,6 +30,8 @@ from local.tools import TOOLS
 
 READY_PATHS = ("/readyz", "/api/v1/namespaces/default")
 READY_SECONDS = 60.0
+# etcd reserves this for its log of writes before it starts (SegmentSizeBytes in etcd's server/storage/wal/wal.go).
+ETCD_BYTES = 64 * 1000 * 1000
 POLL_SECONDS = 0.1
 REQUEST_SECONDS = 10.0
 # Deaths of one process before its start counts as failed.
@@ -200,6 +203,8 @@ class ControlPlane:
             for part in ("etcd", "apiserver"):
                 name = f"{self.plan.name}-{part}"
                 if self._processes.restarts(name) >= TRIES:
+                    if shutil.disk_usage(self._home.root).free < ETCD_BYTES:
+                        raise ControlPlaneError(f"{os.strerror(errno.ENOSPC)}: {self._home.root}")
                     raise ControlPlaneError(f"{name} dies again and again: {self._last_words(part)}")
             if time.monotonic() > deadline:
                 raise ControlPlaneError(
