@@ -1,9 +1,14 @@
 """Trainyard: a cluster for distributed PyTorch training, and the run that trains on it."""
 
+import signal
+
 import pulumi
 
 from infra import settings
 from infra.stack import deploy
+
+# The engine interrupts the program when a resource has failed: that one is to be seen, not where the program waited.
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 try:
     configuration = settings.load(pulumi.get_stack())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import http.client
 import json
 import os
@@ -27,7 +28,10 @@ from local.cloud.usage import descendants
 from local.home import Home, write_atomically
 from local.tools import TOOLS
 
+READY_PATHS = ("/readyz", "/api/v1/namespaces/default")
 READY_SECONDS = 60.0
+# etcd reserves this for its log of writes before it starts (SegmentSizeBytes in etcd's server/storage/wal/wal.go).
+ETCD_BYTES = 64 * 1000 * 1000
 POLL_SECONDS = 0.1
 REQUEST_SECONDS = 10.0
 # Deaths of one process before its start counts as failed.
@@ -199,6 +203,8 @@ class ControlPlane:
             for part in ("etcd", "apiserver"):
                 name = f"{self.plan.name}-{part}"
                 if self._processes.restarts(name) >= TRIES:
+                    if shutil.disk_usage(self._home.root).free < ETCD_BYTES:
+                        raise ControlPlaneError(f"{os.strerror(errno.ENOSPC)}: {self._home.root}")
                     raise ControlPlaneError(f"{name} dies again and again: {self._last_words(part)}")
             if time.monotonic() > deadline:
                 raise ControlPlaneError(
@@ -240,12 +246,14 @@ class _Client:
         self._context.load_cert_chain(directory / "pki" / "admin.crt", directory / "pki" / "admin.key")
 
     def is_ready(self) -> bool:
-        """Whether /readyz says so; whoever does not answer is not ready."""
+        """Whether the API server says so and has made the namespace `default`; who does not answer is not ready.
+
+        The API server makes its own namespaces a moment after /readyz says yes; an EKS cluster that is ACTIVE has them.
+        """
         try:
-            status, _ = self._request("GET", "/readyz")
+            return all(self._request("GET", path)[0] == 200 for path in READY_PATHS)
         except (OSError, http.client.HTTPException):
             return False
-        return status == 200
 
     def get(self, path: str) -> Any:
         """Read an object.

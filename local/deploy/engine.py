@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -20,6 +21,7 @@ from local.deploy.watched import watched
 from local.home import Home, write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
+NO_SPACE = os.strerror(errno.ENOSPC).lower()
 PLUGINS = ROOT / "local" / "plugins" / "bin"
 
 
@@ -177,6 +179,11 @@ class Engine:
         log.parent.mkdir(parents=True, exist_ok=True)
         code = watched(words, ROOT, self.environment, log, self._session_file, show)
         if code != 0:
+            if NO_SPACE in log.read_text(errors="replace").lower() or shutil.disk_usage(self.home).free == 0:
+                raise EngineError(
+                    f"the disk of {self.home} is full: free some space and run the same command again, which goes on "
+                    f"from here (pulumi {command} of stack {self.stack} stopped; log: {log})"
+                )
             raise EngineError(
                 f"pulumi {command} of stack {self.stack} failed (exit code {code}); see above (log: {log})"
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -46,6 +47,8 @@ from local.plugins.values import (
 
 # State and manifests can be large; the engine allows the same (pulumi sdk, rpcutil).
 _OPTIONS = [("grpc.max_receive_message_length", 1024 * 1024 * 400), ("grpc.max_send_message_length", -1)]
+# What calls in progress get when the engine ends early.
+GRACE_SECONDS = 1.0
 # Each resource that waits for readiness holds a thread.
 _THREADS = 128
 _META = ("version", "pluginDownloadURL", "__internal", "__defaults")
@@ -382,4 +385,12 @@ async def _serve(provider: Provider, address: str) -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(port, flush=True)
+    # What the plugin prints is shown to a person, so that it ends without a word when the engine asks it to.
+    ending: list[asyncio.Task[None]] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(
+            number, lambda: ending.append(asyncio.create_task(server.stop(GRACE_SECONDS)))
+        )
     await server.wait_for_termination()
+    # Threads of calls that go on would keep the process.
+    os._exit(0)

@@ -173,7 +173,8 @@ def fill(disk: Path) -> Path:
 
 def test_a_disk_that_fills_up_ends_up_with_its_place(place: Place, others: Inventory) -> None:
     command = place.start("up")
-    command.wait_for(lambda count: count >= place.chance.randint(3, 60))
+    target = place.chance.randint(3, 60)
+    command.wait_for(lambda count: count >= target)
     ballast = fill(place.disk)
     try:
         ended = command.end()

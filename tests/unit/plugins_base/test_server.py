@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -153,3 +154,25 @@ def test_the_process_prints_its_port_and_nothing_else_and_ends_with_the_engine()
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_process_ends_without_a_word_when_the_engine_interrupts_it(number: signal.Signals) -> None:
+    plugin = Path(__file__).parents[3] / "local" / "plugins" / "bin" / "pulumi-resource-kubernetes"
+    process = subprocess.Popen(
+        [sys.executable, str(plugin), "127.0.0.1:1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) > 0
+        process.send_signal(number)
+        said = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    assert said == ("", "")
