@@ -61,16 +61,18 @@ class LustreVolume(pulumi.ComponentResource):
         super().__init__("trainyard:storage:LustreVolume", name, None, opts)
         self.claim_name, self.mount_path = CLAIM, args.mount_path
 
-        def spec(known: dict[str, str]) -> dict[str, Any]:
-            return volume_spec(**known, capacity_gib=args.capacity_gib, namespace=args.namespace, claim=CLAIM)
-
         volume_name = f"{args.namespace}-{CLAIM}"
         volume = k8s.core.v1.PersistentVolume(
             name,
             metadata={"name": volume_name},
-            spec=pulumi.Output.all(
-                file_system_id=args.file_system_id, dns_name=args.dns_name, mount_name=args.mount_name
-            ).apply(spec),
+            spec=volume_spec(
+                file_system_id=args.file_system_id,
+                dns_name=args.dns_name,
+                mount_name=args.mount_name,
+                capacity_gib=args.capacity_gib,
+                namespace=args.namespace,
+                claim=CLAIM,
+            ),
             opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
         )
         claim = k8s.core.v1.PersistentVolumeClaim(
@@ -85,15 +87,6 @@ class LustreVolume(pulumi.ComponentResource):
         self.register_outputs({"claimName": CLAIM, "mountPath": args.mount_path})
 
     def _prove(self, name: str, args: LustreVolumeArgs, proof: Proof) -> None:
-        def spec(image: str) -> dict[str, Any]:
-            return proof_spec(
-                image=image,
-                claim=CLAIM,
-                mount_path=args.mount_path,
-                node_selector=proof.node_selector,
-                tolerations=proof.tolerations,
-            )
-
         k8s.batch.v1.Job(
             f"{name}-proof",
             metadata={
@@ -101,6 +94,12 @@ class LustreVolume(pulumi.ComponentResource):
                 "namespace": args.namespace,
                 "annotations": {"pulumi.com/skipAwait": "true"},
             },
-            spec=pulumi.Output.from_input(proof.image).apply(spec),
+            spec=proof_spec(
+                image=proof.image,
+                claim=CLAIM,
+                mount_path=args.mount_path,
+                node_selector=proof.node_selector,
+                tolerations=proof.tolerations,
+            ),
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(self.ready)),
         )

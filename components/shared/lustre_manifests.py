@@ -30,12 +30,12 @@ echo "written and read on $0"
 
 
 def volume_spec(
-    *, file_system_id: str, dns_name: str, mount_name: str, capacity_gib: int, namespace: str, claim: str
+    *, file_system_id: Any, dns_name: Any, mount_name: Any, capacity_gib: int, namespace: str, claim: str
 ) -> JsonObject:
     """The `spec` of the PersistentVolume, kept for one claim and kept when that is deleted.
 
     https://github.com/kubernetes-sigs/aws-fsx-csi-driver, examples/kubernetes/static_provisioning. Kubernetes wants a
-    capacity, which Lustre does not enforce.
+    capacity, which Lustre does not enforce. Id and names may be outputs of other resources.
     """
     return {
         "capacity": {"storage": f"{capacity_gib}Gi"},
@@ -71,7 +71,7 @@ def claim_spec(*, volume: str, capacity_gib: int) -> JsonObject:
 
 def proof_spec(
     *,
-    image: str,
+    image: Any,
     claim: str,
     mount_path: str,
     node_selector: dict[str, str],
@@ -79,7 +79,8 @@ def proof_spec(
 ) -> JsonObject:
     """The `spec` of the Job that opens the file system's root to the training pods, then writes and reads as one.
 
-    The image needs a shell. Of a file system the first container needs nothing but to be its owner.
+    The image, which may be the output of another resource, needs a shell. Of a file system the first container needs
+    nothing but to be its owner.
     """
     closed = {
         "allowPrivilegeEscalation": False,
