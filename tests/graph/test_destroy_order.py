@@ -1,0 +1,112 @@
+"""What must outlive what when a stack is destroyed: deletion runs against the waiting of creation.
+
+The order is that of docs/destroying.md; each pair says what breaks where the second goes before the first is done.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from tests.graph.model import Graph, Node, graph_of
+from tests.graph.previews import preview, shipped
+from tests.graph.services import kind_of
+
+# A preview is a minute where many run beside it.
+pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
+
+DRAIN, REMAINS = "pulumi-python:dynamic/drain:Drain", "pulumi-python:dynamic/drain:Remains"
+KARPENTER, DEFINITIONS = (
+    "kubernetes:helm.sh/v3:Release karpenter",
+    "kubernetes:helm.sh/v3:Release karpenter-crd",
+)
+CLUSTER, NODES = "aws:eks/cluster:Cluster", "aws:eks/nodeGroup:NodeGroup"
+POOL, CLASS = "kubernetes:karpenter.sh/v1:NodePool", "kubernetes:karpenter.k8s.aws/v1:EC2NodeClass"
+ENTRY = "aws:eks/accessPolicyAssociation:AccessPolicyAssociation"
+FILES, LINK = (
+    "aws:fsx/lustreFileSystem:LustreFileSystem",
+    "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation",
+)
+CRD = "kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition"
+OPERATOR, GROUP = "kubernetes:apps/v1:Deployment", "aws:ec2/securityGroup:SecurityGroup"
+
+# (deleted first, deleted after it): where a stack has both, each of the first waits for each of the second.
+ORDER = [
+    (DRAIN, KARPENTER),  # only Karpenter gives machines back
+    (DRAIN, "aws:iam/rolePolicyAttachment:RolePolicyAttachment own policy"),  # and only with its rights
+    (DRAIN, "aws:sqs/queue:Queue"),
+    (DRAIN, POOL),
+    (DRAIN, CLASS),
+    (DRAIN, NODES),  # where the controllers run
+    (DRAIN, "aws:eks/addon:Addon coredns"),  # by which they find AWS
+    (DRAIN, ENTRY),  # the drain itself is somebody's
+    (DRAIN, "aws:ec2/route:Route by NAT"),  # without a way out the controller can't call EC2
+    (DRAIN, "aws:ec2/route:Route"),
+    (DRAIN, "aws:ec2/vpcEndpoint:VpcEndpoint gateway"),
+    (DRAIN, "aws:ec2/vpcEndpoint:VpcEndpoint interface"),
+    (DRAIN, CRD),  # jobs go while their kind is known and their operator runs
+    (DRAIN, "kubernetes:core/v1:PersistentVolumeClaim"),
+    (POOL, DEFINITIONS),
+    (CLASS, DEFINITIONS),
+    (KARPENTER, DEFINITIONS),
+    (OPERATOR, NODES),
+    ("kubernetes:core/v1:PersistentVolumeClaim", "aws:eks/addon:Addon aws-fsx-csi-driver"),
+    ("kubernetes:core/v1:PersistentVolume", FILES),
+    (LINK, FILES),
+    (NODES, "aws:ec2/route:Route by NAT"),
+    (CLUSTER, REMAINS),  # what a cluster leaves is looked for when it is gone
+    (NODES, REMAINS),
+    (REMAINS, "aws:ec2/subnet:Subnet"),  # and before its network goes
+    (KARPENTER, ENTRY),
+]
+
+
+@cache
+def waits(stack: str) -> tuple[Graph, dict[str, frozenset[str]]]:
+    """A stack's graph, and all that each resource waits for, near and far."""
+    graph = graph_of(preview(stack))
+    found: dict[str, frozenset[str]] = {}
+
+    def far(urn: str) -> frozenset[str]:
+        if urn not in found:
+            found[urn] = frozenset().union(graph[urn].waits, *(far(each) for each in graph[urn].waits))
+        return found[urn]
+
+    for urn in graph:
+        far(urn)
+    return graph, found
+
+
+def own(graph: Graph, kind: str) -> list[Node]:
+    """The resources of a kind; those that a component of another package makes for itself are its own business."""
+    inner = {node.urn for node in graph.values() if "eks:index:" in node.urn}
+    nodes = [node for node in graph.values() if kind_of(node) == kind]
+    return nodes if kind in (CLUSTER, NODES) else [node for node in nodes if node.urn not in inner]
+
+
+@pytest.mark.parametrize("stack", shipped())
+def test_what_is_needed_to_the_end_goes_last(stack: str) -> None:
+    graph, far = waits(stack)
+    wrong = [
+        f"{one.label} does not wait for {other.label}"
+        for first, last in ORDER
+        for one in own(graph, first)
+        for other in own(graph, last)
+        if other.urn not in far[one.urn]
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("stack", shipped())
+def test_the_group_of_a_file_system_outlives_its_interfaces(stack: str) -> None:
+    graph, far = waits(stack)
+    for files in own(graph, FILES):
+        assert [group for group in own(graph, GROUP) if group.urn in far[files.urn]]
+
+
+@pytest.mark.parametrize("stack", shipped())
+def test_the_drain_is_there_once_and_nothing_waits_for_it(stack: str) -> None:
+    graph, _ = waits(stack)
+    (drain,) = own(graph, DRAIN)
+    assert [node.label for node in graph.values() if drain.urn in node.waits] == []
