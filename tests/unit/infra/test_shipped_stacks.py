@@ -134,11 +134,9 @@ def test_device_plugins_follow_the_devices() -> None:
 
 
 def test_a_reservation_reaches_the_node_class_and_nothing_is_bought_besides() -> None:
-    for name in ("p4de-odcr", "p5"):
+    for name, reservation in (("p4de-odcr", "cr-0123456789abcdef0"), ("p5", "cr-0123456789abcdef2")):
         (node_class,) = recorded(name).of(NODE_CLASS)
-        assert node_class.inputs["spec"]["capacityReservationSelectorTerms"] == [
-            {"id": "cr-0123456789abcdef0"}
-        ]
+        assert node_class.inputs["spec"]["capacityReservationSelectorTerms"] == [{"id": reservation}]
         assert recorded(name).of("aws:ec2/capacityReservation:CapacityReservation") == []
 
 
