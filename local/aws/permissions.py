@@ -26,7 +26,11 @@ IAM_RESOURCES = (
     ("GroupName", "group"),
 )
 # Services whose actions have another prefix than their own name.
-IAM_PREFIXES = {"service-quotas": "servicequotas", "resourcegroupstaggingapi": "tag", "elbv2": "elasticloadbalancing"}
+IAM_PREFIXES = {
+    "service-quotas": "servicequotas",
+    "resourcegroupstaggingapi": "tag",
+    "elbv2": "elasticloadbalancing",
+}
 
 
 def needed(response: Any, service: str, action: str) -> list[Request]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from tests.graph.previews import preview, shipped
 from tests.graph.upgrades import recorded, save
+from tests.previews import preview, shipped
 
 
 def main() -> int:

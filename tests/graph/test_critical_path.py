@@ -7,9 +7,9 @@ import pytest
 from local.deploy.engine import ROOT
 from local.deploy.stack_file import read
 from tests.graph.model import Graph, edited, find, graph_of
-from tests.graph.previews import preview, shipped
 from tests.graph.schedule import forced, make_span, unneeded
 from tests.graph.services import CLUSTER, FILE_SYSTEM
+from tests.previews import preview, shipped
 
 # A preview is a minute where many run beside it.
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]

@@ -10,8 +10,8 @@ from functools import cache
 import pytest
 
 from tests.graph.model import Graph, Node, graph_of
-from tests.graph.previews import preview, shipped
 from tests.graph.services import kind_of
+from tests.previews import preview, shipped
 
 # A preview is a minute where many run beside it.
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]

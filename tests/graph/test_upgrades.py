@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.graph.previews import preview, shipped
 from tests.graph.upgrades import STATES, harms, load, recorded
+from tests.previews import preview, shipped
 
 # A preview is a minute where many run beside it.
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]

@@ -29,8 +29,9 @@ from local.tools import ToolError
 from tests.policy import checkov
 from tests.policy.checkov import CheckovError, Failure, Verdict
 from tests.policy.environments import EnvironmentFailed
-from tests.policy.previews import preview, shipped
+from tests.policy.previews import preview
 from tests.policy.terraform_plan import PlanError
+from tests.previews import shipped
 
 EXPECTED = (
     CheckovError,

@@ -12,7 +12,8 @@ from infra.policies.judge import Judgement, judge
 from infra.policies.waivers import Waiver
 from tests.policy import checkov
 from tests.policy.checkov import Verdict
-from tests.policy.previews import preview, shipped
+from tests.policy.previews import preview
+from tests.previews import shipped
 
 # They need the engine, and checkov is installed for them.
 pytestmark = [pytest.mark.local, pytest.mark.timeout(900)]

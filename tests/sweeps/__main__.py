@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.graph.previews import preview, shipped
+from tests.previews import preview, shipped
 from tests.sweeps.plan import Result, interruptions
 from tests.sweeps.world import world
 

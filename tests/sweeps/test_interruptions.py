@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.graph.previews import preview
+from tests.previews import preview
 from tests.sweeps.plan import interruptions, seed_of_run
 from tests.sweeps.world import world
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import runpy
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -359,10 +360,12 @@ def test_the_drain_is_the_last_resource_of_all(dev: Recorded) -> None:
 def test_a_wrong_stack_file_ends_the_program_before_anything_is_registered() -> None:
     def program() -> None:
         pulumi.runtime.set_all_config({"aws:region": "us-west-2", "trainyard:pools": "[]"})
+        interrupted = signal.getsignal(signal.SIGINT)  # the program sets one of its own
         try:
             with pytest.raises(pulumi.RunError, match=r"Pulumi\.test\.yaml has \d mistakes"):
                 runpy.run_path(str(ROOT / "__main__.py"))
         finally:
             pulumi.runtime.set_all_config({})
+            signal.signal(signal.SIGINT, interrupted)
 
     assert deploy(program).resources == []

@@ -1,0 +1,69 @@
+"""What each shipped stack file's first `up` would make, as the engine writes it down; each is asked for once a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from local.deploy.commands import pinned_sources
+from local.deploy.engine import ROOT, Engine, EngineError
+from local.deploy.stack_file import read, with_sources, write
+from local.guard import refuse_foreign
+from local.home import Home
+from local.tools import ensure
+
+HOME = ROOT / ".local-previews"
+TOOLS = ("pulumi", "pulumi-language-python", "kubernetes", "helm")
+# Stack files that tests make for themselves begin so, and git ignores them.
+OF_TESTS = "zz-"
+
+
+def shipped() -> list[str]:
+    """Names of the stack files of the project."""
+    names = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.*.yaml"))
+    return [name for name in names if not name.startswith(OF_TESTS)]
+
+
+@cache
+def preview(stack: str) -> dict[str, Any]:
+    """`pulumi preview --json` on empty state; neither an account nor the local cloud is asked anything.
+
+    Raises:
+        EngineError: the preview failed; the message has what Pulumi said.
+        StackFileError: there is no such stack file, or it can't be read.
+    """
+    home = Home(HOME)
+    refuse_foreign(os.environ, home)
+    document = read(ROOT / f"Pulumi.{stack}.yaml")
+    ensure(TOOLS, home, quiet=True)
+    return preview_of(stack, with_sources(document, pinned_sources()), home)
+
+
+def preview_of(stack: str, document: Mapping[str, Any], home: Home) -> dict[str, Any]:
+    """The same of a stack file's content, whose sources are local directories already.
+
+    Raises:
+        EngineError: the preview failed; the message has what Pulumi said.
+    """
+    engine = Engine(home.root, stack, {}, state="preview")
+    engine.initialise()
+    write(document, engine.config_file)
+    command = ["pulumi", "preview", "--json", "--stack", stack, "--config-file", str(engine.config_file)]
+    answer = subprocess.run(command, cwd=ROOT, env=engine.environment, capture_output=True, text=True)
+    if answer.returncode != 0:
+        raise EngineError(f"the preview of stack {stack} failed:\n{_reason(answer.stdout)}{answer.stderr}")
+    steps: dict[str, Any] = json.loads(answer.stdout)
+    return steps
+
+
+def _reason(output: str) -> str:
+    """What a failed preview says; with `--json` that stands in its diagnostics."""
+    try:
+        found = json.loads(output).get("diagnostics", [])
+    except json.JSONDecodeError:
+        return output
+    return "".join(each["message"] for each in found if each.get("severity") == "error")
