@@ -384,13 +384,13 @@ async def _serve(provider: Provider, address: str) -> None:
     protos.provider_grpc.add_ResourceProviderServicer_to_server(Servicer(provider, address), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    print(port, flush=True)
     # What the plugin prints is shown to a person, so that it ends without a word when the engine asks it to.
     ending: list[asyncio.Task[None]] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(
             number, lambda: ending.append(asyncio.create_task(server.stop(GRACE_SECONDS)))
         )
+    print(port, flush=True)
     await server.wait_for_termination()
     # Threads of calls that go on would keep the process.
     os._exit(0)
