@@ -1,8 +1,8 @@
 """What a program would do to a stack that an earlier one deployed: which resources it would replace, which delete.
 
 A recording has a line per resource: URN, type, and those of its inputs that can force a replacement. It is judged by
-the plugins' own comparison, the one that the engine asks in a real preview; a name that the provider makes up at
-random is not compared.
+the plugins' own comparison, the one that the engine asks in a real preview. What a preview can't know stays as its
+mark, which is equal to itself; a name that the provider makes up at random loses its end.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from local.plugins.aws.handlers import HANDLERS
 from local.plugins.aws.provider import AwsProvider
 from local.plugins.kubernetes.provider import KubernetesProvider
 from local.plugins.provider import DiffRequest, Provider
-from local.plugins.values import UNKNOWN as UNKNOWN_VALUE
-from tests.graph.model import UNKNOWN
 
 STATES = Path(__file__).parent / "states"
 # Names that the provider chose itself stand in this input.
@@ -47,6 +45,9 @@ IDENTITY = (
     "value",
 )
 
+# So that no cluster of the environment is asked.
+NO_CLUSTER = "{}"
+
 Recording = dict[str, dict[str, Any]]
 
 
@@ -64,19 +65,37 @@ class Harm:
 def recorded(document: Mapping[str, Any]) -> Recording:
     """What a preview's resources are, in the form of a recording."""
     states = [step["newState"] for step in document["steps"] if step.get("newState")]
-    return {
+    found: Recording = {
         state["urn"]: {"type": state["type"], "inputs": _telling(state)}
         | ({"aliases": state["aliases"]} if state.get("aliases") else {})
         for state in states
         if state.get("custom")
     }
+    chosen = {name: RANDOM_END.sub("-*", name) for state in states for name in _chosen(state)}
+    return {urn: _renamed(each, chosen) for urn, each in found.items()}
+
+
+def _chosen(state: Mapping[str, Any]) -> list[str]:
+    """The names that the provider made up for a resource. Others are told them, too: an attachment its role's."""
+    inputs = state.get("inputs") or {}
+    return [
+        str(inputs[key]) for key in inputs.get(CHOSEN) or [] if RANDOM_END.search(str(inputs.get(key, "")))
+    ]
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """The value with each of the names as its counterpart."""
+    if isinstance(value, Mapping):
+        return {key: _renamed(entry, names) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_renamed(entry, names) for entry in value]
+    return names.get(value, value) if isinstance(value, str) else value
 
 
 def _telling(state: Mapping[str, Any]) -> dict[str, Any]:
     """Inputs that can force a replacement. What is nobody's to compare (documents, tags, code) is left out."""
     kind, inputs = str(state["type"]), dict(state.get("inputs") or {})
-    for name in inputs.pop(CHOSEN, None) or []:
-        inputs[name] = RANDOM_END.sub("-*", str(inputs.get(name, "")))
+    inputs.pop(CHOSEN, None)
     if kind in HANDLERS:
         handler = HANDLERS[kind]
         left_out = {"tags", "tagsAll", *handler.documents}
@@ -97,7 +116,9 @@ def _telling(state: Mapping[str, Any]) -> dict[str, Any]:
 def harms(before: Recording, now: Recording) -> Iterator[Harm]:
     """What today's program would replace or delete of what was recorded."""
     renamed = {alias: urn for urn, each in now.items() for alias in each.get("aliases", [])}
-    providers: dict[str, Provider] = {"aws": AwsProvider(), "kubernetes": KubernetesProvider()}
+    kubernetes = KubernetesProvider()
+    kubernetes.configure({"kubeconfig": NO_CLUSTER})
+    providers: dict[str, Provider] = {"aws": AwsProvider(), "kubernetes": kubernetes}
     for urn, old in before.items():
         new = now.get(urn) or now.get(renamed.get(urn, ""))
         if new is None:
@@ -123,20 +144,11 @@ def _replaced(
         type=kind,
         name=urn.rsplit("::", 1)[1],
         id="recorded",
-        old_inputs=_known(old["inputs"]),
-        old_outputs=_known(old["inputs"]),
-        inputs=_known(new["inputs"]),
+        old_inputs=old["inputs"],
+        old_outputs=old["inputs"],
+        inputs=new["inputs"],
     )
     return list(providers[package].diff(request).replaces)
-
-
-def _known(value: Any) -> Any:
-    """A value as the engine hands it to a plugin: what a preview can't know is a mark of its own."""
-    if isinstance(value, Mapping):
-        return {key: _known(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_known(entry) for entry in value]
-    return UNKNOWN_VALUE if value == UNKNOWN else value
 
 
 def load(stack: str) -> Recording:
