@@ -80,7 +80,7 @@ def waits(stack: str) -> tuple[Graph, dict[str, frozenset[str]]]:
 
 
 def own(graph: Graph, kind: str) -> list[Node]:
-    """The resources of a kind (of rights: Karpenter's); those that a component of another package makes for itself are its own business."""
+    """The resources of a kind (of rights: Karpenter's), without those inside another package's component."""
     inner = {node.urn for node in graph.values() if "eks:index:" in node.urn}
     nodes = [node for node in graph.values() if kind_of(node) == kind]
     if kind == RIGHTS:
