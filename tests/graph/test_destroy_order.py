@@ -23,6 +23,7 @@ KARPENTER, DEFINITIONS = (
 )
 CLUSTER, NODES = "aws:eks/cluster:Cluster", "aws:eks/nodeGroup:NodeGroup"
 POOL, CLASS = "kubernetes:karpenter.sh/v1:NodePool", "kubernetes:karpenter.k8s.aws/v1:EC2NodeClass"
+RIGHTS = "aws:iam/rolePolicyAttachment:RolePolicyAttachment own policy"
 ENTRY = "aws:eks/accessPolicyAssociation:AccessPolicyAssociation"
 FILES, LINK = (
     "aws:fsx/lustreFileSystem:LustreFileSystem",
@@ -34,7 +35,7 @@ OPERATOR, GROUP = "kubernetes:apps/v1:Deployment", "aws:ec2/securityGroup:Securi
 # (deleted first, deleted after it): where a stack has both, each of the first waits for each of the second.
 ORDER = [
     (DRAIN, KARPENTER),  # only Karpenter gives machines back
-    (DRAIN, "aws:iam/rolePolicyAttachment:RolePolicyAttachment own policy"),  # and only with its rights
+    (DRAIN, RIGHTS),  # and only with its rights
     (DRAIN, "aws:sqs/queue:Queue"),
     (DRAIN, POOL),
     (DRAIN, CLASS),
@@ -79,9 +80,11 @@ def waits(stack: str) -> tuple[Graph, dict[str, frozenset[str]]]:
 
 
 def own(graph: Graph, kind: str) -> list[Node]:
-    """The resources of a kind; those that a component of another package makes for itself are its own business."""
+    """The resources of a kind (of rights: Karpenter's), without those inside another package's component."""
     inner = {node.urn for node in graph.values() if "eks:index:" in node.urn}
     nodes = [node for node in graph.values() if kind_of(node) == kind]
+    if kind == RIGHTS:
+        nodes = [node for node in nodes if "-karpenter-" in node.name]
     return nodes if kind in (CLUSTER, NODES) else [node for node in nodes if node.urn not in inner]
 
 
