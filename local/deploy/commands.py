@@ -233,12 +233,14 @@ class _Session:
                 f"stack {self.engine.stack}: an earlier command was killed; releasing its lock, reading what exists"
             )
             self.engine.cancel()
-            os.environ.update(cloud_environment(self.home))
-            adopted = dict(identities(self.engine.deployment(), self.cloud["accountId"], self._region()))
+            self.engine.begin_recovery()
+            account, region = self.cloud["accountId"], self._region()
+            adopted = dict(identities(self.engine.deployment(), account, region, self._released))
             for urn, identity in adopted.items():
                 say(f"taking over {urn.rpartition('::')[2]} ({identity}), which was being made")
             self.engine.adopt(adopted)
             self.engine.refresh()
+            self.engine.end_recovery()
 
     def _region(self) -> str:
         """The stack's region, by the settings that the killed command worked with."""

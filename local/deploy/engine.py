@@ -43,6 +43,7 @@ class Engine:
         self.directory = home / state
         self.config_file = self.directory / f"Pulumi.{stack}.yaml"
         self._session_file = self.directory / f"{stack}.session.json"
+        self._recovery_file = self.directory / f"{stack}.recovering"
         backend = self.directory / "state"
         Home(home).claim()
         backend.mkdir(parents=True, exist_ok=True)
@@ -94,8 +95,17 @@ class Engine:
         return any(r["type"] != "pulumi:pulumi:Stack" for r in deployment.get("resources") or [])
 
     def was_interrupted(self) -> bool:
-        """Whether a killed run left a lock or pending operations behind."""
-        return bool(self._locks()) or bool(self.deployment().get("pending_operations"))
+        """Whether a killed run left a lock or pending operations behind, or was killed while it put such right."""
+        pending = self.deployment().get("pending_operations")
+        return self._recovery_file.exists() or bool(self._locks()) or bool(pending)
+
+    def begin_recovery(self) -> None:
+        """From here on the state may name what does not exist, until a refresh has read what does."""
+        self._recovery_file.touch()
+
+    def end_recovery(self) -> None:
+        """What the state names has been read."""
+        self._recovery_file.unlink(missing_ok=True)
 
     def wait_for_other(self, say: Callable[[str], None]) -> None:
         """Wait while a pulumi of an earlier command, whose `make` was killed, still works on the stack."""
@@ -139,6 +149,7 @@ class Engine:
 
     def forget(self) -> None:
         """Remove the stack and its state; nothing is deleted in the cloud."""
+        self.end_recovery()
         if self._state_file.exists():
             self._capture("stack", "rm", "--force", "--yes", "--preserve-config", "--stack", self.stack)
 

@@ -189,11 +189,11 @@ def test_a_disk_that_fills_up_ends_up_with_its_place(place: Place, others: Inven
 
 def test_an_up_that_is_killed_is_taken_over_and_interrupted_in_order(place: Place) -> None:
     killed = place.start("up")
-    target = place.chance.randint(20, 90)
+    target = len(place.resources()) + place.chance.randint(5, 40)
     killed.kill(killed.wait_for(lambda count: count >= target))
-    before = len(place.resources())
     command = place.start("up")
-    command.wait_for(lambda count: count >= before + 5)
+    target = len(place.resources()) + 5
+    command.wait_for(lambda count: count >= target)
     command.process.send_signal(signal.SIGINT)
     ended = command.end()
     assert "an earlier command was killed" in ended.output

@@ -94,3 +94,13 @@ def test_a_home_whose_first_command_is_none_of_the_clouds_is_a_home_all_the_same
         Home(root).make()
     Engine(tmp_path / "other", "dev", {})
     Home(tmp_path / "other").make()
+
+
+def test_a_recovery_that_was_killed_is_done_again(tmp_path: Path) -> None:
+    first = Engine(tmp_path / "home", "local", {})
+    assert not first.was_interrupted()
+    first.begin_recovery()
+    again = Engine(tmp_path / "home", "local", {})
+    assert again.was_interrupted()
+    again.end_recovery()
+    assert not Engine(tmp_path / "home", "local", {}).was_interrupted()
