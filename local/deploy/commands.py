@@ -214,6 +214,10 @@ class _Session:
     def recover(self) -> None:
         """Leave the stack's state usable: after another local cloud's end, and after a killed run."""
         mark, current = self._mark, self.cloud["generation"]
+        if self.engine.restore_state():
+            say(
+                f"stack {self.engine.stack}: its state was cut off by a full disk; going on from the last whole one"
+            )
         if self.engine.has_resources() and not self.is_up():
             say(
                 f"stack {self.engine.stack}: its local cloud has ended, and its resources with it; starting anew"

@@ -21,6 +21,7 @@ from local.deploy.watched import watched
 from local.home import Home, write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
+KEEP_SECONDS = 1.0
 NO_SPACE = os.strerror(errno.ENOSPC).lower()
 PLUGINS = ROOT / "local" / "plugins" / "bin"
 
@@ -44,6 +45,8 @@ class Engine:
         self.config_file = self.directory / f"Pulumi.{stack}.yaml"
         self._session_file = self.directory / f"{stack}.session.json"
         self._recovery_file = self.directory / f"{stack}.recovering"
+        self._kept_file = self.directory / f"{stack}.kept.json"
+        self._kept_at = 0.0
         backend = self.directory / "state"
         Home(home).claim()
         backend.mkdir(parents=True, exist_ok=True)
@@ -63,9 +66,6 @@ class Engine:
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
             "PULUMI_ERROR_OUTPUT_STRING": "true",
             "PULUMI_DEBUG_COMMANDS": "false",
-            # A copy of the whole state at each of some 150 steps is most of what an `up` writes. The state file itself
-            # is replaced in one step, so that a killed engine leaves the last whole one.
-            "PULUMI_DIY_BACKEND_DISABLE_CHECKPOINT_BACKUPS": "true",
         }
 
     def _passphrase_file(self) -> Path:
@@ -98,6 +98,35 @@ class Engine:
         """Whether a killed run left a lock or pending operations behind, or was killed while it put such right."""
         pending = self.deployment().get("pending_operations")
         return self._recovery_file.exists() or bool(self._locks()) or bool(pending)
+
+    def restore_state(self) -> bool:
+        """Take the last whole state where a full disk has cut off the engine's own file; whether it was so.
+
+        Raises:
+            EngineError: no whole one was kept.
+        """
+        if not self._state_file.exists() or _is_whole(self._state_file.read_bytes()):
+            return False
+        if not self._kept_file.exists():
+            raise EngineError(
+                f"{self._state_file} is cut off and no whole state was kept: `python -m local reset` removes the local "
+                "cloud and all of its stacks"
+            )
+        write_atomically(self._state_file, self._kept_file.read_text(), 0o600)
+        self.begin_recovery()
+        return True
+
+    def _keep_state(self) -> None:
+        """A copy of the state for `restore_state`, at most once a second: the engine writes to its file in place."""
+        if time.monotonic() - self._kept_at < KEEP_SECONDS:
+            return
+        self._kept_at = time.monotonic()
+        with contextlib.suppress(
+            OSError
+        ):  # the disk is full, or the file is being replaced: the last copy stays
+            content = self._state_file.read_bytes()
+            if _is_whole(content):
+                write_atomically(self._kept_file, content.decode(), 0o600)
 
     def begin_recovery(self) -> None:
         """From here on the state may name what does not exist, until a refresh has read what does."""
@@ -150,6 +179,7 @@ class Engine:
     def forget(self) -> None:
         """Remove the stack and its state; nothing is deleted in the cloud."""
         self.end_recovery()
+        self._kept_file.unlink(missing_ok=True)
         if self._state_file.exists():
             self._capture("stack", "rm", "--force", "--yes", "--preserve-config", "--stack", self.stack)
 
@@ -188,7 +218,7 @@ class Engine:
 
         log = self.home / "logs" / f"pulumi-{self.stack}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        code = watched(words, ROOT, self.environment, log, self._session_file, show)
+        code = watched(words, ROOT, self.environment, log, self._session_file, show, self._keep_state)
         if code != 0:
             if NO_SPACE in log.read_text(errors="replace").lower() or shutil.disk_usage(self.home).free == 0:
                 raise EngineError(
@@ -220,6 +250,11 @@ def end_leftovers(record: Path, say: Callable[[str], None]) -> None:
     if found := end_recorded(record):
         pids = ", ".join(str(process.pid) for process in found)
         say(f"ended what a killed pulumi had left running (processes {pids})")
+
+
+def _is_whole(state: bytes) -> bool:
+    """Whether a state is there to its end."""
+    return state.rstrip().endswith(b"}")
 
 
 def _is_pulumi(pid: int) -> bool:

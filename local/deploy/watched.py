@@ -32,8 +32,9 @@ def watched(
     log: Path,
     record: Path,
     show: Callable[[str], None],
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run a command, pass every line of its output to `show`; returns its exit code.
+    """Run a command, pass every line of its output to `show`, call `meanwhile` again and again; its exit code.
 
     `record` says, while it runs, which session is its own. Of an earlier one it names nothing is left running.
     The first interrupt is passed on and the command's end awaited; the second makes it end at once.
@@ -69,6 +70,7 @@ def watched(
                 ended = process.poll() is not None
                 for line in lines.complete():
                     show(line)
+                meanwhile()
                 if ended:
                     break
                 time.sleep(POLL_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from local.deploy.engine import Engine
+from local.deploy.engine import Engine, EngineError
 from local.deploy.turns import turn
 from local.deploy.watched import Interrupted, watched
 from local.home import Home
@@ -104,3 +105,27 @@ def test_a_recovery_that_was_killed_is_done_again(tmp_path: Path) -> None:
     assert again.was_interrupted()
     again.end_recovery()
     assert not Engine(tmp_path / "home", "local", {}).was_interrupted()
+
+
+def test_a_state_that_a_full_disk_cut_off_is_taken_from_the_last_whole_one(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "home", "local", {})
+    state = engine._state_file
+    state.parent.mkdir(parents=True)
+    whole = json.dumps({"checkpoint": {"latest": {"resources": [{"type": "aws:ec2/vpc:Vpc"}]}}})
+    state.write_text(whole)
+    engine._keep_state()
+    assert not engine.restore_state()
+    state.write_text("")
+    engine._kept_at = 0.0
+    engine._keep_state()
+    assert engine.restore_state()
+    assert state.read_text() == whole
+    assert engine.was_interrupted(), "what the engine did since is not looked for"
+
+
+def test_a_state_that_is_cut_off_and_was_never_kept_says_how_to_begin_anew(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "home", "local", {})
+    engine._state_file.parent.mkdir(parents=True)
+    engine._state_file.write_text("{")
+    with pytest.raises(EngineError, match="local reset"):
+        engine.restore_state()
