@@ -82,12 +82,14 @@ class LustreVolume(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, depends_on=[volume]),
         )
         self.ready: list[pulumi.Resource] = [volume, claim]
+        # What has to be gone before the volume is.
+        self.objects = list(self.ready)
         if args.proof is not None:
-            self._prove(name, args, args.proof)
+            self.objects.append(self._prove(name, args, args.proof))
         self.register_outputs({"claimName": CLAIM, "mountPath": args.mount_path})
 
-    def _prove(self, name: str, args: LustreVolumeArgs, proof: Proof) -> None:
-        k8s.batch.v1.Job(
+    def _prove(self, name: str, args: LustreVolumeArgs, proof: Proof) -> k8s.batch.v1.Job:
+        return k8s.batch.v1.Job(
             f"{name}-proof",
             metadata={
                 "name": PROOF,

@@ -134,7 +134,7 @@ def volumes(
             ),
             opts,
         )
-        ready += [*lustre.ready, *volume.ready]
+        ready += [*lustre.ready, *volume.objects]
         paths[volume.claim_name] = volume.mount_path
     return Volumes(ready=ready, paths=paths)
 

@@ -145,6 +145,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         made.up()
         stack = Live(made)
         stack.keep_pools()
+        # Those of the run are empty now, and would take the pods of the cases.
+        stack.wait(lambda: stack.get("nodeclaims") == [], "the run's machines are given back")
         yield stack
         # The one `make down` after all that has happened to the cluster.
         code, output = made.down()
