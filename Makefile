@@ -47,7 +47,7 @@ check: environment ## format, lint, types, import rules and the fast tests (abou
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/mypy
 	@PYTHONPATH=$(CURDIR) .venv/bin/lint-imports --no-logo
-	@$(PYTEST) -q -m "unit or policy"
+	@$(PYTEST) -q -n auto -m "unit or policy"
 
 test: check ## everything: the fast tests, the trainer under torchrun, and the whole stack on the local cloud
 	@$(RUN) -m local tools
