@@ -102,7 +102,13 @@ class Cluster(Handler):
         wait_until(f"EKS cluster {rid} ACTIVE", ready, CREATE_SECONDS)
 
     def finish(self, cloud: Cloud, rid: str, inputs: Props) -> None:
-        self._settle(cloud, rid)
+        try:
+            self._settle(cloud, rid)
+        except RuntimeError:
+            # EKS never tries again: such a cluster can only be deleted. It goes here, so that the next `up` makes
+            # another; the official provider leaves that to a person.
+            self.delete(cloud, rid, {})
+            raise
 
     def read(self, cloud: Cloud, rid: str, inputs: Props) -> Props | None:
         found = self._live(cloud, rid)

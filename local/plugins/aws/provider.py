@@ -206,6 +206,8 @@ class AwsProvider(Provider):
             with _told(request.name, "create"):
                 handler.finish(cloud, rid, request.inputs)
         except ProviderError as error:
+            if self._read(cloud, handler, rid, request.inputs, request.name) is None:
+                raise  # nothing is left of it
             outputs = self._outputs(cloud, handler, rid, request.inputs, request.name)
             raise InitFailed(rid, outputs, [str(error)], request.inputs) from error
 
