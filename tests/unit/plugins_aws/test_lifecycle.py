@@ -9,7 +9,15 @@ import pytest
 
 from local.plugins.aws.cloud import Cloud
 from local.plugins.aws.provider import AwsProvider
-from local.plugins.provider import CheckRequest, CreateRequest, DeleteRequest, ReadRequest, UpdateRequest
+from local.plugins.provider import (
+    CheckRequest,
+    CreateRequest,
+    DeleteRequest,
+    InitFailed,
+    ProviderError,
+    ReadRequest,
+    UpdateRequest,
+)
 from tests.unit.emulator import Cloud as Emulator
 
 pytestmark = pytest.mark.unit
@@ -223,7 +231,6 @@ def test_a_failure_after_the_creation_keeps_the_resource_in_the_state(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from local.plugins.aws.messaging import LogGroup
-    from local.plugins.provider import InitFailed
 
     def fail(*_: Any) -> None:
         raise RuntimeError("no retention today")
@@ -233,6 +240,19 @@ def test_a_failure_after_the_creation_keeps_the_resource_in_the_state(
         stack.make("aws:cloudwatch/logGroup:LogGroup", name="/half/made")
     assert caught.value.resource_id == "/half/made"
     assert caught.value.outputs["arn"].endswith("/half/made")
+
+
+def test_a_cluster_that_failed_is_taken_away_so_that_the_next_up_makes_another(
+    stack: Stack, deployer: Emulator
+) -> None:
+    token, role = "aws:eks/cluster:Cluster", deployer.role("failing", None)
+    network = {"subnetIds": deployer.network()["subnets"]}
+    deployer.supervisor.refuse = "etcd: no space left on device"
+    with pytest.raises(ProviderError, match="no space left on device") as refused:
+        stack.make(token, name="failing", roleArn=role, vpcConfig=network)
+    assert not isinstance(refused.value, InitFailed)
+    deployer.supervisor.refuse = None
+    assert stack.make(token, name="failing", roleArn=role, vpcConfig=network)[0] == "failing"
 
 
 def test_an_error_of_the_api_is_one_line_with_operation_code_and_text(stack: Stack) -> None:
