@@ -23,6 +23,23 @@ from local.home import Home
 from tests.local.account import Inventory, inventory, without
 
 TEST_HOME = ROOT / ".local-test"
+# The files that share one stack, in this order: a run's machines, and with them its pods, go a minute after its end.
+STORY = ("test_main_job", "test_made_stack", "test_identity")
+# It ends the stack; what reads what all of it left behind in the logs comes after.
+END, AFTERWARDS = "test_down_leaves_nothing", "test_permissions"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests that share the stack one after the other, and its end last."""
+
+    def place(item: pytest.Item) -> int:
+        file = item.path.stem
+        if file == AFTERWARDS:
+            return len(STORY) + 1
+        return len(STORY) if item.name == END else STORY.index(file)
+
+    shared = sorted((each for each in items if each.path.stem in (*STORY, AFTERWARDS)), key=place)
+    items[:] = [each for each in items if each not in shared] + shared
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -175,7 +175,9 @@ def test_a_disk_that_fills_up_ends_up_with_its_place(place: Place, others: Inven
     command = place.start("up")
     target = place.chance.randint(3, 60)
     command.wait_for(lambda count: count >= target)
+    before = len(place.resources())
     ballast = fill(place.disk)
+    print(f"full after {before} and before {len(place.resources())} resources")
     try:
         ended = command.end()
     finally:
