@@ -22,6 +22,7 @@ from local.home import Home, write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 KEEP_SECONDS = 1.0
+FULL_BYTES = 1_000_000
 NO_SPACE = os.strerror(errno.ENOSPC).lower()
 PLUGINS = ROOT / "local" / "plugins" / "bin"
 
@@ -47,6 +48,7 @@ class Engine:
         self._recovery_file = self.directory / f"{stack}.recovering"
         self._kept_file = self.directory / f"{stack}.kept.json"
         self._kept_at = 0.0
+        self._disk_was_full = False
         backend = self.directory / "state"
         Home(home).claim()
         backend.mkdir(parents=True, exist_ok=True)
@@ -117,10 +119,12 @@ class Engine:
         return True
 
     def _keep_state(self) -> None:
-        """A copy of the state for `restore_state`, at most once a second: the engine writes to its file in place."""
+        """A look at the disk, and a copy of the state for `restore_state`: the engine writes to its file in place."""
         if time.monotonic() - self._kept_at < KEEP_SECONDS:
             return
         self._kept_at = time.monotonic()
+        # What fails for that says something else: the API server, for one, that it is too slow.
+        self._disk_was_full = self._disk_was_full or shutil.disk_usage(self.home).free < FULL_BYTES
         with contextlib.suppress(
             OSError
         ):  # the disk is full, or the file is being replaced: the last copy stays
@@ -218,9 +222,10 @@ class Engine:
 
         log = self.home / "logs" / f"pulumi-{self.stack}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
+        self._disk_was_full = False
         code = watched(words, ROOT, self.environment, log, self._session_file, show, self._keep_state)
         if code != 0:
-            if NO_SPACE in log.read_text(errors="replace").lower() or shutil.disk_usage(self.home).free == 0:
+            if self._disk_was_full or NO_SPACE in log.read_text(errors="replace").lower():
                 raise EngineError(
                     f"the disk of {self.home} is full: free some space and run the same command again, which goes on "
                     f"from here (pulumi {command} of stack {self.stack} stopped; log: {log})"
