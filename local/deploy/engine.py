@@ -61,7 +61,9 @@ class Engine:
             "VIRTUAL_ENV": str(ROOT / ".venv"),
             "PYTHONPATH": str(ROOT),
             "TRAINYARD_HOME": str(home),
-            "PULUMI_BACKEND_URL": f"file://{backend}",
+            # Otherwise each file has another beside it with its attributes, which is written in place: of a killed
+            # engine it stays empty, and no engine reads the state any more.
+            "PULUMI_BACKEND_URL": f"file://{backend}?metadata=skip",
             "PULUMI_HOME": str(home / "pulumi-home"),
             "PULUMI_CONFIG_PASSPHRASE_FILE": str(self._passphrase_file()),
             "PULUMI_SKIP_UPDATE_CHECK": "true",
