@@ -7,8 +7,10 @@ protocol.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import threading
 from typing import Any
 
 from moto.core import errors
@@ -107,6 +109,11 @@ def check(who: identity.Identity, service: str, requests: list[Request]) -> None
         raise Refused("AccessDenied", message, 403)
 
 
+# moto walks over its dictionaries of policies while another call of the same moment changes them. No call of IAM waits
+# for anything, so that they take turns.
+ONE_AT_A_TIME = {"iam": threading.Lock()}
+
+
 def error_response(response: Any, code: str, message: str, status: int) -> Any:
     """An error in the protocol of the service that `response` belongs to."""
     _, headers, body = response.serialized(ActionResult(ApiError(code, message)))
@@ -133,7 +140,8 @@ def install() -> None:
         if fault is not None:
             return error_response(self, fault.code, fault.message, fault.status)
         try:
-            return static_answers.answer(self, name, act)
+            with ONE_AT_A_TIME.get(service, contextlib.nullcontext()):
+                return static_answers.answer(self, name, act)
         except NotImplementedError as error:
             # Not a 500: SDKs would repeat the call for minutes before they show it.
             log.warning("not supported: %s: %s", name, error)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jwt
@@ -480,3 +482,28 @@ def test_instance_profiles_are_listed_by_path(cloud: Any) -> None:
     found = iam.list_instance_profiles(PathPrefix="/karpenter/us-west-2/one/")["InstanceProfiles"]
     assert [each["InstanceProfileName"] for each in found] == ["one"]
     assert len(iam.list_instance_profiles()["InstanceProfiles"]) == 2
+
+
+def test_calls_of_the_same_moment_do_not_trip_over_each_other(cloud):
+    iam = cloud.client("iam")
+    iam.create_role(RoleName="busy", AssumeRolePolicyDocument="{}")
+    allow = {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}
+    document = json.dumps({"Version": "2012-10-17", "Statement": [allow]})
+
+    def life(number: int) -> None:
+        for turn in range(12):
+            name = f"p-{number}-{turn}"
+            arn = iam.create_policy(PolicyName=name, PolicyDocument=document)["Policy"]["Arn"]
+            iam.attach_role_policy(RoleName="busy", PolicyArn=arn)
+            iam.detach_role_policy(RoleName="busy", PolicyArn=arn)
+            iam.delete_policy(PolicyArn=arn)
+
+    # Threads that change places all the time show in a second what else shows once in a hundred runs.
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(life, range(8)))
+    finally:
+        sys.setswitchinterval(usual)
+    assert iam.list_policies(Scope="Local")["Policies"] == []
