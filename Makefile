@@ -8,7 +8,7 @@ CLOUD ?= $(if $(filter local,$(STACK)),local,aws)
 RUN := PYTHONPATH=$(CURDIR) .venv/bin/python
 PYTEST := $(RUN) -m pytest
 
-.PHONY: help up down preview preflight verify-clean submit status logs check policy test format environment sweep record-states bench-local
+.PHONY: help faults up down preview preflight verify-clean submit status logs check policy test format environment sweep record-states bench-local
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,16 +42,20 @@ status: environment ## what the local cloud runs
 logs: environment ## logs of the local cloud's processes
 	@$(RUN) -m local logs
 
-check: environment ## format, lint, types, import rules and the fast tests (about a minute, offline)
+check: environment ## format, lint, types, import rules and the fast tests (a minute or two, offline)
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/mypy
 	@PYTHONPATH=$(CURDIR) .venv/bin/lint-imports --no-logo
 	@$(PYTEST) -q -n auto -m "unit or policy"
 
-test: check ## everything: the fast tests, the trainer under torchrun, and the whole stack on the local cloud
+test: check ## the fast tests, the trainer under torchrun, and the whole stack on the local cloud
 	@$(RUN) -m local tools
-	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m "trainer or local or faults"
+	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m "trainer or local"
+
+faults: environment ## what random kills, Ctrl-C and a full disk leave is put right by the next command (a quarter of an hour)
+	@$(RUN) -m local tools
+	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m faults
 
 policy: environment ## judge every shipped stack file by the project's rules and by checkov; STACK=<stack> judges one
 	@$(RUN) -m tests.policy $(if $(filter-out file,$(origin STACK)),$(STACK))
