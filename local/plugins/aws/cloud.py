@@ -62,6 +62,17 @@ def is_busy(error: Exception) -> bool:
     return error_code(error) in _BUSY
 
 
+def absent(describe: Callable[[], Any]) -> bool:
+    """True when a call that reads a resource says that it does not exist; any other error is raised."""
+    try:
+        describe()
+    except Exception as error:
+        if is_gone(error):
+            return True
+        raise
+    return False
+
+
 class Cloud:
     """One region of one account. Safe to use from many threads: botocore clients are, and they are made once."""
 

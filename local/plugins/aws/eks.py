@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from local.plugins.aws.cloud import Cloud, is_gone, retry_busy, wait_until
+from local.plugins.aws.cloud import Cloud, absent, retry_busy, wait_until
 from local.plugins.aws.resource import Handler, Props, listed, random_name, serves, tag_changes
 
 CREATE_SECONDS = 1800.0
@@ -185,7 +185,7 @@ class Cluster(Handler):
         eks = cloud.client("eks")
         retry_busy(lambda: eks.delete_cluster(name=rid))
         wait_until(
-            f"EKS cluster {rid} deleted", lambda: _absent(lambda: self._live(cloud, rid)), CREATE_SECONDS
+            f"EKS cluster {rid} deleted", lambda: absent(lambda: self._live(cloud, rid)), CREATE_SECONDS
         )
 
 
@@ -198,16 +198,6 @@ def _vpc_change(old: Props, new: Props) -> Props:
         "securityGroupIds",
     )
     return {key: new[key] for key in keys if key in new and new.get(key) != old.get(key)}
-
-
-def _absent(describe: Any) -> bool:
-    try:
-        describe()
-    except Exception as error:
-        if is_gone(error):
-            return True
-        raise
-    return False
 
 
 @serves
@@ -348,7 +338,7 @@ class NodeGroup(Handler):
         eks = cloud.client("eks")
         retry_busy(lambda: eks.delete_nodegroup(clusterName=cluster, nodegroupName=group))
         wait_until(
-            f"node group {rid} deleted", lambda: _absent(lambda: self._live(cloud, rid)), CREATE_SECONDS
+            f"node group {rid} deleted", lambda: absent(lambda: self._live(cloud, rid)), CREATE_SECONDS
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from local.plugins.aws.cloud import Cloud, is_gone, wait_until
+from local.plugins.aws.cloud import Cloud, absent, wait_until
 from local.plugins.aws.eks import plain_tags, retag, settled
 from local.plugins.aws.resource import Handler, Props, listed, serves
 
@@ -110,16 +110,7 @@ class Addon(Handler):
             clusterName=cluster, addonName=name, preserve=bool(state.get("preserve"))
         )
 
-        def absent() -> bool:
-            try:
-                self._live(cloud, rid)
-            except Exception as error:
-                if is_gone(error):
-                    return True
-                raise
-            return False
-
-        wait_until(f"add-on {rid} deleted", absent, ADDON_SECONDS)
+        wait_until(f"add-on {rid} deleted", lambda: absent(lambda: self._live(cloud, rid)), ADDON_SECONDS)
 
 
 @serves

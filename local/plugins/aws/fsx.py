@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from local.plugins.aws.cloud import Cloud, is_gone, wait_until
+from local.plugins.aws.cloud import Cloud, absent, is_gone, wait_until
 from local.plugins.aws.resource import Handler, Props, serves, tag_changes, tag_list, tag_map
 
 # The official provider waits as long for each of its three calls.
@@ -229,7 +229,7 @@ class LustreFileSystem(Handler):
                 arguments["LustreConfiguration"]["FinalBackupTags"] = tag_list(state["finalBackupTags"])
         cloud.client("fsx").delete_file_system(FileSystemId=rid, **arguments)
 
-        def absent() -> bool:
+        def deleted() -> bool:
             try:
                 live = self._live(cloud, rid)
             except Exception as error:
@@ -240,7 +240,7 @@ class LustreFileSystem(Handler):
                 raise RuntimeError(f"file system {rid} could not be deleted")
             return False
 
-        wait_until(f"file system {rid} deleted", absent, WAIT_SECONDS)
+        wait_until(f"file system {rid} deleted", deleted, WAIT_SECONDS)
 
 
 @serves
@@ -322,16 +322,11 @@ class DataRepositoryAssociation(Handler):
             AssociationId=rid, DeleteDataInFileSystem=bool(state.get("deleteDataInFilesystem"))
         )
 
-        def absent() -> bool:
-            try:
-                self._live(cloud, rid)
-            except Exception as error:
-                if is_gone(error):
-                    return True
-                raise
-            return False
-
-        wait_until(f"data repository association {rid} deleted", absent, WAIT_SECONDS)
+        wait_until(
+            f"data repository association {rid} deleted",
+            lambda: absent(lambda: self._live(cloud, rid)),
+            WAIT_SECONDS,
+        )
 
 
 _CHANGEABLE = {"importedFileChunkSize": "ImportedFileChunkSize", "s3": "S3"}
