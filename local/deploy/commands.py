@@ -54,7 +54,6 @@ def up(stack: str, cloud: str) -> int:
         home = start_local_cloud()
         session = _Session.open(home, stack)
         session.recover()
-        os.environ.update(cloud_environment(home))
         document = with_given(document, say)
         settings = for_local_cloud(document, pinned_sources(), session.cloud["deployerArn"])
         write(settings, session.engine.config_file)
@@ -89,7 +88,6 @@ def _down(home: Home, stack: str) -> int:
             session.engine.refresh()
             session.engine.run("destroy", "--yes", "--skip-preview")
             if "clusterName" in outputs:
-                os.environ.update(cloud_environment(home))
                 sweep(outputs["region"], outputs["clusterName"], say)
         session.engine.forget()
         others = [name for name in _stacks(home) if _Session.open(home, name).is_up()]
@@ -198,8 +196,11 @@ class _Session:
 
     @classmethod
     def open(cls, home: Home, stack: str) -> _Session:
+        variables = cloud_environment(home)
+        # For the SDKs in this process, too; and past a proxy of the environment, since all of it is on this machine.
+        os.environ.update(variables)
         cloud = json.loads(home.cloud_file.read_text())
-        return cls(home=home, cloud=cloud, engine=Engine(home.root, stack, cloud_environment(home)))
+        return cls(home=home, cloud=cloud, engine=Engine(home.root, stack, variables))
 
     @property
     def _mark(self) -> Path:
@@ -228,8 +229,7 @@ class _Session:
         self.engine.initialise()
         self.engine.wait_for_other(say)
         self.engine.end_leftovers(say)
-        os.environ.update(cloud_environment(self.home))
-        if gone := gone_cluster(self.engine.deployment(), self.cloud["region"]):
+        if gone := gone_cluster(self.engine.deployment(), self._region()):
             say(f"cluster {gone} is gone, and what was in it: the stack's state forgets that")
             self.engine.environment[FORGET_UNREACHABLE] = "true"
         if self.engine.was_interrupted():
@@ -247,7 +247,7 @@ class _Session:
             self.engine.end_recovery()
 
     def _region(self) -> str:
-        """The stack's region, by the settings that the killed command worked with."""
+        """The stack's region, by the settings that the last command worked with."""
         written = self.engine.config_file.is_file()
         config = read(self.engine.config_file)["config"] if written else {}
         return str(config.get("aws:region", self.cloud["region"]))
@@ -265,8 +265,6 @@ class _Session:
     def follow(self, outputs: Mapping[str, Any], job: str, run_id: str) -> int:
         """Follow one run and print how it ended and where its results are."""
         run = Run(namespace=outputs["trainingNamespace"], launcher_job=job, run_id=run_id)
-        # Also against a proxy of the environment: the API server is on this machine.
-        os.environ.update(cloud_environment(self.home))
         try:
             result = Follower(self.home.kubeconfig, outputs["clusterName"], say).follow(run)
         except KeyboardInterrupt:

@@ -127,9 +127,8 @@ class Engine:
         self._kept_at = time.monotonic()
         # What fails for that says something else: the API server, for one, that it is too slow.
         self._disk_was_full = self._disk_was_full or shutil.disk_usage(self.home).free < FULL_BYTES
-        with contextlib.suppress(
-            OSError
-        ):  # the disk is full, or the file is being replaced: the last copy stays
+        # A full disk, or a file that is just being replaced, leaves the last copy.
+        with contextlib.suppress(OSError):
             content = self._state_file.read_bytes()
             if _is_whole(content):
                 write_atomically(self._kept_file, content.decode(), 0o600)
@@ -197,9 +196,8 @@ class Engine:
         if not found:
             return
         exported = json.loads(self._capture("stack", "export", "--stack", self.stack))
-        write_atomically(
-            file := self.directory / "adopted.json", json.dumps(with_adopted(exported, found)), 0o600
-        )
+        file = self.directory / "adopted.json"
+        write_atomically(file, json.dumps(with_adopted(exported, found)), 0o600)
         self._capture("stack", "import", "--stack", self.stack, "--file", str(file))
         file.unlink()
 
