@@ -22,7 +22,7 @@ from local.deploy.given import with_given
 from local.deploy.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
 from local.deploy.model import fetch_model
 from local.deploy.runs import no_run, start_run
-from local.deploy.stack_file import Sources, for_local_cloud, read, with_sources, write
+from local.deploy.stack_file import Sources, StackFileError, for_local_cloud, read, with_sources, write
 from local.deploy.sweep import sweep
 from local.deploy.turns import turn
 from local.deploy.watched import Interrupted
@@ -248,8 +248,10 @@ class _Session:
 
     def _region(self) -> str:
         """The stack's region, by the settings that the last command worked with."""
-        written = self.engine.config_file.is_file()
-        config = read(self.engine.config_file)["config"] if written else {}
+        try:
+            config = read(self.engine.config_file)["config"]
+        except StackFileError:  # there was none yet: the engine's own salt may stand there already
+            config = {}
         return str(config.get("aws:region", self.cloud["region"]))
 
     def _released(self, namespace: str, name: str) -> bool:
