@@ -42,14 +42,15 @@ status: environment ## what the local cloud runs
 logs: environment ## logs of the local cloud's processes
 	@$(RUN) -m local logs
 
-check: environment ## format, lint, types, import rules and the fast tests (a minute or two, offline)
+check: environment ## format, lint, types, import rules and the fast tests (a minute, offline)
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/mypy
 	@PYTHONPATH=$(CURDIR) .venv/bin/lint-imports --no-logo
-	@$(PYTEST) -q -n auto -m "unit or policy"
+	@$(PYTEST) -q -n auto --dist loadfile -m "unit and not emulator" tests/unit
 
-test: check ## the fast tests, the trainer under torchrun, and the whole stack on the local cloud
+test: check ## the fast tests, those on the AWS emulator, the trainer under torchrun, and the whole stack on the local cloud
+	@$(PYTEST) -q -n auto --dist loadfile -m emulator tests/unit
 	@$(RUN) -m local tools
 	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m "trainer or local"
 

@@ -99,6 +99,11 @@ class Live:
         found = [pod for pod in self.get("pods", "-n", "default") if pod["metadata"]["name"] == "holder"]
         return str(found[0]["status"].get("phase")) if found else ""
 
+    def run_has_ended(self) -> bool:
+        """Whether the launcher's Job of the stack's run is complete."""
+        (job,) = self.get("jobs", "-n", "training")
+        return bool(job["status"].get("succeeded"))
+
     def wait(self, done: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + WAIT_SECONDS
         while not done():
@@ -145,7 +150,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         made.up()
         stack = Live(made)
         stack.keep_pools()
-        # Those of the run are empty now, and would take the pods of the cases.
+        # The run's machines would take the pods of the cases. Before its end there may be none yet.
+        stack.wait(stack.run_has_ended, "the run's end")
         stack.wait(lambda: stack.get("nodeclaims") == [], "the run's machines are given back")
         yield stack
         # The one `make down` after all that has happened to the cluster.

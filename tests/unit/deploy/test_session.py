@@ -31,7 +31,10 @@ def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Session]]:
+def engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[subprocess.Popen[bytes], Session]]:
+    monkeypatch.setattr("local.deploy.session.PATIENCE_SECONDS", 0.5)
     process = subprocess.Popen(
         ["bash", "-c", ENGINE], cwd=tmp_path, env={**os.environ, MARK: "m1"}, start_new_session=True
     )
@@ -67,9 +70,8 @@ def test_what_a_killed_engine_leaves_is_ended_by_the_command_that_shows_it(
 
 
 def test_the_next_command_ends_what_was_left_when_both_were_killed(
-    engine: tuple[subprocess.Popen[bytes], Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: tuple[subprocess.Popen[bytes], Session], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("local.deploy.session.PATIENCE_SECONDS", 0.5)
     process, session = engine
     session.save(tmp_path / "record")
     process.kill()
