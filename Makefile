@@ -8,7 +8,7 @@ CLOUD ?= $(if $(filter local,$(STACK)),local,aws)
 RUN := PYTHONPATH=$(CURDIR) .venv/bin/python
 PYTEST := $(RUN) -m pytest
 
-.PHONY: help faults up down preview preflight verify-clean submit status logs check policy test format environment sweep record-states bench-local
+.PHONY: help faults lives up down preview preflight verify-clean submit status logs check policy test format environment sweep record-states bench-local
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ test: check ## the fast tests, those on the AWS emulator, the trainer under torc
 faults: environment ## what random kills, Ctrl-C and a full disk leave is put right by the next command (a quarter of an hour)
 	@$(RUN) -m local tools
 	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m faults
+
+lives: environment ## up, up again, refresh and down of every stack file on the local cloud (an hour; STACK=<stack>: of one)
+	@$(RUN) -m local tools
+	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m lives $(if $(filter-out file,$(origin STACK)),-k "[$(STACK)]")
 
 policy: environment ## judge every shipped stack file by the project's rules and by checkov; STACK=<stack> judges one
 	@$(RUN) -m tests.policy $(if $(filter-out file,$(origin STACK)),$(STACK))

@@ -18,6 +18,7 @@ import boto3
 
 from local.deploy.engine import ROOT, Engine
 from local.deploy.session import Session
+from local.deploy.stack_file import read
 from local.guard import cloud_environment
 from local.home import Home
 from tests.sweeps.account import things
@@ -26,6 +27,13 @@ from tests.sweeps.plan import Interruption, Outcome
 UP_SECONDS = 900.0
 POLL_SECONDS = 0.02
 DONE = {"up": " created (", "destroy": " deleted ("}
+GIVE = """
+import sys
+from pathlib import Path
+from local.deploy.given import with_given
+from local.deploy.stack_file import read
+with_given(read(Path(sys.argv[1])), print)
+"""
 # A stack that only keeps the local cloud up, so that what another one left can be counted after `make down`.
 KEEPER = "keeper"
 
@@ -41,13 +49,14 @@ class World:
         self.home = home
         self.stack = stack
         self._record: dict[str, Any] = home.cloud() or {}
+        self.settings: dict[str, Any] = read(ROOT / f"Pulumi.{stack}.yaml")["config"]
         self._log = home.logs / f"pulumi-{stack}.log"
 
     def client(self, service: str) -> Any:
-        """A client of the emulated account, as the deployer."""
+        """A client of the emulated account in the stack's region, as the deployer."""
         return boto3.client(
             service,
-            region_name=self._record["region"],
+            region_name=self.settings["aws:region"],
             endpoint_url=self._record["awsEndpoint"],
             aws_access_key_id=self._record["accessKeyId"],
             aws_secret_access_key=self._record["secretAccessKey"],
@@ -63,6 +72,25 @@ class World:
         state = {"checkpoint": {"latest": {"resources": [{"type": "aws:s3/bucket:Bucket"}]}}}
         engine._state_file.parent.mkdir(parents=True, exist_ok=True)
         engine._state_file.write_text(json.dumps(state))
+
+    def give(self) -> None:
+        """Make what the stack file says is given, which stays when the stack goes."""
+        answer = self._python("-c", GIVE, str(ROOT / f"Pulumi.{self.stack}.yaml"))
+        if answer.returncode != 0:
+            raise SweepError(
+                f"what stack {self.stack} is given can't be made: {answer.stdout}{answer.stderr}"
+            )
+
+    def _python(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """A Python program that finds the account as a person's do."""
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=ROOT,
+            env={**os.environ, **cloud_environment(self.home), "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
 
     def deploy(self, command: str) -> subprocess.Popen[str]:
         """Start `make up` or `make down`."""
@@ -134,7 +162,7 @@ class World:
             print(output[-4000:], flush=True)
         left = sorted(things(self.client) - before)
         if code == 0:
-            left += self._tagged()
+            left += self.tagged()
         return Outcome(
             interruption=interruption,
             reached=reached,
@@ -144,18 +172,10 @@ class World:
             swept=len(re.findall(r"^sweep: ", output, re.M)),
         )
 
-    def _tagged(self) -> list[str]:
+    def tagged(self) -> list[str]:
         """What `make verify-clean` finds."""
         file = self.home.root / "stacks" / f"Pulumi.{self.stack}.yaml"
-        words = [sys.executable, "-m", "infra.leftovers", "--stack", self.stack, "--file", str(file)]
-        answer = subprocess.run(
-            words,
-            cwd=ROOT,
-            env={**os.environ, **cloud_environment(self.home), "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        answer = self._python("-m", "infra.leftovers", "--stack", self.stack, "--file", str(file))
         lines = [line for line in answer.stdout.splitlines() if line.startswith(("left: ", "not checked: "))]
         return lines or ([] if answer.returncode == 0 else [f"verify-clean failed: {answer.stderr.strip()}"])
 
@@ -187,6 +207,7 @@ def world(root: Path, stack: str) -> Iterator[World]:
     try:
         made = World(Home(root), stack)
         made.keep_up()
+        made.give()
         yield made
     finally:
         end = [sys.executable, "-m", "local", "down"]

@@ -1,0 +1,156 @@
+"""One whole life of a stack on a local cloud of its own: `up` to the run's end, nothing to do twice, `down`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from infra import versions
+from infra.accelerators import TYPES
+from infra.policies.reading import of_state
+from local.deploy.engine import Engine
+from local.deploy.stack_file import read
+from local.guard import cloud_environment
+from tests.policy.previews import preview_of
+from tests.policy.settled import unsettled
+from tests.sweeps.account import things
+from tests.sweeps.world import World, world
+
+# A machine may have to be bought, and then shows its devices.
+MACHINE_SECONDS = 240
+EFA = "vpc.amazonaws.com/efa"
+
+
+class Life:
+    """A stack that is up, and what its life has to show."""
+
+    def __init__(self, made: World) -> None:
+        self.made = made
+        variables = cloud_environment(made.home)
+        self.engine = Engine(made.home.root, made.stack, variables)
+        self.pools: list[dict[str, Any]] = made.settings["trainyard:pools"]
+
+    def unchanged(self, command: str) -> None:
+        """`pulumi up` or `pulumi refresh` that has to find nothing to do; raises EngineError otherwise."""
+        self.engine.run(command, "--yes", "--skip-preview", "--expect-no-changes")
+
+    def breaches(self) -> list[str]:
+        """Rules of the policy pack that what was made violates, or that nothing has decided."""
+        document = {"config": read(self.engine.config_file)["config"]}
+        previewed = preview_of(self.made.stack, document, self.made.home)
+        return unsettled(previewed, of_state(self.engine.deployment()))
+
+    def get(self, *arguments: str) -> list[dict[str, Any]]:
+        """`kubectl get ... -o json` as the cluster's administrator: the list's items."""
+        items: list[dict[str, Any]] = json.loads(self._kubectl("get", *arguments, "-o", "json"))["items"]
+        return items
+
+    def _kubectl(self, *arguments: str, text: str | None = None) -> str:
+        home = self.made.home
+        words = [str(home.root / "bin" / "kubectl"), "--kubeconfig", str(home.kubeconfig), *arguments]
+        limit = MACHINE_SECONDS + 60
+        answer = subprocess.run(words, input=text, capture_output=True, text=True, timeout=limit)
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout
+
+    def kept(self, pool: dict[str, Any]) -> int:
+        """How many machines of the pool are kept without a job, each by a running pod of the stack."""
+        chosen = f"trainyard.dev/role=warm,trainyard.dev/pool={pool['name']}"
+        pods = self.get("pods", "--all-namespaces", "--selector", chosen)
+        return len({pod["spec"]["nodeName"] for pod in pods if pod["status"]["phase"] == "Running"})
+
+    def nodes(self, pool: dict[str, Any]) -> list[dict[str, Any]]:
+        """The pool's nodes."""
+        return self.get("nodes", "--selector", f"karpenter.sh/nodepool={pool['name']}")
+
+    def instance(self, node: dict[str, Any]) -> dict[str, Any]:
+        """A node's machine, as EC2 knows it."""
+        identity = node["spec"]["providerID"].rsplit("/", 1)[1]
+        answer = self.made.client("ec2").describe_instances(InstanceIds=[identity])
+        instance: dict[str, Any] = answer["Reservations"][0]["Instances"][0]
+        return instance
+
+    def buy(self, pool: dict[str, Any]) -> None:
+        """Have Karpenter buy one machine of a pool that no run and no setting has bought one of."""
+        self._kubectl("apply", "--filename", "-", text=json.dumps(holder(pool)))
+        self._kubectl("wait", "pod/holder", "--for=condition=Ready", f"--timeout={MACHINE_SECONDS}s")
+        self._kubectl("delete", "pod/holder", "--wait")
+
+
+def wanted(pool: dict[str, Any]) -> dict[str, str]:
+    """The devices that a machine of the pool shows, by the names that pods ask for."""
+    kind = TYPES[pool["instanceType"]]
+    devices = {kind.resource: str(kind.accelerators)} if kind.accelerators else {}
+    return {**devices, EFA: str(kind.efa)} if pool.get("efa") else devices
+
+
+def holder(pool: dict[str, Any]) -> dict[str, Any]:
+    """A pod that needs a whole machine of the pool."""
+    container = {
+        "name": "main",
+        "image": versions.PLACEHOLDER_IMAGE,
+        "resources": {"limits": wanted(pool)},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "holder", "namespace": "default"},
+        "spec": {
+            "nodeSelector": {"karpenter.sh/nodepool": pool["name"]},
+            "tolerations": [{"operator": "Exists"}],
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 10001,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [container],
+        },
+    }
+
+
+def differences(pool: dict[str, Any], node: dict[str, Any], instance: dict[str, Any]) -> list[str]:
+    """What a machine of the pool is that the settings do not say, a line each."""
+    here, placement = f"pool {pool['name']}: {instance['InstanceId']}", instance["Placement"]
+    is_reserved = pool.get("purchase") == "reserved"
+    allocatable = node["status"]["allocatable"]
+    facts = [
+        ("type", instance["InstanceType"], pool["instanceType"]),
+        ("zone", placement["AvailabilityZone"], pool["zone"]),
+        ("reserved", "CapacityReservationId" in instance, is_reserved),
+        ("placement group", bool(placement.get("GroupName")), pool.get("placementGroup", False)),
+        *((name, allocatable.get(name), count) for name, count in wanted(pool).items()),
+    ]
+    return [f"{here}: {what} is {is_so}, not {said}" for what, is_so, said in facts if is_so != said]
+
+
+def live(stack: str, root: Path) -> None:
+    """A life from nothing to nothing; raises AssertionError, or what the engine says, at the first thing wrong."""
+    with world(root, stack) as made:
+        before = things(made.client)
+        process = made.deploy("up")
+        output, _ = process.communicate(timeout=1500)
+        print(output)
+        assert process.returncode == 0, f"make up STACK={stack} ended with {process.returncode}"
+        life = Life(made)
+        if "trainyard:training" in made.settings:
+            run = made.settings["trainyard:training"]["runId"]
+            assert f"run {run} succeeded" in output
+        for pool in life.pools:
+            assert life.kept(pool) == pool.get("warmNodes", 0)
+            if not life.nodes(pool):
+                life.buy(pool)
+            found = [differences(pool, node, life.instance(node)) for node in life.nodes(pool)]
+            assert found, f"pool {pool['name']} has no machine"
+            assert [line for lines in found for line in lines] == []
+        life.unchanged("up")
+        life.unchanged("refresh")
+        assert life.breaches() == []
+        code, output = made.down()
+        print(output)
+        assert code == 0, f"make down STACK={stack} ended with {code}"
+        assert sorted(things(made.client) - before) == []
+        assert made.tagged() == []
