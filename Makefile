@@ -7,8 +7,10 @@ STACK ?= local
 CLOUD ?= $(if $(filter local,$(STACK)),local,aws)
 RUN := PYTHONPATH=$(CURDIR) .venv/bin/python
 PYTEST := $(RUN) -m pytest
+# Two at a time: live tests wait more than they work. tests/conftest.py says which have to follow one another.
+LIVE := -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help faults lives up down preview preflight verify-clean submit status logs check policy test format environment sweep record-states bench-local
+.PHONY: help lives up down preview preflight verify-clean submit status logs check policy test format environment sweep record-states bench-local
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,15 +54,11 @@ check: environment ## format, lint, types, import rules and the fast tests (a mi
 test: check ## the fast tests, those on the AWS emulator, the trainer under torchrun, and the whole stack on the local cloud
 	@$(PYTEST) -q -n auto --dist loadfile -m emulator tests/unit
 	@$(RUN) -m local tools
-	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m "trainer or local"
-
-faults: environment ## what random kills, Ctrl-C and a full disk leave is put right by the next command (a quarter of an hour)
-	@$(RUN) -m local tools
-	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m faults
+	@$(RUN) -m tests.own_namespaces -m pytest -v $(LIVE) -m "trainer or local"
 
 lives: environment ## up, up again, refresh and down of every stack file on the local cloud (an hour; STACK=<stack>: of one)
 	@$(RUN) -m local tools
-	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m lives $(if $(filter-out file,$(origin STACK)),-k "[$(STACK)]")
+	@$(RUN) -m tests.own_namespaces -m pytest -v -m lives $(if $(filter-out file,$(origin STACK)),-k "[$(STACK)]")
 
 policy: environment ## judge every shipped stack file by the project's rules and by checkov; STACK=<stack> judges one
 	@$(RUN) -m tests.policy $(if $(filter-out file,$(origin STACK)),$(STACK))

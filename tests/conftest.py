@@ -1,9 +1,51 @@
-"""For all tests."""
+"""For all tests: one seed for what is drawn by chance, and which of the live ones run one after the other."""
 
 from __future__ import annotations
 
+import os
 import signal
+
+import pytest
+
+from tests.seed import SEED, of_checkout
 
 # A shell without job control starts what it puts into the background with SIGINT ignored, and every process that is
 # started from there inherits that: tests of interrupts would then wait for nothing.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What runs on one local cloud, or previews into one folder, by file or by folder: one worker of pytest-xdist has it.
+TOGETHER = {
+    "test_main_job": "main job",
+    "test_made_stack": "main job",
+    "test_identity": "main job",
+    "test_permissions": "main job",
+    "graph": "previews",
+    "policy": "previews",
+}
+# Whoever begins with the longest ends first; the main job's story goes before them (tests/local/conftest.py).
+LONGEST = ("test_interruptions", "test_lives", "test_sweep")
+
+
+def pytest_configure() -> None:
+    os.environ.setdefault(SEED, str(of_checkout()))
+
+
+def pytest_report_header() -> str:
+    return f"{SEED}={os.environ[SEED]} draws the same by chance again"
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups, and before pytest chooses by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Groups of live tests, the longest first; within a group the order stays."""
+    live = [item for item in items if item.get_closest_marker("local")]
+    for item in live:
+        item.add_marker(pytest.mark.xdist_group(group(item)))
+    rank = {name: index for index, name in enumerate(LONGEST)}
+    live.sort(key=lambda item: rank.get(group(item), len(LONGEST)))
+    rest = [item for item in items if item not in set(live)]
+    items[:] = live + rest
+
+
+def group(item: pytest.Item) -> str:
+    """The live tests that a test runs in one row with."""
+    return TOGETHER.get(item.path.stem) or TOGETHER.get(item.path.parent.name) or item.path.stem

@@ -30,7 +30,7 @@ END, AFTERWARDS = "test_down_leaves_nothing", "test_permissions"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests that share the stack one after the other, and its end last."""
+    """Put the tests that share the stack first, one after the other, and among them its end last."""
 
     def place(item: pytest.Item) -> int:
         file = item.path.stem
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return len(STORY) if item.name == END else STORY.index(file)
 
     shared = sorted((each for each in items if each.path.stem in (*STORY, AFTERWARDS)), key=place)
-    items[:] = [each for each in items if each not in shared] + shared
+    items[:] = shared + [each for each in items if each not in shared]
 
 
 @dataclass(frozen=True, kw_only=True)

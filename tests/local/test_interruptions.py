@@ -1,7 +1,6 @@
 """What a command does that is killed, interrupted or runs out of disk: the next one goes on, nothing doubled or left.
 
-The steps follow one another on one local cloud. How far the engine gets before each blow is drawn anew in every run;
-TRAINYARD_SEED, which is printed, repeats one.
+The steps follow one another on one local cloud. How far the engine gets before each blow is drawn by chance.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from local.guard import cloud_environment
 from local.home import Home
 from tests.local.account import Inventory, inventory, without
 from tests.local.conftest import Command, run
+from tests.seed import of_run
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.local, pytest.mark.timeout(900)]
 
 STACK = "zz-stopped"
 OTHER = "dev"
 DISK_BYTES = 3 << 30
 SPACE_OF_A_STACK = 300_000_000
-SEED = int(os.environ.get("TRAINYARD_SEED") or time.time())
 
 
 class Place:
@@ -47,7 +46,7 @@ class Place:
         self.disk = disk
         self.home = Home(disk / "home")
         self.variables = {**os.environ, "TRAINYARD_HOME": str(self.home.root)}
-        self.chance = random.Random(SEED)  # noqa: S311  (moments, not keys)
+        self.chance = random.Random(of_run())  # noqa: S311  (moments, not keys)
 
     def run(self, command: str, stack: str = STACK) -> Command:
         return run(_words(command, stack), self.variables)
@@ -141,7 +140,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     assert os.geteuid() == 0, (
         "only root can mount the small disk: `make test` makes an ordinary user root of its own"
     )
-    print(f"TRAINYARD_SEED={SEED}")
     disk = tmp_path_factory.mktemp("small") / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "trainyard", disk], check=True)

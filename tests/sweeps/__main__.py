@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from tests.previews import preview, shipped
+from tests.seed import SEED
 from tests.sweeps.plan import Result, interruptions
 from tests.sweeps.world import world
 
@@ -25,7 +26,7 @@ def main() -> int:
     parser.add_argument("--stack", action="append", choices=shipped())
     parser.add_argument("--count", type=int, default=COUNT)
     arguments = parser.parse_args()
-    given = os.environ.get("TRAINYARD_SEED")
+    given = os.environ.get(SEED)
     bad = 0
     for stack in arguments.stack or shipped():
         bad += sweep(stack, arguments.count, int(given) if given else None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from local.deploy.engine import ROOT
+from tests import seed as seeds
 
 RESULTS = ROOT / "docs" / "sweeps"
 Command = Literal["up", "destroy"]
@@ -54,12 +54,6 @@ def interruptions(seed: int, count: int, resources: int) -> list[Interruption]:
     ]
 
 
-def seed_of_run() -> int:
-    """`TRAINYARD_SEED`, or a new one."""
-    given = os.environ.get("TRAINYARD_SEED")
-    return int(given) if given else random.SystemRandom().randrange(1_000_000)
-
-
 def commit() -> str:
     """The commit of the checkout, with a mark where files differ from it. The results themselves don't count."""
     words = ["git", "describe", "--always", "--abbrev=12", "--exclude=*"]
@@ -95,7 +89,7 @@ class Result:
             if same and len(read["outcomes"]) < count:
                 outcomes = [_outcome(each) for each in read["outcomes"]]
                 return cls(stack=stack, commit=now, seed=read["seed"], count=count, outcomes=outcomes)
-        chosen = seed_of_run() if seed is None else seed
+        chosen = seeds.of_run() if seed is None else seed
         return cls(stack=stack, commit=now, seed=chosen, count=count, outcomes=[])
 
     def add(self, outcome: Outcome) -> None:

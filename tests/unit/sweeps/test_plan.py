@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import seed
 from tests.sweeps import plan
-from tests.sweeps.plan import Interruption, Outcome, Result, interruptions, seed_of_run
+from tests.sweeps.plan import Interruption, Outcome, Result, interruptions
 from tests.sweeps.world import DONE, Counter
 
 pytestmark = pytest.mark.unit
@@ -37,7 +38,7 @@ def test_a_seed_gives_the_same_interruptions_again_half_of_them_of_destroy() -> 
 
 def test_the_seed_of_the_environment_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_SEED", "42")
-    assert seed_of_run() == 42
+    assert seed.of_run() == 42
 
 
 def test_an_unfinished_sweep_of_the_same_commit_goes_on(results: Path) -> None:

@@ -7,21 +7,20 @@ from pathlib import Path
 import pytest
 
 from tests.previews import preview
-from tests.sweeps.plan import interruptions, seed_of_run
+from tests.seed import of_run
+from tests.sweeps.plan import interruptions
 from tests.sweeps.world import world
 
 # Two whole lives of a stack, on a machine that may be busy.
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.local, pytest.mark.timeout(1800)]
 
 STACK = "local"
 
 
 def test_one_down_after_a_killed_up_and_after_a_killed_destroy_leaves_nothing(tmp_path: Path) -> None:
-    seed = seed_of_run()
-    print(f"TRAINYARD_SEED={seed} repeats these interruptions")
     resources = sum(bool(step["newState"].get("custom")) for step in preview(STACK)["steps"])
     with world(tmp_path / "home", STACK) as made:
-        for each in interruptions(seed, 2, resources):
+        for each in interruptions(of_run(), 2, resources):
             outcome = made.interrupt(each)
             assert outcome.down == 0, each
             assert outcome.left == (), each
