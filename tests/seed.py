@@ -1,4 +1,4 @@
-"""The seed of what a test run draws by chance: TRAINYARD_SEED, else the commit's, so that a commit's runs agree."""
+"""The seed of what a test run draws by chance: TRAINYARD_SEED, else the commit's content, which then repeats its runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ LIMIT = 1_000_000
 
 
 def of_checkout() -> int:
-    """A number from the commit's name; a drawn one where there is no commit."""
-    words = ["git", "rev-parse", "HEAD"]
+    """A number from the name of the commit's tree; a drawn one where there is no commit."""
+    words = ["git", "rev-parse", "HEAD^{tree}"]
     answer = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True)
     if answer.returncode != 0:
         return random.SystemRandom().randrange(LIMIT)
