@@ -1,4 +1,4 @@
-"""The seed of what a test run draws by chance: TRAINYARD_SEED, else the commit's content, which then repeats its runs."""
+"""The seed of what a test run draws by chance: TRAINYARD_SEED, else one of the content of the commit."""
 
 from __future__ import annotations
 
