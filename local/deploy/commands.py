@@ -22,7 +22,15 @@ from local.deploy.given import with_given
 from local.deploy.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
 from local.deploy.model import fetch_model
 from local.deploy.runs import no_run, start_run
-from local.deploy.stack_file import Sources, StackFileError, for_local_cloud, read, with_sources, write
+from local.deploy.stack_file import (
+    Sources,
+    StackFileError,
+    for_local_cloud,
+    own_cluster,
+    read,
+    with_sources,
+    write,
+)
 from local.deploy.sweep import sweep
 from local.deploy.turns import turn
 from local.deploy.watched import Interrupted
@@ -84,11 +92,10 @@ def _down(home: Home, stack: str) -> int:
         session = _Session.open(home, stack)
         session.recover()
         if session.engine.has_resources():
-            outputs = session.engine.outputs()
             session.engine.refresh()
             session.engine.run("destroy", "--yes", "--skip-preview")
-            if "clusterName" in outputs:
-                sweep(outputs["region"], outputs["clusterName"], say)
+        # Also where nothing was left to destroy: an earlier `down` may have been killed just before.
+        session.sweep()
         session.engine.forget()
         others = [name for name in _stacks(home) if _Session.open(home, name).is_up()]
         if others:
@@ -246,13 +253,23 @@ class _Session:
             self.engine.refresh()
             self.engine.end_recovery()
 
+    def sweep(self) -> None:
+        """Remove what the stack's own cluster left in the account; a given cluster's things may be others'."""
+        settings = self._settings()
+        cluster = own_cluster(settings, self.engine.stack) if settings["config"] else None
+        if cluster is not None:
+            sweep(self._region(), cluster, say)
+
+    def _settings(self) -> dict[str, Any]:
+        """The stack file that the last command worked with; without settings where there was none yet."""
+        try:
+            return read(self.engine.config_file)
+        except StackFileError:  # the engine's own salt may stand there already
+            return {"config": {}}
+
     def _region(self) -> str:
         """The stack's region, by the settings that the last command worked with."""
-        try:
-            config = read(self.engine.config_file)["config"]
-        except StackFileError:  # there was none yet: the engine's own salt may stand there already
-            config = {}
-        return str(config.get("aws:region", self.cloud["region"]))
+        return str(self._settings()["config"].get("aws:region", self.cloud["region"]))
 
     def _released(self, namespace: str, name: str) -> bool:
         """Whether Helm finished a release that the engine did not record; in a cluster that is gone there is none."""

@@ -100,6 +100,15 @@ def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn:
     return result
 
 
+def own_cluster(document: Mapping[str, Any], stack: str) -> str | None:
+    """The name of the cluster that the stack makes; None where a cluster is given, which is not all the stack's."""
+    settings = document["config"].get("trainyard:cluster")
+    cluster = settings if isinstance(settings, dict) else {}
+    if cluster.get("existing") is not None:
+        return None
+    return str(cluster.get("name") or f"trainyard-{stack}")
+
+
 def write(document: Mapping[str, Any], target: Path) -> None:
     """Write the engine's copy; the salt that the engine put into an earlier copy is kept."""
     merged = dict(document)

@@ -1,0 +1,83 @@
+"""`make down` removes what an earlier one, killed between its steps, left of the stack, and nothing of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+
+from local.deploy import commands
+from local.home import Home
+from tests.unit.deploy.test_sweep import launch, state
+from tests.unit.emulator import REGION, SESSION, Cloud
+
+pytestmark = pytest.mark.unit
+
+
+class Emptied:
+    """An engine whose stack has no resources any more."""
+
+    def __init__(self, home: Path, stack: str, variables: dict[str, str]) -> None:
+        self.stack = stack
+        self.environment = variables
+        self.config_file = home / "stacks" / f"Pulumi.{stack}.yaml"
+        self.forgotten = False
+
+    def has_resources(self) -> bool:
+        return False
+
+    def deployment(self) -> dict[str, Any]:
+        return {}
+
+    def __getattr__(self, name: str) -> Any:
+        # Nothing to restore, to wait for, to end or to forget.
+        return lambda *_arguments: None
+
+
+@pytest.fixture
+def home(deployer: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    # The default session keeps the credentials that it found first, which may be another test's.
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", SESSION)
+    monkeypatch.setattr(commands, "Engine", Emptied)
+    monkeypatch.setattr(commands, "_join", lambda _home: True)
+    monkeypatch.setattr(commands, "_local", lambda *_arguments: 0)
+    monkeypatch.setattr(commands, "cloud_environment", lambda _home: {})
+    made = Home(tmp_path)
+    made.cloud_file.parent.mkdir(parents=True)
+    made.cloud_file.write_text(f'{{"generation": "g", "region": "{REGION}", "accountId": "1"}}')
+    return made
+
+
+def write(home: Home, cluster: object) -> None:
+    file = home.root / "stacks" / "Pulumi.dev.yaml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(yaml.safe_dump({"config": {"aws:region": REGION, "trainyard:cluster": cluster}}))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "name"), [({}, "trainyard-dev"), ({"name": "own"}, "own"), ("bad", "trainyard-dev")]
+)
+def test_a_machine_that_outlived_the_destroy_goes(
+    home: Home, deployer: Cloud, cluster: object, name: str
+) -> None:
+    write(home, cluster)
+    left, others = launch(deployer, name), launch(deployer, f"{name}-two")
+    assert commands._down(home, "dev") == 0
+    assert state(deployer, left) == "terminated"
+    assert state(deployer, others) == "running"
+
+
+def test_machines_of_a_given_cluster_stay(home: Home, deployer: Cloud) -> None:
+    write(home, {"existing": {"name": "given"}})
+    machine = launch(deployer, "given")
+    assert commands._down(home, "dev") == 0
+    assert state(deployer, machine) == "running"
+
+
+def test_a_stack_that_never_was_up_has_nothing_to_sweep(home: Home, deployer: Cloud) -> None:
+    machine = launch(deployer, "trainyard-dev")
+    assert commands._down(home, "dev") == 0
+    assert state(deployer, machine) == "running"
