@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Mapping
 from functools import cache
@@ -12,7 +11,6 @@ from typing import Any
 from local.deploy.commands import pinned_sources
 from local.deploy.engine import ROOT, Engine, EngineError
 from local.deploy.stack_file import read, with_sources, write
-from local.guard import refuse_foreign
 from local.home import Home
 from local.tools import ensure
 
@@ -37,7 +35,6 @@ def preview(stack: str) -> dict[str, Any]:
         StackFileError: there is no such stack file, or it can't be read.
     """
     home = Home(HOME)
-    refuse_foreign(os.environ, home)
     document = read(ROOT / f"Pulumi.{stack}.yaml")
     ensure(TOOLS, home, quiet=True)
     return preview_of(stack, with_sources(document, pinned_sources()), home)

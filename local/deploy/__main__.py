@@ -15,6 +15,7 @@ from local.deploy.engine import EngineError
 from local.deploy.follow import FollowError
 from local.deploy.given import GivenError
 from local.deploy.model import ModelError
+from local.deploy.program import RefusedError
 from local.deploy.runs import RunError
 from local.deploy.stack_file import StackFileError, check_name
 from local.deploy.watched import Interrupted
@@ -29,6 +30,7 @@ EXPECTED = (
     FollowError,
     GivenError,
     ModelError,
+    RefusedError,
     RunError,
     StackFileError,
     ForeignCloudError,

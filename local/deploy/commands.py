@@ -14,7 +14,7 @@ from typing import Any
 
 from local.cloud.namespaces import enter_prefix
 from local.cloud.record import running
-from local.deploy import official
+from local.deploy import official, program
 from local.deploy.adopt import identities
 from local.deploy.engine import ROOT, Engine, end_leftovers
 from local.deploy.follow import Follower, Run
@@ -58,6 +58,7 @@ def up(stack: str, cloud: str) -> int:
     started = time.monotonic()
     document = read(ROOT / f"Pulumi.{stack}.yaml")
     refuse_foreign(os.environ)
+    program.check(stack)
     with turn(Home().root / "stacks", say):
         home = start_local_cloud()
         session = _Session.open(home, stack)
@@ -110,7 +111,7 @@ def _down(home: Home, stack: str) -> int:
 def preview(stack: str) -> int:
     """Preview the stack on empty state; neither an account nor the local cloud is asked anything."""
     document = read(ROOT / f"Pulumi.{stack}.yaml")
-    refuse_foreign(os.environ)
+    program.check(stack)
     home = Home()
     ensure(("pulumi", "pulumi-language-python", "kubernetes", "helm"), home)
     with turn(home.root / "preview", say):

@@ -10,18 +10,23 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from local.deploy import program
 from local.deploy.engine import ROOT, EngineError
 from local.deploy.follow import Follower, Run
 from local.deploy.gone import FORGET_UNREACHABLE, is_gone
 from local.deploy.runs import no_run, start_run
 
 
-def _pulumi(*arguments: str, variables: dict[str, str] | None = None) -> None:
+def _find() -> None:
     if shutil.which("pulumi") is None:
         raise EngineError(
             "deploying to AWS needs the official Pulumi CLI on PATH (https://www.pulumi.com/docs/install); "
             "to run this stack on this machine instead, add CLOUD=local"
         )
+
+
+def _pulumi(*arguments: str, variables: dict[str, str] | None = None) -> None:
+    _find()
     code = subprocess.run(
         ["pulumi", *arguments], cwd=ROOT, env={**os.environ, **(variables or {})}
     ).returncode
@@ -60,7 +65,11 @@ def _follow(outputs: dict[str, Any], job: str, kubeconfig: Path) -> int:
 
 
 def up(stack: str) -> int:
-    """`pulumi up`, then follow the stack's run, if its settings name one."""
+    """The preflight, `pulumi up`, then follow the stack's run, if its settings name one."""
+    program.check(stack)
+    _find()
+    if os.environ.get("PREFLIGHT") != "no":
+        program.preflight(stack)
     _pulumi("up", "--stack", stack)
     outputs = _outputs(stack)
     job = outputs.get("launcherJobName")
