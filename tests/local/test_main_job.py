@@ -15,7 +15,7 @@ import pytest
 
 from local.deploy.engine import ROOT, Engine
 from local.deploy.stack_file import write
-from tests.local.conftest import Command, Stack, deploy
+from tests.local.conftest import Command, Stack, deploy, run
 from tests.local.own_cloud import processes_that_name
 
 # A whole `up`, on a machine that may be busy.
@@ -82,12 +82,17 @@ def test_every_rank_logged_the_same_world(stack: Stack) -> None:
     assert all(f"world_size={nodes} " in line for line in lines)
 
 
+def model(stack: Stack, run_id: str) -> bytes:
+    """The model that a run left in the bucket."""
+    key = f"{stack.outputs['modelUri'].split('/', 3)[3].rstrip('/')}/{run_id}/model.pt"
+    body: bytes = stack.aws("s3").get_object(Bucket=stack.outputs["modelBucket"], Key=key)["Body"].read()
+    return body
+
+
 def test_the_model_is_in_the_bucket_and_loads_with_weights_only(stack: Stack) -> None:
     import torch
 
-    key = f"{stack.outputs['modelUri'].split('/', 3)[3].rstrip('/')}/r1/model.pt"
-    body = stack.aws("s3").get_object(Bucket=stack.outputs["modelBucket"], Key=key)["Body"].read()
-    weights = torch.load(io.BytesIO(body), weights_only=True)
+    weights = torch.load(io.BytesIO(model(stack, "r1")), weights_only=True)
     assert sum(tensor.numel() for tensor in weights.values()) > 1000
 
 
@@ -98,9 +103,20 @@ def test_the_model_is_at_least_95_percent_accurate(stack: Stack) -> None:
 
 
 def test_everything_ran_as_pods_with_service_account_tokens_of_their_own(stack: Stack) -> None:
-    for namespace, account in (("kube-system", "karpenter"), ("kubeflow", "training-operator")):
+    for namespace, account in (
+        ("kube-system", "karpenter"),
+        ("kubeflow", "training-operator"),
+        ("training", "launcher"),
+        ("training", "trainer"),
+    ):
         pods = stack.get("pods", "-n", namespace)["items"]
-        assert account in {pod["spec"]["serviceAccountName"] for pod in pods}
+        own = [pod["spec"] for pod in pods if pod["spec"]["serviceAccountName"] == account]
+        assert own, f"nothing runs as {account}"
+        for spec in own:
+            tokens = [
+                each for volume in spec["volumes"] for each in volume.get("projected", {}).get("sources", [])
+            ]
+            assert any("serviceAccountToken" in each for each in tokens), f"{account} has no token of its own"
 
 
 def test_a_forbidden_call_of_the_launcher_is_refused_by_its_role(stack: Stack) -> None:
@@ -218,8 +234,14 @@ def test_a_rule_that_the_launchers_role_lacks_fails_the_run_by_its_name(stack: S
 
 def test_with_room_for_two_nodes_a_job_of_at_least_three_fails_with_the_reason(stack: Stack) -> None:
     before = {job["metadata"]["name"] for job in stack.get("pytorchjobs", "-n", "training")["items"]}
+    machines = {claim["metadata"]["name"] for claim in stack.get("nodeclaims")["items"]}
+    started = time.monotonic()
     answer = deploy("submit", "--stack", "local", "--cloud", "local", "--min", "3", "--max", "4", seconds=300)
     assert answer.code != 0
+    deadline = stack.settings()["config"]["trainyard:training"]["capacityDeadlineSeconds"]
+    assert time.monotonic() - started < deadline + 30
+    bought = {claim["metadata"]["name"] for claim in stack.get("nodeclaims")["items"]} - machines
+    assert bought == set(), "a machine was bought for a run that can't be had"
     assert re.search(r"state=failed .*reason=\"[^\"]*small", answer.output), (
         "the reason does not name the pool"
     )
@@ -272,12 +294,23 @@ def test_a_kept_machine_whose_gpus_fail_is_replaced(stack: Stack) -> None:
     put_faults(stack)
 
 
-def test_a_job_starts_on_a_kept_machine_beside_its_pod(stack: Stack) -> None:
+def test_the_next_run_id_starts_a_run_on_a_kept_machine_and_leaves_the_last(stack: Stack) -> None:
     before = kept(stack)
     machines = {node["metadata"]["name"] for node in stack.get("nodes")["items"]}
-    answer = deploy("submit", "--stack", "local", "--cloud", "local", "--min", "1", "--max", "1")
-    assert answer.code == 0
-    assert "state=waiting" not in answer.output
+
+    def next_run(config: dict[str, Any]) -> None:
+        config["trainyard:training"].update(runId="r2", minNodes=1, maxNodes=1)
+
+    stack.configure(next_run)
+    updated = stack.pulumi("up", "--yes", "--skip-preview")
+    assert updated.code == 0, updated.output
+    wait = ("wait", "job/launch-r2", "-n", "training", "--for=condition=Complete", "--timeout=180s")
+    assert stack.kubectl(*wait).code == 0
+    for run_id in ("r1", "r2"):
+        assert "Complete" in conditions(stack.get("job", f"launch-{run_id}", "-n", "training"))
+        assert "Succeeded" in conditions(stack.get("pytorchjob", f"train-{run_id}", "-n", "training"))
+        model(stack, run_id)
+    assert "state=waiting" not in stack.kubectl("logs", "-n", "training", "job/launch-r2").output
     assert kept(stack) == before
     assert {node["metadata"]["name"] for node in stack.get("nodes")["items"]} <= machines
     keep_machines(stack, 0)
@@ -335,7 +368,7 @@ def test_down_leaves_nothing(stack: Stack) -> None:
     assert stack.left() == {}
 
     pid = stack.cloud["pid"]
-    ended = deploy("down", "--stack", "local", "--cloud", "local")
+    ended = run(["make", "--no-print-directory", "down"])
     assert ended.code == 0
     assert gone_within(10, lambda: [str(pid)] if is_running(pid) else []) == []
     assert gone_within(10, lambda: processes_that_name(str(stack.home.root))) == []
