@@ -139,10 +139,15 @@ def test_a_failed_build_names_the_tool_the_reason_and_the_log_and_is_taken_up_ag
     assert (ensure(["sample"], machine.home)["sample"]).is_file()
 
 
-def test_a_full_disk_is_told_as_such(machine: Machine) -> None:
-    machine.install_go(build="echo 'write /x: no space left on device' >&2; exit 1")
-    with pytest.raises(ToolError, match=r"building sample v1\.2\.3 failed: the disk is full"):
+@pytest.mark.parametrize("words", ["no space left on device", "No space left on device"])  # Go's, and C's
+def test_a_full_disk_is_told_as_such_with_the_log(machine: Machine, words: str) -> None:
+    machine.install_go(build=f"echo 'write /x: {words}' >&2; exit 1")
+    with pytest.raises(ToolError, match=r"building sample v1\.2\.3 failed: the disk is full") as caught:
         ensure(["sample"], machine.home)
+    log = Path(str(caught.value).rsplit("log: ", 1)[1])
+    assert log == machine.cache / "logs" / f"{SAMPLE.key}.log"
+    assert words in log.read_text()
+    assert "\n" not in str(caught.value)
 
 
 def test_without_go_the_message_says_which_version_to_install(machine: Machine) -> None:
