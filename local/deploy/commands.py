@@ -28,6 +28,7 @@ from local.deploy.turns import turn
 from local.deploy.watched import Interrupted
 from local.guard import cloud_environment, refuse_foreign
 from local.home import Home
+from local.machines import preload
 from local.tools import ensure, module_directory
 
 # Set for a command that went on inside the network of an ordinary user's local cloud.
@@ -143,6 +144,7 @@ def start_local_cloud() -> Home:
     """
     refuse_foreign(os.environ)
     home = Home()
+    preload.library()  # first: whoever lacks a compiler is to know it before the tools are built
     ensure((), home)
     if ENTERED not in os.environ and _local("up") != 0:
         raise DeployError("the local cloud did not start; see above")
