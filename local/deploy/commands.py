@@ -284,9 +284,7 @@ class _Session:
         else:
             say(f"run {run_id} failed: {result.message}")
         kubeconfig = _shown(self.home.kubeconfig)
-        # From an ordinary user's shell the API server is in another network, where plain kubectl finds nobody.
-        entered = ENTERED in os.environ
-        kubectl = ".venv/bin/python -m local kubectl" if entered else f"KUBECONFIG={kubeconfig} kubectl"
+        kubectl = f"KUBECONFIG={kubeconfig} {_shown(self.home.bin / 'kubectl')}"
         say(f"logs:       {_shown(self.home.logs)}/, or {kubectl} logs -n {run.namespace} <pod>")
         say(f"kubeconfig: {kubeconfig}")
         return 0 if result.succeeded else 1
