@@ -75,11 +75,13 @@ def run(words: list[str]) -> int:
     """Run one command; returns the exit code."""
     from local import tools
     from local.cloud import lifecycle
+    from local.machines import preload
 
     ours, others = split_command(words)
     arguments = parser().parse_args(ours)
     home = Home(arguments.home)
     if arguments.command == "up":
+        preload.library()  # first: whoever lacks a compiler is to know it before the tools are built
         tools.ensure([], home)
         lifecycle.up(home, say, arguments.boot_seconds, arguments.gpu_delay_seconds)
     elif arguments.command == "down":
@@ -95,6 +97,8 @@ def run(words: list[str]) -> int:
     elif arguments.command == "env":
         print_environment(home)
     elif arguments.command == "tools":
+        if not arguments.names:
+            preload.library()
         for name, place in tools.ensure(arguments.names, home, quiet=arguments.quiet).items():
             if not arguments.quiet:
                 say(f"{name:30} {place}")

@@ -5,7 +5,9 @@ Standard library only: it runs before anything is installed.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +20,11 @@ LOCK = ROOT / "requirements.lock"
 STAMP = VENV / "trainyard-lock.sha256"
 UV = "uv==0.13.9"
 OLDEST = (3, 11)
+NEEDED_GIGABYTES = 7
+# What the C library calls ENOSPC and EDQUOT, and with it pip and uv.
+FULL = re.compile("no space left on device|disk quota exceeded", re.IGNORECASE)
+# uv's own line of what it had to fetch: `Prepared 148 packages in 1m 05s`, `in 25.31s`, `in 731ms`.
+PREPARED = re.compile(r"^Prepared \d+ packages? in (?:(\d+)m )?([\d.]+)(ms|s)$", re.MULTILINE)
 
 
 def received_bytes() -> int:
@@ -27,17 +34,40 @@ def received_bytes() -> int:
     return sum(int(values.split()[0]) for name, values in counters if name.strip() != "lo")
 
 
-def run(step: str, command: list[str]) -> None:
-    """Run one step; its output goes to .venv.log, and a failure names the step and that file."""
+def full_disk() -> str:
+    """What a person is told of a disk without room."""
+    free = shutil.disk_usage(ROOT).free / 1e9
+    return (
+        f"the disk is full ({free:.1f} GB free on the disk of {ROOT}; .venv needs {NEEDED_GIGABYTES} GB); "
+        "free some and start again"
+    )
+
+
+def run(step: str, command: list[str]) -> str:
+    """Run one step and return its output, which goes to .venv.log; a failure names the step and that file."""
     log = ROOT / ".venv.log"
     with log.open("ab") as sink:
+        before = sink.tell()
         code = subprocess.run(command, cwd=ROOT, stdout=sink, stderr=subprocess.STDOUT).returncode
+    output = log.read_bytes()[before:].decode(errors="replace")
     if code != 0:
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
+        if FULL.search(output):
+            raise SystemExit(f"{step} failed: {full_disk()}; log: {log}")
+        tail = "\n".join(output.splitlines()[-5:])
         raise SystemExit(f"{step} failed with exit code {code}; the whole output is in {log}\n{tail}")
+    return output
 
 
-def main() -> None:
+def preparing_seconds(output: str) -> float:
+    """Seconds in which uv fetched packages and unpacked them as they came; 0 where its cache had all of them."""
+    found = PREPARED.search(output)
+    if found is None:
+        return 0.0
+    minutes, number, unit = found.groups()
+    return 60 * int(minutes or 0) + float(number) / (1000 if unit == "ms" else 1)
+
+
+def install() -> None:
     """Bring .venv to exactly what requirements.lock says; at once when it already is."""
     if sys.version_info < OLDEST:
         found = ".".join(map(str, sys.version_info[:3]))
@@ -56,7 +86,7 @@ def main() -> None:
         shutil.rmtree(VENV, ignore_errors=True)
         run("making the virtual environment (.venv)", [sys.executable, "-m", "venv", str(VENV)])
     run(f"installing {UV}", [str(python), "-m", "pip", "install", "--quiet", UV])
-    run(
+    output = run(
         "installing requirements.lock",
         [
             str(VENV / "bin" / "uv"),
@@ -70,12 +100,29 @@ def main() -> None:
         ],
     )
     STAMP.write_text(digest)
-    megabytes = (received_bytes() - before) / 1e6
+    megabytes, downloading = (received_bytes() - before) / 1e6, preparing_seconds(output)
+    installing = time.monotonic() - started - downloading
+    # `make bench-local` reads the second half, as it does that of the tools.
     print(
-        f"python environment: ready after {time.monotonic() - started:.0f} s, {megabytes:.0f} MB downloaded",
+        f"python environment: installed in {installing:.0f} s; "
+        f"downloads apart: {megabytes:.0f} MB in {downloading:.0f} s",
         flush=True,
     )
 
 
+def main() -> int:
+    """Install; what a person can mend is one line."""
+    try:
+        install()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise SystemExit(f"python environment: {full_disk()}") from None
+        raise SystemExit(f"python environment: {error.strerror or error}: {error.filename or ROOT}") from None
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -79,7 +79,7 @@ class Home:
 
     @property
     def bin(self) -> Path:
-        """Symbolic links to every tool of the local cloud; first on PATH of whatever runs on it."""
+        """Every tool of the local cloud, first on PATH of whatever runs on it: links, and a script for kubectl."""
         return self.root / "bin"
 
     @property

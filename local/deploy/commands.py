@@ -36,6 +36,7 @@ from local.deploy.turns import turn
 from local.deploy.watched import Interrupted
 from local.guard import cloud_environment, refuse_foreign
 from local.home import Home
+from local.machines import preload
 from local.tools import ensure, module_directory
 
 # Set for a command that went on inside the network of an ordinary user's local cloud.
@@ -151,6 +152,7 @@ def start_local_cloud() -> Home:
     """
     refuse_foreign(os.environ)
     home = Home()
+    preload.library()  # first: whoever lacks a compiler is to know it before the tools are built
     ensure((), home)
     if ENTERED not in os.environ and _local("up") != 0:
         raise DeployError("the local cloud did not start; see above")
@@ -300,9 +302,7 @@ class _Session:
         else:
             say(f"run {run_id} failed: {result.message}")
         kubeconfig = _shown(self.home.kubeconfig)
-        # From an ordinary user's shell the API server is in another network, where plain kubectl finds nobody.
-        entered = ENTERED in os.environ
-        kubectl = ".venv/bin/python -m local kubectl" if entered else f"KUBECONFIG={kubeconfig} kubectl"
+        kubectl = f"KUBECONFIG={kubeconfig} {_shown(self.home.bin / 'kubectl')}"
         say(f"logs:       {_shown(self.home.logs)}/, or {kubectl} logs -n {run.namespace} <pod>")
         say(f"kubeconfig: {kubeconfig}")
         return 0 if result.succeeded else 1

@@ -24,6 +24,7 @@ from local.machines.pods import Pods
 from local.machines.provisioner import Provisioner
 from local.machines.services import Proxies
 from local.machines.settings import Settings
+from local.tools import ToolError
 
 NSLOOKUP = """#!/bin/sh
 # Looks a name up as DNS would answer it here: in the pod's hosts file.
@@ -120,7 +121,11 @@ def main() -> int:
     except ValueError as error:
         print(f"machines of cluster {arguments.cluster}: {error}", file=sys.stderr)
         return 2
-    asyncio.run(serve(settings))
+    try:
+        asyncio.run(serve(settings))
+    except ToolError as error:
+        print(f"machines of cluster {arguments.cluster}: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -102,7 +102,7 @@ class Context:
     secrets: Informer
     addresses: Addresses
     tasks: Tasks
-    preload: Path | None
+    preload: Path
     helpers: Path
     allocatable: dict[str, Object] = field(default_factory=dict)
     moved_ports: dict[str, dict[int, int]] = field(default_factory=dict)

@@ -212,7 +212,7 @@ class Pod:
         found = environment.cloud(settings.region, settings.aws_endpoint)
         if self.role:
             found = environment.web_identity(self.role, settings.region, settings.aws_endpoint)
-        if self.context.preload and not self.host_network:
+        if not self.host_network:
             found |= {"LD_PRELOAD": str(self.context.preload), "POD_BIND_IP": self.ip}
         return found
 

@@ -158,7 +158,7 @@ class PodVolumes:
             workdir = program.context
         settings = pod.context.settings
         keep = [sys.prefix, sys.base_prefix, str(settings.home.bin), program.context, program.argv[0]]
-        keep += [str(path) for path in (pod.context.preload, pod.context.helpers) if path]
+        keep += [str(path) for path in (pod.context.preload, pod.context.helpers)]
         return {
             "mounts": mounts,
             "cwd": workdir,

@@ -3,42 +3,53 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
-from local.tools import cache_directory
+from local.tools import ToolError, cache_directory
 
 SOURCE = Path(__file__).with_name("podbind.c")
 COMPILERS = ("cc", "gcc", "clang", "c++", "g++")
 
-log = logging.getLogger(__name__)
 
+def library() -> Path:
+    """Path of the library, built if it is not there yet.
 
-def library() -> Path | None:
-    """Path of the library, built if it is not there yet. None, with one line in the log, without a compiler."""
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
-    path = cache_directory() / "tools" / f"podbind-{digest}" / "podbind.so"
+    Raises:
+        ToolError: there is no compiler, or it failed; without the library two pods can't listen on the same port.
+        OSError: the cache can't be written.
+    """
+    key = f"podbind-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]}"
+    path = cache_directory() / "tools" / key / "podbind.so"
     if path.exists():
         return path
     compiler = next((name for name in COMPILERS if shutil.which(name)), None)
     if compiler is None:
-        log.warning("no C compiler (%s): two pods can't listen on the same port", ", ".join(COMPILERS))
-        return None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".so")
-    os.close(descriptor)
-    command = [compiler, "-shared", "-fPIC", "-O2", "-o", temporary, str(SOURCE), "-ldl"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        os.unlink(temporary)
-        log.warning(
-            "%s: build failed, two pods can't listen on the same port: %s", SOURCE, result.stderr.strip()
+        raise ToolError(
+            f"a C or C++ compiler is needed to build {SOURCE.name}, which gives pods addresses of their own; install "
+            f"one (Debian and Ubuntu: `apt-get install gcc`, Fedora: `dnf install gcc`); none of "
+            f"{', '.join(COMPILERS)} is on PATH"
         )
-        return None
-    os.chmod(temporary, 0o755)  # noqa: S103 a library that every pod loads
-    os.replace(temporary, path)
+    log = cache_directory() / "logs" / f"{key}.log"
+    for directory in (path.parent, log.parent):
+        directory.mkdir(parents=True, exist_ok=True)
+    # Several processes may do this at once: each builds its own and puts it in place whole.
+    with tempfile.TemporaryDirectory(dir=path.parent) as directory:
+        built = Path(directory) / path.name
+        command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(built), str(SOURCE), "-ldl"]
+        with log.open("wb") as sink:
+            code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink).returncode
+        if code != 0:
+            lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+            reason = next(
+                (line for line in lines if "error" in line), lines[-1] if lines else "it says nothing"
+            )
+            raise ToolError(
+                f"building {SOURCE.name} with {compiler} failed (exit code {code}): {reason}; log: {log}"
+            )
+        built.chmod(0o755)
+        os.replace(built, path)
     return path

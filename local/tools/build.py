@@ -194,12 +194,13 @@ class _Step:
 
     def _failure(self, doing: str, code: int) -> str:
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        telling = [line for line in lines if "no space left on device" in line]
+        telling = [line for line in lines if "no space left on device" in line.lower()]
         if telling:
             free = shutil.disk_usage(self.work).free / 1e9
             return (
                 f"{doing} {self.tool.name} {self.tool.version} failed: the disk is full ({free:.1f} GB free on the "
-                f"disk of {self.work.parent.parent}; all tools together need 13 GB); free some and start again"
+                f"disk of {self.work.parent.parent}; all tools together need 13 GB); free some and start again; "
+                f"log: {self.log}"
             )
         reason = next((line for line in lines if "error" in line or ": " in line), lines[-1] if lines else "")
         return f"{doing} {self.tool.name} {self.tool.version} failed (exit code {code}): {reason}; log: {self.log}"

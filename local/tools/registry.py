@@ -11,6 +11,7 @@ from pathlib import Path
 from local.home import Home
 from local.tools import etcd, helm, karpenter, kubernetes, pulumi, pulumi_language_python, training_operator
 from local.tools.build import RECORD, Built, build, is_built, locked
+from local.tools.entering import write_script
 from local.tools.errors import ToolError
 from local.tools.go import find_go
 from local.tools.path import find
@@ -23,6 +24,9 @@ TOOLS: dict[str, Tool] = {
     module.TOOL.name: module.TOOL
     for module in (kubernetes, etcd, pulumi, pulumi_language_python, karpenter, helm, training_operator)
 }
+
+# What people type themselves, from a shell outside of the local cloud's network.
+ENTERING = "kubectl"
 
 
 def cache_directory() -> Path:
@@ -74,7 +78,7 @@ def ensure(names: Iterable[str], home: Home, quiet: bool = False) -> dict[str, P
                 continue
             built += _build_once(tool)
         places |= {program: directory / "bin" / program for program in tool.programs}
-    _link(places, home.bin)
+    _link(places, home)
     if built and not quiet:
         _summarise(built)
     return places
@@ -106,10 +110,14 @@ def _summarise(built: list[Built]) -> None:
     sys.stdout.flush()
 
 
-def _link(places: dict[str, Path], directory: Path) -> None:
+def _link(places: dict[str, Path], home: Home) -> None:
     """Point the home's links at the programs; each is replaced in one step, others may be starting it."""
+    directory = home.bin
     directory.mkdir(parents=True, exist_ok=True)
     for name, place in places.items():
+        if name == ENTERING:
+            write_script(home, name, place)
+            continue
         link = directory / name
         if link.is_symlink() and Path(os.readlink(link)) == place:
             continue

@@ -29,6 +29,8 @@ DEPLOY = [sys.executable, "-m", "local.deploy"]
 IDLE_AFTER_SECONDS = 60
 IDLE_WINDOW_SECONDS = 120
 TICKS = os.sysconf("SC_CLK_TCK")
+# Printed by local/bootstrap.py (Python packages) and local/tools (Go modules).
+DOWNLOADS = re.compile(r"downloads apart: \d+ MB in (\d+) s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +160,7 @@ def cold_figures() -> list[Figure]:
     finally:
         shutil.rmtree(empty, ignore_errors=True)
     print(output)
-    downloads = sum(float(value) for value in re.findall(r"downloads apart: \d+ MB in (\d+) s", output))
+    downloads = sum(float(value) for value in DOWNLOADS.findall(output))
     return [
         Figure(name="cold make up, without downloads", value=(seconds - downloads) / 60, limit=25, unit="min")
     ]

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import jwt
 import pytest
+import yaml
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ClientError
@@ -151,6 +153,22 @@ def test_every_cluster_has_a_control_plane_of_its_own_and_deleting_it_stops_that
     assert not cloud.home.cluster(OTHER).exists()
     assert OTHER not in cloud.home.kubeconfig.read_text()
     assert "training" in cloud.kubectl(MAIN, "get", "namespaces")
+
+
+def test_status_tells_scripts_where_everything_is(cloud: OwnCloud) -> None:
+    status = cloud.status()
+    assert status["ready"]
+    assert Path(status["kubeconfig"]).is_file()
+    clusters = yaml.safe_load(Path(status["kubeconfig"]).read_text())["clusters"]
+    assert MAIN in [each["name"] for each in clusters]
+    with urlopen(f"{status['awsEndpoint']}/_trainyard/faults", timeout=10) as answer:  # noqa: S310  (our own)
+        assert answer.status == 200
+    names = {process["name"] for process in status["processes"]}
+    assert {"aws", f"{MAIN}-apiserver", f"{MAIN}-machines"} <= names
+    for process in status["processes"]:
+        assert process["alive"], process
+        assert process["rssBytes"] > 0, process
+        assert Path(process["log"]).is_file(), process
 
 
 def test_what_the_official_sdk_lacks_is_refused_by_name(cloud: OwnCloud, tmp_path: Path) -> None:

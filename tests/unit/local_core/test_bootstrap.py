@@ -1,7 +1,12 @@
-"""The virtual environment: made once, and anew where an earlier command was interrupted while making it."""
+"""The virtual environment: made once, and anew where an earlier command was interrupted while making it.
+
+What goes wrong meanwhile is one line.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from local import bootstrap
+from tests.benchmarks.local_cloud import DOWNLOADS
 
 pytestmark = pytest.mark.unit
 
@@ -23,11 +29,12 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     monkeypatch.setattr(bootstrap, "STAMP", tmp_path / ".venv" / "stamp")
     commands: list[list[str]] = []
 
-    def run(_step: str, command: list[str]) -> None:
+    def run(_step: str, command: list[str]) -> str:
         commands.append(command)
         (tmp_path / ".venv" / "bin").mkdir(parents=True, exist_ok=True)
         for name in ("python", "pip"):
             (tmp_path / ".venv" / "bin" / name).touch()
+        return "Prepared 148 packages in 1m 05s\n" if "sync" in command else ""
 
     monkeypatch.setattr(bootstrap, "run", run)
     return commands
@@ -52,3 +59,86 @@ def test_an_environment_is_kept_when_the_lock_changes_and_left_alone_when_it_doe
     bootstrap.LOCK.write_text("a==2\n")
     bootstrap.main()
     assert [command[1:3] for command in steps[3:]] == [["-m", "pip"], ["pip", "sync"]]
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        ("Prepared 148 packages in 1m 05s", 65),
+        ("Prepared 2 packages in 25.31s", 25.31),
+        ("Prepared 1 package in 731ms", 0.731),
+        ("Resolved 148 packages in 731ms", 0),
+    ],
+)
+def test_uv_says_how_long_it_fetched(line: str, seconds: float) -> None:
+    assert bootstrap.preparing_seconds(f"a\n{line}\nb\n") == pytest.approx(seconds)
+
+
+def test_downloads_are_told_apart_in_the_words_that_the_benchmark_reads(
+    steps: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = iter([1_000_000, 2_001_000_000])
+    monkeypatch.setattr(bootstrap, "received_bytes", lambda: next(counts))
+    clock = iter([100.0, 200.0])
+    monkeypatch.setattr(bootstrap.time, "monotonic", lambda: next(clock, 200.0))
+    bootstrap.main()
+    assert steps
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == "python environment: installed in 35 s; downloads apart: 2000 MB in 65 s"
+    assert DOWNLOADS.findall(said) == ["65"]
+
+
+@pytest.fixture
+def own_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
+    return tmp_path
+
+
+def test_a_step_that_fails_is_told_with_its_own_last_lines_and_the_log(own_root: Path) -> None:
+    (own_root / ".venv.log").write_text("No space left on device, said by an earlier step\n")
+    with pytest.raises(SystemExit) as ended:
+        bootstrap.run("installing x", ["sh", "-c", "echo no such package; exit 3"])
+    log = own_root / ".venv.log"
+    assert ended.value.code == (
+        f"installing x failed with exit code 3; the whole output is in {log}\nno such package"
+    )
+
+
+@pytest.mark.parametrize(
+    "words", ["No space left on device (os error 28)", "[Errno 122] Disk quota exceeded"]
+)
+def test_a_step_that_found_the_disk_full_is_told_as_such(own_root: Path, words: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        bootstrap.run("installing x", ["sh", "-c", f"echo 'failed to write: {words}'; echo more; exit 2"])
+    told = str(ended.value.code)
+    assert told.startswith("installing x failed: the disk is full (")
+    assert told.endswith(f"log: {own_root / '.venv.log'}")
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(errno.ENOSPC, "the disk is full ("), (errno.EACCES, "Permission denied: /x")]
+)
+def test_what_the_machine_refuses_is_one_line(
+    steps: list[list[str]], monkeypatch: pytest.MonkeyPatch, number: int, told: str
+) -> None:
+    def refused(_step: str, _command: list[str]) -> str:
+        raise OSError(number, os.strerror(number), "/x")
+
+    monkeypatch.setattr(bootstrap, "run", refused)
+    with pytest.raises(SystemExit) as ended:
+        bootstrap.main()
+    assert str(ended.value.code).startswith(f"python environment: {told}")
+    assert "\n" not in str(ended.value.code)
+    assert not bootstrap.STAMP.exists()
+
+
+def test_ctrl_c_ends_with_one_line(
+    steps: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_step: str, _command: list[str]) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bootstrap, "run", interrupted)
+    assert bootstrap.main() == 130
+    assert capsys.readouterr().err == "\ninterrupted; the same command goes on from here\n"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from local.home import Home
-from local.tools import TOOLS, ToolError, ensure, go, module_directory, path, registry
+from local.tools import TOOLS, ToolError, ensure, go, module_directory, path, progress, registry
 from local.tools.pin import OnPath, Tool, exactly, parse_version, same_minor
 
 pytestmark = pytest.mark.unit
@@ -37,7 +39,7 @@ case "$1" in
 list)
   case "$*" in
   *" -m "*) echo '{{"Dir": "{module}"}}' ;;
-  *) mkdir -p {cache}/cache/download; head -c 3000000 /dev/zero > {cache}/cache/download/zip; echo pkg ;;
+  *) mkdir -p {cache}/cache/download; head -c 3000000 /dev/zero > {cache}/cache/download/zip; echo pkg; echo pkg/part ;;
   esac ;;
 build)
   {build}
@@ -111,6 +113,36 @@ def test_a_missing_tool_is_built_once_and_linked(
     assert capsys.readouterr().out == ""
 
 
+def test_a_build_that_takes_long_says_how_far_it_is(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.5)
+    machine.install_go(build="echo pkg/part >&2; sleep 2.5")
+    ensure(["sample"], machine.home, quiet=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("sample 1.2.3: downloading its source, then building (about ")
+    far = re.compile(r"sample 1\.2\.3: building, 1 of at most 2 packages, \d+ s")
+    assert [line for line in lines if far.fullmatch(line)]
+    assert lines[-1].startswith("sample 1.2.3: built in ")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "lines"), [(Terminal(), 1), (io.StringIO(), 2)])
+def test_progress_is_one_line_on_a_terminal_and_quiet_elsewhere(stream: io.StringIO, lines: int) -> None:
+    said = progress.Progress("sample", stream)
+    said.start("downloading")
+    said.update("building, 1 of at most 2 packages")
+    said.finish("built")
+    text = stream.getvalue()
+    assert text.count("\n") == lines
+    assert ("building, 1 of at most 2 packages, 0 s" in text) is stream.isatty()
+    assert text.endswith("sample: built\n")
+
+
 def test_a_home_with_a_persons_files_is_refused_before_anything_is_built(machine: Machine) -> None:
     machine.install_go()
     machine.home.root.mkdir()
@@ -139,10 +171,15 @@ def test_a_failed_build_names_the_tool_the_reason_and_the_log_and_is_taken_up_ag
     assert (ensure(["sample"], machine.home)["sample"]).is_file()
 
 
-def test_a_full_disk_is_told_as_such(machine: Machine) -> None:
-    machine.install_go(build="echo 'write /x: no space left on device' >&2; exit 1")
-    with pytest.raises(ToolError, match=r"building sample v1\.2\.3 failed: the disk is full"):
+@pytest.mark.parametrize("words", ["no space left on device", "No space left on device"])  # Go's, and C's
+def test_a_full_disk_is_told_as_such_with_the_log(machine: Machine, words: str) -> None:
+    machine.install_go(build=f"echo 'write /x: {words}' >&2; exit 1")
+    with pytest.raises(ToolError, match=r"building sample v1\.2\.3 failed: the disk is full") as caught:
         ensure(["sample"], machine.home)
+    log = Path(str(caught.value).rsplit("log: ", 1)[1])
+    assert log == machine.cache / "logs" / f"{SAMPLE.key}.log"
+    assert words in log.read_text()
+    assert "\n" not in str(caught.value)
 
 
 def test_without_go_the_message_says_which_version_to_install(machine: Machine) -> None:

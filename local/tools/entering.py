@@ -1,0 +1,35 @@
+"""The home's `kubectl`: a script around the real one, which finds the API server from everybody's shell.
+
+As an ordinary user the local cloud has a network of its own, and what runs outside it reaches none of its addresses.
+The script enters that network where it has to, and only for the home's own kubeconfig: another one's cluster may be
+anywhere.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from local.home import Home, write_atomically
+
+# `supervisor.json` names the process whose network it is (local/cloud/record.py).
+SCRIPT = """#!/bin/sh
+# Written by local/tools/entering.py.
+program={program} home={home}
+pid=$(sed -n 's/.*"pid": *\\([0-9][0-9]*\\).*/\\1/p' "$home/run/supervisor.json" 2>/dev/null)
+if [ -n "$pid" ] && [ "${{KUBECONFIG:-}}" -ef "$home/kubeconfig" ]; then
+  there=$(readlink "/proc/$pid/ns/net") here=$(readlink /proc/self/ns/net)
+  if [ -n "$there" ] && [ "$there" != "$here" ]; then
+    exec nsenter --target="$pid" --user --preserve-credentials --net -- "$program" "$@"
+  fi
+fi
+exec "$program" "$@"
+"""
+
+
+def write_script(home: Home, name: str, program: Path) -> None:
+    """Make `name` in the home's `bin` start the program; nothing is written where it does so already."""
+    text = SCRIPT.format(program=shlex.quote(str(program)), home=shlex.quote(str(home.root)))
+    script = home.bin / name
+    if script.is_symlink() or not script.is_file() or script.read_text() != text:
+        write_atomically(script, text, mode=0o755)
