@@ -18,12 +18,12 @@ from local.deploy import official
 from local.deploy.adopt import identities
 from local.deploy.engine import ROOT, Engine, end_leftovers
 from local.deploy.follow import Follower, Run
-from local.deploy.given import with_given
+from local.deploy.given import gives_cluster, with_given
 from local.deploy.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
 from local.deploy.model import fetch_model
 from local.deploy.runs import no_run, start_run
 from local.deploy.stack_file import Sources, StackFileError, for_local_cloud, read, with_sources, write
-from local.deploy.sweep import sweep
+from local.deploy.sweep import stack_tags, sweep
 from local.deploy.turns import turn
 from local.deploy.watched import Interrupted
 from local.guard import cloud_environment, refuse_foreign
@@ -88,7 +88,7 @@ def _down(home: Home, stack: str) -> int:
             session.engine.refresh()
             session.engine.run("destroy", "--yes", "--skip-preview")
             if "clusterName" in outputs:
-                sweep(outputs["region"], outputs["clusterName"], say)
+                sweep(outputs["region"], outputs["clusterName"], say, session.tags_beside_owners())
         session.engine.forget()
         others = [name for name in _stacks(home) if _Session.open(home, name).is_up()]
         if others:
@@ -246,13 +246,22 @@ class _Session:
             self.engine.refresh()
             self.engine.end_recovery()
 
-    def _region(self) -> str:
-        """The stack's region, by the settings that the last command worked with."""
+    def _config(self) -> dict[str, Any]:
+        """The settings that the last command worked with."""
         try:
-            config = read(self.engine.config_file)["config"]
+            config: dict[str, Any] = read(self.engine.config_file)["config"]
         except StackFileError:  # there was none yet: the engine's own salt may stand there already
-            config = {}
-        return str(config.get("aws:region", self.cloud["region"]))
+            return {}
+        return config
+
+    def _region(self) -> str:
+        return str(self._config().get("aws:region", self.cloud["region"]))
+
+    def tags_beside_owners(self) -> dict[str, str] | None:
+        """The tags of what is the stack's on a given cluster; None where all of the cluster is the stack's."""
+        if not gives_cluster(self._config()):
+            return None
+        return stack_tags(self.engine.stack)
 
     def _released(self, namespace: str, name: str) -> bool:
         """Whether Helm finished a release that the engine did not record; in a cluster that is gone there is none."""

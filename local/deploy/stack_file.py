@@ -88,7 +88,8 @@ def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn:
         training["device"] = "cpu"
         training["processesPerNode"] = 1
     cluster = config.setdefault("trainyard:cluster", {})
-    if isinstance(cluster, dict):
+    # A given cluster's administrators are its owner's to choose; there the emulator's deployer made it.
+    if isinstance(cluster, dict) and cluster.get("existing") is None:
         administrators = cluster.get("administrators") or []
         if isinstance(administrators, list) and deployer_arn not in administrators:
             cluster["administrators"] = [*administrators, deployer_arn]
