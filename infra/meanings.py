@@ -101,7 +101,10 @@ MEANINGS: Final = {
     ),
     "pools[].idleSeconds": "An empty machine is given back after this time.",
     "pools[].reservationType": "An on-demand capacity reservation (`odcr`) or a capacity block.",
-    "pools[].reservationEnds": "When the reservation ends, RFC 3339 in quotes; needed for a capacity block.",
+    "pools[].reservationEnds": (
+        "When the reservation ends, RFC 3339 in quotes; at most 182 days and 8 weeks from now for a capacity block, "
+        "whose end `make preflight` tells."
+    ),
     "pools[].onDemandFallback": "Buy on demand what the reservations do not hold.",
     "pools[].placementGroup": (
         "Machines close together: `true` makes a group, a name is that of an existing one."

@@ -1,6 +1,7 @@
 """Capacity blocks: what is offered, buying one, and launching into one. A block is a reservation from start to end.
 
-AWS offers up to 182 days; here any length is, in every zone that has the type, from a start as near as the end allows.
+Blocks of any length up to AWS's longest are offered, in every zone that has the type, from a start as near as the end
+allows.
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html, and for fleets
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-fleet-launch-instances-capacity-blocks-walkthrough.html
 """
@@ -24,6 +25,7 @@ from local.aws.reservations import moment, reservations, shown, state, tags_of, 
 BLOCK = "capacity-block"
 # EC2 begins to end a block's machines so long before its end, and gives out none any more.
 LAST_MINUTES = timedelta(minutes=30)
+LONGEST = timedelta(days=182)
 
 
 def _offered(backend: Any) -> dict[str, dict[str, Any]]:
@@ -38,6 +40,11 @@ def describe_capacity_block_offerings(self: Any) -> ActionResult:
     """DescribeCapacityBlockOfferings: one per zone that has the type."""
     backend, name = self.ec2_backend, self._get_param("InstanceType")
     hours, count = int(self._get_param("CapacityDurationHours")), int(self._get_param("InstanceCount", 1))
+    if hours > LONGEST.days * 24:
+        raise ApiError(
+            "InvalidParameterValue",
+            f"CapacityDurationHours must be at most {LONGEST.days * 24}, which is {LONGEST.days} days, got {hours}.",
+        )
     start, end = self._get_param("StartDateRange"), self._get_param("EndDateRange")
     first = moment(start) if start else datetime.now(UTC).replace(microsecond=0)
     if end:

@@ -22,6 +22,8 @@ from local.deploy.given_cluster import GIVEN_TAG, Clients, GivenClusterError, gi
 
 GIVEN_CIDR = "10.80.0.0/16"
 SUBNET_PREFIX = 20
+DEFAULT_BLOCK = timedelta(days=14)
+LONGEST_BLOCK_HOURS = 182 * 24
 REGION = r"[a-z]{2}(-[a-z]+)+-[0-9]"
 CLUSTER_NAME = r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}"
 
@@ -205,8 +207,8 @@ class _Given:
 
         def make(tags: list[Document]) -> str:
             ends = pool.get("reservationEnds")
-            if pool.get("reservationType") == "capacity-block" and ends:
-                return self._block(str(ends), pool, tags)
+            if pool.get("reservationType") == "capacity-block":
+                return self._block(str(ends) if ends else None, pool, tags)
             limited = {"EndDateType": "limited", "EndDate": str(ends)} if ends else {}
             made = self._ec2.create_capacity_reservation(
                 InstanceType=pool["instanceType"],
@@ -221,10 +223,14 @@ class _Given:
 
         return self._once(given, "capacity reservation", make)
 
-    def _block(self, ends: str, pool: Mapping[str, Any], tags: list[Document]) -> str:
-        """A capacity block that has begun and ends when the stack file says."""
-        end = datetime.fromisoformat(ends)
-        hours = max(1, -int((datetime.now(UTC) - end) // timedelta(hours=1)))
+    def _block(self, ends: str | None, pool: Mapping[str, Any], tags: list[Document]) -> str:
+        """A capacity block that has begun and ends when the stack file says, or in two weeks.
+
+        No block is longer than 182 days: one that is to end later than that begins later.
+        """
+        now = datetime.now(UTC)
+        end = datetime.fromisoformat(ends) if ends else now.replace(microsecond=0) + DEFAULT_BLOCK
+        hours = max(1, min(-int((now - end) // timedelta(hours=1)), LONGEST_BLOCK_HOURS))
         offers = self._ec2.describe_capacity_block_offerings(
             InstanceType=pool["instanceType"],
             InstanceCount=int(pool["maxNodes"]),

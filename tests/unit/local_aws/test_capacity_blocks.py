@@ -195,3 +195,10 @@ def test_a_fleet_launches_into_one_block_alone(block: Block) -> None:
                 "TotalTargetCapacity": 1,
             },
         )
+
+
+def test_no_block_is_longer_than_awss_longest(block: Block) -> None:
+    with pytest.raises(ClientError, match="at most 4368, which is 182 days"):
+        block.ec2.describe_capacity_block_offerings(
+            InstanceType=TYPE, InstanceCount=1, CapacityDurationHours=183 * 24
+        )
