@@ -43,6 +43,7 @@ def wanted_of(settings: Settings) -> Wanted:
         system=(system.name, cluster.system_count, system.vcpus) if own_cluster else None,
         vpc=_vpc(settings),
         elastic_ips=gateways,
+        endpoints=_endpoints(settings),
         existing_cluster=_cluster(settings),
         lustre=_lustre(settings),
         buckets=_buckets(settings),
@@ -71,6 +72,18 @@ def _pool(index: int, pool: Pool) -> WantedPool:
         placement_group=None if pool.makes_placement_group else pool.placement_group,
         placement_group_of_reservation=pool.placement_group_of_reservation,
     )
+
+
+def _endpoints(settings: Settings) -> tuple[str, ...]:
+    """As `infra.foundation` makes them: those of the settings, in a new private VPC all that it needs."""
+    network = settings.network
+    if network.private and network.existing is None:
+        return private_endpoints(
+            file_system=settings.storage.lustre is not None,
+            load_balancers=False,
+            more=network.interface_endpoints,
+        )
+    return network.interface_endpoints
 
 
 def _vpc(settings: Settings) -> WantedVpc | None:

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from infra.preflight import capacity, groups, identity, network, quotas, read_capacity, read_network, services
+from infra.preflight import (
+    capacity,
+    endpoint_services,
+    groups,
+    identity,
+    network,
+    quotas,
+    read_capacity,
+    read_network,
+    services,
+)
 from infra.preflight import read_services as services_of
 from infra.preflight.account import Account, Denied
 from infra.preflight.wanted import Problem, Wanted
@@ -92,6 +102,12 @@ def _ways_out(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]
         *network.judge_ways_out(wanted.vpc, subnets, routing, wanted.region),
         *network.judge_made_endpoints(wanted, routing.endpoints),
     ]
+
+
+def _endpoint_services(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    if not wanted.endpoints:
+        return []
+    return endpoint_services.judge(wanted, endpoint_services.read(account, wanted))
 
 
 def _groups(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
@@ -188,6 +204,7 @@ CHECKS: Final[dict[str, Check]] = {
     "free addresses": _addresses,
     "tags of the network": _tags,
     "ways out and endpoints": _ways_out,
+    "endpoint services": _endpoint_services,
     "security groups": _groups,
     "instance types": _offerings,
     "capacity reservations": _reservations,

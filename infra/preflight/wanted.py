@@ -101,9 +101,10 @@ class WantedBucket:
 class Wanted:
     """Everything of one stack. `vpc`, `existing_cluster`, `lustre` are None where the stack makes its own.
 
-    `zones` are those that the stack has subnets in; `elastic_ips` and `nat_gateways` those of a new VPC.
-    `system` is (instance type, count, vCPUs of one) of the system nodes. `repositories` are the ECR names and
-    `key_aliases` the names of KMS keys that it will take.
+    `zones` are those that the stack has subnets in; `elastic_ips` and `nat_gateways` those of a new VPC. `endpoints`
+    are services that the stack makes an interface endpoint for (`ecr.api`), in a subnet of each zone. `system` is
+    (instance type, count, vCPUs of one) of the system nodes. `repositories` are the ECR names and `key_aliases` the
+    names of KMS keys that it will take.
     """
 
     stack: str
@@ -116,6 +117,7 @@ class Wanted:
     system: tuple[str, int, int] | None
     vpc: WantedVpc | None = None
     elastic_ips: int = 0
+    endpoints: tuple[str, ...] = ()
     existing_cluster: WantedCluster | None = None
     lustre: WantedLustre | None = None
     buckets: tuple[WantedBucket, ...] = ()
