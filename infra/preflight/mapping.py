@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from components.shared import contract
+from components.shared.device_plugins import where
 from components.shared.endpoints import private_endpoints
 from components.shared.pool import Pool
 from components.shared.tags import stack_tags
 from infra import accelerators, versions
 from infra.model import Settings
+from infra.preflight import inside
 from infra.preflight.wanted import (
     Wanted,
     WantedBucket,
@@ -114,6 +117,7 @@ def _cluster(settings: Settings) -> WantedCluster | None:
     given, network = settings.cluster.existing, settings.network
     if given is None:
         return None
+    devices = tuple(where(settings.pools))
     return WantedCluster(
         name=settings.cluster.name,
         versions=versions.KUBERNETES_SUPPORTED,
@@ -123,6 +127,17 @@ def _cluster(settings: Settings) -> WantedCluster | None:
         oidc_provider_arn=given.oidc_provider_arn,
         oidc_issuer=given.oidc_issuer,
         security_group=given.security_group_id,
+        definitions=tuple(
+            name for name in inside.DEFINITIONS if settings.mpi or not name.startswith("mpijobs.")
+        ),
+        namespaces=(
+            contract.TRAINING_NAMESPACE,
+            contract.OPERATOR_NAMESPACE,
+            *((contract.DEVICE_PLUGIN_NAMESPACE,) if devices else ()),
+        ),
+        devices=devices,
+        drivers=tuple(inside.ADDONS) if settings.storage.lustre else (),
+        node_repair=settings.cluster.node_repair,
     )
 
 

@@ -12,14 +12,16 @@ from infra.preflight import (
     endpoint_services,
     groups,
     identity,
+    inside,
     network,
     quotas,
     read_capacity,
+    read_inside,
     read_network,
     services,
 )
 from infra.preflight import read_services as services_of
-from infra.preflight.account import Account, Denied
+from infra.preflight.account import Account, Denied, has
 from infra.preflight.wanted import Problem, Wanted
 
 
@@ -162,6 +164,18 @@ def _access(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     return services.judge_access(given, found, services_of.caller(account), entries)
 
 
+def _inside(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    given = wanted.existing_cluster
+    found = services_of.cluster(account, given.name) if given else None
+    if given is None or found is None or found.status != "ACTIVE":
+        return []
+    # The queue has the cluster's name, and is the stack's where Karpenter is.
+    queue = services.Name(key=inside.NAME_KEY, kind="SQS queue", name=wanted.cluster)
+    tags = services_of.taken(account, queue) or {}
+    there = read_inside.inside(account, given, read_inside.reader(account, found))
+    return inside.judge(given, there, deployed=has(tags, wanted.tags))
+
+
 def _provider(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     given = wanted.existing_cluster
     if given is None or given.oidc_provider_arn is None:
@@ -213,6 +227,7 @@ CHECKS: Final[dict[str, Check]] = {
     "service quotas": _quotas,
     "given cluster": _cluster,
     "rights in the given cluster": _access,
+    "what is in the given cluster": _inside,
     "OIDC provider": _provider,
     "given file system": _lustre,
     "given buckets": _buckets,

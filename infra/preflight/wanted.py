@@ -65,7 +65,11 @@ class WantedVpc:
 
 @dataclass(frozen=True, kw_only=True)
 class WantedCluster:
-    """A cluster that is given, of one of the Kubernetes `versions`; None where the stack file leaves a value open."""
+    """A cluster that is given, of one of the Kubernetes `versions`; None where the stack file leaves a value open.
+
+    `definitions`, `namespaces` and `devices` (resources of device plugins) are what the stack makes in it, `drivers`
+    the CSI drivers that must be there, `node_repair` that something has to tell which machines are broken.
+    """
 
     name: str
     versions: tuple[str, ...]
@@ -75,6 +79,11 @@ class WantedCluster:
     oidc_provider_arn: str | None = None
     oidc_issuer: str | None = None
     security_group: str | None = None
+    definitions: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
+    node_repair: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
