@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -196,8 +197,7 @@ class Cluster(pulumi.ComponentResource):
         args = self._args
         after_cluster = pulumi.ResourceOptions(parent=self, depends_on=[self.eks])
         result: list[pulumi.Resource] = []
-        for arn in args.administrators:
-            who = arn.split(":", 5)[5].replace("/", "-")
+        for who, arn in short_names(args.administrators).items():
             entry = aws.eks.AccessEntry(
                 f"{name}-{who}",
                 cluster_name=args.name,
@@ -263,6 +263,23 @@ class Cluster(pulumi.ComponentResource):
             )
             for addon in addons
         ]
+
+
+def short_names(principals: tuple[str, ...]) -> dict[str, str]:
+    """A name for the resources of each principal -> its ARN: kind and path, such as role-platform.
+
+    Where an earlier one of the list has that name (the same role of another account, or role/a/b beside role/a-b), the
+    account or, if that is not enough, a digest of the ARN makes it another one. The earlier one keeps its own: whoever
+    is added at the end renames, and so replaces, nobody's access.
+    """
+    found: dict[str, str] = {}
+    for arn in principals:
+        account, path = arn.split(":", 5)[4:]
+        plain = path.replace("/", "-")
+        digest = hashlib.sha256(arn.encode()).hexdigest()[:8]
+        names = (plain, f"{plain}-{account}", f"{plain}-{digest}")
+        found[next(name for name in names if name not in found)] = arn
+    return found
 
 
 def without_creator_rights(args: pulumi.ResourceTransformArgs) -> pulumi.ResourceTransformResult | None:

@@ -10,7 +10,7 @@ import pulumi
 import pulumi_aws as aws
 
 from components.shared import iam
-from components.shared.lustre import PERSISTENT_1, SCRATCH_2, keeps_backups
+from components.shared.lustre import HDD, PERSISTENT_1, SCRATCH_2, SSD, keeps_backups
 from components.shared.tags import named
 
 # What a Lustre client and a Lustre server use between them, in both directions
@@ -66,7 +66,8 @@ class NewFileSystem:
 
     `client_groups` maps a short name to each security group whose machines mount it. `throughput` is in MB/s per TiB
     (unused for SCRATCH_2, which has 200), `backup_days` how long daily backups are kept (0: none). `key_arn` encrypts
-    persistent ones; scratch ones are encrypted with a key of FSx's own, and take no other.
+    persistent ones; scratch ones are encrypted with a key of FSx's own, and take no other. `drive_cache` is for HDD;
+    `metadata_iops` 0: as many as FSx gives for the capacity.
     """
 
     vpc_id: pulumi.Input[str]
@@ -80,6 +81,9 @@ class NewFileSystem:
     backup_days: int
     efa: bool
     link: S3Link | None
+    storage: str = SSD
+    drive_cache: str = "NONE"
+    metadata_iops: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,8 +200,16 @@ class Lustre(pulumi.ComponentResource):
             more["per_unit_storage_throughput"] = wanted.throughput
             # Linked ones take no backups: what they hold is in the bucket.
             more["automatic_backup_retention_days"] = 0 if wanted.link else wanted.backup_days
+        if wanted.storage == HDD:
+            more["drive_cache_type"] = wanted.drive_cache
         if wanted.efa:
             more["efa_enabled"] = True
+        if wanted.metadata_iops:
+            more["metadata_configuration"] = aws.fsx.LustreFileSystemMetadataConfigurationArgs(
+                mode="USER_PROVISIONED", iops=wanted.metadata_iops
+            )
+        elif wanted.efa:
+            # EFA needs one of the two modes.
             more["metadata_configuration"] = aws.fsx.LustreFileSystemMetadataConfigurationArgs(
                 mode="AUTOMATIC"
             )
@@ -208,7 +220,7 @@ class Lustre(pulumi.ComponentResource):
         return aws.fsx.LustreFileSystem(
             self._name,
             deployment_type=wanted.deployment,
-            storage_type="SSD",
+            storage_type=wanted.storage,
             storage_capacity=wanted.capacity_gib,
             subnet_ids=wanted.subnet_id,
             security_group_ids=[group.id],

@@ -79,8 +79,11 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
         "keepOldVersionsDays": 30,
         "lustre": {
             "deploymentType": "PERSISTENT_2",
+            "storageType": "SSD",
+            "driveCache": "NONE",
             "capacityGiB": 4800,
             "throughput": 1000,
+            "metadataIops": 6000,
             "zone": "us-west-2b",
             "compression": "LZ4",
             "mountPath": "/fsx",

@@ -101,7 +101,10 @@ MEANINGS: Final = {
     ),
     "pools[].idleSeconds": "An empty machine is given back after this time.",
     "pools[].reservationType": "An on-demand capacity reservation (`odcr`) or a capacity block.",
-    "pools[].reservationEnds": "When the reservation ends, RFC 3339 in quotes; needed for a capacity block.",
+    "pools[].reservationEnds": (
+        "When the reservation ends, RFC 3339 in quotes; at most 182 days and 8 weeks from now for a capacity block, "
+        "whose end `make preflight` tells."
+    ),
     "pools[].onDemandFallback": "Buy on demand what the reservations do not hold.",
     "pools[].placementGroup": (
         "Machines close together: `true` makes a group, a name is that of an existing one."
@@ -133,9 +136,19 @@ MEANINGS: Final = {
     "storage.lustre.existing.dnsName": "Its DNS name.",
     "storage.lustre.existing.mountName": "Its mount name.",
     "storage.lustre.deploymentType": "SCRATCH_2 has no copies of its data; the other two keep two.",
-    "storage.lustre.capacityGiB": "1200, or a multiple of 2400.",
+    "storage.lustre.storageType": "SSD, or for PERSISTENT_1 alone HDD, slower and cheaper.",
+    "storage.lustre.driveCache": (
+        "Of HDD: READ holds what is read often on SSDs of a fifth of the capacity."
+    ),
+    "storage.lustre.capacityGiB": (
+        "SSD: 1200, or a multiple of 2400. HDD: a multiple of 6000 at 12 MB/s per TiB, of 1800 at 40."
+    ),
     "storage.lustre.throughput": (
-        "SCRATCH_2 has 200; PERSISTENT_1 50, 100, 200; PERSISTENT_2 125, 250, 500, 1000."
+        "SCRATCH_2 has 200; PERSISTENT_1 50, 100, 200, on HDD 12, 40; PERSISTENT_2 125, 250, 500, 1000."
+    ),
+    "storage.lustre.metadataIops": (
+        "PERSISTENT_2 alone: operations on names and sizes per second, 1500, 3000, 6000, 12000, or a multiple of "
+        "12000 up to 192000. 0: what FSx gives for the capacity."
     ),
     "storage.lustre.s3": "A bucket behind the file system: objects show as files, and files become objects.",
     "storage.lustre.s3.bucket": "A bucket's name, or `models` for the stack's own.",
@@ -145,8 +158,8 @@ MEANINGS: Final = {
     "storage.lustre.compression": "Compression of the data on disk.",
     "storage.lustre.mountPath": "The directory in pods.",
     "storage.lustre.efa": (
-        "Reach it over EFA: PERSISTENT_2 of at least 38400 GiB at 125 MB/s per TiB, 19200 at 250, 9600 "
-        "at 500, 4800 at 1000."
+        "Reach it over EFA: PERSISTENT_2 of a multiple of 38400 GiB at 125 MB/s per TiB, of 19200 at 250, of "
+        "9600 at 500, of 4800 at 1000."
     ),
     "storage.lustre.backupDays": "How long automatic backups are kept; 0: there are none. Not with `s3`.",
     "training.pool": "The pool to train on.",
@@ -189,6 +202,7 @@ DEFAULTS: Final = {
     "cluster.administrators": "required, but for a given cluster",
     "pools[].efa": "ip where the type has EFA, else none",
     "storage.lustre.throughput": "the type's lowest",
+    "storage.lustre.capacityGiB": "the smallest: 1200 on SSD",
     "storage.lustre.zone": "the pools' zone",
     "training.processesPerNode": "the machine's GPUs, else 1",
     "training.cpu": "85 % of the machine's",

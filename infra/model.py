@@ -113,13 +113,16 @@ class ExistingLustre:
 class Lustre:
     """An FSx for Lustre file system, made by the stack or, with `existing`, given to it.
 
-    `capacity_gib` is in GiB, `throughput` in MB/s per TiB. `backup_days` is how long automatic backups are kept, 0:
-    there are none. `mount_path` is the directory in pods.
+    `capacity_gib` is in GiB, `throughput` in MB/s per TiB, `metadata_iops` 0 where FSx chooses. `backup_days` is how
+    long automatic backups are kept, 0: there are none. `mount_path` is the directory in pods.
     """
 
     deployment_type: str
+    storage_type: str
+    drive_cache: str
     capacity_gib: int
     throughput: int
+    metadata_iops: int
     zone: str
     compression: str
     mount_path: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from components.shared import efa
 from components.shared.pool import (
@@ -20,6 +20,11 @@ from infra.network_settings import zone_of
 from infra.reading import Problems, Section, entries
 
 PATH = "trainyard:pools"
+# How long a capacity block is, and how long before its start it is bought
+# (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-purchase.html). One that is extended gets as much
+# again, from at most eight weeks before its end on, so that the bound is the same (capacity-blocks-extend.html).
+LONGEST_BLOCK = timedelta(days=182)
+LATEST_BLOCK_START = timedelta(weeks=8)
 
 
 def known_type(section: Section, key: str, name: str) -> accelerators.InstanceType | None:
@@ -142,10 +147,12 @@ def _reservation(section: Section, pool: Pool, now: datetime) -> Pool:
                     key, f"is given, but purchase is {pool.purchase}; it is for purchase: reserved"
                 )
     end = _time(section, "reservationEnds", ends)
-    if kind == CAPACITY_BLOCK and ends is None and reserved:
+    if kind == CAPACITY_BLOCK and end is not None and end > now + LONGEST_BLOCK + LATEST_BLOCK_START:
         section.reject(
             "reservationEnds",
-            "is missing; a capacity block needs the time of its end, such as 2027-01-31T11:30:00Z",
+            f"'{ends}' is too far: a capacity block begins at most {LATEST_BLOCK_START.days // 7} weeks from now and"
+            f" lasts at most {LONGEST_BLOCK.days} days, so that none ends after"
+            f" {now + LONGEST_BLOCK + LATEST_BLOCK_START:%Y-%m-%d}; it must be the end of the block that was bought",
         )
     if end is not None and end <= now:
         section.reject(

@@ -9,7 +9,19 @@ from infra.model import ExistingLustre, Lustre, LustreLink, Storage
 from infra.reading import Problems, Section
 
 # What only a file system that the stack makes has.
-ONLY_NEW = ("deploymentType", "capacityGiB", "throughput", "zone", "compression", "s3", "efa", "backupDays")
+ONLY_NEW = (
+    "deploymentType",
+    "storageType",
+    "driveCache",
+    "capacityGiB",
+    "throughput",
+    "metadataIops",
+    "zone",
+    "compression",
+    "s3",
+    "efa",
+    "backupDays",
+)
 OWN_BUCKET = "models"
 
 
@@ -46,15 +58,20 @@ def _lustre(section: Section, zones: tuple[str, ...], pools: list[Pool | None]) 
                 section.reject(
                     key, "is for a file system that the stack makes, and existing gives one; leave it out"
                 )
-    deployment = section.choice("deploymentType", tuple(lustre.THROUGHPUT), lustre.PERSISTENT_2)
-    capacity = section.integer("capacityGiB", lustre.SMALLEST_GIB, least=1, unit="GiB")
-    offered = lustre.THROUGHPUT.get(deployment, lustre.THROUGHPUT[lustre.PERSISTENT_2])
+    deployment = section.choice("deploymentType", lustre.DEPLOYMENTS, lustre.PERSISTENT_2)
+    storage = section.choice("storageType", lustre.STORAGE_TYPES, lustre.SSD)
+    offered = lustre.THROUGHPUT.get((deployment, storage), lustre.THROUGHPUT[lustre.PERSISTENT_2, lustre.SSD])
     throughput = section.integer("throughput", offered[0], least=1, unit="MB/s per TiB")
+    smallest = lustre.least_capacity(deployment, storage, throughput)
+    capacity = section.integer("capacityGiB", smallest, least=1, unit="GiB")
     link = section.optional_section("s3")
     result = Lustre(
         deployment_type=deployment,
+        storage_type=storage,
+        drive_cache=section.choice("driveCache", lustre.DRIVE_CACHES, lustre.DRIVE_CACHES[0]),
         capacity_gib=capacity,
         throughput=throughput,
+        metadata_iops=section.integer("metadataIops", 0, least=0, unit="operations per second"),
         zone=_zone(section, zones, pools),
         compression=section.choice("compression", lustre.COMPRESSIONS, lustre.COMPRESSIONS[0]),
         mount_path=section.text(
@@ -73,17 +90,24 @@ def _lustre(section: Section, zones: tuple[str, ...], pools: list[Pool | None]) 
 
 def _check(section: Section, wanted: Lustre) -> None:
     """What FSx offers (`components.shared.lustre`)."""
-    if "deploymentType" in section.wrong:
+    if {"deploymentType", "storageType"} & section.wrong:
         return
-    deployment = wanted.deployment_type
-    if "capacityGiB" not in section.wrong and (problem := lustre.capacity_problem(wanted.capacity_gib)):
-        section.reject("capacityGiB", f"{wanted.capacity_gib}: {problem}")
-    if "throughput" not in section.wrong and (
-        problem := lustre.throughput_problem(deployment, wanted.throughput)
-    ):
-        section.reject("throughput", f"{wanted.throughput}: {problem}")
+    deployment, storage = wanted.deployment_type, wanted.storage_type
+    capacity, throughput = wanted.capacity_gib, wanted.throughput
+    if problem := lustre.storage_problem(deployment, storage):
+        section.reject("storageType", f"{storage}: {problem}")
+        return
+    told = (
+        ("driveCache", wanted.drive_cache, lustre.cache_problem(storage, wanted.drive_cache)),
+        ("throughput", throughput, lustre.throughput_problem(deployment, storage, throughput)),
+        ("capacityGiB", capacity, lustre.capacity_problem(deployment, storage, capacity, throughput)),
+        ("metadataIops", wanted.metadata_iops, lustre.metadata_problem(deployment, wanted.metadata_iops)),
+    )
+    for key, value, problem in told:
+        if problem and key not in section.wrong:
+            section.reject(key, f"{value}: {problem}")
     if wanted.efa and not {"capacityGiB", "throughput"} & section.wrong:
-        problem = lustre.efa_problem(deployment, wanted.capacity_gib, wanted.throughput)
+        problem = lustre.efa_problem(deployment, storage, capacity, throughput)
         if problem:
             section.reject("efa", f"true: {problem}")
     if wanted.link and wanted.link.path != "/" and deployment == lustre.PERSISTENT_1:

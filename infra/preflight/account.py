@@ -47,6 +47,14 @@ class Account:
         self._session = session or boto3.session.Session()
         self._clients: dict[str, Any] = {}
 
+    def signing(self) -> Any:
+        """A session of the region with these credentials, to sign what is no call of a client."""
+        return (
+            self._session
+            if self._session.region_name == self.region
+            else boto3.session.Session(region_name=self.region)
+        )
+
     def client(self, service: str) -> Any:
         """The client of a service; made once."""
         if service not in self._clients:

@@ -132,7 +132,15 @@ def _reservation(pool: WantedPool, found: Reservation, now: datetime) -> list[st
 
 
 def _end(pool: WantedPool, found: Reservation) -> list[Problem]:
-    """The end that the launcher is told must be the real one."""
+    """The end that is told must be the real one, and that of a capacity block must be told: its machines go with it."""
+    if pool.reservation_ends is None and found.kind == API_TYPES["capacity-block"] and found.ends:
+        return [
+            Problem(
+                key=f"{pool.key}.reservationEnds",
+                message=f"is missing; '{found.reservation_id}' ends, and EC2 takes its machines half an hour before:"
+                f" it must be {found.ends:%Y-%m-%dT%H:%M:%SZ}",
+            )
+        ]
     if pool.reservation_ends is None or pool.reservation_ends == found.ends:
         return []
     real = f"{found.ends:%Y-%m-%dT%H:%M:%SZ}" if found.ends else "no end"

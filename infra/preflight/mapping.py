@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from components.shared import contract
+from components.shared.device_plugins import where
 from components.shared.endpoints import private_endpoints
 from components.shared.pool import Pool
 from components.shared.tags import stack_tags
 from infra import accelerators, versions
 from infra.model import Settings
+from infra.preflight import inside
 from infra.preflight.wanted import (
     Wanted,
     WantedBucket,
@@ -43,6 +46,7 @@ def wanted_of(settings: Settings) -> Wanted:
         system=(system.name, cluster.system_count, system.vcpus) if own_cluster else None,
         vpc=_vpc(settings),
         elastic_ips=gateways,
+        endpoints=_endpoints(settings),
         existing_cluster=_cluster(settings),
         lustre=_lustre(settings),
         buckets=_buckets(settings),
@@ -73,6 +77,18 @@ def _pool(index: int, pool: Pool) -> WantedPool:
     )
 
 
+def _endpoints(settings: Settings) -> tuple[str, ...]:
+    """As `infra.foundation` makes them: those of the settings, in a new private VPC all that it needs."""
+    network = settings.network
+    if network.private and network.existing is None:
+        return private_endpoints(
+            file_system=settings.storage.lustre is not None,
+            load_balancers=False,
+            more=network.interface_endpoints,
+        )
+    return network.interface_endpoints
+
+
 def _vpc(settings: Settings) -> WantedVpc | None:
     network = settings.network
     if network.existing is None:
@@ -101,6 +117,7 @@ def _cluster(settings: Settings) -> WantedCluster | None:
     given, network = settings.cluster.existing, settings.network
     if given is None:
         return None
+    devices = tuple(where(settings.pools))
     return WantedCluster(
         name=settings.cluster.name,
         versions=versions.KUBERNETES_SUPPORTED,
@@ -110,6 +127,17 @@ def _cluster(settings: Settings) -> WantedCluster | None:
         oidc_provider_arn=given.oidc_provider_arn,
         oidc_issuer=given.oidc_issuer,
         security_group=given.security_group_id,
+        definitions=tuple(
+            name for name in inside.DEFINITIONS if settings.mpi or not name.startswith("mpijobs.")
+        ),
+        namespaces=(
+            contract.TRAINING_NAMESPACE,
+            contract.OPERATOR_NAMESPACE,
+            *((contract.DEVICE_PLUGIN_NAMESPACE,) if devices else ()),
+        ),
+        devices=devices,
+        drivers=tuple(inside.ADDONS) if settings.storage.lustre else (),
+        node_repair=settings.cluster.node_repair,
     )
 
 

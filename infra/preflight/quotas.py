@@ -40,6 +40,7 @@ ON_DEMAND: Final = {
     "p6": _vcpus("L-417A185B", "Running On-Demand P instances"),
     "trn": _vcpus("L-2C3B7624", "Running On-Demand Trn instances"),
 }
+# P6's spot machines have a quota of their own, whose code no public page was found to name (2026-11-21): not judged.
 SPOT: Final = {
     "standard": _vcpus("L-34B43A08", "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests"),
     "g": _vcpus("L-3819A6DF", "All G and VT Spot Instance Requests"),

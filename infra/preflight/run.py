@@ -7,9 +7,21 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from infra.preflight import capacity, groups, identity, network, quotas, read_capacity, read_network, services
+from infra.preflight import (
+    capacity,
+    endpoint_services,
+    groups,
+    identity,
+    inside,
+    network,
+    quotas,
+    read_capacity,
+    read_inside,
+    read_network,
+    services,
+)
 from infra.preflight import read_services as services_of
-from infra.preflight.account import Account, Denied
+from infra.preflight.account import Account, Denied, has
 from infra.preflight.wanted import Problem, Wanted
 
 
@@ -94,6 +106,12 @@ def _ways_out(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]
     ]
 
 
+def _endpoint_services(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    if not wanted.endpoints:
+        return []
+    return endpoint_services.judge(wanted, endpoint_services.read(account, wanted))
+
+
 def _groups(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     if wanted.vpc is None:
         return []
@@ -146,6 +164,18 @@ def _access(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     return services.judge_access(given, found, services_of.caller(account), entries)
 
 
+def _inside(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    given = wanted.existing_cluster
+    found = services_of.cluster(account, given.name) if given else None
+    if given is None or found is None or found.status != "ACTIVE":
+        return []
+    # The queue has the cluster's name, and is the stack's where Karpenter is.
+    queue = services.Name(key=inside.NAME_KEY, kind="SQS queue", name=wanted.cluster)
+    tags = services_of.taken(account, queue) or {}
+    there = read_inside.inside(account, given, read_inside.reader(account, found))
+    return inside.judge(given, there, deployed=has(tags, wanted.tags))
+
+
 def _provider(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     given = wanted.existing_cluster
     if given is None or given.oidc_provider_arn is None:
@@ -188,6 +218,7 @@ CHECKS: Final[dict[str, Check]] = {
     "free addresses": _addresses,
     "tags of the network": _tags,
     "ways out and endpoints": _ways_out,
+    "endpoint services": _endpoint_services,
     "security groups": _groups,
     "instance types": _offerings,
     "capacity reservations": _reservations,
@@ -196,6 +227,7 @@ CHECKS: Final[dict[str, Check]] = {
     "service quotas": _quotas,
     "given cluster": _cluster,
     "rights in the given cluster": _access,
+    "what is in the given cluster": _inside,
     "OIDC provider": _provider,
     "given file system": _lustre,
     "given buckets": _buckets,

@@ -65,7 +65,11 @@ class WantedVpc:
 
 @dataclass(frozen=True, kw_only=True)
 class WantedCluster:
-    """A cluster that is given, of one of the Kubernetes `versions`; None where the stack file leaves a value open."""
+    """A cluster that is given, of one of the Kubernetes `versions`; None where the stack file leaves a value open.
+
+    `definitions`, `namespaces` and `devices` (resources of device plugins) are what the stack makes in it, `drivers`
+    the CSI drivers that must be there, `node_repair` that something has to tell which machines are broken.
+    """
 
     name: str
     versions: tuple[str, ...]
@@ -75,6 +79,11 @@ class WantedCluster:
     oidc_provider_arn: str | None = None
     oidc_issuer: str | None = None
     security_group: str | None = None
+    definitions: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
+    node_repair: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +110,10 @@ class WantedBucket:
 class Wanted:
     """Everything of one stack. `vpc`, `existing_cluster`, `lustre` are None where the stack makes its own.
 
-    `zones` are those that the stack has subnets in; `elastic_ips` and `nat_gateways` those of a new VPC.
-    `system` is (instance type, count, vCPUs of one) of the system nodes. `repositories` are the ECR names and
-    `key_aliases` the names of KMS keys that it will take.
+    `zones` are those that the stack has subnets in; `elastic_ips` and `nat_gateways` those of a new VPC. `endpoints`
+    are services that the stack makes an interface endpoint for (`ecr.api`), in a subnet of each zone. `system` is
+    (instance type, count, vCPUs of one) of the system nodes. `repositories` are the ECR names and `key_aliases` the
+    names of KMS keys that it will take.
     """
 
     stack: str
@@ -116,6 +126,7 @@ class Wanted:
     system: tuple[str, int, int] | None
     vpc: WantedVpc | None = None
     elastic_ips: int = 0
+    endpoints: tuple[str, ...] = ()
     existing_cluster: WantedCluster | None = None
     lustre: WantedLustre | None = None
     buckets: tuple[WantedBucket, ...] = ()

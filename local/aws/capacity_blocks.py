@@ -1,7 +1,9 @@
-"""Capacity blocks: what is offered, and buying one. A block is a reservation with a fixed start and end.
+"""Capacity blocks: what is offered, buying one, and launching into one. A block is a reservation from start to end.
 
-AWS offers up to 182 days; here any length is, in every zone that has the type, from a start as near as the end allows.
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html
+Blocks of any length up to AWS's longest are offered, in every zone that has the type, from a start as near as the end
+allows.
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html, and for fleets
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-fleet-launch-instances-capacity-blocks-walkthrough.html
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from moto.ec2.responses import EC2Response
 from local.aws.account import ACCOUNT_ID
 from local.aws.errors import ApiError
 from local.aws.prices import hourly
-from local.aws.reservations import moment, reservations, shown, tags_of
+from local.aws.reservations import moment, reservations, shown, state, tags_of, used
+
+# The type of a reservation, of a market, of a fleet's capacity and of an instance's life: one word for all of them.
+BLOCK = "capacity-block"
+# EC2 begins to end a block's machines so long before its end, and gives out none any more.
+LAST_MINUTES = timedelta(minutes=30)
+LONGEST = timedelta(days=182)
 
 
 def _offered(backend: Any) -> dict[str, dict[str, Any]]:
@@ -32,6 +40,11 @@ def describe_capacity_block_offerings(self: Any) -> ActionResult:
     """DescribeCapacityBlockOfferings: one per zone that has the type."""
     backend, name = self.ec2_backend, self._get_param("InstanceType")
     hours, count = int(self._get_param("CapacityDurationHours")), int(self._get_param("InstanceCount", 1))
+    if hours > LONGEST.days * 24:
+        raise ApiError(
+            "InvalidParameterValue",
+            f"CapacityDurationHours must be at most {LONGEST.days * 24}, which is {LONGEST.days} days, got {hours}.",
+        )
     start, end = self._get_param("StartDateRange"), self._get_param("EndDateRange")
     first = moment(start) if start else datetime.now(UTC).replace(microsecond=0)
     if end:
@@ -78,13 +91,86 @@ def purchase_capacity_block(self: Any) -> ActionResult:
         "EndDateType": "limited",
         "EndDate": offer["EndDate"],
         "StartDate": offer["StartDate"],
-        "ReservationType": "capacity-block",
+        "ReservationType": BLOCK,
         "State": "active",
         "CreateDate": utcnow(),
         "tags": tags_of(self, "capacity-reservation"),
     }
     reservations(self.ec2_backend)[reservation_id] = document
     return ActionResult({"CapacityReservation": shown(self.ec2_backend, document)})
+
+
+def check_fleet(fleet_type: str | None, capacity: dict[str, Any], on_demand: dict[str, Any]) -> None:
+    """What a fleet that launches into a block may not say, by the walkthrough's considerations.
+
+    Raises:
+        ApiError: it says so. The walkthrough names no codes; InvalidParameterCombination is EC2's own for this.
+    """
+    if fleet_type != "instant":
+        raise ApiError(
+            "InvalidParameterCombination", "Only fleets of type instant can launch into a Capacity Block."
+        )
+    for name in ("OnDemandTargetCapacity", "SpotTargetCapacity"):
+        if capacity.get(name):
+            raise ApiError(
+                "InvalidParameterCombination",
+                f"{name} is not supported with the default target capacity type {BLOCK}.",
+            )
+    if on_demand.get("CapacityReservationOptions"):
+        raise ApiError(
+            "InvalidParameterCombination",
+            f"CapacityReservationOptions is not supported with the default target capacity type {BLOCK}.",
+        )
+
+
+def free_of(backend: Any, templates: list[dict[str, Any]]) -> int:
+    """Instances that the block has left which all of the templates name; a fleet launches no more than these.
+
+    Raises:
+        ApiError: they name more than one block, which a fleet can't launch into.
+    """
+    targets = {
+        t["CapacityReservationSpecification"]["CapacityReservationTarget"]["CapacityReservationId"]
+        for t in templates
+    }
+    if len(targets) > 1:
+        raise ApiError(
+            "InvalidParameterCombination",
+            "Multiple Capacity Blocks in the same EC2 Fleet request are not supported.",
+        )
+    identity = targets.pop()
+    total: int = reservations(backend)[identity]["TotalInstanceCount"]
+    return total - used(backend, identity)
+
+
+def launch_error(
+    backend: Any, template: dict[str, Any], reservation: dict[str, Any] | None, asked: str
+) -> tuple[str, str] | None:
+    """Error code and message where a fleet cannot launch by a template, as far as blocks are concerned.
+
+    `reservation` is the template's target, `asked` the fleet's default capacity type. A fleet calls a block that has
+    not begun, that is full or that has ended a lack of capacity (the walkthrough); RunInstances would say
+    InvalidCapacityReservationState.PendingActivation of the first.
+    """
+    market = (template.get("InstanceMarketOptions") or {}).get("MarketType")
+    is_block = reservation is not None and reservation["ReservationType"] == BLOCK
+    if (is_block, market == BLOCK) != (asked == BLOCK,) * 2:
+        return (
+            "InvalidParameterCombination",
+            f"A Capacity Block needs a template with the market type {BLOCK} and the block's id, and a fleet with the"
+            f" default target capacity type {BLOCK}.",
+        )
+    if reservation is None or not is_block:
+        return None
+    identity, now = reservation["CapacityReservationId"], datetime.now(UTC)
+    begun, over = state(reservation), moment(reservation["EndDate"]) - LAST_MINUTES <= now
+    full = used(backend, identity) >= reservation["TotalInstanceCount"]
+    if begun == "active" and not over and not full:
+        return None
+    why = "it has no instance left" if begun == "active" and not over else f"it is {begun}"
+    if begun == "active" and over:
+        why = f"it ends in less than {LAST_MINUTES.seconds // 60} minutes"
+    return "InsufficientInstanceCapacity", f"There is no capacity in the Capacity Block {identity}: {why}."
 
 
 def install() -> None:

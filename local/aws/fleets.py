@@ -1,6 +1,7 @@
 """CreateFleet with a market: the cheapest offer first, and failures as the plan of `local.aws.faults` says.
 
-moto always has capacity. As on AWS, an override that cannot be launched is told in `Errors`; the call itself succeeds.
+moto always has capacity, and launches nothing into capacity blocks, which it does not know. As on AWS, an override that
+cannot be launched is told in `Errors`; the call itself succeeds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from moto.core.responses import ActionResult
 from moto.ec2.responses.fleets import Fleets
 from moto.ec2.utils import random_fleet_id
 
-from local.aws import faults, placement_groups, prices, reservations
+from local.aws import capacity_blocks, faults, placement_groups, prices, reservations
 
 CAPACITY_DEFAULT = "on-demand"
 
@@ -58,13 +59,15 @@ def _judge(
         zone = backend.get_subnet(override["SubnetId"]).availability_zone
     target = (data.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
     reservation_id = target.get("CapacityReservationId")
-    error = (
-        reservations.launch_error(backend, reservation_id, instance_type, zone) if reservation_id else None
-    )
+    targeted = reservations.reservations(backend).get(reservation_id) if reservation_id else None
+    error = None
+    if not reservation_id or targeted:
+        error = capacity_blocks.launch_error(backend, data, targeted, asked)
+    if error is None and reservation_id:
+        error = reservations.launch_error(backend, reservation_id, instance_type, zone)
     kind = "reserved" if reservation_id else asked
     if error is None:
-        held = reservations.reservations(backend).get(reservation_id) if reservation_id else None
-        error = placement_groups.launch_error(backend, data, held)
+        error = placement_groups.launch_error(backend, data, targeted)
     if error is None:
         fault = faults.plan().launch_fault(instance_type, zone, kind, lambda f: count_running(backend, f))
         if fault is None:
@@ -72,7 +75,7 @@ def _judge(
         error = (fault.code, fault.text(instance_type, zone))
     return {
         "LaunchTemplateAndOverrides": {"LaunchTemplateSpecification": specification, "Overrides": override},
-        "Lifecycle": "spot" if asked == "spot" else "on-demand",
+        "Lifecycle": asked if asked in ("spot", capacity_blocks.BLOCK) else "on-demand",
         "ErrorCode": error[0],
         "ErrorMessage": error[1],
     }
@@ -84,7 +87,12 @@ def install() -> None:
 
     def create_fleet(self: Any) -> Any:
         self.error_on_dryrun()  # Karpenter validates its EC2NodeClasses with dry runs; they meet no capacity
-        asked = (self._get_param("TargetCapacitySpecification") or {}).get("DefaultTargetCapacityType")
+        capacity = self._get_param("TargetCapacitySpecification") or {}
+        asked = capacity.get("DefaultTargetCapacityType")
+        into_block = asked == capacity_blocks.BLOCK
+        if into_block:
+            on_demand = self._get_param("OnDemandOptions") or {}
+            capacity_blocks.check_fleet(self._get_param("Type"), capacity, on_demand)
         backend = self.ec2_backend
         errors, configs = [], []
         for config in self._get_param("LaunchTemplateConfigs", []):
@@ -104,7 +112,20 @@ def install() -> None:
         if not configs:
             return ActionResult({"FleetId": random_fleet_id(), "Instances": [], "Errors": errors})
         self.params["LaunchTemplateConfigs"] = configs
+        if into_block:
+            # What is paid before is launched as what is paid by the hour; `local.aws.launch` tells them apart.
+            free = capacity_blocks.free_of(
+                backend,
+                [_template_data(backend, config["LaunchTemplateSpecification"]) for config in configs],
+            )
+            self.params["TargetCapacitySpecification"] = {
+                "DefaultTargetCapacityType": CAPACITY_DEFAULT,
+                "TotalTargetCapacity": min(int(capacity["TotalTargetCapacity"]), free),
+            }
         result = create(self)
+        if into_block:
+            for launched in result.result["Instances"]:
+                launched["Lifecycle"] = capacity_blocks.BLOCK
         if errors:
             result.result["Errors"] = errors
         return result

@@ -15,6 +15,8 @@ from moto.ec2.models.launch_templates import LaunchTemplateVersion
 
 from local.aws import changes, events, placement_groups
 
+CAPACITY_BLOCK = "capacity-block"
+
 
 def template_groups(data: dict[str, Any]) -> list[str]:
     """Security groups of a launch template: of the template itself, or of its first network interface."""
@@ -39,6 +41,8 @@ def complete(instance: Any, data: dict[str, Any], template: Any = None) -> None:
         target = reservation.get("CapacityReservationTarget") or {}
         if target.get("CapacityReservationId"):
             instance.capacity_reservation_id = target["CapacityReservationId"]
+    if (data.get("InstanceMarketOptions") or {}).get("MarketType") == CAPACITY_BLOCK:
+        instance.lifecycle = CAPACITY_BLOCK
     tenancy = (data.get("Placement") or {}).get("Tenancy")
     if tenancy:
         instance.placement.tenancy = tenancy

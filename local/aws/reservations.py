@@ -23,7 +23,8 @@ def reservations(backend: Any) -> dict[str, dict[str, Any]]:
     return store
 
 
-def _used(backend: Any, reservation_id: str) -> int:
+def used(backend: Any, reservation_id: str) -> int:
+    """How many instances run in a reservation."""
     return sum(
         getattr(i, "capacity_reservation_id", None) == reservation_id and i.state in ("pending", "running")
         for i in backend.all_instances()
@@ -44,7 +45,7 @@ def launch_error(backend: Any, reservation_id: str, instance_type: str, zone: st
             f"{reservation_id} is for {found['InstanceType']} in {found['AvailabilityZone']}, "
             f"not {instance_type} in {zone}",
         )
-    if _used(backend, reservation_id) >= found["TotalInstanceCount"]:
+    if used(backend, reservation_id) >= found["TotalInstanceCount"]:
         return (
             "ReservationCapacityExceeded",
             f"The capacity reservation {reservation_id} has no instance left",
@@ -70,7 +71,7 @@ def moment(value: Any) -> datetime:
 
 
 def shown(backend: Any, reservation: dict[str, Any]) -> dict[str, Any]:
-    left = reservation["TotalInstanceCount"] - _used(backend, reservation["CapacityReservationId"])
+    left = reservation["TotalInstanceCount"] - used(backend, reservation["CapacityReservationId"])
     tags = [{"Key": k, "Value": v} for k, v in reservation["tags"].items()]
     return {**reservation, "State": state(reservation), "AvailableInstanceCount": max(0, left), "Tags": tags}
 

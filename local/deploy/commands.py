@@ -18,20 +18,20 @@ from local.deploy import official, program
 from local.deploy.adopt import identities
 from local.deploy.engine import ROOT, Engine, end_leftovers
 from local.deploy.follow import Follower, Run
-from local.deploy.given import with_given
+from local.deploy.given import gives_cluster, with_given
 from local.deploy.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
 from local.deploy.model import fetch_model
 from local.deploy.runs import no_run, start_run
 from local.deploy.stack_file import (
     Sources,
     StackFileError,
+    cluster_name,
     for_local_cloud,
-    own_cluster,
     read,
     with_sources,
     write,
 )
-from local.deploy.sweep import sweep
+from local.deploy.sweep import stack_tags, sweep
 from local.deploy.turns import turn
 from local.deploy.watched import Interrupted
 from local.guard import cloud_environment, refuse_foreign
@@ -257,22 +257,22 @@ class _Session:
             self.engine.end_recovery()
 
     def sweep(self) -> None:
-        """Remove what the stack's own cluster left in the account; a given cluster's things may be others'."""
-        settings = self._settings()
-        cluster = own_cluster(settings, self.engine.stack) if settings["config"] else None
-        if cluster is not None:
-            sweep(self._region(), cluster, say)
+        """Remove what the stack left in the account; on a given cluster only what carries the stack's own tags, too."""
+        config = self._config()
+        if config:
+            tags = stack_tags(self.engine.stack) if gives_cluster(config) else None
+            sweep(self._region(), cluster_name(config, self.engine.stack), say, tags)
 
-    def _settings(self) -> dict[str, Any]:
-        """The stack file that the last command worked with; without settings where there was none yet."""
+    def _config(self) -> dict[str, Any]:
+        """The settings that the last command worked with; empty where there was none."""
         try:
-            return read(self.engine.config_file)
+            config: dict[str, Any] = read(self.engine.config_file)["config"]
         except StackFileError:  # the engine's own salt may stand there already
-            return {"config": {}}
+            return {}
+        return config
 
     def _region(self) -> str:
-        """The stack's region, by the settings that the last command worked with."""
-        return str(self._settings()["config"].get("aws:region", self.cloud["region"]))
+        return str(self._config().get("aws:region", self.cloud["region"]))
 
     def _released(self, namespace: str, name: str) -> bool:
         """Whether Helm finished a release that the engine did not record; in a cluster that is gone there is none."""

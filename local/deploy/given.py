@@ -1,7 +1,8 @@
 """What a stack file names by id as given is made first on the local cloud; the engine's copy names what was made.
 
-A VPC with its subnets and its way out, capacity reservations, a file system. Each carries the id that the stack file
-says in the tag `GIVEN_TAG`, by which the next `up` finds it again. It ends with the local cloud, not with the stack.
+A VPC with its subnets and its way out, a cluster (`local.deploy.given_cluster`), capacity reservations, a file system.
+Each carries the id that the stack file says in the tag `GIVEN_TAG`, by which the next `up` finds it again. It ends with
+the local cloud, not with the stack.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from typing import Any
 import boto3
 from botocore.exceptions import ClientError
 
-GIVEN_TAG = "trainyard.dev/given"
+from local.deploy.given_cluster import GIVEN_TAG, Clients, GivenClusterError, give_cluster
+
 GIVEN_CIDR = "10.80.0.0/16"
 SUBNET_PREFIX = 20
+DEFAULT_BLOCK = timedelta(days=14)
+LONGEST_BLOCK_HOURS = 182 * 24
 REGION = r"[a-z]{2}(-[a-z]+)+-[0-9]"
+CLUSTER_NAME = r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}"
 
 Document = dict[str, Any]
 
@@ -46,7 +51,15 @@ def with_given(document: Mapping[str, Any], say: Callable[[str], None]) -> Docum
         _replace(config, region, say)
     except ClientError as error:
         raise GivenError(f"what the stack file says is given can't be made here: {error}") from error
+    except GivenClusterError as error:
+        raise GivenError(str(error)) from error
     return result
+
+
+def gives_cluster(config: Mapping[str, Any]) -> bool:
+    """Whether a stack's settings give it a cluster that is somebody else's."""
+    cluster = config.get("trainyard:cluster")
+    return isinstance(cluster, dict) and cluster.get("existing") is not None
 
 
 def _replace(config: Document, region: str, say: Callable[[str], None]) -> None:
@@ -54,6 +67,7 @@ def _replace(config: Document, region: str, say: Callable[[str], None]) -> None:
     network = config.get("trainyard:network")
     if isinstance(network, dict) and network.get("vpcId"):
         given.network(network)
+        _cluster(config, network, region, say)
     for pool in _mappings(config.get("trainyard:pools")):
         ids = pool.get("capacityReservationIds")
         if isinstance(ids, list) and _is_whole(pool):
@@ -63,6 +77,20 @@ def _replace(config: Document, region: str, say: Callable[[str], None]) -> None:
     existing = _at(lustre, "existing")
     if existing.get("fileSystemId") and subnet:
         given.file_system(existing, str(subnet))
+
+
+def _cluster(config: Document, network: Mapping[str, Any], region: str, say: Callable[[str], None]) -> None:
+    existing = _at(config, "trainyard:cluster", "existing")
+    private = network.get("privateSubnetIds")
+    named = isinstance(existing.get("name"), str) and re.fullmatch(CLUSTER_NAME, existing["name"])
+    if named and isinstance(private, dict) and private:
+        clients = Clients(
+            ec2=boto3.client("ec2", region_name=region),
+            eks=boto3.client("eks", region_name=region),
+            iam=boto3.client("iam", region_name=region),
+        )
+        lustre = bool(_at(config, "trainyard:storage", "lustre"))
+        give_cluster(existing, network, clients, say, lustre=lustre)
 
 
 def _mappings(value: object) -> Iterator[Document]:
@@ -179,8 +207,8 @@ class _Given:
 
         def make(tags: list[Document]) -> str:
             ends = pool.get("reservationEnds")
-            if pool.get("reservationType") == "capacity-block" and ends:
-                return self._block(str(ends), pool, tags)
+            if pool.get("reservationType") == "capacity-block":
+                return self._block(str(ends) if ends else None, pool, tags)
             limited = {"EndDateType": "limited", "EndDate": str(ends)} if ends else {}
             made = self._ec2.create_capacity_reservation(
                 InstanceType=pool["instanceType"],
@@ -195,10 +223,14 @@ class _Given:
 
         return self._once(given, "capacity reservation", make)
 
-    def _block(self, ends: str, pool: Mapping[str, Any], tags: list[Document]) -> str:
-        """A capacity block that has begun and ends when the stack file says."""
-        end = datetime.fromisoformat(ends)
-        hours = max(1, -int((datetime.now(UTC) - end) // timedelta(hours=1)))
+    def _block(self, ends: str | None, pool: Mapping[str, Any], tags: list[Document]) -> str:
+        """A capacity block that has begun and ends when the stack file says, or in two weeks.
+
+        No block is longer than 182 days: one that is to end later than that begins later.
+        """
+        now = datetime.now(UTC)
+        end = datetime.fromisoformat(ends) if ends else now.replace(microsecond=0) + DEFAULT_BLOCK
+        hours = max(1, min(-int((now - end) // timedelta(hours=1)), LONGEST_BLOCK_HOURS))
         offers = self._ec2.describe_capacity_block_offerings(
             InstanceType=pool["instanceType"],
             InstanceCount=int(pool["maxNodes"]),

@@ -88,7 +88,8 @@ def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn:
         training["device"] = "cpu"
         training["processesPerNode"] = 1
     cluster = config.setdefault("trainyard:cluster", {})
-    if isinstance(cluster, dict):
+    # A given cluster's administrators are its owner's to choose; there the emulator's deployer made it.
+    if isinstance(cluster, dict) and cluster.get("existing") is None:
         administrators = cluster.get("administrators") or []
         if isinstance(administrators, list) and deployer_arn not in administrators:
             cluster["administrators"] = [*administrators, deployer_arn]
@@ -100,13 +101,13 @@ def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn:
     return result
 
 
-def own_cluster(document: Mapping[str, Any], stack: str) -> str | None:
-    """The name of the cluster that the stack makes; None where a cluster is given, which is not all the stack's."""
-    settings = document["config"].get("trainyard:cluster")
+def cluster_name(config: Mapping[str, Any], stack: str) -> str:
+    """The name of the cluster that the stack makes, or that it is given."""
+    settings = config.get("trainyard:cluster")
     cluster = settings if isinstance(settings, dict) else {}
-    if cluster.get("existing") is not None:
-        return None
-    return str(cluster.get("name") or f"trainyard-{stack}")
+    given = cluster.get("existing")
+    name = given.get("name") if isinstance(given, dict) else cluster.get("name")
+    return str(name or f"trainyard-{stack}")
 
 
 def write(document: Mapping[str, Any], target: Path) -> None:

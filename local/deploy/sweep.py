@@ -2,12 +2,14 @@
 
 Karpenter's instances, launch templates and instance profiles, the network plugin's interfaces, volumes of claims and
 what controllers of load balancers made are not in the state of Pulumi. A sweep by name prefix would reach other stacks.
+On a cluster that is given, the cluster's tags are on its owner's machines, too: there only what carries the tags of the
+stack as well is removed, as all has that Karpenter made for its pools.
 `infra.leftovers` lists the same and more, and deletes nothing; a test holds the two together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,6 +33,11 @@ TAGS: dict[str, tuple[str, ...]] = {
 }
 
 
+def stack_tags(stack: str) -> dict[str, str]:
+    """The tags of all that a stack makes, as `components.shared.tags` has them; a test holds the two together."""
+    return {"trainyard:project": "trainyard", "trainyard:stack": stack}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Leftover:
     """One thing that still exists."""
@@ -40,24 +47,29 @@ class Leftover:
     remove: Callable[[], Any]
 
 
-def _filters(kind: str, cluster: str) -> Iterator[list[dict[str, Any]]]:
+def _filters(kind: str, cluster: str, stack: Mapping[str, str]) -> Iterator[list[dict[str, Any]]]:
+    both = [{"Name": f"tag:{name}", "Values": [value]} for name, value in stack.items()]
     for name in TAGS[kind]:
         value = "owned" if name == OWNED else cluster
-        yield [{"Name": f"tag:{name.format(cluster=cluster)}", "Values": [value]}]
+        yield [{"Name": f"tag:{name.format(cluster=cluster)}", "Values": [value]}, *both]
 
 
-def leftovers(region: str, cluster: str) -> Iterator[Leftover]:
-    """What still carries the cluster's tags, in an order in which it can be removed."""
+def leftovers(region: str, cluster: str, stack: Mapping[str, str] | None = None) -> Iterator[Leftover]:
+    """What still carries the cluster's tags, in an order in which it can be removed.
+
+    `stack` are tags that it must have as well, where the cluster is given; None: all of the cluster goes.
+    """
+    more = stack or {}
     ec2 = boto3.client("ec2", region_name=region)
-    for filters in _filters("EC2 instance", cluster):
+    for filters in _filters("EC2 instance", cluster, more):
         for reservation in ec2.describe_instances(Filters=filters)["Reservations"]:
             for instance in reservation["Instances"]:
                 if instance["State"]["Name"] not in GONE:
                     name = instance["InstanceId"]
                     remove = partial(ec2.terminate_instances, InstanceIds=[name])
                     yield Leftover(kind="EC2 instance", identity=name, remove=remove)
-    yield from _load_balancers(region, cluster)
-    yield from _interfaces(ec2, cluster)
+    yield from _load_balancers(region, cluster, more)
+    yield from _interfaces(ec2, cluster, more)
     for kind, method, key, field, delete in (
         ("security group", "describe_security_groups", "SecurityGroups", "GroupId", "delete_security_group"),
         (
@@ -69,17 +81,18 @@ def leftovers(region: str, cluster: str) -> Iterator[Leftover]:
         ),
         ("volume", "describe_volumes", "Volumes", "VolumeId", "delete_volume"),
     ):
-        for filters in _filters(kind, cluster):
+        for filters in _filters(kind, cluster, more):
             for item in getattr(ec2, method)(Filters=filters)[key]:
                 if item.get("State") not in GONE:
                     remove = partial(getattr(ec2, delete), **{field: item[field]})
                     yield Leftover(kind=kind, identity=item[field], remove=remove)
-    yield from _profiles(boto3.client("iam", region_name=region), cluster)
-    yield from _log_group(boto3.client("logs", region_name=region), cluster)
+    yield from _profiles(boto3.client("iam", region_name=region), cluster, more)
+    if stack is None:
+        yield from _log_group(boto3.client("logs", region_name=region), cluster)
 
 
-def _interfaces(ec2: Any, cluster: str) -> Iterator[Leftover]:
-    for filters in _filters("network interface", cluster):
+def _interfaces(ec2: Any, cluster: str, stack: Mapping[str, str]) -> Iterator[Leftover]:
+    for filters in _filters("network interface", cluster, stack):
         for interface in ec2.describe_network_interfaces(Filters=filters)["NetworkInterfaces"]:
             if interface["Status"] == "available":
                 name = interface["NetworkInterfaceId"]
@@ -87,7 +100,7 @@ def _interfaces(ec2: Any, cluster: str) -> Iterator[Leftover]:
                 yield Leftover(kind="network interface", identity=name, remove=remove)
 
 
-def _load_balancers(region: str, cluster: str) -> Iterator[Leftover]:
+def _load_balancers(region: str, cluster: str, stack: Mapping[str, str]) -> Iterator[Leftover]:
     """Load balancers first: a target group in use can't be deleted."""
     tagging = boto3.client("resourcegroupstaggingapi", region_name=region)
     client = boto3.client("elbv2", region_name=region)
@@ -95,7 +108,10 @@ def _load_balancers(region: str, cluster: str) -> Iterator[Leftover]:
     for name in TAGS["load balancer"]:
         value = "owned" if name == OWNED else cluster
         answer = tagging.get_resources(
-            TagFilters=[{"Key": name.format(cluster=cluster), "Values": [value]}],
+            TagFilters=[
+                {"Key": name.format(cluster=cluster), "Values": [value]},
+                *({"Key": key, "Values": [text]} for key, text in stack.items()),
+            ],
             ResourceTypeFilters=["elasticloadbalancing"],
         )
         for arn in (entry["ResourceARN"] for entry in answer["ResourceTagMappingList"]):
@@ -109,12 +125,13 @@ def _load_balancers(region: str, cluster: str) -> Iterator[Leftover]:
     yield from sorted(found, key=lambda each: each.kind)
 
 
-def _profiles(iam: Any, cluster: str) -> Iterator[Leftover]:
+def _profiles(iam: Any, cluster: str, stack: Mapping[str, str]) -> Iterator[Leftover]:
     (tag,) = TAGS["instance profile"]
+    wanted = {tag: cluster, **stack}.items()
     for profile in iam.list_instance_profiles()["InstanceProfiles"]:
         name = profile["InstanceProfileName"]
         tags = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"].get("Tags", [])
-        if {"Key": tag, "Value": cluster} in tags:
+        if all({"Key": key, "Value": value} in tags for key, value in wanted):
             roles = [role["RoleName"] for role in profile["Roles"]]
             remove = partial(_remove_profile, iam, name, roles)
             yield Leftover(kind="instance profile", identity=name, remove=remove)
@@ -135,9 +152,11 @@ def _log_group(logs: Any, cluster: str) -> Iterator[Leftover]:
             yield Leftover(kind="log group", identity=name, remove=remove)
 
 
-def sweep(region: str, cluster: str, say: Callable[[str], None]) -> int:
-    """Remove every leftover, name each; returns how many there were."""
-    found = {(leftover.kind, leftover.identity): leftover for leftover in leftovers(region, cluster)}
+def sweep(
+    region: str, cluster: str, say: Callable[[str], None], stack: Mapping[str, str] | None = None
+) -> int:
+    """Remove every leftover, name each; returns how many there were. `stack` as in `leftovers`."""
+    found = {(each.kind, each.identity): each for each in leftovers(region, cluster, stack)}
     for leftover in found.values():
         say(f"sweep: {leftover.kind} {leftover.identity} was left by cluster {cluster}; removing it")
         leftover.remove()

@@ -81,6 +81,8 @@ def _lustre(deployment: str, given: Document) -> Document:
         shown["AutomaticBackupRetentionDays"] = given.get("AutomaticBackupRetentionDays") or 0
         if given.get("DailyAutomaticBackupStartTime"):
             shown["DailyAutomaticBackupStartTime"] = given["DailyAutomaticBackupStartTime"]
+    if given.get("DriveCacheType"):
+        shown["DriveCacheType"] = given["DriveCacheType"]
     if deployment == "PERSISTENT_2":
         shown["EfaEnabled"] = bool(given.get("EfaEnabled"))
         if given.get("MetadataConfiguration"):

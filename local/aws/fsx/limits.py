@@ -1,7 +1,7 @@
 """What FSx takes for a Lustre file system, and its refusals.
 
 Amazon FSx API reference (CreateFileSystem, CreateFileSystemLustreConfiguration, UpdateFileSystem,
-CreateDataRepositoryAssociation) and the FSx for Lustre user guide, "Managing storage capacity". SSD storage only.
+CreateDataRepositoryAssociation) and the FSx for Lustre user guide, "Managing storage capacity".
 """
 
 from __future__ import annotations
@@ -12,8 +12,18 @@ from typing import Any
 from local.aws.fsx.store import Document, FsxError, bad_request
 
 DEPLOYMENTS = ("SCRATCH_1", "SCRATCH_2", "PERSISTENT_1", "PERSISTENT_2")
-# MB/s for each TiB of SSD storage.
-THROUGHPUT = {"PERSISTENT_1": (50, 100, 200), "PERSISTENT_2": (125, 250, 500, 1000)}
+STORAGE_TYPES = ("SSD", "HDD")
+DRIVE_CACHES = ("NONE", "READ")
+# MB/s for each TiB of storage.
+THROUGHPUT = {
+    ("PERSISTENT_1", "SSD"): (50, 100, 200),
+    ("PERSISTENT_1", "HDD"): (12, 40),
+    ("PERSISTENT_2", "SSD"): (125, 250, 500, 1000),
+}
+# GiB in which a file system on HDD comes and grows, by its throughput.
+HDD_STEP = {12: 6000, 40: 1800}
+METADATA_MODES = ("AUTOMATIC", "USER_PROVISIONED")
+METADATA_IOPS = (1500, 3000, 6000, *range(12000, 192001, 12000))
 VERSIONS = ("2.10", "2.12", "2.15")
 COMPRESSION = ("NONE", "LZ4")
 AUTO_IMPORT = ("NONE", "NEW", "NEW_CHANGED", "NEW_CHANGED_DELETED")
@@ -30,15 +40,17 @@ def created(params: Document) -> None:
         raise bad_request(
             f"FileSystemType: the local cloud has LUSTRE only, got {params.get('FileSystemType')!r}"
         )
-    if params.get("StorageType") not in (None, "SSD"):
-        raise bad_request(f"StorageType: the local cloud has SSD only, got {params['StorageType']!r}")
+    storage = params.get("StorageType") or "SSD"
+    _one_of("StorageType", storage, STORAGE_TYPES)
     lustre = params.get("LustreConfiguration") or {}
     deployment = lustre.get("DeploymentType") or "SCRATCH_1"
     _one_of("DeploymentType", deployment, DEPLOYMENTS)
+    _drive_cache(deployment, storage, lustre)
     if len(params.get("SubnetIds") or []) != 1:
         raise FsxError("InvalidNetworkSettings", "Lustre file systems are created in exactly one subnet.")
-    throughput = _throughput(deployment, lustre.get("PerUnitStorageThroughput"))
-    _capacity(deployment, params.get("StorageCapacity"))
+    throughput = _throughput(deployment, storage, lustre.get("PerUnitStorageThroughput"))
+    _capacity(deployment, storage, throughput, params.get("StorageCapacity"))
+    _metadata(lustre.get("MetadataConfiguration"))
     if deployment.startswith("SCRATCH"):
         _not_with(deployment, "AutomaticBackupRetentionDays", lustre, zero_is_none=True)
         _not_with(deployment, "DailyAutomaticBackupStartTime", lustre)
@@ -71,7 +83,9 @@ def updated(document: Document, params: Document) -> None:
         for name in ("AutomaticBackupRetentionDays", "DailyAutomaticBackupStartTime"):
             _not_with(deployment, name, lustre, zero_is_none=True)
     if lustre.get("PerUnitStorageThroughput"):
-        _throughput(deployment, lustre["PerUnitStorageThroughput"])
+        if document["StorageType"] == "HDD":
+            raise bad_request("PerUnitStorageThroughput cannot be changed for HDD file systems.")
+        _throughput(deployment, "SSD", lustre["PerUnitStorageThroughput"])
         if live.get("EfaEnabled"):
             raise bad_request("PerUnitStorageThroughput cannot be changed for EFA-enabled file systems.")
     wanted, held = params.get("StorageCapacity"), document["StorageCapacity"]
@@ -80,10 +94,12 @@ def updated(document: Document, params: Document) -> None:
             raise bad_request("Storage capacity cannot be increased for SCRATCH_1 file systems.")
         if wanted < held:
             raise bad_request(f"Storage capacity can be increased only: it is {held} GiB, got {wanted}.")
-        if wanted % 2400:
-            raise bad_request(f"Storage capacity must be a multiple of 2400 GiB, got {wanted}.")
+        step = HDD_STEP[live["PerUnitStorageThroughput"]] if document["StorageType"] == "HDD" else 2400
+        if wanted % step:
+            raise bad_request(f"Storage capacity must be a multiple of {step} GiB, got {wanted}.")
         if live.get("EfaEnabled"):
             _efa(wanted, live["PerUnitStorageThroughput"], live)
+    _metadata(lustre.get("MetadataConfiguration"), (live.get("MetadataConfiguration") or {}).get("Mode"))
     version = params.get("FileSystemTypeVersion")
     if version:
         _one_of("FileSystemTypeVersion", version, VERSIONS)
@@ -140,9 +156,17 @@ def _inside(path: str, other: str) -> bool:
     return f"{path.rstrip('/')}/".startswith(f"{other.rstrip('/')}/")
 
 
-def _capacity(deployment: str, capacity: Any) -> None:
+def _capacity(deployment: str, storage: str, throughput: int, capacity: Any) -> None:
     if capacity is None:
         raise bad_request("StorageCapacity is required.")
+    if storage == "HDD":
+        step = HDD_STEP[throughput]
+        if capacity <= 0 or capacity % step:
+            raise bad_request(
+                f"Invalid storage capacity for {deployment} HDD with {throughput} MB/s/TiB: {capacity}. "
+                f"Valid values are increments of {step} GiB."
+            )
+        return
     step = 3600 if deployment == "SCRATCH_1" else 2400
     if capacity not in (1200, 2400) and (capacity <= 0 or capacity % step):
         raise bad_request(
@@ -151,18 +175,43 @@ def _capacity(deployment: str, capacity: Any) -> None:
         )
 
 
-def _throughput(deployment: str, value: Any) -> int:
-    if deployment not in THROUGHPUT:
+def _drive_cache(deployment: str, storage: str, lustre: Document) -> None:
+    given = lustre.get("DriveCacheType")
+    if storage == "SSD":
+        if given is not None:
+            raise bad_request("DriveCacheType is for HDD file systems.")
+        return
+    if deployment != "PERSISTENT_1":
+        raise bad_request(f"StorageType HDD is not supported for {deployment}.")
+    _one_of("DriveCacheType", given, DRIVE_CACHES)
+
+
+def _metadata(given: Document | None, default_mode: str | None = None) -> None:
+    if not given:
+        return
+    mode, iops = given.get("Mode", default_mode), given.get("Iops")
+    _one_of("MetadataConfiguration.Mode", mode, METADATA_MODES)
+    if mode == "AUTOMATIC" and iops is not None:
+        raise bad_request("MetadataConfiguration.Iops is for the mode USER_PROVISIONED.")
+    if mode == "USER_PROVISIONED" and iops not in METADATA_IOPS:
+        raise bad_request(
+            f"MetadataConfiguration.Iops must be 1500, 3000, 6000, 12000, or a multiple of 12000 up to 192000, "
+            f"got {iops}."
+        )
+
+
+def _throughput(deployment: str, storage: str, value: Any) -> int:
+    known = THROUGHPUT.get((deployment, storage))
+    if known is None:
         if value is not None:
             raise bad_request(f"PerUnitStorageThroughput is not supported for {deployment}.")
         return 0
     if value is None:
         raise bad_request(f"PerUnitStorageThroughput is required for {deployment}.")
-    if value not in THROUGHPUT[deployment]:
-        known = ", ".join(map(str, THROUGHPUT[deployment]))
+    if value not in known:
         raise FsxError(
             "InvalidPerUnitStorageThroughput",
-            f"PerUnitStorageThroughput of {deployment} must be one of {known}, got {value}.",
+            f"PerUnitStorageThroughput of {deployment} must be one of {', '.join(map(str, known))}, got {value}.",
         )
     return int(value)
 

@@ -69,6 +69,7 @@ _LUSTRE = {
         "dailyAutomaticBackupStartTime",
         "dataCompressionType",
         "deploymentType",
+        "driveCacheType",
         "efaEnabled",
         "exportPath",
         "importPath",
@@ -94,6 +95,7 @@ class LustreFileSystem(Handler):
         {
             "copyTagsToBackups",
             "deploymentType",
+            "driveCacheType",
             "efaEnabled",
             "exportPath",
             "importPath",

@@ -8,7 +8,7 @@ from typing import Any
 import pulumi
 import pytest
 
-from components.cluster import Cluster, ClusterArgs
+from components.cluster import Cluster, ClusterArgs, short_names
 from components.encryption import Encryption, EncryptionArgs
 from components.handles import ClusterHandles
 from components.karpenter import Karpenter, KarpenterArgs
@@ -212,3 +212,25 @@ def test_karpenter_is_told_where_it_cannot_leave_the_network() -> None:
     values = karpenter(isolated_vpc=True, image_repository="registry.example/karpenter/controller")
     assert values["settings"]["isolatedVPC"] is True
     assert values["controller"]["image"] == {"repository": "registry.example/karpenter/controller"}
+
+
+def test_an_administrators_resources_are_named_by_role_or_user_alone() -> None:
+    """Names in the states of deployed stacks: with others every administrator's access would be made anew."""
+    platform, ada = f"arn:aws:iam::{ACCOUNT}:role/platform", f"arn:aws:iam::{ACCOUNT}:user/team/ada"
+    assert short_names((platform, ada)) == {"role-platform": platform, "user-team-ada": ada}
+
+
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [
+        ("arn:aws:iam::210987654321:role/team/ops", "role-team-ops-210987654321"),
+        (f"arn:aws:iam::{ACCOUNT}:role/team-ops", f"role-team-ops-{ACCOUNT}"),
+    ],
+)
+def test_two_administrators_with_one_short_name_have_two_resources(other: str, name: str) -> None:
+    first = f"arn:aws:iam::{ACCOUNT}:role/team/ops"
+    assert short_names((first, other)) == {"role-team-ops": first, name: other}
+    third = "arn:aws:iam::210987654321:role/team-ops"
+    names = short_names((first, other, third))
+    assert sorted(names.values()) == sorted((first, other, third))
+    assert list(names)[:2] == ["role-team-ops", name], "one more renames nobody"

@@ -223,3 +223,25 @@ def test_the_proof_writes_as_the_training_pods_user_and_up_does_not_wait_for_it(
     assert {c["securityContext"]["allowPrivilegeEscalation"] for c in (opening, proving)} == {False}
     assert {c["image"] for c in (opening, proving)} == {"trainer@sha256:0"}
     assert [m["mountPath"] for m in proving["volumeMounts"]] == ["/fsx"]
+
+
+def test_hdds_come_with_a_word_on_their_cache() -> None:
+    slow = {"deployment": "PERSISTENT_1", "storage": "HDD", "throughput": 12, "capacity_gib": 6000}
+    found = recorded(new(**slow, drive_cache="READ")).one(SYSTEM).inputs
+    assert (found["storageType"], found["driveCacheType"]) == ("HDD", "READ")
+    assert "driveCacheType" not in recorded(new()).one(SYSTEM).inputs, "FSx refuses it for SSDs"
+
+
+@pytest.mark.parametrize(
+    ("asked", "sent"),
+    [
+        ({}, None),
+        ({"efa": True}, {"mode": "AUTOMATIC"}),
+        ({"metadata_iops": 6000}, {"mode": "USER_PROVISIONED", "iops": 6000}),
+        ({"efa": True, "metadata_iops": 6000}, {"mode": "USER_PROVISIONED", "iops": 6000}),
+    ],
+)
+def test_metadata_is_provisioned_where_it_is_asked_for_or_efa_needs_it(
+    asked: dict[str, Any], sent: dict[str, Any] | None
+) -> None:
+    assert recorded(new(**asked)).one(SYSTEM).inputs.get("metadataConfiguration") == sent

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from local.deploy import commands
+from local.deploy.sweep import stack_tags
 from local.home import Home
 from tests.unit.deploy.test_sweep import launch, state
 from tests.unit.emulator import REGION, SESSION, Cloud
@@ -70,11 +71,14 @@ def test_a_machine_that_outlived_the_destroy_goes(
     assert state(deployer, others) == "running"
 
 
-def test_machines_of_a_given_cluster_stay(home: Home, deployer: Cloud) -> None:
+def test_of_a_given_cluster_only_the_stacks_own_machines_go(home: Home, deployer: Cloud) -> None:
     write(home, {"existing": {"name": "given"}})
-    machine = launch(deployer, "given")
+    theirs, ours = launch(deployer, "given"), launch(deployer, "given")
+    tags = [{"Key": key, "Value": value} for key, value in stack_tags("dev").items()]
+    deployer.client("ec2").create_tags(Resources=[ours], Tags=tags)
     assert commands._down(home, "dev") == 0
-    assert state(deployer, machine) == "running"
+    assert state(deployer, theirs) == "running"
+    assert state(deployer, ours) == "terminated"
 
 
 def test_a_stack_that_never_was_up_has_nothing_to_sweep(home: Home, deployer: Cloud) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import boto3
@@ -62,6 +63,26 @@ def test_a_given_reservation_is_for_the_pools_type_zone_and_ceiling(account: Clo
     assert (found["InstanceType"], found["AvailabilityZone"]) == ("p4de.24xlarge", "us-west-2b")
     assert found["TotalInstanceCount"] == 2
     assert found["InstanceMatchCriteria"] == "targeted"
+
+
+@pytest.mark.parametrize(
+    ("ends", "days", "state"), [(None, 14, "active"), (30, 30, "active"), (230, 182, "scheduled")]
+)
+def test_a_given_block_has_begun_unless_none_could_last_so_long(
+    account: Cloud, ends: int | None, days: int, state: str
+) -> None:
+    stack = copy.deepcopy(STACK)
+    (pool,) = stack["config"]["trainyard:pools"]
+    end = datetime.now(UTC).replace(microsecond=0) + timedelta(days=ends or 14)
+    pool |= {"instanceType": "p5.48xlarge", "reservationType": "capacity-block"}
+    pool |= {"reservationEnds": end.isoformat()} if ends else {}
+    (made,) = with_given(stack, print)["config"]["trainyard:pools"]
+    found = account.client("ec2").describe_capacity_reservations(
+        CapacityReservationIds=made["capacityReservationIds"]
+    )["CapacityReservations"][0]
+    assert (found["ReservationType"], found["State"]) == ("capacity-block", state)
+    assert abs(found["EndDate"] - end) < timedelta(minutes=1)
+    assert round((found["EndDate"] - found["StartDate"]) / timedelta(days=1)) == days
 
 
 def test_the_next_up_finds_what_the_last_one_made_and_the_given_document_stays(account: Cloud) -> None:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import boto3
 import pytest
 
-from local.deploy.sweep import sweep
+from components.shared import tags as program
+from infra.settings import PROJECT
+from local.deploy.sweep import stack_tags, sweep
 from tests.unit.emulator import REGION, SESSION, Cloud
 
 pytestmark = pytest.mark.unit
@@ -105,3 +107,31 @@ def test_what_two_tags_find_is_removed_once(account: Cloud) -> None:
         ),
     )
     assert sweep(REGION, "train", print) == 1
+
+
+def test_on_a_given_cluster_only_what_is_the_stacks_too_goes(account: Cloud) -> None:
+    """Its system nodes and the machines of other stacks carry the cluster's tags as well."""
+    ours, stack = stack_tags("mine"), {}
+    ec2, iam, logs = (account.client(each) for each in ("ec2", "iam", "logs"))
+    for name, more in (("ours", ours), ("theirs", stack_tags("x"))):
+        tags = {"eks:eks-cluster-name": "train", **more}
+        answer = ec2.run_instances(
+            ImageId="ami-1",
+            InstanceType="t3.micro",
+            MinCount=1,
+            MaxCount=1,
+            TagSpecifications=tagged("instance", **tags),
+        )
+        stack[name] = answer["Instances"][0]["InstanceId"]
+        listed = [{"Key": key, "Value": value} for key, value in tags.items()]
+        iam.create_instance_profile(InstanceProfileName=name, Tags=listed)
+    logs.create_log_group(logGroupName="/aws/eks/train/cluster")
+    lines: list[str] = []
+    assert sweep(REGION, "train", lines.append, ours) == 2, lines
+    assert (state(account, stack["ours"]), state(account, stack["theirs"])) == ("terminated", "running")
+    assert [p["InstanceProfileName"] for p in iam.list_instance_profiles()["InstanceProfiles"]] == ["theirs"]
+    assert len(logs.describe_log_groups()["logGroups"]) == 1
+
+
+def test_the_tags_of_a_stack_are_those_that_the_program_puts_on_everything() -> None:
+    assert stack_tags("mine") == program.stack_tags(PROJECT, "mine")

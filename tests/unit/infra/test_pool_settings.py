@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from infra import accelerators
-from tests.unit.infra.changing import POOL, mistakes, settings, with_, with_pool
+from infra.settings import read
+from tests.unit.infra.changing import POOL, mistakes, settings, stack_file, with_, with_pool
 
 pytestmark = pytest.mark.unit
 
@@ -69,6 +72,23 @@ def test_a_reservation_is_read_with_its_end_and_its_fallback() -> None:
     assert pool.capacity_types == ["reserved"]
 
 
+def test_a_block_ends_when_it_was_bought_for_and_an_odcr_whenever_somebody_says() -> None:
+    """The last moment at which a block that is bought now can end, or none said, so that p5 previews on any day."""
+    for ends in ("2027-07-17T12:00:00Z", None):
+        (pool,) = settings(with_pool(**{**BLOCK, "reservationEnds": ends})).pools
+        assert (pool.reservation_ends is None) == (ends is None)
+    (pool,) = settings(with_pool(**ODCR, reservationEnds="2040-01-01T00:00:00Z")).pools
+    assert pool.reservation_ends == "2040-01-01T00:00:00+00:00"
+
+
+@pytest.mark.parametrize("year", [2026, 2030, 2060])
+def test_the_shipped_block_is_right_in_any_year(year: int) -> None:
+    config = stack_file("p5")
+    passed = {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
+    (pool,) = read("p5", passed, datetime(year, 6, 1, tzinfo=UTC)).pools
+    assert pool.reservation_type == "capacity-block"
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -85,7 +105,11 @@ def test_a_reservation_is_read_with_its_end_and_its_fallback() -> None:
         ({**ODCR, "capacityReservationIds": 2 * ["cr-0123456789abcdef0"]}, "names a reservation twice"),
         ({"onDemandFallback": True}, "onDemandFallback: is given, but purchase is on-demand"),
         ({"purchase": "spot", "reservationType": "odcr"}, "reservationType: is given, but purchase is spot"),
-        ({**BLOCK, "reservationEnds": None}, "reservationEnds: is missing; a capacity block needs"),
+        (
+            {**BLOCK, "reservationEnds": "2027-07-17T12:00:01Z"},
+            "reservationEnds: '2027-07-17T12:00:01Z' is too far: a capacity block begins at most 8 weeks from now and"
+            " lasts at most 182 days, so that none ends after 2027-07-17; it must be the end of the block",
+        ),
         (
             {**BLOCK, "reservationEnds": "2026-11-21T11:59:59Z"},
             "'2026-11-21T11:59:59Z' is past; it must be in the",

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from components.shared import lustre
 from infra.model import LustreLink, ServiceAccount
 from tests.unit.infra.changing import POOL, mistakes, settings, with_
 
@@ -35,6 +34,15 @@ def test_a_file_system_is_by_default_the_smallest_persistent_one_beside_its_pool
     )
     assert found.link is None
     assert settings(with_({})).storage.lustre is None, "without the key there is none"
+
+
+def test_on_hdd_it_is_by_default_the_smallest_of_the_slower_kind() -> None:
+    found = settings(with_lustre(deploymentType="PERSISTENT_1", storageType="HDD")).storage.lustre
+    assert found is not None
+    assert (found.throughput, found.capacity_gib, found.drive_cache) == (12, 6000, "NONE")
+    faster = settings(with_lustre(deploymentType="PERSISTENT_1", storageType="HDD", throughput=40))
+    assert faster.storage.lustre is not None
+    assert faster.storage.lustre.capacity_gib == 1800
 
 
 def test_a_bucket_behind_it_is_the_stacks_own_or_a_given_one() -> None:
@@ -79,8 +87,41 @@ def test_a_given_file_system_is_taken_as_it_is() -> None:
             {"deploymentType": "PERSISTENT_1", "s3": {"path": "/data"}},
             "lustre.s3.path: '/data': PERSISTENT_1 shows",
         ),
-        ({"efa": True}, "lustre.efa: true: EFA at 125 MB/s per TiB needs a capacityGiB of at least 38400"),
+        (
+            {"efa": True},
+            "lustre.efa: true: EFA at 125 MB/s per TiB needs a capacityGiB that is a multiple of 38400",
+        ),
+        (
+            {"efa": True, "capacityGiB": 12000, "throughput": 500},
+            "lustre.efa: true: EFA at 500 MB/s per TiB needs a capacityGiB that is a multiple of 9600, such as 9600 or"
+            " 19200, and it is 12000",
+        ),
         ({"deploymentType": "PERSISTENT_1", "efa": True}, "lustre.efa: true: PERSISTENT_1 has no EFA"),
+        (
+            {"deploymentType": "PERSISTENT_1", "storageType": "HDD", "efa": True},
+            "lustre.efa: true: PERSISTENT_1 on HDD has no EFA",
+        ),
+        ({"storageType": "HDD"}, "lustre.storageType: HDD: PERSISTENT_2 is on SSD alone"),
+        ({"storageType": "NVME"}, "lustre.storageType: 'NVME' is not known"),
+        (
+            {"deploymentType": "PERSISTENT_1", "storageType": "HDD", "throughput": 50},
+            "lustre.throughput: 50: PERSISTENT_1 on HDD does not offer it; it must be one of 12, 40",
+        ),
+        (
+            {"deploymentType": "PERSISTENT_1", "storageType": "HDD", "throughput": 40, "capacityGiB": 2400},
+            "lustre.capacityGiB: 2400: HDD with 40 MB/s per TiB does not come in it; it must be a multiple of 1800 GiB,"
+            " such as 1800 or 3600",
+        ),
+        (
+            {"driveCache": "READ"},
+            "lustre.driveCache: READ: SSD needs none; it must be NONE, or storageType HDD",
+        ),
+        ({"metadataIops": 2000}, "lustre.metadataIops: 2000: FSx does not offer it; it must be 1500, 3000"),
+        ({"metadataIops": 204000}, "or a multiple of 12000 up to 192000"),
+        (
+            {"deploymentType": "SCRATCH_2", "metadataIops": 1500},
+            "lustre.metadataIops: 1500: SCRATCH_2 provisions none; it must be 0, or deploymentType PERSISTENT_2",
+        ),
         ({"zone": "us-west-2d"}, "lustre.zone: 'us-west-2d' has no subnets here"),
         ({"zone": "us-west-2a"}, "lustre.zone: is 'us-west-2a', but pools are in us-west-2b"),
         ({"mountPath": "fsx"}, "lustre.mountPath: 'fsx' is not right"),
@@ -98,15 +139,6 @@ def test_a_wrong_file_system_is_told_once(values: dict[str, Any], told: str) -> 
     lines = mistakes(with_lustre(**values))
     assert any(told in line for line in lines), lines
     assert len(lines) == 1, "one mistake, one line"
-
-
-@pytest.mark.parametrize(("throughput", "least"), lustre.EFA_LEAST_GIB.items())
-def test_a_file_system_with_efa_begins_at_a_size_that_depends_on_its_throughput(
-    throughput: int, least: int
-) -> None:
-    assert lustre.efa_problem(lustre.PERSISTENT_2, least, throughput) is None
-    assert f"at least {least}" in str(lustre.efa_problem(lustre.PERSISTENT_2, least - 2400, throughput))
-    assert lustre.capacity_problem(least) is None
 
 
 def test_pools_in_two_zones_can_not_share_a_file_system() -> None:

@@ -128,12 +128,42 @@ def test_other_capacities_are_refused(site: Site, capacity: int) -> None:
         ({**FIRST, "ExportPath": "s3://models/x"}, "BadRequest", "needs an ImportPath"),
         ({**FIRST, "ImportPath": "s3://absent"}, "BadRequest", "unable to validate access"),
         ({**PERSISTENT, "AutomaticBackupRetentionDays": 91}, "BadRequest", "0 to 90"),
+        ({**PERSISTENT, "DriveCacheType": "READ"}, "BadRequest", "for HDD"),
+        (
+            {**PERSISTENT, "MetadataConfiguration": {"Mode": "AUTOMATIC", "Iops": 1500}},
+            "BadRequest",
+            "USER_PROVISIONED",
+        ),
+        (
+            {**PERSISTENT, "MetadataConfiguration": {"Mode": "USER_PROVISIONED", "Iops": 2000}},
+            "BadRequest",
+            "multiple of 12000",
+        ),
     ],
 )
 def test_combinations_that_do_not_exist_are_refused(
     site: Site, lustre: dict[str, Any], code: str, text: str
 ) -> None:
     refused(lambda: site.create(lustre), code, text)
+
+
+SLOW = {"DeploymentType": "PERSISTENT_1", "PerUnitStorageThroughput": 40, "DriveCacheType": "READ"}
+
+
+def test_hdds_come_and_grow_in_steps_of_their_own_and_keep_their_throughput(site: Site) -> None:
+    made = site.create(SLOW, capacity=1800, StorageType="HDD")
+    assert (made["StorageType"], made["LustreConfiguration"]["DriveCacheType"]) == ("HDD", "READ")
+    name = made["FileSystemId"]
+    site.fsx.update_file_system(FileSystemId=name, StorageCapacity=3600)
+    for change in ({"StorageCapacity": 4800}, {"LustreConfiguration": {"PerUnitStorageThroughput": 12}}):
+        with pytest.raises(ClientError, match=r"multiple of 1800|cannot be changed"):
+            site.fsx.update_file_system(FileSystemId=name, **change)
+
+
+def test_hdds_are_of_the_first_persistent_kind_with_a_word_on_their_cache(site: Site) -> None:
+    without = {key: value for key, value in SLOW.items() if key != "DriveCacheType"}
+    refused(lambda: site.create(without, capacity=1800, StorageType="HDD"), "BadRequest", "DriveCacheType")
+    refused(lambda: site.create(PERSISTENT, capacity=6000, StorageType="HDD"), "BadRequest", "not supported")
 
 
 def test_a_scratch_file_system_takes_no_key_of_ours(site: Site) -> None:

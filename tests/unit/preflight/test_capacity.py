@@ -213,6 +213,13 @@ def test_another_end_than_the_stack_file_says_is_told() -> None:
     only(lines, f"{POOL}.reservationEnds", "is 2026-11-23T12:00:00Z", "has 2026-11-22T12:00:00Z")
 
 
+def test_a_blocks_end_that_the_stack_file_does_not_say_is_told_and_an_odcrs_need_not_be_said() -> None:
+    ends = NOW + timedelta(days=2)
+    lines = judged(made(kind="capacity-block", ends=ends), **{**BLOCK, "reservation_ends": None})
+    only(lines, f"{POOL}.reservationEnds", "is missing", "it must be 2026-11-23T12:00:00Z")
+    assert judged(made(ends=ends)) == []
+
+
 def test_a_block_that_is_said_to_be_an_odcr_is_told_and_the_other_way_round() -> None:
     only(
         judged(made(kind="capacity-block")), ID, "is of the type capacity-block, and reservationType is odcr"

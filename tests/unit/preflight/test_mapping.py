@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -83,6 +83,7 @@ def test_an_isolated_vpc_must_have_the_endpoints_that_the_stack_does_not_make() 
 
 
 def test_reservations_are_asked_for_as_the_pool_says() -> None:
+    ends = datetime.now(UTC).replace(microsecond=0) + timedelta(days=30)
     reserved = {
         "name": "p5",
         "instanceType": "p5.48xlarge",
@@ -91,11 +92,11 @@ def test_reservations_are_asked_for_as_the_pool_says() -> None:
         "purchase": "reserved",
         "reservationType": "capacity-block",
         "capacityReservationIds": ["cr-0123456789abcdef0"],
-        "reservationEnds": "2099-01-31T11:30:00Z",
+        "reservationEnds": ends.isoformat(),
     }
     (pool,) = given(**{"trainyard:pools": [reserved]}).pools
     assert pool.key == "trainyard:pools[0]"
-    assert pool.reservation_ends == datetime(2099, 1, 31, 11, 30, tzinfo=UTC)
+    assert pool.reservation_ends == ends
     assert (pool.reservation_type, pool.reservation_ids) == ("capacity-block", ("cr-0123456789abcdef0",))
 
 

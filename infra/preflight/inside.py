@@ -1,0 +1,134 @@
+"""What is in a given cluster: pure checks on what this stack would make a second time, and on what it relies on.
+
+On a given cluster the drivers and add-ons are its owner's (`infra.volumes`); Karpenter, the training operator, the
+device plugins and the namespaces are this stack's own, and each of them can be in a cluster once only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from infra.preflight.wanted import Problem, WantedCluster
+
+NAME_KEY: Final = "trainyard:cluster.existing.name"
+AGENT: Final = "eks-node-monitoring-agent"
+# A definition that only one release can own -> who brings it.
+DEFINITIONS: Final = {
+    "nodepools.karpenter.sh": "Karpenter",
+    "ec2nodeclasses.karpenter.k8s.aws": "Karpenter",
+    "pytorchjobs.kubeflow.org": "Kubeflow's training operator",
+    "mpijobs.kubeflow.org": "an operator for MPIJobs",
+}
+# A CSI driver -> its EKS add-on.
+ADDONS: Final = {"fsx.csi.aws.com": "aws-fsx-csi-driver"}
+# The end of an image's repository -> the resource that this device plugin tells the kubelet of.
+PLUGIN_IMAGES: Final = {
+    "/k8s-device-plugin": "nvidia.com/gpu",
+    "/aws-efa-k8s-device-plugin": "vpc.amazonaws.com/efa",
+    "/neuron-device-plugin": "aws.amazon.com/neuron",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaemonSet:
+    """A DaemonSet by namespace and name, with its images; `everywhere` says that no selector keeps it off machines."""
+
+    name: str
+    images: tuple[str, ...]
+    everywhere: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inside:
+    """What a cluster has: of the definitions and namespaces that were asked for those that exist, and all the rest.
+
+    `addons` are EKS's, `drivers` the names of CSI drivers, whoever installed them.
+    """
+
+    definitions: frozenset[str]
+    namespaces: frozenset[str]
+    drivers: frozenset[str]
+    addons: frozenset[str]
+    daemon_sets: tuple[DaemonSet, ...] = ()
+
+
+def judge(wanted: WantedCluster, found: Inside, *, deployed: bool) -> list[Problem]:
+    """What this stack would make must not be there, and what it relies on must; `deployed`: the former is its own."""
+    lacking = [*_drivers(wanted, found), *_agent(wanted, found)]
+    return lacking if deployed else [*_taken(wanted, found), *_plugins(wanted, found), *lacking]
+
+
+def _taken(wanted: WantedCluster, found: Inside) -> list[Problem]:
+    by_bringer: dict[str, list[str]] = {}
+    for definition in wanted.definitions:
+        if definition in found.definitions:
+            by_bringer.setdefault(DEFINITIONS[definition], []).append(definition)
+    problems = [
+        Problem(
+            key=NAME_KEY,
+            message=f"'{wanted.name}' has {bringer} already ({', '.join(definitions)}), and this stack brings its own,"
+            " which a cluster can have once only; it must be a cluster without",
+        )
+        for bringer, definitions in by_bringer.items()
+    ]
+    there = [name for name in wanted.namespaces if name in found.namespaces]
+    if there:
+        problems.append(
+            Problem(
+                key=NAME_KEY,
+                message=f"'{wanted.name}' has the namespace{'s' if len(there) > 1 else ''} {', '.join(there)} already,"
+                " which this stack makes, and deletes with all that is in it; it must be a cluster without",
+            )
+        )
+    return problems
+
+
+def _plugins(wanted: WantedCluster, found: Inside) -> list[Problem]:
+    """Two device plugins for one resource take it from each other on every machine that both run on."""
+    problems = []
+    for each in found.daemon_sets:
+        resources = {_resource(image) for image in each.images} & set(wanted.devices)
+        if each.everywhere and resources:
+            problems.append(
+                Problem(
+                    key=NAME_KEY,
+                    message=f"'{wanted.name}' runs the DaemonSet {each.name} on every machine, a device plugin for"
+                    f" {', '.join(sorted(map(str, resources)))} as this stack's own; it must leave out this stack's"
+                    " pools by the label karpenter.sh/nodepool",
+                )
+            )
+    return problems
+
+
+def _resource(image: str) -> str | None:
+    path, _, last = image.partition("@")[0].rpartition("/")
+    repository = f"{path}/{last.partition(':')[0]}"
+    return next((name for end, name in PLUGIN_IMAGES.items() if repository.endswith(end)), None)
+
+
+def _drivers(wanted: WantedCluster, found: Inside) -> list[Problem]:
+    return [
+        Problem(
+            key="trainyard:storage.lustre",
+            message=f"needs the CSI driver {driver} in '{wanted.name}', which has none; its owner must install it:"
+            f" aws eks create-addon --cluster-name {wanted.name} --addon-name {ADDONS[driver]}",
+        )
+        for driver in wanted.drivers
+        if driver not in found.drivers and ADDONS[driver] not in found.addons
+    ]
+
+
+def _agent(wanted: WantedCluster, found: Inside) -> list[Problem]:
+    """Without the agent nobody says of a machine that its accelerators are broken."""
+    runs = any(each.name.rpartition("/")[2] == AGENT for each in found.daemon_sets)
+    if not wanted.node_repair or runs or AGENT in found.addons:
+        return []
+    return [
+        Problem(
+            key="trainyard:cluster.nodeRepair",
+            message=f"is true, and '{wanted.name}' has no {AGENT}, which tells that an accelerator is broken; its owner"
+            f" must install it (aws eks create-addon --cluster-name {wanted.name} --addon-name {AGENT}), or it must be"
+            " false",
+        )
+    ]

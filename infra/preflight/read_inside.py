@@ -1,0 +1,87 @@
+"""Reading a given cluster through its own API, as the identity that asks."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+from collections.abc import Callable
+from typing import Any, Final
+
+import urllib3
+
+from components.draining.cluster_api import token
+from infra.preflight.account import Account, Denied
+from infra.preflight.inside import DaemonSet, Inside
+from infra.preflight.services import Cluster
+from infra.preflight.wanted import WantedCluster
+
+TIMEOUT_SECONDS: Final = 10
+NOT_FOUND: Final = 404
+REFUSED: Final = (401, 403)
+BAD_REQUEST: Final = 400
+
+# An API path -> the answer, None where there is no such thing.
+Get = Callable[[str], Any]
+
+
+def reader(account: Account, cluster: Cluster) -> Get:
+    """A function that gets one path of the cluster's API.
+
+    It raises Denied where the caller may not, or where the API is not reached from here: the check was not made then.
+    """
+    authority = base64.b64decode(cluster.certificate_authority).decode()
+    context = ssl.create_default_context(cadata=authority)
+    http = urllib3.PoolManager(
+        ssl_context=context, timeout=TIMEOUT_SECONDS, retries=urllib3.Retry(2, redirect=False)
+    )
+    headers = {
+        "Accept": "application/json",
+        "Authorization": f"Bearer {token(account.signing(), cluster.name)}",
+    }
+
+    def get(path: str) -> Any:
+        try:
+            answer = http.request("GET", f"{cluster.endpoint}{path}", headers=headers)
+        except urllib3.exceptions.HTTPError as error:
+            raise Denied(f"a way from here to the cluster's API at {cluster.endpoint}") from error
+        if answer.status == NOT_FOUND:
+            return None
+        if answer.status in REFUSED:
+            raise Denied(f"the right to get {path} in the cluster")
+        if answer.status >= BAD_REQUEST:
+            raise Denied(f"an answer of the cluster's API to {path} other than {answer.status}")
+        return json.loads(answer.data)
+
+    return get
+
+
+def inside(account: Account, wanted: WantedCluster, get: Get) -> Inside:
+    """What of all that matters to the stack is in the cluster.
+
+    Raises:
+        Denied: the caller may not ask, or does not reach the cluster.
+    """
+    addons = account.items(
+        "eks", "list_addons", "addons", clusterName=wanted.name, missing=("ResourceNotFoundException",)
+    )
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    return Inside(
+        definitions=frozenset(name for name in wanted.definitions if get(f"{definitions}/{name}")),
+        namespaces=frozenset(name for name in wanted.namespaces if get(f"/api/v1/namespaces/{name}")),
+        drivers=frozenset(
+            name for name in wanted.drivers if get(f"/apis/storage.k8s.io/v1/csidrivers/{name}")
+        ),
+        addons=frozenset(str(name) for name in addons),
+        daemon_sets=tuple(_daemon_set(each) for each in (get("/apis/apps/v1/daemonsets") or {})["items"]),
+    )
+
+
+def _daemon_set(item: dict[str, Any]) -> DaemonSet:
+    pod = item["spec"]["template"]["spec"]
+    chosen = pod.get("nodeSelector") or (pod.get("affinity") or {}).get("nodeAffinity")
+    return DaemonSet(
+        name=f"{item['metadata']['namespace']}/{item['metadata']['name']}",
+        images=tuple(container["image"] for container in pod["containers"]),
+        everywhere=not chosen,
+    )

@@ -1,0 +1,120 @@
+"""A stack on a cluster that is given: it trains there, and goes without taking anything of its owner's with it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from local.deploy.engine import ROOT, Engine
+from local.deploy.stack_file import read
+from local.guard import cloud_environment
+from tests.local.conftest import run
+from tests.sweeps.account import things
+from tests.sweeps.world import World, world
+
+pytestmark = [pytest.mark.local, pytest.mark.timeout(1800)]
+
+STACK, CLUSTER = "zz-given-cluster", "research"
+CONFIG: dict[str, Any] = {
+    "aws:region": "us-west-2",
+    "pulumi:disable-default-providers": ["aws", "kubernetes"],
+    "trainyard:network": {
+        "vpcId": "vpc-0123456789abcdef0",
+        "privateSubnetIds": {
+            "us-west-2a": "subnet-0a23456789abcdef0",
+            "us-west-2b": "subnet-0b23456789abcdef0",
+        },
+    },
+    "trainyard:cluster": {
+        "existing": {
+            "name": CLUSTER,
+            "endpoint": "https://AB.gr7.us-west-2.eks.amazonaws.com",
+            "certificateAuthority": "LS0tLS1CRUdJTg==",
+            "oidcProviderArn": "arn:aws:iam::123456789012:oidc-provider/oidc.eks.us-west-2.amazonaws.com/id/AB",
+            "oidcIssuer": "https://oidc.eks.us-west-2.amazonaws.com/id/AB",
+            "securityGroupId": "sg-0223456789abcdef0",
+        }
+    },
+    "trainyard:pools": [
+        {
+            "name": "small",
+            "instanceType": "g5.12xlarge",
+            "zone": "us-west-2b",
+            "maxNodes": 2,
+            "idleSeconds": 60,
+        }
+    ],
+    "trainyard:training": {
+        "pool": "small",
+        "runId": "r1",
+        "minNodes": 1,
+        "maxNodes": 2,
+        "capacityDeadlineSeconds": 240,
+        "holdSeconds": 5,
+        "device": "cpu",
+        "processesPerNode": 1,
+        "data": "digits",
+    },
+    "trainyard:protectData": False,
+}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[World]:
+    """A local cloud on which everything is that the stack file says is given."""
+    file = ROOT / f"Pulumi.{STACK}.yaml"
+    file.write_text(yaml.safe_dump({"config": CONFIG}))
+    try:
+        with world(tmp_path / "home", STACK) as cloud:
+            yield cloud
+    finally:
+        file.unlink()
+
+
+def objects(made: World, *arguments: str) -> set[str]:
+    """Names of objects in the given cluster, as its administrator sees them."""
+    words = [str(made.home.root / "bin" / "kubectl"), "--kubeconfig", str(made.home.kubeconfig)]
+    words += ["--context", CLUSTER, "get", *arguments, "-o", "json"]
+    answer = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0, answer.stderr
+    return {each["metadata"]["name"] for each in json.loads(answer.stdout)["items"]}
+
+
+def test_a_stack_trains_on_a_given_cluster_and_leaves_it_as_it_was(made: World) -> None:
+    before, nodes = things(made.client), objects(made, "nodes")
+    assert len(nodes) == 2, "its owner's system nodes"
+    process = made.deploy("up")
+    output, _ = process.communicate(timeout=900)
+    print(output)
+    assert process.returncode == 0, output[-3000:]
+    assert "run r1 succeeded" in output
+    assert "given cluster" not in output, "the second time it is found, not made"
+    engine = Engine(made.home.root, STACK, cloud_environment(made.home))
+    types = {each["type"] for each in engine.deployment()["resources"]}
+    assert "trainyard:cluster:ExistingCluster" in types
+    assert not types & {"aws:eks/cluster:Cluster", "eks:index:Cluster", "aws:eks/addon:Addon"}
+    engine.run("up", "--yes", "--skip-preview", "--expect-no-changes")
+    engine.run("refresh", "--yes", "--skip-preview", "--expect-no-changes")
+    settings = read(engine.config_file)["config"]["trainyard:cluster"]
+    assert "administrators" not in settings
+    code, output = made.down()
+    print(output)
+    assert code == 0, output[-3000:]
+    assert sorted(things(made.client) - before) == []
+    assert made.tagged() == []
+    assert made.client("eks").describe_cluster(name=CLUSTER)["cluster"]["status"] == "ACTIVE"
+    assert objects(made, "nodes") == nodes
+    assert "training" not in objects(made, "namespaces")
+
+
+def test_the_preflight_finds_nothing_wrong_with_what_was_given(made: World) -> None:
+    """Each value that the settings say of the cluster is compared with what EKS and IAM say."""
+    words = ["make", "preflight", f"STACK={STACK}", "CLOUD=local"]
+    answer = run(words, {"TRAINYARD_HOME": str(made.home.root)}, 240)
+    assert answer.code == 0, answer.output
