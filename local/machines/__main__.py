@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from local.home import Home
-from local.machines import devices, preload
+from local.machines import devices, helpers, preload
 from local.machines.api import Api, Informer, Object
 from local.machines.context import Addresses, Context, Tasks
 from local.machines.drivers import Drivers
@@ -25,21 +25,6 @@ from local.machines.provisioner import Provisioner
 from local.machines.services import Proxies
 from local.machines.settings import Settings
 from local.tools import ToolError
-
-NSLOOKUP = """#!/bin/sh
-# Looks a name up as DNS would answer it here: in the pod's hosts file.
-exec getent hosts "$1"
-"""
-
-
-def make_helpers(settings: Settings) -> Path:
-    """The directory of small programs that some images have and this machine may not."""
-    directory = settings.state / "bin"
-    directory.mkdir(parents=True, exist_ok=True)
-    program = directory / "nslookup"
-    program.write_text(NSLOOKUP)
-    program.chmod(0o700)
-    return directory
 
 
 async def serve(settings: Settings) -> None:
@@ -55,12 +40,12 @@ async def serve(settings: Settings) -> None:
         if devices.offered(item):
             machines.plugin_seen(item["spec"]["nodeName"])
 
-    helpers = make_helpers(settings)
+    directory = helpers.make(settings.state / "bin")
     async with Api(settings.kubeconfig) as api:
         context = Context(
             settings=settings,
             api=api,
-            images=Images(settings.home.images_file, settings.home.bin, helpers, settings.account),
+            images=Images(settings.home.images_file, settings.home.bin, directory, settings.account),
             pods=Informer(api, "/api/v1/pods", pod_seen, "spec.nodeName!="),
             services=Informer(api, "/api/v1/services", pods.service_changed),
             config_maps=Informer(api, "/api/v1/configmaps", pods.data_changed),
@@ -69,7 +54,7 @@ async def serve(settings: Settings) -> None:
             addresses=Addresses(settings.pod_network),
             tasks=tasks,
             preload=preload.library(),
-            helpers=helpers,
+            helpers=directory,
         )
         pods.context = proxies.context = context
         kubelet = Kubelet(pods, settings.state, settings.pki)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from local.machines import environment, images, logs, probes, status
 from local.machines.environment import MissingReference
 from local.machines.images import PullError
-from local.machines.process import Ended, Process
+from local.machines.process import Ended, Entry, NotRunningError, Process
 from local.machines.status import ContainerState
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ class Container:
         self.clock = logs.Clock(self.log_path(state.restarts))
         self.process: Process | None = None
         self._failures = 0
-        self._plan: Object = {}
 
     @property
     def directory(self) -> Path:
@@ -145,12 +144,12 @@ class Container:
             context.settings.service_ip,
         )
         variables.setdefault("PATH", images.SYSTEM_PATH)
-        self._plan = self.pod.plan(self.spec, program, variables)
+        plan = self.pod.plan(self.spec, program, variables)
         self.clock = logs.Clock(self.log_path(self.state.restarts))
         self.pod.event(
             "Normal", "Pulled", f'Container image "{self.spec["image"]}" already present on machine'
         )
-        return Process.start(self.directory, self._plan, self.clock.path)
+        return Process.start(self.directory, plan, self.clock.path)
 
     async def _follow(self) -> None:
         """Wait for the end of the present run, probing it."""
@@ -217,16 +216,24 @@ class Container:
         if self.state.stage == "running":
             self._ended(process.ended() if process else Ended(0, time.time()), "")
 
+    async def entry(self) -> Entry:
+        """How to run a command inside of it. Raises NotRunningError that says why none can."""
+        if self.simulated:
+            raise NotRunningError("its image has no program on the local machines")
+        if self.process is None:
+            raise NotRunningError("it does not run")
+        return await self.process.entry()
+
     async def execute(self, argv: list[str], timeout: float) -> int:
         """Run a command inside the container; its exit code, 124 if it takes longer than `timeout` seconds."""
-        pid = self.process.pid if self.process else None
-        if pid is None:
+        try:
+            entry = await self.entry()
+        except NotRunningError:
             return 1
-        variables = [f"{key}={value}" for key, value in self._plan.get("env", {}).items()]
-        enter = ["nsenter", "--target", str(pid), "--mount", "--uts", "--pid", "--root", "--wd"]
         null = asyncio.subprocess.DEVNULL
-        command = [*enter, "--", "env", "-i", *variables, *argv]
-        child = await asyncio.create_subprocess_exec(*command, stdin=null, stdout=null, stderr=null)
+        child = await asyncio.create_subprocess_exec(
+            *entry.command(argv), env=entry.variables, stdin=null, stdout=null, stderr=null
+        )
         try:
             return await asyncio.wait_for(child.wait(), timeout)
         except TimeoutError:

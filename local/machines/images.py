@@ -17,6 +17,8 @@ Object = dict[str, Any]
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KARPENTER = re.compile(r"(^|/)karpenter/controller(:|@|$)")
 OPERATOR = re.compile(r"(^|/)(kubeflow/)?(training-v1/)?training-operator(:|@|$)")
+# Network tools: what the image of the debug pod (components/debug_pod.py) has and this machine too, or we do.
+NETWORK_TOOLS = re.compile(r"(^|/)agnhost(:|@|$)")
 LOOKUP_CONTAINER = "init-pytorch"
 
 
@@ -145,8 +147,9 @@ class Images:
             return karpenter(container, self.tools / "karpenter", environment, free_port)
         if OPERATOR.search(bare):
             return operator(container, self.tools / "training-operator", pod_ip, free_port)
-        if container["name"] == LOOKUP_CONTAINER and container.get("command"):
-            # The operator's own script; `nslookup` in it is ours and reads the pod's hosts file.
+        looks_up = container["name"] == LOOKUP_CONTAINER or NETWORK_TOOLS.search(bare)
+        if looks_up and container.get("command"):
+            # `nslookup` in the operator's script and in the debug pod is ours and reads the pod's hosts file.
             found = image_environment()
             path = {"PATH": f"{self.helpers}:{found['PATH']}"}
             return Program("process", command_line(container, (), ()), found | path)

@@ -1,4 +1,4 @@
-"""The kubelets' HTTPS server: container logs, and a clear word on what it does not do."""
+"""The kubelets' HTTPS server: container logs, commands in containers, and a clear word on what it does not do."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 
 from aiohttp import web
 
-from local.machines import logs
+from local.machines import logs, remote
 from local.machines.container import Container
 from local.machines.pods import Pods
+from local.machines.process import NotRunningError
 from local.machines.quantity import epoch
 
 
@@ -44,7 +45,7 @@ def log_request(query: dict[str, str], now: float) -> logs.Request:
 
 
 class Kubelet:
-    """Serves the logs of all machines' pods on one port of the loopback address.
+    """Serves the logs of all machines' pods, and runs commands in them, on one port of the loopback address.
 
     `state` keeps the port, `pki` holds the cluster's certificates.
     """
@@ -59,6 +60,7 @@ class Kubelet:
         """Listen, on the port of the last time if it is free; the port."""
         app = web.Application()
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
+        app.router.add_route("*", "/exec/{namespace}/{pod}/{container}", self._exec)
         app.router.add_get("/healthz", self._health)
         app.router.add_route("*", "/{other:.*}", self._other)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -84,7 +86,7 @@ class Kubelet:
 
     async def _other(self, request: web.Request) -> web.Response:
         what = request.path.split("/")[1]
-        text = f"{what}: not supported by the local machines; they serve container logs only\n"
+        text = f"{what}: not supported by the local machines; they serve container logs and exec\n"
         return web.Response(status=501, text=text)
 
     def _container(self, request: web.Request) -> Container:
@@ -120,3 +122,32 @@ class Kubelet:
                     await response.write(data)
             await response.write_eof()
         return response
+
+    async def _exec(self, request: web.Request) -> web.StreamResponse:
+        container = self._container(request)
+        socket = web.WebSocketResponse(protocols=remote.PROTOCOLS, compress=False, max_msg_size=0)
+        try:
+            streams = remote.wanted(request.query)
+            entry = await container.entry()
+            # After what else may be wrong: kubectl repeats a refused request by SPDY and shows that one's answer.
+            offer = socket.can_prepare(request)
+            if not offer.ok or offer.protocol is None:
+                raise ValueError(
+                    f"exec: send a WebSocket of {' or '.join(remote.PROTOCOLS)}, as kubectl does since 1.31; "
+                    "the local machines do not speak SPDY"
+                )
+            command = await remote.Command.start(
+                entry.command(streams.command, streams.terminal), entry.variables, streams
+            )
+        except ValueError as error:
+            raise web.HTTPBadRequest(text=f"{error}\n") from error
+        except NotRunningError as error:
+            raise web.HTTPConflict(text=f"container {container.name!r}: {error}\n") from error
+        except OSError as error:
+            raise web.HTTPInternalServerError(text=f"container {container.name!r}: {error}\n") from error
+        try:
+            await socket.prepare(request)
+            await remote.serve(socket, command)
+        finally:
+            await command.end()
+        return socket

@@ -10,10 +10,12 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ SANDBOX = Path(__file__).with_name("sandbox.py")
 # child no other can be started, so the exit code is written by a builtin. (`unshare --fork` reports 1 for a SIGKILL.)
 KEEPER = '"$0" -I -S "$1" "$2/plan.json"; echo $? > "$2/exit"'
 LOST = 137
+SETUP_SECONDS = 10.0
+SETUP_POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,41 @@ class Ended:
     code: int
     at: float
     message: str = ""
+
+
+class NotRunningError(Exception):
+    """A container has no program that a command could run beside; the message says why."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A running program's namespaces, root and working directory, and the environment that it was started with."""
+
+    pid: int
+    variables: dict[str, str]
+
+    def command(self, argv: Sequence[str], terminal: bool = False) -> list[str]:
+        """`argv` run there, in a session of its own. It is killed when the process that this starts is.
+
+        Programs are named by their paths: the container's PATH need not have them. Raises FileNotFoundError.
+        """
+        enter = [_program("nsenter"), f"--target={self.pid}", "--mount", "--uts", "--pid", "--root", "--wd"]
+        bound = [_program("setpriv"), "--pdeathsig=KILL", "--", _program("setsid")]
+        return [*enter, "--", *bound, *(["--ctty"] if terminal else []), "--", *argv]
+
+
+def _program(name: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise FileNotFoundError(f"{name} is missing: install util-linux")
+    return path
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def start_time(pid: int) -> str | None:
@@ -98,6 +137,19 @@ class Process:
     def alive(self) -> bool:
         """Whether it runs, or is being set up, or its exit code is being written."""
         return self._alive("keeper") is not None
+
+    async def entry(self) -> Entry:
+        """How to run a command beside the program, once that runs. Raises NotRunningError where it does not."""
+        deadline = time.monotonic() + SETUP_SECONDS
+        while (pid := self.pid) is not None:
+            # Until the sandbox becomes the program it may still have the machine's own root.
+            if str(SANDBOX).encode() not in _command_line(pid):
+                variables = json.loads((self.directory / "plan.json").read_text())["env"]
+                return Entry(pid, variables)
+            if time.monotonic() > deadline:
+                raise NotRunningError(f"its sandbox is not ready after {SETUP_SECONDS:g} s")
+            await asyncio.sleep(SETUP_POLL_SECONDS)
+        raise NotRunningError("it does not run")
 
     async def wait(self) -> Ended:
         """Wait for the end."""

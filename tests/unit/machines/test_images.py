@@ -93,6 +93,15 @@ def test_the_operators_look_up_runs_with_our_nslookup_first(images: Images) -> N
     assert program.environment["PATH"].startswith(f"{images.helpers}:")
 
 
+def test_the_debug_pod_runs_its_command_with_our_nslookup_first(images: Images) -> None:
+    image = "registry.k8s.io/e2e-test-images/agnhost:2.43@sha256:abc"
+    program = find(images, image, "tools", command=["sleep", "60"])
+    assert (program.kind, program.argv) == ("process", ("sleep", "60"))
+    assert program.environment["PATH"].startswith(f"{images.helpers}:")
+    # Its own entry point is not on this machine.
+    assert find(images, image, "tools").kind == "simulated"
+
+
 def test_anything_else_is_simulated(images: Images) -> None:
     assert find(images, "registry.k8s.io/pause:3.10").kind == "simulated"
     assert find(images, "602401143452.dkr.ecr.us-west-2.amazonaws.com/eks/coredns:v1").kind == "simulated"

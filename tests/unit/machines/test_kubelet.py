@@ -11,26 +11,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from local.cloud.pki import Authority
 from local.machines.kubelet import Kubelet
 from local.machines.logs import Clock
 
 pytestmark = pytest.mark.unit
 
 LOGS = "/containerLogs/training/one/main"
-
-
-@pytest.fixture
-def pki(tmp_path: Path) -> Path:
-    """Certificates as a control plane writes them, and those of another cluster."""
-    for name in ("ours", "others"):
-        authority = Authority(name)
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "ca.crt").write_bytes(authority.certificate)
-        kubelet = authority.issue("kubelet", hosts=["localhost"], addresses=["127.0.0.1"])
-        kubelet.write(tmp_path / name, "kubelet")
-        authority.issue("kube-apiserver-kubelet-client").write(tmp_path / name, "kubelet-client")
-    return tmp_path
 
 
 def get(pki: Path, client: str | None) -> str:
