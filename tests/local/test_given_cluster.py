@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import yaml
 from local.deploy.engine import ROOT, Engine
 from local.deploy.stack_file import read
 from local.guard import cloud_environment
-from tests.local.conftest import run
+from tests.local.conftest import Command, run
 from tests.sweeps.account import things
 from tests.sweeps.world import World, world
 
@@ -77,18 +78,41 @@ def made(tmp_path: Path) -> Iterator[World]:
         file.unlink()
 
 
-def objects(made: World, *arguments: str) -> set[str]:
-    """Names of objects in the given cluster, as its administrator sees them."""
+def kubectl(made: World, *arguments: str) -> str:
+    """kubectl's output in the given cluster, as its administrator."""
     words = [str(made.home.root / "bin" / "kubectl"), "--kubeconfig", str(made.home.kubeconfig)]
-    words += ["--context", CLUSTER, "get", *arguments, "-o", "json"]
+    words += ["--context", CLUSTER, *arguments]
     answer = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert answer.returncode == 0, answer.stderr
-    return {each["metadata"]["name"] for each in json.loads(answer.stdout)["items"]}
+    return answer.stdout
+
+
+def objects(made: World, kind: str) -> set[str]:
+    """Names of objects in the given cluster."""
+    items = json.loads(kubectl(made, "get", kind, "-o", "json"))["items"]
+    return {each["metadata"]["name"] for each in items}
+
+
+def preflight(made: World) -> Command:
+    """`make preflight`; that every check was made, the one inside of the cluster among them."""
+    words = ["make", "preflight", f"STACK={STACK}", "CLOUD=local"]
+    answer = run(words, {"TRAINYARD_HOME": str(made.home.root)}, 240)
+    assert "not checked" not in answer.output
+    return answer
+
+
+def system_nodes(made: World) -> set[str]:
+    """The two machines of the cluster's owner, once they have booted."""
+    deadline = time.monotonic() + 60
+    while len(found := objects(made, "nodes")) < 2:
+        assert time.monotonic() < deadline, f"its owner's system nodes: {found}"
+        time.sleep(1)
+    return found
 
 
 def test_a_stack_trains_on_a_given_cluster_and_leaves_it_as_it_was(made: World) -> None:
-    before, nodes = things(made.client), objects(made, "nodes")
-    assert len(nodes) == 2, "its owner's system nodes"
+    before, nodes = things(made.client), system_nodes(made)
+    assert preflight(made).code == 0, "each value of the settings is what EKS and IAM say"
     process = made.deploy("up")
     output, _ = process.communicate(timeout=900)
     print(output)
@@ -103,6 +127,7 @@ def test_a_stack_trains_on_a_given_cluster_and_leaves_it_as_it_was(made: World) 
     engine.run("refresh", "--yes", "--skip-preview", "--expect-no-changes")
     settings = read(engine.config_file)["config"]["trainyard:cluster"]
     assert "administrators" not in settings
+    assert preflight(made).code == 0, "what the stack has made itself is no problem"
     code, output = made.down()
     print(output)
     assert code == 0, output[-3000:]
@@ -111,10 +136,7 @@ def test_a_stack_trains_on_a_given_cluster_and_leaves_it_as_it_was(made: World) 
     assert made.client("eks").describe_cluster(name=CLUSTER)["cluster"]["status"] == "ACTIVE"
     assert objects(made, "nodes") == nodes
     assert "training" not in objects(made, "namespaces")
-
-
-def test_the_preflight_finds_nothing_wrong_with_what_was_given(made: World) -> None:
-    """Each value that the settings say of the cluster is compared with what EKS and IAM say."""
-    words = ["make", "preflight", f"STACK={STACK}", "CLOUD=local"]
-    answer = run(words, {"TRAINYARD_HOME": str(made.home.root)}, 240)
-    assert answer.code == 0, answer.output
+    kubectl(made, "create", "namespace", "training")
+    said = preflight(made)
+    assert said.code == 1
+    assert f"'{CLUSTER}' has the namespace training already" in said.output
