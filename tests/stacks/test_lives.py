@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.previews import shipped
-from tests.stacks.life import live
+from tests.stacks.whole import live
 from tests.sweeps.plan import seed_of_run
 
 # A whole `up` and `down`, on a machine that may be busy.
@@ -20,7 +20,7 @@ OTHERS = [stack for stack in shipped() if stack != "local"]
 @pytest.mark.lives
 @pytest.mark.parametrize("stack", shipped())
 def test_a_shipped_stack_lives_from_nothing_to_nothing(stack: str, tmp_path: Path) -> None:
-    live(stack, tmp_path / "home")
+    print(f"written: {live(stack, tmp_path).keep(stack)}")
 
 
 @pytest.mark.local
@@ -28,4 +28,4 @@ def test_one_of_them_by_chance_does(tmp_path: Path) -> None:
     seed = seed_of_run()
     stack = random.Random(seed).choice(OTHERS)  # noqa: S311 - not for secrets
     print(f"TRAINYARD_SEED={seed} chooses stack {stack} again")
-    live(stack, tmp_path / "home")
+    live(stack, tmp_path)
