@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from tests.figures import figures
 from tests.seed import SEED, of_checkout
 
 # A shell without job control starts what it puts into the background with SIGINT ignored, and every process that is
@@ -49,3 +50,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def group(item: pytest.Item) -> str:
     """The live tests that a test runs in one row with."""
     return TOGETHER.get(item.path.stem) or TOGETHER.get(item.path.parent.name) or item.path.stem
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show the figures that tests recorded, also of tests that passed: their own output is not shown."""
+    found = figures(each for reports in terminalreporter.stats.values() for each in reports)
+    if found:
+        terminalreporter.section("figures")
+        for line in found:
+            terminalreporter.write_line(line)

@@ -1,4 +1,4 @@
-"""What each shipped stack file's first `up` would make, as the engine writes it down; each is asked for once a run."""
+"""What each stack file's first `up` would make, as the engine writes it down; each is asked for once a run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from local.deploy.commands import pinned_sources
@@ -15,6 +16,8 @@ from local.home import Home
 from local.tools import ensure
 
 HOME = ROOT / ".local-previews"
+# Stack files that show settings which no shipped one has.
+UNSHIPPED = ROOT / "tests" / "stacks" / "files"
 TOOLS = ("pulumi", "pulumi-language-python", "kubernetes", "helm")
 # Stack files that tests make for themselves begin so, and git ignores them.
 OF_TESTS = "zz-"
@@ -22,8 +25,22 @@ OF_TESTS = "zz-"
 
 def shipped() -> list[str]:
     """Names of the stack files of the project."""
-    names = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.*.yaml"))
-    return [name for name in names if not name.startswith(OF_TESTS)]
+    return [name for name in _names(ROOT) if not name.startswith(OF_TESTS)]
+
+
+def every() -> list[str]:
+    """The same, and names of the stack files that are there for the tests: together they show all profiles."""
+    return [*shipped(), *_names(UNSHIPPED)]
+
+
+def stack_file(stack: str) -> Path:
+    """Where a stack file is."""
+    own = UNSHIPPED / f"Pulumi.{stack}.yaml"
+    return own if own.exists() else ROOT / own.name
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name.split(".")[1] for path in folder.glob("Pulumi.*.yaml"))
 
 
 @cache
@@ -35,7 +52,7 @@ def preview(stack: str) -> dict[str, Any]:
         StackFileError: there is no such stack file, or it can't be read.
     """
     home = Home(HOME)
-    document = read(ROOT / f"Pulumi.{stack}.yaml")
+    document = read(stack_file(stack))
     ensure(TOOLS, home, quiet=True)
     return preview_of(stack, with_sources(document, pinned_sources()), home)
 

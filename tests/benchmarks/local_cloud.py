@@ -24,6 +24,7 @@ from pathlib import Path
 
 from local.deploy.engine import ROOT
 from local.home import Home
+from tests.previews import shipped
 
 DEPLOY = [sys.executable, "-m", "local.deploy"]
 IDLE_AFTER_SECONDS = 60
@@ -189,6 +190,13 @@ def check_figures(environment: dict[str, str]) -> Iterator[Figure]:
     yield Figure(name="make check, warm", value=seconds, limit=60, unit="s")
 
 
+def preview_figures(environment: dict[str, str]) -> Iterator[Figure]:
+    """`make preview` of each shipped stack file."""
+    for stack in shipped():
+        seconds, _ = timed([*DEPLOY, "preview", "--stack", stack], environment)
+        yield Figure(name=f"make preview STACK={stack}", value=seconds, limit=20, unit="s")
+
+
 def measure(warm: bool) -> Iterator[Figure]:
     """Run everything once, in this order."""
     os.environ["TRAINYARD_HOME"] = str(ROOT / ".local-bench")
@@ -196,8 +204,7 @@ def measure(warm: bool) -> Iterator[Figure]:
     timed([sys.executable, "-m", "local", "reset"], environment)
     timed([sys.executable, "-m", "local", "tools"], environment)
     yield from warm_up_figures(home, environment)
-    seconds, _ = timed([*DEPLOY, "preview", "--stack", "dev"], environment)
-    yield Figure(name="make preview STACK=dev", value=seconds, limit=20, unit="s")
+    yield from preview_figures(environment)
     yield from check_figures(environment)
     if not warm:
         yield from cold_figures()

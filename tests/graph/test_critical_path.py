@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from local.deploy.engine import ROOT
 from local.deploy.stack_file import read
+from tests.figures import FIGURE
 from tests.graph.model import Graph, edited, find, graph_of
 from tests.graph.schedule import forced, make_span, unneeded
 from tests.graph.services import CLUSTER, FILE_SYSTEM
-from tests.previews import preview, shipped
+from tests.previews import every, preview, stack_file
 
 # A preview is a minute where many run beside it.
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
@@ -24,8 +26,8 @@ def graph(stack: str) -> Graph:
 def with_file_system() -> list[str]:
     """Stack files that have a file system made."""
     found = []
-    for stack in shipped():
-        storage = read(ROOT / f"Pulumi.{stack}.yaml")["config"].get("trainyard:storage") or {}
+    for stack in every():
+        storage = read(stack_file(stack))["config"].get("trainyard:storage") or {}
         if "existing" not in storage.get("lustre", {"existing": None}):
             found.append(stack)
     return found
@@ -35,14 +37,17 @@ def test_there_are_stack_files_with_a_file_system() -> None:
     assert len(with_file_system()) >= 2
 
 
-@pytest.mark.parametrize("stack", shipped())
-def test_up_takes_no_longer_than_the_services_force(stack: str) -> None:
+@pytest.mark.parametrize("stack", every())
+def test_up_takes_no_longer_than_the_services_force(
+    stack: str, record_property: Callable[[str, object], None]
+) -> None:
     program, least = make_span(graph(stack)), forced(graph(stack))
-    print(f"{stack}: program {program}\n{stack}: services {least}")
+    record_property(FIGURE, f"critical path of {stack}: services {least}")
+    record_property(FIGURE, f"critical path of {stack}: program {program}")
     assert program.length <= ALLOWED * least.length
 
 
-@pytest.mark.parametrize("stack", shipped())
+@pytest.mark.parametrize("stack", every())
 def test_file_systems_images_roles_and_charts_are_waited_for_only_where_they_are_needed(stack: str) -> None:
     assert unneeded(graph(stack)) == []
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import boto3
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.identity.session import AUDIENCE, DENIED, ROLE_ANNOTATION, assumed
 from tests.local.conftest import Stack
 
 # Waits for the main job's `up`.
@@ -19,7 +19,6 @@ pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 # What everybody may do anyway.
 HARMLESS = "sts:GetCallerIdentity"
 Call = Callable[[Any], Any]
-DENIED = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
 
 
 def put(client: Any, stack: Stack) -> None:
@@ -51,20 +50,9 @@ CASES = [
 def session(stack: Stack, account: str, namespace: str, service: str) -> tuple[Any, str]:
     """A client with the credentials that a pod of the service account would get, and the role's ARN."""
     found = stack.get("serviceaccount", account, "-n", namespace)
-    role = found["metadata"]["annotations"]["eks.amazonaws.com/role-arn"]
-    words = ("create", "token", account, "-n", namespace, "--audience", "sts.amazonaws.com")
-    token = stack.kubectl(*words).output.strip()
-    given = stack.aws("sts").assume_role_with_web_identity(
-        RoleArn=role, RoleSessionName="probe", WebIdentityToken=token
-    )["Credentials"]
-    client = boto3.client(
-        service,
-        region_name=stack.cloud["region"],
-        endpoint_url=stack.cloud["awsEndpoint"],
-        aws_access_key_id=given["AccessKeyId"],
-        aws_secret_access_key=given["SecretAccessKey"],
-        aws_session_token=given["SessionToken"],
-    )
+    role = found["metadata"]["annotations"][ROLE_ANNOTATION]
+    words = ("create", "token", account, "-n", namespace, "--audience", AUDIENCE)
+    client = assumed(stack.aws, role, stack.kubectl(*words).output, service)
     return client, str(role)
 
 

@@ -1,4 +1,4 @@
-"""Every shipped stack file's preview, judged by the project's rules and by checkov."""
+"""Every stack file's preview (those of the tests, too), judged by the project's rules and by checkov."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infra.policies.waivers import Waiver
 from tests.policy import checkov
 from tests.policy.checkov import Verdict
 from tests.policy.previews import preview
-from tests.previews import shipped
+from tests.previews import every
 
 # They need the engine, and checkov is installed for them.
 pytestmark = [pytest.mark.local, pytest.mark.timeout(900)]
@@ -38,15 +38,15 @@ def dockerfiles() -> Verdict:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {stack: tmp_path_factory.mktemp(stack) for stack in shipped()}
+    return {stack: tmp_path_factory.mktemp(stack) for stack in every()}
 
 
-@pytest.mark.parametrize("stack", shipped())
-def test_a_shipped_stack_file_violates_no_rule(stack: str) -> None:
+@pytest.mark.parametrize("stack", every())
+def test_a_stack_file_violates_no_rule(stack: str) -> None:
     assert [str(each) for each in by_rules(stack).violations] == []
 
 
-@pytest.mark.parametrize("stack", shipped())
+@pytest.mark.parametrize("stack", every())
 def test_checkov_finds_nothing_that_is_not_waived(stack: str, folders: dict[str, Path]) -> None:
     verdict = by_checkov(stack, folders[stack])
     assert [str(each) for each in verdict.unwaived(WAIVERS)] == []
@@ -59,9 +59,9 @@ def test_checkov_finds_nothing_in_the_dockerfiles_that_is_not_waived() -> None:
 
 def test_every_waiver_is_about_something(folders: dict[str, Path]) -> None:
     used: set[Waiver] = set()
-    for stack in shipped():
+    for stack in every():
         used |= {waiver for _, waiver in by_rules(stack).waived}
-    for verdict in (dockerfiles(), *(by_checkov(stack, folders[stack]) for stack in shipped())):
+    for verdict in (dockerfiles(), *(by_checkov(stack, folders[stack]) for stack in every())):
         used |= {w for f in verdict.failures for w in WAIVERS if w.matches(f.check, f.type, f.name)}
     assert [str(waiver) for waiver in WAIVERS if waiver not in used] == []
 

@@ -1,13 +1,13 @@
-"""One whole life of a stack on a local cloud of its own: `up` to the run's end, nothing to do twice, `down`."""
+"""A stack that is up on a local cloud of its own, and what is asked of it."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from infra import versions
 from infra.accelerators import TYPES
 from infra.policies.reading import of_state
 from local.deploy.engine import Engine
@@ -15,8 +15,8 @@ from local.deploy.stack_file import read
 from local.guard import cloud_environment
 from tests.policy.previews import preview_of
 from tests.policy.settled import unsettled
-from tests.sweeps.account import things
-from tests.sweeps.world import World, world
+from tests.stacks.pods import holder
+from tests.sweeps.world import World
 
 # A machine may have to be bought, and then shows its devices.
 MACHINE_SECONDS = 240
@@ -44,15 +44,25 @@ class Life:
 
     def get(self, *arguments: str) -> list[dict[str, Any]]:
         """`kubectl get ... -o json` as the cluster's administrator: the list's items."""
-        items: list[dict[str, Any]] = json.loads(self._kubectl("get", *arguments, "-o", "json"))["items"]
+        items: list[dict[str, Any]] = self.one(*arguments)["items"]
         return items
 
-    def _kubectl(self, *arguments: str, text: str | None = None) -> str:
+    def one(self, *arguments: str) -> dict[str, Any]:
+        """The same of a single object."""
+        found: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json"))
+        return found
+
+    def apply(self, manifest: dict[str, Any]) -> None:
+        """`kubectl apply` of one object."""
+        self.kubectl("apply", "--filename", "-", text=json.dumps(manifest))
+
+    def kubectl(self, *arguments: str, text: str | None = None) -> str:
+        """What kubectl prints as the cluster's administrator; raises AssertionError with what it says otherwise."""
         home = self.made.home
         words = [str(home.root / "bin" / "kubectl"), "--kubeconfig", str(home.kubeconfig), *arguments]
         limit = MACHINE_SECONDS + 60
         answer = subprocess.run(words, input=text, capture_output=True, text=True, timeout=limit)
-        assert answer.returncode == 0, answer.stderr
+        assert answer.returncode == 0, f"kubectl {' '.join(arguments)}: {answer.stderr}"
         return answer.stdout
 
     def kept(self, pool: dict[str, Any]) -> int:
@@ -74,9 +84,24 @@ class Life:
 
     def buy(self, pool: dict[str, Any]) -> None:
         """Have Karpenter buy one machine of a pool that no run and no setting has bought one of."""
-        self._kubectl("apply", "--filename", "-", text=json.dumps(holder(pool)))
-        self._kubectl("wait", "pod/holder", "--for=condition=Ready", f"--timeout={MACHINE_SECONDS}s")
-        self._kubectl("delete", "pod/holder", "--wait")
+        self.apply(holder(pool["name"], wanted(pool)))
+        self.kubectl("wait", "pod/holder", "--for=condition=Ready", f"--timeout={MACHINE_SECONDS}s")
+        self.kubectl("delete", "pod/holder", "--wait")
+
+    @contextmanager
+    def other_bucket(self) -> Iterator[str]:
+        """A bucket of the account that is not the stack's, for a while."""
+        s3, name = self.made.client("s3"), f"not-of-{self.made.stack}"
+        # The region that an endpoint stands for by itself is not named.
+        region = self.made.settings["aws:region"]
+        where = {} if region == "us-east-1" else {"LocationConstraint": region}
+        s3.create_bucket(Bucket=name, **({"CreateBucketConfiguration": where} if where else {}))
+        try:
+            yield name
+        finally:
+            for found in s3.list_objects_v2(Bucket=name).get("Contents", []):
+                s3.delete_object(Bucket=name, Key=found["Key"])
+            s3.delete_bucket(Bucket=name)
 
 
 def wanted(pool: dict[str, Any]) -> dict[str, str]:
@@ -84,32 +109,6 @@ def wanted(pool: dict[str, Any]) -> dict[str, str]:
     kind = TYPES[pool["instanceType"]]
     devices = {kind.resource: str(kind.accelerators)} if kind.accelerators else {}
     return {**devices, EFA: str(kind.efa)} if pool.get("efa") else devices
-
-
-def holder(pool: dict[str, Any]) -> dict[str, Any]:
-    """A pod that needs a whole machine of the pool."""
-    container = {
-        "name": "main",
-        "image": versions.PLACEHOLDER_IMAGE,
-        "resources": {"limits": wanted(pool)},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "holder", "namespace": "default"},
-        "spec": {
-            "nodeSelector": {"karpenter.sh/nodepool": pool["name"]},
-            "tolerations": [{"operator": "Exists"}],
-            "terminationGracePeriodSeconds": 1,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": 10001,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "containers": [container],
-        },
-    }
 
 
 def differences(pool: dict[str, Any], node: dict[str, Any], instance: dict[str, Any]) -> list[str]:
@@ -125,32 +124,3 @@ def differences(pool: dict[str, Any], node: dict[str, Any], instance: dict[str, 
         *((name, allocatable.get(name), count) for name, count in wanted(pool).items()),
     ]
     return [f"{here}: {what} is {is_so}, not {said}" for what, is_so, said in facts if is_so != said]
-
-
-def live(stack: str, root: Path) -> None:
-    """A life from nothing to nothing; raises AssertionError, or what the engine says, at the first thing wrong."""
-    with world(root, stack) as made:
-        before = things(made.client)
-        process = made.deploy("up")
-        output, _ = process.communicate(timeout=1500)
-        print(output)
-        assert process.returncode == 0, f"make up STACK={stack} ended with {process.returncode}"
-        life = Life(made)
-        if "trainyard:training" in made.settings:
-            run = made.settings["trainyard:training"]["runId"]
-            assert f"run {run} succeeded" in output
-        for pool in life.pools:
-            assert life.kept(pool) == pool.get("warmNodes", 0)
-            if not life.nodes(pool):
-                life.buy(pool)
-            found = [differences(pool, node, life.instance(node)) for node in life.nodes(pool)]
-            assert found, f"pool {pool['name']} has no machine"
-            assert [line for lines in found for line in lines] == []
-        life.unchanged("up")
-        life.unchanged("refresh")
-        assert life.breaches() == []
-        code, output = made.down()
-        print(output)
-        assert code == 0, f"make down STACK={stack} ended with {code}"
-        assert sorted(things(made.client) - before) == []
-        assert made.tagged() == []

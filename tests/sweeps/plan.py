@@ -55,10 +55,19 @@ def interruptions(seed: int, count: int, resources: int) -> list[Interruption]:
 
 
 def commit() -> str:
-    """The commit of the checkout, with a mark where files differ from it. The results themselves don't count."""
+    """The commit of the checkout, with a mark where files differ from it. Results themselves don't count."""
     words = ["git", "describe", "--always", "--abbrev=12", "--exclude=*"]
     name = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    status = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/sweeps"]
+    status = [
+        "git",
+        "status",
+        "--porcelain",
+        "--untracked-files=no",
+        "--",
+        ".",
+        ":!docs/sweeps",
+        ":!docs/lives",
+    ]
     changed = subprocess.run(status, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     return f"{name}-changed" if changed else name
 

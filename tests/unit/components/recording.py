@@ -42,6 +42,9 @@ class Recorded:
     protected: set[str] = field(default_factory=set)
     """Names of the resources that a deletion is refused for."""
 
+    timeouts: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+    """How long the engine waits for a resource, by (type, name): create, update and delete, as far as they are set."""
+
     def needs(self, type_: str, name: str) -> set[tuple[str, str]]:
         """(type, name) of everything that must outlive a resource, in any number of steps."""
         (start,) = [urn for urn in self.edges if _kind(urn) == (type_, name)]
@@ -153,6 +156,10 @@ class _Monitor(mocks.MockMonitor):
         needed = {*request.dependencies, request.parent, request.provider.rpartition("::")[0]}
         if request.protect:
             self._recorded.protected.add(request.name)
+        limits = request.customTimeouts
+        given = {each: getattr(limits, each) for each in ("create", "update", "delete")}
+        if any(given.values()):
+            self._recorded.timeouts[request.type, request.name] = {k: v for k, v in given.items() if v}
         self._recorded.edges[answer.urn] = frozenset(needed - {""})
         return answer
 

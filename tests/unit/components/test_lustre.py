@@ -152,6 +152,13 @@ def test_protection_is_that_of_the_data_its_link_and_what_the_link_needs() -> No
     assert recorded(new(link=OURS), protect=False).protected == set()
 
 
+def test_a_file_system_and_its_link_have_half_an_hour_to_come_and_to_go() -> None:
+    """The provider's own ten minutes are too few for a link that imports, and for a deletion that exports first."""
+    limits = {"create": "30m", "update": "30m", "delete": "30m"}
+    found = recorded(new(link=OURS))
+    assert found.timeouts == {(SYSTEM, "main-lustre"): limits, (LINK, "main-lustre"): limits}
+
+
 def test_a_given_buckets_key_is_left_to_its_owner() -> None:
     link = S3Link(bucket="theirs", prefix="", path="/data", key_arn=None)
     found = recorded(new(link=link))

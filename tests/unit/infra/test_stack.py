@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import runpy
 import signal
 from collections.abc import Iterator
@@ -275,6 +276,21 @@ def test_images_are_built_and_named_by_the_digest_of_their_context(dev: Recorded
     tag = dev.one("docker-build:index:Image", "trainyard-dev-trainer").inputs["tags"][0].rsplit(":", 1)[1]
     assert len(tag) == 16
     assert all(r.inputs["imageTagMutability"] == "IMMUTABLE" for r in dev.of("aws:ecr/repository:Repository"))
+
+
+def test_images_are_pushed_for_the_machines_of_the_cluster_whatever_the_laptop_is(dev: Recorded) -> None:
+    for built in dev.of("docker-build:index:Image"):
+        assert built.inputs["platforms"] == ["linux/amd64"]
+        assert built.inputs["push"] is True
+
+
+def test_whatever_runs_an_image_of_ours_names_it_by_its_digest(dev: Recorded) -> None:
+    """In arguments and in the launcher's request, too."""
+    objects = json.dumps([r.inputs for r in dev.resources if r.type.startswith("kubernetes:")])
+    registry = r"123456789012\.dkr\.ecr\.us-west-2\.amazonaws\.com/trainyard-dev"
+    named = set(re.findall(rf'{registry}/(\w+)([^\s"\\]*)', objects))
+    assert {name for name, _ in named} == {"launcher", "trainer"}
+    assert [each for each in named if not re.fullmatch(r"@sha256:[0-9a-f]{64}", each[1])] == []
 
 
 def test_another_checkout_with_the_same_content_builds_nothing_anew(

@@ -1,0 +1,146 @@
+"""What a stack that is up has to show besides its machines: its judges, volume, jobs, pods and accounts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from infra.policies import waivers
+from infra.policies.reading import of_state
+from local.deploy.engine import ROOT
+from tests.identity.session import AUDIENCE, ROLE_ANNOTATION, assumed, is_denied
+from tests.policy import checkov
+from tests.stacks.life import MACHINE_SECONDS, Life, wanted
+from tests.stacks.pods import ring
+
+TRAINING = "training"
+WORKERS = "trainyard-worker"
+MOUNT_JOB = "attach-pvc"
+PROBE = "probe"
+
+
+def faults(life: Life, folder: Path) -> list[str]:
+    """All that a stack does not show of what its file says, a line each; `folder` is for checkov's files."""
+    return [line for look in LOOKS for line in _told(look, life)] + _told(
+        lambda each: not_waived(each, folder), life
+    )
+
+
+def _told(look: Callable[[Life], Iterator[str]], life: Life) -> list[str]:
+    """What one look finds; a kubectl that failed is a finding too."""
+    try:
+        return list(look(life))
+    except AssertionError as error:
+        return [str(error)]
+
+
+def not_waived(life: Life, folder: Path) -> Iterator[str]:
+    """What checkov holds against the state."""
+    verdict = checkov.judge_stack(of_state(life.engine.deployment()), folder)
+    assert verdict.passed > 50, "checkov judged next to nothing"
+    yield from (f"checkov: {each}" for each in verdict.unwaived(waivers.load()))
+
+
+def preflight(life: Life) -> Iterator[str]:
+    """What `make preflight` finds missing for a stack that has everything."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "local.deploy.account", "preflight", "--stack", life.made.stack],
+        cwd=ROOT,
+        env={**os.environ, "TRAINYARD_HOME": str(life.made.home.root)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    lines = answer.stdout.splitlines()
+    yield from (f"preflight: {line}" for line in lines if line.startswith(("missing: ", "not checked: ")))
+    if answer.returncode != 0 or not any(line.endswith("nothing is missing") for line in lines):
+        yield f"preflight ended with {answer.returncode}: {answer.stdout[-500:]}{answer.stderr[-500:]}"
+
+
+def mounted(life: Life) -> Iterator[str]:
+    """The Job that writes to the shared file system and reads what it wrote."""
+    lustre = life.made.settings.get("trainyard:storage", {}).get("lustre")
+    if lustre is None:
+        return
+    job = f"job/{MOUNT_JOB}"
+    life.kubectl("wait", job, "-n", TRAINING, "--for=condition=Complete", f"--timeout={MACHINE_SECONDS}s")
+    told = life.kubectl("logs", job, "-n", TRAINING, "--container", "prove").splitlines()
+    if told[-1:] != [f"written and read on {lustre['mountPath']}"]:
+        yield f"{job} is complete, but its log ends with {told[-1:]}"
+
+
+def jobs_of_mpi(life: Life) -> Iterator[str]:
+    """An MPIJob on two machines; its programs do not run here: `mpirun` enters the workers by `kubectl exec`."""
+    if not life.made.settings.get("trainyard:mpi"):
+        return
+    pool = life.pools[0]
+    life.apply(ring(pool["name"], wanted(pool), WORKERS, TRAINING))
+    names = ("ring-launcher", "ring-worker-0", "ring-worker-1")
+    try:
+        pods = _running(life, names)
+        machines = {pods[name]["spec"]["nodeName"] for name in names[1:]}
+        theirs = {node["metadata"]["name"] for node in life.nodes(pool)}
+        if len(machines) != 2 or not machines <= theirs:
+            yield f"the workers of an MPIJob run on {sorted(machines)}, not on two of {sorted(theirs)}"
+    finally:
+        # Its pods first, so that none of them still has a machine.
+        life.kubectl("delete", "mpijob/ring", "-n", TRAINING, "--cascade=foreground", "--wait")
+
+
+def _running(life: Life, names: tuple[str, ...]) -> dict[str, Any]:
+    """Pods of the training namespace by name, when these of them run; raises AssertionError where they don't."""
+    end = time.monotonic() + MACHINE_SECONDS
+    while True:
+        pods = {pod["metadata"]["name"]: pod for pod in life.get("pods", "-n", TRAINING)}
+        phases = {name: pods[name]["status"]["phase"] if name in pods else "not there" for name in names}
+        if set(phases.values()) == {"Running"}:
+            return pods
+        assert time.monotonic() < end, f"not within {MACHINE_SECONDS} s: all Running; {phases}"
+        time.sleep(1)
+
+
+def debugging(life: Life) -> Iterator[str]:
+    """The pod with network tools; nobody gets into one here, since the machines know no `kubectl exec`."""
+    if life.made.settings.get("trainyard:debugPod"):
+        _running(life, ("network-debug",))
+    yield from ()
+
+
+def accounts(life: Life) -> Iterator[str]:
+    """The roles of the trainer's account and of those of the settings, asked by tokens of these accounts."""
+    settings = life.made.settings
+    outputs = life.engine.outputs()
+    prefix = settings.get("trainyard:storage", {}).get("prefix", "models")
+    given = [{"name": "trainer", "namespace": TRAINING, "bucket": "models", "access": "write"}]
+    for account in [*given, *settings.get("trainyard:serviceAccounts", [])]:
+        # A bucket that is given is open to the account as a whole.
+        own = account.get("bucket", "models") == "models"
+        bucket = outputs["modelBucket"] if own else account["bucket"]
+        yield from _rights(life, account, bucket, f"{prefix}/" if own else "")
+
+
+def _rights(life: Life, account: dict[str, Any], bucket: str, prefix: str) -> Iterator[str]:
+    name, namespace = account["name"], account.get("namespace", "default")
+    role = life.one("serviceaccount", name, "-n", namespace)["metadata"]["annotations"][ROLE_ANNOTATION]
+    token = life.kubectl("create", "token", name, "-n", namespace, "--audience", AUDIENCE)
+    s3 = assumed(life.made.client, role, token, "s3")
+    key = f"{prefix}{PROBE}"
+    who = f"service account {namespace}/{name}"
+    writes = account.get("access", "read") == "write"
+    if is_denied(lambda: s3.put_object(Bucket=bucket, Key=key, Body=b"x")) is writes:
+        yield f"{who}: {'may not' if writes else 'may'} write s3://{bucket}/{key}"
+    if prefix and not is_denied(lambda: s3.put_object(Bucket=bucket, Key=PROBE, Body=b"x")):
+        yield f"{who}: may write s3://{bucket}/{PROBE}, which is outside {prefix}"
+    if not is_denied(lambda: s3.delete_object(Bucket=bucket, Key=key)):
+        yield f"{who}: may delete s3://{bucket}/{key}"
+    with life.other_bucket() as other:
+        if not is_denied(lambda: s3.put_object(Bucket=other, Key=key, Body=b"x")):
+            yield f"{who}: may write to s3://{other}, which is not the stack's"
+
+
+LOOKS: tuple[Callable[[Life], Iterator[str]], ...] = (mounted, debugging, accounts, jobs_of_mpi, preflight)
