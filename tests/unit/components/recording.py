@@ -39,8 +39,8 @@ class Recorded:
     edges: dict[str, frozenset[str]] = field(default_factory=dict)
     """URN of each resource and those that it needs directly: dependencies, parent and provider."""
 
-    protected: set[str] = field(default_factory=set)
-    """Names of the resources that a deletion is refused for."""
+    protected: set[tuple[str, str]] = field(default_factory=set)
+    """(type, name) of the resources that a deletion is refused for."""
 
     def needs(self, type_: str, name: str) -> set[tuple[str, str]]:
         """(type, name) of everything that must outlive a resource, in any number of steps."""
@@ -152,7 +152,7 @@ class _Monitor(mocks.MockMonitor):
         answer = super().RegisterResource(request)
         needed = {*request.dependencies, request.parent, request.provider.rpartition("::")[0]}
         if request.protect:
-            self._recorded.protected.add(request.name)
+            self._recorded.protected.add((request.type, request.name))
         self._recorded.edges[answer.urn] = frozenset(needed - {""})
         return answer
 
