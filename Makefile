@@ -22,8 +22,8 @@ environment: ## the virtual environment, exactly as requirements.lock says
 up: environment ## deploy STACK (default: local) and follow its training run to the end; CLOUD=local runs any stack on this machine
 	@$(RUN) -m local.deploy up --stack $(STACK) --cloud $(CLOUD)
 
-down: environment ## destroy STACK and stop the local cloud; nothing is left running
-	@$(RUN) -m local.deploy down --stack $(STACK) --cloud $(CLOUD)
+down: environment ## destroy STACK and stop the local cloud; nothing is left running (KEEP_DATA=1: but for protected data)
+	@$(RUN) -m local.deploy down --stack $(STACK) --cloud $(CLOUD) $(if $(KEEP_DATA),--keep-data)
 
 preview: environment ## list every resource of STACK, without an AWS account
 	@$(RUN) -m local.deploy preview --stack $(STACK)

@@ -35,6 +35,8 @@ class Encryption(pulumi.ComponentResource):
     - one for the Kubernetes secrets of the cluster;
     - one for the data: models and images;
     - one for the log groups, which CloudWatch Logs may use for these groups and no others.
+
+    With `protect` the first two and their aliases are kept.
     """
 
     secrets_key_arn: pulumi.Output[str]
@@ -62,21 +64,29 @@ class Encryption(pulumi.ComponentResource):
                 )
             )
 
+        # Logs are no data: they go with the stack.
+        kept = pulumi.ResourceOptions(parent=self, protect=args.protect and not log_groups)
         key = aws.kms.Key(
             name,
             description=f"{purpose} of {args.cluster}",
             enable_key_rotation=True,
             deletion_window_in_days=args.deletion_window_days,
-            policy=pulumi.Output.from_input(args.principal_arn).apply(policy),
+            policy=_bare(args.principal_arn).apply(policy),
             tags=named(args.tags, name),
-            # Logs are no data: they go with the stack.
-            opts=pulumi.ResourceOptions(parent=self, protect=args.protect and not log_groups),
+            opts=kept,
         )
         aws.kms.Alias(
             name,
             name=f"alias/{name}",
             target_key_id=key.key_id,
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=kept,
         )
         arn: pulumi.Output[str] = key.arn
         return arn
+
+
+def _bare(arn: pulumi.Input[str]) -> pulumi.Output[str]:
+    """The value alone: a key needs the account's number, not the role that told it, and is kept when the role goes."""
+    told = pulumi.Output.from_input(arn)
+    nothing: set[pulumi.Resource] = set()
+    return pulumi.Output(nothing, told.future(), told.is_known(), told.is_secret())

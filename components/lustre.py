@@ -19,6 +19,9 @@ PORTS: Final = ((988, 988), (1018, 1023))
 # The version of the client in AL2023; PERSISTENT_2 and links to S3 need 2.12 at least
 # (https://docs.aws.amazon.com/fsx/latest/LustreGuide/lustre-client-matrix.html).
 LUSTRE_VERSION: Final = "2.15"
+# How rules are named after the two ends of a connection; a client's end has the client's name.
+ITSELF: Final = "itself"
+SERVERS: Final = "lustre"
 EVENTS: Final = ("NEW", "CHANGED", "DELETED")
 # FSx makes a file system in about eight minutes; a link with an import, or a deletion, may take longer than ten.
 SLOW: Final = pulumi.CustomTimeouts(create="30m", update="30m", delete="30m")
@@ -88,7 +91,10 @@ class NewFileSystem:
 
 @dataclass(frozen=True, kw_only=True)
 class LustreArgs:
-    """`protect` keeps the file system and its link: without the link, files that only S3 still holds are lost to it."""
+    """`protect` keeps the file system, its security group with its rules, and its link.
+
+    Without the link, files that only S3 still holds are lost to it.
+    """
 
     file_system: NewFileSystem | ExistingFileSystem
     protect: bool
@@ -115,7 +121,8 @@ class Lustre(pulumi.ComponentResource):
         self._name = name
         self._args = args
         self._child = pulumi.ResourceOptions(parent=self)
-        self._kept = pulumi.ResourceOptions(parent=self, protect=args.protect, custom_timeouts=SLOW)
+        self._kept = pulumi.ResourceOptions(parent=self, protect=args.protect)
+        self._slow = pulumi.ResourceOptions(parent=self, protect=args.protect, custom_timeouts=SLOW)
         self.ready: list[pulumi.Resource] = []
         wanted = args.file_system
         if isinstance(wanted, ExistingFileSystem):
@@ -126,11 +133,12 @@ class Lustre(pulumi.ComponentResource):
             group, inside = self._group(wanted)
             made = self._file_system(wanted, group, inside)
             self.file_system_id, self.dns_name, self.mount_name = made.id, made.dns_name, made.mount_name
-            self.ready += [made, group]
+            linked: list[pulumi.Resource] = [made]
             if wanted.link is not None and wanted.deployment != PERSISTENT_1:
-                self._link(wanted.link, made)
+                linked.append(self._link(wanted.link, made))
+            self.ready += [*linked, group]
             if wanted.link is not None and wanted.link.key_arn is not None:
-                self._allow(wanted.link.key_arn, made)
+                self.ready.append(self._allow(wanted.link.key_arn, made, linked))
         self.register_outputs({"fileSystemId": self.file_system_id, "dnsName": self.dns_name})
 
     def _group(self, wanted: NewFileSystem) -> tuple[aws.ec2.SecurityGroup, list[pulumi.Resource]]:
@@ -140,12 +148,12 @@ class Lustre(pulumi.ComponentResource):
             description="Lustre servers, open to their clients",
             vpc_id=wanted.vpc_id,
             tags=named(self._args.tags, self._name),
-            opts=self._child,
+            opts=self._kept,
         )
-        inside = self._between(wanted, "itself", group.id, "itself", group.id)
+        inside = self._between(wanted, ITSELF, group.id, ITSELF, group.id)
         for short, client in wanted.client_groups.items():
-            self.ready += self._between(wanted, short, client, "lustre", group.id)
-            self.ready += self._between(wanted, "lustre", group.id, short, client)
+            self.ready += self._between(wanted, short, client, SERVERS, group.id)
+            self.ready += self._between(wanted, SERVERS, group.id, short, client)
         self.ready += inside
         return group, inside
 
@@ -157,8 +165,14 @@ class Lustre(pulumi.ComponentResource):
         target_name: str,
         target: pulumi.Input[str],
     ) -> list[pulumi.Resource]:
-        """What lets one group's members open connections to the other's: out of the one, into the other."""
+        """What lets one group's members open connections to the other's: out of the one, into the other.
+
+        A rule of the file system's own group is kept with it, a rule of a client's goes with the client.
+        """
         made: list[pulumi.Resource] = []
+        outward, inward = (
+            self._kept if name in (ITSELF, SERVERS) else self._child for name in (source_name, target_name)
+        )
         for first, last in (None, None), *PORTS:
             if (first is None) != wanted.efa:
                 continue
@@ -174,7 +188,7 @@ class Lustre(pulumi.ComponentResource):
                     referenced_security_group_id=target,
                     description=text,
                     tags=self._args.tags,
-                    opts=self._child,
+                    opts=outward,
                     **protocol,
                 )
             )
@@ -185,7 +199,7 @@ class Lustre(pulumi.ComponentResource):
                     referenced_security_group_id=source,
                     description=text,
                     tags=self._args.tags,
-                    opts=self._child,
+                    opts=inward,
                     **protocol,
                 )
             )
@@ -229,32 +243,32 @@ class Lustre(pulumi.ComponentResource):
             # Whoever takes the protection away and deletes it still gets a last backup.
             skip_final_backup=not kept,
             tags=named(self._args.tags, self._name),
-            opts=pulumi.ResourceOptions.merge(self._kept, pulumi.ResourceOptions(depends_on=inside)),
+            opts=pulumi.ResourceOptions.merge(self._slow, pulumi.ResourceOptions(depends_on=inside)),
             **more,
         )
 
-    def _link(self, link: S3Link, made: aws.fsx.LustreFileSystem) -> None:
-        self.ready.append(
-            aws.fsx.DataRepositoryAssociation(
-                self._name,
-                file_system_id=made.id,
-                file_system_path=link.path,
-                data_repository_path=_uri(link),
-                batch_import_meta_data_on_create=True,
-                s3=aws.fsx.DataRepositoryAssociationS3Args(
-                    auto_import_policy=aws.fsx.DataRepositoryAssociationS3AutoImportPolicyArgs(
-                        events=list(EVENTS)
-                    ),
-                    auto_export_policy=aws.fsx.DataRepositoryAssociationS3AutoExportPolicyArgs(
-                        events=list(EVENTS)
-                    ),
+    def _link(self, link: S3Link, made: aws.fsx.LustreFileSystem) -> aws.fsx.DataRepositoryAssociation:
+        return aws.fsx.DataRepositoryAssociation(
+            self._name,
+            file_system_id=made.id,
+            file_system_path=link.path,
+            data_repository_path=_uri(link),
+            batch_import_meta_data_on_create=True,
+            s3=aws.fsx.DataRepositoryAssociationS3Args(
+                auto_import_policy=aws.fsx.DataRepositoryAssociationS3AutoImportPolicyArgs(
+                    events=list(EVENTS)
                 ),
-                tags=named(self._args.tags, self._name),
-                opts=self._kept,
-            )
+                auto_export_policy=aws.fsx.DataRepositoryAssociationS3AutoExportPolicyArgs(
+                    events=list(EVENTS)
+                ),
+            ),
+            tags=named(self._args.tags, self._name),
+            opts=self._slow,
         )
 
-    def _allow(self, key_arn: pulumi.Input[str], made: aws.fsx.LustreFileSystem) -> None:
+    def _allow(
+        self, key_arn: pulumi.Input[str], made: aws.fsx.LustreFileSystem, linked: list[pulumi.Resource]
+    ) -> aws.kms.Grant:
         """Let the role in which FSx reaches the bucket use its key.
 
         A grant, not a statement in the key's policy: the role has the file system's id in its name and the file system
@@ -265,17 +279,13 @@ class Lustre(pulumi.ComponentResource):
             key, file_system = arns
             return f"arn:{iam.partition_of(key)}:iam::{iam.account_of(key)}:role/{LINK_ROLE}{file_system}"
 
-        self.ready.append(
-            aws.kms.Grant(
-                f"{self._name}-bucket",
-                name=f"{self._name}-bucket",
-                key_id=key_arn,
-                grantee_principal=pulumi.Output.all(key_arn, made.id).apply(role),
-                operations=list(LINK_OPERATIONS),
-                opts=pulumi.ResourceOptions(
-                    parent=self, protect=self._args.protect, depends_on=list(self.ready)
-                ),
-            )
+        return aws.kms.Grant(
+            f"{self._name}-bucket",
+            name=f"{self._name}-bucket",
+            key_id=key_arn,
+            grantee_principal=pulumi.Output.all(key_arn, made.id).apply(role),
+            operations=list(LINK_OPERATIONS),
+            opts=pulumi.ResourceOptions.merge(self._kept, pulumi.ResourceOptions(depends_on=linked)),
         )
 
 

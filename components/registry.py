@@ -29,6 +29,8 @@ class ImagesArgs:
     `cluster` is the first part of the repositories' names. Builds need a Docker that is logged in to the registry,
     for instance by the ECR credential helper (https://github.com/awslabs/amazon-ecr-credential-helper): the program
     asks the account for no tokens.
+
+    `protect` keeps repositories and images; without it, a repository is deleted with all the images in it.
     """
 
     cluster: str
@@ -37,7 +39,7 @@ class ImagesArgs:
     given: dict[str, str]
     base_images: dict[str, str] = field(default_factory=dict)
     key_arn: pulumi.Input[str]
-    force_delete: bool
+    protect: bool
     tags: dict[str, str]
 
 
@@ -53,7 +55,8 @@ class Images(pulumi.ComponentResource):
     def __init__(self, name: str, args: ImagesArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:registry:Images", name, None, opts)
         self._args = args
-        self._child = pulumi.ResourceOptions(parent=self)
+        # The build as well: as a new resource it would push to a tag that is taken, and tags here never move.
+        self._kept = pulumi.ResourceOptions(parent=self, protect=args.protect)
         self.uris: dict[str, pulumi.Output[str]] = {}
         self.repository_urls: dict[str, pulumi.Output[str]] = {}
         for image in args.names:
@@ -77,15 +80,15 @@ class Images(pulumi.ComponentResource):
                     encryption_type="KMS", kms_key=self._args.key_arn
                 )
             ],
-            force_delete=self._args.force_delete,
+            force_delete=not self._args.protect,
             tags=self._args.tags,
-            opts=self._child,
+            opts=self._kept,
         )
         aws.ecr.LifecyclePolicy(
             f"{self._args.cluster}-{image}",
             repository=repository.name,
             policy=json.dumps(lifecycle(KEPT_IMAGES)),
-            opts=self._child,
+            opts=self._kept,
         )
         return repository
 
@@ -107,7 +110,7 @@ class Images(pulumi.ComponentResource):
             tags=[repository.repository_url.apply(lambda url: f"{url}:{tag}")],
             build_on_preview=False,
             push=True,
-            opts=self._child,
+            opts=self._kept,
         )
         ref: pulumi.Output[str] = built.ref
         return ref

@@ -26,7 +26,8 @@ class ModelBucket(pulumi.ComponentResource):
 
     Access control lists are off: whoever uploads, the account owns the object. Replaced and deleted versions, the
     markers that deletions leave and broken uploads are removed after a while; models and checkpoints never. With
-    `protect`, neither `destroy` nor a replacement touches it; without, `destroy` removes it with all it holds.
+    `protect`, neither `destroy` nor a replacement touches it or one of its settings; without, `destroy` removes it
+    with all it holds.
     """
 
     bucket_name: pulumi.Output[str]
@@ -34,12 +35,13 @@ class ModelBucket(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: ModelBucketArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:storage:ModelBucket", name, None, opts)
-        child = pulumi.ResourceOptions(parent=self)
+        # Its settings, too: a bucket without its policy and its block is open where it was closed.
+        kept = pulumi.ResourceOptions(parent=self, protect=args.protect)
         bucket = aws.s3.Bucket(
             name,
             force_destroy=not args.protect,
             tags=args.tags,
-            opts=pulumi.ResourceOptions(parent=self, protect=args.protect),
+            opts=kept,
         )
         self.bucket_name = bucket.id
         self.bucket_arn = bucket.arn
@@ -47,7 +49,7 @@ class ModelBucket(pulumi.ComponentResource):
             name,
             bucket=bucket.id,
             versioning_configuration=aws.s3.BucketVersioningVersioningConfigurationArgs(status="Enabled"),
-            opts=child,
+            opts=kept,
         )
         aws.s3.BucketServerSideEncryptionConfiguration(
             name,
@@ -62,13 +64,13 @@ class ModelBucket(pulumi.ComponentResource):
                     bucket_key_enabled=True,
                 )
             ],
-            opts=child,
+            opts=kept,
         )
         aws.s3.BucketOwnershipControls(
             name,
             bucket=bucket.id,
             rule=aws.s3.BucketOwnershipControlsRuleArgs(object_ownership="BucketOwnerEnforced"),
-            opts=child,
+            opts=kept,
         )
         closed = aws.s3.BucketPublicAccessBlock(
             name,
@@ -77,14 +79,14 @@ class ModelBucket(pulumi.ComponentResource):
             block_public_policy=True,
             ignore_public_acls=True,
             restrict_public_buckets=True,
-            opts=child,
+            opts=kept,
         )
         aws.s3.BucketPolicy(
             name,
             bucket=bucket.id,
             policy=bucket.arn.apply(lambda arn: json.dumps(iam.bucket_tls_only(arn))),
             # Both change the bucket's policy status; at the same time S3 answers with a conflict.
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[closed]),
+            opts=pulumi.ResourceOptions.merge(kept, pulumi.ResourceOptions(depends_on=[closed])),
         )
         aws.s3.BucketLifecycleConfiguration(
             name,
@@ -110,6 +112,6 @@ class ModelBucket(pulumi.ComponentResource):
                     ),
                 )
             ],
-            opts=child,
+            opts=kept,
         )
         self.register_outputs({"bucketName": self.bucket_name, "bucketArn": self.bucket_arn})

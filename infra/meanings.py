@@ -189,7 +189,7 @@ MEANINGS: Final = {
     "sources.karpenterChart": "Karpenter's chart.",
     "sources.karpenterCrdChart": "The chart of its definitions; published if the other one is.",
     "sources.trainingOperator": "The training operator's kustomization.",
-    "protectData": "true: `destroy` refuses as long as there are models, images and keys of the stack.",
+    "protectData": "true: `destroy` refuses, or leaves models, file system, images and keys (docs/destroying.md).",
 }
 
 # Defaults that depend on other values.

@@ -196,7 +196,7 @@ def _images(
             given={name: uri for name, uri in given.items() if uri is not None},
             base_images=settings.images.base_images,
             key_arn=base.keys.data_key_arn,
-            force_delete=not settings.protect_data,
+            protect=settings.protect_data,
             tags=tags,
         ),
         opts,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import boto3
 
-from components.draining import remains, steps
+from components.draining import protection, remains, steps
 from components.draining.account_api import Account
 from components.draining.cluster_api import connect
 from components.draining.kinds import Scope
@@ -33,6 +33,8 @@ def at_delete(props: Mapping[str, Any]) -> None:
     pools = props.get("pools")
     scope = Scope(pools=None if pools is None else frozenset(map(str, pools)))
     steps.run(connect(session, cluster, scope), account, timeout=timeout, say=say, clock=steps.Clock())
+    if pools is None:  # a given cluster stays
+        protection.turn_off(session.client("eks"), cluster, say=say, clock=steps.Clock())
 
 
 def _teller(prefix: str) -> Callable[[str], None]:

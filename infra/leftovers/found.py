@@ -33,7 +33,8 @@ class Target:
 class Found:
     """One thing that exists: what kind, its id or name, and what else a person wants to know (its name, its state).
 
-    `holds` are ids of things that cannot go before this one: the VPC, subnets and interfaces of a file system.
+    `holds` are ids of things that cannot go before this one: a file system's VPC with the default group in it, subnets,
+    interfaces, their groups and the groups that those let in.
     """
 
     kind: str

@@ -184,8 +184,10 @@ def file_systems(account: Account, target: Target) -> list[Found]:
             continue
         identity = system["FileSystemId"]
         interfaces = list(system.get("NetworkInterfaceIds") or [])
-        holds = {system.get("VpcId", ""), *system.get("SubnetIds", []), *interfaces}
-        holds |= _groups_of(account, interfaces)
+        vpc = system.get("VpcId", "")
+        holds = {vpc, *system.get("SubnetIds", []), *interfaces}
+        groups = _groups_of(account, interfaces)
+        holds |= groups | _let_in(account, groups) | _default_group(account, vpc)
         found.append(
             Found(
                 kind="FSx file system",
@@ -212,6 +214,28 @@ def _groups_of(account: Account, interfaces: list[str]) -> set[str]:
     filters = [{"Name": "network-interface-id", "Values": interfaces}]
     shown = account.items("ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=filters)
     return {group["GroupId"] for each in shown for group in each.get("Groups") or []}
+
+
+def _let_in(account: Account, groups: set[str]) -> set[str]:
+    """Groups that rules of these groups name: EC2 deletes none of them before the rule."""
+    if not groups:
+        return set()
+    shown = account.items("ec2", "describe_security_groups", "SecurityGroups", GroupIds=sorted(groups))
+    return {
+        pair["GroupId"]
+        for group in shown
+        for rule in (*group["IpPermissions"], *group["IpPermissionsEgress"])
+        for pair in rule.get("UserIdGroupPairs") or []
+    }
+
+
+def _default_group(account: Account, vpc: str) -> set[str]:
+    """The group that every VPC has, and that goes with it alone."""
+    if not vpc:
+        return set()
+    filters = [{"Name": "vpc-id", "Values": [vpc]}, {"Name": "group-name", "Values": ["default"]}]
+    shown = account.items("ec2", "describe_security_groups", "SecurityGroups", Filters=filters)
+    return {group["GroupId"] for group in shown}
 
 
 def backups(account: Account, target: Target) -> list[Found]:

@@ -14,6 +14,7 @@ from local.deploy.commands import DeployError, down, preview, submit, up
 from local.deploy.engine import EngineError
 from local.deploy.follow import FollowError
 from local.deploy.given import GivenError
+from local.deploy.kept import KeptError
 from local.deploy.model import ModelError
 from local.deploy.program import RefusedError
 from local.deploy.runs import RunError
@@ -29,6 +30,7 @@ EXPECTED = (
     EngineError,
     FollowError,
     GivenError,
+    KeptError,
     ModelError,
     RefusedError,
     RunError,
@@ -53,6 +55,8 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text)
         command.add_argument("--stack", default="local")
         command.add_argument("--cloud", choices=("local", "aws"))
+        if name == "down":
+            command.add_argument("--keep-data", action="store_true", help="leave what protectData protects")
         if name == "submit":
             command.add_argument("--min", type=int, required=True, metavar="NODES")
             command.add_argument("--max", type=int, required=True, metavar="NODES")
@@ -78,7 +82,7 @@ def main() -> int:
         if arguments.command == "up":
             return up(arguments.stack, cloud)
         if arguments.command == "down":
-            return down(arguments.stack, cloud)
+            return down(arguments.stack, cloud, arguments.keep_data)
         if arguments.command == "preview":
             return preview(arguments.stack)
         return submit(arguments.stack, cloud, arguments.min, arguments.max)

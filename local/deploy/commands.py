@@ -20,6 +20,7 @@ from local.deploy.engine import ROOT, Engine, end_leftovers
 from local.deploy.follow import Follower, Run
 from local.deploy.given import gives_cluster, with_given
 from local.deploy.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
+from local.deploy.kept import EXCEPT_DATA, check
 from local.deploy.model import fetch_model
 from local.deploy.runs import no_run, start_run
 from local.deploy.stack_file import (
@@ -79,25 +80,36 @@ def up(stack: str, cloud: str) -> int:
     return code
 
 
-def down(stack: str, cloud: str) -> int:
-    """Destroy the stack, sweep what it left, stop the local cloud unless another stack is up on it."""
+def down(stack: str, cloud: str, keep_data: bool = False) -> int:
+    """Destroy the stack, sweep what it left, stop the local cloud unless another stack is up on it.
+
+    With `keep_data` the stack's protected data stays, and the local cloud with it.
+
+    Raises:
+        KeptError: the stack has protected data and it is not to be kept, or has none.
+    """
     if cloud == "aws":
-        return official.down(stack)
+        return official.down(stack, keep_data)
     home = Home()
     refuse_foreign(os.environ, home)
     with turn(home.root / "stacks", say):
-        return _down(home, stack)
+        return _down(home, stack, keep_data)
 
 
-def _down(home: Home, stack: str) -> int:
+def _down(home: Home, stack: str, keep_data: bool) -> int:
     if _join(home):
         session = _Session.open(home, stack)
         session.recover()
+        kept: list[str] = []
         if session.engine.has_resources():
+            kept = check(session.engine.deployment(), stack, "local", keep_data)
             session.engine.refresh()
-            session.engine.run("destroy", "--yes", "--skip-preview")
+            session.engine.run("destroy", "--yes", "--skip-preview", *(EXCEPT_DATA if kept else ()))
         # Also where nothing was left to destroy: an earlier `down` may have been killed just before.
         session.sweep()
+        if kept:
+            say(f"stack {stack} is destroyed but for its data: {', '.join(kept)}; the local cloud stays up")
+            return 0
         session.engine.forget()
         others = [name for name in _stacks(home) if _Session.open(home, name).is_up()]
         if others:

@@ -14,6 +14,7 @@ from local.deploy import program
 from local.deploy.engine import ROOT, EngineError
 from local.deploy.follow import Follower, Run
 from local.deploy.gone import FORGET_UNREACHABLE, is_gone
+from local.deploy.kept import EXCEPT_DATA, check
 from local.deploy.runs import no_run, start_run
 
 
@@ -80,12 +81,28 @@ def up(stack: str) -> int:
         return _follow(outputs, job, _kubeconfig(outputs, Path(directory)))
 
 
-def down(stack: str) -> int:
-    """`pulumi destroy` with what really exists read first; objects of a cluster that is gone are forgotten."""
+def _deployment(stack: str) -> dict[str, Any]:
+    """The stack's state."""
+    result = subprocess.run(
+        ["pulumi", "stack", "export", "--stack", stack], cwd=ROOT, capture_output=True, text=True
+    )
+    if result.returncode != 0:
+        raise EngineError(f"pulumi stack export: {' '.join(result.stderr.split())}")
+    deployment: dict[str, Any] = json.loads(result.stdout).get("deployment") or {}
+    return deployment
+
+
+def down(stack: str, keep_data: bool = False) -> int:
+    """`pulumi destroy` with what really exists read first; objects of a cluster that is gone are forgotten.
+
+    Raises:
+        KeptError: the stack has protected data and it is not to be kept, or has none.
+    """
     outputs = _outputs(stack)
+    kept = check(_deployment(stack), stack, "aws", keep_data)
     gone = "clusterName" in outputs and is_gone(outputs["clusterName"], outputs["region"])
     variables = {FORGET_UNREACHABLE: "true"} if gone else {}
-    _pulumi("destroy", "--refresh", "--stack", stack, variables=variables)
+    _pulumi("destroy", "--refresh", "--stack", stack, *(EXCEPT_DATA if kept else ()), variables=variables)
     return 0
 
 

@@ -57,10 +57,6 @@ def critical(graph: Graph) -> list[Node]:
 
 # Nobody should wait for these who need not: slow, or many.
 GUARDED = (FILE_SYSTEM, DATA_LINK, IMAGE, ROLE, ATTACHMENT, RELEASE)
-# What the program itself has a need for that the services don't have.
-EXCUSED = {
-    (ROLE, "aws:kms/key:Key"): "a key's policy names the account, which only an ARN of the account tells"
-}
 
 
 def unneeded(graph: Graph) -> list[tuple[str, str]]:
@@ -69,9 +65,7 @@ def unneeded(graph: Graph) -> list[tuple[str, str]]:
     return [
         (first.label, then.label)
         for first, then in pairwise(path)
-        if kind_of(first).startswith(GUARDED)
-        and kind_of(first) not in _all_needs(kind_of(then))
-        and (kind_of(first), kind_of(then)) not in EXCUSED
+        if kind_of(first).startswith(GUARDED) and kind_of(first) not in _all_needs(kind_of(then))
     ]
 
 

@@ -39,8 +39,8 @@ class Recorded:
     edges: dict[str, frozenset[str]] = field(default_factory=dict)
     """URN of each resource and those that it needs directly: dependencies, parent and provider."""
 
-    protected: set[str] = field(default_factory=set)
-    """Names of the resources that a deletion is refused for."""
+    protected: set[tuple[str, str]] = field(default_factory=set)
+    """(type, name) of the resources that a deletion is refused for."""
 
     timeouts: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
     """How long the engine waits for a resource, by (type, name): create, update and delete, as far as they are set."""
@@ -155,7 +155,7 @@ class _Monitor(mocks.MockMonitor):
         answer = super().RegisterResource(request)
         needed = {*request.dependencies, request.parent, request.provider.rpartition("::")[0]}
         if request.protect:
-            self._recorded.protected.add(request.name)
+            self._recorded.protected.add((request.type, request.name))
         limits = request.customTimeouts
         given = {each: getattr(limits, each) for each in ("create", "update", "delete")}
         if any(given.values()):

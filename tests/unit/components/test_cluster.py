@@ -28,7 +28,8 @@ GROUPS = (control_plane_group("mine"), flow_logs_group("mine"))
 CLUSTER = ("eks:index:Cluster", "mine")
 NODES = ("eks:index:ManagedNodeGroup", "mine-system")
 NAT = ("aws:ec2/natGateway:NatGateway", "mine-us-west-2a")
-KEY = ("aws:kms/key:Key", "mine-logs")
+KEYS, ALIASES = "aws:kms/key:Key", "aws:kms/alias:Alias"
+KEY = (KEYS, "mine-logs")
 
 
 def program() -> dict[str, Any]:
@@ -114,7 +115,14 @@ def test_cloudwatch_may_use_the_key_for_the_stacks_own_groups_alone(recorded: Re
     others = [k.inputs["policy"] for k in recorded.of("aws:kms/key:Key") if k.name != "mine-logs"]
     assert len(others) == 2
     assert not any("logs." in text for text in others)
-    assert recorded.protected == {"mine-secrets", "mine-data"}, "logs are no data"
+    kept = {(kind, f"mine-{name}") for kind in (KEYS, ALIASES) for name in ("secrets", "data")}
+    assert recorded.protected == kept, "logs are no data"
+
+
+def test_no_role_is_kept_for_a_key_that_is(recorded: Recorded) -> None:
+    """Whatever a kept resource needs is kept, too, and a key needs of a role no more than the account's number."""
+    for name in ("mine-secrets", "mine-data"):
+        assert not {kind for kind, _ in recorded.needs(KEYS, name)} & {"aws:iam/role:Role"}
 
 
 def test_the_control_plane_does_not_wait_for_gateways_and_nodes_do(recorded: Recorded) -> None:

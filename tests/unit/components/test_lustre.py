@@ -20,6 +20,7 @@ KEY = f"arn:aws:kms:us-west-2:{ACCOUNT}:key/data"
 SYSTEM = "aws:fsx/lustreFileSystem:LustreFileSystem"
 LINK = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
 GRANT = "aws:kms/grant:Grant"
+GROUP = "aws:ec2/securityGroup:SecurityGroup"
 INGRESS = "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
 EGRESS = "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule"
 OURS = S3Link(bucket="models-1a2b3c4", prefix="data", path="/data", key_arn=KEY)
@@ -148,7 +149,13 @@ def test_the_order_is_rules_file_system_link_grant() -> None:
 
 
 def test_protection_is_that_of_the_data_its_link_and_what_the_link_needs() -> None:
-    assert recorded(new(link=OURS), protect=True).protected == {"main-lustre", "main-lustre-bucket"}
+    kept = recorded(new(link=OURS), protect=True).protected
+    assert {each for each in kept if each[0] not in (EGRESS, INGRESS)} == {
+        (GROUP, "main-lustre"),
+        (SYSTEM, "main-lustre"),
+        (LINK, "main-lustre"),
+        (GRANT, "main-lustre-bucket"),
+    }
     assert recorded(new(link=OURS), protect=False).protected == set()
 
 
@@ -157,6 +164,27 @@ def test_a_file_system_and_its_link_have_half_an_hour_to_come_and_to_go() -> Non
     limits = {"create": "30m", "update": "30m", "delete": "30m"}
     found = recorded(new(link=OURS))
     assert found.timeouts == {(SYSTEM, "main-lustre"): limits, (LINK, "main-lustre"): limits}
+
+
+@pytest.mark.parametrize("efa", [True, False])
+def test_protected_are_the_rules_of_the_file_systems_own_group_and_no_clients(efa: bool) -> None:
+    found = recorded(new(efa=efa), protect=True)
+    rules = [*found.of(EGRESS), *found.of(INGRESS)]
+    own = {(r.type, r.name) for r in rules if r.inputs["securityGroupId"] == "main-lustre-id"}
+    assert own, "there are rules of its own group"
+    assert len(own) < len(rules), "and of its clients'"
+    assert {each for each in found.protected if each[0] in (EGRESS, INGRESS)} == own
+
+
+def test_what_is_kept_needs_no_rule_of_a_client() -> None:
+    """Or the rule would be kept, too."""
+    found = recorded(new(link=OURS), protect=True)
+    clients = {
+        r.name for r in (*found.of(EGRESS), *found.of(INGRESS)) if r.inputs["securityGroupId"] == "sg-workers"
+    }
+    assert clients
+    for kind, name in found.protected:
+        assert not {needed for _, needed in found.needs(kind, name)} & clients
 
 
 def test_a_given_buckets_key_is_left_to_its_owner() -> None:

@@ -120,3 +120,11 @@ def test_the_bucket_belongs_to_the_account_alone_is_versioned_encrypted_and_tidi
 def test_a_protected_bucket_is_never_emptied() -> None:
     assert bucket(protect=True).one("aws:s3/bucket:Bucket").inputs["forceDestroy"] is False
     assert bucket(protect=False).one("aws:s3/bucket:Bucket").inputs["forceDestroy"] is True
+
+
+def test_a_protected_bucket_keeps_every_setting() -> None:
+    found = bucket(protect=True)
+    settings = {(r.type, r.name) for r in found.resources if r.type.startswith("aws:")}
+    assert len(settings) == 7
+    assert found.protected == settings
+    assert bucket(protect=False).protected == set()

@@ -66,7 +66,7 @@ def test_a_machine_that_outlived_the_destroy_goes(
 ) -> None:
     write(home, cluster)
     left, others = launch(deployer, name), launch(deployer, f"{name}-two")
-    assert commands._down(home, "dev") == 0
+    assert commands._down(home, "dev", keep_data=False) == 0
     assert state(deployer, left) == "terminated"
     assert state(deployer, others) == "running"
 
@@ -76,12 +76,12 @@ def test_of_a_given_cluster_only_the_stacks_own_machines_go(home: Home, deployer
     theirs, ours = launch(deployer, "given"), launch(deployer, "given")
     tags = [{"Key": key, "Value": value} for key, value in stack_tags("dev").items()]
     deployer.client("ec2").create_tags(Resources=[ours], Tags=tags)
-    assert commands._down(home, "dev") == 0
+    assert commands._down(home, "dev", keep_data=False) == 0
     assert state(deployer, theirs) == "running"
     assert state(deployer, ours) == "terminated"
 
 
 def test_a_stack_that_never_was_up_has_nothing_to_sweep(home: Home, deployer: Cloud) -> None:
     machine = launch(deployer, "trainyard-dev")
-    assert commands._down(home, "dev") == 0
+    assert commands._down(home, "dev", keep_data=False) == 0
     assert state(deployer, machine) == "running"

@@ -51,9 +51,10 @@ def test_given_images_are_built_from_the_checkout_on_the_local_cloud() -> None:
     }
 
 
-def test_nothing_is_protected_on_the_local_cloud_so_that_down_can_remove_all() -> None:
-    for given in (GPU_STACK, {"config": {**GPU_STACK["config"], "trainyard:protectData": True}}):
-        assert for_local_cloud(given, SOURCES, "arn:deployer")["config"]["trainyard:protectData"] is False
+@pytest.mark.parametrize("said", [{}, {"trainyard:protectData": True}, {"trainyard:protectData": False}])
+def test_data_is_protected_on_the_local_cloud_as_the_stack_file_says(said: dict[str, bool]) -> None:
+    made = for_local_cloud({"config": {**GPU_STACK["config"], **said}}, SOURCES, "arn:deployer")["config"]
+    assert {key: made[key] for key in made if key.endswith("protectData")} == said
 
 
 def test_the_given_document_stays_as_it_was() -> None:

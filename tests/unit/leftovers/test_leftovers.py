@@ -463,8 +463,27 @@ def test_a_file_system_and_its_backups_are_found(cloud: Cloud) -> None:
     assert others not in " ".join(lines)
 
 
+def let_in(given: Given) -> tuple[str, str, str]:
+    """A group that the file system's own lets in, one that it does not, and the VPC's default; all with the tags."""
+    (lustre,) = given.ec2.describe_security_groups(
+        Filters=[{"Name": "group-name", "Values": ["lustre"]}, {"Name": "vpc-id", "Values": [given.vpc]}]
+    )["SecurityGroups"]
+    clients, strangers = given.make_group("clients"), given.make_group("strangers")
+    (default,) = given.ec2.describe_security_groups(
+        Filters=[{"Name": "group-name", "Values": ["default"]}, {"Name": "vpc-id", "Values": [given.vpc]}]
+    )["SecurityGroups"]
+    ports = {"IpProtocol": "tcp", "FromPort": 988, "ToPort": 988}
+    given.ec2.authorize_security_group_egress(
+        GroupId=lustre["GroupId"], IpPermissions=[{**ports, "UserIdGroupPairs": [{"GroupId": clients}]}]
+    )
+    for group in (clients, strangers, default["GroupId"]):
+        given.tag(group, **TAGS)
+    return clients, strangers, default["GroupId"]
+
+
 def test_protected_data_its_keys_and_what_it_lies_in_are_kept_and_told_apart(cloud: Cloud) -> None:
     identity, given = make_file_system(cloud)
+    clients, strangers, default = let_in(given)
     kept_key = make_key(cloud, {**TAGS, "Name": "train-data"})
     logs_key = make_key(cloud, {**TAGS, "Name": "train-logs"})
     cloud.client("kms").create_alias(AliasName="alias/train-data", TargetKeyId=kept_key)
@@ -480,8 +499,14 @@ def test_protected_data_its_keys_and_what_it_lies_in_are_kept_and_told_apart(clo
         ("KMS alias", "alias/train-data"),
         ("VPC", given.vpc),
     } <= kept
-    assert {kind for kind, _ in kept} >= {"security group"}
-    assert {(each.kind, each.identity) for each in result.left} == {("IAM role", role), ("KMS key", logs_key)}
+    groups = {identity for kind, identity in kept if kind == "security group"}
+    assert groups >= {clients, default}
+    assert len(groups) == 3, "and its own"
+    assert {(each.kind, each.identity) for each in result.left} == {
+        ("IAM role", role),
+        ("KMS key", logs_key),
+        ("security group", strangers),
+    }
     unprotected = sort(TARGET, things)
     assert unprotected.kept == ()
     assert len(unprotected.left) == len(result.left) + len(result.kept)

@@ -1,0 +1,80 @@
+"""What `pulumi destroy --exclude-protected` leaves of a whole stack: what is protected, and all that it needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import yaml
+
+from components import operators
+from infra import stack
+from tests.unit.components.recording import Recorded, deploy
+from tests.unit.infra.test_stack import OPERATOR_OBJECTS, ROOT, settings_of, small_checkout
+
+pytestmark = [
+    pytest.mark.unit,
+    # The SDK imports the old names of what it exports.
+    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
+]
+
+RULES = ("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule",
+         "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule")  # fmt: skip
+BUCKET = "aws:s3/bucket:Bucket"
+BUCKET_SETTINGS = 6
+
+
+def kept(
+    protect: bool, storage: dict[str, Any], factory: pytest.TempPathFactory
+) -> tuple[Counter[str], set[str]]:
+    """Types of what a destroy leaves of the stack `p4d`, with how many of each; and the types that are protected."""
+    settings = settings_of("p4d", **{"trainyard:protectData": protect, "trainyard:storage": storage})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PULUMI_ERROR_OUTPUT_STRING", "true")
+        patch.setattr(stack, "ROOT", small_checkout(factory))
+        patch.setattr(operators, "render", lambda source: OPERATOR_OBJECTS)
+        found: Recorded = deploy(lambda: stack.deploy(settings))
+    left = set(found.protected)
+    for kind, name in found.protected:
+        left |= found.needs(kind, name)
+    made = Counter(kind for kind, _ in left if kind.startswith(("aws:", "docker", "kubernetes", "eks")))
+    return made, {kind for kind, _ in found.protected}
+
+
+def storage_of(**lustre: Any) -> dict[str, Any]:
+    shipped: dict[str, Any] = yaml.safe_load((ROOT / "Pulumi.p4d.yaml").read_text())["config"]
+    storage: dict[str, Any] = shipped["trainyard:storage"]
+    return {**storage, "lustre": {**storage["lustre"], **lustre}}
+
+
+def test_it_is_the_data_its_keys_and_what_a_file_system_lies_in(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    link = {"bucket": "models", "prefix": "data", "path": "/data"}
+    found, protected = kept(True, storage_of(backupDays=0, s3=link), tmp_path_factory)
+    settings = {kind: n for kind, n in found.items() if kind.startswith("aws:s3/") and kind != BUCKET}
+    rules = sum(found.pop(kind) for kind in RULES)
+    assert sum(settings.values()) == BUCKET_SETTINGS
+    assert {kind: n for kind, n in found.items() if kind not in settings} == {
+        BUCKET: 1,
+        "aws:kms/key:Key": 2,
+        "aws:kms/alias:Alias": 2,
+        "aws:ecr/repository:Repository": 2,
+        "aws:ecr/lifecyclePolicy:LifecyclePolicy": 2,
+        "docker-build:index:Image": 2,
+        "aws:fsx/lustreFileSystem:LustreFileSystem": 1,
+        "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation": 1,
+        "aws:kms/grant:Grant": 1,
+        "aws:ec2/securityGroup:SecurityGroup": 2,  # its own and the workers', whom its rules name
+        "aws:ec2/subnet:Subnet": 1,
+        "aws:ec2/vpc:Vpc": 1,
+    }
+    assert set(found) - protected - {*RULES} == {"aws:ec2/subnet:Subnet", "aws:ec2/vpc:Vpc"}
+    assert rules == 8, (
+        "of the file system's group: in and out, two port ranges, with itself and with the workers"
+    )
+
+
+def test_without_protection_it_is_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert kept(False, storage_of(), tmp_path_factory) == ({}, set())
