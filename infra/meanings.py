@@ -101,7 +101,10 @@ MEANINGS: Final = {
     ),
     "pools[].idleSeconds": "An empty machine is given back after this time.",
     "pools[].reservationType": "An on-demand capacity reservation (`odcr`) or a capacity block.",
-    "pools[].reservationEnds": "When the reservation ends, RFC 3339 in quotes; needed for a capacity block.",
+    "pools[].reservationEnds": (
+        "When the reservation ends, RFC 3339 in quotes; needed for a capacity block. EC2 takes the machines of a block "
+        "back 30 minutes before, and the launcher refuses a run that may take longer."
+    ),
     "pools[].onDemandFallback": "Buy on demand what the reservations do not hold.",
     "pools[].placementGroup": (
         "Machines close together: `true` makes a group, a name is that of an existing one."

@@ -31,6 +31,10 @@ PLACEHOLDER_PRIORITY: Final = -100
 WARM_PRIORITY_CLASS: Final = "trainyard-warm"
 WARM_PRIORITY: Final = -200
 
+TAKEN_BACK_SECONDS: Final = 1800
+TAKEN_BACK_SECONDS_ULTRASERVER: Final = 3600
+"""How long before a capacity block's end EC2 begins to end its machines."""
+
 POD_USER: Final = 10001
 """User and group of launcher, placeholder and worker pods."""
 

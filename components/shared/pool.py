@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from components.shared import addresses as subnet_addresses
+from components.shared import contract as c
 from components.shared import efa as efa_layouts
-from components.shared.contract import LABEL_NODEPOOL
 
 JsonObject = dict[str, Any]
 
@@ -31,6 +31,8 @@ PURCHASES: Final = (ON_DEMAND, SPOT, RESERVED)
 ODCR: Final = "odcr"
 CAPACITY_BLOCK: Final = "capacity-block"
 RESERVATION_TYPES: Final = (ODCR, CAPACITY_BLOCK)
+# Their instances are parts of UltraServers (https://aws.amazon.com/ec2/ultraservers).
+ULTRASERVER_FAMILIES: Final = ("p6e-gb200", "p6e-gb300", "trn2u")
 
 # The FSx CSI driver takes it off once it can mount there
 # (https://github.com/kubernetes-sigs/aws-fsx-csi-driver/blob/master/docs/install.md).
@@ -240,6 +242,20 @@ def request(pool: Pool) -> JsonObject:
         "perNode": pool.accelerators if pool.accelerators else int(pool.worker_cpu),
         "maxNodes": pool.max_nodes,
         "efaPerNode": pool.efa,
-        "nodeSelector": {LABEL_NODEPOOL: pool.name},
+        "nodeSelector": {c.LABEL_NODEPOOL: pool.name},
         "tolerations": pool.tolerations,
+        "block": _block(pool),
+    }
+
+
+def _block(pool: Pool) -> JsonObject | None:
+    """The pool's capacity block. Machines of an on-demand reservation that has ended stay, as on-demand ones."""
+    if pool.reservation_type != CAPACITY_BLOCK:
+        return None
+    family = pool.instance_type.partition(".")[0]
+    ultra = family in ULTRASERVER_FAMILIES
+    return {
+        "ends": pool.reservation_ends,
+        "takenBackSeconds": c.TAKEN_BACK_SECONDS_ULTRASERVER if ultra else c.TAKEN_BACK_SECONDS,
+        "onDemandFallback": pool.on_demand_fallback,
     }

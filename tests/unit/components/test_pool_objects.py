@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -101,6 +102,21 @@ def test_a_reserved_pool_buys_on_demand_only_when_it_says_so() -> None:
 
     assert capacity_types() == ["reserved"]
     assert capacity_types(onDemandFallback=True) == ["reserved", "on-demand"]
+
+
+@pytest.mark.parametrize(("type_", "seconds"), [("p5.48xlarge", 1800), ("p6e-gb200.36xlarge", 3600)])
+def test_the_launcher_is_told_when_the_machines_of_a_block_go(type_: str, seconds: int) -> None:
+    reserved = {"purchase": "reserved", "capacityReservationIds": ["cr-0123456789abcdef0"]}
+    ends = {"reservationEnds": "2027-01-31T11:30:00Z"}
+    of_block = pool(**reserved, **ends, reservationType="capacity-block", onDemandFallback=True)
+    of_block = dataclasses.replace(of_block, instance_type=type_)
+    assert request(of_block)["block"] == {
+        "ends": "2027-01-31T11:30:00+00:00",
+        "takenBackSeconds": seconds,
+        "onDemandFallback": True,
+    }
+    # Machines of an on-demand reservation outlive it.
+    assert request(pool(**reserved, **ends))["block"] is None
 
 
 def test_a_placement_group_is_selected_by_name() -> None:

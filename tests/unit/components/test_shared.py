@@ -213,6 +213,7 @@ def test_the_request_says_what_the_launcher_must_know() -> None:
         "efaPerNode": 0,
         "nodeSelector": {"karpenter.sh/nodepool": "small"},
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "block": None,
     }
     assert request["worker"]["env"] == {
         "NCCL_DEBUG": "WARN",
@@ -276,6 +277,10 @@ def test_constants_are_those_of_the_contract() -> None:
     assert tuple(stated["exitCodes"]["launcherFinal"]) == contract.LAUNCHER_FINAL_EXIT_CODES
     assert stated["launcherJob"]["backoffLimit"] == contract.LAUNCHER_BACKOFF_LIMIT
     assert stated["podUser"] == contract.POD_USER
+    assert list(stated["capacityBlocks"].values()) == [
+        contract.TAKEN_BACK_SECONDS,
+        contract.TAKEN_BACK_SECONDS_ULTRASERVER,
+    ]
     launcher = stated["environment"]["launcher"]
     assert set(launcher.values()) == {
         e["name"] for e in job_spec(run(), RESOLVED)["template"]["spec"]["containers"][0]["env"]
