@@ -43,6 +43,8 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
             "purchase": "on-demand",
             "placementGroup": True,
             "rootVolumeGiB": 500,
+            "dataSnapshotId": "snap-0123456789abcdef0",
+            "dataVolumeGiB": 300,
             "idleSeconds": 600,
         },
         {

@@ -99,6 +99,10 @@ MEANINGS: Final = {
     "pools[].rootVolumeGiB": (
         "The disk of a machine. Local NVMe disks hold images and pods where the type has some."
     ),
+    "pools[].dataSnapshotId": (
+        "A snapshot of `/var/lib/containerd` with images in it, so that machines need not pull them: docs/images.md."
+    ),
+    "pools[].dataVolumeGiB": "The disk that is made of the snapshot; at least as large as the snapshot.",
     "pools[].idleSeconds": "An empty machine is given back after this time.",
     "pools[].reservationType": "An on-demand capacity reservation (`odcr`) or a capacity block.",
     "pools[].reservationEnds": (
@@ -190,6 +194,7 @@ DEFAULTS: Final = {
     "images.efaDevicePlugin": "EKS's, in its registry of the region",
     "cluster.name": "`trainyard-<stack>`",
     "cluster.administrators": "required, but for a given cluster",
+    "pools[].dataVolumeGiB": "the snapshot's size",
     "pools[].efa": "ip where the type has EFA, else none",
     "storage.lustre.throughput": "the type's lowest",
     "storage.lustre.zone": "the pools' zone",

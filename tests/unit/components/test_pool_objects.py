@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import email
+import subprocess
 from typing import Any
 
 import pytest
+import yaml
 
 from components.shared import addresses, efa
 from components.shared.pool import Pool, node_class, node_pool, request
@@ -135,6 +138,38 @@ def test_no_pod_starts_before_a_machine_can_mount_the_file_system() -> None:
 @pytest.mark.parametrize(("type_", "fast"), [("m5.large", False), ("g5.xlarge", False), ("g5.2xlarge", True)])
 def test_images_are_pulled_in_parallel_on_machines_that_are_large_enough(type_: str, fast: bool) -> None:
     assert ("FastImagePull: true" in spec(pool(instanceType=type_)).get("userData", "")) is fast
+
+
+@pytest.mark.parametrize("size", [None, 300])
+@pytest.mark.parametrize("type_", ["m5.large", "g5.2xlarge"])
+def test_a_snapshot_with_images_is_a_disk_of_its_own(type_: str, size: int | None) -> None:
+    given = spec(pool(instanceType=type_, dataSnapshotId="snap-0123456789abcdef0", dataVolumeGiB=size))
+    assert problems("EC2NodeClass", given) == []
+    system, images = given["blockDeviceMappings"]
+    assert (system["deviceName"], images["deviceName"]) == ("/dev/xvda", "/dev/xvdb")
+    assert "snapshotID" not in system["ebs"]
+    assert images["ebs"]["snapshotID"] == "snap-0123456789abcdef0"
+    assert images["ebs"].get("volumeSize") == (f"{size}Gi" if size else None)
+    assert images["ebs"]["encrypted"] is True
+    assert len(spec(pool(instanceType=type_))["blockDeviceMappings"]) == 1
+
+
+@pytest.mark.parametrize(("type_", "local_disks"), [("m5.2xlarge", False), ("g5.2xlarge", True)])
+def test_a_machine_takes_the_snapshots_images_before_its_runtime_starts(
+    type_: str, local_disks: bool
+) -> None:
+    given = spec(pool(instanceType=type_, dataSnapshotId="snap-0123456789abcdef0"))
+    archive = email.message_from_string(given["userData"])
+    parts = {part.get_content_type(): str(part.get_payload()) for part in archive.get_payload()}
+    script = parts.pop("text/x-shellscript")
+    assert script.startswith("#!/bin/bash\n")
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    # Fast pulls have a store of their own, which the snapshot does not fill; local disks would hide it.
+    assert "FastImagePull" not in given["userData"]
+    assert list(parts) == (["application/node.eks.aws"] if local_disks else [])
+    for text in parts.values():
+        storage = yaml.safe_load(text)["spec"]["instance"]["localStorage"]
+        assert storage == {"strategy": given["instanceStorePolicy"], "disabledMounts": ["Containerd"]}
 
 
 def test_what_is_given_by_id_is_not_searched_by_tags() -> None:
