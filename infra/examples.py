@@ -112,6 +112,7 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
         {"name": "pytorch-training-sa", "namespace": "default", "bucket": "models", "access": "write"}
     ],
     "trainyard:debugPod": True,
+    "trainyard:nodeCheck": True,
     "trainyard:mpi": True,
     "trainyard:sources": {
         "karpenterChart": "oci://registry.example/charts/karpenter",

@@ -19,6 +19,7 @@ SECTIONS: Final = {
     "serviceAccounts": "Service accounts for pods of your own, each with a role (IRSA) for one bucket.",
     "sources": "Where charts and manifests come from: published ones, or directories of this machine.",
     "debugPod": "Network tools inside of the cluster.",
+    "nodeCheck": "Checks of the pools' machines before a training.",
     "mpi": "MPIJobs.",
     "protectData": "What `destroy` must keep.",
 }
@@ -179,6 +180,10 @@ MEANINGS: Final = {
     "serviceAccounts[].bucket": "A bucket's name, or `models` for the stack's own.",
     "serviceAccounts[].access": "`write` can read, too; neither can delete.",
     "debugPod": "A pod with network tools: `kubectl exec -it network-debug -n training -- sh`.",
+    "nodeCheck": (
+        "A check per pool, started by `make check-nodes STACK=<stack> POOL=<pool>`: devices, driver, EFA interfaces, "
+        "file system. It costs nothing while none runs, and buys no machine."
+    ),
     "mpi": "The training operator serves MPIJobs, too.",
     "sources.karpenterChart": "Karpenter's chart.",
     "sources.karpenterCrdChart": "The chart of its definitions; published if the other one is.",

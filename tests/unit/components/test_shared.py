@@ -251,6 +251,12 @@ def test_constants_are_those_of_the_contract() -> None:
     names = stated["names"]
     assert names["launcherJobPrefix"] == contract.LAUNCHER_JOB_PREFIX
     assert names["runIdMaxLength"] == contract.RUN_ID_MAX_LENGTH
+    assert names["nodeCheckPrefix"] == contract.NODE_CHECK_PREFIX
+    assert stated["roles"]["check"] == contract.ROLE_CHECK
+    assert stated["environment"]["nodeCheck"] == {
+        "expected": contract.ENV_NODE_CHECK,
+        "node": contract.ENV_NODE,
+    }
     assert names["launcherServiceAccount"] == contract.LAUNCHER_SERVICE_ACCOUNT
     assert names["trainerServiceAccount"] == contract.TRAINER_SERVICE_ACCOUNT
     assert stated["labels"]["run"] == contract.LABEL_RUN
