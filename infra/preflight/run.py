@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from infra.preflight import capacity, groups, identity, network, quotas, read_capacity, read_network, services
+from infra.preflight import (
+    capacity,
+    groups,
+    identity,
+    network,
+    quotas,
+    read_capacity,
+    read_network,
+    services,
+    snapshots,
+)
 from infra.preflight import read_services as services_of
 from infra.preflight.account import Account, Denied
 from infra.preflight.wanted import Problem, Wanted
@@ -118,6 +128,10 @@ def _placement_groups(account: Account, wanted: Wanted, _now: datetime) -> list[
     return capacity.judge_placement_groups(wanted, read_capacity.placement_groups(account, wanted))
 
 
+def _snapshots(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    return snapshots.judge(wanted, snapshots.read(account, wanted))
+
+
 def _spot(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     if all(pool.purchase != "spot" for pool in wanted.pools):
         return []
@@ -192,6 +206,7 @@ CHECKS: Final[dict[str, Check]] = {
     "instance types": _offerings,
     "capacity reservations": _reservations,
     "placement groups": _placement_groups,
+    "snapshots": _snapshots,
     "role for spot machines": _spot,
     "service quotas": _quotas,
     "given cluster": _cluster,
