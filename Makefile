@@ -10,7 +10,7 @@ PYTEST := $(RUN) -m pytest
 # Two at a time: live tests wait more than they work. tests/conftest.py says which have to follow one another.
 LIVE := -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help lives up down preview preflight verify-clean submit status logs check policy test format environment sweep record-states bench-local
+.PHONY: help lives up down preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,10 @@ verify-clean: environment ## list what a destroyed STACK left in the account; ex
 submit: environment ## start another run on a stack that is up: make submit STACK=local MIN=1 MAX=2
 	@test -n "$(MIN)" -a -n "$(MAX)" || { echo "say how many nodes: make submit STACK=$(STACK) MIN=2 MAX=4" >&2; exit 2; }
 	@$(RUN) -m local.deploy submit --stack $(STACK) --cloud $(CLOUD) --min $(MIN) --max $(MAX)
+
+check-nodes: environment ## check each machine of a pool for what a training needs: make check-nodes STACK=p4d POOL=p4d
+	@test -n "$(POOL)" || { echo "say which pool: make check-nodes STACK=$(STACK) POOL=small" >&2; exit 2; }
+	@$(RUN) -m local.deploy check-nodes --stack $(STACK) --cloud $(CLOUD) --pool $(POOL)
 
 status: environment ## what the local cloud runs
 	@$(RUN) -m local status

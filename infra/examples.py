@@ -43,6 +43,8 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
             "purchase": "on-demand",
             "placementGroup": True,
             "rootVolumeGiB": 500,
+            "dataSnapshotId": "snap-0123456789abcdef0",
+            "dataVolumeGiB": 300,
             "idleSeconds": 600,
         },
         {
@@ -113,6 +115,7 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
         {"name": "pytorch-training-sa", "namespace": "default", "bucket": "models", "access": "write"}
     ],
     "trainyard:debugPod": True,
+    "trainyard:nodeCheck": True,
     "trainyard:mpi": True,
     "trainyard:sources": {
         "karpenterChart": "oci://registry.example/charts/karpenter",

@@ -30,6 +30,8 @@ ABSOLUTE_PATH: Final = r"(/[A-Za-z0-9._-]+)+"
 PLACEMENT_GROUP: Final = r"[ -~]{1,255}"
 RESERVATION: Final = r"cr-[0-9a-f]{8,17}"
 RESERVATION_WANTED: Final = "an id such as cr-0123456789abcdef0"
+SNAPSHOT: Final = r"snap-[0-9a-f]{8,17}"
+SNAPSHOT_WANTED: Final = "an id such as snap-0123456789abcdef0"
 ADDON_VERSION: Final = r"v[0-9]+\.[0-9]+\.[0-9]+-eksbuild\.[0-9]+"
 # Short names, or full ones as they are in China (com.amazonaws.cn-north-1.sts).
 ENDPOINT_SERVICE: Final = r"[a-z0-9][a-z0-9.-]*"

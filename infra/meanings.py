@@ -19,6 +19,7 @@ SECTIONS: Final = {
     "serviceAccounts": "Service accounts for pods of your own, each with a role (IRSA) for one bucket.",
     "sources": "Where charts and manifests come from: published ones, or directories of this machine.",
     "debugPod": "Network tools inside of the cluster.",
+    "nodeCheck": "Checks of the pools' machines before a training.",
     "mpi": "MPIJobs.",
     "protectData": "What `destroy` must keep.",
 }
@@ -99,11 +100,16 @@ MEANINGS: Final = {
     "pools[].rootVolumeGiB": (
         "The disk of a machine. Local NVMe disks hold images and pods where the type has some."
     ),
+    "pools[].dataSnapshotId": (
+        "A snapshot of `/var/lib/containerd` with images in it, so that machines need not pull them: docs/images.md."
+    ),
+    "pools[].dataVolumeGiB": "The disk that is made of the snapshot; at least as large as the snapshot.",
     "pools[].idleSeconds": "An empty machine is given back after this time.",
     "pools[].reservationType": "An on-demand capacity reservation (`odcr`) or a capacity block.",
     "pools[].reservationEnds": (
         "When the reservation ends, RFC 3339 in quotes; at most 182 days and 8 weeks from now for a capacity block, "
-        "whose end `make preflight` tells."
+        "whose end `make preflight` tells. EC2 takes the machines of a block back 30 minutes before, and the launcher "
+        "refuses a run that may take longer."
     ),
     "pools[].onDemandFallback": "Buy on demand what the reservations do not hold.",
     "pools[].placementGroup": (
@@ -185,6 +191,10 @@ MEANINGS: Final = {
     "serviceAccounts[].bucket": "A bucket's name, or `models` for the stack's own.",
     "serviceAccounts[].access": "`write` can read, too; neither can delete.",
     "debugPod": "A pod with network tools: `kubectl exec -it network-debug -n training -- sh`.",
+    "nodeCheck": (
+        "A check per pool, started by `make check-nodes STACK=<stack> POOL=<pool>`: devices, driver, EFA interfaces, "
+        "file system. It costs nothing while none runs, and buys no machine."
+    ),
     "mpi": "The training operator serves MPIJobs, too.",
     "sources.karpenterChart": "Karpenter's chart.",
     "sources.karpenterCrdChart": "The chart of its definitions; published if the other one is.",
@@ -200,6 +210,7 @@ DEFAULTS: Final = {
     "images.efaDevicePlugin": "EKS's, in its registry of the region",
     "cluster.name": "`trainyard-<stack>`",
     "cluster.administrators": "required, but for a given cluster",
+    "pools[].dataVolumeGiB": "the snapshot's size",
     "pools[].efa": "ip where the type has EFA, else none",
     "storage.lustre.throughput": "the type's lowest",
     "storage.lustre.capacityGiB": "the smallest: 1200 on SSD",

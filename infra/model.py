@@ -196,6 +196,7 @@ class Settings:
     training: Training | None
     service_accounts: tuple[ServiceAccount, ...]
     debug_pod: bool
+    node_check: bool
     mpi: bool
     sources: Sources
     protect_data: bool

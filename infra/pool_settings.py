@@ -98,7 +98,7 @@ def _pool(section: Section, region: str, zones: tuple[str, ...], cluster: str, n
         interfaces=facts.interfaces,
         addresses_per_interface=facts.addresses,
     )
-    pool = _placement(section, _reservation(section, pool, now), cluster)
+    pool = _placement(section, _reservation(section, _data_volume(section, pool), now), cluster)
     section.done()
     return pool
 
@@ -121,6 +121,18 @@ def _efa_policy(section: Section, facts: accelerators.InstanceType | None) -> st
         help_text = f", or instanceType one of {', '.join(others)}" if others else ""
         section.reject("efa", f"'{policy}' needs EFA and {facts.name} has none; it must be none{help_text}")
     return efa.NONE if "efa" in section.wrong else policy
+
+
+def _data_volume(section: Section, pool: Pool) -> Pool:
+    snapshot = section.optional_text(
+        "dataSnapshotId", pattern=formats.SNAPSHOT, wanted=formats.SNAPSHOT_WANTED
+    )
+    size = section.optional_integer("dataVolumeGiB", least=1, most=16384, unit="GiB")
+    if size is not None and snapshot is None and not {"dataSnapshotId", "dataVolumeGiB"} & section.wrong:
+        section.reject(
+            "dataVolumeGiB", f"{size} is given without dataSnapshotId; it is the disk of a snapshot"
+        )
+    return replace(pool, data_snapshot_id=snapshot, data_volume_gib=size)
 
 
 def _reservation(section: Section, pool: Pool, now: datetime) -> Pool:

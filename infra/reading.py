@@ -165,13 +165,13 @@ class Section:
             return least
         return int(value)
 
-    def optional_integer(self, key: str, *, least: int, unit: str = "") -> int | None:
+    def optional_integer(self, key: str, *, least: int, most: int = 2**31 - 1, unit: str = "") -> int | None:
         """A whole number or nothing."""
-        self._asked(key, f"whole number, {_range(least, 2**31 - 1)}", "", unit)
+        self._asked(key, f"whole number, {_range(least, most)}", "", unit)
         if not self.has(key):
             self._seen.add(key)
             return None
-        return self.integer(key, least=least, unit=unit)
+        return self.integer(key, least=least, most=most, unit=unit)
 
     def boolean(self, key: str, default: bool) -> bool:
         """true or false."""

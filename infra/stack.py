@@ -19,6 +19,7 @@ from components.device_plugins import DevicePlugins, DevicePluginsArgs
 from components.drain import Drain
 from components.karpenter import Karpenter, KarpenterArgs
 from components.launcher_job import LauncherJob, LauncherJobArgs
+from components.node_check import NodeCheck, NodeCheckArgs
 from components.operators import Operators, OperatorsArgs
 from components.placement import Placement, PlacementArgs
 from components.pools import Pools, PoolsArgs
@@ -139,6 +140,19 @@ def deploy(settings: Settings) -> dict[str, Any]:
     if settings.debug_pod:
         others.append(
             DebugPod("debug", DebugPodArgs(image=settings.images.debug, after=[space.namespace]), in_both)
+        )
+    if settings.node_check:
+        others.append(
+            NodeCheck(
+                "node-check",
+                NodeCheckArgs(
+                    pools=settings.pools,
+                    image=images.uris["trainer"],
+                    mounts=mounts.paths,
+                    after=[*space.objects, *mounts.ready],
+                ),
+                in_both,
+            )
         )
     model_uri = pulumi.Output.concat("s3://", bucket.bucket_name, "/", settings.storage.prefix)
     launcher = None

@@ -16,6 +16,10 @@ MODEL_URI: Final = "TRAINYARD_MODEL_URI"
 DATA: Final = "TRAINYARD_DATA"
 REGION: Final = "AWS_REGION"
 
+# Given by the program to the check of a machine: what it must have, as JSON, and the machine's name.
+NODE_CHECK: Final = "TRAINYARD_NODE_CHECK"
+NODE: Final = "TRAINYARD_NODE"
+
 RUN_ID_MAX_LENGTH: Final = 40
 
 # What is written under <model URI>/<run id>/; the metadata last, so that who finds it finds a whole model.
@@ -33,6 +37,14 @@ class Exit(IntEnum):
     NO_CUDA = 21
     DATA = 22
     SAVE = 23
+
+
+class CheckExit(IntEnum):
+    """How the check of a machine ended."""
+
+    FIT = 0
+    UNFIT = 1
+    CONFIGURATION = 2
 
 
 class TrainerError(Exception):

@@ -12,6 +12,7 @@ CLUSTER_EVENTS_NAMESPACE: Final = "default"
 
 LAUNCHER_JOB_PREFIX: Final = "launch-"
 TRAINING_JOB_PREFIX: Final = "train-"
+NODE_CHECK_PREFIX: Final = "check-"
 RUN_ID_MAX_LENGTH: Final = 40
 LAUNCHER_SERVICE_ACCOUNT: Final = "launcher"
 TRAINER_SERVICE_ACCOUNT: Final = "trainer"
@@ -21,8 +22,10 @@ LABEL_ROLE: Final = "trainyard.dev/role"
 LABEL_POOL: Final = "trainyard.dev/pool"
 ROLE_LAUNCHER: Final = "launcher"
 ROLE_WARM: Final = "warm"
+ROLE_CHECK: Final = "check"
 DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
 LABEL_NODEPOOL: Final = "karpenter.sh/nodepool"
+LABEL_INITIALIZED: Final = "karpenter.sh/initialized"
 
 WORKER_PRIORITY_CLASS: Final = "trainyard-worker"
 WORKER_PRIORITY: Final = 0
@@ -30,6 +33,10 @@ PLACEHOLDER_PRIORITY_CLASS: Final = "trainyard-placeholder"
 PLACEHOLDER_PRIORITY: Final = -100
 WARM_PRIORITY_CLASS: Final = "trainyard-warm"
 WARM_PRIORITY: Final = -200
+
+TAKEN_BACK_SECONDS: Final = 1800
+TAKEN_BACK_SECONDS_ULTRASERVER: Final = 3600
+"""How long before a capacity block's end EC2 begins to end its machines."""
 
 POD_USER: Final = 10001
 """User and group of launcher, placeholder and worker pods."""
@@ -45,6 +52,8 @@ ENV_DEVICE: Final = "TRAINYARD_DEVICE"
 ENV_MODEL_URI: Final = "TRAINYARD_MODEL_URI"
 ENV_DATA: Final = "TRAINYARD_DATA"
 ENV_REGION: Final = "AWS_REGION"
+ENV_NODE_CHECK: Final = "TRAINYARD_NODE_CHECK"
+ENV_NODE: Final = "TRAINYARD_NODE"
 
 LAUNCHER_FINAL_EXIT_CODES: Final = (2, 10, 11, 12)
 """Exit codes of the launcher after which another pod of its Job would end the same way."""

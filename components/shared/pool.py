@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from components.shared import addresses as subnet_addresses
+from components.shared import contract as c
 from components.shared import efa as efa_layouts
-from components.shared.contract import LABEL_NODEPOOL
+from components.shared import user_data
 
 JsonObject = dict[str, Any]
 
@@ -21,8 +22,11 @@ DISCOVERY_TAG: Final = "karpenter.sh/discovery"
 CLUSTER_GROUP_TAG: Final = "aws:eks:cluster-name"
 
 # gp3 limits and prices: https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html
-ROOT_IOPS: Final = 6000
-ROOT_THROUGHPUT: Final = 600
+DISK_IOPS: Final = 6000
+DISK_THROUGHPUT: Final = 600
+# MiB/s at which a snapshot's blocks are fetched, the fastest on offer; else each is fetched when it is first read
+# (https://docs.aws.amazon.com/ebs/latest/userguide/initalize-volume.html).
+SNAPSHOT_RATE: Final = 300
 
 ON_DEMAND: Final = "on-demand"
 SPOT: Final = "spot"
@@ -31,21 +35,12 @@ PURCHASES: Final = (ON_DEMAND, SPOT, RESERVED)
 ODCR: Final = "odcr"
 CAPACITY_BLOCK: Final = "capacity-block"
 RESERVATION_TYPES: Final = (ODCR, CAPACITY_BLOCK)
+# Their instances are parts of UltraServers (https://aws.amazon.com/ec2/ultraservers).
+ULTRASERVER_FAMILIES: Final = ("p6e-gb200", "p6e-gb300", "trn2u")
 
 # The FSx CSI driver takes it off once it can mount there
 # (https://github.com/kubernetes-sigs/aws-fsx-csi-driver/blob/master/docs/install.md).
 LUSTRE_STARTUP_TAINT: Final = {"key": "fsx.csi.aws.com/agent-not-ready", "effect": "NoExecute"}
-
-# Several connections per image and unpacking in parallel, which needs a machine of the size 2xlarge and a fast disk:
-# https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/doc/examples.md
-FAST_IMAGE_PULL_LEAST_VCPUS: Final = 8
-FAST_IMAGE_PULL: Final = """\
-apiVersion: node.eks.aws/v1alpha1
-kind: NodeConfig
-spec:
-  featureGates:
-    FastImagePull: true
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +56,9 @@ class Pool:
     With `on_demand_fallback` a machine is bought on demand while the reservations are full. `reservation_ends` is when
     a capacity block ends, RFC 3339. `placement_group` is the name of the group that machines are put into, which the
     stack makes where `makes_placement_group` says so; `placement_group_of_reservation` is the one that the reservations
-    lie in. `warm_nodes` machines are kept without a job. The first network card takes `interfaces` interfaces of
-    `addresses_per_interface` addresses each.
+    lie in. `data_snapshot_id` is a snapshot with the container runtime's directory, images in it, which every machine
+    gets on a disk of `data_volume_gib` GiB (None: the snapshot's size). `warm_nodes` machines are kept without a job.
+    The first network card takes `interfaces` interfaces of `addresses_per_interface` addresses each.
     """
 
     name: str
@@ -87,6 +83,8 @@ class Pool:
     placement_group: str | None = None
     makes_placement_group: bool = False
     placement_group_of_reservation: str | None = None
+    data_snapshot_id: str | None = None
+    data_volume_gib: int | None = None
     warm_nodes: int = 0
     interfaces: int = 3
     addresses_per_interface: int = 10
@@ -196,19 +194,7 @@ def node_class(
             {"tags": {DISCOVERY_TAG: cluster}} if worker_group_id is None else {"id": worker_group_id},
             {"tags": {CLUSTER_GROUP_TAG: cluster}} if cluster_group_id is None else {"id": cluster_group_id},
         ],
-        "blockDeviceMappings": [
-            {
-                "deviceName": "/dev/xvda",
-                "ebs": {
-                    "volumeSize": f"{pool.root_volume_gib}Gi",
-                    "volumeType": "gp3",
-                    "iops": ROOT_IOPS,
-                    "throughput": ROOT_THROUGHPUT,
-                    "encrypted": True,
-                    "deleteOnTermination": True,
-                },
-            }
-        ],
+        "blockDeviceMappings": _disks(pool),
         # Pods get their identity from their service account, so they need no way to the machine's own (hop limit 1).
         "metadataOptions": {
             "httpEndpoint": "enabled",
@@ -225,9 +211,29 @@ def node_class(
         spec["networkInterfaces"] = efa_layouts.layout(pool.efa, pool.efa_policy, pool.cards_per_ip_group)
     if pool.placement_group:
         spec["placementGroupSelector"] = {"name": pool.placement_group}
-    if pool.vcpus >= FAST_IMAGE_PULL_LEAST_VCPUS:
-        spec["userData"] = FAST_IMAGE_PULL
+    told = user_data.user_data(
+        vcpus=pool.vcpus, local_disks=pool.nvme_gb > 0, images_from_snapshot=pool.data_snapshot_id is not None
+    )
+    if told is not None:
+        spec["userData"] = told
     return spec
+
+
+def _disks(pool: Pool) -> list[JsonObject]:
+    """The disk of the system, and where a snapshot is given the one with the images."""
+    common: JsonObject = {
+        "volumeType": "gp3",
+        "iops": DISK_IOPS,
+        "throughput": DISK_THROUGHPUT,
+        "encrypted": True,
+        "deleteOnTermination": True,
+    }
+    disks = [{"deviceName": "/dev/xvda", "ebs": {"volumeSize": f"{pool.root_volume_gib}Gi", **common}}]
+    if pool.data_snapshot_id:
+        size = {"volumeSize": f"{pool.data_volume_gib}Gi"} if pool.data_volume_gib else {}
+        source = {"snapshotID": pool.data_snapshot_id, "volumeInitializationRate": SNAPSHOT_RATE}
+        disks.append({"deviceName": user_data.DATA_DEVICE, "ebs": {**size, **source, **common}})
+    return disks
 
 
 def request(pool: Pool) -> JsonObject:
@@ -240,6 +246,20 @@ def request(pool: Pool) -> JsonObject:
         "perNode": pool.accelerators if pool.accelerators else int(pool.worker_cpu),
         "maxNodes": pool.max_nodes,
         "efaPerNode": pool.efa,
-        "nodeSelector": {LABEL_NODEPOOL: pool.name},
+        "nodeSelector": {c.LABEL_NODEPOOL: pool.name},
         "tolerations": pool.tolerations,
+        "block": _block(pool),
+    }
+
+
+def _block(pool: Pool) -> JsonObject | None:
+    """The pool's capacity block. Machines of an on-demand reservation that has ended stay, as on-demand ones."""
+    if pool.reservation_type != CAPACITY_BLOCK:
+        return None
+    family = pool.instance_type.partition(".")[0]
+    ultra = family in ULTRASERVER_FAMILIES
+    return {
+        "ends": pool.reservation_ends,
+        "takenBackSeconds": c.TAKEN_BACK_SECONDS_ULTRASERVER if ultra else c.TAKEN_BACK_SECONDS,
+        "onDemandFallback": pool.on_demand_fallback,
     }

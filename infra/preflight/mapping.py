@@ -74,6 +74,8 @@ def _pool(index: int, pool: Pool) -> WantedPool:
         on_demand_fallback=pool.on_demand_fallback,
         placement_group=None if pool.makes_placement_group else pool.placement_group,
         placement_group_of_reservation=pool.placement_group_of_reservation,
+        snapshot_id=pool.data_snapshot_id,
+        data_volume_gib=pool.data_volume_gib,
     )
 
 

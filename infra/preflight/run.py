@@ -19,6 +19,7 @@ from infra.preflight import (
     read_inside,
     read_network,
     services,
+    snapshots,
 )
 from infra.preflight import read_services as services_of
 from infra.preflight.account import Account, Denied, has
@@ -136,6 +137,10 @@ def _placement_groups(account: Account, wanted: Wanted, _now: datetime) -> list[
     return capacity.judge_placement_groups(wanted, read_capacity.placement_groups(account, wanted))
 
 
+def _snapshots(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    return snapshots.judge(wanted, snapshots.read(account, wanted))
+
+
 def _spot(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     if all(pool.purchase != "spot" for pool in wanted.pools):
         return []
@@ -223,6 +228,7 @@ CHECKS: Final[dict[str, Check]] = {
     "instance types": _offerings,
     "capacity reservations": _reservations,
     "placement groups": _placement_groups,
+    "snapshots": _snapshots,
     "role for spot machines": _spot,
     "service quotas": _quotas,
     "given cluster": _cluster,

@@ -25,6 +25,7 @@ class WantedPool:
     """A pool. `key` is its path (`trainyard:pools[0]`). `vcpus` of one machine count towards quotas.
 
     `reservation_ends` is the end that the stack file says (aware); `placement_group` names a group that exists.
+    A disk of `data_volume_gib` GiB (None: the snapshot's size) is made of the snapshot `snapshot_id`, if any.
     """
 
     key: str
@@ -40,6 +41,8 @@ class WantedPool:
     on_demand_fallback: bool = False
     placement_group: str | None = None
     placement_group_of_reservation: str | None = None
+    snapshot_id: str | None = None
+    data_volume_gib: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from launcher.core import block, quantity
 from launcher.core import contract as c
-from launcher.core import quantity
 from launcher.core.observe import Node, Observation, Pod
 from launcher.core.quantity import Amount
 from launcher.core.request import Request
@@ -168,11 +168,22 @@ def preflight(request: Request, seen: Observation) -> GiveUp | None:
             code=c.EXIT_IMPOSSIBLE,
             reason=f"MIN is {request.min_nodes} nodes, but {said}; lower MIN_NODES or raise the ceiling",
         )
+    too_late = block.refusal(request, seen.now)
+    if too_late:
+        return GiveUp(code=c.EXIT_IMPOSSIBLE, reason=too_late)
     return None
 
 
 def decide(request: Request, seen: Observation, *, started: float, quorum_since: float | None) -> Decision:
     """What to do now. `started` is when the wait began and `quorum_since` what the last Wait said."""
+    decision = _decide(request, seen, started, quorum_since)
+    warning = block.notice(request, seen.now)
+    if isinstance(decision, Submit) and warning:
+        return replace(decision, reason=f"{decision.reason}; {warning}")
+    return decision
+
+
+def _decide(request: Request, seen: Observation, started: float, quorum_since: float | None) -> Decision:
     hopeless = preflight(request, seen)
     if hopeless is not None:
         return hopeless

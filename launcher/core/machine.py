@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from launcher.core import block, observe, starts
 from launcher.core import contract as c
-from launcher.core import observe
 from launcher.core.capacity import Count, GiveUp, Submit, Wait, count, decide, is_placeholder, target
 from launcher.core.observe import Observation, Pod
 from launcher.core.reasons import shortfall
@@ -205,9 +205,13 @@ def _follow(request: Request, memory: Memory, seen: Observation) -> Step:
         left = tuple(pod for pod in workers if pod.phase in ("Pending", "Running") and not pod.deleting)
         return end(c.STATE_FAILED, c.EXIT_TRAINING_FAILED, training.message or "the PyTorchJob failed", left)
     placed = sum(bool(pod.node) for pod in workers)
-    following = replace(
-        report, state=c.STATE_FOLLOWING, reason=f"{running} of {training.nodes} workers running"
+    started = starts.told(workers, seen) if running == training.nodes else ""
+    parts = (
+        f"{running} of {training.nodes} workers running",
+        started,
+        block.notice(request, seen.now),
     )
+    following = replace(report, state=c.STATE_FOLLOWING, reason="; ".join(part for part in parts if part))
     # Until every worker has its node, the placeholders that are left hold those nodes.
     actions: tuple[Action, ...] = _remove(held) if placed >= training.nodes else ()
     return Step(memory=memory, report=following, actions=actions)

@@ -51,7 +51,11 @@ class NodePool:
 
 @dataclass(frozen=True, kw_only=True)
 class Pod:
-    """A pod that is not finished, or one of this run. `requests` is what the scheduler reserves for it."""
+    """A pod that is not finished, or one of this run. `requests` is what the scheduler reserves for it.
+
+    `placed_at` and `started_at` are when it got its machine and when its first container began, in seconds since the
+    epoch; 0 before.
+    """
 
     name: str
     namespace: str
@@ -62,6 +66,8 @@ class Pod:
     phase: str
     deleting: bool
     requests: Mapping[str, Amount]
+    placed_at: float = 0.0
+    started_at: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +209,22 @@ def pod(item: Object) -> Pod:
         phase=item.get("status", {}).get("phase") or "Pending",
         deleting="deletionTimestamp" in meta,
         requests=effective_requests(spec),
+        placed_at=seconds(_condition(item, "PodScheduled").get("lastTransitionTime"))
+        if _holds(item, "PodScheduled")
+        else 0.0,
+        started_at=_first_start(item),
     )
+
+
+def _first_start(item: Object) -> float:
+    """When the first of a pod's containers began, those that run before the others among them."""
+    status = item.get("status", {})
+    began = [
+        seconds((each.get("state", {}).get(state) or {}).get("startedAt"))
+        for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+        for state in ("running", "terminated")
+    ]
+    return min((moment for moment in began if moment), default=0.0)
 
 
 def warned(item: Object) -> Warned:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from launcher.core import contract as c
@@ -26,10 +27,23 @@ class RequestError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Block:
+    """A capacity block: when it ends and from when EC2 takes its machines back, in seconds since the epoch.
+
+    With `on_demand_fallback` machines are bought on demand once it has ended.
+    """
+
+    ends: float
+    taken_back: float
+    on_demand_fallback: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pool:
     """The nodes that a run may use: all of one instance type, in one zone.
 
-    `per_node` is the full number of `resource` on such a node, `max_nodes` the ceiling that the settings give.
+    `per_node` is the full number of `resource` on such a node, `max_nodes` the ceiling that the settings give. `block`
+    is the capacity block that they are of, if any.
     """
 
     name: str
@@ -41,6 +55,7 @@ class Pool:
     efa_per_node: int
     node_selector: Mapping[str, str]
     tolerations: tuple[Mapping[str, Any], ...]
+    block: Block | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +164,24 @@ class _Reader:
             pass  # reported below, with the place
         self.wrong(key, "a quantity above 0, for instance 4, 1500m or 2Gi")
         return "1"
+
+    def moment(self, key: str) -> float:
+        """Seconds since the epoch of a time with its zone."""
+        value = self.raw(key)
+        try:
+            parsed = datetime.fromisoformat(value) if isinstance(value, str) else None
+        except ValueError:
+            parsed = None
+        if parsed is None or parsed.tzinfo is None:
+            self.wrong(key, "a time with its zone, for instance 2027-01-31T11:30:00Z")
+            return 0.0
+        return parsed.timestamp()
+
+    def flag(self, key: str) -> bool:
+        value = self.raw(key)
+        if not isinstance(value, bool):
+            self.wrong(key, "true or false")
+        return value is True
 
     def texts(self, key: str) -> tuple[str, ...]:
         value = self.raw(key)
@@ -264,11 +297,23 @@ def _pool(reader: _Reader) -> Pool:
         efa_per_node=reader.number("efaPerNode", 0),
         node_selector=reader.table("nodeSelector"),
         tolerations=tuple(tolerations),
+        block=None if reader.raw("block") is None else _block(reader.section("block")),
     )
     if pool.node_selector.get(c.LABEL_NODEPOOL) != pool.name:
         reader.wrong("nodeSelector", f"one with {c.LABEL_NODEPOOL}: {pool.name}")
     reader.finish()
     return pool
+
+
+def _block(reader: _Reader) -> Block:
+    ends = reader.moment("ends")
+    block = Block(
+        ends=ends,
+        taken_back=ends - reader.number("takenBackSeconds", 0),
+        on_demand_fallback=reader.flag("onDemandFallback"),
+    )
+    reader.finish()
+    return block
 
 
 def _placeholder(reader: _Reader) -> Placeholder:

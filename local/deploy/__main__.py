@@ -1,4 +1,4 @@
-"""`python -m local.deploy up|down|preview|submit`: what the Makefile's targets of the same names do."""
+"""`python -m local.deploy up|down|preview|submit|check-nodes`: what the Makefile's targets of the same names do."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 
 from kubernetes.config import ConfigException
 
-from local.deploy.commands import DeployError, down, preview, submit, up
+from local.deploy.commands import DeployError, check_nodes, down, preview, submit, up
 from local.deploy.engine import EngineError
 from local.deploy.follow import FollowError
 from local.deploy.given import GivenError
 from local.deploy.kept import KeptError
 from local.deploy.model import ModelError
+from local.deploy.node_checks import CheckError
 from local.deploy.program import RefusedError
 from local.deploy.runs import RunError
 from local.deploy.stack_file import StackFileError, check_name
@@ -26,6 +27,7 @@ from local.tools import ToolError
 
 # What a person can mend: one line, exit code 1.
 EXPECTED = (
+    CheckError,
     DeployError,
     EngineError,
     FollowError,
@@ -51,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
         ("down", "destroy the stack and stop the local cloud"),
         ("preview", "list every resource that the stack would have, without an AWS account"),
         ("submit", "start another run on a stack that is up, and follow it"),
+        ("check-nodes", "check each machine of a pool for what a training needs; none is bought"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("--stack", default="local")
@@ -60,6 +63,8 @@ def parser() -> argparse.ArgumentParser:
         if name == "submit":
             command.add_argument("--min", type=int, required=True, metavar="NODES")
             command.add_argument("--max", type=int, required=True, metavar="NODES")
+        if name == "check-nodes":
+            command.add_argument("--pool", required=True)
     return result
 
 
@@ -85,6 +90,8 @@ def main() -> int:
             return down(arguments.stack, cloud, arguments.keep_data)
         if arguments.command == "preview":
             return preview(arguments.stack)
+        if arguments.command == "check-nodes":
+            return check_nodes(arguments.stack, cloud, arguments.pool)
         return submit(arguments.stack, cloud, arguments.min, arguments.max)
     except EXPECTED as error:
         print(f"error: {error}", file=sys.stderr)

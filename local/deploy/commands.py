@@ -1,4 +1,4 @@
-"""The four things a person does with a stack: up, down, preview, submit."""
+"""What a person does with a stack: up, down, preview, submit, check-nodes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from local.deploy.given import gives_cluster, with_given
 from local.deploy.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
 from local.deploy.kept import EXCEPT_DATA, check
 from local.deploy.model import fetch_model
+from local.deploy.node_checks import NodeChecks
 from local.deploy.runs import no_run, start_run
 from local.deploy.stack_file import (
     Sources,
@@ -141,6 +142,26 @@ def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
         raise DeployError(f"MIN={minimum} MAX={maximum}: MIN must be at least 1 and not above MAX")
     if cloud == "aws":
         return official.submit(stack, minimum, maximum)
+    session = _running(stack)
+    home, outputs = session.home, session.engine.outputs()
+    kubeconfig = home.cluster(outputs["clusterName"]) / "admin.kubeconfig"
+    job = start_run(outputs, minimum, maximum, {**session.engine.environment, "KUBECONFIG": str(kubeconfig)})
+    say(f"started {job}")
+    return session.follow(outputs, job, job.removeprefix("launch-"))
+
+
+def check_nodes(stack: str, cloud: str, pool: str) -> int:
+    """Check each machine of a pool. Returns 0 if some were checked and all of those are fit."""
+    if cloud == "aws":
+        return official.check_nodes(stack, pool)
+    session = _running(stack)
+    outputs = session.engine.outputs()
+    kubeconfig, context = session.home.kubeconfig, outputs["clusterName"]
+    return NodeChecks(kubeconfig, context, outputs["trainingNamespace"], say).run(pool)
+
+
+def _running(stack: str) -> _Session:
+    """The session of a stack that is up on this machine's local cloud."""
     home = Home()
     if not _join(home):
         raise DeployError(
@@ -149,11 +170,7 @@ def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
     session = _Session.open(home, stack)
     if not session.is_up():
         raise DeployError(f"stack {stack} is not up; `make up STACK={stack} CLOUD=local` deploys it")
-    outputs = session.engine.outputs()
-    kubeconfig = home.cluster(outputs["clusterName"]) / "admin.kubeconfig"
-    job = start_run(outputs, minimum, maximum, {**session.engine.environment, "KUBECONFIG": str(kubeconfig)})
-    say(f"started {job}")
-    return session.follow(outputs, job, job.removeprefix("launch-"))
+    return session
 
 
 def start_local_cloud() -> Home:

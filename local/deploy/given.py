@@ -1,8 +1,8 @@
 """What a stack file names by id as given is made first on the local cloud; the engine's copy names what was made.
 
-A VPC with its subnets and its way out, a cluster (`local.deploy.given_cluster`), capacity reservations, a file system.
-Each carries the id that the stack file says in the tag `GIVEN_TAG`, by which the next `up` finds it again. It ends with
-the local cloud, not with the stack.
+A VPC with its subnets and its way out, a cluster (`local.deploy.given_cluster`), capacity reservations, snapshots, a
+file system. Each carries the id that the stack file says in the tag `GIVEN_TAG`, by which the next `up` finds it again.
+It ends with the local cloud, not with the stack.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ GIVEN_CIDR = "10.80.0.0/16"
 SUBNET_PREFIX = 20
 DEFAULT_BLOCK = timedelta(days=14)
 LONGEST_BLOCK_HOURS = 182 * 24
+SNAPSHOT_GIB = 100
 REGION = r"[a-z]{2}(-[a-z]+)+-[0-9]"
 CLUSTER_NAME = r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}"
 
@@ -72,6 +73,8 @@ def _replace(config: Document, region: str, say: Callable[[str], None]) -> None:
         ids = pool.get("capacityReservationIds")
         if isinstance(ids, list) and _is_whole(pool):
             pool["capacityReservationIds"] = [given.reservation(str(each), pool) for each in ids]
+        if isinstance(pool.get("dataSnapshotId"), str) and isinstance(pool.get("zone"), str):
+            pool["dataSnapshotId"] = given.snapshot(pool)
     lustre = _at(config, "trainyard:storage", "lustre")
     subnet = _at(config, "trainyard:network", "privateSubnetIds").get(str(lustre.get("zone")))
     existing = _at(lustre, "existing")
@@ -248,6 +251,22 @@ class _Given:
             TagSpecifications=_tagged("capacity-reservation", tags),
         )
         return str(bought["CapacityReservation"]["CapacityReservationId"])
+
+    def snapshot(self, pool: Mapping[str, Any]) -> str:
+        """An encrypted snapshot as large as the pool's disk of it may be. It holds nothing."""
+
+        def make(tags: list[Document]) -> str:
+            size = pool.get("dataVolumeGiB")
+            volume = self._ec2.create_volume(
+                AvailabilityZone=pool["zone"],
+                Size=size if isinstance(size, int) and size > 0 else SNAPSHOT_GIB,
+                Encrypted=True,
+            )["VolumeId"]
+            made = self._ec2.create_snapshot(VolumeId=volume, TagSpecifications=_tagged("snapshot", tags))
+            self._ec2.delete_volume(VolumeId=volume)
+            return str(made["SnapshotId"])
+
+        return self._once(str(pool["dataSnapshotId"]), "snapshot", make)
 
     def file_system(self, existing: Document, subnet: str) -> None:
         """A file system in the subnet of its zone; the settings get its names, too."""

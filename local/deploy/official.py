@@ -15,6 +15,7 @@ from local.deploy.engine import ROOT, EngineError
 from local.deploy.follow import Follower, Run
 from local.deploy.gone import FORGET_UNREACHABLE, is_gone
 from local.deploy.kept import EXCEPT_DATA, check
+from local.deploy.node_checks import NodeChecks
 from local.deploy.runs import no_run, start_run
 
 
@@ -113,3 +114,14 @@ def submit(stack: str, minimum: int, maximum: int) -> int:
         kubeconfig = _kubeconfig(outputs, Path(directory))
         job = start_run(outputs, minimum, maximum, {**os.environ, "KUBECONFIG": str(kubeconfig)})
         return _follow(outputs, job, kubeconfig)
+
+
+def check_nodes(stack: str, pool: str) -> int:
+    """Check the machines of a pool on the stack's own cluster."""
+    outputs = _outputs(stack)
+    with tempfile.TemporaryDirectory() as directory:
+        kubeconfig = _kubeconfig(outputs, Path(directory))
+        checks = NodeChecks(
+            kubeconfig, None, outputs["trainingNamespace"], lambda line: print(line, flush=True)
+        )
+        return checks.run(pool)

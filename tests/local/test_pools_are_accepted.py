@@ -92,6 +92,7 @@ def test_every_type_is_accepted_with_every_policy_of_its_interfaces(cloud: OwnCl
                         "maxNodes": 2,
                         "efa": policy,
                         "placementGroup": policy == efa.IP,
+                        "dataSnapshotId": "snap-0123456789abcdef0" if policy == efa.IP else None,
                     }
                 ],
             }

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import email
+import subprocess
 from typing import Any
 
 import pytest
+import yaml
 
 from components.shared import addresses, efa
 from components.shared.pool import Pool, node_class, node_pool, request
@@ -103,6 +107,21 @@ def test_a_reserved_pool_buys_on_demand_only_when_it_says_so() -> None:
     assert capacity_types(onDemandFallback=True) == ["reserved", "on-demand"]
 
 
+@pytest.mark.parametrize(("type_", "seconds"), [("p5.48xlarge", 1800), ("p6e-gb200.36xlarge", 3600)])
+def test_the_launcher_is_told_when_the_machines_of_a_block_go(type_: str, seconds: int) -> None:
+    reserved = {"purchase": "reserved", "capacityReservationIds": ["cr-0123456789abcdef0"]}
+    ends = {"reservationEnds": "2027-01-31T11:30:00Z"}
+    of_block = pool(**reserved, **ends, reservationType="capacity-block", onDemandFallback=True)
+    of_block = dataclasses.replace(of_block, instance_type=type_)
+    assert request(of_block)["block"] == {
+        "ends": "2027-01-31T11:30:00+00:00",
+        "takenBackSeconds": seconds,
+        "onDemandFallback": True,
+    }
+    # Machines of an on-demand reservation outlive it.
+    assert request(pool(**reserved, **ends))["block"] is None
+
+
 def test_a_placement_group_is_selected_by_name() -> None:
     assert "placementGroupSelector" not in spec(pool())
     grouped = spec(pool(placementGroup="theirs"))
@@ -119,6 +138,38 @@ def test_no_pod_starts_before_a_machine_can_mount_the_file_system() -> None:
 @pytest.mark.parametrize(("type_", "fast"), [("m5.large", False), ("g5.xlarge", False), ("g5.2xlarge", True)])
 def test_images_are_pulled_in_parallel_on_machines_that_are_large_enough(type_: str, fast: bool) -> None:
     assert ("FastImagePull: true" in spec(pool(instanceType=type_)).get("userData", "")) is fast
+
+
+@pytest.mark.parametrize("size", [None, 300])
+@pytest.mark.parametrize("type_", ["m5.large", "g5.2xlarge"])
+def test_a_snapshot_with_images_is_a_disk_of_its_own(type_: str, size: int | None) -> None:
+    given = spec(pool(instanceType=type_, dataSnapshotId="snap-0123456789abcdef0", dataVolumeGiB=size))
+    assert problems("EC2NodeClass", given) == []
+    system, images = given["blockDeviceMappings"]
+    assert (system["deviceName"], images["deviceName"]) == ("/dev/xvda", "/dev/xvdb")
+    assert "snapshotID" not in system["ebs"]
+    assert images["ebs"]["snapshotID"] == "snap-0123456789abcdef0"
+    assert images["ebs"].get("volumeSize") == (f"{size}Gi" if size else None)
+    assert images["ebs"]["encrypted"] is True
+    assert len(spec(pool(instanceType=type_))["blockDeviceMappings"]) == 1
+
+
+@pytest.mark.parametrize(("type_", "local_disks"), [("m5.2xlarge", False), ("g5.2xlarge", True)])
+def test_a_machine_takes_the_snapshots_images_before_its_runtime_starts(
+    type_: str, local_disks: bool
+) -> None:
+    given = spec(pool(instanceType=type_, dataSnapshotId="snap-0123456789abcdef0"))
+    archive = email.message_from_string(given["userData"])
+    parts = {part.get_content_type(): str(part.get_payload()) for part in archive.get_payload()}
+    script = parts.pop("text/x-shellscript")
+    assert script.startswith("#!/bin/bash\n")
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    # Fast pulls have a store of their own, which the snapshot does not fill; local disks would hide it.
+    assert "FastImagePull" not in given["userData"]
+    assert list(parts) == (["application/node.eks.aws"] if local_disks else [])
+    for text in parts.values():
+        storage = yaml.safe_load(text)["spec"]["instance"]["localStorage"]
+        assert storage == {"strategy": given["instanceStorePolicy"], "disabledMounts": ["Containerd"]}
 
 
 def test_what_is_given_by_id_is_not_searched_by_tags() -> None:

@@ -213,6 +213,7 @@ def test_the_request_says_what_the_launcher_must_know() -> None:
         "efaPerNode": 0,
         "nodeSelector": {"karpenter.sh/nodepool": "small"},
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "block": None,
     }
     assert request["worker"]["env"] == {
         "NCCL_DEBUG": "WARN",
@@ -250,6 +251,12 @@ def test_constants_are_those_of_the_contract() -> None:
     names = stated["names"]
     assert names["launcherJobPrefix"] == contract.LAUNCHER_JOB_PREFIX
     assert names["runIdMaxLength"] == contract.RUN_ID_MAX_LENGTH
+    assert names["nodeCheckPrefix"] == contract.NODE_CHECK_PREFIX
+    assert stated["roles"]["check"] == contract.ROLE_CHECK
+    assert stated["environment"]["nodeCheck"] == {
+        "expected": contract.ENV_NODE_CHECK,
+        "node": contract.ENV_NODE,
+    }
     assert names["launcherServiceAccount"] == contract.LAUNCHER_SERVICE_ACCOUNT
     assert names["trainerServiceAccount"] == contract.TRAINER_SERVICE_ACCOUNT
     assert stated["labels"]["run"] == contract.LABEL_RUN
@@ -276,6 +283,10 @@ def test_constants_are_those_of_the_contract() -> None:
     assert tuple(stated["exitCodes"]["launcherFinal"]) == contract.LAUNCHER_FINAL_EXIT_CODES
     assert stated["launcherJob"]["backoffLimit"] == contract.LAUNCHER_BACKOFF_LIMIT
     assert stated["podUser"] == contract.POD_USER
+    assert list(stated["capacityBlocks"].values()) == [
+        contract.TAKEN_BACK_SECONDS,
+        contract.TAKEN_BACK_SECONDS_ULTRASERVER,
+    ]
     launcher = stated["environment"]["launcher"]
     assert set(launcher.values()) == {
         e["name"] for e in job_spec(run(), RESOLVED)["template"]["spec"]["containers"][0]["env"]

@@ -27,6 +27,8 @@ STACK: dict[str, Any] = {
                 "zone": "us-west-2b",
                 "maxNodes": 2,
                 "capacityReservationIds": ["cr-0123456789abcdef0"],
+                "dataSnapshotId": "snap-0123456789abcdef0",
+                "dataVolumeGiB": 30,
             }
         ],
     }
@@ -85,13 +87,23 @@ def test_a_given_block_has_begun_unless_none_could_last_so_long(
     assert round((found["EndDate"] - found["StartDate"]) / timedelta(days=1)) == days
 
 
+def test_a_given_snapshot_is_one_that_the_preflight_takes(account: Cloud) -> None:
+    (pool,) = with_given(STACK, print)["config"]["trainyard:pools"]
+    ec2 = account.client("ec2")
+    (found,) = ec2.describe_snapshots(SnapshotIds=[pool["dataSnapshotId"]])["Snapshots"]
+    assert (found["VolumeSize"], found["Encrypted"], found["State"]) == (30, True, "completed")
+    assert not ec2.describe_volumes(Filters=[{"Name": "snapshot-id", "Values": [pool["dataSnapshotId"]]}])[
+        "Volumes"
+    ]
+
+
 def test_the_next_up_finds_what_the_last_one_made_and_the_given_document_stays(account: Cloud) -> None:
     before = copy.deepcopy(STACK)
     said: list[str] = []
     first = with_given(STACK, said.append)
-    assert len(said) == 5
+    assert len(said) == 6
     assert with_given(STACK, said.append) == first
-    assert len(said) == 5
+    assert len(said) == 6
     assert before == STACK
 
 

@@ -15,6 +15,7 @@ from tests.unit.infra.changing import POOL, mistakes, settings, stack_file, with
 pytestmark = pytest.mark.unit
 
 ODCR = {"purchase": "reserved", "capacityReservationIds": ["cr-0123456789abcdef0"]}
+SNAPSHOT = {"dataSnapshotId": "snap-0123456789abcdef0"}
 BLOCK = {**ODCR, "reservationType": "capacity-block", "reservationEnds": "2027-01-31T11:30:00Z"}
 
 
@@ -98,6 +99,15 @@ def test_the_shipped_block_is_right_in_any_year(year: int) -> None:
         ),
         ({"efa": "most"}, "pools[0].efa: 'most' is not known"),
         ({"warmNodes": 5}, "pools[0].warmNodes: 5 is more than maxNodes; it must be at most 4"),
+        (
+            {"dataSnapshotId": "snap-1"},
+            "dataSnapshotId: 'snap-1' is not right; it must be an id such as snap-",
+        ),
+        ({"dataSnapshotId": 1}, "dataSnapshotId: 1 is a whole number; it must be an id such as snap-"),
+        ({"dataVolumeGiB": 300}, "dataVolumeGiB: 300 is given without dataSnapshotId; it is the disk of a"),
+        ({**SNAPSHOT, "dataVolumeGiB": 0}, "dataVolumeGiB: 0 is out of range; it must be a whole number of"),
+        ({**SNAPSHOT, "dataVolumeGiB": 16385}, "of GiB of at least 1 and at most 16384"),
+        ({"dataVolumeGiB": 0}, "dataVolumeGiB: 0 is out of range"),
         ({"warmNodes": -1}, "pools[0].warmNodes: -1 is out of range"),
         ({"purchase": "reserved"}, "capacityReservationIds: is missing; purchase: reserved needs the ids"),
         ({"purchase": "reserved", "capacityReservationIds": []}, "capacityReservationIds: is missing"),
@@ -161,6 +171,15 @@ def test_a_reservation_is_of_one_type_in_one_zone(other: dict[str, Any]) -> None
     first = {**POOL, **ODCR}
     (line,) = mistakes(with_({"pools": [first, {**first, "name": "other", **other}]}))
     assert "pools[1].capacityReservationIds: 'cr-0123456789abcdef0' is of g5.12xlarge in us-west-2b" in line
+
+
+def test_the_disk_of_a_snapshot_has_the_snapshots_size_unless_the_pool_says_otherwise() -> None:
+    (pool,) = settings(with_pool(**SNAPSHOT)).pools
+    assert (pool.data_snapshot_id, pool.data_volume_gib) == ("snap-0123456789abcdef0", None)
+    (pool,) = settings(with_pool(**SNAPSHOT, dataVolumeGiB=300)).pools
+    assert pool.data_volume_gib == 300
+    (pool,) = settings(with_pool()).pools
+    assert (pool.data_snapshot_id, pool.data_volume_gib) == (None, None)
 
 
 def test_pools_without_a_run_are_right() -> None:

@@ -183,6 +183,7 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         ),
         ("trainyard:images", {"mirror": "https://x"}, "trainyard:images.mirror: 'https://x' is not right"),
         ("trainyard:debugPod", "perhaps", "trainyard:debugPod: 'perhaps' is not right"),
+        ("trainyard:nodeCheck", "small", "trainyard:nodeCheck: 'small' is not right"),
         ("trainyard:mpi", 1, "trainyard:mpi: 1 is not right; it must be true or false"),
         ("trainyard:storage", {"prefix": "/x/"}, "trainyard:storage.prefix: '/x/' is not right"),
         ("trainyard:protectData", "perhaps", "trainyard:protectData: 'perhaps' is not right"),

@@ -21,6 +21,10 @@ def test_exit_codes_are_the_shared_ones() -> None:
     assert ours == {name.lower(): code for name, code in expected.items()}
 
 
+def test_the_checks_exit_codes_are_the_shared_ones() -> None:
+    assert {code.name.lower(): int(code) for code in contract.CheckExit} == SHARED["exitCodes"]["nodeCheck"]
+
+
 def test_environment_names_are_the_shared_ones() -> None:
     launcher = SHARED["environment"]["workerFromLauncher"]
     program = SHARED["environment"]["workerFromProgram"]
@@ -35,6 +39,7 @@ def test_environment_names_are_the_shared_ones() -> None:
         "data": contract.DATA,
         "region": contract.REGION,
     }
+    assert SHARED["environment"]["nodeCheck"] == {"expected": contract.NODE_CHECK, "node": contract.NODE}
     assert SHARED["names"]["runIdMaxLength"] == contract.RUN_ID_MAX_LENGTH
 
 

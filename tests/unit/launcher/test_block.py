@@ -1,0 +1,132 @@
+"""A capacity block ends: which runs are refused, and what the others are told."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from components.shared.pool import request as program_side
+from launcher.core import block, machine
+from launcher.core import contract as c
+from launcher.core.capacity import GiveUp, Submit, Wait, decide
+from launcher.core.machine import End, Memory, Remove
+from launcher.core.observe import Observation, Training
+from launcher.core.request import Block, Request, RequestError, parse_request
+from tests.unit.infra.changing import settings, with_pool
+from tests.unit.infra.test_pool_settings import BLOCK
+from tests.unit.launcher.conftest import DOCUMENT
+from tests.unit.launcher.test_capacity import NOW, held, node, seen
+
+pytestmark = pytest.mark.unit
+
+HOUR = 3600
+
+
+def request(*, left: float, longest: int | None = None, fallback: bool = False) -> Request:
+    """A run on a block whose machines are taken back `left` seconds after NOW, half an hour before its end."""
+    document: dict[str, Any] = copy.deepcopy(DOCUMENT)
+    document["activeDeadlineSeconds"] = longest
+    document["pool"]["block"] = {
+        "ends": datetime.fromtimestamp(NOW + left + 1800, UTC).isoformat(),
+        "takenBackSeconds": 1800,
+        "onDemandFallback": fallback,
+    }
+    return parse_request({"TRAINYARD_REQUEST": json.dumps(document)})
+
+
+def four(now: float = NOW) -> Observation:
+    return seen([node(f"n{i}") for i in range(4)], now=now)
+
+
+def test_a_run_that_ends_in_time_starts_and_one_second_more_is_refused() -> None:
+    fits = decide(request(left=HOUR, longest=HOUR), four(), started=NOW, quorum_since=None)
+    assert isinstance(fits, Submit)
+    assert fits.reason == "all 4 nodes are there"
+    late = decide(request(left=HOUR, longest=HOUR + 1), four(), started=NOW, quorum_since=None)
+    assert isinstance(late, GiveUp)
+    assert late.code == c.EXIT_IMPOSSIBLE
+
+
+def test_the_refusal_is_one_line_with_pool_end_and_what_would_be_right() -> None:
+    told = block.refusal(request(left=HOUR, longest=2 * HOUR), NOW)
+    assert told == (
+        "the capacity block of pool small ends at 2027-01-15T09:30:00Z, and EC2 takes its machines back from"
+        " 2027-01-15T09:00:00Z, but the training may take until 2027-01-15T10:00:00Z; right would be"
+        " activeDeadlineSeconds of at most 3600 instead of 7200, or a later block"
+    )
+
+
+@pytest.mark.parametrize("longest", [None, 1])
+def test_nothing_starts_once_the_machines_are_being_taken_back(longest: int | None) -> None:
+    assert block.refusal(request(left=1, longest=longest), NOW) == ""
+    told = block.refusal(request(left=0, longest=longest), NOW)
+    assert told.endswith("it is 2027-01-15T08:00:00Z: right would be a pool whose reservation goes on")
+
+
+def test_a_wait_ends_when_it_has_used_up_what_the_run_needs() -> None:
+    run = request(left=HOUR, longest=HOUR - 100)
+    assert isinstance(decide(run, seen([], now=NOW + 100), started=NOW, quorum_since=None), Wait)
+    pods = [held(run, 0)]
+    step = machine.step(run, Memory(started=NOW), seen([], pods, now=NOW + 101))
+    assert step.report.state == c.STATE_FAILED
+    assert [type(action) for action in step.actions] == [Remove, End], "the placeholder buys nothing more"
+
+
+def test_a_training_without_a_limit_is_warned_of_the_end_and_one_with_a_limit_is_not() -> None:
+    warned = decide(request(left=HOUR), four(), started=NOW, quorum_since=None)
+    assert isinstance(warned, Submit)
+    assert warned.reason == (
+        "all 4 nodes are there; EC2 takes the machines back from 2027-01-15T09:00:00Z,"
+        " and activeDeadlineSeconds is not set"
+    )
+    assert block.notice(request(left=HOUR, longest=60), NOW) == ""
+
+
+def test_a_training_that_runs_is_never_refused_and_still_warned() -> None:
+    running = Training(uid="t", ours=True, nodes=4, outcome="", message="")
+    step = machine.step(request(left=-60), Memory(), dataclasses.replace(four(), training=running))
+    assert step.report.state == c.STATE_FOLLOWING
+    assert "EC2 takes the machines back from 2027-01-15T07:59:00Z" in step.report.reason
+
+
+def test_after_the_end_a_pool_with_fallback_buys_on_demand() -> None:
+    assert block.refusal(request(left=-60, fallback=True), NOW) != "", "it still holds machines of the block"
+    over = request(left=-1800, longest=HOUR, fallback=True)
+    assert (block.refusal(over, NOW), block.notice(over, NOW)) == ("", "")
+    assert block.refusal(request(left=-1800, longest=HOUR), NOW) != ""
+
+
+def test_without_a_block_there_is_nothing_to_say(request_: Request) -> None:
+    assert (block.refusal(request_, NOW), block.notice(request_, NOW)) == ("", "")
+
+
+def test_the_launcher_takes_what_the_program_says_of_a_block(document: dict[str, Any]) -> None:
+    (pool,) = settings(with_pool(**BLOCK)).pools
+    document["pool"] = program_side(pool)
+    found = parse_request({"TRAINYARD_REQUEST": json.dumps(document)}).pool.block
+    ends = datetime(2027, 1, 31, 11, 30, tzinfo=UTC).timestamp()
+    assert found == Block(ends=ends, taken_back=ends - 1800, on_demand_fallback=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"ends": "2027-01-31T11:30:00"}, 'block.ends is "2027-01-31T11:30:00"; right would be a time with'),
+        ({"ends": 12}, "block.ends is 12; right would be a time with its zone"),
+        ({"takenBackSeconds": -1}, "block.takenBackSeconds is -1; right would be a whole number"),
+        ({"onDemandFallback": "no"}, 'block.onDemandFallback is "no"; right would be true or false'),
+        ({"begins": 1}, "block.begins is not known"),
+    ],
+)
+def test_a_wrong_block_is_told(document: dict[str, Any], change: dict[str, Any], told: str) -> None:
+    right = {"ends": "2027-01-31T11:30:00Z", "takenBackSeconds": 1800, "onDemandFallback": False}
+    document["pool"]["block"] = {**right, **change}
+    with pytest.raises(RequestError) as caught:
+        parse_request({"TRAINYARD_REQUEST": json.dumps(document)})
+    (line,) = caught.value.problems
+    assert line.startswith(f"TRAINYARD_REQUEST.pool.{told}")

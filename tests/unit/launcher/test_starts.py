@@ -1,0 +1,95 @@
+"""How long the workers of a run took to start, as the launcher tells it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from launcher.core import machine, observe, starts
+from launcher.core.machine import Memory
+from launcher.core.manifests import stamp
+from launcher.core.observe import Claim, Observation, Pod, Training
+from launcher.core.request import Request
+from tests.unit.launcher.test_capacity import NOW
+
+pytestmark = pytest.mark.unit
+
+
+def worker(node: str, *, placed: float, started: float | None) -> Pod:
+    """A worker of run r1, its moments in seconds after NOW; one that has not started waits for its image."""
+    state: dict[str, Any] = {"waiting": {"reason": "ContainerCreating"}}
+    if started is not None:
+        state = {"running": {"startedAt": stamp(NOW + started)}}
+    return observe.pod(
+        {
+            "metadata": {
+                "name": f"train-r1-{node}",
+                "namespace": "training",
+                "labels": {"training.kubeflow.org/job-name": "train-r1"},
+            },
+            "spec": {"nodeName": node},
+            "status": {
+                "phase": "Pending" if started is None else "Running",
+                "conditions": [
+                    {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(NOW + placed)}
+                ],
+                "containerStatuses": [{"state": state}],
+            },
+        }
+    )
+
+
+def seen(*ordered: tuple[str, float]) -> Observation:
+    """An hour after NOW, with machines that were ordered so many seconds after NOW."""
+    claims = tuple(
+        Claim(name=n, node=n, launched=True, initialized=True, deleting=False, age=3600 - at)
+        for n, at in ordered
+    )
+    return Observation(now=NOW + 3600, fresh=True, claims=claims)
+
+
+def test_the_slowest_worker_is_told_from_its_placement_and_from_its_machines_order() -> None:
+    workers = [worker("a", placed=100, started=130), worker("b", placed=100, started=190)]
+    assert starts.told(workers, seen(("a", 0), ("b", 10))) == (
+        "the slowest began 90 s after its placement, 180 s after its machine was ordered"
+    )
+
+
+def test_machines_that_were_there_before_do_not_count() -> None:
+    workers = [worker("a", placed=100, started=130), worker("b", placed=100, started=190)]
+    kept = seen(("a", 0), ("b", -7200))
+    assert starts.told(workers, kept) == (
+        "the slowest began 90 s after its placement, 130 s after its machine was ordered"
+    )
+    assert starts.told(workers, seen()) == "the slowest began 90 s after its placement"
+
+
+def test_nothing_is_told_before_all_have_started() -> None:
+    assert starts.told([], seen()) == ""
+    assert starts.told([worker("a", placed=0, started=9), worker("b", placed=0, started=None)], seen()) == ""
+
+
+def test_a_container_that_has_ended_began_once_and_the_first_one_counts() -> None:
+    ended = {"state": {"terminated": {"startedAt": stamp(NOW + 5)}}}
+    item = {
+        "metadata": {"name": "p"},
+        "status": {
+            "initContainerStatuses": [ended],
+            "containerStatuses": [{"state": {"running": {"startedAt": stamp(NOW + 9)}}}],
+        },
+    }
+    assert observe.pod(item).started_at == NOW + 5
+    assert observe.pod({"metadata": {"name": "p"}}).started_at == 0.0
+
+
+def test_the_launcher_says_so_once_every_worker_runs(request_: Request) -> None:
+    training = Training(uid="t", ours=True, nodes=2, outcome="", message="")
+    both = (worker("a", placed=0, started=20), worker("b", placed=0, started=30))
+    now = dataclasses.replace(seen(("a", -60), ("b", -60)), training=training, pods=both)
+    assert machine.step(request_, Memory(), now).report.reason == (
+        "2 of 2 workers running; the slowest began 30 s after its placement, 90 s after its machine was ordered"
+    )
+    one = dataclasses.replace(now, pods=both[:1])
+    assert machine.step(request_, Memory(), one).report.reason == "1 of 2 workers running"
