@@ -138,5 +138,5 @@ def test_a_stack_trains_on_a_given_cluster_and_leaves_it_as_it_was(made: World) 
     assert "training" not in objects(made, "namespaces")
     kubectl(made, "create", "namespace", "training")
     said = preflight(made)
-    assert said.code == 1
+    assert said.code != 0
     assert f"'{CLUSTER}' has the namespace training already" in said.output
