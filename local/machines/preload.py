@@ -37,8 +37,8 @@ def library() -> Path:
     for directory in (path.parent, log.parent):
         directory.mkdir(parents=True, exist_ok=True)
     # Several processes may do this at once: each builds its own and puts it in place whole.
-    with tempfile.TemporaryDirectory(dir=path.parent) as directory:
-        built = Path(directory) / path.name
+    with tempfile.TemporaryDirectory(dir=path.parent) as own:
+        built = Path(own) / path.name
         command = [compiler, "-shared", "-fPIC", "-O2", "-o", str(built), str(SOURCE), "-ldl"]
         with log.open("wb") as sink:
             code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink).returncode
