@@ -146,9 +146,13 @@ def chart_pinned(resource: Resource, _stack: Stack) -> Iterator[str]:
 
 @RULES.rule("chart-images-by-digest", "CKV_K8S_43", "CIS EKS 5.1.4", types=[RELEASE])
 def chart_images_by_digest(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """An image that the program gives to a chart is named by its digest; the chart's own come with its version."""
+    """An image that the program gives to a chart is named by its digest; the chart's own come with its version.
+
+    Where only the repository is given, a mirror's, tag and digest stay the chart's.
+    """
     for path, image in _images(resource.properties.get("values"), "values"):
-        if not image.get("digest") and "@sha256:" not in str(image.get("tag", "")):
+        own = {"tag", "digest"} & image.keys()
+        if own and not image.get("digest") and "@sha256:" not in str(image.get("tag", "")):
             yield f"{path} has no digest; it must have one"
 
 

@@ -85,7 +85,12 @@ class Life:
     def buy(self, pool: dict[str, Any]) -> None:
         """Have Karpenter buy one machine of a pool that no run and no setting has bought one of."""
         self.apply(holder(pool["name"], wanted(pool)))
-        self.kubectl("wait", "pod/holder", "--for=condition=Ready", f"--timeout={MACHINE_SECONDS}s")
+        try:
+            self.kubectl("wait", "pod/holder", "--for=condition=Ready", f"--timeout={MACHINE_SECONDS}s")
+        except AssertionError as error:
+            events = self.kubectl("events", "--for", "pod/holder", "--namespace", "default")
+            claims = self.kubectl("get", "nodeclaims", "-o", "wide")
+            raise AssertionError(f"{error}\n{events}\n{claims}") from None
         self.kubectl("delete", "pod/holder", "--wait")
 
     @contextmanager

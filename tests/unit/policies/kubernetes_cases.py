@@ -234,9 +234,17 @@ CASES: dict[str, Cases] = {
         ],
     ),
     "chart-images-by-digest": Cases(
-        rejects=[made(k.RELEASE, values={"controller": {"image": {"repository": "a", "tag": "v1"}}})],
+        rejects=[
+            made(k.RELEASE, values={"controller": {"image": {"repository": "a", "tag": "v1"}}}),
+            # It takes the chart's digest away.
+            made(k.RELEASE, values={"controller": {"image": {"repository": "a", "digest": ""}}}),
+        ],
         accepts=[
-            made(k.RELEASE, values={"controller": {"image": {"repository": "a", "digest": "sha256:0"}}}),
+            made(
+                k.RELEASE,
+                values={"controller": {"image": {"repository": "a", "tag": "v1", "digest": "sha256:0"}}},
+            ),
+            made(k.RELEASE, values={"controller": {"image": {"repository": "mirror/a"}}}),
             made(k.RELEASE, values={"replicas": 2}),
         ],
     ),
