@@ -24,7 +24,7 @@ TOGETHER = {
     "policy": "previews",
 }
 # Whoever begins with the longest ends first; the main job's story goes before them (tests/local/conftest.py).
-LONGEST = ("test_interruptions", "test_lives", "test_sweep")
+LONGEST = ("test_interruptions", "test_cpu_story", "test_lives", "test_sweep", "test_given_cluster")
 
 
 def pytest_configure() -> None:
