@@ -6,8 +6,7 @@ from datetime import date, timedelta
 from typing import Final
 
 # Version -> the day that standard support ends, UTC. EKS user guide, latest/ug/versioning/kubernetes-versions.adoc;
-# `aws eks describe-cluster-versions` tells it live. 1.36's day stood in no copy of that page, or of endoflife.date,
-# that was within reach on 2026-11-21, so that none is given and no warning can come.
+# `aws eks describe-cluster-versions` tells it live. 1.36's day is not known here yet (2026-11-21): it gets no warning.
 STANDARD_SUPPORT_ENDS: Final[dict[str, date | None]] = {
     "1.34": date(2026, 12, 2),
     "1.35": date(2027, 3, 27),
