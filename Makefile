@@ -54,7 +54,7 @@ test: check ## the fast tests, those on the AWS emulator, the trainer under torc
 	@$(RUN) -m local tools
 	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m "trainer or local"
 
-faults: environment ## what random kills, Ctrl-C and a full disk leave is put right by the next command (a quarter of an hour)
+faults: environment ## what random kills, Ctrl-C and a full disk leave is put right by the next command (20 minutes)
 	@$(RUN) -m local tools
 	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m faults
 
