@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -52,3 +53,28 @@ def test_pulumi_yaml_names_every_key_of_every_section() -> None:
         section, *rest = path.replace("[]", "").split(".")
         text = declared[section]["description"]
         assert all(name in text for name in rest), f"Pulumi.yaml does not name {path}"
+
+
+README_ROW = re.compile(r"^\| `trainyard:(\w+)` \| [^|]+ \| `([^|]+)` \|$", re.MULTILINE)
+
+
+def test_the_readme_has_a_row_for_every_key_of_pulumi_yaml_and_no_other() -> None:
+    declared = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["config"]
+    rows = README_ROW.findall((ROOT / "README.md").read_text())
+    assert sorted(key for key, _ in rows) == sorted(declared)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_readmes_example_of_a_key_names_settings_that_there_are(key: str) -> None:
+    """Each example is YAML of the right shape, and all keys in it are known."""
+    examples = dict(README_ROW.findall((ROOT / "README.md").read_text()))
+    assert set(paths(key, yaml.safe_load(examples[key]))) <= set(keys()), examples[key]
+
+
+def paths(place: str, value: Any) -> list[str]:
+    """The settings that a value sets, as the reference page names them."""
+    if isinstance(value, dict) and value:
+        return [path for name, each in value.items() for path in paths(f"{place}.{name}", each)]
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [path for each in value for path in paths(f"{place}[]", each)]
+    return [place] if value not in ({}, []) else []
