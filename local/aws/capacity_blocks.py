@@ -19,6 +19,9 @@ from local.aws.errors import ApiError
 from local.aws.prices import hourly
 from local.aws.reservations import moment, reservations, shown, tags_of
 
+# The word for it: of a reservation's type, of a market, of a fleet's capacity and of an instance's lifecycle.
+BLOCK = "capacity-block"
+
 
 def _offered(backend: Any) -> dict[str, dict[str, Any]]:
     """Offerings that were shown, by id."""
@@ -78,7 +81,7 @@ def purchase_capacity_block(self: Any) -> ActionResult:
         "EndDateType": "limited",
         "EndDate": offer["EndDate"],
         "StartDate": offer["StartDate"],
-        "ReservationType": "capacity-block",
+        "ReservationType": BLOCK,
         "State": "active",
         "CreateDate": utcnow(),
         "tags": tags_of(self, "capacity-reservation"),

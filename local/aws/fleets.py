@@ -14,6 +14,7 @@ from moto.ec2.responses.fleets import Fleets
 from moto.ec2.utils import random_fleet_id
 
 from local.aws import faults, placement_groups, prices, reservations
+from local.aws.capacity_blocks import BLOCK
 
 CAPACITY_DEFAULT = "on-demand"
 
@@ -84,7 +85,8 @@ def install() -> None:
 
     def create_fleet(self: Any) -> Any:
         self.error_on_dryrun()  # Karpenter validates its EC2NodeClasses with dry runs; they meet no capacity
-        asked = (self._get_param("TargetCapacitySpecification") or {}).get("DefaultTargetCapacityType")
+        target = self._get_param("TargetCapacitySpecification") or {}
+        asked = target.get("DefaultTargetCapacityType")
         backend = self.ec2_backend
         errors, configs = [], []
         for config in self._get_param("LaunchTemplateConfigs", []):
@@ -104,6 +106,12 @@ def install() -> None:
         if not configs:
             return ActionResult({"FleetId": random_fleet_id(), "Instances": [], "Errors": errors})
         self.params["LaunchTemplateConfigs"] = configs
+        if asked == BLOCK:
+            # moto launches nothing for a type that it doesn't know; what makes it a block's is in the template.
+            self.params["TargetCapacitySpecification"] = {
+                **target,
+                "DefaultTargetCapacityType": CAPACITY_DEFAULT,
+            }
         result = create(self)
         if errors:
             result.result["Errors"] = errors

@@ -14,6 +14,7 @@ from moto.ec2.models.instances import Instance, InstanceBackend
 from moto.ec2.models.launch_templates import LaunchTemplateVersion
 
 from local.aws import changes, events, placement_groups
+from local.aws.capacity_blocks import BLOCK
 
 
 def template_groups(data: dict[str, Any]) -> list[str]:
@@ -39,6 +40,9 @@ def complete(instance: Any, data: dict[str, Any], template: Any = None) -> None:
         target = reservation.get("CapacityReservationTarget") or {}
         if target.get("CapacityReservationId"):
             instance.capacity_reservation_id = target["CapacityReservationId"]
+    if (data.get("InstanceMarketOptions") or {}).get("MarketType") == BLOCK:
+        # By this alone Karpenter tells a machine of a block from one of an ordinary reservation, which had drifted.
+        instance.lifecycle = BLOCK
     tenancy = (data.get("Placement") or {}).get("Tenancy")
     if tenancy:
         instance.placement.tenancy = tenancy

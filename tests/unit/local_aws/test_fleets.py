@@ -214,6 +214,31 @@ def test_a_reservation_serves_as_many_instances_as_it_has(launcher):
     assert launcher.cloud.call("GET", "instances?cluster=main")[0][0]["capacityType"] == "reserved"
 
 
+def test_a_capacity_block_serves_a_fleet_that_asks_for_it(launcher):
+    """Karpenter takes a fleet without instances and without errors for a list of errors that it can't read."""
+    ec2 = launcher.ec2
+    offers = ec2.describe_capacity_block_offerings(
+        InstanceType=TYPE, InstanceCount=1, CapacityDurationHours=24
+    )["CapacityBlockOfferings"]
+    offer = next(each for each in offers if each["AvailabilityZone"] == "us-west-2a")
+    block = ec2.purchase_capacity_block(
+        CapacityBlockOfferingId=offer["CapacityBlockOfferingId"], InstancePlatform="Linux/UNIX"
+    )["CapacityReservation"]["CapacityReservationId"]
+    template = launcher.make_template(
+        "block",
+        CapacityReservationSpecification={
+            "CapacityReservationPreference": "capacity-reservations-only",
+            "CapacityReservationTarget": {"CapacityReservationId": block},
+        },
+        InstanceMarketOptions={"MarketType": "capacity-block"},
+    )
+    (made,) = launcher.fleet(zones="a", capacity="capacity-block", template=template)["Instances"]
+    instance = launcher.instance(made["InstanceIds"][0])
+    assert (instance["InstanceLifecycle"], instance["CapacityReservationId"]) == ("capacity-block", block)
+    second = launcher.fleet(zones="a", capacity="capacity-block", template=template)
+    assert second["Errors"][0]["ErrorCode"] == "ReservationCapacityExceeded"
+
+
 def test_the_listing_tells_what_a_machine_of_the_type_has(launcher):
     launcher.fleet(zones="a")
     node = launcher.cloud.call("GET", "instances?cluster=main")[0][0]
