@@ -6,7 +6,8 @@ placeholders with the moment at which the wait began, and the PyTorchJob with it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from launcher.core import block, observe, starts
 from launcher.core import contract as c
@@ -69,11 +70,16 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """What a launcher carries from step to step. `started` and `quorum_since` are seconds since the epoch."""
+    """What a launcher carries from step to step. `started` and `quorum_since` are seconds since the epoch.
+
+    `ordered` says when the machines were ordered that came for this run, by their nodes; after a crash it is empty, and
+    a line of the report shorter.
+    """
 
     started: float | None = None
     quorum_since: float | None = None
     training_uid: str = ""
+    ordered: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +126,7 @@ def _began(request: Request, memory: Memory, seen: Observation) -> float:
 
 def _wait(request: Request, memory: Memory, seen: Observation) -> Step:
     started = _began(request, memory, seen)
-    memory = replace(memory, started=started)
+    memory = replace(memory, started=started, ordered=starts.orders(seen.claims, seen.now, started))
     counted = count(request, seen)
     decision = decide(request, seen, started=started, quorum_since=memory.quorum_since)
     held = placeholders(request, seen)
@@ -205,7 +211,7 @@ def _follow(request: Request, memory: Memory, seen: Observation) -> Step:
         left = tuple(pod for pod in workers if pod.phase in ("Pending", "Running") and not pod.deleting)
         return end(c.STATE_FAILED, c.EXIT_TRAINING_FAILED, training.message or "the PyTorchJob failed", left)
     placed = sum(bool(pod.node) for pod in workers)
-    started = starts.told(workers, seen) if running == training.nodes else ""
+    started = starts.told(workers, memory.ordered) if running == training.nodes else ""
     parts = (
         f"{running} of {training.nodes} workers running",
         started,

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from launcher.core.observe import Observation, Pod
+from launcher.core.observe import Claim, Pod
 
-# Karpenter gives up a machine that has not joined after 15 minutes (sigs.k8s.io/karpenter v1.14.1,
-# pkg/controllers/nodeclaim/lifecycle, registration): one that is older was there before.
-_LONGEST_ORDER_SECONDS = 1200.0
+# Kubernetes notes a creation in whole seconds, cut off.
+_ROUNDING_SECONDS = 1.0
 
 
-def told(workers: Iterable[Pod], seen: Observation) -> str:
+def orders(claims: Iterable[Claim], now: float, since: float) -> dict[str, float]:
+    """When the machine of each node was ordered, for those that were ordered after `since`; seconds since the epoch."""
+    ordered = {claim.node: now - claim.age for claim in claims if claim.node}
+    return {node: moment for node, moment in ordered.items() if moment >= since - _ROUNDING_SECONDS}
+
+
+def told(workers: Iterable[Pod], ordered: Mapping[str, float]) -> str:
     """The slowest worker's start in words, empty as long as one of them has not started.
 
-    From its placement on a machine to its first container it is mostly the pull of the image. What a machine took
-    from its order on counts for those that were ordered for this run: the others waited for it.
+    From its placement on a machine to its first container it is mostly the pull of the image. The time since a
+    machine was ordered counts where it was for this run (`orders`): the others stood there already.
     """
     pods = list(workers)
     if not pods or any(not pod.placed_at or not pod.started_at for pod in pods):
         return ""
-    first_placed = min(pod.placed_at for pod in pods)
     said = (
         f"the slowest began {max(pod.started_at - pod.placed_at for pod in pods):.0f} s after its placement"
     )
-    ordered = {claim.node: seen.now - claim.age for claim in seen.claims if claim.node}
-    waits = [
-        pod.started_at - ordered[pod.node]
-        for pod in pods
-        if pod.node in ordered and first_placed - ordered[pod.node] <= _LONGEST_ORDER_SECONDS
-    ]
+    waits = [pod.started_at - ordered[pod.node] for pod in pods if pod.node in ordered]
     return f"{said}, {max(waits):.0f} s after its machine was ordered" if waits else said

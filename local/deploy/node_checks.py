@@ -154,6 +154,11 @@ class NodeChecks:
                 if missing := lacking(cron, node):
                     verdicts.append(self._tell(Verdict(fit=False, lines=tuple(missing))))
                     continue
+                if node["spec"].get("unschedulable"):
+                    verdicts.append(
+                        self._tell(Verdict(fit=None, lines=(f"{name} was not checked: it is cordoned",)))
+                    )
+                    continue
                 body = job_for(cron, name, node["metadata"]["labels"][HOSTNAME_LABEL])
                 jobs[name] = self._batch.create_namespaced_job(self.namespace, body).metadata.name
             verdicts += self._follow(jobs)

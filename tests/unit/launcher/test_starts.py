@@ -12,12 +12,12 @@ from launcher.core.machine import Memory
 from launcher.core.manifests import stamp
 from launcher.core.observe import Claim, Observation, Pod, Training
 from launcher.core.request import Request
-from tests.unit.launcher.test_capacity import NOW
+from tests.unit.launcher.test_capacity import NOW, node, seen
 
 pytestmark = pytest.mark.unit
 
 
-def worker(node: str, *, placed: float, started: float | None) -> Pod:
+def worker(on: str, *, placed: float, started: float | None) -> Pod:
     """A worker of run r1, its moments in seconds after NOW; one that has not started waits for its image."""
     state: dict[str, Any] = {"waiting": {"reason": "ContainerCreating"}}
     if started is not None:
@@ -25,11 +25,11 @@ def worker(node: str, *, placed: float, started: float | None) -> Pod:
     return observe.pod(
         {
             "metadata": {
-                "name": f"train-r1-{node}",
+                "name": f"train-r1-{on}",
                 "namespace": "training",
                 "labels": {"training.kubeflow.org/job-name": "train-r1"},
             },
-            "spec": {"nodeName": node},
+            "spec": {"nodeName": on},
             "status": {
                 "phase": "Pending" if started is None else "Running",
                 "conditions": [
@@ -41,34 +41,32 @@ def worker(node: str, *, placed: float, started: float | None) -> Pod:
     )
 
 
-def seen(*ordered: tuple[str, float]) -> Observation:
-    """An hour after NOW, with machines that were ordered so many seconds after NOW."""
-    claims = tuple(
-        Claim(name=n, node=n, launched=True, initialized=True, deleting=False, age=3600 - at)
-        for n, at in ordered
-    )
-    return Observation(now=NOW + 3600, fresh=True, claims=claims)
+def claim(node: str, age: float) -> Claim:
+    return Claim(name=f"c-{node}", node=node, launched=True, initialized=True, deleting=False, age=age)
 
 
 def test_the_slowest_worker_is_told_from_its_placement_and_from_its_machines_order() -> None:
     workers = [worker("a", placed=100, started=130), worker("b", placed=100, started=190)]
-    assert starts.told(workers, seen(("a", 0), ("b", 10))) == (
+    assert starts.told(workers, {"a": NOW, "b": NOW + 10}) == (
         "the slowest began 90 s after its placement, 180 s after its machine was ordered"
     )
 
 
 def test_machines_that_were_there_before_do_not_count() -> None:
-    workers = [worker("a", placed=100, started=130), worker("b", placed=100, started=190)]
-    kept = seen(("a", 0), ("b", -7200))
-    assert starts.told(workers, kept) == (
+    claims = [claim("a", 100), claim("b", 101), claim("c", 102), claim("", 1)]
+    ordered = starts.orders(claims, NOW + 100, NOW)
+    assert ordered == {"a": NOW, "b": NOW - 1}, "a creation is noted in whole seconds"
+    workers = [worker("a", placed=100, started=130), worker("c", placed=100, started=190)]
+    assert starts.told(workers, ordered) == (
         "the slowest began 90 s after its placement, 130 s after its machine was ordered"
     )
-    assert starts.told(workers, seen()) == "the slowest began 90 s after its placement"
+    assert starts.told(workers, {}) == "the slowest began 90 s after its placement"
 
 
 def test_nothing_is_told_before_all_have_started() -> None:
-    assert starts.told([], seen()) == ""
-    assert starts.told([worker("a", placed=0, started=9), worker("b", placed=0, started=None)], seen()) == ""
+    one = worker("a", placed=0, started=9)
+    assert starts.told([], {}) == ""
+    assert starts.told([one, worker("b", placed=0, started=None)], {}) == ""
 
 
 def test_a_container_that_has_ended_began_once_and_the_first_one_counts() -> None:
@@ -85,11 +83,14 @@ def test_a_container_that_has_ended_began_once_and_the_first_one_counts() -> Non
 
 
 def test_the_launcher_says_so_once_every_worker_runs(request_: Request) -> None:
+    """The lists of machines are only read while it waits for them."""
+    waiting = seen([node("a"), node("b")], claims=(claim("a", 60), claim("b", 50)))
+    memory = machine.step(request_, Memory(started=NOW - 60), waiting).memory
     training = Training(uid="t", ours=True, nodes=2, outcome="", message="")
     both = (worker("a", placed=0, started=20), worker("b", placed=0, started=30))
-    now = dataclasses.replace(seen(("a", -60), ("b", -60)), training=training, pods=both)
-    assert machine.step(request_, Memory(), now).report.reason == (
-        "2 of 2 workers running; the slowest began 30 s after its placement, 90 s after its machine was ordered"
+    now = Observation(now=NOW + 40, fresh=True, training=training, pods=both)
+    assert machine.step(request_, memory, now).report.reason == (
+        "2 of 2 workers running; the slowest began 30 s after its placement, 80 s after its machine was ordered"
     )
     one = dataclasses.replace(now, pods=both[:1])
-    assert machine.step(request_, Memory(), one).report.reason == "1 of 2 workers running"
+    assert machine.step(request_, memory, one).report.reason == "1 of 2 workers running"
