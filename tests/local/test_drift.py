@@ -27,7 +27,7 @@ NODES = 2
 # The least that a pool may be given.
 IDLE_SECONDS = 30
 # Minutes of training for machines that would be given back, or replaced, within seconds.
-EPOCHS = 400
+EPOCHS = 200
 # Karpenter looks for machines to disrupt every ten seconds.
 LEAST_SECONDS = 45.0
 STARTED_SECONDS, DRIFTED_SECONDS, GONE_SECONDS = 420.0, 120.0, 180.0
