@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import cast
 
 import pulumi
 import pulumi_aws as aws
@@ -89,4 +91,6 @@ def _bare(arn: pulumi.Input[str]) -> pulumi.Output[str]:
     """The value alone: a key needs the account's number, not the role that told it, and is kept when the role goes."""
     told = pulumi.Output.from_input(arn)
     nothing: set[pulumi.Resource] = set()
-    return pulumi.Output(nothing, told.future(), told.is_known(), told.is_secret())
+    # Without a value where that is not known yet.
+    value = cast(Awaitable[str], told.future())
+    return pulumi.Output(nothing, value, told.is_known(), told.is_secret())

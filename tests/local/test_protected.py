@@ -34,7 +34,7 @@ KEPT = {
     "alias": 2,
     "describe_data_repository_associations": 1,
     "describe_file_systems": 1,
-    "describe_network_interfaces": 1,
+    "describe_network_interfaces": 2,  # of the file system
     "describe_repositories": 2,
     "describe_route_tables": 1,  # the VPC's own
     "describe_security_groups": 3,  # the file system's, the workers' and the VPC's own
@@ -42,7 +42,10 @@ KEPT = {
     "describe_vpcs": 1,
     "key": 2,
     "list_buckets": 1,
+    "list_roles": 1,  # in which FSx reaches the bucket; it makes it and takes it away itself
 }
+# What Karpenter gives back after a run, whenever it does.
+OF_MACHINES = ("instance ", "describe_launch_templates ", "describe_network_interfaces ", "describe_volumes ")
 
 
 class Protected:
@@ -73,6 +76,10 @@ class Protected:
     def there(self) -> frozenset[str]:
         """What the account holds of the stack."""
         return things(self.made.client) - self.before
+
+    def lasting(self) -> list[str]:
+        """The same, but for what comes and goes with machines."""
+        return sorted(each for each in self.there() if not each.startswith(OF_MACHINES))
 
 
 def write_stack(protect: bool) -> None:
@@ -108,7 +115,7 @@ def test_the_data_is_all_there(stack: Protected) -> None:
 
 
 def test_a_destroy_refuses_at_once_in_one_line_and_changes_nothing(stack: Protected) -> None:
-    there = stack.there()
+    there = stack.lasting()
     answer = stack.command("down")
     assert answer.code == 1
     (line,) = answer.output.splitlines()
@@ -117,7 +124,7 @@ def test_a_destroy_refuses_at_once_in_one_line_and_changes_nothing(stack: Protec
     # The bare engine, which looks at all before it begins.
     with pytest.raises(EngineError):
         stack.engine.run("destroy", "--yes")
-    assert stack.there() == there
+    assert stack.lasting() == there
     assert stack.snapshot() == stack.data
 
 
