@@ -7,8 +7,8 @@ STACK ?= local
 CLOUD ?= $(if $(filter local,$(STACK)),local,aws)
 RUN := PYTHONPATH=$(CURDIR) .venv/bin/python
 PYTEST := $(RUN) -m pytest
-# Two at a time: live tests wait more than they work. tests/conftest.py says which have to follow one another.
-LIVE := -n 2 --dist loadgroup --no-loadscope-reorder
+# Two at a time, in order: live tests wait more than they work. tests/conftest.py says which follow one another.
+LIVE := -p no:randomly -n 2 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: help lives up down preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local
 
@@ -62,7 +62,7 @@ test: check ## the fast tests, those on the AWS emulator, the trainer under torc
 
 lives: environment ## up, up again, refresh and down of every stack file on the local cloud (an hour; STACK=<stack>: of one)
 	@$(RUN) -m local tools
-	@$(RUN) -m tests.own_namespaces -m pytest -v -m lives $(if $(filter-out file,$(origin STACK)),-k "[$(STACK)]")
+	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m lives $(if $(filter-out file,$(origin STACK)),-k "[$(STACK)]")
 
 policy: environment ## judge every shipped stack file by the project's rules and by checkov; STACK=<stack> judges one
 	@$(RUN) -m tests.policy $(if $(filter-out file,$(origin STACK)),$(STACK))
