@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,21 +37,33 @@ def pytest_report_header() -> str:
     return f"{SEED}={os.environ[SEED]} draws the same by chance again"
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups, and before pytest chooses by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups of live tests, the longest first; within a group the order stays."""
-    live = [item for item in items if item.get_closest_marker("local")]
-    for item in live:
-        item.add_marker(pytest.mark.xdist_group(group(item)))
+    """The live tests with the longest groups first; within a group the order stays."""
     rank = {name: index for index, name in enumerate(LONGEST)}
-    live.sort(key=lambda item: rank.get(group(item), len(LONGEST)))
-    rest = [item for item in items if item not in set(live)]
-    items[:] = live + rest
+    live = [item for item in items if item.get_closest_marker("local")]
+    live.sort(key=lambda item: rank.get(group(item.nodeid), len(LONGEST)))
+    chosen = set(live)
+    items[:] = live + [item for item in items if item not in chosen]
 
 
-def group(item: pytest.Item) -> str:
-    """The live tests that a test runs in one row with."""
-    return TOGETHER.get(item.path.stem) or TOGETHER.get(item.path.parent.name) or item.path.stem
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadgroup`, our groups. The plugin's own come of markers, which it loses with this pytest."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    return Groups(config, log)
+
+
+def group(nodeid: str) -> str:
+    """The tests that a test runs in one row with: its file's, where nothing else is said."""
+    file = Path(nodeid.partition("::")[0])
+    return TOGETHER.get(file.stem) or TOGETHER.get(file.parent.name) or file.stem
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
