@@ -32,6 +32,8 @@ IRREGULAR: Final[Mapping[str, str]] = {
     "aws:iam/openIdConnectProvider:OpenIdConnectProvider": "aws_iam_openid_connect_provider",
 }
 # Lists that have another number in Terraform, where they are repeated blocks or lists with a name of their own.
+# What a value comes from that Pulumi does not record.
+ELSEWHERE = "terraform_data.not_recorded"
 RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
     "aws_ecr_repository": {"encryption_configurations": "encryption_configuration"},
     "aws_iam_openid_connect_provider": {
@@ -148,7 +150,10 @@ def _configuration(where: str, resource: Resource, addresses: Mapping[str, str])
         if sources:
             # The judge looks for the resource; which of its attributes it is, Pulumi does not record.
             expressions[attribute] = {"references": [x for each in sources for x in (f"{each}.id", each)]}
-        elif value is not UNKNOWN:
+        elif value is UNKNOWN:
+            # A plan has an expression for whatever is not known yet; without one the judge takes it for not set.
+            expressions[attribute] = {"references": [f"{ELSEWHERE}.output", ELSEWHERE]}
+        else:
             expressions[attribute] = {"constant_value": _value(name, value)}
     return {**_head(where), "provider_config_key": "aws", "expressions": expressions, "schema_version": 0}
 
