@@ -9,7 +9,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from components.shared import contract as c
-from components.shared import network_policies
+from components.shared import network_policies, restricted
 
 NAME: Final = "network-debug"
 LABELS: Final = {"app.kubernetes.io/name": NAME}
@@ -71,12 +71,7 @@ def spec(image: str) -> dict[str, Any]:
                 }
             }
         },
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": c.POD_USER,
-            "runAsGroup": c.POD_USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": restricted.pod(),
         "containers": [
             {
                 "name": "tools",
@@ -86,11 +81,7 @@ def spec(image: str) -> dict[str, Any]:
                     "requests": {"cpu": "10m", "memory": "32Mi"},
                     "limits": {"memory": "128Mi"},
                 },
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "capabilities": {"drop": ["ALL"]},
-                    "readOnlyRootFilesystem": True,
-                },
+                "securityContext": restricted.container(),
             }
         ],
     }

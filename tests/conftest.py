@@ -25,7 +25,7 @@ TOGETHER = {
     "graph": "previews",
     "policy": "previews",
 }
-# Whoever begins with the longest ends first; the main job's story goes before them (tests/local/conftest.py).
+# Whoever begins with the longest ends first; the main job's story, whose order tests/local/conftest.py sets, is next.
 LONGEST = ("test_interruptions", "test_cpu_story", "test_lives", "test_sweep", "test_given_cluster")
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from components.shared import contract as c
+from components.shared import restricted
 from components.shared.pool import Pool, request
 
 JsonObject = dict[str, Any]
@@ -104,11 +105,7 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
             "requests": {"cpu": "100m", "memory": "256Mi"},
             "limits": {"memory": "512Mi"},
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": restricted.container(),
     }
     return {
         "backoffLimit": c.LAUNCHER_BACKOFF_LIMIT,
@@ -141,12 +138,7 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
                         }
                     }
                 },
-                "securityContext": {
-                    "runAsNonRoot": True,
-                    "runAsUser": c.POD_USER,
-                    "runAsGroup": c.POD_USER,
-                    "seccompProfile": {"type": "RuntimeDefault"},
-                },
+                "securityContext": restricted.pod(),
                 "containers": [container],
             },
         },

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from components.shared import contract as c
+from components.shared import restricted
 from components.shared.efa import EFA_RESOURCE
 from components.shared.pool import Pool
 
@@ -83,11 +84,7 @@ def _pod(pool: Pool, image: Any, mounts: Mapping[str, str]) -> JsonObject:
             "requests": {"cpu": "100m", "memory": "256Mi", **devices},
             "limits": {"memory": "1Gi", **devices},
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": restricted.container(),
     }
     volumes = []
     if mounts:
@@ -109,12 +106,7 @@ def _pod(pool: Pool, image: Any, mounts: Mapping[str, str]) -> JsonObject:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 1,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": c.POD_USER,
-            "runAsGroup": c.POD_USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": restricted.pod(),
         "containers": [container],
         **({"volumes": volumes} if volumes else {}),
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from components.shared import contract as c
+from components.shared import restricted
 from components.shared.pool import Pool
 
 JsonObject = dict[str, Any]
@@ -54,22 +55,13 @@ def deployment(pool: Pool, image: str) -> JsonObject:
                 "automountServiceAccountToken": False,
                 "enableServiceLinks": False,
                 "terminationGracePeriodSeconds": 1,
-                "securityContext": {
-                    "runAsNonRoot": True,
-                    "runAsUser": c.POD_USER,
-                    "runAsGroup": c.POD_USER,
-                    "seccompProfile": {"type": "RuntimeDefault"},
-                },
+                "securityContext": restricted.pod(),
                 "containers": [
                     {
                         "name": "warm",
                         "image": image,
                         "resources": {"requests": REQUESTS, "limits": {"memory": REQUESTS["memory"]}},
-                        "securityContext": {
-                            "allowPrivilegeEscalation": False,
-                            "capabilities": {"drop": ["ALL"]},
-                            "readOnlyRootFilesystem": True,
-                        },
+                        "securityContext": restricted.container(),
                     }
                 ],
             },
