@@ -61,11 +61,15 @@ def together(work: Callable[[], T], device: torch.device) -> T:
         result = work()
     except TrainerError as error:
         code, failure = error.code, error
-    worst = torch.tensor(int(code), device=device)
-    dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+    agreed = torch.tensor(int(code), device=device)
+    dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
+    worst = Exit(int(agreed.item()))
+    if worst != Exit.SUCCEEDED:
+        # Else the group's threads may outlive the interpreter, which aborts the process: it ends with a signal then.
+        dist.destroy_process_group()
     if failure is not None:
         raise failure
-    if worst.item() != Exit.SUCCEEDED:
-        raise TrainerError(Exit(int(worst.item())), "another process could not go on; its log says why")
+    if worst != Exit.SUCCEEDED:
+        raise TrainerError(worst, "another process could not go on; its log says why")
     assert result is not None  # noqa: S101 - no failure, so `work` returned
     return result
