@@ -18,11 +18,10 @@ from local.deploy.adopt import with_adopted
 from local.deploy.progress import Filter
 from local.deploy.session import Session, end_recorded
 from local.deploy.watched import watched
+from local.deploy.whole_state import WholeState
 from local.home import Home, write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
-KEEP_SECONDS = 1.0
-FULL_BYTES = 1_000_000
 NO_SPACE = os.strerror(errno.ENOSPC).lower()
 PLUGINS = ROOT / "local" / "plugins" / "bin"
 
@@ -46,13 +45,11 @@ class Engine:
         self.config_file = self.directory / f"Pulumi.{stack}.yaml"
         self._session_file = self.directory / f"{stack}.session.json"
         self._recovery_file = self.directory / f"{stack}.recovering"
-        self._kept_file = self.directory / f"{stack}.kept.json"
-        self._kept_at = 0.0
-        self._disk_was_full = False
         backend = self.directory / "state"
         Home(home).claim()
         backend.mkdir(parents=True, exist_ok=True)
         self._state_file = backend / ".pulumi" / "stacks" / "trainyard" / f"{stack}.json"
+        self._whole = WholeState(self._state_file, self.directory, stack)
         path = [str(PLUGINS), str(home / "bin"), str(ROOT / ".venv" / "bin"), os.environ["PATH"]]
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("PULUMI_", "AWS_"))},
@@ -109,29 +106,16 @@ class Engine:
         Raises:
             EngineError: no whole one was kept.
         """
-        if not self._state_file.exists() or _is_whole(self._state_file.read_bytes()):
-            return False
-        if not self._kept_file.exists():
+        try:
+            restored = self._whole.restore()
+        except FileNotFoundError:
             raise EngineError(
                 f"{self._state_file} is cut off and no whole state was kept: `python -m local reset` removes the local "
                 "cloud and all of its stacks"
-            )
-        write_atomically(self._state_file, self._kept_file.read_text(), 0o600)
-        self.begin_recovery()
-        return True
-
-    def _keep_state(self) -> None:
-        """A look at the disk, and a copy of the state for `restore_state`: the engine writes to its file in place."""
-        if time.monotonic() - self._kept_at < KEEP_SECONDS:
-            return
-        self._kept_at = time.monotonic()
-        # What fails for that says something else: the API server, for one, that it is too slow.
-        self._disk_was_full = self._disk_was_full or shutil.disk_usage(self.home).free < FULL_BYTES
-        # A full disk, or a file that is just being replaced, leaves the last copy.
-        with contextlib.suppress(OSError):
-            content = self._state_file.read_bytes()
-            if _is_whole(content):
-                write_atomically(self._kept_file, content.decode(), 0o600)
+            ) from None
+        if restored:
+            self.begin_recovery()
+        return restored
 
     def begin_recovery(self) -> None:
         """From here on the state may name what does not exist, until a refresh has read what does."""
@@ -184,7 +168,7 @@ class Engine:
     def forget(self) -> None:
         """Remove the stack and its state; nothing is deleted in the cloud."""
         self.end_recovery()
-        self._kept_file.unlink(missing_ok=True)
+        self._whole.forget()
         if self._state_file.exists():
             self._capture("stack", "rm", "--force", "--yes", "--preserve-config", "--stack", self.stack)
 
@@ -210,6 +194,7 @@ class Engine:
 
         Raises:
             EngineError: the command failed.
+            OSError: the disk is full already; nothing has begun.
             Interrupted: a person stopped it.
         """
         arguments = (command, *arguments, "--non-interactive", "--color", "never")
@@ -222,10 +207,13 @@ class Engine:
 
         log = self.home / "logs" / f"pulumi-{self.stack}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        self._disk_was_full = False
-        code = watched(words, ROOT, self.environment, log, self._session_file, show, self._keep_state)
+        try:
+            self._whole.begin()
+            code = watched(words, ROOT, self.environment, log, self._session_file, show, self._whole.look)
+        finally:
+            self._whole.end()
         if code != 0:
-            if self._disk_was_full or NO_SPACE in log.read_text(errors="replace").lower():
+            if self._whole.disk_was_full or NO_SPACE in log.read_text(errors="replace").lower():
                 raise EngineError(
                     f"the disk of {self.home} is full: free some space and run the same command again, which goes on "
                     f"from here (pulumi {command} of stack {self.stack} stopped; log: {log})"
@@ -255,11 +243,6 @@ def end_leftovers(record: Path, say: Callable[[str], None]) -> None:
     if found := end_recorded(record):
         pids = ", ".join(str(process.pid) for process in found)
         say(f"ended what a killed pulumi had left running (processes {pids})")
-
-
-def _is_whole(state: bytes) -> bool:
-    """Whether a state is there to its end."""
-    return state.rstrip().endswith(b"}")
 
 
 def _is_pulumi(pid: int) -> bool:

@@ -32,12 +32,13 @@ def watched(
     log: Path,
     record: Path,
     show: Callable[[str], None],
-    meanwhile: Callable[[], None] = lambda: None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Run a command, pass every line of its output to `show`, call `meanwhile` again and again; its exit code.
+    """Run a command and pass every line of its output to `show`; its exit code.
 
     `record` says, while it runs, which session is its own. Of an earlier one it names nothing is left running.
-    The first interrupt is passed on and the command's end awaited; the second makes it end at once.
+    The first interrupt is passed on and the command's end awaited; the second makes it end at once. `stop` is called
+    again and again; once it says so, the command is asked to stop, too.
 
     Raises:
         Interrupted: it was interrupted and has ended.
@@ -63,16 +64,18 @@ def watched(
             process.wait()
             session.end()
             raise
-        interrupts = 0
+        interrupts, stopping = 0, False
         lines = _Lines(source)
         while True:
             try:
                 ended = process.poll() is not None
                 for line in lines.complete():
                     show(line)
-                meanwhile()
                 if ended:
                     break
+                if stop() and not stopping:
+                    stopping = True
+                    _interrupt(process)
                 time.sleep(POLL_SECONDS)
             except KeyboardInterrupt:
                 interrupts += 1

@@ -193,6 +193,7 @@ def test_an_up_that_is_killed_is_taken_over_and_interrupted_in_order(place: Plac
     killed = place.start("up")
     target = len(place.resources()) + place.chance.randint(5, 40)
     killed.kill(killed.wait_for(lambda count: count >= target))
+    assert "cut off" not in killed.output.read_text(), "the full disk cost the state its end"
     command = place.start("up")
     target = len(place.resources()) + 5
     command.wait_for(lambda count: count >= target)

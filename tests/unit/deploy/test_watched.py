@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from local.deploy import whole_state
 from local.deploy.engine import Engine, EngineError
 from local.deploy.turns import turn
 from local.deploy.watched import Interrupted, watched
@@ -107,17 +108,21 @@ def test_a_recovery_that_was_killed_is_done_again(tmp_path: Path) -> None:
     assert not Engine(tmp_path / "home", "local", {}).was_interrupted()
 
 
-def test_a_state_that_a_full_disk_cut_off_is_taken_from_the_last_whole_one(tmp_path: Path) -> None:
+def test_a_state_that_a_full_disk_cut_off_is_taken_from_the_last_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = Engine(tmp_path / "home", "local", {})
     state = engine._state_file
     state.parent.mkdir(parents=True)
     whole = json.dumps({"checkpoint": {"latest": {"resources": [{"type": "aws:ec2/vpc:Vpc"}]}}})
     state.write_text(whole)
-    engine._keep_state()
+    keeper = engine._whole
+    keeper.begin()
+    assert not keeper.look()
     assert not engine.restore_state()
     state.write_text("")
-    engine._kept_at = 0.0
-    engine._keep_state()
+    monkeypatch.setattr(whole_state, "KEEP_SECONDS", 0.0)
+    assert not keeper.look()
     assert engine.restore_state()
     assert state.read_text() == whole
     assert engine.was_interrupted(), "what the engine did since is not looked for"
@@ -129,3 +134,32 @@ def test_a_state_that_is_cut_off_and_was_never_kept_says_how_to_begin_anew(tmp_p
     engine._state_file.write_text("{")
     with pytest.raises(EngineError, match="local reset"):
         engine.restore_state()
+
+
+def test_a_full_disk_gets_space_for_the_last_write_and_the_engine_is_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(tmp_path / "home", "local", {})
+    keeper = engine._whole
+    reserve = engine.directory / "local.reserve"
+    keeper.begin()
+    assert reserve.stat().st_blocks * 512 >= whole_state.RESERVE_BYTES, "the space is not really set aside"
+    monkeypatch.setattr(whole_state, "FULL_BYTES", 1 << 60)
+    assert not keeper.look(), "what fills the disk may still be at it"
+    monkeypatch.setattr(whole_state, "FULL_SECONDS", 0.0)
+    assert keeper.look()
+    assert not reserve.exists()
+    assert keeper.disk_was_full
+
+
+def test_what_asks_for_the_end_is_passed_on_once(tmp_path: Path) -> None:
+    shown: list[str] = []
+    words = [
+        "sh",
+        "-c",
+        "trap 'echo asked; count=$((count + 1))' INT; while [ -z $count ]; do sleep 0.1; done; sleep 1; exit 4",
+    ]
+    code = watched(
+        words, tmp_path, os.environ, tmp_path / "log", tmp_path / "record", shown.append, lambda: True
+    )
+    assert (code, shown) == (4, ["asked"])
