@@ -1,0 +1,90 @@
+"""What keeps the engine's state whole on a disk that becomes full.
+
+The engine writes its state anew after each step, all of it from memory, and tries ten times over half a minute; a try
+that finds no space leaves half a file (pulumi, pkg/backend/diy/state.go; gocloud.dev, blob/fileblob). So some space is
+set aside, which a full disk gives back for the last write, and the engine is asked to stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from pathlib import Path
+
+from local.home import write_atomically
+
+RESERVE_BYTES = 32 << 20
+FULL_BYTES = 1_000_000
+# Whatever fills the disk may still be at it; within the engine's half minute of tries.
+FULL_SECONDS = 2.0
+KEEP_SECONDS = 1.0
+
+
+class WholeState:
+    """The state file of one stack, with the space set aside for it and a copy of the last whole one."""
+
+    def __init__(self, state_file: Path, directory: Path, stack: str) -> None:
+        self._state_file = state_file
+        self._copy = directory / f"{stack}.kept.json"
+        self._reserve = directory / f"{stack}.reserve"
+        self._copied_at = 0.0
+        self._full_since: float | None = None
+        self.disk_was_full = False
+
+    def begin(self) -> None:
+        """Set the space aside, before the engine runs.
+
+        Raises:
+            OSError: the disk is full already.
+        """
+        self.disk_was_full = False
+        self._full_since = None
+        with self._reserve.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+
+    def look(self) -> bool:
+        """While the engine runs, again and again: whether it has to stop, because the disk is full."""
+        now = time.monotonic()
+        full = shutil.disk_usage(self._reserve.parent).free < FULL_BYTES
+        self._full_since = (self._full_since or now) if full else None
+        # What fails for that says something else: the API server, for one, that it is too slow.
+        self.disk_was_full = self.disk_was_full or full
+        if self._full_since is not None and now - self._full_since >= FULL_SECONDS:
+            self.end()
+        elif now - self._copied_at >= KEEP_SECONDS:
+            self._copied_at = now
+            self._keep()
+        return not self._reserve.exists()
+
+    def end(self) -> None:
+        """Give the space back."""
+        self._reserve.unlink(missing_ok=True)
+
+    def _keep(self) -> None:
+        # A full disk, or a file that is just being replaced, leaves the last copy.
+        with contextlib.suppress(OSError):
+            content = self._state_file.read_bytes()
+            if _is_whole(content):
+                write_atomically(self._copy, content.decode(), 0o600)
+
+    def restore(self) -> bool:
+        """Take the copy where the state was cut off in spite of all; whether it was so.
+
+        Raises:
+            FileNotFoundError: there is no copy.
+        """
+        if not self._state_file.exists() or _is_whole(self._state_file.read_bytes()):
+            return False
+        write_atomically(self._state_file, self._copy.read_text(), 0o600)
+        return True
+
+    def forget(self) -> None:
+        """Remove the copy."""
+        self._copy.unlink(missing_ok=True)
+
+
+def _is_whole(state: bytes) -> bool:
+    """Whether a state is there to its end."""
+    return state.rstrip().endswith(b"}")
