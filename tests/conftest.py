@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.figures import figures
@@ -25,8 +26,11 @@ TOGETHER = {
     "graph": "previews",
     "policy": "previews",
 }
-# Whoever begins with the longest ends first; the main job's story, whose order tests/local/conftest.py sets, is next.
-LONGEST = ("test_interruptions", "test_cpu_story", "test_lives", "test_sweep", "test_given_cluster")
+# Whoever begins with the longest ends first; the order within the main job's story tests/local/conftest.py sets.
+LONGEST = ("test_interruptions", "main job", "test_cpu_story", "test_lives", "test_sweep", "test_given_cluster")
+# On a busy machine an example may take any time.
+hypothesis.settings.register_profile("trainyard", deadline=None)
+hypothesis.settings.load_profile("trainyard")
 
 
 def pytest_configure() -> None:

@@ -75,7 +75,7 @@ def wrong(wanted: dict[str, Any]) -> bool:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(WANTED)
 def test_a_file_system_is_right_exactly_where_fsx_has_it_and_else_told_by_its_key(
     wanted: dict[str, Any],
@@ -86,7 +86,7 @@ def test_a_file_system_is_right_exactly_where_fsx_has_it_and_else_told_by_its_ke
     assert len(keys) == len(set(keys)), "one line a key"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(WANTED)
 def test_the_emulated_fsx_takes_the_same_ones(wanted: dict[str, Any]) -> None:
     """What the component sends for the settings (`components.lustre`)."""
