@@ -27,7 +27,14 @@ TOGETHER = {
     "policy": "previews",
 }
 # Whoever begins with the longest ends first; the order within the main job's story tests/local/conftest.py sets.
-LONGEST = ("test_interruptions", "main job", "test_cpu_story", "test_lives", "test_sweep", "test_given_cluster")
+LONGEST = (
+    "test_interruptions",
+    "main job",
+    "test_cpu_story",
+    "test_lives",
+    "test_sweep",
+    "test_given_cluster",
+)
 # On a busy machine an example may take any time.
 hypothesis.settings.register_profile("trainyard", deadline=None)
 hypothesis.settings.load_profile("trainyard")
