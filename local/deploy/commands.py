@@ -100,11 +100,12 @@ def down(stack: str, cloud: str, keep_data: bool = False) -> int:
 def _down(home: Home, stack: str, keep_data: bool) -> int:
     if _join(home):
         session = _Session.open(home, stack)
-        session.recover()
+        refreshed = session.recover()
         kept: list[str] = []
         if session.engine.has_resources():
             kept = check(session.engine.deployment(), stack, "local", keep_data)
-            session.engine.refresh()
+            if not refreshed:
+                session.engine.refresh()
             session.engine.run("destroy", "--yes", "--skip-preview", *(EXCEPT_DATA if kept else ()))
         # Also where nothing was left to destroy: an earlier `down` may have been killed just before.
         session.sweep()
@@ -251,8 +252,11 @@ class _Session:
         here = self._mark.exists() and self._mark.read_text() == self.cloud["generation"]
         return here and self.engine.has_resources()
 
-    def recover(self) -> None:
-        """Leave the stack's state usable: after another local cloud's end, and after a killed run."""
+    def recover(self) -> bool:
+        """Leave the stack's state usable: after another local cloud's end, and after a killed run.
+
+        Returns whether that took a refresh.
+        """
         mark, current = self._mark, self.cloud["generation"]
         if self.engine.restore_state():
             say(
@@ -271,19 +275,21 @@ class _Session:
         if gone := gone_cluster(self.engine.deployment(), self._region()):
             say(f"cluster {gone} is gone, and what was in it: the stack's state forgets that")
             self.engine.environment[FORGET_UNREACHABLE] = "true"
-        if self.engine.was_interrupted():
-            say(
-                f"stack {self.engine.stack}: an earlier command was killed; releasing its lock, reading what exists"
-            )
-            self.engine.cancel()
-            self.engine.begin_recovery()
-            account, region = self.cloud["accountId"], self._region()
-            adopted = dict(identities(self.engine.deployment(), account, region, self._released))
-            for urn, identity in adopted.items():
-                say(f"taking over {urn.rpartition('::')[2]} ({identity}), which was being made")
-            self.engine.adopt(adopted)
-            self.engine.refresh()
-            self.engine.end_recovery()
+        if not self.engine.was_interrupted():
+            return False
+        say(
+            f"stack {self.engine.stack}: an earlier command was killed; releasing its lock, reading what exists"
+        )
+        self.engine.cancel()
+        self.engine.begin_recovery()
+        account, region = self.cloud["accountId"], self._region()
+        adopted = dict(identities(self.engine.deployment(), account, region, self._released))
+        for urn, identity in adopted.items():
+            say(f"taking over {urn.rpartition('::')[2]} ({identity}), which was being made")
+        self.engine.adopt(adopted)
+        self.engine.refresh()
+        self.engine.end_recovery()
+        return True
 
     def sweep(self) -> None:
         """Remove what the stack left in the account; on a given cluster only what carries the stack's own tags, too."""

@@ -22,10 +22,10 @@ import pytest
 from local.deploy.engine import ROOT, Engine
 from local.deploy.stack_file import read, write
 from local.guard import cloud_environment
+from tests.account import things
 from tests.local.conftest import Command, run
 from tests.local.own_cloud import processes_that_name
-from tests.sweeps.account import things
-from tests.sweeps.world import World, world
+from tests.world import World, world
 
 # A whole `up`, a second run and a whole `down`, on a machine that may be busy.
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]

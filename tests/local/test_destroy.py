@@ -18,8 +18,8 @@ import pytest
 
 from local.deploy.engine import ROOT
 from local.guard import cloud_environment
-from tests.sweeps.account import things
-from tests.sweeps.world import World, world
+from tests.account import things
+from tests.world import World, world
 
 # A whole `up` and machines for each case, on a machine that may be busy.
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]

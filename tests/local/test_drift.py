@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from local.deploy.engine import ROOT
-from tests.sweeps.world import World, world
+from tests.world import World, world
 
 # A whole `up` with a run of minutes, on a machine that may be busy.
 pytestmark = [pytest.mark.lives, pytest.mark.timeout(1800)]

@@ -15,9 +15,9 @@ import yaml
 from local.deploy.engine import ROOT, Engine
 from local.deploy.stack_file import read
 from local.guard import cloud_environment
+from tests.account import things
 from tests.local.conftest import Command, run
-from tests.sweeps.account import things
-from tests.sweeps.world import World, world
+from tests.world import World, world
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1800)]
 

@@ -11,10 +11,10 @@ import yaml
 
 from local.deploy.engine import ROOT, Engine, EngineError
 from local.guard import cloud_environment
+from tests.account import things
 from tests.local.conftest import Command, run
 from tests.local.kept_data import Snapshot, snapshot
-from tests.sweeps.account import things
-from tests.sweeps.world import World, world
+from tests.world import World, world
 
 # Two whole `up` and a `down`, on a machine that may be busy.
 pytestmark = [pytest.mark.lives, pytest.mark.timeout(1800)]
@@ -29,7 +29,7 @@ LUSTRE = {
     "mountPath": "/fsx",
     "s3": {"bucket": "models", "prefix": "data", "path": "/data"},
 }
-# What is left of the account by the calls of `tests.sweeps.account`, and how many of each.
+# What is left of the account by the calls of `tests.account`, and how many of each.
 KEPT = {
     "alias": 2,
     "describe_data_repository_associations": 1,

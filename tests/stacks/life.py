@@ -16,7 +16,7 @@ from local.guard import cloud_environment
 from tests.policy.previews import preview_of
 from tests.policy.settled import unsettled
 from tests.stacks.pods import holder
-from tests.sweeps.world import World
+from tests.world import World
 
 # A machine may have to be bought, and then shows its devices.
 MACHINE_SECONDS = 240

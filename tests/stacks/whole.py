@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.account import things
 from tests.stacks.life import Life, differences
 from tests.stacks.record import Times
 from tests.stacks.shown import faults
-from tests.sweeps.account import things
-from tests.sweeps.world import world
+from tests.world import world
 
 
 def live(stack: str, root: Path) -> Times:

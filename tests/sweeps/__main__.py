@@ -14,8 +14,9 @@ from pathlib import Path
 
 from tests.previews import preview, shipped
 from tests.seed import SEED
+from tests.sweeps.interrupt import interrupt
 from tests.sweeps.plan import Result, interruptions
-from tests.sweeps.world import world
+from tests.world import world
 
 COUNT = 20
 
@@ -39,19 +40,20 @@ def sweep(stack: str, count: int, seed: int | None) -> int:
     resources = sum(bool(step["newState"].get("custom")) for step in preview(stack)["steps"])
     todo = interruptions(result.seed, count, resources)[len(result.outcomes) :]
     print(f"stack {stack}: seed {result.seed}, {len(todo)} of {count} interruptions to try", flush=True)
-    with tempfile.TemporaryDirectory(prefix="trainyard-sweep-") as directory:
-        for each in todo:
-            # A cloud for each: a wrong outcome must not spoil the next.
-            root = Path(directory) / f"home{len(result.outcomes)}"
-            with world(root, stack) as made:
-                outcome = made.interrupt(each)
-            result.add(outcome)
-            told = (
-                "nothing is left"
-                if outcome.good
-                else f"LEFT (down {outcome.down}): {', '.join(outcome.left)}"
-            )
-            print(f"stack {stack}: {each} (reached {outcome.reached}): {told}", flush=True)
+    while todo:
+        with (
+            tempfile.TemporaryDirectory(prefix="trainyard-sweep-") as directory,
+            world(Path(directory) / "home", stack) as made,
+        ):
+            good = True
+            while todo and good:  # after a wrong outcome another cloud: it must not spoil the next
+                each = todo.pop(0)
+                outcome = interrupt(made, each)
+                good = outcome.good
+                result.add(outcome)
+                left = f"LEFT (down {outcome.down}): {', '.join(outcome.left)}"
+                told = "nothing is left" if good else left
+                print(f"stack {stack}: {each} (reached {outcome.reached}): {told}", flush=True)
     return sum(not each.good for each in result.outcomes)
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from tests.previews import preview
 from tests.seed import of_run
+from tests.sweeps.interrupt import interrupt
 from tests.sweeps.plan import interruptions
-from tests.sweeps.world import world
+from tests.world import world
 
 # Two whole lives of a stack, on a machine that may be busy.
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1800)]
@@ -21,6 +22,6 @@ def test_one_down_after_a_killed_up_and_after_a_killed_destroy_leaves_nothing(tm
     resources = sum(bool(step["newState"].get("custom")) for step in preview(STACK)["steps"])
     with world(tmp_path / "home", STACK) as made:
         for each in interruptions(of_run(), 2, resources):
-            outcome = made.interrupt(each)
+            outcome = interrupt(made, each)
             assert outcome.down == 0, each
             assert outcome.left == (), each

@@ -9,8 +9,8 @@ import pytest
 
 from tests import seed
 from tests.sweeps import plan
+from tests.sweeps.interrupt import DONE, Counter
 from tests.sweeps.plan import Interruption, Outcome, Result, interruptions
-from tests.sweeps.world import DONE, Counter
 
 pytestmark = pytest.mark.unit
 
