@@ -89,7 +89,8 @@ MEANINGS: Final = {
     "pools[].zone": "The one zone. Reservations and the file system must be in it, too.",
     "pools[].maxNodes": "The hard ceiling of what the pool may cost; it is kept in GPUs, or in cores.",
     "pools[].warmNodes": (
-        "Machines that stay without a job, so that the next one starts at once. They cost the same."
+        "Machines that stay without a job, so that the next one starts at once. They cost the same. A newer "
+        "image reaches them when their NodeClaims are deleted."
     ),
     "pools[].efa": (
         "EFA interfaces: `ip` has all of them with the fewest IP addresses, `bandwidth` has more "
