@@ -47,7 +47,7 @@ class WholeState:
     def look(self) -> bool:
         """While the engine runs, again and again: whether it has to stop, because the disk is full."""
         now = time.monotonic()
-        full = shutil.disk_usage(self._reserve.parent).free < FULL_BYTES
+        full = self._is_full()
         self._full_since = (self._full_since or now) if full else None
         # What fails for that says something else: the API server, for one, that it is too slow.
         self.disk_was_full = self.disk_was_full or full
@@ -61,6 +61,20 @@ class WholeState:
     def end(self) -> None:
         """Give the space back."""
         self._reserve.unlink(missing_ok=True)
+
+    def _is_full(self) -> bool:
+        if shutil.disk_usage(self._reserve.parent).free >= FULL_BYTES:
+            return False
+        # What is left may be kept for root, which may be who asks.
+        probe = self._reserve.with_suffix(".probe")
+        try:
+            with probe.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, FULL_BYTES)
+        except OSError:
+            return True
+        finally:
+            probe.unlink(missing_ok=True)
+        return False
 
     def _keep(self) -> None:
         # A full disk, or a file that is just being replaced, leaves the last copy.
