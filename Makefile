@@ -10,7 +10,7 @@ PYTEST := $(RUN) -m pytest
 # Two at a time, in order: live tests wait more than they work. tests/conftest.py says which follow one another.
 LIVE := -p no:randomly -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help lives up down preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local
+.PHONY: help lives up down preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local reference
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,7 +19,7 @@ environment: ## the virtual environment, exactly as requirements.lock says
 	@test -n "$(PYTHON)" || { echo "Python 3.11 is needed: install it, or set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) local/bootstrap.py
 
-up: environment ## deploy STACK (default: local) and follow its training run to the end; CLOUD=local runs any stack on this machine
+up: environment ## deploy STACK (default: local) and follow its training run to the end; CLOUD=local: on this machine; PREFLIGHT=no
 	@$(RUN) -m local.deploy up --stack $(STACK) --cloud $(CLOUD)
 
 down: environment ## destroy STACK and stop the local cloud; nothing is left running (KEEP_DATA=1: but for protected data)

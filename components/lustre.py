@@ -240,7 +240,7 @@ class Lustre(pulumi.ComponentResource):
             security_group_ids=[group.id],
             file_system_type_version=LUSTRE_VERSION,
             data_compression_type=wanted.compression,
-            # Whoever takes the protection away and deletes it still gets a last backup.
+            # A protected one that is deleted past this program leaves a last backup.
             skip_final_backup=not kept,
             tags=named(self._args.tags, self._name),
             opts=pulumi.ResourceOptions.merge(self._slow, pulumi.ResourceOptions(depends_on=inside)),
