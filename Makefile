@@ -58,10 +58,12 @@ check: environment ## format, lint, types, import rules and the fast tests (a mi
 test: check ## the fast tests, those on the AWS emulator, the trainer under torchrun, and the whole stack on the local cloud
 	@$(PYTEST) -q -n auto --dist loadfile -m emulator tests/unit
 	@$(RUN) -m local tools
+	@$(RUN) -m tests.policy.environments
 	@$(RUN) -m tests.own_namespaces -m pytest -v $(LIVE) -m "trainer or local"
 
 lives: environment ## up, up again, refresh and down of every stack file on the local cloud (an hour; STACK=<stack>: of one)
 	@$(RUN) -m local tools
+	@$(RUN) -m tests.policy.environments
 	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m lives $(if $(filter-out file,$(origin STACK)),-k "[$(STACK)]")
 
 policy: environment ## judge every shipped stack file by the project's rules and by checkov; STACK=<stack> judges one

@@ -19,7 +19,6 @@ from local.deploy.engine import ROOT
 from tests.policy.environments import environment
 from tests.policy.terraform_plan import by_address, plan
 
-LOCK: Final = Path(__file__).with_name("checkov.lock")
 DOCKERFILES: Final = ("launcher/Dockerfile", "trainer/Dockerfile")
 DOCKERFILE: Final = "Dockerfile"
 KUBERNETES: Final = "kubernetes:"
@@ -131,7 +130,7 @@ def _known_part(value: Any) -> Any:
 
 def _run(arguments: list[str], ours: Callable[[str, str], tuple[str, str]]) -> Verdict:
     command = [
-        str(environment("checkov", LOCK) / "bin" / "checkov"),
+        str(environment("checkov") / "bin" / "checkov"),
         *arguments,
         "--output",
         "json",

@@ -1,6 +1,8 @@
 """Python environments of judges, apart from the project's own: installed once, into the cache of tools.
 
 What they need is exactly what a lock says, with hashes; its second line says how it was made.
+`python -m tests.policy.environments` installs them all: the live tests of an ordinary user run in a network of their
+own, from which no package index is reached.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from local.tools import cache_directory
 from local.tools.build import locked
 from local.tools.progress import Progress
 
+# Names of the environments, each with its lock.
+LOCKS = {name: Path(__file__).with_name(f"{name}.lock") for name in ("checkov", "policy-pack")}
 UV = ROOT / ".venv" / "bin" / "uv"
 
 
@@ -23,12 +27,13 @@ class EnvironmentFailed(Exception):
     """An environment could not be installed."""
 
 
-def environment(name: str, lock: Path) -> Path:
-    """The directory of an environment, with its programs in `bin`; installed where it is missing.
+def environment(name: str) -> Path:
+    """The directory of one of `LOCKS`, with its programs in `bin`; installed where it is missing.
 
     Raises:
         EnvironmentFailed: it could not be installed.
     """
+    lock = LOCKS[name]
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:8]
     cache = cache_directory()
     directory = cache / "tools" / f"{name}-{digest}"
@@ -56,3 +61,18 @@ def _install(name: str, directory: Path, lock: Path) -> None:
         answer = subprocess.run(step, capture_output=True, text=True)
         if answer.returncode != 0:
             raise EnvironmentFailed(f"{name} could not be installed: {' '.join(answer.stderr.split())}")
+
+
+def main() -> int:
+    """Install every environment."""
+    try:
+        for name in LOCKS:
+            environment(name)
+    except EnvironmentFailed as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -19,13 +19,12 @@ from tests.policy.environments import environment
 # It installs the SDK of policies, so that it is none of the fast tests.
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
 
-LOCK = Path(__file__).with_name("pack.lock")
 ASK = Path(__file__).with_name("ask_pack.py")
 
 
 def served(*resources: dict[str, Any]) -> dict[str, Any]:
     """What the pack says of itself, of the first resource, and of a stack of all."""
-    python = environment("policy-pack", LOCK) / "bin" / "python"
+    python = environment("policy-pack") / "bin" / "python"
     answer = subprocess.run(
         [str(python), str(ASK)],
         cwd=ROOT / "infra" / "policies",
