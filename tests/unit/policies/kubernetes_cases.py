@@ -55,8 +55,8 @@ def network_policy(where: str = "training", **spec: Any) -> Resource:
     return made(k.NETWORK_POLICY, metadata={"namespace": where, "name": "n"}, spec=spec)
 
 
-def account(automount: bool | None = None, name: str = "trainer", where: str = "training") -> Resource:
-    metadata = {"name": name, "namespace": where}
+def account(automount: bool | None = None) -> Resource:
+    metadata = {"name": "trainer", "namespace": "training"}
     more = {} if automount is None else {"automountServiceAccountToken": automount}
     return made(k.SERVICE_ACCOUNT, metadata=metadata, **more)
 
@@ -182,15 +182,6 @@ CASES: dict[str, Cases] = {
             (namespace(), network_policy(podSelector={}, ingress=[{}])),
         ],
         accepts=[(namespace(), network_policy(podSelector={}, policyTypes=["Ingress"]))],
-    ),
-    "namespace-default-account": Cases(
-        rejects=[
-            (namespace(),),
-            (namespace(), account(name="default")),
-            (namespace(), account(False)),
-            (namespace(), account(False, "default", "elsewhere")),
-        ],
-        accepts=[(namespace(), account(False, "default"))],
     ),
     "network-policies-enforced": Cases(
         rejects=[
