@@ -154,12 +154,8 @@ def test_a_full_disk_gets_space_for_the_last_write_and_the_engine_is_to_stop(
 
 def test_what_asks_for_the_end_is_passed_on_once(tmp_path: Path) -> None:
     shown: list[str] = []
-    words = [
-        "sh",
-        "-c",
-        "trap 'echo asked; count=$((count + 1))' INT; while [ -z $count ]; do sleep 0.1; done; sleep 1; exit 4",
-    ]
-    code = watched(
-        words, tmp_path, os.environ, tmp_path / "log", tmp_path / "record", shown.append, lambda: True
-    )
-    assert (code, shown) == (4, ["asked"])
+    asked = "trap 'echo asked; count=$((count + 1))' INT; echo ready; while [ -z $count ]; do sleep 0.1; done"
+    words = ["sh", "-c", f"{asked}; sleep 1; exit 4"]
+    log, record = tmp_path / "log", tmp_path / "record"
+    code = watched(words, tmp_path, os.environ, log, record, shown.append, lambda: "ready" in shown)
+    assert (code, shown) == (4, ["ready", "asked"])
