@@ -41,8 +41,8 @@ class Outcome:
 
 
 def say(line: str) -> None:
-    """One line of log, at once."""
-    print(line, flush=True)
+    """One line of log, at once, and in one piece: torchrun's processes write unbuffered into one stream."""
+    print(f"{line}\n", end="", flush=True)
 
 
 def on_device(images: Images, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -190,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run(config, World.read(os.environ))
     except TrainerError as error:
         if speaks:
-            print(f"error: {error}", file=sys.stderr, flush=True)
+            print(f"error: {error}\n", end="", file=sys.stderr, flush=True)
         return int(error.code)
     return 0
 
