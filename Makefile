@@ -19,7 +19,7 @@ environment: ## the virtual environment, exactly as requirements.lock says
 	@test -n "$(PYTHON)" || { echo "Python 3.11 is needed: install it, or set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) local/bootstrap.py
 
-up: environment ## deploy STACK (default: local) and follow its training run to the end; CLOUD=local: on this machine; PREFLIGHT=no
+up: environment ## deploy STACK (default: local) and follow its training run to the end (CLOUD=local: on this machine; PREFLIGHT=no: no check of the account)
 	@$(RUN) -m local.deploy up --stack $(STACK) --cloud $(CLOUD)
 
 down: environment ## destroy STACK and stop the local cloud; nothing is left running (KEEP_DATA=1: but for protected data)

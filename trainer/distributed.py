@@ -67,9 +67,6 @@ def together(work: Callable[[], T], device: torch.device) -> T:
     if worst != Exit.SUCCEEDED:
         # Else the group's threads may outlive the interpreter, which aborts the process: it ends with a signal then.
         dist.destroy_process_group()
-    if failure is not None:
-        raise failure
-    if worst != Exit.SUCCEEDED:
-        raise TrainerError(worst, "another process could not go on; its log says why")
+        raise failure or TrainerError(worst, "another process could not go on; its log says why")
     assert result is not None  # noqa: S101 - no failure, so `work` returned
     return result

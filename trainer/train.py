@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 import torch.distributed as dist
@@ -40,9 +40,9 @@ class Outcome:
     test_accuracy: float
 
 
-def say(line: str) -> None:
+def say(line: str, stream: TextIO | None = None) -> None:
     """One line of log, at once, and in one piece: torchrun's processes write unbuffered into one stream."""
-    print(f"{line}\n", end="", flush=True)
+    print(f"{line}\n", end="", file=stream, flush=True)
 
 
 def on_device(images: Images, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -190,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run(config, World.read(os.environ))
     except TrainerError as error:
         if speaks:
-            print(f"error: {error}\n", end="", file=sys.stderr, flush=True)
+            say(f"error: {error}", sys.stderr)
         return int(error.code)
     return 0
 
