@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_kubernetes as k8s
 
+from components import default_account
 from components.shared import network_policies
 from components.shared.contract import DEVICE_PLUGIN_NAMESPACE
 from components.shared.device_plugins import NAMES, NAMESPACE_LABELS, NEURON_RULES, daemon_set, where
@@ -66,6 +67,7 @@ class DevicePlugins(pulumi.ComponentResource):
             spec=network_policies.closed(),
             opts=pulumi.ResourceOptions(parent=self, depends_on=[namespace]),
         )
+        default_account.without_token(DEVICE_PLUGIN_NAMESPACE, self, namespace)
 
     def _rights(self, name: str) -> list[pulumi.Resource]:
         """The service account `name` and what it may do."""

@@ -7,8 +7,10 @@ from typing import Any
 
 import pulumi
 
+from components import default_account
 from components.kustomization import render
 from components.shared import lookup
+from components.shared.contract import OPERATOR_NAMESPACE
 from components.shared.operator_manifests import (
     LOOKUP_DIRECTORY,
     MPI,
@@ -57,6 +59,7 @@ class Operators(pulumi.ComponentResource):
             made = [self._register(each, done) for each in wave]
             done = [*done, *made]
             by_kind |= {each["kind"]: resource for each, resource in zip(wave, made, strict=True)}
+        default_account.without_token(OPERATOR_NAMESPACE, self, by_kind["Namespace"])
         self.training_operator = by_kind["Deployment"]
         self.register_outputs({"kinds": list(kinds)})
 

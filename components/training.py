@@ -8,6 +8,7 @@ from typing import Any
 import pulumi
 import pulumi_kubernetes as k8s
 
+from components import default_account
 from components.shared import contract as c
 from components.shared import network_policies
 from components.shared.rbac import LAUNCHER_RULES, Rule
@@ -31,7 +32,7 @@ class TrainingSpace(pulumi.ComponentResource):
 
     - the namespace `training`, in which pods keep to the restricted security standard (with MPIJobs or a Lustre file
       system to the baseline one, and whoever submits a pod that does not keep to the restricted one is warned);
-    - the service accounts of launcher and trainer, the trainer's with its IAM role and without an API token;
+    - the service accounts of launcher and trainer, the trainer's with its IAM role; it and `default` have no API token;
     - the launcher's rights, verb by verb, in the namespaces where it needs them;
     - network policies: pods of jobs are reached by each other, everything else here by nobody;
     - the priorities of placeholders and workers: a worker displaces placeholders and nothing else.
@@ -83,7 +84,8 @@ class TrainingSpace(pulumi.ComponentResource):
             automount_service_account_token=False,
             opts=self._inside,
         )
-        self.objects += [launcher, trainer]
+        default = default_account.without_token(c.TRAINING_NAMESPACE, self, self.namespace)
+        self.objects += [launcher, trainer, default]
 
     def _network(self) -> None:
         for name, spec in (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from infra.policies.model import Resource, Rules, Stack, Undecided, at, known, rows
-from infra.policies.pods import SERVICE_ACCOUNT, TEMPLATES
+from infra.policies.pods import SERVICE_ACCOUNT, SERVICE_ACCOUNT_PATCH, TEMPLATES
 
 RULES: Final = Rules()
 
@@ -69,6 +69,24 @@ def namespace_closed(resource: Resource, stack: Stack) -> Iterator[str]:
         if inside and everything and "Ingress" in kinds and not policy.at("spec", "ingress"):
             return
     yield "no NetworkPolicy refuses what comes into its pods by default; there must be one"
+
+
+@RULES.rule(
+    "namespace-default-account",
+    "CKV_K8S_41",
+    "CKV_K8S_42",
+    "CIS EKS 4.1.5",
+    types=[NAMESPACE],
+    whole_stack=True,
+)
+def namespace_default_account(resource: Resource, stack: Stack) -> Iterator[str]:
+    """Pods that name no service account get no token for the cluster's API."""
+    name = resource.at("metadata", "name")
+    for account in stack.of(SERVICE_ACCOUNT_PATCH):
+        named = (account.at("metadata", "namespace"), account.at("metadata", "name"))
+        if named == (name, "default") and account.at("automountServiceAccountToken", default=True) is False:
+            return
+    yield "its service account default has a token for pods; automountServiceAccountToken must be false there"
 
 
 @RULES.rule("network-policies-enforced", "CIS EKS 4.3.1", types=[ADDON])

@@ -26,6 +26,8 @@ TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 LEAST_UID: Final = 10000
 SERVICE_ACCOUNT: Final = "kubernetes:core/v1:ServiceAccount"
+# The account `default`, which is there already.
+SERVICE_ACCOUNT_PATCH: Final = "kubernetes:core/v1:ServiceAccountPatch"
 BINDINGS: Final = (
     "kubernetes:rbac.authorization.k8s.io/v1:RoleBinding",
     "kubernetes:rbac.authorization.k8s.io/v1:ClusterRoleBinding",
@@ -221,7 +223,7 @@ def _bound(namespace: str, account: str, stack: Stack) -> bool:
 
 
 def _account_mounts(namespace: str, account: str, stack: Stack) -> bool:
-    for each in stack.of(SERVICE_ACCOUNT):
+    for each in stack.of(SERVICE_ACCOUNT, SERVICE_ACCOUNT_PATCH):
         metadata = each.at("metadata", default={})
         if (at(metadata, "namespace", default="default"), at(metadata, "name")) == (namespace, account):
             return bool(each.at("automountServiceAccountToken", default=True))

@@ -27,7 +27,9 @@ components = pulumi.ResourceOptions(providers=[cluster])
 container = {"name": "c", "image": "registry.k8s.io/pause:3.10"}
 k8s.batch.v1.Job("j", metadata={"annotations": {"pulumi.com/skipAwait": "true"}},
     spec={"template": {"spec": {"containers": [container], "restartPolicy": "Never"}}}, opts=on)
-k8s.core.v1.Namespace("team", metadata={"name": "team"}, opts=on)
+team = k8s.core.v1.Namespace("team", metadata={"name": "team"}, opts=on)
+k8s.core.v1.ServiceAccountPatch("patch", metadata={"name": "default", "namespace": "team"},
+    automount_service_account_token=False, opts=pulumi.ResourceOptions(provider=cluster, depends_on=[team]))
 thing = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"a": "b"}}
 k8s.yaml.v2.ConfigGroup("cg", objs=[thing], opts=components)
 k8s.kustomize.v2.Directory("site", directory="./site", opts=components)
@@ -127,6 +129,19 @@ def test_a_second_run_and_a_refresh_change_nothing(good: Program) -> None:
     assert again.code == 0, again.output
     seen = good.pulumi("refresh", "--yes", "--skip-preview", "--stack", "test", "--expect-no-changes")
     assert seen.code == 0, seen.output
+
+
+def test_a_patch_sets_a_field_of_an_object_that_it_did_not_make_and_gives_it_up(
+    cloud: OwnCloud, good: Program, resources: dict[str, dict[str, Any]]
+) -> None:
+    patch = resources["kubernetes:core/v1:ServiceAccountPatch patch"]
+    assert patch["id"] == "team/default"
+    field = "jsonpath={.automountServiceAccountToken}"
+    account = ("-n", "team", "get", "serviceaccount", "default", "-o", field)
+    assert cloud.kubectl(CLUSTER, *account) == "false"
+    answer = good.pulumi("destroy", "--yes", "--skip-preview", "--stack", "test", "--target", patch["urn"])
+    assert answer.code == 0, answer.output
+    assert cloud.kubectl(CLUSTER, *account) == ""
 
 
 def test_a_deployment_that_does_not_come_up_is_told_and_stays_in_the_state(

@@ -62,13 +62,22 @@ CLUSTER_SCOPED = frozenset(
 
 
 def api_version_and_kind(token: str) -> tuple[str, str]:
-    """`kubernetes:core/v1:Pod` is (`v1`, `Pod`), `kubernetes:apps/v1:Deployment` (`apps/v1`, `Deployment`)."""
+    """`kubernetes:core/v1:Pod` is (`v1`, `Pod`), `kubernetes:apps/v1:DeploymentPatch` (`apps/v1`, `Deployment`)."""
     _, group_version, kind = token.split(":")
-    return group_version.removeprefix("core/"), kind
+    return group_version.removeprefix("core/"), kind.removesuffix("Patch") if is_patch(token) else kind
+
+
+def is_patch(token: str) -> bool:
+    """True for a resource that sets some fields of an object that somebody else may have made.
+
+    https://www.pulumi.com/registry/packages/kubernetes/how-to-guides/managing-resources-with-server-side-apply/
+    """
+    _, group_version, kind = token.split(":")
+    return kind.endswith("Patch") and is_builtin(group_version.removeprefix("core/"))
 
 
 def token_of(api_version: str, kind: str) -> str:
-    """The other way round."""
+    """The token of the resource that makes such an object."""
     return f"kubernetes:{api_version if '/' in api_version else f'core/{api_version}'}:{kind}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from local.plugins import sdk
@@ -153,7 +154,10 @@ class KubernetesProvider(Provider):
         if request.preview:
             return "", objects.foreseen(request.inputs)
         manager = objects.field_manager(request.urn)
-        return resources.create(self.client(), request.inputs, self._call(request, manager, request.timeout))
+        call = self._call(request, manager, request.timeout)
+        if objects.is_patch(request.type):
+            call = replace(call, upsert=True)
+        return resources.create(self.client(), request.inputs, call)
 
     def read(self, request: ReadRequest) -> ReadResult | None:
         if self._gone_with_its_cluster():
@@ -188,8 +192,9 @@ class KubernetesProvider(Provider):
         api_version, kind = objects.api_version_and_kind(request.type)
         state = {"apiVersion": api_version, "kind": kind, **request.outputs}
         call = self._call(request, self._manager(request.urn, request.outputs), request.timeout)
+        end = resources.give_up if objects.is_patch(request.type) else resources.delete
         try:
-            resources.delete(self.client(), request.id, state, call)
+            end(self.client(), request.id, state, call)
         except UnknownKind:
             # Its CRD is gone, and every object with it.
             return
@@ -228,8 +233,8 @@ class KubernetesProvider(Provider):
 
 def _check_token(token: str, api_version: str, kind: str, inputs: Props) -> list[Failure]:
     """Properties that the official SDK does not have; kinds of other API groups are custom resources."""
-    if kind.endswith("Patch") and objects.is_builtin(api_version):
-        return [Failure("", f"{token}: Patch resources are not supported by the local kubernetes plugin")]
+    if objects.is_patch(token) and not (inputs.get("metadata") or {}).get("name"):
+        return [Failure("metadata.name", f"{token}: metadata.name is missing; it must name what is patched")]
     try:
         fields = sdk.resource(token)
     except sdk.UnknownTokenError as error:

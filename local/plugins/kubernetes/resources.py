@@ -105,6 +105,17 @@ def delete(client: Client, resource_id: str, state: Props, call: Call) -> None:
         raise ProviderError(f"{kind.kind} {resource_id} is not gone: {ended.text}")
 
 
+def give_up(client: Client, resource_id: str, state: Props, call: Call) -> None:
+    """Own no field of an object any more: what was set for it alone is unset. The object stays."""
+    kind = client.kind(state["apiVersion"], state["kind"])
+    namespace, name = objects.split_id(resource_id)
+    if client.get(kind, namespace, name) is None:
+        return
+    identity = {"name": name} | ({"namespace": namespace} if namespace else {})
+    nothing = {"apiVersion": state["apiVersion"], "kind": state["kind"], "metadata": identity}
+    client.apply(kind, nothing, call.manager)
+
+
 def dry_run(client: Client, inputs: Props, manager: str, *, force: bool) -> ApiError | None:
     """What the API server would say to an update, or None where it has nothing against it."""
     kind = client.kind(inputs["apiVersion"], inputs["kind"])

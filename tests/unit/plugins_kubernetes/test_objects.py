@@ -58,6 +58,16 @@ def test_tokens_and_api_versions_are_two_spellings() -> None:
         assert objects.token_of(*pair) == token
 
 
+def test_a_patch_is_of_the_kind_that_it_patches(provider: KubernetesProvider) -> None:
+    assert objects.api_version_and_kind("kubernetes:core/v1:ServiceAccountPatch") == ("v1", "ServiceAccount")
+    # A kind of somebody's own may have such a name.
+    assert objects.api_version_and_kind("kubernetes:kuma.io/v1:MeshProxyPatch")[1] == "MeshProxyPatch"
+    inputs = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+    found = check(provider, "kubernetes:core/v1:ServiceAccountPatch", inputs)
+    assert found.failures == []
+    assert found.inputs["kind"] == "ServiceAccount"
+
+
 def test_ids_are_namespace_and_name_or_name() -> None:
     for text, pair in {"a/b": ("a", "b"), "b": (None, "b")}.items():
         assert objects.split_id(text) == pair
@@ -91,7 +101,8 @@ def test_a_name_of_the_program_is_left_alone_and_cluster_scoped_kinds_get_no_nam
         ("kubernetes:apps/v1:Deploymnt", {}, "no resource of pulumi_kubernetes"),
         ("kubernetes:core/v1:ConfigMap", {"dat": {}}, "has no property dat"),
         ("kubernetes:karpenter.sh/v1:NodePool", {"metadata": {"nam": "x"}}, "has no property metadata.nam"),
-        ("kubernetes:core/v1:ConfigMapPatch", {}, "Patch resources are not supported"),
+        ("kubernetes:core/v1:ConfigMapPatch", {}, "metadata.name is missing"),
+        ("kubernetes:core/v1:ConfigMapPatch", {"metadata": {"name": "x"}, "dat": {}}, "has no property dat"),
         ("kubernetes:core/v1:ConfigMap", {"kind": "Secret"}, "must be 'ConfigMap'"),
         (
             "kubernetes:helm.sh/v3:Release",

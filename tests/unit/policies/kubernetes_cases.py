@@ -61,6 +61,11 @@ def account(automount: bool | None = None) -> Resource:
     return made(k.SERVICE_ACCOUNT, metadata=metadata, **more)
 
 
+def default_account(automount: bool, where: str = "training", name: str = "default") -> Resource:
+    metadata = {"name": name, "namespace": where}
+    return made(k.SERVICE_ACCOUNT_PATCH, metadata=metadata, automountServiceAccountToken=automount)
+
+
 def binding(name: str) -> Resource:
     subject = {"kind": "ServiceAccount", "name": name, "namespace": "training"}
     return made(p.BINDINGS[0], subjects=[subject])
@@ -182,6 +187,16 @@ CASES: dict[str, Cases] = {
             (namespace(), network_policy(podSelector={}, ingress=[{}])),
         ],
         accepts=[(namespace(), network_policy(podSelector={}, policyTypes=["Ingress"]))],
+    ),
+    "namespace-default-account": Cases(
+        rejects=[
+            (namespace(),),
+            (namespace(), account(False)),
+            (namespace(), default_account(True)),
+            (namespace(), default_account(False, where="elsewhere")),
+            (namespace(), default_account(False, name="trainer")),
+        ],
+        accepts=[(namespace(), default_account(False))],
     ),
     "network-policies-enforced": Cases(
         rejects=[
