@@ -73,6 +73,7 @@ def _replace(config: Document, region: str, say: Callable[[str], None]) -> None:
         ids = pool.get("capacityReservationIds")
         if isinstance(ids, list) and _is_whole(pool):
             pool["capacityReservationIds"] = [given.reservation(str(each), pool) for each in ids]
+            given.end_of_blocks(pool)
         if isinstance(pool.get("dataSnapshotId"), str) and isinstance(pool.get("zone"), str):
             pool["dataSnapshotId"] = given.snapshot(pool)
     lustre = _at(config, "trainyard:storage", "lustre")
@@ -104,7 +105,16 @@ def _mappings(value: object) -> Iterator[Document]:
 def _is_whole(pool: Mapping[str, Any]) -> bool:
     """Whether a pool says what its reservation has to be."""
     kinds = {"instanceType": str, "zone": str, "maxNodes": int}
-    return all(isinstance(pool.get(key), kind) for key, kind in kinds.items())
+    return all(isinstance(pool.get(key), kind) for key, kind in kinds.items()) and _is_end(pool)
+
+
+def _is_end(pool: Mapping[str, Any]) -> bool:
+    """Whether the end of its reservations is left out or a time with its zone."""
+    ends = pool.get("reservationEnds")
+    try:
+        return ends is None or datetime.fromisoformat(str(ends)).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def _at(config: Mapping[str, Any], *path: str) -> Document:
@@ -251,6 +261,21 @@ class _Given:
             TagSpecifications=_tagged("capacity-reservation", tags),
         )
         return str(bought["CapacityReservation"]["CapacityReservationId"])
+
+    def end_of_blocks(self, pool: Document) -> None:
+        """Writes into the pool which of its capacity blocks' ends comes first, unless the stack file says one.
+
+        The end is the account's, so that a block which an earlier `up` made keeps it. One that has ended is for the
+        preflight to tell.
+        """
+        ids = pool["capacityReservationIds"]
+        if pool.get("reservationType") != "capacity-block" or pool.get("reservationEnds") or not ids:
+            return
+        found = self._ec2.describe_capacity_reservations(CapacityReservationIds=ids)["CapacityReservations"]
+        now = datetime.now(UTC)
+        ends = [each["EndDate"] for each in found if each.get("EndDate", now) > now]
+        if ends:
+            pool["reservationEnds"] = f"{min(ends).astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
     def snapshot(self, pool: Mapping[str, Any]) -> str:
         """An encrypted snapshot as large as the pool's disk of it may be. It holds nothing."""

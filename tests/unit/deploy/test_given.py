@@ -2,13 +2,21 @@ from __future__ import annotations
 
 import copy
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 
+from infra.preflight.mapping import wanted_of
+from infra.preflight.run import examine
+from infra.preflight.stack_file import load
+from local.deploy.engine import ROOT
 from local.deploy.given import GivenError, with_given
+from local.deploy.stack_file import read, write
 from tests.unit.emulator import SESSION, Cloud
+from tests.unit.preflight.accounts import account as preflights_account
+from tests.unit.preflight.accounts import checks
 
 pytestmark = pytest.mark.unit
 
@@ -85,6 +93,60 @@ def test_a_given_block_has_begun_unless_none_could_last_so_long(
     assert (found["ReservationType"], found["State"]) == ("capacity-block", state)
     assert abs(found["EndDate"] - end) < timedelta(minutes=1)
     assert round((found["EndDate"] - found["StartDate"]) / timedelta(days=1)) == days
+
+
+def test_the_given_block_of_p5_is_one_that_the_preflight_takes(account: Cloud, tmp_path: Path) -> None:
+    """Each time: an `up` that finds the block, too, must know when it ends."""
+    for up in ("first", "second"):
+        copied = with_given(read(ROOT / "Pulumi.p5.yaml"), print)
+        write(copied, tmp_path / "Pulumi.p5.yaml")
+        settings = load("p5", tmp_path / "Pulumi.p5.yaml")
+        assert settings.pools[0].reservation_ends is not None
+        machines = checks("instance types", "capacity reservations", "placement groups")
+        report = examine(preflights_account(account), wanted_of(settings), datetime.now(UTC), machines)
+        assert (report.problems, report.not_checked) == ([], []), f"{up} up"
+
+
+def with_blocks(*ids: str, **changes: Any) -> dict[str, Any]:
+    stack = copy.deepcopy(STACK)
+    stack["config"]["trainyard:pools"][0] |= {
+        "instanceType": "p5.48xlarge",
+        "reservationType": "capacity-block",
+        "capacityReservationIds": [*ids],
+        **changes,
+    }
+    return stack
+
+
+def test_of_several_given_blocks_the_first_end_is_the_pools(account: Cloud) -> None:
+    soon, late = (datetime.now(UTC).replace(microsecond=0) + timedelta(days=days) for days in (3, 9))
+    for name, end in (("cr-late", late), ("cr-soon", soon)):
+        with_given(with_blocks(name, reservationEnds=end.isoformat()), print)
+    (pool,) = with_given(with_blocks("cr-late", "cr-soon"), print)["config"]["trainyard:pools"]
+    assert pool["reservationEnds"] == f"{soon:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def test_the_end_that_the_stack_file_says_stays_and_an_odcr_gets_none(account: Cloud) -> None:
+    with_given(with_blocks("cr-1"), print)
+    other = (datetime.now(UTC) + timedelta(days=3)).isoformat()
+    (pool,) = with_given(with_blocks("cr-1", reservationEnds=other), print)["config"]["trainyard:pools"]
+    assert pool["reservationEnds"] == other, "that it isn't the block's is for the preflight to tell"
+    with_given(with_blocks("cr-2", reservationType="odcr", reservationEnds=other), print)
+    (pool,) = with_given(with_blocks("cr-2", reservationType="odcr"), print)["config"]["trainyard:pools"]
+    assert "reservationEnds" not in pool, "its machines outlive it"
+
+
+def test_a_block_that_has_ended_is_left_for_the_preflight_to_tell(account: Cloud) -> None:
+    ended = (datetime.now(UTC) - timedelta(days=3)).isoformat()
+    with_given(with_blocks("cr-1", reservationEnds=ended), print)
+    (pool,) = with_given(with_blocks("cr-1"), print)["config"]["trainyard:pools"]
+    assert "reservationEnds" not in pool
+
+
+@pytest.mark.parametrize("ends", ["next year", "2027-01-31T11:30:00", 12])
+def test_an_end_that_is_none_is_left_for_the_program_to_refuse(account: Cloud, ends: Any) -> None:
+    (pool,) = with_given(with_blocks("cr-1", reservationEnds=ends), print)["config"]["trainyard:pools"]
+    assert (pool["capacityReservationIds"], pool["reservationEnds"]) == (["cr-1"], ends)
 
 
 def test_a_given_snapshot_is_one_that_the_preflight_takes(account: Cloud) -> None:
