@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from infra.preflight.wanted import Problem, Wanted, WantedPool
@@ -97,9 +97,9 @@ def judge_reservations(
                 )
                 continue
             told = [Problem(key=key, message=m) for m in _reservation(pool, reservation, now)]
-            problems += told + _end(pool, reservation) + _group(pool, reservation)
+            problems += told + _group(pool, reservation)
             mine.append(reservation)
-        problems += _count(pool, mine)
+        problems += _end(pool, mine, now) + _count(pool, mine)
     return problems
 
 
@@ -131,26 +131,31 @@ def _reservation(pool: WantedPool, found: Reservation, now: datetime) -> list[st
     return messages
 
 
-def _end(pool: WantedPool, found: Reservation) -> list[Problem]:
-    """The end that is told must be the real one, and that of a capacity block must be told: its machines go with it."""
-    if pool.reservation_ends is None and found.kind == API_TYPES["capacity-block"] and found.ends:
-        return [
-            Problem(
-                key=f"{pool.key}.reservationEnds",
-                message=f"is missing; '{found.reservation_id}' ends, and EC2 takes its machines half an hour before:"
-                f" it must be {found.ends:%Y-%m-%dT%H:%M:%SZ}",
-            )
-        ]
-    if pool.reservation_ends is None or pool.reservation_ends == found.ends:
+def _end(pool: WantedPool, found: list[Reservation], now: datetime) -> list[Problem]:
+    """The end that is told must be the first one of the pool's reservations, and a capacity block's must be told.
+
+    A run may get machines of any of them, so that it has to be over when the first of them go. Which end that is isn't
+    known while a reservation is missing; one that has ended is told already and has to go.
+    """
+    lasting = [each for each in found if each.ends is None or each.ends > now]
+    if not lasting or len(found) != len(pool.reservation_ids):
         return []
-    real = f"{found.ends:%Y-%m-%dT%H:%M:%SZ}" if found.ends else "no end"
-    return [
-        Problem(
-            key=f"{pool.key}.reservationEnds",
-            message=f"is {pool.reservation_ends:%Y-%m-%dT%H:%M:%SZ}, but '{found.reservation_id}' has {real};"
-            " both must be the same",
-        )
-    ]
+    told = pool.reservation_ends
+    ends = sorted((each.ends, each.reservation_id) for each in lasting if each.ends)
+    must = any(each.ends and each.kind == API_TYPES["capacity-block"] for each in lasting)
+    if told == (ends[0][0] if ends else None) or (told is None and not must):
+        return []
+    said = "is missing" if told is None else f"is {_moment(told)}"
+    right = "be left out: none of the pool's reservations ends"
+    if ends:
+        first, identity = ends[0]
+        among = f", the first of {len(ends)} to end" if len(ends) > 1 else ""
+        right = f"be {_moment(first)}, the end of '{identity}'{among}"
+    return [Problem(key=f"{pool.key}.reservationEnds", message=f"{said}; it must {right}")]
+
+
+def _moment(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _group(pool: WantedPool, found: Reservation) -> list[Problem]:

@@ -210,7 +210,11 @@ def test_an_expired_capacity_block_is_named_with_its_end() -> None:
 
 def test_another_end_than_the_stack_file_says_is_told() -> None:
     lines = judged(made(kind="capacity-block", ends=NOW + timedelta(days=1)), **BLOCK)
-    only(lines, f"{POOL}.reservationEnds", "is 2026-11-23T12:00:00Z", "has 2026-11-22T12:00:00Z")
+    only(
+        lines,
+        f"{POOL}.reservationEnds",
+        "is 2026-11-23T12:00:00Z; it must be 2026-11-22T12:00:00Z, the end of",
+    )
 
 
 def test_a_blocks_end_that_the_stack_file_does_not_say_is_told_and_an_odcrs_need_not_be_said() -> None:
@@ -218,6 +222,58 @@ def test_a_blocks_end_that_the_stack_file_does_not_say_is_told_and_an_odcrs_need
     lines = judged(made(kind="capacity-block", ends=ends), **{**BLOCK, "reservation_ends": None})
     only(lines, f"{POOL}.reservationEnds", "is missing", "it must be 2026-11-23T12:00:00Z")
     assert judged(made(ends=ends)) == []
+
+
+SECOND = "cr-0123456789abcdef1"
+FIRST_END, LAST_END = NOW + timedelta(days=2), NOW + timedelta(days=9)
+
+
+def judged_both(first: Reservation | None, second: Reservation | None, **changes: Any) -> list[str]:
+    stack = wanted(pools=(reserved(RESERVED, SECOND, **changes),))
+    return [str(p) for p in judge_reservations(stack, {RESERVED: first, SECOND: second}, NOW)]
+
+
+def two_blocks(ends: tuple[datetime, datetime], told: datetime | None) -> list[str]:
+    first = made(kind="capacity-block", ends=ends[0])
+    second = made(kind="capacity-block", ends=ends[1], reservation_id=SECOND)
+    return judged_both(first, second, **{**BLOCK, "reservation_ends": told})
+
+
+@pytest.mark.parametrize("ends", [(FIRST_END, LAST_END), (LAST_END, FIRST_END), (FIRST_END, FIRST_END)])
+def test_two_blocks_pass_with_the_end_of_the_one_that_ends_first(ends: tuple[datetime, datetime]) -> None:
+    assert two_blocks(ends, FIRST_END) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [(LAST_END, "is 2026-11-30T12:00:00Z"), (None, "is missing"), (NOW, f"is {NOW:%Y-%m-%dT}")],
+)
+def test_any_other_end_of_two_blocks_is_one_line_with_the_end_that_is_right(
+    told: datetime | None, said: str
+) -> None:
+    (line,) = two_blocks((LAST_END, FIRST_END), told)
+    assert line.startswith(f"{POOL}.reservationEnds: {said}")
+    assert line.endswith(f"; it must be 2026-11-23T12:00:00Z, the end of '{SECOND}', the first of 2 to end")
+
+
+def test_a_block_that_has_ended_has_no_say_in_the_end_of_the_others() -> None:
+    (line,) = two_blocks((NOW, LAST_END), LAST_END)
+    assert line.startswith(f"{ID}: '{RESERVED}' ended at")
+
+
+def test_while_one_of_two_blocks_is_missing_nothing_is_said_of_the_end() -> None:
+    lines = judged_both(made(kind="capacity-block", ends=LAST_END), None, **BLOCK)
+    only(lines, f"{POOL}.capacityReservationIds[1]", "does not exist")
+
+
+def test_an_end_of_reservations_that_never_end_is_told() -> None:
+    both = made(), made(reservation_id=SECOND)
+    assert judged_both(*both) == []
+    lines = judged_both(*both, reservation_ends=FIRST_END)
+    only(lines, f"{POOL}.reservationEnds", "it must be left out: none of the pool's reservations ends")
+    limited = made(ends=FIRST_END), made(reservation_id=SECOND)
+    assert judged_both(*limited, reservation_ends=FIRST_END) == []
+    assert judged_both(*limited) == []
 
 
 def test_a_block_that_is_said_to_be_an_odcr_is_told_and_the_other_way_round() -> None:
