@@ -34,9 +34,10 @@ PLACEHOLDER_PRIORITY: Final = -100
 WARM_PRIORITY_CLASS: Final = "trainyard-warm"
 WARM_PRIORITY: Final = -200
 
-TAKEN_BACK_SECONDS: Final = 1800
-TAKEN_BACK_SECONDS_ULTRASERVER: Final = 3600
-"""How long before a capacity block's end EC2 begins to end its machines."""
+TAKEN_BACK_SECONDS: Final = 2400
+TAKEN_BACK_SECONDS_ULTRASERVER: Final = 4200
+"""How long before a capacity block's end a run has to be over: Karpenter then begins to drain the machines, 10 minutes
+before EC2 ends them (https://karpenter.sh/docs/tasks/odcrs/)."""
 
 POD_USER: Final = 10001
 """User and group of launcher, placeholder and worker pods."""

@@ -14,7 +14,7 @@ def refusal(request: Request, now: float) -> str:
         return ""
     ends = (
         f"the capacity block of pool {pool} ends at {_time(block.ends)},"
-        f" and EC2 takes its machines back from {_time(block.taken_back)}"
+        f" and its machines are taken back from {_time(block.taken_back)}"
     )
     if now >= block.taken_back:
         return f"{ends}; it is {_time(now)}: right would be a pool whose reservation goes on"
@@ -32,7 +32,7 @@ def notice(request: Request, now: float) -> str:
     block = request.pool.block
     if block is None or request.active_deadline_seconds is not None or _over(block, now):
         return ""
-    return f"EC2 takes the machines back from {_time(block.taken_back)}, and activeDeadlineSeconds is not set"
+    return f"the machines are taken back from {_time(block.taken_back)}, and activeDeadlineSeconds is not set"
 
 
 def _over(block: Block, now: float) -> bool:

@@ -28,8 +28,9 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A capacity block: when it ends and from when EC2 takes its machines back, in seconds since the epoch.
+    """A capacity block: when it ends and from when its machines are taken back, in seconds since the epoch.
 
+    Karpenter begins it by a drain, before EC2 ends them (contract.yaml, `capacityBlocks`).
     With `on_demand_fallback` machines are bought on demand once it has ended.
     """
 

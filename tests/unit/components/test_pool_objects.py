@@ -107,7 +107,7 @@ def test_a_reserved_pool_buys_on_demand_only_when_it_says_so() -> None:
     assert capacity_types(onDemandFallback=True) == ["reserved", "on-demand"]
 
 
-@pytest.mark.parametrize(("type_", "seconds"), [("p5.48xlarge", 1800), ("p6e-gb200.36xlarge", 3600)])
+@pytest.mark.parametrize(("type_", "seconds"), [("p5.48xlarge", 2400), ("p6e-gb200.36xlarge", 4200)])
 def test_the_launcher_is_told_when_the_machines_of_a_block_go(type_: str, seconds: int) -> None:
     reserved = {"purchase": "reserved", "capacityReservationIds": ["cr-0123456789abcdef0"]}
     ends = {"reservationEnds": "2027-01-31T11:30:00Z"}

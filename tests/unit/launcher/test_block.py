@@ -25,15 +25,16 @@ from tests.unit.launcher.test_capacity import NOW, held, node, seen
 pytestmark = pytest.mark.unit
 
 HOUR = 3600
+DRAINED = 2400
 
 
 def request(*, left: float, longest: int | None = None, fallback: bool = False) -> Request:
-    """A run on a block whose machines are taken back `left` seconds after NOW, half an hour before its end."""
+    """A run on a block whose machines are taken back `left` seconds after NOW, 40 minutes before its end."""
     document: dict[str, Any] = copy.deepcopy(DOCUMENT)
     document["activeDeadlineSeconds"] = longest
     document["pool"]["block"] = {
-        "ends": datetime.fromtimestamp(NOW + left + 1800, UTC).isoformat(),
-        "takenBackSeconds": 1800,
+        "ends": datetime.fromtimestamp(NOW + left + DRAINED, UTC).isoformat(),
+        "takenBackSeconds": DRAINED,
         "onDemandFallback": fallback,
     }
     return parse_request({"TRAINYARD_REQUEST": json.dumps(document)})
@@ -55,7 +56,7 @@ def test_a_run_that_ends_in_time_starts_and_one_second_more_is_refused() -> None
 def test_the_refusal_is_one_line_with_pool_end_and_what_would_be_right() -> None:
     told = block.refusal(request(left=HOUR, longest=2 * HOUR), NOW)
     assert told == (
-        "the capacity block of pool small ends at 2027-01-15T09:30:00Z, and EC2 takes its machines back from"
+        "the capacity block of pool small ends at 2027-01-15T09:40:00Z, and its machines are taken back from"
         " 2027-01-15T09:00:00Z, but the training may take until 2027-01-15T10:00:00Z; right would be"
         " activeDeadlineSeconds of at most 3600 instead of 7200, or a later block"
     )
@@ -81,7 +82,7 @@ def test_a_training_without_a_limit_is_warned_of_the_end_and_one_with_a_limit_is
     warned = decide(request(left=HOUR), four(), started=NOW, quorum_since=None)
     assert isinstance(warned, Submit)
     assert warned.reason == (
-        "all 4 nodes are there; EC2 takes the machines back from 2027-01-15T09:00:00Z,"
+        "all 4 nodes are there; the machines are taken back from 2027-01-15T09:00:00Z,"
         " and activeDeadlineSeconds is not set"
     )
     assert block.notice(request(left=HOUR, longest=60), NOW) == ""
@@ -91,14 +92,14 @@ def test_a_training_that_runs_is_never_refused_and_still_warned() -> None:
     running = Training(uid="t", ours=True, nodes=4, outcome="", message="")
     step = machine.step(request(left=-60), Memory(), dataclasses.replace(four(), training=running))
     assert step.report.state == c.STATE_FOLLOWING
-    assert "EC2 takes the machines back from 2027-01-15T07:59:00Z" in step.report.reason
+    assert "the machines are taken back from 2027-01-15T07:59:00Z" in step.report.reason
 
 
 def test_after_the_end_a_pool_with_fallback_buys_on_demand() -> None:
     assert block.refusal(request(left=-60, fallback=True), NOW) != "", "it still holds machines of the block"
-    over = request(left=-1800, longest=HOUR, fallback=True)
+    over = request(left=-DRAINED, longest=HOUR, fallback=True)
     assert (block.refusal(over, NOW), block.notice(over, NOW)) == ("", "")
-    assert block.refusal(request(left=-1800, longest=HOUR), NOW) != ""
+    assert block.refusal(request(left=-DRAINED, longest=HOUR), NOW) != ""
 
 
 def test_without_a_block_there_is_nothing_to_say(request_: Request) -> None:
@@ -110,7 +111,7 @@ def test_the_launcher_takes_what_the_program_says_of_a_block(document: dict[str,
     document["pool"] = program_side(pool)
     found = parse_request({"TRAINYARD_REQUEST": json.dumps(document)}).pool.block
     ends = datetime(2027, 1, 31, 11, 30, tzinfo=UTC).timestamp()
-    assert found == Block(ends=ends, taken_back=ends - 1800, on_demand_fallback=False)
+    assert found == Block(ends=ends, taken_back=ends - DRAINED, on_demand_fallback=False)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_the_launcher_takes_what_the_program_says_of_a_block(document: dict[str,
     ],
 )
 def test_a_wrong_block_is_told(document: dict[str, Any], change: dict[str, Any], told: str) -> None:
-    right = {"ends": "2027-01-31T11:30:00Z", "takenBackSeconds": 1800, "onDemandFallback": False}
+    right = {"ends": "2027-01-31T11:30:00Z", "takenBackSeconds": DRAINED, "onDemandFallback": False}
     document["pool"]["block"] = {**right, **change}
     with pytest.raises(RequestError) as caught:
         parse_request({"TRAINYARD_REQUEST": json.dumps(document)})
