@@ -71,6 +71,11 @@ class Life:
         pods = self.get("pods", "--all-namespaces", "--selector", chosen)
         return len({pod["spec"]["nodeName"] for pod in pods if pod["status"]["phase"] == "Running"})
 
+    def system_nodes(self) -> list[str]:
+        """The types of the machines that run what the cluster itself needs, one each."""
+        nodes = self.get("nodes", "--selector", "trainyard.dev/role=system")
+        return [node["metadata"]["labels"]["node.kubernetes.io/instance-type"] for node in nodes]
+
     def nodes(self, pool: dict[str, Any]) -> list[dict[str, Any]]:
         """The pool's nodes."""
         return self.get("nodes", "--selector", f"karpenter.sh/nodepool={pool['name']}")
@@ -113,7 +118,8 @@ def wanted(pool: dict[str, Any]) -> dict[str, str]:
     """The devices that a machine of the pool shows, by the names that pods ask for."""
     kind = TYPES[pool["instanceType"]]
     devices = {kind.resource: str(kind.accelerators)} if kind.accelerators else {}
-    return {**devices, EFA: str(kind.efa)} if pool.get("efa") else devices
+    # EFA is used wherever the type has it, unless the pool says none.
+    return {**devices, EFA: str(kind.efa)} if kind.efa and pool.get("efa") != "none" else devices
 
 
 def differences(pool: dict[str, Any], node: dict[str, Any], instance: dict[str, Any]) -> list[str]:

@@ -47,7 +47,9 @@ def live(stack: str, root: Path) -> Times:
 
 
 def machines(life: Life) -> None:
-    """Each pool keeps as many machines as it should, and each of them is as the settings say."""
+    """System nodes and the machines of each pool are as the settings say, and each pool keeps as many as it should."""
+    system = life.made.settings["trainyard:cluster"]["systemNodes"]
+    assert life.system_nodes() == [system["instanceType"]] * system["count"]
     for pool in life.pools:
         assert life.kept(pool) == pool.get("warmNodes", 0)
         if not life.nodes(pool):
