@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+import boto3
 
 Client = Callable[[str], Any]
 GONE = ("deleted", "deleting", "terminated", "shutting-down", "PendingDeletion")
@@ -35,6 +37,17 @@ LISTED = (
     ("fsx", "describe_file_systems", "FileSystems", "FileSystemId", "Lifecycle"),
     ("fsx", "describe_data_repository_associations", "Associations", "AssociationId", "Lifecycle"),
 )
+
+
+def connected(cloud: Mapping[str, Any], region: str) -> Client:
+    """Makes clients of the emulated account, as the deployer; `cloud` is the record of a running local cloud."""
+    return lambda service: boto3.client(
+        service,
+        region_name=region,
+        endpoint_url=cloud["awsEndpoint"],
+        aws_access_key_id=cloud["accessKeyId"],
+        aws_secret_access_key=cloud["secretAccessKey"],
+    )
 
 
 def things(client: Client) -> frozenset[str]:

@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import boto3
-
 from local.deploy.engine import ROOT, Engine
 from local.deploy.stack_file import read
 from local.guard import cloud_environment
 from local.home import Home
+from tests.account import connected
 
 UP_SECONDS = 900.0
 GIVE = """
@@ -46,13 +45,7 @@ class World:
 
     def client(self, service: str) -> Any:
         """A client of the emulated account in the stack's region, as the deployer."""
-        return boto3.client(
-            service,
-            region_name=self.settings["aws:region"],
-            endpoint_url=self._record["awsEndpoint"],
-            aws_access_key_id=self._record["accessKeyId"],
-            aws_secret_access_key=self._record["secretAccessKey"],
-        )
+        return connected(self._record, self.settings["aws:region"])(service)
 
     def keep_up(self) -> None:
         """Let the state say that the stack `keeper` has a resource."""

@@ -20,6 +20,7 @@ from local.deploy.engine import ROOT, Engine
 from local.deploy.stack_file import read, write
 from local.guard import cloud_environment
 from local.home import Home
+from tests.account import connected
 from tests.local.account import Inventory, inventory, without
 
 TEST_HOME = ROOT / ".local-test"
@@ -150,15 +151,7 @@ class Stack:
 
     def aws(self, service: str) -> Any:
         """A client of the emulated account, as the deployer."""
-        import boto3
-
-        return boto3.client(
-            service,
-            region_name=self.cloud["region"],
-            endpoint_url=self.cloud["awsEndpoint"],
-            aws_access_key_id=self.cloud["accessKeyId"],
-            aws_secret_access_key=self.cloud["secretAccessKey"],
-        )
+        return connected(self.cloud, self.cloud["region"])(service)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 import yaml
 
@@ -27,6 +26,7 @@ from local.deploy.engine import ROOT, Engine
 from local.deploy.session import Session
 from local.guard import cloud_environment
 from local.home import Home
+from tests.account import connected
 from tests.local.account import Inventory, inventory, without
 from tests.local.conftest import Command, run
 from tests.seed import of_run
@@ -76,14 +76,9 @@ class Place:
         return found
 
     def client(self, service: str) -> Any:
-        variables = cloud_environment(self.home)
-        return boto3.client(
-            service,
-            region_name="us-west-2",
-            endpoint_url=variables["AWS_ENDPOINT_URL"],
-            aws_access_key_id=variables["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=variables["AWS_SECRET_ACCESS_KEY"],
-        )
+        cloud = self.home.cloud()
+        assert cloud is not None, "the local cloud is not running"
+        return connected(cloud, cloud["region"])(service)
 
     def account(self) -> Inventory:
         return inventory(self.client)
