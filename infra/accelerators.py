@@ -3,7 +3,8 @@
 Sources: Karpenter 1.14 `website/content/en/v1.14/reference/instance-types.md` (accelerators, EFA interfaces, local
 disks), its `pkg/providers/instancetype/zz_generated.vpclimits.go` (network interfaces and their addresses; for trn2,
 which that file lacks, the answer of EC2's DescribeInstanceTypes) and
-https://docs.aws.amazon.com/ec2/latest/instancetypes/ (cores, memory), read 2026-11-21.
+https://docs.aws.amazon.com/ec2/latest/instancetypes/ (cores, memory), read 2026-11-21. The whole table is held against
+DescribeInstanceTypes, network cards included (tests/unit/infra/test_accelerators.py).
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ class InstanceType:
     """One type. `efa` is the largest number of EFA interfaces, `nvme_gb` the local disks in GB (0: none).
 
     `interfaces` is how many network interfaces the first network card takes and `addresses` how many IPv4 addresses
-    each of them has. A type with EFA has one network card per EFA interface; where the cards share their bandwidth for
-    IP traffic in groups, `cards_per_ip_group` is the size of a group
+    each of them has. A type with EFA has one network card per EFA interface, from card `first_efa_card` on: those
+    before it carry IP traffic alone. Where the cards share their bandwidth for IP traffic in groups,
+    `cards_per_ip_group` is the size of a group
     (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html).
     """
 
@@ -36,7 +38,17 @@ class InstanceType:
     interfaces: int = 3
     addresses: int = 10
     cards_per_ip_group: int = 1
+    first_efa_card: int = 0
 
+
+# Left out on purpose, though they have EFA:
+# - inf1.24xlarge and dl2q.24xlarge: their accelerators (Inferentia, Qualcomm AI 100) are for inference, and for the
+#   latter EKS has no image (https://docs.aws.amazon.com/eks/latest/userguide/ml-eks-optimized-ami.html);
+# - p6e-gb200.36xlarge: on EKS it needs Dynamic Resource Allocation, which Karpenter has not
+#   (https://docs.aws.amazon.com/eks/latest/userguide/ml-eks-nvidia-ultraserver.html), and none of the sources above
+#   says how many EFA interfaces it has;
+# - g7: its GPUs need NVIDIA's driver 595, and the pinned image (versions.AMI) has 580
+#   (github.com/awslabs/amazon-eks-ami, doc/usage/g7-ami.md).
 
 # Type -> (interfaces of the first network card, IPv4 addresses of each).
 _NETWORK: Final = {
@@ -68,6 +80,12 @@ _NETWORK: Final = {
     "g6e.16xlarge": (15, 50),
     "g6e.24xlarge": (10, 50),
     "g6e.48xlarge": (10, 50),
+    "g7e.8xlarge": (8, 64),
+    "g7e.12xlarge": (10, 64),
+    "g7e.24xlarge": (10, 64),
+    "g7e.48xlarge": (10, 64),
+    "gr6.4xlarge": (8, 30),
+    "gr6.8xlarge": (8, 30),
     "p3dn.24xlarge": (15, 50),
     "p4d.24xlarge": (15, 50),
     "p4de.24xlarge": (15, 50),
@@ -76,12 +94,15 @@ _NETWORK: Final = {
     "p5e.48xlarge": (2, 50),
     "p5en.48xlarge": (4, 50),
     "p6-b200.48xlarge": (4, 50),
+    "p6-b300.48xlarge": (4, 50),
     "trn1.32xlarge": (5, 50),
     "trn1n.32xlarge": (5, 50),
     "trn2.48xlarge": (2, 50),
 }
 # Types whose network cards give IP traffic one interface's worth of bandwidth per four cards.
 _GROUPS_OF_FOUR: Final = ("p5.48xlarge", "p5e.48xlarge")
+# Types whose first network card takes no EFA (github.com/aws/aws-parallelcluster/issues/7143 quotes AWS on p6-b300).
+_FIRST_EFA_CARD: Final = {"p6-b300.48xlarge": 1}
 
 
 def _gpu(
@@ -99,6 +120,7 @@ def _gpu(
         interfaces=_NETWORK[name][0],
         addresses=_NETWORK[name][1],
         cards_per_ip_group=4 if name in _GROUPS_OF_FOUR else 1,
+        first_efa_card=_FIRST_EFA_CARD.get(name, 0),
     )
 
 
@@ -146,6 +168,12 @@ _GPU_TYPES: Final = (
     _gpu("g6e.16xlarge", 64, 512, 1, "L40S", 1, 1900),
     _gpu("g6e.24xlarge", 96, 768, 4, "L40S", 2, 3800),
     _gpu("g6e.48xlarge", 192, 1536, 8, "L40S", 4, 7600),
+    _gpu("g7e.8xlarge", 32, 256, 1, "RTX PRO 6000", 1, 1900),
+    _gpu("g7e.12xlarge", 48, 512, 2, "RTX PRO 6000", 1, 3800),
+    _gpu("g7e.24xlarge", 96, 1024, 4, "RTX PRO 6000", 2, 7600),
+    _gpu("g7e.48xlarge", 192, 2048, 8, "RTX PRO 6000", 4, 15200),
+    _gpu("gr6.4xlarge", 16, 128, 1, "L4", 0, 600),
+    _gpu("gr6.8xlarge", 32, 256, 1, "L4", 1, 900),
     _gpu("p3dn.24xlarge", 96, 768, 8, "V100", 1, 1800),
     _gpu("p4d.24xlarge", 96, 1152, 8, "A100", 4, 8000),
     _gpu("p4de.24xlarge", 96, 1152, 8, "A100", 4, 8000),
@@ -154,6 +182,7 @@ _GPU_TYPES: Final = (
     _gpu("p5e.48xlarge", 192, 2048, 8, "H200", 32, 30400),
     _gpu("p5en.48xlarge", 192, 2048, 8, "H200", 16, 30400),
     _gpu("p6-b200.48xlarge", 192, 2048, 8, "B200", 8, 30400),
+    _gpu("p6-b300.48xlarge", 192, 4096, 8, "B300", 16, 30400),
 )
 
 _NEURON_TYPES: Final = (

@@ -94,6 +94,7 @@ def _pool(section: Section, region: str, zones: tuple[str, ...], cluster: str, n
         efa=facts.efa if policy != efa.NONE else 0,
         efa_policy=policy,
         cards_per_ip_group=facts.cards_per_ip_group,
+        first_efa_card=facts.first_efa_card,
         warm_nodes=warm,
         interfaces=facts.interfaces,
         addresses_per_interface=facts.addresses,

@@ -19,7 +19,13 @@ WARM_INTERFACES: Final = 1
 
 
 def of_machine(
-    *, interfaces: int, addresses: int, cards: int = 1, policy: str = efa.NONE, cards_per_ip_group: int = 1
+    *,
+    interfaces: int,
+    addresses: int,
+    cards: int = 1,
+    policy: str = efa.NONE,
+    cards_per_ip_group: int = 1,
+    first_efa_card: int = 0,
 ) -> int:
     """Addresses that one machine with a handful of pods takes from its subnet.
 
@@ -30,11 +36,13 @@ def of_machine(
     Args:
         interfaces: network interfaces that the first card takes.
         addresses: IPv4 addresses of each of them.
-        cards: network cards, which is also the number of EFA interfaces.
+        cards: network cards.
         policy: `none`, `ip` or `bandwidth`.
         cards_per_ip_group: cards that share their bandwidth for IP traffic.
+        first_efa_card: the first network card that takes an EFA.
     """
-    usable = max(1, interfaces - (policy != efa.NONE))
+    with_efa = policy != efa.NONE and first_efa_card == 0
+    usable = max(1, interfaces - with_efa)
     extra = len(efa.ip_interfaces(cards, policy, cards_per_ip_group)) - 1
     return min(usable, 1 + WARM_INTERFACES) * addresses + extra
 

@@ -52,7 +52,8 @@ class Pool:
     `nvme_gb` are the machine's memory in GiB and local disks in GB. An empty machine is given back after
     `idle_seconds`.
 
-    `efa` is the number of EFA interfaces per machine, laid out by `efa_policy` (`components.shared.efa`).
+    `efa` is the number of EFA interfaces per machine, laid out by `efa_policy` (`components.shared.efa`) on the network
+    cards from `first_efa_card` on.
     With `on_demand_fallback` a machine is bought on demand while the reservations are full. `reservation_ends` is when
     a capacity block ends, RFC 3339. `placement_group` is the name of the group that machines are put into, which the
     stack makes where `makes_placement_group` says so; `placement_group_of_reservation` is the one that the reservations
@@ -77,6 +78,7 @@ class Pool:
     efa: int = 0
     efa_policy: str = efa_layouts.NONE
     cards_per_ip_group: int = 1
+    first_efa_card: int = 0
     on_demand_fallback: bool = False
     reservation_type: str = ODCR
     reservation_ends: str | None = None
@@ -95,9 +97,10 @@ class Pool:
         return subnet_addresses.of_machine(
             interfaces=self.interfaces,
             addresses=self.addresses_per_interface,
-            cards=max(1, self.efa),
+            cards=self.first_efa_card + max(1, self.efa),
             policy=self.efa_policy,
             cards_per_ip_group=self.cards_per_ip_group,
+            first_efa_card=self.first_efa_card,
         )
 
     @property
@@ -208,7 +211,9 @@ def node_class(
     if pool.capacity_reservation_ids:
         spec["capacityReservationSelectorTerms"] = [{"id": i} for i in pool.capacity_reservation_ids]
     if pool.efa:
-        spec["networkInterfaces"] = efa_layouts.layout(pool.efa, pool.efa_policy, pool.cards_per_ip_group)
+        spec["networkInterfaces"] = efa_layouts.layout(
+            pool.efa, pool.efa_policy, pool.cards_per_ip_group, pool.first_efa_card
+        )
     if pool.placement_group:
         spec["placementGroupSelector"] = {"name": pool.placement_group}
     told = user_data.user_data(

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from components.shared import addresses, efa
 from components.shared.pool import Pool, node_class, node_pool, request
@@ -57,15 +59,52 @@ def test_the_definitions_are_held_to_the_letter() -> None:
 
 
 @pytest.mark.parametrize(("type_", "policy"), [case for case in EVERY if case[1] != efa.NONE])
-def test_every_card_has_one_efa_and_the_first_one_the_primary_interface(type_: str, policy: str) -> None:
+def test_every_card_that_takes_one_has_one_efa_and_the_first_one_the_primary_interface(
+    type_: str, policy: str
+) -> None:
     facts = accelerators.TYPES[type_]
     layout = spec(pool(instanceType=type_, efa=policy))["networkInterfaces"]
-    places = [(each["networkCardIndex"], each["deviceIndex"]) for each in layout]
-    assert layout[0] == {"networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface"}
-    assert len(set(places)) == len(places), "a place twice"
     cards = [each["networkCardIndex"] for each in layout if each["interfaceType"] == "efa-only"]
-    assert cards == list(range(facts.efa)), "one EFA on each card"
-    assert all(device in (0, 1) for _, device in places)
+    assert cards == list(range(facts.first_efa_card, facts.first_efa_card + facts.efa)), (
+        "one EFA on each card"
+    )
+    assert request(pool(instanceType=type_, efa=policy))["efaPerNode"] == facts.efa
+    assert layout[0] == {"networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface"}
+
+
+@given(
+    interfaces=st.integers(1, 64),
+    policy=st.sampled_from((efa.IP, efa.BANDWIDTH)),
+    group=st.sampled_from((1, 2, 4)),
+    first=st.integers(0, 3),
+)
+def test_a_layout_keeps_the_rules_of_ec2_and_karpenter(
+    interfaces: int, policy: str, group: int, first: int
+) -> None:
+    """The last three are the CEL rules of `networkInterfaces` in Karpenter's definition of an EC2NodeClass."""
+    layout = efa.layout(interfaces, policy, group, first)
+    places = [(each["networkCardIndex"], each["deviceIndex"]) for each in layout]
+    cards = [each["networkCardIndex"] for each in layout if each["interfaceType"] == "efa-only"]
+    ip = [each["networkCardIndex"] for each in layout if each["interfaceType"] == "interface"]
+    assert len(cards) == interfaces
+    assert all(first <= card < first + interfaces for card in cards)
+    assert {device for _, device in places} <= {0, 1}, "a card of a p5 has room for two"
+    assert ip == [0] if policy == efa.IP else len(ip) == -(-(first + interfaces) // group)
+    assert len(set(places)) == len(places), "a place twice"
+    assert len(set(cards)) == len(cards), "two EFA on a card"
+    assert {"networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface"} in layout
+
+
+def test_the_first_card_of_a_b300_has_no_efa() -> None:
+    """AWS's own example, which github.com/aws/aws-parallelcluster/issues/7143 quotes."""
+    saving = spec(pool(instanceType="p6-b300.48xlarge", efa="ip"))["networkInterfaces"]
+    assert saving == [
+        {"networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface"},
+        *({"networkCardIndex": card, "deviceIndex": 0, "interfaceType": "efa-only"} for card in range(1, 17)),
+    ]
+    most = spec(pool(instanceType="p6-b300.48xlarge", efa="bandwidth"))["networkInterfaces"]
+    assert [i["networkCardIndex"] for i in most if i["interfaceType"] == "interface"] == list(range(17))
+    assert sum(i["interfaceType"] == "efa-only" for i in most) == 16
 
 
 def test_a_p5_has_32_efa_and_one_or_eight_interfaces_for_ip() -> None:
@@ -84,10 +123,10 @@ def test_a_b200_has_eight_efa_and_up_to_eight_interfaces_for_ip() -> None:
     assert [i["networkCardIndex"] for i in most if i["interfaceType"] == "interface"] == list(range(8))
 
 
-@pytest.mark.parametrize(("cards", "policy"), [(0, "ip"), (4, "none"), (4, "most")])
-def test_a_layout_that_does_not_exist_is_refused(cards: int, policy: str) -> None:
+@pytest.mark.parametrize(("interfaces", "policy"), [(0, "ip"), (4, "none"), (4, "most")])
+def test_a_layout_that_does_not_exist_is_refused(interfaces: int, policy: str) -> None:
     with pytest.raises(ValueError, match="no EFA layout"):
-        efa.layout(cards, policy)
+        efa.layout(interfaces, policy)
 
 
 def test_a_pool_without_efa_leaves_its_interfaces_to_karpenter() -> None:

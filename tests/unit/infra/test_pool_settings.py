@@ -28,6 +28,9 @@ BLOCK = {**ODCR, "reservationType": "capacity-block", "reservationEnds": "2027-0
         ("g5.xlarge", None, 0, "none"),
         ("m5.large", None, 0, "none"),
         ("trn1.32xlarge", None, 8, "ip"),
+        ("p6-b300.48xlarge", None, 16, "ip"),
+        ("g7e.24xlarge", None, 2, "ip"),
+        ("gr6.4xlarge", None, 0, "none"),
     ],
 )
 def test_a_type_with_efa_has_all_of_it_unless_the_pool_says_otherwise(

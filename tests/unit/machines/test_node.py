@@ -103,6 +103,9 @@ def test_a_machine_of_one_core_has_less_reserved_than_that_core() -> None:
         ("g5.12xlarge", "amd64"),
         ("p4de.24xlarge", "amd64"),
         ("p6-b200.48xlarge", "amd64"),
+        ("p6-b300.48xlarge", "amd64"),
+        ("g7e.48xlarge", "amd64"),
+        ("gr6.8xlarge", "amd64"),
     ],
 )
 def test_architecture_follows_the_family(kind: str, expected: str) -> None:
