@@ -11,6 +11,7 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_eks as eks
 
+from components.shared import addresses
 from components.shared.logs_iam import control_plane_group
 from components.shared.tags import named
 
@@ -18,9 +19,21 @@ LOG_TYPES: Final = ("api", "audit", "authenticator", "controllerManager", "sched
 ADMIN_POLICY: Final = "cluster-access-policy/AmazonEKSClusterAdminPolicy"
 # The first two make a node ready, so they are there before one; the others need a node to become active.
 ADDONS_BEFORE_NODES: Final = ("vpc-cni", "kube-proxy")
-# Without it network policies are kept and nothing comes of them
-# (https://docs.aws.amazon.com/eks/latest/userguide/cni-network-policy-configure.html).
-ADDON_VALUES: Final = {"vpc-cni": json.dumps({"enableNetworkPolicy": "true"})}
+# Without the first, network policies are kept and nothing comes of them
+# (https://docs.aws.amazon.com/eks/latest/userguide/cni-network-policy-configure.html). Without the others, a machine
+# takes one or two whole interfaces of addresses. All are texts in the add-on's schema (`aws eks
+# describe-addon-configuration`).
+ADDON_VALUES: Final = {
+    "vpc-cni": json.dumps(
+        {
+            "enableNetworkPolicy": "true",
+            "env": {
+                "MINIMUM_IP_TARGET": str(addresses.LEAST),
+                "WARM_IP_TARGET": str(addresses.SPARE),
+            },
+        }
+    )
+}
 ADDONS_AFTER_NODES: Final = ("coredns", "eks-node-monitoring-agent")
 # pods that Karpenter's own machines must not hold run on nodes with this label
 SYSTEM_LABELS: Final = {"trainyard.dev/role": "system"}

@@ -26,7 +26,8 @@ SECTIONS: Final = {
 
 MEANINGS: Final = {
     "network.cidr": (
-        "The VPC's range, /16 to /20. It must hold every machine at once with the addresses of its pods. "
+        "The VPC's range, /16 to /20. It must hold every machine at once with the addresses of its pods, about "
+        "15 each. "
         "For a given VPC it is only needed with `interfaceEndpoints`."
     ),
     "network.zones": "Zones to have subnets in, 2 to 4.",

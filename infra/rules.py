@@ -41,15 +41,16 @@ def check(problems: Problems, settings: Settings) -> None:
 def needed_addresses(settings: Settings) -> dict[str, dict[str, int]]:
     """Addresses that a stack may take in each zone's private subnet, by what takes them."""
     network, cluster = settings.network, settings.cluster
+    own_cluster = cluster.existing is None
     found: dict[str, dict[str, int]] = {}
     for zone in network.zones:
-        takers = {
-            f"{pool.name} ({pool.max_nodes} x {pool.instance_type}, {pool.addresses} each)": pool.max_nodes
-            * pool.addresses
-            for pool in settings.pools
-            if pool.zone == zone
-        }
-        if cluster.existing is None:
+        takers = {}
+        for pool in settings.pools:
+            if pool.zone == zone:
+                each = pool.addresses(own_cni=own_cluster)
+                name = f"{pool.name} ({pool.max_nodes} x {pool.instance_type}, {each} each)"
+                takers[name] = pool.max_nodes * each
+        if own_cluster:
             takers["control plane"] = addresses.CONTROL_PLANE
             takers["system nodes"] = _system(cluster, len(network.zones))
         if endpoints := _endpoints(network, settings.storage):
@@ -65,7 +66,9 @@ def _system(cluster: Cluster, zones: int) -> int:
     """Addresses of the system nodes that may be in one zone."""
     facts = accelerators.TYPES[cluster.system_instance_type]
     nodes = -(-cluster.system_count // zones) + SPARE_SYSTEM_NODES
-    return nodes * addresses.of_machine(interfaces=facts.interfaces, addresses=facts.addresses)
+    return nodes * addresses.of_machine(
+        interfaces=facts.interfaces, addresses=facts.addresses, pods=addresses.SYSTEM_PODS
+    )
 
 
 def _endpoints(network: Network, storage: Storage) -> int:

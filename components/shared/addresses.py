@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 from typing import Final
 
 from components.shared import efa
@@ -13,8 +14,19 @@ RESERVED_BY_AWS: Final = 5
 # What EKS asks a cluster's subnet to have free for its own interfaces: at least six, sixteen are advised
 # (https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html).
 CONTROL_PLANE: Final = 16
-# The VPC CNI keeps one whole interface of spare addresses, WARM_ENI_TARGET=1
-# (https://github.com/aws/amazon-vpc-cni-k8s/blob/master/docs/eni-and-ip-target.md).
+# Pods of the stack with an address of their own that a machine holds at most: device plugin, the node parts of two CSI
+# drivers, monitoring; a worker, its placeholder, the pod that keeps the machine, a check; and two that have ended, as
+# their addresses rest for half a minute.
+PODS: Final = 10
+# What a system node holds while the other one is away: add-ons, Karpenter, operators, controllers of the CSI drivers,
+# launchers.
+SYSTEM_PODS: Final = 20
+# What the VPC CNI is told (docs/decisions/0014-addresses-of-pods.md): so many addresses are free for the next pods,
+# WARM_IP_TARGET, and so many are there at least, MINIMUM_IP_TARGET. A machine with no more than `PODS` then never asks
+# EC2 again (https://github.com/aws/amazon-vpc-cni-k8s/blob/master/docs/eni-and-ip-target.md).
+SPARE: Final = 4
+LEAST: Final = PODS + SPARE
+# What it does by itself: one whole interface of spare addresses, WARM_ENI_TARGET=1 (the same page).
 WARM_INTERFACES: Final = 1
 
 
@@ -26,12 +38,14 @@ def of_machine(
     policy: str = efa.NONE,
     cards_per_ip_group: int = 1,
     first_efa_card: int = 0,
+    pods: int = PODS,
+    own_cni: bool = True,
 ) -> int:
-    """Addresses that one machine with a handful of pods takes from its subnet.
+    """Addresses that one machine takes from its subnet.
 
-    The VPC CNI fills whole interfaces of the first network card, and an EFA there takes the place of one of them
-    (Karpenter, `ENILimitedPods` in pkg/providers/instancetype/types.go). Further interfaces for IP traffic, of the
-    policy `bandwidth`, have one address each.
+    The VPC CNI uses interfaces of the first network card, and an EFA there takes the place of one of them (Karpenter,
+    `ENILimitedPods` in pkg/providers/instancetype/types.go). No pod gets the first address of an interface. Further
+    interfaces for IP traffic, of the policy `bandwidth`, have one address each.
 
     Args:
         interfaces: network interfaces that the first card takes.
@@ -40,11 +54,17 @@ def of_machine(
         policy: `none`, `ip` or `bandwidth`.
         cards_per_ip_group: cards that share their bandwidth for IP traffic.
         first_efa_card: the first network card that takes an EFA.
+        pods: pods with an address of their own.
+        own_cni: the CNI is configured by the stack; else, in a given cluster, it is taken to fill whole interfaces, for
+            a handful of pods.
     """
     with_efa = policy != efa.NONE and first_efa_card == 0
     usable = max(1, interfaces - with_efa)
     extra = len(efa.ip_interfaces(cards, policy, cards_per_ip_group)) - 1
-    return min(usable, 1 + WARM_INTERFACES) * addresses + extra
+    if not own_cni:
+        return min(usable, 1 + WARM_INTERFACES) * addresses + extra
+    for_pods = min(max(LEAST, pods + SPARE), usable * (addresses - 1))
+    return for_pods + math.ceil(for_pods / (addresses - 1)) + extra
 
 
 def of_file_system(capacity_gib: int) -> int:

@@ -91,9 +91,8 @@ class Pool:
     interfaces: int = 3
     addresses_per_interface: int = 10
 
-    @property
-    def addresses(self) -> int:
-        """Addresses that one of the machines takes from its subnet."""
+    def addresses(self, *, own_cni: bool) -> int:
+        """Addresses that one of the machines takes from its subnet; `own_cni`: the stack configures the VPC CNI."""
         return subnet_addresses.of_machine(
             interfaces=self.interfaces,
             addresses=self.addresses_per_interface,
@@ -101,6 +100,7 @@ class Pool:
             policy=self.efa_policy,
             cards_per_ip_group=self.cards_per_ip_group,
             first_efa_card=self.first_efa_card,
+            own_cni=own_cni,
         )
 
     @property

@@ -32,6 +32,7 @@ ADDONS = {
     "prometheus-node-exporter": ("v1.10.2-eksbuild.2",),
 }
 CONFLICTS = ("OVERWRITE", "NONE", "PRESERVE")
+_REFUSED = "ConfigurationValue provided in request is not supported"
 
 
 def create(cluster: Cluster, params: Document) -> Document:
@@ -89,16 +90,30 @@ def _apply(document: Document, params: Document) -> None:
         raise invalid(f"resolveConflicts: expected one of {', '.join(CONFLICTS)}, got {conflicts!r}")
     values = params.get("configurationValues")
     if values:
-        try:
-            json.loads(values)
-        except ValueError as error:
-            raise invalid(f"ConfigurationValue provided is not valid JSON: {error}") from None
+        _check_values(name, values)
     changes = {
         "addonVersion": version,
         "serviceAccountRoleArn": params.get("serviceAccountRoleArn"),
         "configurationValues": values,
     }
     document.update({k: v for k, v in changes.items() if v is not None})
+
+
+def _check_values(name: str, values: str) -> None:
+    """Of an add-on's schema its variables alone are known here: they are texts, numbers and flags too.
+
+    `aws eks describe-addon-configuration --addon-name vpc-cni`, quoted in aws/amazon-vpc-cni-k8s#3059.
+    """
+    try:
+        document = json.loads(values)
+    except ValueError as error:
+        raise invalid(f"ConfigurationValue provided is not valid JSON: {error}") from None
+    variables = document.get("env", {}) if name == "vpc-cni" and isinstance(document, dict) else {}
+    if not isinstance(variables, dict):
+        raise invalid(f"{_REFUSED}: $.env: {json.dumps(variables)} is not an object")
+    for variable, value in variables.items():
+        if not isinstance(value, str):
+            raise invalid(f"{_REFUSED}: $.env.{variable}: {json.dumps(value)} is not a text")
 
 
 def versions(name: str | None, kubernetes_version: str | None) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from components.handles import ClusterHandles
 from components.karpenter import Karpenter, KarpenterArgs
 from components.network import Network, NetworkArgs
 from components.node_roles import NodeRoles, NodeRolesArgs
+from components.shared import addresses
 from components.shared.logs_iam import control_plane_group, flow_logs_group
 from tests.unit.components.recording import ACCOUNT, Recorded, deploy
 
@@ -98,6 +99,18 @@ def test_the_control_planes_logs_are_encrypted_and_their_group_is_there_before_e
     assert group["name"] == "/aws/eks/mine/cluster"
     assert group["kmsKeyId"].endswith("key/mine-logs")
     assert {("aws:cloudwatch/logGroup:LogGroup", "mine-control-plane"), KEY} <= recorded.needs(*CLUSTER)
+
+
+def test_the_network_plugin_enforces_policies_and_keeps_few_addresses(recorded: Recorded) -> None:
+    addon = recorded.one("aws:eks/addon:Addon", "mine-vpc-cni").inputs
+    values = json.loads(addon["configurationValues"])
+    assert values["enableNetworkPolicy"] == "true"
+    targets = {name: int(value) for name, value in values["env"].items()}
+    assert targets == {"WARM_IP_TARGET": 4, "MINIMUM_IP_TARGET": 14}
+    assert all(isinstance(value, str) for value in values["env"].values()), "EKS refuses numbers"
+    machine = {"interfaces": 15, "addresses": 50}
+    least = targets["MINIMUM_IP_TARGET"] + 1
+    assert addresses.of_machine(**machine) == least, "what is counted is what is asked for"
 
 
 def test_cloudwatch_may_use_the_key_for_the_stacks_own_groups_alone(recorded: Recorded) -> None:

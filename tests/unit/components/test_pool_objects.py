@@ -227,10 +227,50 @@ def test_what_is_given_by_id_is_not_searched_by_tags() -> None:
     assert problems("EC2NodeClass", given) == []
 
 
-def test_an_efa_takes_the_place_of_an_interface_of_the_first_card() -> None:
+@pytest.mark.parametrize(
+    ("pods", "taken"),
+    [
+        # One interface of fifty, the first of which no pod gets: the least, 14.
+        (0, 15),
+        (addresses.PODS, 15),
+        (addresses.PODS + 1, 16),
+        (45, 50),
+        # The fiftieth address is of a second interface, with a first address of its own.
+        (46, 52),
+        # All that fifteen interfaces have.
+        (2000, 750),
+    ],
+)
+def test_a_machine_has_addresses_for_its_pods_and_some_to_spare(pods: int, taken: int) -> None:
+    """As in the examples of the VPC CNI's documentation, of a p3dn with both targets."""
+    assert addresses.of_machine(interfaces=15, addresses=50, pods=pods) == taken
+
+
+def test_the_cni_of_a_given_cluster_fills_whole_interfaces() -> None:
     """The examples of the VPC CNI's documentation: a p3dn with three pods has two interfaces of fifty addresses."""
-    p3dn = {"interfaces": 15, "addresses": 50}
+    p3dn = {"interfaces": 15, "addresses": 50, "own_cni": False}
     assert addresses.of_machine(**p3dn) == 100
     assert addresses.of_machine(**p3dn, policy=efa.IP) == 100
-    assert addresses.of_machine(interfaces=2, addresses=50, cards=32, policy=efa.IP) == 50
     assert addresses.free_in("10.0.0.0/24") == 251
+
+
+def test_an_efa_takes_the_place_of_an_interface_of_its_card() -> None:
+    p5 = {"interfaces": 2, "addresses": 50, "policy": efa.IP}
+    assert addresses.of_machine(**p5, cards=32, own_cni=False) == 50
+    assert addresses.of_machine(**p5, cards=32, pods=90) == 50
+    assert addresses.of_machine(**p5, cards=33, first_efa_card=1, own_cni=False) == 100
+    assert addresses.of_machine(**p5, cards=33, first_efa_card=1, pods=90) == 96
+
+
+@given(
+    interfaces=st.integers(2, 15),
+    each=st.integers(10, 64),
+    pods=st.integers(0, 400),
+    policy=st.sampled_from(efa.POLICIES),
+)
+def test_no_machine_takes_more_than_its_interfaces_have(
+    interfaces: int, each: int, pods: int, policy: str
+) -> None:
+    taken = addresses.of_machine(interfaces=interfaces, addresses=each, pods=pods, policy=policy)
+    usable = interfaces - (policy != efa.NONE)
+    assert min(pods, usable * (each - 1)) < taken <= usable * each

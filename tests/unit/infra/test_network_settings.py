@@ -93,11 +93,12 @@ def test_a_private_network_with_a_mirror_is_right() -> None:
     ("cidr", "zones", "nodes", "right"),
     [
         # A private subnet of a /20 in three zones is a /22: 1019 addresses, of which the control plane takes 16
-        # and two system nodes of 20 (m6i.large: two interfaces of ten) 40.
-        ("10.0.0.0/20", 3, 9, True),
-        ("10.0.0.0/20", 3, 10, False),
-        ("10.0.0.0/16", 3, 160, True),
-        ("10.0.0.0/16", 4, 160, False),
+        # and two system nodes of 27 (m6i.large: 24 for pods on three interfaces) 54.
+        ("10.0.0.0/20", 3, 63, True),
+        ("10.0.0.0/20", 3, 64, False),
+        ("10.0.0.0/16", 3, 542, True),
+        ("10.0.0.0/16", 4, 541, True),
+        ("10.0.0.0/16", 4, 542, False),
     ],
 )
 def test_a_range_must_hold_the_addresses_of_all_machines(
@@ -114,7 +115,7 @@ def test_a_range_must_hold_the_addresses_of_all_machines(
         return
     (line,) = mistakes(config)
     assert line.startswith(f"trainyard:network.cidr: {cidr} gives us-west-2b ")
-    assert f"small ({nodes} x g5.12xlarge, 100 each): {100 * nodes}" in line
+    assert f"small ({nodes} x g5.12xlarge, 15 each): {15 * nodes}" in line
 
 
 def test_a_given_cluster_needs_nothing_of_a_new_one() -> None:

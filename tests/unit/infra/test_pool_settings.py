@@ -42,22 +42,28 @@ def test_a_type_with_efa_has_all_of_it_unless_the_pool_says_otherwise(
 
 
 @pytest.mark.parametrize(
-    ("type_", "policy", "addresses"),
+    ("type_", "policy", "own", "given"),
     [
-        # A primary and a spare interface of fifty addresses.
-        ("g5.12xlarge", "ip", 100),
+        # Given: a primary and a spare interface of fifty addresses.
+        ("g5.12xlarge", "ip", 15, 100),
         # The first card has room for one beside the EFA.
-        ("p5.48xlarge", "ip", 50),
+        ("p5.48xlarge", "ip", 15, 50),
         # Seven more groups of four cards with an address of their own.
-        ("p5.48xlarge", "bandwidth", 57),
-        ("p4d.24xlarge", "ip", 100),
-        ("p4d.24xlarge", "bandwidth", 103),
-        ("m5.large", "none", 20),
+        ("p5.48xlarge", "bandwidth", 22, 57),
+        ("p4d.24xlarge", "ip", 15, 100),
+        ("p4d.24xlarge", "bandwidth", 18, 103),
+        # Sixteen more cards; the first one has no EFA.
+        ("p6-b300.48xlarge", "ip", 15, 100),
+        ("p6-b300.48xlarge", "bandwidth", 31, 116),
+        # Two interfaces of ten, as one has nine for pods.
+        ("m5.large", "none", 16, 20),
     ],
 )
-def test_a_machine_takes_whole_interfaces_of_addresses(type_: str, policy: str, addresses: int) -> None:
+def test_a_machine_takes_addresses_for_the_stacks_pods_and_whole_interfaces_in_a_given_cluster(
+    type_: str, policy: str, own: int, given: int
+) -> None:
     (pool,) = settings(with_pool(instanceType=type_, efa=policy)).pools
-    assert pool.addresses == addresses
+    assert (pool.addresses(own_cni=True), pool.addresses(own_cni=False)) == (own, given)
 
 
 @pytest.mark.parametrize("facts", accelerators.TYPES.values(), ids=lambda facts: facts.name)

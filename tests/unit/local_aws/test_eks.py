@@ -236,6 +236,21 @@ def test_add_ons_live_and_end(cloud):
     assert eks.list_addons(clusterName="main")["addons"] == []
 
 
+def test_the_network_plugin_takes_the_programs_values_and_no_variables_but_texts(cloud):
+    from components.cluster import ADDON_VALUES
+
+    cloud.cluster()
+    eks = cloud.client("eks")
+    here = {"clusterName": "main", "addonName": "vpc-cni"}
+    eks.create_addon(**here, configurationValues='{"enableNetworkPolicy": "true"}')
+    eks.update_addon(**here, configurationValues=ADDON_VALUES["vpc-cni"], resolveConflicts="OVERWRITE")
+    assert eks.describe_addon(**here)["addon"]["configurationValues"] == ADDON_VALUES["vpc-cni"]
+    with pytest.raises(ClientError, match=r"\$\.env\.WARM_IP_TARGET: 4 is not a text"):
+        eks.update_addon(**here, configurationValues='{"env": {"WARM_IP_TARGET": 4}}')
+    with pytest.raises(ClientError, match=r"\$\.env: \[\] is not an object"):
+        eks.update_addon(**here, configurationValues='{"env": []}')
+
+
 def test_cluster_versions_have_one_default(cloud):
     versions = cloud.client("eks").describe_cluster_versions()["clusterVersions"]
     assert [v["clusterVersion"] for v in versions if v["defaultVersion"]] == ["1.35"]

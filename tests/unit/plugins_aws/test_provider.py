@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from components.cluster import ADDON_VALUES
 from local.plugins import sdk
 from local.plugins.aws.handlers import HANDLERS
 from local.plugins.aws.outputs import output_names
@@ -275,3 +276,13 @@ def test_a_route_has_one_target_and_a_rule_a_direction(provider: AwsProvider) ->
     assert check(provider, "aws:ec2/route:Route", {**route, "natGatewayId": UNKNOWN}).failures == []
     rule = {"type": "in", "securityGroupId": "g", "protocol": "-1", "fromPort": 0, "toPort": 0}
     assert check(provider, "aws:ec2/securityGroupRule:SecurityGroupRule", rule).failures[0].path == "type"
+
+
+def test_new_values_of_an_add_on_are_an_update_in_place(provider: AwsProvider) -> None:
+    """As in the official provider: a stack from before the CNI's targets keeps its add-on."""
+    addon = {"clusterName": "c", "addonName": "vpc-cni", "resolveConflictsOnUpdate": "OVERWRITE"}
+    old = {**addon, "configurationValues": '{"enableNetworkPolicy": "true"}'}
+    found = diff(
+        provider, "aws:eks/addon:Addon", old, {**addon, "configurationValues": ADDON_VALUES["vpc-cni"]}
+    )
+    assert (dict(found.detailed), found.replaces) == ({"configurationValues": "update"}, [])

@@ -66,6 +66,24 @@ def test_a_given_vpc_is_asked_for_room_for_every_machine_of_its_zone() -> None:
     assert not any("p4d" in taker for taker in vpc.addresses["us-west-2a"])
 
 
+def test_the_network_plugin_of_a_given_cluster_is_taken_to_keep_whole_interfaces() -> None:
+    cluster = {
+        "existing": {
+            "name": "research",
+            "endpoint": "https://AB.gr7.us-west-2.eks.amazonaws.com",
+            "certificateAuthority": "LS0tLS1CRUdJTg==",
+            "oidcProviderArn": "arn:aws:iam::123456789012:oidc-provider/oidc.eks.us-west-2.amazonaws.com/id/AB",
+            "oidcIssuer": "https://oidc.eks.us-west-2.amazonaws.com/id/AB",
+            "securityGroupId": "sg-0123456789abcdef0",
+        }
+    }
+    own, others = given().vpc, given(**{"trainyard:cluster": cluster}).vpc
+    assert own is not None
+    assert others is not None
+    assert own.addresses["us-west-2b"]["p4d (2 x p4d.24xlarge, 15 each)"] == 30
+    assert others.addresses["us-west-2b"] == {"p4d (2 x p4d.24xlarge, 100 each)": 200}
+
+
 def test_an_isolated_vpc_must_have_the_endpoints_that_the_stack_does_not_make() -> None:
     network = {
         "vpcId": "vpc-0123456789abcdef0",
