@@ -72,7 +72,7 @@ policy: environment ## judge every shipped stack file by the project's rules and
 sweep: environment ## kill up and destroy at random resources of every stack (STACK=<stack>: of one), 20 times each; resumes
 	@$(RUN) -m tests.sweeps $(if $(filter-out file,$(origin STACK)),--stack $(STACK))
 
-record-states: environment ## record what the stack files deploy now: later programs must not take it away
+record-states: environment ## record what the stack files deploy now: later programs must not take it away (STACK=<stack>: of one)
 	@$(RUN) -m tests.graph $(if $(filter-out file,$(origin STACK)),$(STACK))
 
 bench-local: environment ## measure the local cloud against its targets (half an hour; WARM=1 leaves out the cold build)

@@ -1,10 +1,13 @@
-"""`python -m tests.graph [stack ...]`: record what the stack files deploy today; all of them where none is named."""
+"""`python -m tests.graph [stack ...]`: record what the stack files deploy today; all of them where none is named.
+
+It writes what is not released yet (`tests/graph/states/unreleased`); `tests.graph.recordings` says what a release does.
+"""
 
 from __future__ import annotations
 
 import sys
 
-from tests.graph.upgrades import recorded, save
+from tests.graph.recordings import recorded, save
 from tests.previews import preview, shipped
 
 

@@ -1,167 +1,166 @@
-"""What a program would do to a stack that an earlier one deployed: which resources it would replace, which delete.
+"""What a program would do to a stack that an earlier one deployed: what it would replace, delete or fail at.
 
-A recording has a line per resource: URN, type, and those of its inputs that can force a replacement. It is judged by
-the plugins' own comparison, the one that the engine asks in a real preview. What a preview can't know stays as its
-mark, which is equal to itself; a name that the provider makes up at random loses its end.
+Both are recordings (`tests.graph.recordings`), judged by the plugins' own comparison, the one that the engine asks in a
+real preview, and by the engine's treatment of `ignoreChanges` and `retainOnDelete` (github.com/pulumi/pulumi,
+pkg/resource/deploy/step_generator.go). What a preview can't know stays as its mark, which is equal to itself. Where one
+side alone is known, they differ. A resource that is replaced because another one is (its id changes) isn't named again.
+
+The plugins' comparison is that of the local cloud, held to the official tables (`local.plugins.kubernetes.force_new`,
+`local.plugins.aws.handlers`). What the API server would refuse stands in `tests.graph.api_server`, what is meant to
+happen in `tests.graph.intended`.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from enum import StrEnum
+from typing import Any, Final
 
 from local.plugins.aws.handlers import HANDLERS
 from local.plugins.aws.provider import AwsProvider
+from local.plugins.kubernetes.objects import api_version_and_kind
 from local.plugins.kubernetes.provider import KubernetesProvider
-from local.plugins.provider import DiffRequest, Provider
-
-STATES = Path(__file__).parent / "states"
-# Names that the provider chose itself stand in this input.
-CHOSEN = "__defaults"
-RANDOM_END = re.compile(r"-[0-9a-f]{7}$")
-# Kinds of Kubernetes objects some of whose fields can't be changed (Kubernetes API conventions, "immutable fields").
-WITH_SPEC = frozenset(
-    {
-        "kubernetes:apps/v1:DaemonSet",
-        "kubernetes:apps/v1:Deployment",
-        "kubernetes:apps/v1:StatefulSet",
-        "kubernetes:core/v1:PersistentVolume",
-        "kubernetes:core/v1:PersistentVolumeClaim",
-    }
-)
-IDENTITY = (
-    "apiVersion",
-    "kind",
-    "metadata",
-    "name",
-    "namespace",
-    "roleRef",
-    "provisioner",
-    "parameters",
-    "value",
-)
+from local.plugins.provider import DiffRequest, DiffResult, Provider
+from tests.graph import api_server
+from tests.graph.model import UNKNOWN
+from tests.graph.paths import covers, without
+from tests.graph.recordings import RELEASE, Recording
 
 # So that no cluster of the environment is asked.
-NO_CLUSTER = "{}"
+NO_CLUSTER: Final = "{}"
+# Packages none of whose resources is ever replaced for its inputs, with the reason.
+IN_PLACE: Final = {
+    "docker-build": "an image is built anew and pushed to another tag; earlier ones stay in their repository "
+    "(github.com/pulumi/pulumi-docker-build, provider/internal/image.go, Diff)",
+    "pulumi": "a provider's settings are those of its cluster or account, and the cluster is judged itself",
+}
 
-Recording = dict[str, dict[str, Any]]
+
+class How(StrEnum):
+    """What becomes of a resource."""
+
+    DELETED = "deleted"
+    LEFT_BEHIND = "left behind"
+    REPLACED = "replaced for"
+    REFUSED = "can't be changed in"
+    EXPOSED = "no longer ignores"
+    UNJUDGED = "judged by nobody"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Harm:
-    """A resource that the program would take away, and why."""
+    """A resource that the program would take away or fail at, and the input that is the cause, where one is."""
 
     urn: str
-    what: str
+    how: How
+    path: str = ""
+
+    @property
+    def resource(self) -> str:
+        """The URN behind stack and project: types of parents, type and name."""
+        return self.urn.split("::", 2)[2]
+
+    @property
+    def what(self) -> str:
+        """What becomes of it, and for which input."""
+        return f"{self.how} {self.path}".strip()
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.urn.split('::', 2)[2]}"
-
-
-def recorded(document: Mapping[str, Any]) -> Recording:
-    """What a preview's resources are, in the form of a recording."""
-    states = [step["newState"] for step in document["steps"] if step.get("newState")]
-    found: Recording = {
-        state["urn"]: {"type": state["type"], "inputs": _telling(state)}
-        | ({"aliases": state["aliases"]} if state.get("aliases") else {})
-        for state in states
-        if state.get("custom")
-    }
-    chosen = {name: RANDOM_END.sub("-*", name) for state in states for name in _chosen(state)}
-    return {urn: _renamed(each, chosen) for urn, each in found.items()}
-
-
-def _chosen(state: Mapping[str, Any]) -> list[str]:
-    """The names that the provider made up for a resource. Others are told them, too: an attachment its role's."""
-    inputs = state.get("inputs") or {}
-    return [
-        str(inputs[key]) for key in inputs.get(CHOSEN) or [] if RANDOM_END.search(str(inputs.get(key, "")))
-    ]
-
-
-def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """The value with each of the names as its counterpart."""
-    if isinstance(value, Mapping):
-        return {key: _renamed(entry, names) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_renamed(entry, names) for entry in value]
-    return names.get(value, value) if isinstance(value, str) else value
-
-
-def _telling(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs that can force a replacement. What is nobody's to compare (documents, tags, code) is left out."""
-    kind, inputs = str(state["type"]), dict(state.get("inputs") or {})
-    inputs.pop(CHOSEN, None)
-    if kind in HANDLERS:
-        handler = HANDLERS[kind]
-        left_out = {"tags", "tagsAll", *handler.documents}
-        return {
-            key: value for key, value in inputs.items() if key not in left_out and not key.startswith("__")
-        }
-    if kind.startswith("kubernetes:"):
-        wanted = (*IDENTITY, "spec") if kind in WITH_SPEC else IDENTITY
-        kept = {key: inputs[key] for key in wanted if key in inputs}
-        if isinstance(kept.get("metadata"), Mapping):
-            kept["metadata"] = {k: v for k, v in kept["metadata"].items() if k in ("name", "namespace")}
-        return kept
-    if kind.startswith("pulumi-python:"):
-        return {key: inputs[key] for key in ("cluster", "region", "vpc") if key in inputs}
-    return {}
+        return f"{self.what}: {self.resource}"
 
 
 def harms(before: Recording, now: Recording) -> Iterator[Harm]:
-    """What today's program would replace or delete of what was recorded."""
+    """What today's program would take away of what was recorded, or fail at."""
     renamed = {alias: urn for urn, each in now.items() for alias in each.get("aliases", [])}
-    kubernetes = KubernetesProvider()
-    kubernetes.configure({"kubeconfig": NO_CLUSTER})
-    providers: dict[str, Provider] = {"aws": AwsProvider(), "kubernetes": kubernetes}
+    judges = _judges()
     for urn, old in before.items():
         new = now.get(urn) or now.get(renamed.get(urn, ""))
         if new is None:
-            yield Harm(urn=urn, what="deleted")
-            continue
-        for path in _replaced(providers, urn, old, new):
-            yield Harm(urn=urn, what=f"replaced for {path}")
+            yield Harm(urn=urn, how=How.LEFT_BEHIND if old.get("retainOnDelete") else How.DELETED)
+        else:
+            yield from _changed(judges, urn, old, new)
 
 
-def _replaced(
-    providers: Mapping[str, Provider], urn: str, old: Mapping[str, Any], new: Mapping[str, Any]
-) -> list[str]:
-    kind = str(old["type"])
+def unseen(recording: Recording) -> list[str]:
+    """Objects of Kubernetes of which a preview doesn't know a whole part that counts: no change of that is seen."""
+    return [
+        f"{key} of {urn.split('::', 2)[2]}"
+        for urn, each in recording.items()
+        for key, value in each["inputs"].items()
+        if each["type"].startswith("kubernetes:") and value == UNKNOWN
+    ]
+
+
+def _judges() -> dict[str, Provider]:
+    kubernetes = KubernetesProvider()
+    kubernetes.configure({"kubeconfig": NO_CLUSTER})
+    return {"aws": AwsProvider(), "kubernetes": kubernetes}
+
+
+def _changed(
+    judges: Mapping[str, Provider], urn: str, old: Mapping[str, Any], new: Mapping[str, Any]
+) -> Iterator[Harm]:
+    before, now = old.get("ignoreChanges", []), new.get("ignoreChanges", [])
+    for path in before:
+        if not any(covers(each, path) for each in now):
+            yield Harm(urn=urn, how=How.EXPOSED, path=path)
+    ignored = [*before, *now]
+    inputs = _opened(without(old["inputs"], ignored), without(new["inputs"], ignored))
+    yield from _judged(judges, urn, str(old["type"]), *inputs)
+
+
+def _judged(
+    judges: Mapping[str, Provider], urn: str, kind: str, old: dict[str, Any], new: dict[str, Any]
+) -> Iterator[Harm]:
     package = kind.split(":", 1)[0]
+    if package in IN_PLACE:
+        return
     if package == "pulumi-python":
-        return sorted(
-            k for k in {*old["inputs"], *new["inputs"]} if old["inputs"].get(k) != new["inputs"].get(k)
-        )
-    if package not in providers or (package == "aws" and kind not in HANDLERS):
-        return []
+        for key in sorted({*old, *new}):
+            if old.get(key) != new.get(key):
+                yield Harm(urn=urn, how=How.REPLACED, path=key)
+        return
+    if package not in judges or (package == "aws" and kind not in HANDLERS):
+        yield Harm(urn=urn, how=How.UNJUDGED)
+        return
     request = DiffRequest(
         urn=urn,
         type=kind,
         name=urn.rsplit("::", 1)[1],
         id="recorded",
-        old_inputs=old["inputs"],
-        old_outputs=old["inputs"],
-        inputs=new["inputs"],
+        old_inputs=old,
+        old_outputs=old,
+        inputs=new,
     )
-    return list(providers[package].diff(request).replaces)
+    found = judges[package].diff(request)
+    for path in found.replaces:
+        yield Harm(urn=urn, how=How.REPLACED, path=path)
+    if not found.replaces and package == "kubernetes" and kind != RELEASE:
+        yield from _refused(urn, kind, found)
 
 
-def load(stack: str) -> Recording:
-    """A stack's recording."""
-    found: Recording = json.loads((STATES / f"{stack}.json").read_text())
-    return found
+def _refused(urn: str, kind: str, found: DiffResult) -> Iterator[Harm]:
+    for path in api_server.refused(*api_version_and_kind(kind), found.detailed):
+        yield Harm(urn=urn, how=How.REFUSED, path=path)
 
 
-def save(stack: str, recording: Recording) -> Path:
-    """Write a stack's recording, a line per resource."""
-    path = STATES / f"{stack}.json"
-    lines = [
-        f"{json.dumps(urn)}: {json.dumps(each, sort_keys=True)}" for urn, each in sorted(recording.items())
-    ]
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    return path
+def _opened(old: Any, new: Any) -> tuple[Any, Any]:
+    """The two with an empty counterpart for what one side alone knows, so that each path in there is a change."""
+    for known, other in ((old, new), (new, old)):
+        if other == UNKNOWN and isinstance(known, Mapping | list):
+            empty: Any = {} if isinstance(known, Mapping) else []
+            return (old, empty) if known is old else (empty, new)
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        both = {key: _opened(old[key], new[key]) for key in old if key in new}
+        return (
+            {**old, **{key: pair[0] for key, pair in both.items()}},
+            {**new, **{key: pair[1] for key, pair in both.items()}},
+        )
+    if isinstance(old, list) and isinstance(new, list):
+        pairs = [_opened(*each) for each in zip(old, new, strict=False)]
+        return (
+            [*(pair[0] for pair in pairs), *old[len(pairs) :]],
+            [*(pair[1] for pair in pairs), *new[len(pairs) :]],
+        )
+    return old, new
