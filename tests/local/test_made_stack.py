@@ -1,4 +1,4 @@
-"""What `up` made keeps to the rules; what the preview could not decide is decided on it.
+"""What `up` made is what the preview said, and keeps to the rules; what the preview could not decide is decided on it.
 
 The name comes before that of the main job's story, which ends with `down` on the same local cloud.
 """
@@ -6,17 +6,20 @@ The name comes before that of the main job's story, which ends with `down` on th
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from infra.policies import waivers
 from infra.policies.judge import judge
 from infra.policies.model import Stack as Resources
-from infra.policies.reading import of_state
+from infra.policies.reading import of_preview, of_state
+from tests.graph.agreement import contradictions
+from tests.graph.recordings import recorded
 from tests.local.conftest import Stack
 from tests.policy import checkov
-from tests.policy.previews import preview_of
 from tests.policy.settled import unsettled
+from tests.previews import preview_of
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 
@@ -28,9 +31,19 @@ def made(stack: Stack) -> Resources:
 
 
 @pytest.fixture(scope="module")
-def previewed(stack: Stack) -> Resources:
-    """The same stack file's first preview."""
+def foreseen(stack: Stack) -> dict[str, Any]:
+    """The same stack file's first preview, as the engine writes it down."""
     return preview_of("local", {"config": stack.settings()["config"]}, stack.home)
+
+
+@pytest.fixture(scope="module")
+def previewed(foreseen: dict[str, Any]) -> Resources:
+    """The resources of that preview."""
+    return of_preview(foreseen)
+
+
+def test_what_was_made_is_what_the_preview_said(stack: Stack, foreseen: dict[str, Any]) -> None:
+    assert contradictions(recorded(foreseen), recorded(stack.pulumi_state())) == []
 
 
 def test_what_was_made_violates_no_rule_and_no_rule_is_left_undecided(

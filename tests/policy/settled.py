@@ -10,7 +10,7 @@ from infra.policies.model import Stack
 def unsettled(previewed: Stack, made: Stack) -> list[str]:
     """A line per violation in what was made, and per rule that neither the preview nor the state decided.
 
-    `previewed` is the same stack file's first preview (`tests.policy.previews`), `made` its state after `up`
+    `previewed` is the same stack file's first preview (`tests.previews`), `made` its state after `up`
     (`infra.policies.reading.of_state`).
     """
     given = waivers.load()

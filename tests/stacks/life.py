@@ -6,15 +6,18 @@ import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from infra.accelerators import TYPES
-from infra.policies.reading import of_state
+from infra.policies.reading import of_preview, of_state
 from local.deploy.engine import Engine
 from local.deploy.stack_file import read
 from local.guard import cloud_environment
-from tests.policy.previews import preview_of
+from tests.graph.agreement import contradictions
+from tests.graph.recordings import recorded
 from tests.policy.settled import unsettled
+from tests.previews import preview_of
 from tests.stacks.pods import holder
 from tests.world import World
 
@@ -36,11 +39,19 @@ class Life:
         """`pulumi up` or `pulumi refresh` that has to find nothing to do; raises EngineError otherwise."""
         self.engine.run(command, "--yes", "--skip-preview", "--expect-no-changes")
 
+    @cached_property
+    def foreseen(self) -> dict[str, Any]:
+        """The first preview of the stack file that is up, as the engine writes it down."""
+        document = {"config": read(self.engine.config_file)["config"]}
+        return preview_of(self.made.stack, document, self.made.home)
+
+    def surprises(self) -> list[str]:
+        """Where the state is not what its preview said: recordings of previews then say nothing of stacks."""
+        return contradictions(recorded(self.foreseen), recorded(self.engine.deployment()))
+
     def breaches(self) -> list[str]:
         """Rules of the policy pack that what was made violates, or that nothing has decided."""
-        document = {"config": read(self.engine.config_file)["config"]}
-        previewed = preview_of(self.made.stack, document, self.made.home)
-        return unsettled(previewed, of_state(self.engine.deployment()))
+        return unsettled(of_preview(self.foreseen), of_state(self.engine.deployment()))
 
     def get(self, *arguments: str) -> list[dict[str, Any]]:
         """`kubectl get ... -o json` as the cluster's administrator: the list's items."""

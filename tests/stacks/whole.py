@@ -32,6 +32,7 @@ def live(stack: str, root: Path) -> Times:
         folder = root / "checkov"
         folder.mkdir()
         assert faults(life, folder) == []
+        assert life.surprises() == []
         with times.of("up again"):
             life.unchanged("up")
         with times.of("refresh"):
