@@ -48,8 +48,8 @@ class ClusterArgs:
     `private_access_cidrs` are the ranges in there from which people and the deployment reach it; nodes can without.
     `administrators` are ARNs of users and roles, among them the one that deploys. `logs_key_arn` is of a key that
     CloudWatch Logs may use for the control plane's group (`logs_iam.control_plane_group`). `after` are resources that
-    must outlive the cluster's nodes (routes and gateways), `under` those that must outlive the control plane, too,
-    which therefore waits for them: nothing that takes long.
+    must outlive the cluster's nodes (routes and gateways), `under` those that must outlive the control plane and its
+    log group, too, which therefore wait for them: nothing that takes long.
     """
 
     name: str
@@ -107,7 +107,8 @@ class Cluster(pulumi.ComponentResource):
             retention_in_days=args.log_retention_days,
             kms_key_id=args.logs_key_arn,
             tags=args.tags,
-            opts=self._child,
+            # Between the cluster and what looks for late entries, which make the group anew.
+            opts=pulumi.ResourceOptions(parent=self, depends_on=args.under),
         )
         self.eks = self._control_plane(name, logs)
         self.kubeconfig = self.eks.kubeconfig_json

@@ -74,8 +74,9 @@ class Drain(DynamicResource, module="drain", name="Drain"):
 class Remains(DynamicResource, module="drain", name="Remains"):
     """Created before the cluster, after the network, and so deleted between them: interfaces and groups left behind.
 
-    The cluster and its node groups depend on it; it depends on the subnets and security groups. `vpc` is the id of
-    the VPC where the stack made it, so that what GuardDuty put there goes as well; None leaves a given VPC alone.
+    The cluster, its node groups and its log group depend on it; it depends on the subnets and security groups. `vpc`
+    is the id of the VPC where the stack made it, so that what GuardDuty put there goes as well; None leaves a given
+    VPC alone. `late_log_seconds` is how long late entries may make the log group anew.
     """
 
     def __init__(
@@ -86,8 +87,12 @@ class Remains(DynamicResource, module="drain", name="Remains"):
         timeout_seconds: int,
         opts: pulumi.ResourceOptions,
         vpc: pulumi.Input[str] | None = None,
+        late_log_seconds: int = 0,
     ) -> None:
-        props = _props("remains", cluster, region, timeout_seconds)
+        props = {
+            **_props("remains", cluster, region, timeout_seconds),
+            "lateLogSeconds": late_log_seconds,
+        }
         super().__init__(AtDelete(), name, props if vpc is None else {**props, "vpc": vpc}, opts)
 
 

@@ -21,7 +21,12 @@ ONLY_NEW: Final = (
     "publicAccessCidrs",
     "systemNodes",
     "logRetentionDays",
+    "lateLogSeconds",
 )
+# "Delivered within a few minutes" (https://docs.aws.amazon.com/eks/latest/userguide/control-plane-logs.html). The wait
+# has an end before that of the sweep that it is a part of (`infra.foundation`).
+LATE_LOG_SECONDS: Final = 180
+MOST_LATE_LOG_SECONDS: Final = 600
 
 
 def gives_cluster(value: object) -> bool:
@@ -75,6 +80,9 @@ def read_cluster(problems: Problems, value: object, project: str, stack: str) ->
             wanted=f"an alias with a version, such as {versions.AMI}",
         ),
         log_retention_days=section.integer("logRetentionDays", 365, least=1, most=3653, unit="days"),
+        late_log_seconds=section.integer(
+            "lateLogSeconds", LATE_LOG_SECONDS, least=0, most=MOST_LATE_LOG_SECONDS, unit="seconds"
+        ),
     )
     section.done()
     return result

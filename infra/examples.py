@@ -31,6 +31,7 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
         "addonVersions": {"coredns": "v1.12.4-eksbuild.1"},
         "ami": "al2023@v20260724",
         "logRetentionDays": 90,
+        "lateLogSeconds": 300,
     },
     "trainyard:pools": [
         {

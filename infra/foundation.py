@@ -184,6 +184,7 @@ def _new_cluster(
         REMAINS_TIMEOUT_SECONDS,
         pulumi.ResourceOptions(depends_on=network.held),
         vpc=None if settings.network.existing else network.vpc_id,
+        late_log_seconds=wanted.late_log_seconds,
     )
     # Whoever deploys from inside the VPC is no node, and needs a rule of its own.
     inside = settings.network.cidr if wanted.deploy_from == "vpc" else None

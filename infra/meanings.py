@@ -85,6 +85,10 @@ MEANINGS: Final = {
         "The machines' image, an alias with a version. A newer one only reaches machines bought after it."
     ),
     "cluster.logRetentionDays": "How long the control plane's logs are kept.",
+    "cluster.lateLogSeconds": (
+        "How long `destroy` waits, once the cluster is gone, for late entries of its logs: they make the log group "
+        "anew, which would be in the way of the next `up`."
+    ),
     "pools[].name": "The pool's name, also of its NodePool and EC2NodeClass.",
     "pools[].instanceType": "The one instance type.",
     "pools[].zone": "The one zone. Reservations and the file system must be in it, too.",

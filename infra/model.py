@@ -51,7 +51,8 @@ class ExistingCluster:
 class Cluster:
     """The EKS cluster and its system nodes, or with `existing` a given cluster, whose name `name` is.
 
-    `version` is the Kubernetes version of a cluster that the stack makes.
+    `version` is the Kubernetes version of a cluster that the stack makes. `late_log_seconds` is how long entries of its
+    control plane's logs may come after it is gone.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Cluster:
     addon_versions: dict[str, str]
     ami: str
     log_retention_days: int
+    late_log_seconds: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from botocore.exceptions import ClientError
 
 from components.shared.contract import LABEL_NODEPOOL
+from components.shared.logs_iam import control_plane_group
 
 # Karpenter's (its documentation, "Cluster tags"), the network plugin's (amazon-vpc-cni-k8s, README, "CLUSTER_NAME")
 # and EKS's own on the group that it makes for a cluster (EKS user guide, "Security group requirements").
@@ -28,6 +29,8 @@ PASSING: Final = (
     "DependencyViolation",
     "InvalidVpcEndpointId.NotFound",
     "NoSuchEntity",
+    "ResourceNotFoundException",
+    "OperationAbortedException",
 )
 
 
@@ -38,6 +41,7 @@ class Account:
         self._cluster = cluster
         self._ec2 = session.client("ec2")
         self._iam = session.client("iam")
+        self._logs = session.client("logs")
 
     def machines(self) -> list[str]:
         filters = [
@@ -95,6 +99,24 @@ class Account:
             *(f"GuardDuty's endpoint {each}" for each in endpoints),
             *(f"GuardDuty's security group {each}" for each in gone),
         ]
+
+    def remove_late_logs(self) -> list[str]:
+        """The control plane's log group, where EKS made it anew.
+
+        EKS gives it no tag; one with a tag is the stack's own, or somebody's who wants it.
+        """
+        name = control_plane_group(self._cluster)
+        # Sorted by name, so that the group of exactly this name is on the first page
+        # (https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_DescribeLogGroups.html).
+        for group in self._logs.describe_log_groups(logGroupNamePrefix=name)["logGroups"]:
+            if group["logGroupName"] != name:
+                continue
+            arn = group["arn"].removesuffix(":*")
+            if self._logs.list_tags_for_resource(resourceArn=arn)["tags"]:
+                continue
+            if _passes(self._logs.delete_log_group, logGroupName=name):
+                return [f"log group {name}"]
+        return []
 
     def held(self, vpc: str | None) -> list[str]:
         """What is still to go: interfaces of the cluster in any state, its group, GuardDuty's endpoint and group."""

@@ -28,7 +28,9 @@ def at_delete(props: Mapping[str, Any]) -> None:
     say = _teller(f"{props['task']} of {cluster}")
     if props["task"] == REMAINS:
         vpc = str(props["vpc"]) if props.get("vpc") else None
-        remains.remove(account, vpc, timeout=timeout, say=say, clock=steps.Clock())
+        # A stack of an earlier program did not note it.
+        late = float(props.get("lateLogSeconds", 0))
+        remains.remove(account, vpc, timeout=timeout, late_logs=late, say=say, clock=steps.Clock())
         return
     pools = props.get("pools")
     scope = Scope(pools=None if pools is None else frozenset(map(str, pools)))

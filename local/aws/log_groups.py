@@ -1,6 +1,8 @@
-"""Log groups with a key of the account: CloudWatch Logs must be allowed to use it, as on AWS; moto looks at nothing.
+"""Log groups: CloudWatch Logs must be allowed to use their keys, and those of control planes come back, as on AWS.
 
-https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/encrypt-log-data-kms.html
+moto looks at no key (https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/encrypt-log-data-kms.html). EKS delivers
+entries for minutes after they were written, and makes the group for them where there is none
+(https://github.com/terraform-aws-modules/terraform-aws-eks/issues/2763 has such a call of EKS's own role).
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from typing import Any
 
 from moto.kms.models import kms_backends
 from moto.logs.exceptions import ResourceNotFoundException
-from moto.logs.models import LogsBackend
+from moto.logs.models import LogsBackend, logs_backends
 from moto.logs.responses import LogsResponse
 
+from local.aws.account import ACCOUNT_ID
 from local.aws.errors import ApiError
 from local.aws.service_trust import lets_service
 
@@ -37,14 +40,42 @@ def check_key(backend: Any, log_group: str, key_arn: str) -> None:
         )
 
 
+def deliver_late(region: str, cluster: str) -> None:
+    """Entries that a control plane wrote before its end come once more: now, or as soon as its group was deleted.
+
+    Not after a time: whoever deletes the group is to meet them, however fast he is.
+    """
+    backend: Any = logs_backends[ACCOUNT_ID][region]
+    name = f"/aws/eks/{cluster}/cluster"
+    if name in backend.groups:
+        _late(backend).add(name)
+    else:
+        backend.create_log_group(name, {})
+
+
+def _late(backend: Any) -> set[str]:
+    """Names of groups for which entries are still to come; they end with the account that they belong to."""
+    names: set[str] = backend.__dict__.setdefault("late_groups", set())
+    return names
+
+
 def install() -> None:
-    """Check keys, and add the two calls that moto lacks."""
-    create = LogsBackend.create_log_group
+    """Check keys, let late entries make a group anew, and add the two calls that moto lacks."""
+    create, delete = LogsBackend.create_log_group, LogsBackend.delete_log_group
 
     def create_log_group(self: Any, log_group_name: str, tags: Any, **kwargs: Any) -> Any:
         if kwargs.get("kmsKeyId") and log_group_name not in self.groups:
             check_key(self, log_group_name, kwargs["kmsKeyId"])
         return create(self, log_group_name, tags, **kwargs)
+
+    def delete_log_group(self: Any, log_group_name: str) -> None:
+        found = self.groups.get(log_group_name)
+        delete(self, log_group_name)
+        # moto would give them to the next group of this name.
+        self.tagger.delete_all_tags_for_resource(found.arn)
+        if log_group_name in _late(self):
+            _late(self).discard(log_group_name)
+            create(self, log_group_name, {})
 
     def group(self: Any) -> Any:
         name = self._get_param("logGroupName")
@@ -64,5 +95,6 @@ def install() -> None:
         return ""
 
     LogsBackend.create_log_group = create_log_group
+    LogsBackend.delete_log_group = delete_log_group
     LogsResponse.associate_kms_key = associate_kms_key
     LogsResponse.disassociate_kms_key = disassociate_kms_key

@@ -78,8 +78,8 @@ def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn:
     """The same stack as the local cloud runs it.
 
     Its machines have no GPUs, so that training goes to the CPU with one process per node; the identity that
-    deploys there is the emulator's. Data is protected as the stack file says, so that a destroy can be rehearsed;
-    the account ends with the local cloud all the same.
+    deploys there is the emulator's, and its control plane's logs are never late. Data is protected as the stack file
+    says, so that a destroy can be rehearsed; the account ends with the local cloud all the same.
     """
     result = with_sources(document, sources)
     config = result["config"]
@@ -93,6 +93,8 @@ def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn:
         administrators = cluster.get("administrators") or []
         if isinstance(administrators, list) and deployer_arn not in administrators:
             cluster["administrators"] = [*administrators, deployer_arn]
+        # The emulator delivers late entries the moment their group is deleted: there is nothing to wait for.
+        cluster["lateLogSeconds"] = 0
     images = config.setdefault("trainyard:images", {})
     if isinstance(images, dict):
         images.update(build=True, launcher=None, trainer=None)

@@ -33,6 +33,7 @@ FILE_SYSTEM = "aws:fsx/lustreFileSystem:LustreFileSystem"
 DATA_LINK = "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation"
 NAT = "aws:ec2/natGateway:NatGateway"
 ENTRY = "aws:eks/accessPolicyAssociation:AccessPolicyAssociation"
+LOG_GROUP = "aws:cloudwatch/logGroup:LogGroup"
 WEB_ROLE = f"{ROLE} web identity"
 OWN_ATTACHMENT = f"{ATTACHMENT} own policy"
 
@@ -65,6 +66,8 @@ def kind_of(node: Node) -> str:
         return f"{ROUTE} by NAT" if given.get("natGatewayId") else ROUTE
     if node.type == ENDPOINT:
         return f"{ENDPOINT} {str(given.get('vpcEndpointType', 'Gateway')).lower()}"
+    if node.type == LOG_GROUP:
+        return f"{LOG_GROUP} control plane" if str(given.get("name")).startswith("/aws/eks/") else LOG_GROUP
     if node.type == RELEASE:
         return f"{RELEASE} {given.get('name')}"
     notes = (given.get("metadata") or {}).get("annotations") if node.type.startswith("kubernetes:") else None

@@ -22,6 +22,7 @@ KARPENTER, DEFINITIONS = (
     "kubernetes:helm.sh/v3:Release karpenter-crd",
 )
 CLUSTER, NODES = "aws:eks/cluster:Cluster", "aws:eks/nodeGroup:NodeGroup"
+LOGS = "aws:cloudwatch/logGroup:LogGroup control plane"
 POOL, CLASS = "kubernetes:karpenter.sh/v1:NodePool", "kubernetes:karpenter.k8s.aws/v1:EC2NodeClass"
 RIGHTS = "aws:iam/rolePolicyAttachment:RolePolicyAttachment own policy"
 ENTRY = "aws:eks/accessPolicyAssociation:AccessPolicyAssociation"
@@ -58,6 +59,8 @@ ORDER = [
     (NODES, "aws:ec2/route:Route by NAT"),
     (CLUSTER, REMAINS),  # what a cluster leaves is looked for when it is gone
     (NODES, REMAINS),
+    (CLUSTER, LOGS),  # a control plane would make its group anew
+    (LOGS, REMAINS),  # and entries that are late do
     (REMAINS, "aws:ec2/subnet:Subnet"),  # and before its network goes
     (KARPENTER, ENTRY),
 ]

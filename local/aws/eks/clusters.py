@@ -13,6 +13,7 @@ from moto.core.utils import utcnow
 from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 
+from local.aws import log_groups
 from local.aws.account import ACCOUNT_ID, PARTITION
 from local.aws.eks.access import bootstrap_creator
 from local.aws.eks.store import Cluster, Document, EksError, arn, in_use, invalid, store
@@ -143,6 +144,8 @@ def _stop(cluster: Cluster) -> None:
     except ServiceException as error:
         # As on AWS the group stays when something still uses it, and then blocks the deletion of the VPC.
         log.warning("cluster %s: its security group %s stays: %s", cluster.name, group, error)
+    if any(entry["enabled"] for entry in cluster.document["logging"]["clusterLogging"]):
+        log_groups.deliver_late(cluster.region, cluster.name)
     del store.clusters[(cluster.region, cluster.name)]
 
 

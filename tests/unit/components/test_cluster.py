@@ -113,6 +113,11 @@ def test_the_network_plugin_enforces_policies_and_keeps_few_addresses(recorded: 
     assert addresses.of_machine(**machine) == least, "what is counted is what is asked for"
 
 
+def test_the_log_group_goes_before_what_looks_for_late_entries(recorded: Recorded) -> None:
+    under = recorded.needs("aws:cloudwatch/logGroup:LogGroup", "mine-control-plane")
+    assert ("aws:ec2/securityGroup:SecurityGroup", "mine-workers") in under, "one of those under the cluster"
+
+
 def test_cloudwatch_may_use_the_key_for_the_stacks_own_groups_alone(recorded: Recorded) -> None:
     policy = json.loads(recorded.one(*KEY).inputs["policy"])
     service = next(s for s in policy["Statement"] if "Service" in s["Principal"])

@@ -45,6 +45,18 @@ def test_the_emulators_deployer_is_an_administrator_beside_the_given_ones() -> N
     assert twice["config"]["trainyard:cluster"]["administrators"] == expected
 
 
+def test_no_entry_of_the_emulators_logs_comes_late() -> None:
+    stated = {
+        "config": {**GPU_STACK["config"], "trainyard:cluster": {"administrators": [], "lateLogSeconds": 300}}
+    }
+    for document in (GPU_STACK, stated):
+        made = for_local_cloud(document, SOURCES, "arn:deployer")["config"]["trainyard:cluster"]
+        assert made["lateLogSeconds"] == 0
+    given = {"config": {**GPU_STACK["config"], "trainyard:cluster": {"existing": {"name": "theirs"}}}}
+    kept = for_local_cloud(given, SOURCES, "arn:deployer")["config"]["trainyard:cluster"]
+    assert kept == {"existing": {"name": "theirs"}}, "its logs are its owner's"
+
+
 def test_given_images_are_built_from_the_checkout_on_the_local_cloud() -> None:
     assert for_local_cloud(GPU_STACK, SOURCES, "arn:deployer")["config"]["trainyard:images"] == {
         "build": True

@@ -76,6 +76,29 @@ def test_remains_of_machines_go_by_exact_tags(cloud: Cloud) -> None:
     assert Account(Session(cloud), "main").remove_remains_of_machines() == []
 
 
+GROUP = "/aws/eks/main/cluster"
+
+
+def groups(cloud: Cloud) -> list[str]:
+    return [each["logGroupName"] for each in cloud.client("logs").describe_log_groups()["logGroups"]]
+
+
+def test_of_log_groups_the_one_that_eks_made_anew_goes(cloud: Cloud) -> None:
+    others = ["/aws/eks/main/cluster-two", "/aws/eks/main-two/cluster", "/mine"]
+    for name in (GROUP, *others):
+        cloud.client("logs").create_log_group(logGroupName=name)
+    account = Account(Session(cloud), "main")
+    assert account.remove_late_logs() == [f"log group {GROUP}"]
+    assert groups(cloud) == sorted(others)
+    assert account.remove_late_logs() == []
+
+
+def test_a_log_group_with_a_tag_is_somebodys(cloud: Cloud) -> None:
+    cloud.client("logs").create_log_group(logGroupName=GROUP, tags={"trainyard:stack": "main"})
+    assert Account(Session(cloud), "main").remove_late_logs() == []
+    assert groups(cloud) == [GROUP]
+
+
 def test_an_interface_in_use_is_left(cloud: Cloud) -> None:
     ec2 = cloud.client("ec2")
     used = interface(cloud, cloud.network()["subnets"][0], MINE)

@@ -10,6 +10,7 @@ from components.drain import AtDelete
 from components.draining import entry
 from components.draining.cluster_api import _path, connect
 from components.draining.kinds import ALL_PODS, NODES, PODS, SERVICES, Scope
+from tests.unit.draining.test_steps import Time
 from tests.unit.emulator import Cloud
 
 pytestmark = pytest.mark.unit
@@ -60,6 +61,22 @@ class Session:
 
     def __init__(self, cloud: Cloud) -> None:
         self.client = cloud.client
+
+
+@pytest.mark.parametrize("noted", [{"lateLogSeconds": 1}, {}], ids=["noted", "of an earlier program"])
+def test_the_log_group_of_a_cluster_that_is_gone_is_removed_when_it_comes_back(
+    deployer: Cloud,
+    noted: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock, logs = Time(), deployer.client("logs")
+    monkeypatch.setattr(entry.steps, "Clock", lambda: clock)
+    logs.create_log_group(logGroupName="/aws/eks/main/cluster")
+    AtDelete().delete("remains-main", {**PROPS, "task": "remains", **noted})
+    assert logs.describe_log_groups()["logGroups"] == []
+    assert capsys.readouterr().out == "remains of main: 0 s: removed log group /aws/eks/main/cluster\n"
+    assert clock.seconds == noted.get("lateLogSeconds", 0)
 
 
 def test_a_cluster_that_eks_does_not_know_is_gone(cloud: Cloud) -> None:

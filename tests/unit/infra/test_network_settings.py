@@ -139,6 +139,7 @@ def test_a_given_cluster_needs_nothing_of_a_new_one() -> None:
         ({"systemNodes": {"count": 1}}, "cluster.systemNodes: is for a cluster that the stack makes"),
         ({"publicAccessCidrs": ["203.0.113.0/24"]}, "cluster.publicAccessCidrs: is for a cluster that"),
         ({"version": "1.35"}, "cluster.version: is for a cluster that the stack makes"),
+        ({"lateLogSeconds": 0}, "cluster.lateLogSeconds: is for a cluster that the stack makes"),
         ({"existing": {**GIVEN_CLUSTER, "name": None}}, "cluster.existing.name: is missing"),
         ({"existing": {**GIVEN_CLUSTER, "endpoint": "AB"}}, "cluster.existing.endpoint: 'AB' is not right"),
         (

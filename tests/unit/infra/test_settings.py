@@ -146,6 +146,11 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         ("trainyard:cluster", {"systemNodes": {"count": True}}, "systemNodes.count: True is a boolean"),
         (
             "trainyard:cluster",
+            {"lateLogSeconds": 601},
+            "trainyard:cluster.lateLogSeconds: 601 is out of range",
+        ),
+        (
+            "trainyard:cluster",
             {"ami": "al2023@latest"},
             "trainyard:cluster.ami: 'al2023@latest' is not right",
         ),

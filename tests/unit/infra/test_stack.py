@@ -373,6 +373,16 @@ def test_the_drain_is_the_last_resource_of_all(dev: Recorded) -> None:
     assert "kubeconfig" not in json.dumps(last.inputs)
 
 
+def test_the_log_group_of_the_cluster_goes_before_the_sweep_that_waits_for_late_entries(
+    dev: Recorded,
+) -> None:
+    remains = dev.one("pulumi-python:dynamic/drain:Remains")
+    assert remains.inputs["lateLogSeconds"] == 180
+    group = ("aws:cloudwatch/logGroup:LogGroup", "trainyard-dev-control-plane")
+    assert (remains.type, remains.name) in dev.needs(*group)
+    assert group in dev.needs("eks:index:Cluster", "trainyard-dev")
+
+
 def test_a_wrong_stack_file_ends_the_program_before_anything_is_registered() -> None:
     def program() -> None:
         pulumi.runtime.set_all_config({"aws:region": "us-west-2", "trainyard:pools": "[]"})

@@ -71,6 +71,38 @@ def test_deleting_a_cluster_stops_its_control_plane_and_removes_what_it_made(clo
     ec2.delete_vpc(VpcId=cluster["vpc"])
 
 
+LOGGED = {"clusterLogging": [{"types": ["audit"], "enabled": True}]}
+
+
+@pytest.mark.parametrize("deleted_before", [True, False])
+def test_late_entries_make_a_clusters_log_group_anew_once(cloud, deleted_before):
+    cloud.cluster(logging=LOGGED)
+    eks, logs = cloud.client("eks"), cloud.client("logs")
+    name = "/aws/eks/main/cluster"
+    logs.create_log_group(logGroupName=name, tags={"a": "b"})
+    if deleted_before:
+        logs.delete_log_group(logGroupName=name)
+    eks.delete_cluster(name="main")
+    assert gone(eks, "main")
+    if not deleted_before:
+        logs.delete_log_group(logGroupName=name)
+    [group] = logs.describe_log_groups()["logGroups"]
+    assert group["logGroupName"] == name
+    assert logs.list_tags_log_group(logGroupName=name)["tags"] == {}
+    logs.delete_log_group(logGroupName=name)
+    assert logs.describe_log_groups()["logGroups"] == []
+
+
+def test_a_cluster_without_logs_leaves_its_log_group_alone(cloud):
+    cloud.cluster()
+    eks, logs = cloud.client("eks"), cloud.client("logs")
+    logs.create_log_group(logGroupName="/aws/eks/main/cluster")
+    eks.delete_cluster(name="main")
+    assert gone(eks, "main")
+    logs.delete_log_group(logGroupName="/aws/eks/main/cluster")
+    assert logs.describe_log_groups()["logGroups"] == []
+
+
 def test_a_cluster_with_a_node_group_is_not_deleted(cloud):
     cluster = cloud.cluster()
     node_group(cloud, cluster)
