@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -13,6 +14,7 @@ import urllib3
 from botocore.exceptions import ClientError
 from botocore.signers import RequestSigner
 
+from components.draining.claims import claims_of, first_maker
 from components.draining.kinds import (
     ALL_PODS,
     EVERYWHERE,
@@ -124,6 +126,22 @@ class Cluster:
             item["spec"].get("claimRef") for item in self._items(VOLUMES) if self._scope.has(VOLUMES, item)
         ]
         return [f"{claim['namespace']}/{claim['name']}" for claim in bound if claim]
+
+    def end_users_of_claims(self, claims: list[str]) -> list[str]:
+        wanted, found = frozenset(claims), dict[tuple[Kind, str], Mapping[str, Any]]()
+        for pod in self._items(ALL_PODS):
+            if self._scope.has(ALL_PODS, pod) and claims_of(pod) & wanted:
+                kind, item = first_maker(pod, self._get) or (ALL_PODS, pod)
+                found[kind, name_of(kind, item)] = item
+        fresh = [each for each, item in found.items() if "deletionTimestamp" not in metadata_of(item)]
+        for kind, name in fresh:
+            # In the foreground, so that it makes no pod anew, and its pods go with it.
+            self.delete(kind, name)
+        return [f"{kind.plural} {name}" for kind, name in fresh]
+
+    def _get(self, kind: Kind, name: str) -> dict[str, Any] | None:
+        item: dict[str, Any] | None = self._call("GET", _path(kind, name), {})
+        return item
 
     def _items(self, kind: Kind) -> list[dict[str, Any]]:
         answer = self._call("GET", _path(kind), {"labelSelector": kind.labels} if kind.labels else {})

@@ -54,6 +54,13 @@ NODE_CLAIMS: Final = Kind(group=KARPENTER, version="v1", plural="nodeclaims", la
 NODE_CLASSES: Final = Kind(group=KARPENTER_AWS, version="v1", plural="ec2nodeclasses")
 NODES: Final = Kind(group="", version="v1", plural="nodes", labels=LABEL_NODEPOOL)
 ALL_PODS: Final = Kind(group="", version="v1", plural="pods", namespace=EVERYWHERE)
+# What makes pods anew, wherever it is.
+DEPLOYMENTS: Final = Kind(group="apps", version="v1", plural="deployments", namespace=EVERYWHERE)
+REPLICA_SETS: Final = Kind(group="apps", version="v1", plural="replicasets", namespace=EVERYWHERE)
+STATEFUL_SETS: Final = Kind(group="apps", version="v1", plural="statefulsets", namespace=EVERYWHERE)
+DAEMON_SETS: Final = Kind(group="apps", version="v1", plural="daemonsets", namespace=EVERYWHERE)
+EVERY_JOB: Final = Kind(group="batch", version="v1", plural="jobs", namespace=EVERYWHERE)
+CRON_JOBS: Final = Kind(group="batch", version="v1", plural="cronjobs", namespace=EVERYWHERE)
 VOLUMES: Final = Kind(group="", version="v1", plural="persistentvolumes")
 VOLUME_CLAIMS: Final = Kind(group="", version="v1", plural="persistentvolumeclaims", namespace=EVERYWHERE)
 

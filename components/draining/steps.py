@@ -65,6 +65,9 @@ class ClusterApi(Protocol):
     def claims_of_volumes(self) -> list[str]:
         """Volume claims, `<namespace>/<name>`, whose volumes a driver made and removes again."""
 
+    def end_users_of_claims(self, claims: list[str]) -> list[str]:
+        """Delete the stack's own pods that mount these claims, by what makes them anew; returns what is new of it."""
+
 
 class AccountApi(Protocol):
     """What the drain asks of the account. `account_api` has the real one."""
@@ -204,16 +207,33 @@ class _Drain:
             self.clock.sleep(POLL_SECONDS * 2)
 
     def release_volumes(self, cluster: ClusterApi) -> None:
-        """Disks that a driver made: after the machines that held them, while the driver still runs."""
-        claims = cluster.claims_of_volumes()
-        if not claims:
+        """Disks that a driver made: after the machines that held them, while the driver still runs.
+
+        A claim stays as long as a pod mounts it, and the pods on the system nodes are still there.
+        """
+        if not cluster.claims_of_volumes():
             return
-        self.say(f"deleting {len(claims)} volume claims: {some(claims)}")
-        for name in claims:
-            cluster.delete(VOLUME_CLAIMS, name)
-        until = min(self.end, self.clock.now() + VOLUME_SECONDS)
-        if not self._wait(cluster, VOLUMES, "volumes", until):
-            self.say(f"still there, look for them in the account: {some(cluster.names(VOLUMES))}")
+        asked: set[str] = set()
+        began = reported = self.clock.now()
+        until = min(self.end, began + VOLUME_SECONDS)
+        while volumes := cluster.names(VOLUMES):
+            now = self.clock.now()
+            if now >= until:
+                self.say(f"still there, look for them in the account: {some(volumes)}")
+                return
+            # Again and again: an operator may make its pods, and their claims, anew.
+            claims = cluster.claims_of_volumes()
+            if ended := cluster.end_users_of_claims(claims):
+                self.say(f"ending what mounts volumes: {some(ended)}")
+            if fresh := set(claims) - asked:
+                self.say(f"deleting {len(fresh)} volume claims: {some(list(fresh))}")
+                asked |= fresh
+            for name in claims:
+                cluster.delete(VOLUME_CLAIMS, name)
+            if now - reported >= REPORT_SECONDS:
+                reported = now
+                self.say(f"waiting for {len(volumes)} volumes since {now - began:.0f} s: {some(volumes)}")
+            self.clock.sleep(POLL_SECONDS)
 
     def end_node_classes(self, cluster: ClusterApi) -> None:
         """With the last EC2NodeClass Karpenter removes its instance profiles, unless its role no longer may."""

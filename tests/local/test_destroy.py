@@ -47,6 +47,42 @@ HOLDER = {
         ],
     },
 }
+# On a system node, which no drain gives back, with a disk.
+KEEPER = {
+    "apiVersion": "v1",
+    "kind": "List",
+    "items": [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "kept", "namespace": "default"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+        },
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "keeper", "namespace": "default"},
+            "spec": {
+                "selector": {"matchLabels": {"app": "keeper"}},
+                "template": {
+                    "metadata": {"labels": {"app": "keeper"}},
+                    "spec": {
+                        "terminationGracePeriodSeconds": 1,
+                        "nodeSelector": {"trainyard.dev/role": "system"},
+                        "containers": [
+                            {
+                                "name": "main",
+                                "image": "registry.k8s.io/pause:3.10",
+                                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                            }
+                        ],
+                        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "kept"}}],
+                    },
+                },
+            },
+        },
+    ],
+}
 DRAIN = """
 import json, sys
 from components.draining.entry import at_delete
@@ -173,6 +209,24 @@ def test_a_pod_that_must_not_be_disrupted_does_not_stop_the_drain(live: Live) ->
 def test_a_drain_that_was_done_is_done_again_at_once(live: Live) -> None:
     (line,) = live.drain(timeout=60).splitlines()
     assert line.endswith("s: no machine is left")
+
+
+def test_a_disk_goes_although_its_pod_is_on_a_system_node(live: Live) -> None:
+    live.kubectl("apply", "-f", "-", text=json.dumps(KEEPER))
+    live.wait(
+        lambda: (
+            [pod["status"].get("phase") for pod in live.get("pods", "-n", "default", "-l", "app=keeper")]
+            == ["Running"]
+        ),
+        "the pod runs with its disk",
+    )
+    (disk,) = live.get("persistentvolumes")
+    said = live.drain(timeout=240)
+    assert "ending what mounts volumes: deployments default/keeper" in said
+    assert "still there" not in said
+    assert live.get("persistentvolumes") == []
+    ec2, handle = live.made.client("ec2"), disk["spec"]["csi"]["volumeHandle"]
+    assert handle not in [each["VolumeId"] for each in ec2.describe_volumes()["Volumes"]]
 
 
 def test_machines_of_a_role_that_lost_its_permissions_are_given_back(live: Live) -> None:

@@ -41,6 +41,8 @@ class World:
         self.terminates = True
         self.runs = True
         self.held: list[str] = []
+        # Per round, what mounts the claims and keeps them from going.
+        self.users: list[list[str]] = []
         self.remains: list[str] = []
 
     def names(self, kind: Kind) -> list[str]:
@@ -48,7 +50,7 @@ class World:
 
     def delete(self, kind: Kind, name: str) -> None:
         self.log.append(f"delete {kind.plural}/{name}")
-        blocked = kind == NODE_CLAIMS and self.held
+        blocked = (kind == NODE_CLAIMS and self.held) or (kind == VOLUME_CLAIMS and self.users)
         if self.finishes(kind) and not blocked and name in self.objects.get(kind, []):
             self._gone(kind, name)
 
@@ -76,6 +78,10 @@ class World:
 
     def claims_of_volumes(self) -> list[str]:
         return self.names(VOLUME_CLAIMS)
+
+    def end_users_of_claims(self, claims: list[str]) -> list[str]:
+        self.log += [f"end users of {name}" for name in claims if self.users]
+        return self.users.pop(0) if self.users else []
 
     def machines(self) -> list[str]:
         return list(self.instances)
@@ -242,6 +248,34 @@ def test_what_does_not_end_is_named_and_no_machine_goes_before_it(kind: Kind, to
     with pytest.raises(DrainError, match=told):
         drain(world)
     assert "delete nodepools/small" not in world.log
+
+
+def test_pods_that_mount_a_disk_end_before_its_claim_is_waited_for() -> None:
+    """They may be on system nodes, which the drain leaves alone, and an operator may make them anew."""
+    world = busy()
+    world.users = [["deployments web/front", "pods web/shell"], [], ["statefulsets web/base"]]
+    lines = drain(world)
+    said = [line.partition(": ")[2] for line in lines if "volume" in line]
+    assert said == [
+        "ending what mounts volumes: deployments web/front, pods web/shell",
+        "deleting 1 volume claims: training/data",
+        "ending what mounts volumes: statefulsets web/base",
+    ]
+    assert world.names(VOLUMES) == []
+    first = world.log.index("end users of training/data")
+    assert first < world.log.index("delete persistentvolumeclaims/training/data")
+    assert first > world.log.index("delete nodeclaims/small-b"), "the machines' pods went with them"
+
+
+def test_a_claim_that_a_pod_does_not_let_go_of_is_told_after_three_minutes() -> None:
+    world = busy()
+    world.users = [["pods web/shell"], *[[]] * 1000]
+    lines = drain(world)
+    (began,) = [line for line in lines if line.endswith("ending what mounts volumes: pods web/shell")]
+    (told,) = [line for line in lines if "still there, look for them in the account: pv-1" in line]
+    assert float(told.split(" s:")[0]) - float(began.split(" s:")[0]) == 180
+    assert any("waiting for 1 volumes since 16 s: pv-1" in line for line in lines)
+    assert world.log.count("delete persistentvolumeclaims/training/data") == 90, "one made anew goes, too"
 
 
 def test_a_disk_that_no_driver_removes_is_told_and_does_not_stop_the_drain() -> None:
