@@ -24,14 +24,24 @@ KARPENTER, DEFINITIONS = (
 CLUSTER, NODES = "aws:eks/cluster:Cluster", "aws:eks/nodeGroup:NodeGroup"
 LOGS = "aws:cloudwatch/logGroup:LogGroup control plane"
 POOL, CLASS = "kubernetes:karpenter.sh/v1:NodePool", "kubernetes:karpenter.k8s.aws/v1:EC2NodeClass"
-RIGHTS = "aws:iam/rolePolicyAttachment:RolePolicyAttachment own policy"
 ENTRY = "aws:eks/accessPolicyAssociation:AccessPolicyAssociation"
 FILES, LINK = (
     "aws:fsx/lustreFileSystem:LustreFileSystem",
     "aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation",
 )
 CRD = "kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition"
-OPERATOR, GROUP = "kubernetes:apps/v1:Deployment", "aws:ec2/securityGroup:SecurityGroup"
+DEPLOYMENT, GROUP = "kubernetes:apps/v1:Deployment", "aws:ec2/securityGroup:SecurityGroup"
+DISKS, CNI = "aws:eks/addon:Addon aws-ebs-csi-driver", "aws:eks/addon:Addon vpc-cni"
+# All that is in the cluster, whatever its kind.
+INSIDE = "kubernetes:"
+# Of a kind those alone whose names have this in them.
+ATTACHMENT = "aws:iam/rolePolicyAttachment:RolePolicyAttachment own policy"
+RIGHTS, DISK_RIGHTS, OPERATOR = "rights of Karpenter", "rights of the driver of disks", "training operator"
+NAMED = {
+    RIGHTS: (ATTACHMENT, "-karpenter-"),
+    DISK_RIGHTS: (ATTACHMENT, "-ebs-csi-"),
+    OPERATOR: (DEPLOYMENT, "training-operator:"),
+}
 
 # (deleted first, deleted after it): where a stack has both, each of the first waits for each of the second.
 ORDER = [
@@ -47,22 +57,27 @@ ORDER = [
     (DRAIN, "aws:ec2/route:Route"),
     (DRAIN, "aws:ec2/vpcEndpoint:VpcEndpoint gateway"),
     (DRAIN, "aws:ec2/vpcEndpoint:VpcEndpoint interface"),
-    (DRAIN, CRD),  # jobs go while their kind is known and their operator runs
+    (DRAIN, CRD),  # jobs go while their kind is known
+    (DRAIN, OPERATOR),  # and their operator runs
+    (DRAIN, DISKS),  # a claim's disk stays for ever without its driver
+    (DRAIN, DISK_RIGHTS),
     (DRAIN, "kubernetes:core/v1:PersistentVolumeClaim"),
     (POOL, DEFINITIONS),
     (CLASS, DEFINITIONS),
     (KARPENTER, DEFINITIONS),
-    (OPERATOR, NODES),
+    (OPERATOR, CRD),  # without its kinds it fails, and whatever it had to finish stays
+    (DEPLOYMENT, NODES),
     ("kubernetes:core/v1:PersistentVolumeClaim", "aws:eks/addon:Addon aws-fsx-csi-driver"),
     ("kubernetes:core/v1:PersistentVolume", FILES),
     (LINK, FILES),
     (NODES, "aws:ec2/route:Route by NAT"),
+    (NODES, CNI),  # pods of the last minute end by it, and their interfaces with them
     (CLUSTER, REMAINS),  # what a cluster leaves is looked for when it is gone
     (NODES, REMAINS),
     (CLUSTER, LOGS),  # a control plane would make its group anew
     (LOGS, REMAINS),  # and entries that are late do
     (REMAINS, "aws:ec2/subnet:Subnet"),  # and before its network goes
-    (KARPENTER, ENTRY),
+    (INSIDE, ENTRY),  # without an entry nobody deletes anything there
 ]
 
 
@@ -83,11 +98,14 @@ def waits(stack: str) -> tuple[Graph, dict[str, frozenset[str]]]:
 
 
 def own(graph: Graph, kind: str) -> list[Node]:
-    """The resources of a kind (of rights: Karpenter's), without those inside another package's component."""
+    """The resources of a kind, or of a line of `NAMED`, without those inside another package's component."""
+    kind, part = NAMED.get(kind, (kind, ""))
     inner = {node.urn for node in graph.values() if "eks:index:" in node.urn}
-    nodes = [node for node in graph.values() if kind_of(node) == kind]
-    if kind == RIGHTS:
-        nodes = [node for node in nodes if "-karpenter-" in node.name]
+    nodes = [
+        node
+        for node in graph.values()
+        if part in node.name and (node.type.startswith(INSIDE) if kind == INSIDE else kind_of(node) == kind)
+    ]
     return nodes if kind in (CLUSTER, NODES) else [node for node in nodes if node.urn not in inner]
 
 
