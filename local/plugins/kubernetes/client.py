@@ -167,9 +167,10 @@ class Client:
                 return None
             raise
 
-    def list(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Manifest]:
-        """The objects of a namespace (or of all), by label selector."""
-        query = {"labelSelector": selector} if selector else None
+    def list(self, kind: Kind, namespace: str | None, selector: str = "", fields: str = "") -> list[Manifest]:
+        """The objects of a namespace (or of all), by selectors of labels and of fields."""
+        given = {"labelSelector": selector, "fieldSelector": fields}
+        query = {name: value for name, value in given.items() if value}
         items: list[Manifest] = self.request("GET", kind.url(namespace, None), query=query).get("items") or []
         return items
 

@@ -142,12 +142,29 @@ def _job(client: Client, live: Manifest) -> Readiness:
     )
 
 
-def _pod(_client: Client, live: Manifest) -> Readiness:
+def _pod(client: Client, live: Manifest) -> Readiness:
     phase = (live.get("status") or {}).get("phase")
     if phase == "Succeeded" or (_conditions(live).get("Ready") or {}).get("status") == "True":
         return READY
-    text = "; ".join([f"Waiting for Pod to be ready (phase {phase})", *pod_problems([dict(live)])])
+    why = pod_problems([dict(live)]) or _warning(client, live)
+    text = "; ".join([f"Waiting for Pod to be ready (phase {phase})", *why])
     return Readiness(False, text, failed=phase == "Failed")
+
+
+def _warning(client: Client, live: Manifest) -> list[str]:
+    """The newest Warning about a Pod that has a machine: a volume that can't be mounted is told by Events alone."""
+    metadata = live["metadata"]
+    if not (live.get("spec") or {}).get("nodeName"):
+        return []
+    about = f"type=Warning,reason!=FailedScheduling,involvedObject.uid={metadata.get('uid')}"
+    try:
+        events = client.list(client.kind("v1", "Event"), metadata.get("namespace"), fields=about)
+    except ApiError as error:
+        if error.code != 403:
+            raise
+        return []
+    newest = max(events, key=lambda event: str(event.get("lastTimestamp") or ""), default=None)
+    return [f"[{newest.get('reason')}] {newest.get('message')}"] if newest else []
 
 
 def _service(client: Client, live: Manifest) -> Readiness:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from local.plugins.kubernetes import readiness
-from local.plugins.kubernetes.client import Client, Kind
+from local.plugins.kubernetes.client import ApiError, Client, Kind
 from local.plugins.kubernetes.kubeconfig import Token, load
 from local.plugins.kubernetes.settings import Settings
 from local.plugins.provider import ProviderError
@@ -95,18 +95,25 @@ def test_settings_that_are_not_served_are_refused_by_name() -> None:
 
 
 class FakeClient:
-    """Pods by label selector."""
+    """Pods by label selector, Events by field selector."""
 
-    def __init__(self, *pods: dict[str, Any]) -> None:
+    def __init__(self, *pods: dict[str, Any], events: list[dict[str, Any]] | None = None) -> None:
         self.pods = list(pods)
+        self.events = events
         self.asked: list[str] = []
 
     def kind(self, api_version: str, kind: str) -> Kind:
         return Kind(api_version, kind, kind.lower() + "s", True)
 
-    def list(self, _kind: Kind, _namespace: str | None, selector: str) -> list[dict[str, Any]]:
-        self.asked.append(selector)
-        return self.pods
+    def list(
+        self, kind: Kind, _namespace: str | None, selector: str = "", fields: str = ""
+    ) -> list[dict[str, Any]]:
+        self.asked.append(selector or fields)
+        if kind.kind != "Event":
+            return self.pods
+        if self.events is None:
+            raise ApiError(403, {"message": "no events for you"}, "listing Events")
+        return self.events
 
     def get(self, _kind: Kind, _namespace: str | None, _name: str) -> dict[str, Any]:
         return {"volumeBindingMode": "WaitForFirstConsumer"}
@@ -166,6 +173,53 @@ def test_a_job_is_ready_when_complete_and_failed_with_its_reason() -> None:
     assert failed.failed
     assert "[BackoffLimitExceeded] m" in failed.text
     assert judge({**job, "status": {}}).text.startswith("Waiting for Job to complete (0/1")
+
+
+def warned(pod: dict[str, Any], *events: tuple[str, str, str]) -> tuple[readiness.Readiness, list[str]]:
+    """What is said of a Pod with these Events (time, reason, message), and the fields that were asked for."""
+    made = [{"lastTimestamp": when, "reason": why, "message": text} for when, why, text in events]
+    client = FakeClient(events=made)
+    return readiness.judge(cast(Client, client), pod), client.asked
+
+
+def test_a_pod_whose_volume_can_not_be_mounted_says_why() -> None:
+    """Its status says no more than ContainerCreating."""
+    creating = [{"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "n", "uid": "u"},
+        "spec": {"nodeName": "node"},
+        "status": {"phase": "Pending", "containerStatuses": creating},
+    }
+    old = ("2026-01-01T00:00:01Z", "FailedMount", "old")
+    found, asked = warned(pod, old, ("2026-01-01T00:00:09Z", "FailedMount", "port 988"))
+    assert not found.ready
+    assert not found.failed
+    assert found.text == "Waiting for Pod to be ready (phase Pending); [FailedMount] port 988"
+    (fields,) = asked
+    assert {"type=Warning", "involvedObject.uid=u"} <= set(fields.split(","))
+    assert warned(pod)[0].text == "Waiting for Pod to be ready (phase Pending)"
+    assert warned({**pod, "spec": {}}, old)[1] == [], (
+        "without a machine the scheduler's word is in the status"
+    )
+    assert judge(dict(pod)).text == "Waiting for Pod to be ready (phase Pending)", "Events may not be read"
+
+
+def test_a_pod_that_waits_for_an_init_container_says_which() -> None:
+    looping = {"name": "prove", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "n", "uid": "u"},
+        "spec": {"nodeName": "node"},
+        "status": {"phase": "Pending", "initContainerStatuses": [looping]},
+    }
+    found, _ = warned(pod, ("2026-01-01T00:00:01Z", "BackOff", "of another time"))
+    assert (
+        found.text == "Waiting for Pod to be ready (phase Pending); Pod p, container prove: CrashLoopBackOff"
+    )
+    assert judge({**pod, "status": ready_pod()["status"]}).ready
 
 
 def test_a_service_with_a_selector_waits_for_a_ready_pod_and_others_for_nothing() -> None:
