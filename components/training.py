@@ -18,7 +18,7 @@ from components.shared.rbac import LAUNCHER_RULES, Rule
 class TrainingSpaceArgs:
     """`trainer_role_arn` is the IAM role of the trainer's service account.
 
-    `mpi` says whether MPIJobs run here, `lustre` whether the Job does that opens a new file system's root.
+    `mpi` says whether MPIJobs run here, `lustre` whether pods do that open a new file system's root.
     """
 
     trainer_role_arn: pulumi.Input[str]

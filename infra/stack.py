@@ -125,7 +125,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
         ),
         in_both,
     )
-    mounts = volumes.volumes(settings, base, lustre, images.uris["trainer"], [space.namespace], tags, in_both)
+    mounts = volumes.volumes(settings, base, lustre, [space.namespace], tags, in_both)
     accounts = access.service_accounts(settings, base, bucket, [*base.alive, space.namespace], tags, in_both)
     warm = WarmNodes(
         "warm-nodes",
@@ -136,6 +136,8 @@ def deploy(settings: Settings) -> dict[str, Any]:
         ),
         in_both,
     )
+    # Not among the others: a mount that fails is not to keep away what gives the machines back.
+    volumes.proof(settings, mounts, images.uris["trainer"], [karpenter, *warm.objects], in_both)
     others: list[pulumi.Resource] = [*mounts.ready, accounts, warm, devices, *groups]
     if settings.debug_pod:
         others.append(

@@ -8,8 +8,10 @@ import pulumi
 
 from components.csi import Csi, CsiArgs
 from components.lustre import ExistingFileSystem, Lustre, LustreArgs, NewFileSystem, S3Link
-from components.lustre_volume import LustreVolume, LustreVolumeArgs, Proof
+from components.lustre_proof import LustreProof, LustreProofArgs
+from components.lustre_volume import LustreVolume, LustreVolumeArgs
 from components.shared import contract as c
+from components.shared import warm_nodes
 from components.storage import ModelBucket
 from infra.foundation import Foundation
 from infra.model import Lustre as LustreSettings
@@ -92,7 +94,6 @@ def volumes(
     settings: Settings,
     base: Foundation,
     lustre: Lustre | None,
-    trainer_image: pulumi.Input[str],
     namespace: list[pulumi.Resource],
     tags: dict[str, str],
     opts: pulumi.ResourceOptions,
@@ -132,21 +133,38 @@ def volumes(
                 capacity_gib=wanted.capacity_gib,
                 namespace=c.TRAINING_NAMESPACE,
                 mount_path=wanted.mount_path,
-                proof=_proof(settings, trainer_image),
                 after=[*base.alive, *ready, *lustre.ready, *namespace],
             ),
             opts,
         )
-        ready += [*lustre.ready, *volume.objects]
+        ready += [*lustre.ready, *volume.ready]
         paths[volume.claim_name] = volume.mount_path
     return Volumes(ready=ready, paths=paths)
 
 
-def _proof(settings: Settings, image: pulumi.Input[str]) -> Proof | None:
-    """Prove the mount on a machine that is kept anyway; where none is, no machine is bought for that."""
-    for pool in settings.pools:
-        if pool.warm_nodes:
-            return Proof(
-                image=image, node_selector={c.LABEL_NODEPOOL: pool.name}, tolerations=pool.tolerations
-            )
-    return None
+def proof(
+    settings: Settings,
+    mounted: Volumes,
+    image: pulumi.Input[str],
+    after: list[pulumi.Resource],
+    opts: pulumi.ResourceOptions,
+) -> None:
+    """Prove the mount on a machine that is kept anyway; where none is, no machine is bought for that.
+
+    `after` is what brings machines and keeps them.
+    """
+    kept = [pool for pool in settings.pools if pool.warm_nodes]
+    if not kept:
+        return
+    for claim, path in mounted.paths.items():
+        LustreProof(
+            f"{claim}-proof",
+            LustreProofArgs(
+                image=image,
+                claim=claim,
+                mount_path=path,
+                placement=warm_nodes.beside(kept[0]),
+                after=[*mounted.ready, *after],
+            ),
+            opts,
+        )

@@ -1,10 +1,12 @@
-"""A Lustre file system in Kubernetes: its volume, the claim to it, the Job that proves the mount. Pure: no Pulumi."""
+"""A Lustre file system in Kubernetes: its volume, the claim to it, the pod that proves the mount. Pure: no Pulumi."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from components.shared.contract import POD_USER
+from components.shared import contract as c
+from components.shared import restricted
+from components.shared.warm_nodes import REQUESTS
 
 JsonObject = dict[str, Any]
 
@@ -15,6 +17,18 @@ STARTUP_TAINT: Final[JsonObject] = {"key": f"{DRIVER}/agent-not-ready", "effect"
 # flock: locks hold between machines; noatime: no write for a read; lazystatfs: `df` answers while a server is away
 # (https://docs.aws.amazon.com/fsx/latest/LustreGuide/mount-fs-auto-mount-onreboot.html, mount.lustre(8)).
 MOUNT_OPTIONS: Final = ("flock", "noatime", "lazystatfs")
+
+# The API server gives these to each pod that says nothing of a node that is lost. Said here, a refresh finds what was
+# asked for (https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#taint-based-evictions).
+OUTLIVES_ITS_NODE: Final[list[JsonObject]] = [
+    {
+        "key": f"node.kubernetes.io/{state}",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": 300,
+    }
+    for state in ("not-ready", "unreachable")
+]
 
 # The root of a new file system belongs to root, and the training pods are not root: anyone may make files there, and
 # remove none but their own. A file system whose root belongs to somebody else is left as it is.
@@ -69,64 +83,54 @@ def claim_spec(*, volume: str, capacity_gib: int) -> JsonObject:
     }
 
 
-def proof_spec(
-    *,
-    image: Any,
-    claim: str,
-    mount_path: str,
-    node_selector: dict[str, str],
-    tolerations: list[JsonObject],
-) -> JsonObject:
-    """The `spec` of the Job that opens the file system's root to the training pods, then writes and reads as one.
+def proof_spec(*, image: Any, claim: str, mount_path: str, placement: JsonObject) -> JsonObject:
+    """The `spec` of a pod that opens the file system's root to the training pods, writes and reads as one, and sleeps.
 
-    The image, which may be the output of another resource, needs a shell. Of a file system the first container needs
-    nothing but to be its owner.
+    It is Ready once the init containers have ended well; then people enter the container `shell`. The image, which may
+    be the output of another resource, has a shell and `sleep`. `placement` are the parts of the `spec` that say where
+    the pod runs. The first container needs nothing of a file system but to be its owner. The pod asks for as little as
+    one that keeps a machine, so that a worker fits beside it.
     """
-    closed = {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": True,
-    }
     common: JsonObject = {
         "image": image,
-        "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}},
+        "resources": {"requests": REQUESTS, "limits": {"memory": "128Mi"}},
         "volumeMounts": [{"name": "lustre", "mountPath": mount_path}],
     }
     return {
-        "backoffLimit": 3,
-        "template": {
-            "metadata": {"labels": {"trainyard.dev/role": "lustre-proof"}},
-            "spec": {
-                "restartPolicy": "Never",
-                "automountServiceAccountToken": False,
-                "nodeSelector": node_selector,
-                "tolerations": tolerations,
-                "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-                "initContainers": [
-                    {
-                        "name": "open",
-                        "command": ["sh", "-c", OPEN, mount_path],
-                        "securityContext": {**closed, "runAsUser": 0, "runAsGroup": 0},
-                        **common,
-                    }
-                ],
-                "containers": [
-                    {
-                        "name": "prove",
-                        "command": ["sh", "-c", PROVE, mount_path],
-                        "env": [
-                            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
-                        ],
-                        "securityContext": {
-                            **closed,
-                            "runAsNonRoot": True,
-                            "runAsUser": POD_USER,
-                            "runAsGroup": POD_USER,
-                        },
-                        **common,
-                    }
-                ],
-                "volumes": [{"name": "lustre", "persistentVolumeClaim": {"claimName": claim}}],
+        **placement,
+        "tolerations": [*placement.get("tolerations", []), *OUTLIVES_ITS_NODE],
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 1,
+        "securityContext": restricted.pod(),
+        "initContainers": [
+            {
+                "name": "open",
+                "command": ["sh", "-c", OPEN, mount_path],
+                "securityContext": {
+                    **restricted.container(),
+                    "runAsNonRoot": False,
+                    "runAsUser": 0,
+                    "runAsGroup": 0,
+                },
+                **common,
             },
-        },
+            {
+                "name": "prove",
+                "command": ["sh", "-c", PROVE, mount_path],
+                "env": [{"name": c.ENV_POD_NAME, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+                "securityContext": restricted.container(),
+                **common,
+            },
+        ],
+        "containers": [
+            {
+                "name": "shell",
+                # As long as an `int` of any `sleep` goes.
+                "command": ["sleep", "2147483647"],
+                "securityContext": restricted.container(),
+                **common,
+            }
+        ],
+        "volumes": [{"name": "lustre", "persistentVolumeClaim": {"claimName": claim}}],
     }

@@ -17,6 +17,7 @@ JsonObject = dict[str, Any]
 
 # One thousandth of a core: with nothing at all the pod would be the first to be evicted from a full machine.
 REQUESTS: Final = {"cpu": "1m", "memory": "16Mi"}
+SAME_MACHINE: Final = "kubernetes.io/hostname"
 
 
 def name_of(pool: Pool) -> str:
@@ -27,6 +28,30 @@ def name_of(pool: Pool) -> str:
 def labels(pool: Pool) -> dict[str, str]:
     """What tells the pool's warm pods from all others."""
     return {c.LABEL_ROLE: c.ROLE_WARM, c.LABEL_POOL: pool.name}
+
+
+def beside(pool: Pool) -> JsonObject:
+    """Where a pod runs that is to keep no machine of the pool by itself: beside a warm one, giving way as that does.
+
+    Karpenter calls a machine empty when it has no pods but those of DaemonSets
+    (https://karpenter.sh/docs/concepts/disruption/). A warm pod that is made anew comes back beside that pod: the
+    scheduler likes machines whose pods ask for it (`hardPodAffinityWeight` of
+    https://kubernetes.io/docs/reference/config-api/kube-scheduler-config.v1/). These are parts of a pod's `spec`.
+    """
+    return {
+        "priorityClassName": c.WARM_PRIORITY_CLASS,
+        "nodeSelector": {c.LABEL_NODEPOOL: pool.name},
+        "tolerations": pool.tolerations,
+        "affinity": {
+            "podAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [_on_the_machine_of(labels(pool))]
+            }
+        },
+    }
+
+
+def _on_the_machine_of(pods: dict[str, str]) -> JsonObject:
+    return {"topologyKey": SAME_MACHINE, "labelSelector": {"matchLabels": pods}}
 
 
 def deployment(pool: Pool, image: str) -> JsonObject:
@@ -47,9 +72,7 @@ def deployment(pool: Pool, image: str) -> JsonObject:
                 "tolerations": pool.tolerations,
                 "affinity": {
                     "podAntiAffinity": {
-                        "requiredDuringSchedulingIgnoredDuringExecution": [
-                            {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": mine}}
-                        ]
+                        "requiredDuringSchedulingIgnoredDuringExecution": [_on_the_machine_of(mine)]
                     }
                 },
                 "automountServiceAccountToken": False,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tests.graph.model import UNKNOWN, Node
 
@@ -36,6 +36,9 @@ ENTRY = "aws:eks/accessPolicyAssociation:AccessPolicyAssociation"
 LOG_GROUP = "aws:cloudwatch/logGroup:LogGroup"
 WEB_ROLE = f"{ROLE} web identity"
 OWN_ATTACHMENT = f"{ATTACHMENT} own policy"
+POD = "kubernetes:core/v1:Pod"
+CLAIM = "kubernetes:core/v1:PersistentVolumeClaim"
+POD_WITH_CLAIM = f"{POD} with a claim"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +76,13 @@ def kind_of(node: Node) -> str:
     notes = (given.get("metadata") or {}).get("annotations") if node.type.startswith("kubernetes:") else None
     if isinstance(notes, Mapping) and notes.get("pulumi.com/skipAwait") == "true":
         return f"{node.type} not awaited"
+    if node.type == POD and _claims(given):
+        return POD_WITH_CLAIM
     return node.type
+
+
+def _claims(pod: Mapping[str, Any]) -> bool:
+    return any("persistentVolumeClaim" in volume for volume in (pod.get("spec") or {}).get("volumes") or [])
 
 
 SECONDS: Final[Mapping[str, float]] = {
@@ -102,8 +111,9 @@ SECONDS: Final[Mapping[str, float]] = {
     f"{RELEASE} karpenter-crd": 10,
     "kubernetes:apps/v1:Deployment": 30,
     "kubernetes:apps/v1:DaemonSet": 10,
-    "kubernetes:core/v1:Pod": 30,
-    "kubernetes:core/v1:PersistentVolumeClaim": 5,
+    POD: 30,
+    POD_WITH_CLAIM: 240,  # on a machine that Karpenter buys: as a node group's, and an image of 3 to 5 GB
+    CLAIM: 5,
 }
 # What takes a moment, and what exists in the engine alone.
 MOMENT: Final = 1.0
@@ -255,16 +265,27 @@ NEEDS: Final[Mapping[str, list[Needed]]] = {
         *_all(f"{FSX}/mount-on-eks.html: the volume names the file system", FILE_SYSTEM),
         *_all(IN_CLUSTER, CLUSTER, ENTRY),
     ],
-    "kubernetes:core/v1:PersistentVolumeClaim": _all(
+    CLAIM: _all(
         f"{KUBERNETES}/concepts/storage/persistent-volumes: a static claim is bound to its volume",
         "kubernetes:core/v1:PersistentVolume",
     ),
-    "kubernetes:core/v1:Pod": _all(
+    POD: _all(
         f"{KUBERNETES}/concepts/workloads/pods",
         NODES,
         f"{ADDON} coredns",
         ENTRY,
     ),
+    POD_WITH_CLAIM: [
+        *_all(
+            f"{KARPENTER}/concepts/scheduling: nobody else buys its machine",
+            CONTROLLER,
+            "kubernetes:karpenter.sh/v1:NodePool",
+        ),
+        *_all(f"{FSX}/mount-on-eks.html: the driver mounts what it claims", f"{ADDON} aws-fsx-csi-driver"),
+        *_all(f"{KUBERNETES}/concepts/storage/persistent-volumes", CLAIM),
+        *_all(f"{KUBERNETES}/concepts/containers/images", IMAGE),
+        *_all(IN_CLUSTER, ENTRY),
+    ],
 }
 
 

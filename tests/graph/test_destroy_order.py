@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from tests.graph.model import Graph, Node, graph_of
-from tests.graph.services import kind_of
+from tests.graph.services import POD_WITH_CLAIM, kind_of
 from tests.previews import every, preview
 
 # A preview is a minute where many run beside it.
@@ -67,6 +67,8 @@ ORDER = [
     (KARPENTER, DEFINITIONS),
     (OPERATOR, CRD),  # without its kinds it fails, and whatever it had to finish stays
     (DEPLOYMENT, NODES),
+    (POD_WITH_CLAIM, "kubernetes:core/v1:PersistentVolumeClaim"),  # a claim stays while a pod has it
+    (POD_WITH_CLAIM, "aws:eks/addon:Addon aws-fsx-csi-driver"),  # which unmounts
     ("kubernetes:core/v1:PersistentVolumeClaim", "aws:eks/addon:Addon aws-fsx-csi-driver"),
     ("kubernetes:core/v1:PersistentVolume", FILES),
     (LINK, FILES),

@@ -26,7 +26,8 @@ import json, os
 import pulumi, pulumi_aws as aws, pulumi_kubernetes as k8s
 from components.csi import Csi, CsiArgs
 from components.lustre import Lustre, LustreArgs, NewFileSystem, S3Link
-from components.lustre_volume import LustreVolume, LustreVolumeArgs, Proof
+from components.lustre_proof import LustreProof, LustreProofArgs
+from components.lustre_volume import LustreVolume, LustreVolumeArgs
 
 given = json.loads(os.environ["GIVEN"])
 tags = {"trainyard:stack": "volumes"}
@@ -73,7 +74,7 @@ csi = Csi(
 space = k8s.core.v1.Namespace(
     "training", metadata={"name": "training"}, opts=pulumi.ResourceOptions(provider=cluster)
 )
-LustreVolume(
+volume = LustreVolume(
     "lustre",
     LustreVolumeArgs(
         file_system_id=lustre.file_system_id,
@@ -82,8 +83,18 @@ LustreVolume(
         capacity_gib=1200,
         namespace="training",
         mount_path="/fsx",
-        proof=Proof(image=given["image"], node_selector={}, tolerations=[]),
         after=[*lustre.ready, *csi.ready, space],
+    ),
+    here,
+)
+LustreProof(
+    "lustre-proof",
+    LustreProofArgs(
+        image=given["image"],
+        claim=volume.claim_name,
+        mount_path=volume.mount_path,
+        placement={},
+        after=[*csi.ready, *volume.ready],
     ),
     here,
 )
@@ -234,9 +245,19 @@ def test_the_driver_takes_its_startup_taint_off(site: Site) -> None:
     assert drivers == {"ebs.csi.aws.com", "fsx.csi.aws.com"}
 
 
-def test_the_stacks_own_job_proves_the_mount(site: Site) -> None:
-    site.kubectl("wait", "--for=condition=complete", "job/attach-pvc", "-n", "training", "--timeout=60s")
-    assert "written and read on /fsx" in site.kubectl("logs", "job/attach-pvc", "-n", "training")
+def test_up_has_waited_for_the_pod_that_proves_the_mount(site: Site) -> None:
+    conditions = site.get("pod", "attach-pvc", "-n", "training")["status"]["conditions"]
+    assert ("Ready", "True") in {(each["type"], each["status"]) for each in conditions}
+    told = site.kubectl("logs", "attach-pvc", "--container", "prove", "-n", "training")
+    assert told.endswith("written and read on /fsx")
+
+
+def test_what_is_asked_of_that_pod_is_what_the_cluster_has_of_it(site: Site) -> None:
+    for command in ("up", "refresh"):
+        again = site.program.pulumi(
+            command, "--yes", "--skip-preview", "--expect-no-changes", "--stack", "test"
+        )
+        assert again.code == 0, again.output
 
 
 def test_pods_on_two_nodes_share_a_file_of_the_file_system(site: Site) -> None:
@@ -246,6 +267,11 @@ def test_pods_on_two_nodes_share_a_file_of_the_file_system(site: Site) -> None:
     site.pod("writer", first, "lustre", "echo shared > /data/.word && mv /data/.word /data/word")
     site.succeeded("writer")
     assert site.succeeded("reader") == "shared"
+    # By the pod that people enter, too.
+    bash = ("exec", "attach-pvc", "-n", "training", "--", "/bin/bash", "-c")
+    assert site.kubectl(*bash, "cat /fsx/word; echo entered > /fsx/entered") == "shared"
+    site.pod("third", first, "lustre", "cat /data/entered")
+    assert site.succeeded("third") == "entered"
 
 
 def test_a_machine_that_the_groups_keep_out_mounts_nothing(site: Site) -> None:

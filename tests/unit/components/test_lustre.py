@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from components.lustre import ExistingFileSystem, Lustre, LustreArgs, NewFileSystem, S3Link
-from components.lustre_volume import LustreVolume, LustreVolumeArgs, Proof
+from components.lustre_volume import LustreVolume, LustreVolumeArgs
 from tests.unit.components.recording import ACCOUNT, Recorded, deploy
 
 pytestmark = [
@@ -207,7 +207,7 @@ def test_of_a_given_file_system_nothing_is_made() -> None:
     assert found.result == {"id": "fs-1", "dns": "fs-1.fsx.x", "mount": "abc"}
 
 
-def volume(proof: Proof | None) -> Recorded:
+def volume() -> Recorded:
     args = LustreVolumeArgs(
         file_system_id="fs-1",
         dns_name="fs-1.fsx.us-west-2.amazonaws.com",
@@ -215,7 +215,6 @@ def volume(proof: Proof | None) -> Recorded:
         capacity_gib=1200,
         namespace="training",
         mount_path="/fsx",
-        proof=proof,
         after=[],
     )
 
@@ -227,7 +226,7 @@ def volume(proof: Proof | None) -> Recorded:
 
 
 def test_the_volume_is_static_shared_and_kept() -> None:
-    found = volume(None)
+    found = volume()
     spec = found.one("kubernetes:core/v1:PersistentVolume").inputs["spec"]
     assert spec["csi"] == {
         "driver": "fsx.csi.aws.com",
@@ -243,21 +242,6 @@ def test_the_volume_is_static_shared_and_kept() -> None:
     assert claim["spec"]["storageClassName"] == spec["storageClassName"] == ""
     reference = spec["claimRef"]
     assert (reference["namespace"], reference["name"]) == ("training", claim["metadata"]["name"])
-    assert found.of("kubernetes:batch/v1:Job") == []
-
-
-def test_the_proof_writes_as_the_training_pods_user_and_up_does_not_wait_for_it() -> None:
-    proof = Proof(image="trainer@sha256:0", node_selector={"a": "b"}, tolerations=[{"operator": "Exists"}])
-    job = volume(proof).one("kubernetes:batch/v1:Job").inputs
-    assert job["metadata"]["annotations"] == {"pulumi.com/skipAwait": "true"}
-    pod = job["spec"]["template"]["spec"]
-    assert pod["nodeSelector"] == {"a": "b"}
-    [opening], [proving] = pod["initContainers"], pod["containers"]
-    assert opening["securityContext"]["runAsUser"] == 0
-    assert proving["securityContext"]["runAsNonRoot"] is True
-    assert {c["securityContext"]["allowPrivilegeEscalation"] for c in (opening, proving)} == {False}
-    assert {c["image"] for c in (opening, proving)} == {"trainer@sha256:0"}
-    assert [m["mountPath"] for m in proving["volumeMounts"]] == ["/fsx"]
 
 
 def test_hdds_come_with_a_word_on_their_cache() -> None:

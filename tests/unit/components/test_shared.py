@@ -252,7 +252,7 @@ def test_constants_are_those_of_the_contract() -> None:
     assert names["launcherJobPrefix"] == contract.LAUNCHER_JOB_PREFIX
     assert names["runIdMaxLength"] == contract.RUN_ID_MAX_LENGTH
     assert names["nodeCheckPrefix"] == contract.NODE_CHECK_PREFIX
-    assert stated["roles"]["check"] == contract.ROLE_CHECK
+    assert (stated["roles"]["check"], stated["roles"]["proof"]) == (contract.ROLE_CHECK, contract.ROLE_PROOF)
     assert stated["environment"]["nodeCheck"] == {
         "expected": contract.ENV_NODE_CHECK,
         "node": contract.ENV_NODE,

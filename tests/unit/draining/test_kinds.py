@@ -21,6 +21,8 @@ from components.draining.kinds import (
     holds_a_node,
     name_of,
 )
+from components.lustre_proof import LustreProof, LustreProofArgs
+from tests.unit.components.recording import deploy
 
 pytestmark = pytest.mark.unit
 
@@ -39,6 +41,13 @@ def test_only_the_trainings_own_jobs_pods_and_deployments_are_asked_for() -> Non
     assert JOBS.labels == "trainyard.dev/role=launcher"
     assert PODS.labels == HOLDERS.labels == "trainyard.dev/role"
     assert NODE_CLAIMS.labels == "karpenter.sh/nodepool"
+
+
+def test_the_pod_that_holds_the_shared_file_systems_claim_is_one_of_them() -> None:
+    args = LustreProofArgs(image="i@sha256:0", claim="lustre", mount_path="/fsx", placement={}, after=[])
+    pod = deploy(lambda: LustreProof("lustre-proof", args)).one("kubernetes:core/v1:Pod").inputs
+    assert PODS.labels in pod["metadata"]["labels"]
+    assert pod["metadata"]["namespace"] == PODS.namespace
 
 
 def test_of_services_those_with_a_load_balancer() -> None:

@@ -93,7 +93,9 @@ def unusual() -> Recorded:
 def test_a_shipped_stack_asks_the_account_for_nothing_and_ends_with_its_drain(name: str) -> None:
     found = recorded(name)
     assert found.invokes == []
-    assert found.resources[-1].type == "pulumi-python:dynamic/drain:Drain"
+    # The pod that proves the mount is waited for, and the drain does not wait for it.
+    made = [r for r in found.resources if r.name != "lustre-proof"]
+    assert made[-1].type == "pulumi-python:dynamic/drain:Drain"
     pools = read(name, stack_file(name), NOW).pools
     assert {r.inputs["metadata"]["name"] for r in found.of(NODE_POOL)} == {pool.name for pool in pools}
     assert len(found.of("eks:index:Cluster")) == 1
@@ -171,10 +173,24 @@ def test_the_file_system_lies_beside_the_machines_with_the_bucket_behind_it() ->
         pool.inputs["spec"]["template"]["spec"]["startupTaints"][0]["key"]
         == "fsx.csi.aws.com/agent-not-ready"
     )
-    (proof,) = [
-        r for r in found.of("kubernetes:batch/v1:Job") if r.inputs["metadata"]["name"] == "attach-pvc"
-    ]
-    assert proof.inputs["spec"]["template"]["spec"]["nodeSelector"] == {"karpenter.sh/nodepool": "p3dn"}
+    proof = found.one("kubernetes:core/v1:Pod", "lustre-proof").inputs
+    assert proof["metadata"]["name"] == "attach-pvc"
+    assert proof["spec"]["nodeSelector"] == {"karpenter.sh/nodepool": "p3dn"}
+
+
+def test_what_gives_machines_back_does_not_wait_for_a_mount_that_may_fail() -> None:
+    found = recorded("lustre-existing-vpc")
+    pod = ("kubernetes:core/v1:Pod", "lustre-proof")
+    drain = "pulumi-python:dynamic/drain:Drain"
+    assert not [r.name for r in found.resources if pod in found.needs(r.type, r.name)]
+    needed = found.needs(*pod)
+    for other in (
+        ("kubernetes:helm.sh/v3:Release", "karpenter"),
+        ("kubernetes:apps/v1:Deployment", "warm-p3dn"),
+        ("kubernetes:core/v1:PersistentVolumeClaim", "lustre"),
+    ):
+        assert other in needed
+        assert other in found.needs(drain, "drain")
 
 
 def test_the_control_plane_waits_for_no_file_system() -> None:
@@ -187,8 +203,8 @@ def test_the_control_plane_waits_for_no_file_system() -> None:
 
 
 def test_no_machine_is_bought_to_prove_a_mount() -> None:
-    names = {r.inputs["metadata"]["name"] for r in recorded("p4d").of("kubernetes:batch/v1:Job")}
-    assert names == {"launch-r1"}
+    assert recorded("p4d").of("kubernetes:core/v1:PersistentVolumeClaim"), "there is a mount to prove"
+    assert recorded("p4d").of("kubernetes:core/v1:Pod") == []
 
 
 def test_mpi_jobs_are_served_where_the_settings_say_so() -> None:

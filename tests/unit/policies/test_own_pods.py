@@ -9,10 +9,13 @@ import pytest
 import yaml
 
 from components.debug_pod import spec as debug_spec
+from components.shared.lustre_manifests import proof_spec
 from components.shared.operator_manifests import waves
+from components.shared.warm_nodes import beside
 from infra.policies.judge import judge
 from infra.policies.model import Stack
 from infra.policies.pods import RULES
+from tests.unit.components.pools import pool
 from tests.unit.policies.building import made
 
 pytestmark = pytest.mark.unit
@@ -55,6 +58,16 @@ def test_the_debug_pod_keeps_to_every_rule() -> None:
         violations({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": debug_spec(DIGEST)})
         == set()
     )
+
+
+def test_the_pod_that_proves_the_mount_keeps_to_every_rule_but_that_of_its_first_container() -> None:
+    """Only root opens what belongs to root."""
+    metadata = {"name": "attach-pvc", "namespace": "training"}
+    spec = proof_spec(image=DIGEST, claim="lustre", mount_path="/fsx", placement=beside(pool(warm_nodes=1)))
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    assert violations(pod) == {"pod-not-root"}
+    later = {**spec, "initContainers": spec["initContainers"][1:]}
+    assert violations({**pod, "spec": later}) == set()
 
 
 def test_the_training_operator_keeps_to_every_rule_though_its_manifests_do_not() -> None:

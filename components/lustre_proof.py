@@ -1,0 +1,67 @@
+"""A pod that proves that the shared file system is mounted, and that people enter to look at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from components.shared import contract as c
+from components.shared.lustre_manifests import proof_spec
+
+NAME: Final = "attach-pvc"
+# A machine that is bought, its drivers, an image of some GB. What is not there by then, somebody has to look at.
+TIMEOUT: Final = "20m"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LustreProofArgs:
+    """`claim` is in the training namespace, and pods see it at `mount_path`; `image` has a shell.
+
+    `placement` are the parts of a pod's `spec` that say where it runs: machines in one of the file system's client
+    groups. `after` are the claim and what brings such a machine.
+    """
+
+    image: pulumi.Input[str]
+    claim: str
+    mount_path: str
+    placement: dict[str, Any]
+    after: list[pulumi.Resource]
+
+
+class LustreProof(pulumi.ComponentResource):
+    """Afterwards the file system is mounted on a machine of the stack, and there is the pod `attach-pvc` to enter:
+
+        kubectl exec -it attach-pvc -n training -- /bin/bash
+
+    The pod has made the file system's root writable for the training pods, and has written and read a file as one of
+    them, before it is Ready; `up` waits for that, 20 minutes at most, and else says what the pod waits for. It has no
+    controller, so that its name is always the same: one that is lost with its machine, or gave way to work there, is
+    made again by the next `pulumi up --refresh`.
+    """
+
+    def __init__(self, name: str, args: LustreProofArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:storage:LustreProof", name, None, opts)
+        k8s.core.v1.Pod(
+            name,
+            metadata={
+                "name": NAME,
+                "namespace": c.TRAINING_NAMESPACE,
+                # By its role the drain finds it.
+                "labels": {c.LABEL_ROLE: c.ROLE_PROOF},
+            },
+            spec=proof_spec(
+                image=args.image, claim=args.claim, mount_path=args.mount_path, placement=args.placement
+            ),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                depends_on=args.after,
+                custom_timeouts=pulumi.CustomTimeouts(create=TIMEOUT, update=TIMEOUT),
+                # Next to nothing of a pod can be changed, and another image is another proof.
+                replace_on_changes=["spec"],
+                delete_before_replace=True,
+            ),
+        )
+        self.register_outputs({"name": NAME})

@@ -1,0 +1,130 @@
+"""The pod that proves the mount of the shared file system, and that people enter."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.lustre_proof import LustreProof, LustreProofArgs
+from components.shared import contract as c
+from components.shared.lustre_manifests import OPEN, PROVE, proof_spec
+from components.shared.pool import Pool
+from components.shared.warm_nodes import beside, deployment
+from tests.unit.components.pools import CPU, pool
+from tests.unit.components.recording import Recorded, deploy
+
+pytestmark = [
+    pytest.mark.unit,
+    # The SDK imports the old names of what it exports.
+    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
+]
+
+POD = "kubernetes:core/v1:Pod"
+IMAGE = "registry.example/trainer@sha256:" + "0" * 64
+LOST = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+
+
+def recorded() -> Recorded:
+    args = LustreProofArgs(
+        image=IMAGE, claim="lustre", mount_path="/fsx", placement=beside(pool(warm_nodes=1)), after=[]
+    )
+    return deploy(lambda: LustreProof("lustre-proof", args))
+
+
+def spec(on: Pool | None = None) -> dict[str, Any]:
+    placement = beside(on) if on else {}
+    return proof_spec(image=IMAGE, claim="lustre", mount_path="/fsx", placement=placement)
+
+
+def containers() -> dict[str, dict[str, Any]]:
+    made = spec()
+    return {each["name"]: each for each in [*made["initContainers"], *made["containers"]]}
+
+
+def test_it_is_entered_by_the_name_that_people_know() -> None:
+    metadata = recorded().one(POD).inputs["metadata"]
+    assert (metadata["name"], metadata["namespace"]) == ("attach-pvc", "training")
+    (shell,) = spec()["containers"]
+    assert shell["command"][0] == "sleep"
+    assert shell["volumeMounts"] == [{"name": "lustre", "mountPath": "/fsx"}]
+    assert spec()["volumes"] == [{"name": "lustre", "persistentVolumeClaim": {"claimName": "lustre"}}]
+
+
+def test_it_is_ready_once_the_mount_is_proven_and_up_waits_for_that() -> None:
+    assert [each["name"] for each in spec()["initContainers"]] == ["open", "prove"]
+    found = recorded()
+    assert "annotations" not in found.one(POD).inputs["metadata"], "pulumi.com/skipAwait would be one"
+    assert found.timeouts == {(POD, "lustre-proof"): {"create": "20m", "update": "20m"}}
+
+
+def test_a_failed_proof_is_tried_again_and_a_shell_that_ends_too() -> None:
+    assert spec().get("restartPolicy", "Always") == "Always"
+
+
+def test_it_proves_as_the_training_pods_user() -> None:
+    """All but the one container that opens a root which belongs to root."""
+    found = containers()
+    whole = spec()["securityContext"]
+    assert (whole["runAsNonRoot"], whole["runAsUser"]) == (True, c.POD_USER)
+    assert {name for name, each in found.items() if "runAsUser" in each["securityContext"]} == {"open"}
+    for each in found.values():
+        security = each["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert security["readOnlyRootFilesystem"] is True
+    assert whole["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec()["automountServiceAccountToken"] is False
+
+
+def test_it_takes_no_more_of_a_machine_than_what_keeps_one() -> None:
+    (warm,) = deployment(pool(warm_nodes=1), "pause")["template"]["spec"]["containers"]
+    for each in containers().values():
+        assert each["resources"]["requests"] == warm["resources"]["requests"]
+        assert set(each["resources"]["limits"]) == {"memory"}
+
+
+def test_it_keeps_no_machine_by_itself() -> None:
+    """It runs where a warm pod does, on every pool; and nothing forbids Karpenter to take the machine."""
+    for on in (pool(warm_nodes=2), CPU):
+        (rule,) = spec(on)["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert rule["topologyKey"] == "kubernetes.io/hostname"
+        warm = deployment(on, "pause")["template"]
+        assert rule["labelSelector"]["matchLabels"] == warm["metadata"]["labels"]
+        assert spec(on)["nodeSelector"] == warm["spec"]["nodeSelector"]
+        assert [t for t in spec(on)["tolerations"] if t["key"] not in LOST] == on.tolerations
+        assert spec(on)["priorityClassName"] == warm["spec"]["priorityClassName"]
+    assert c.DO_NOT_DISRUPT not in str(recorded().one(POD).inputs)
+
+
+def test_its_tolerations_are_those_that_the_cluster_has_of_it() -> None:
+    """The API server gives a pod the two that are missing, which a refresh would take for a change."""
+    lost = [t for t in spec(pool())["tolerations"] if t["key"] in LOST]
+    assert {t["key"] for t in lost} == LOST
+    assert {(t["operator"], t["effect"], t["tolerationSeconds"]) for t in lost} == {
+        ("Exists", "NoExecute", 300)
+    }
+
+
+def run(script: str, root: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    words = ["sh", "-c", script, str(root)]
+    return subprocess.run(words, env={"PATH": "/usr/bin:/bin", **variables}, capture_output=True, text=True)
+
+
+def test_the_proof_writes_reads_and_leaves_nothing(tmp_path: Path) -> None:
+    found = run(PROVE, tmp_path, POD_NAME="attach-pvc")
+    assert (found.returncode, found.stdout.splitlines()[-1]) == (0, f"written and read on {tmp_path}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_nothing_is_mounted_nothing_is_proven(tmp_path: Path) -> None:
+    assert run(PROVE, tmp_path / "absent", POD_NAME="attach-pvc").returncode != 0
+
+
+def test_a_root_that_is_somebody_elses_is_left_as_it_is(tmp_path: Path) -> None:
+    owner = tmp_path.stat().st_uid
+    before = tmp_path.stat().st_mode & 0o7777
+    assert run(OPEN, tmp_path).returncode == 0
+    assert tmp_path.stat().st_mode & 0o7777 == (0o1777 if owner == 0 else before)
