@@ -1,4 +1,4 @@
-"""Pods that ask for machines of a pool, within the restricted standard; their one process waits."""
+"""Pods that ask for machines of a pool, within the restricted standard; what they run only waits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 from infra import versions
 
 JsonObject = dict[str, Any]
+PAUSE: JsonObject = {"image": versions.PLACEHOLDER_IMAGE}
+# Can be entered: on the local machines a pause image is nothing that runs.
+SLEEP: JsonObject = {"image": versions.DEBUG_IMAGE, "command": ["sleep", "86400"]}
 
 
 def holder(pool: str, devices: Mapping[str, str]) -> JsonObject:
@@ -16,14 +19,15 @@ def holder(pool: str, devices: Mapping[str, str]) -> JsonObject:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "holder", "namespace": "default"},
-        "spec": _spec("main", _on(pool), {"limits": dict(devices)}),
+        "spec": _spec("main", PAUSE, _on(pool), {"limits": dict(devices)}),
     }
 
 
 def ring(pool: str, devices: Mapping[str, str], priority_class: str, namespace: str) -> JsonObject:
     """An MPIJob of two workers, each on a whole machine of a pool; its launcher runs anywhere."""
-    worker = _spec("mpi", {**_on(pool), "priorityClassName": priority_class}, {"limits": dict(devices)})
-    replicas = {"Launcher": (1, _spec("mpi", {}, {})), "Worker": (2, worker)}
+    where = {**_on(pool), "priorityClassName": priority_class}
+    worker = _spec("mpi", SLEEP, where, {"limits": dict(devices)})
+    replicas = {"Launcher": (1, _spec("mpi", PAUSE, {}, {})), "Worker": (2, worker)}
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "MPIJob",
@@ -44,10 +48,10 @@ def _on(pool: str) -> JsonObject:
     }
 
 
-def _spec(name: str, where: JsonObject, resources: JsonObject) -> JsonObject:
+def _spec(name: str, program: JsonObject, where: JsonObject, resources: JsonObject) -> JsonObject:
     container = {
         "name": name,
-        "image": versions.PLACEHOLDER_IMAGE,
+        **program,
         "resources": resources,
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }

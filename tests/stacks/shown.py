@@ -20,7 +20,9 @@ from tests.stacks.pods import ring
 
 TRAINING = "training"
 WORKERS = "trainyard-worker"
-MOUNT_JOB = "attach-pvc"
+MOUNT_POD = "attach-pvc"
+DEBUG_POD = "network-debug"
+API = "kubernetes.default.svc.cluster.local"
 PROBE = "probe"
 
 
@@ -63,33 +65,70 @@ def preflight(life: Life) -> Iterator[str]:
 
 
 def mounted(life: Life) -> Iterator[str]:
-    """The Job that writes to the shared file system and reads what it wrote."""
+    """The shared file system's claim; and where machines are kept, the pod that proves the mount, which is entered."""
     lustre = life.made.settings.get("trainyard:storage", {}).get("lustre")
     if lustre is None:
         return
-    job = f"job/{MOUNT_JOB}"
-    life.kubectl("wait", job, "-n", TRAINING, "--for=condition=Complete", f"--timeout={MACHINE_SECONDS}s")
-    told = life.kubectl("logs", job, "-n", TRAINING, "--container", "prove").splitlines()
+    claim = life.one("pvc", "lustre", "-n", TRAINING)
+    volume = life.one("pv", claim["spec"]["volumeName"])
+    for kind, found in (("pvc", claim), ("pv", volume)):
+        if found["status"]["phase"] != "Bound":
+            yield f"{kind}/{found['metadata']['name']} is {found['status']['phase']}, not Bound"
+    if not any(pool.get("warmNodes") for pool in life.pools):
+        return
+    conditions = life.one("pod", MOUNT_POD, "-n", TRAINING)["status"].get("conditions", [])
+    if ("Ready", "True") not in {(each["type"], each["status"]) for each in conditions}:
+        yield f"pod/{MOUNT_POD} is not Ready, though `up` has waited for it"
+    told = life.kubectl("logs", MOUNT_POD, "-n", TRAINING, "--container", "prove").splitlines()
     if told[-1:] != [f"written and read on {lustre['mountPath']}"]:
-        yield f"{job} is complete, but its log ends with {told[-1:]}"
+        yield f"pod/{MOUNT_POD} is there, but the log of its proof ends with {told[-1:]}"
+    yield from _entered(life, lustre["mountPath"], volume["spec"]["csi"]["volumeHandle"])
+
+
+def _entered(life: Life, path: str, file_system: str) -> Iterator[str]:
+    """What is written by who enters the pod is in the file system, and can be read there."""
+    file = f"{path}/{PROBE}"
+    _inside(life, MOUNT_POD, "/bin/bash", "-c", f"echo entered > {file}")
+    try:
+        if _inside(life, MOUNT_POD, "cat", file) != "entered\n":
+            yield f"pod/{MOUNT_POD}: {file} does not hold what was written to it"
+        if not (life.made.home.volumes / "fsx" / file_system / PROBE).exists():
+            yield f"pod/{MOUNT_POD}: {file} is not in the file system {file_system}"
+    finally:
+        _inside(life, MOUNT_POD, "rm", file)
+
+
+def _inside(life: Life, pod: str, *command: str) -> str:
+    """What a command says in a pod of the training namespace; raises AssertionError where it fails."""
+    return life.kubectl("exec", pod, "-n", TRAINING, "--", *command)
 
 
 def jobs_of_mpi(life: Life) -> Iterator[str]:
-    """An MPIJob on two machines; its programs do not run here: `mpirun` enters the workers by `kubectl exec`."""
+    """An MPIJob on two machines, whose launcher may enter the workers, as `mpirun` would to start their processes."""
     if not life.made.settings.get("trainyard:mpi"):
         return
     pool = life.pools[0]
     life.apply(ring(pool["name"], wanted(pool), WORKERS, TRAINING))
-    names = ("ring-launcher", "ring-worker-0", "ring-worker-1")
+    launcher, *workers = "ring-launcher", "ring-worker-0", "ring-worker-1"
     try:
-        pods = _running(life, names)
-        machines = {pods[name]["spec"]["nodeName"] for name in names[1:]}
+        pods = _running(life, (launcher, *workers))
+        machines = {pods[name]["spec"]["nodeName"] for name in workers}
         theirs = {node["metadata"]["name"] for node in life.nodes(pool)}
         if len(machines) != 2 or not machines <= theirs:
             yield f"the workers of an MPIJob run on {sorted(machines)}, not on two of {sorted(theirs)}"
+        for worker in workers:
+            _may_enter(life, launcher, worker)
+            if _inside(life, worker, "hostname").strip() != worker:
+                yield f"whoever enters pod/{worker} is somewhere else"
     finally:
         # Its pods first, so that none of them still has a machine.
         life.kubectl("delete", "mpijob/ring", "-n", TRAINING, "--cascade=foreground", "--wait")
+
+
+def _may_enter(life: Life, account: str, pod: str) -> None:
+    """Raises AssertionError where a service account of the training namespace may not enter a pod there."""
+    who = f"--as=system:serviceaccount:{TRAINING}:{account}"
+    life.kubectl("auth", "can-i", "create", f"pods/{pod}", "--subresource=exec", "-n", TRAINING, who)
 
 
 def _running(life: Life, names: tuple[str, ...]) -> dict[str, Any]:
@@ -105,10 +144,15 @@ def _running(life: Life, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def debugging(life: Life) -> Iterator[str]:
-    """The pod with network tools; nobody gets into one here, since the machines know no `kubectl exec`."""
-    if life.made.settings.get("trainyard:debugPod"):
-        _running(life, ("network-debug",))
-    yield from ()
+    """The pod with network tools: whoever enters it finds a Service by its name, and reaches it."""
+    if not life.made.settings.get("trainyard:debugPod"):
+        return
+    _running(life, (DEBUG_POD,))
+    address = life.one("service", "kubernetes", "-n", "default")["spec"]["clusterIP"]
+    told = _inside(life, DEBUG_POD, "nslookup", API)
+    if f"Address: {address}" not in told.splitlines():
+        yield f"pod/{DEBUG_POD} finds {API} elsewhere than at {address}: {told}"
+    _inside(life, DEBUG_POD, "nc", "-z", API, "443")
 
 
 def accounts(life: Life) -> Iterator[str]:

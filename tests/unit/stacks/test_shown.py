@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,24 +39,42 @@ class Bucket:
 
 
 class Life:
-    """A stack that is up, as far as the looks ask it. `pods` are name, machine, phase."""
+    """A stack that is up, as far as the looks ask it. `pods` are name, machine, phase.
 
-    def __init__(self, settings: dict[str, Any], log: str = "", pods: tuple[tuple[str, str, str], ...] = ()):
+    `log` is every log, `objects` are those that are looked at one by one, and `said` is what commands in pods say.
+    """
+
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        log: str = "",
+        pods: tuple[tuple[str, str, str], ...] = (),
+        objects: dict[str, Any] | None = None,
+        said: Callable[..., str] = lambda pod, *command: "",
+    ):
         self.made = SimpleNamespace(settings=settings, client=None, stack="test")
         self.engine = SimpleNamespace(outputs=lambda: {"modelBucket": "ours"})
-        self.pools = [{"name": "p", "instanceType": "p3dn.24xlarge"}]
+        self.pools = settings.get("trainyard:pools", [{"name": "p", "instanceType": "p3dn.24xlarge"}])
         self.log = log
         self.pods = pods
+        self.objects = objects or {}
+        self.said = said
         self.asked: list[tuple[str, ...]] = []
 
     def kubectl(self, *arguments: str) -> str:
         self.asked.append(arguments)
+        if arguments[0] == "exec":
+            assert arguments[2:5] == ("-n", "training", "--")
+            return self.said(arguments[1], *arguments[5:])
         return self.log if arguments[0] == "logs" else ""
 
     def apply(self, manifest: dict[str, Any]) -> None:
         self.asked.append(("apply", manifest["kind"]))
 
-    def one(self, *_: str) -> dict[str, Any]:
+    def one(self, kind: str, *_: str) -> dict[str, Any]:
+        if kind in self.objects:
+            found: dict[str, Any] = self.objects[kind]
+            return found
         return {"metadata": {"annotations": {"eks.amazonaws.com/role-arn": "arn:role"}}}
 
     def get(self, *_: str) -> list[dict[str, Any]]:
@@ -118,32 +138,139 @@ def test_another_refusal_than_of_rights_is_no_denial() -> None:
         is_denied(call)
 
 
-@pytest.mark.parametrize(
-    ("log", "count"), [("df\nwritten and read on /fsx\n", 0), ("written and read on /other\n", 1), ("", 1)]
-)
-def test_the_mounts_job_has_to_have_written_and_read(log: str, count: int) -> None:
-    life = Life({"trainyard:storage": {"lustre": {"mountPath": "/fsx"}}}, log)
-    assert len(list(mounted(life))) == count
-    assert life.asked[0][:2] == ("wait", "job/attach-pvc")
-    assert list(mounted(Life({"trainyard:storage": {"prefix": "models"}}))) == []
+class Mount:
+    """A stack with a file system and kept machines; `root` is the file system, and where its pod writes to."""
+
+    def __init__(self, root: Path, written: Path | None = None) -> None:
+        self.settings: dict[str, Any] = {
+            "trainyard:storage": {"lustre": {"mountPath": "/fsx"}},
+            "trainyard:pools": [{"name": "p", "instanceType": "p3dn.24xlarge", "warmNodes": 1}],
+        }
+        self.objects: dict[str, Any] = {
+            "pvc": {
+                "metadata": {"name": "lustre"},
+                "spec": {"volumeName": "v"},
+                "status": {"phase": "Bound"},
+            },
+            "pv": {
+                "metadata": {"name": "v"},
+                "spec": {"csi": {"volumeHandle": "fs-1"}},
+                "status": {"phase": "Bound"},
+            },
+            "pod": {"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
+        }
+        self.log = "df\nwritten and read on /fsx\n"
+        self.home = SimpleNamespace(volumes=root)
+        self.written = written or root / "fsx" / "fs-1"
+        self.written.mkdir(parents=True)
+        self.asked: list[tuple[str, ...]] = []
+
+    def told(self) -> list[str]:
+        life = Life(self.settings, self.log, objects=self.objects, said=self.said)
+        life.made.home = self.home
+        self.asked = life.asked
+        return list(mounted(life))
+
+    def said(self, pod: str, *command: str) -> str:
+        assert pod == "attach-pvc"
+        here = [word.replace("/fsx", str(self.written)) for word in command]
+        return subprocess.run(here, check=True, capture_output=True, text=True).stdout
 
 
-@pytest.mark.parametrize(("second", "count"), [("node-2", 0), ("node-1", 1), ("elsewhere", 1)])
-def test_the_workers_of_an_mpijob_run_on_two_machines_of_the_pool(second: str, count: int) -> None:
+def test_the_mounts_pod_has_proven_it_and_is_entered(tmp_path: Path) -> None:
+    mount = Mount(tmp_path)
+    assert mount.told() == []
+    assert list(mount.written.iterdir()) == [], "what was written is removed"
+    (proof,) = [words for words in mount.asked if words[0] == "logs"]
+    assert proof[1:] == ("attach-pvc", "-n", "training", "--container", "prove")
+
+
+@pytest.mark.parametrize("log", ["written and read on /other\n", ""])
+def test_a_mount_that_was_not_proven_is_told(tmp_path: Path, log: str) -> None:
+    mount = Mount(tmp_path)
+    mount.log = log
+    (line,) = mount.told()
+    assert "the log of its proof ends with" in line
+
+
+def test_a_mounts_pod_that_up_did_not_wait_for_is_told(tmp_path: Path) -> None:
+    mount = Mount(tmp_path)
+    mount.objects["pod"] = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+    assert mount.told() == ["pod/attach-pvc is not Ready, though `up` has waited for it"]
+
+
+def test_a_mounts_pod_that_writes_elsewhere_than_to_the_file_system_is_told(tmp_path: Path) -> None:
+    mount = Mount(tmp_path / "volumes", written=tmp_path / "elsewhere")
+    assert mount.told() == ["pod/attach-pvc: /fsx/probe is not in the file system fs-1"]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("pvc", "lustre"), ("pv", "v")])
+def test_a_claim_without_its_volume_is_told(tmp_path: Path, kind: str, name: str) -> None:
+    mount = Mount(tmp_path)
+    mount.objects[kind]["status"]["phase"] = "Pending"
+    assert mount.told() == [f"{kind}/{name} is Pending, not Bound"]
+
+
+def test_where_no_machine_is_kept_there_is_no_pod_to_look_at(tmp_path: Path) -> None:
+    mount = Mount(tmp_path)
+    del mount.objects["pod"]
+    mount.settings["trainyard:pools"] = [{"name": "p", "instanceType": "p4d.24xlarge"}]
+    assert mount.told() == []
+    assert mount.asked == []
+    mount.settings["trainyard:storage"] = {"prefix": "models"}
+    mount.objects = {}
+    assert mount.told() == []
+
+
+def host_name(pod: str, *_: str) -> str:
+    return f"{pod}\n"
+
+
+def ring(second: str = "node-2", said: Callable[..., str] = host_name) -> Life:
     pods = (
         ("ring-launcher", "system", "Running"),
         ("ring-worker-0", "node-1", "Running"),
         ("ring-worker-1", second, "Running"),
     )
-    life = Life({"trainyard:mpi": True}, pods=pods)
+    return Life({"trainyard:mpi": True}, pods=pods, said=said)
+
+
+@pytest.mark.parametrize(("second", "count"), [("node-2", 0), ("node-1", 1), ("elsewhere", 1)])
+def test_the_workers_of_an_mpijob_run_on_two_machines_of_the_pool(second: str, count: int) -> None:
+    life = ring(second)
     assert len(list(jobs_of_mpi(life))) == count
     assert ("apply", "MPIJob") in life.asked
     assert life.asked[-1][:2] == ("delete", "mpijob/ring")
 
 
+def test_the_workers_of_an_mpijob_are_entered_and_its_launcher_may_do_so() -> None:
+    life = ring()
+    assert list(jobs_of_mpi(life)) == []
+    who = "--as=system:serviceaccount:training:ring-launcher"
+    rights = [words for words in life.asked if words[0] == "auth"]
+    assert [(words[3], words[-1]) for words in rights] == [
+        ("pods/ring-worker-0", who),
+        ("pods/ring-worker-1", who),
+    ]
+    lost = list(jobs_of_mpi(ring(said=lambda *_: "ring-worker-0\n")))
+    assert lost == ["whoever enters pod/ring-worker-1 is somewhere else"]
+
+
 def test_a_debug_pod_that_does_not_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown, "MACHINE_SECONDS", 0)
     settings = {"trainyard:debugPod": True}
-    assert list(debugging(Life(settings, pods=(("network-debug", "system", "Running"),)))) == []
     with pytest.raises(AssertionError, match="network-debug"):
         list(debugging(Life(settings, pods=(("network-debug", "system", "Pending"),))))
+    assert list(debugging(Life({}))) == []
+
+
+@pytest.mark.parametrize(("address", "count"), [("10.100.0.1", 0), ("10.100.0.10", 1)])
+def test_a_debug_pod_that_finds_another_address_is_told(address: str, count: int) -> None:
+    life = Life(
+        {"trainyard:debugPod": True},
+        pods=(("network-debug", "system", "Running"),),
+        objects={"service": {"spec": {"clusterIP": "10.100.0.1"}}},
+        said=lambda _pod, *command: f"Name:\t{command[-1]}\nAddress: {address}\n",
+    )
+    assert len(list(debugging(life))) == count
+    assert life.asked[-1][5:] == ("nc", "-z", "kubernetes.default.svc.cluster.local", "443")
