@@ -12,8 +12,6 @@ from components.shared import contract as c
 from components.shared.lustre_manifests import proof_spec
 
 NAME: Final = "attach-pvc"
-# A machine that is bought, its drivers, an image of some GB. What is not there by then, somebody has to look at.
-TIMEOUT: Final = "20m"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +35,9 @@ class LustreProof(pulumi.ComponentResource):
         kubectl exec -it attach-pvc -n training -- /bin/bash
 
     The pod has made the file system's root writable for the training pods, and has written and read a file as one of
-    them, before it is Ready; `up` waits for that, 20 minutes at most, and else says what the pod waits for. It has no
-    controller, so that its name is always the same: one that is lost with its machine, or gave way to work there, is
-    made again by the next `pulumi up --refresh`.
+    them, before it is Ready. `up` does not wait for that: its machine may be hours away. It has no controller, so that
+    its name is always the same: one that is lost with its machine, or gave way to work there, is made again by the next
+    `pulumi up --refresh`.
     """
 
     def __init__(self, name: str, args: LustreProofArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -51,6 +49,7 @@ class LustreProof(pulumi.ComponentResource):
                 "namespace": c.TRAINING_NAMESPACE,
                 # By its role the drain finds it.
                 "labels": {c.LABEL_ROLE: c.ROLE_PROOF},
+                "annotations": {"pulumi.com/skipAwait": "true"},
             },
             spec=proof_spec(
                 image=args.image, claim=args.claim, mount_path=args.mount_path, placement=args.placement
@@ -58,7 +57,6 @@ class LustreProof(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(
                 parent=self,
                 depends_on=args.after,
-                custom_timeouts=pulumi.CustomTimeouts(create=TIMEOUT, update=TIMEOUT),
                 # Next to nothing of a pod can be changed, and another image is another proof.
                 replace_on_changes=["spec"],
                 delete_before_replace=True,

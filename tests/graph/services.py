@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tests.graph.model import UNKNOWN, Node
 
@@ -38,7 +38,6 @@ WEB_ROLE = f"{ROLE} web identity"
 OWN_ATTACHMENT = f"{ATTACHMENT} own policy"
 POD = "kubernetes:core/v1:Pod"
 CLAIM = "kubernetes:core/v1:PersistentVolumeClaim"
-POD_WITH_CLAIM = f"{POD} with a claim"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +75,7 @@ def kind_of(node: Node) -> str:
     notes = (given.get("metadata") or {}).get("annotations") if node.type.startswith("kubernetes:") else None
     if isinstance(notes, Mapping) and notes.get("pulumi.com/skipAwait") == "true":
         return f"{node.type} not awaited"
-    if node.type == POD and _claims(given):
-        return POD_WITH_CLAIM
     return node.type
-
-
-def _claims(pod: Mapping[str, Any]) -> bool:
-    return any("persistentVolumeClaim" in volume for volume in (pod.get("spec") or {}).get("volumes") or [])
 
 
 SECONDS: Final[Mapping[str, float]] = {
@@ -112,7 +105,6 @@ SECONDS: Final[Mapping[str, float]] = {
     "kubernetes:apps/v1:Deployment": 30,
     "kubernetes:apps/v1:DaemonSet": 10,
     POD: 30,
-    POD_WITH_CLAIM: 240,  # on a machine that Karpenter buys: as a node group's, and an image of 3 to 5 GB
     CLAIM: 5,
 }
 # What takes a moment, and what exists in the engine alone.
@@ -275,17 +267,6 @@ NEEDS: Final[Mapping[str, list[Needed]]] = {
         f"{ADDON} coredns",
         ENTRY,
     ),
-    POD_WITH_CLAIM: [
-        *_all(
-            f"{KARPENTER}/concepts/scheduling: nobody else buys its machine",
-            CONTROLLER,
-            "kubernetes:karpenter.sh/v1:NodePool",
-        ),
-        *_all(f"{FSX}/mount-on-eks.html: the driver mounts what it claims", f"{ADDON} aws-fsx-csi-driver"),
-        *_all(f"{KUBERNETES}/concepts/storage/persistent-volumes", CLAIM),
-        *_all(f"{KUBERNETES}/concepts/containers/images", IMAGE),
-        *_all(IN_CLUSTER, ENTRY),
-    ],
 }
 
 

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from tests.graph.model import Graph, Node, graph_of
-from tests.graph.services import POD_WITH_CLAIM, kind_of
+from tests.graph.services import POD, kind_of
 from tests.previews import every, preview
 
 # A preview is a minute where many run beside it.
@@ -31,6 +31,7 @@ FILES, LINK = (
 )
 CRD = "kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition"
 DEPLOYMENT, GROUP = "kubernetes:apps/v1:Deployment", "aws:ec2/securityGroup:SecurityGroup"
+PROOF = f"{POD} not awaited"
 DISKS, CNI = "aws:eks/addon:Addon aws-ebs-csi-driver", "aws:eks/addon:Addon vpc-cni"
 # All that is in the cluster, whatever its kind.
 INSIDE = "kubernetes:"
@@ -67,8 +68,8 @@ ORDER = [
     (KARPENTER, DEFINITIONS),
     (OPERATOR, CRD),  # without its kinds it fails, and whatever it had to finish stays
     (DEPLOYMENT, NODES),
-    (POD_WITH_CLAIM, "kubernetes:core/v1:PersistentVolumeClaim"),  # a claim stays while a pod has it
-    (POD_WITH_CLAIM, "aws:eks/addon:Addon aws-fsx-csi-driver"),  # which unmounts
+    (PROOF, "kubernetes:core/v1:PersistentVolumeClaim"),  # a claim stays while a pod has it
+    (PROOF, "aws:eks/addon:Addon aws-fsx-csi-driver"),  # which unmounts
     ("kubernetes:core/v1:PersistentVolumeClaim", "aws:eks/addon:Addon aws-fsx-csi-driver"),
     ("kubernetes:core/v1:PersistentVolume", FILES),
     (LINK, FILES),

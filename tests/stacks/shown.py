@@ -76,9 +76,8 @@ def mounted(life: Life) -> Iterator[str]:
             yield f"{kind}/{found['metadata']['name']} is {found['status']['phase']}, not Bound"
     if not any(pool.get("warmNodes") for pool in life.pools):
         return
-    conditions = life.one("pod", MOUNT_POD, "-n", TRAINING)["status"].get("conditions", [])
-    if ("Ready", "True") not in {(each["type"], each["status"]) for each in conditions}:
-        yield f"pod/{MOUNT_POD} is not Ready, though `up` has waited for it"
+    wait = ("--for=condition=Ready", f"--timeout={MACHINE_SECONDS}s")
+    life.kubectl("wait", f"pod/{MOUNT_POD}", "-n", TRAINING, *wait)
     told = life.kubectl("logs", MOUNT_POD, "-n", TRAINING, "--container", "prove").splitlines()
     if told[-1:] != [f"written and read on {lustre['mountPath']}"]:
         yield f"pod/{MOUNT_POD} is there, but the log of its proof ends with {told[-1:]}"

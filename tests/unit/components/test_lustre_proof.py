@@ -53,11 +53,9 @@ def test_it_is_entered_by_the_name_that_people_know() -> None:
     assert spec()["volumes"] == [{"name": "lustre", "persistentVolumeClaim": {"claimName": "lustre"}}]
 
 
-def test_it_is_ready_once_the_mount_is_proven_and_up_waits_for_that() -> None:
+def test_it_is_ready_once_the_mount_is_proven_and_up_does_not_wait_for_a_machine() -> None:
     assert [each["name"] for each in spec()["initContainers"]] == ["open", "prove"]
-    found = recorded()
-    assert "annotations" not in found.one(POD).inputs["metadata"], "pulumi.com/skipAwait would be one"
-    assert found.timeouts == {(POD, "lustre-proof"): {"create": "20m", "update": "20m"}}
+    assert recorded().one(POD).inputs["metadata"]["annotations"] == {"pulumi.com/skipAwait": "true"}
 
 
 def test_a_failed_proof_is_tried_again_and_a_shell_that_ends_too() -> None:

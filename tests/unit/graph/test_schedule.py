@@ -16,11 +16,8 @@ from tests.graph.services import (
     NAT,
     NEEDS,
     NODES,
-    POD,
-    POD_WITH_CLAIM,
     SECONDS,
     UnknownKind,
-    kind_of,
     seconds,
 )
 
@@ -124,13 +121,3 @@ def test_every_edge_of_the_table_has_a_source_and_ends_at_a_known_kind() -> None
             assert each.source.startswith("https://"), kind
             assert seconds(each.kind) >= 0
             assert each.kind != kind
-
-
-def test_a_pod_that_mounts_a_claim_waits_for_a_machine_of_its_own_kind() -> None:
-    claim = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
-    graph = made(
-        state(POD, as_="mounts", spec={"volumes": claim}), state(POD, as_="plain", spec={"volumes": []})
-    )
-    assert kind_of(graph[urn(POD, "mounts")]) == POD_WITH_CLAIM
-    assert kind_of(graph[urn(POD, "plain")]) == POD
-    assert seconds(POD_WITH_CLAIM) > SECONDS[NODES]

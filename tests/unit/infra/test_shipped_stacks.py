@@ -93,7 +93,7 @@ def unusual() -> Recorded:
 def test_a_shipped_stack_asks_the_account_for_nothing_and_ends_with_its_drain(name: str) -> None:
     found = recorded(name)
     assert found.invokes == []
-    # The pod that proves the mount is waited for, and the drain does not wait for it.
+    # The drain does not wait for the pod that proves the mount.
     made = [r for r in found.resources if r.name != "lustre-proof"]
     assert made[-1].type == "pulumi-python:dynamic/drain:Drain"
     pools = read(name, stack_file(name), NOW).pools

@@ -157,7 +157,6 @@ class Mount:
                 "spec": {"csi": {"volumeHandle": "fs-1"}},
                 "status": {"phase": "Bound"},
             },
-            "pod": {"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
         }
         self.log = "df\nwritten and read on /fsx\n"
         self.home = SimpleNamespace(volumes=root)
@@ -181,6 +180,7 @@ def test_the_mounts_pod_has_proven_it_and_is_entered(tmp_path: Path) -> None:
     mount = Mount(tmp_path)
     assert mount.told() == []
     assert list(mount.written.iterdir()) == [], "what was written is removed"
+    assert mount.asked[0][:2] == ("wait", "pod/attach-pvc")
     (proof,) = [words for words in mount.asked if words[0] == "logs"]
     assert proof[1:] == ("attach-pvc", "-n", "training", "--container", "prove")
 
@@ -191,12 +191,6 @@ def test_a_mount_that_was_not_proven_is_told(tmp_path: Path, log: str) -> None:
     mount.log = log
     (line,) = mount.told()
     assert "the log of its proof ends with" in line
-
-
-def test_a_mounts_pod_that_up_did_not_wait_for_is_told(tmp_path: Path) -> None:
-    mount = Mount(tmp_path)
-    mount.objects["pod"] = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
-    assert mount.told() == ["pod/attach-pvc is not Ready, though `up` has waited for it"]
 
 
 def test_a_mounts_pod_that_writes_elsewhere_than_to_the_file_system_is_told(tmp_path: Path) -> None:
@@ -213,7 +207,6 @@ def test_a_claim_without_its_volume_is_told(tmp_path: Path, kind: str, name: str
 
 def test_where_no_machine_is_kept_there_is_no_pod_to_look_at(tmp_path: Path) -> None:
     mount = Mount(tmp_path)
-    del mount.objects["pod"]
     mount.settings["trainyard:pools"] = [{"name": "p", "instanceType": "p4d.24xlarge"}]
     assert mount.told() == []
     assert mount.asked == []
