@@ -13,6 +13,10 @@ from infra.pool_settings import known_type
 from infra.reading import Problems, Section, hint
 
 DEPLOY_FROM: Final = ("internet", "vpc")
+# Eight cores: room for Karpenter (a core per copy), CoreDNS, the operators, the CSI controllers and the launcher on one
+# machine while the other one is replaced.
+SYSTEM_NODE_TYPE: Final = "c5.2xlarge"
+SYSTEM_NODES: Final = 2
 ONLY_NEW: Final = (
     "name",
     "version",
@@ -177,9 +181,9 @@ def _closed(section: Section) -> None:
 
 def _system_nodes(section: Section) -> tuple[str, int | None]:
     nodes = section.section("systemNodes")
-    instance_type = nodes.text("instanceType", "m6i.large")
+    instance_type = nodes.text("instanceType", SYSTEM_NODE_TYPE)
     known_type(nodes, "instanceType", instance_type)
-    count = nodes.integer("count", 2, least=1, most=20, unit="machines")
+    count = nodes.integer("count", SYSTEM_NODES, least=1, most=20, unit="machines")
     nodes.done()
     return instance_type, None if "count" in nodes.wrong else count
 

@@ -93,7 +93,7 @@ def test_a_private_network_with_a_mirror_is_right() -> None:
     ("cidr", "zones", "nodes", "right"),
     [
         # A private subnet of a /20 in three zones is a /22: 1019 addresses, of which the control plane takes 16
-        # and two system nodes of 27 (m6i.large: 24 for pods on three interfaces) 54.
+        # and two system nodes of 26 (c5.2xlarge: 24 for pods on two interfaces) 52.
         ("10.0.0.0/20", 3, 63, True),
         ("10.0.0.0/20", 3, 64, False),
         ("10.0.0.0/16", 3, 542, True),

@@ -272,6 +272,15 @@ def test_the_number_of_processes_is_by_default_that_of_the_gpus() -> None:
     assert read("dev", passed(config)).training.processes_per_node == 1
 
 
+def test_system_nodes_are_two_c5_2xlarge_unless_the_stack_file_says_otherwise(good: dict[str, Any]) -> None:
+    del good["trainyard:cluster"]["systemNodes"]
+    by_default = read("test", passed(good)).cluster
+    assert (by_default.system_instance_type, by_default.system_count) == ("c5.2xlarge", 2)
+    good["trainyard:cluster"].update(systemNodes={"instanceType": "m6i.large", "count": 3})
+    said = read("test", passed(good)).cluster
+    assert (said.system_instance_type, said.system_count) == ("m6i.large", 3)
+
+
 def test_without_a_run_id_the_stack_starts_no_run(good: dict[str, Any]) -> None:
     del good["trainyard:training"]["runId"]
     assert read("test", passed(good)).training.run_id is None
