@@ -226,6 +226,30 @@ _CPU_TYPES: Final = tuple(
 
 TYPES: Final[dict[str, InstanceType]] = {t.name: t for t in (*_GPU_TYPES, *_NEURON_TYPES, *_CPU_TYPES)}
 
+# GPU -> its compute capability (https://developer.nvidia.com/cuda-gpus).
+COMPUTE_CAPABILITY: Final[dict[str, tuple[int, int]]] = {
+    "V100": (7, 0),
+    "T4": (7, 5),
+    "A100": (8, 0),
+    "A10G": (8, 6),
+    "L4": (8, 9),
+    "L40S": (8, 9),
+    "H100": (9, 0),
+    "H200": (9, 0),
+    "B200": (10, 0),
+}
+# What the trainer's torch (trainer/requirements.lock, 2.15.0) is built for: CUDA 13, whose compiler and libraries begin
+# with compute capability 7.5 (CUDA 13.0 release notes, "Deprecated Architectures"; github.com/pytorch/pytorch, issue
+# 190385). The wheel itself names sm_75, sm_80, sm_86, sm_90, sm_100 and sm_120; each also serves what is newer with the
+# same first number. torch 2.14 still has builds for CUDA 12.6, which begin with 5.0 (issue 190355 there).
+TORCH_CUDA: Final = 13
+TORCH_LEAST_CAPABILITY: Final = (7, 5)
+
+
+def torch_serves(facts: InstanceType) -> bool:
+    """Whether the trainer's torch has kernels for the GPUs of a type; a type without any needs none."""
+    return facts.resource != GPU or COMPUTE_CAPABILITY[facts.accelerator] >= TORCH_LEAST_CAPABILITY
+
 
 def nearest(name: str) -> list[str]:
     """Up to three known types that `name` may have meant: sizes of its family, the nearest first, else like names."""

@@ -25,6 +25,7 @@ def check(problems: Problems, settings: Settings) -> None:
             "is true, so that no public registry is reached, and images.mirror is missing;"
             " it must name the registry that holds the third-party images",
         )
+    _kernels(problems, settings)
     from_vpc = cluster.deploy_from == "vpc" and cluster.existing is None
     if (
         from_vpc
@@ -36,6 +37,22 @@ def check(problems: Problems, settings: Settings) -> None:
             "trainyard:network.cidr",
             "is missing; cluster.deployFrom: vpc lets the range that you deploy from reach the API, and must know it",
         )
+
+
+def _kernels(problems: Problems, settings: Settings) -> None:
+    """The image that the stack builds has one torch, which older GPUs are too old for."""
+    training = settings.training
+    if training is None or training.device != "cuda" or settings.images.trainer is not None:
+        return
+    facts = accelerators.TYPES[training.pool.instance_type]
+    if accelerators.torch_serves(facts) or problems.about("trainyard:images.trainer"):
+        return
+    problems.add(
+        "trainyard:images.trainer",
+        f"is missing; the image that is built has a torch for CUDA {accelerators.TORCH_CUDA}, which has no kernels for"
+        f" the {facts.accelerator} of {facts.name} (pool '{training.pool.name}'); it must be an image of your own with"
+        " a torch for CUDA 12.6 (docs/images.md), or training must be left out",
+    )
 
 
 def needed_addresses(settings: Settings) -> dict[str, dict[str, int]]:
