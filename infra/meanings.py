@@ -79,7 +79,8 @@ MEANINGS: Final = {
         "Machines that stay unhealthy are replaced: after 10 minutes for accelerators, else 30."
     ),
     "cluster.addonVersions": (
-        "Versions of EKS add-ons by their names. Others have EKS's default for the Kubernetes version."
+        "Versions of EKS add-ons by their names. Others have EKS's default for the Kubernetes version. Pools with EFA "
+        "need a vpc-cni of 1.18.5 or newer."
     ),
     "cluster.ami": (
         "The machines' image, an alias with a version. A newer one only reaches machines bought after it."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from components.shared import addresses, cidr
+from components.shared import addresses, cidr, efa
 from components.shared import endpoints as services
 from infra import accelerators
 from infra.model import Cluster, Network, Settings, Storage
@@ -26,6 +26,7 @@ def check(problems: Problems, settings: Settings) -> None:
             " it must name the registry that holds the third-party images",
         )
     _kernels(problems, settings)
+    _network_plugin(problems, settings)
     from_vpc = cluster.deploy_from == "vpc" and cluster.existing is None
     if (
         from_vpc
@@ -53,6 +54,17 @@ def _kernels(problems: Problems, settings: Settings) -> None:
         f" the {facts.accelerator} of {facts.name} (pool '{training.pool.name}'); it must be an image of your own with"
         " a torch for CUDA 12.6 (docs/images.md), or training must be left out",
     )
+
+
+def _network_plugin(problems: Problems, settings: Settings) -> None:
+    """The version of the VPC CNI that is pinned, if any; a given cluster's own is the preflight's to ask for."""
+    version = settings.cluster.addon_versions.get("vpc-cni")
+    with_efa = [pool.name for pool in settings.pools if pool.efa]
+    if version and with_efa and (problem := efa.cni_problem(version)):
+        problems.add(
+            "trainyard:cluster.addonVersions.vpc-cni",
+            f"'{version}' {problem}, or the efa of {', '.join(with_efa)} must be none",
+        )
 
 
 def needed_addresses(settings: Settings) -> dict[str, dict[str, int]]:

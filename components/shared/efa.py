@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 JsonObject = dict[str, Any]
@@ -11,6 +12,9 @@ IP: Final = "ip"
 BANDWIDTH: Final = "bandwidth"
 POLICIES: Final = (NONE, IP, BANDWIDTH)
 EFA_RESOURCE: Final = "vpc.amazonaws.com/efa"
+# The first VPC CNI that leaves interfaces without an address alone; an older one asks the machine for their address and
+# fails (github.com/aws/amazon-vpc-cni-k8s, pull request 3047, release v1.18.5).
+LEAST_VPC_CNI: Final = (1, 18, 5)
 
 
 def ip_interfaces(cards: int, policy: str, cards_per_ip_group: int = 1) -> tuple[int, ...]:
@@ -20,6 +24,20 @@ def ip_interfaces(cards: int, policy: str, cards_per_ip_group: int = 1) -> tuple
     per group of cards where these share their bandwidth for IP traffic.
     """
     return tuple(range(0, cards, cards_per_ip_group)) if policy == BANDWIDTH else (0,)
+
+
+def cni_problem(version: str) -> str | None:
+    """What is wrong with a version of the VPC CNI for machines with EFA, such as v1.21.1-eksbuild.3, or None.
+
+    Raises:
+        ValueError: `version` is none.
+    """
+    found = re.fullmatch(r"v(\d+)\.(\d+)\.(\d+)(?:-.+)?", version)
+    if found is None:
+        raise ValueError(f"{version!r} is no version of the VPC CNI")
+    if tuple(map(int, found.groups())) >= LEAST_VPC_CNI:
+        return None
+    return f"does not know efa-only interfaces; it must be v{'.'.join(map(str, LEAST_VPC_CNI))} or newer"
 
 
 def layout(

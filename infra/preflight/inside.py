@@ -9,10 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from components.shared import efa
+from infra.preflight.account import Denied
 from infra.preflight.wanted import Problem, WantedCluster
 
 NAME_KEY: Final = "trainyard:cluster.existing.name"
 AGENT: Final = "eks-node-monitoring-agent"
+NETWORK_PLUGIN: Final = "vpc-cni"
 # A definition that only one release can own -> who brings it.
 DEFINITIONS: Final = {
     "nodepools.karpenter.sh": "Karpenter",
@@ -57,6 +60,29 @@ def judge(wanted: WantedCluster, found: Inside, *, deployed: bool) -> list[Probl
     """What this stack would make must not be there, and what it relies on must; `deployed`: the former is its own."""
     lacking = [*_drivers(wanted, found), *_agent(wanted, found)]
     return lacking if deployed else [*_taken(wanted, found), *_plugins(wanted, found), *lacking]
+
+
+def judge_network_plugin(wanted: WantedCluster, version: str | None) -> list[Problem]:
+    """The VPC CNI of a cluster whose machines will have EFA; None: it has another network plugin, which is not judged.
+
+    Raises:
+        Denied: the version is none that can be read.
+    """
+    if version is None:
+        return []
+    try:
+        problem = efa.cni_problem(version)
+    except ValueError:
+        raise Denied(f"a VPC CNI whose version can be read, which '{version}' is not") from None
+    if problem is None:
+        return []
+    return [
+        Problem(
+            key=NAME_KEY,
+            message=f"'{wanted.name}' has the VPC CNI {version}, which {problem}: its owner must update it (EKS add-on"
+            f" {NETWORK_PLUGIN}), or pools must have efa: none",
+        )
+    ]
 
 
 def _taken(wanted: WantedCluster, found: Inside) -> list[Problem]:

@@ -140,6 +140,7 @@ def _cluster(settings: Settings) -> WantedCluster | None:
         devices=devices,
         drivers=tuple(inside.ADDONS) if settings.storage.lustre else (),
         node_repair=settings.cluster.node_repair,
+        efa=any(pool.efa for pool in settings.pools),
     )
 
 

@@ -12,7 +12,7 @@ import urllib3
 
 from components.draining.cluster_api import token
 from infra.preflight.account import Account, Denied
-from infra.preflight.inside import DaemonSet, Inside
+from infra.preflight.inside import NETWORK_PLUGIN, DaemonSet, Inside
 from infra.preflight.services import Cluster
 from infra.preflight.wanted import WantedCluster
 
@@ -20,6 +20,8 @@ TIMEOUT_SECONDS: Final = 10
 NOT_FOUND: Final = 404
 REFUSED: Final = (401, 403)
 BAD_REQUEST: Final = 400
+# Where the VPC CNI runs, whoever installed it (github.com/aws/amazon-vpc-cni-k8s, config/master/aws-k8s-cni.yaml).
+AWS_NODE: Final = "aws-node"
 
 # An API path -> the answer, None where there is no such thing.
 Get = Callable[[str], Any]
@@ -75,6 +77,32 @@ def inside(account: Account, wanted: WantedCluster, get: Get) -> Inside:
         addons=frozenset(str(name) for name in addons),
         daemon_sets=tuple(_daemon_set(each) for each in (get("/apis/apps/v1/daemonsets") or {})["items"]),
     )
+
+
+def network_plugin(account: Account, cluster: Cluster, open_reader: Callable[[], Get]) -> str | None:
+    """The version of the VPC CNI, such as v1.21.1-eksbuild.3; None where there is none.
+
+    EKS tells that of its add-on. Without the add-on the cluster itself is asked, through `open_reader`: it is the tag
+    of the image that runs, or the whole image where it has no tag.
+
+    Raises:
+        Denied: the caller may not ask, or does not reach the cluster.
+    """
+    addon = account.call(
+        "eks",
+        "describe_addon",
+        clusterName=cluster.name,
+        addonName=NETWORK_PLUGIN,
+        missing=("ResourceNotFoundException",),
+    )
+    if addon is not None:
+        return str(addon["addon"]["addonVersion"])
+    found = open_reader()(f"/apis/apps/v1/namespaces/kube-system/daemonsets/{AWS_NODE}")
+    if found is None:
+        return None
+    containers = found["spec"]["template"]["spec"]["containers"]
+    image = next(str(each["image"]) for each in containers if each["name"] == AWS_NODE)
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[2] or image
 
 
 def _daemon_set(item: dict[str, Any]) -> DaemonSet:

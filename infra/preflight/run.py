@@ -181,6 +181,15 @@ def _inside(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     return inside.judge(given, there, deployed=has(tags, wanted.tags))
 
 
+def _network_plugin(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    given = wanted.existing_cluster
+    found = services_of.cluster(account, given.name) if given and given.efa else None
+    if given is None or found is None or found.status != "ACTIVE":
+        return []
+    version = read_inside.network_plugin(account, found, lambda: read_inside.reader(account, found))
+    return inside.judge_network_plugin(given, version)
+
+
 def _provider(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     given = wanted.existing_cluster
     if given is None or given.oidc_provider_arn is None:
@@ -234,6 +243,7 @@ CHECKS: Final[dict[str, Check]] = {
     "given cluster": _cluster,
     "rights in the given cluster": _access,
     "what is in the given cluster": _inside,
+    "VPC CNI of the given cluster": _network_plugin,
     "OIDC provider": _provider,
     "given file system": _lustre,
     "given buckets": _buckets,

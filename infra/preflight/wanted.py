@@ -71,7 +71,8 @@ class WantedCluster:
     """A cluster that is given, of one of the Kubernetes `versions`; None where the stack file leaves a value open.
 
     `definitions`, `namespaces` and `devices` (resources of device plugins) are what the stack makes in it, `drivers`
-    the CSI drivers that must be there, `node_repair` that something has to tell which machines are broken.
+    the CSI drivers that must be there, `node_repair` that something has to tell which machines are broken, `efa` that
+    machines will have efa-only interfaces.
     """
 
     name: str
@@ -87,6 +88,7 @@ class WantedCluster:
     devices: tuple[str, ...] = ()
     drivers: tuple[str, ...] = ()
     node_repair: bool = False
+    efa: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
