@@ -102,7 +102,10 @@ MEANINGS: Final = {
         "EFA interfaces: `ip` has all of them with the fewest IP addresses, `bandwidth` has more "
         "addresses for more IP traffic beside them."
     ),
-    "pools[].purchase": "How machines are bought.",
+    "pools[].purchase": (
+        "How machines are bought. EC2 may take back spot ones, which ends the run on all of its machines: `up` warns "
+        "where several train together."
+    ),
     "pools[].capacityReservationIds": "Reservations to take machines from, for `purchase: reserved`.",
     "pools[].rootVolumeGiB": (
         "The disk of a machine. Local NVMe disks hold images and pods where the type has some."

@@ -33,7 +33,7 @@ from components.shared.tags import stack_tags
 from components.storage import ModelBucket, ModelBucketArgs
 from components.training import TrainingSpace, TrainingSpaceArgs
 from components.warm_nodes import WarmNodes, WarmNodesArgs
-from infra import access, foundation, support, versions, volumes
+from infra import access, cautions, foundation, versions, volumes
 from infra.foundation import Foundation
 from infra.model import Settings, Training
 from infra.settings import PROJECT
@@ -46,9 +46,8 @@ DRAIN_TIMEOUT_SECONDS = 1800
 
 def deploy(settings: Settings) -> dict[str, Any]:
     """Register every resource of the stack; returns the stack's outputs by name."""
-    if settings.cluster.existing is None:
-        for line in support.warnings(settings.cluster.version, datetime.now(UTC).date()):
-            pulumi.log.warn(line)
+    for line in cautions.lines(settings, datetime.now(UTC).date()):
+        pulumi.log.warn(line)
     tags = stack_tags(PROJECT, settings.stack)
     provider = aws.Provider("aws", region=settings.region)
     in_aws = pulumi.ResourceOptions(providers=[provider])

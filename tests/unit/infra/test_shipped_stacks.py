@@ -13,6 +13,7 @@ import pytest
 
 from components import operators
 from infra import stack
+from infra.model import Settings
 from infra.settings import read
 from tests.unit.components.recording import Recorded, deploy
 from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, ROOT, stack_file, with_
@@ -247,18 +248,18 @@ def test_without_a_run_there_is_no_launcher() -> None:
     assert plain().result["runId"] is None
 
 
-def test_whoever_deploys_is_warned_of_the_end_of_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_deploys_is_told_what_there_is_to_know_today(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     asked: list[tuple[str, date]] = []
 
-    def warnings(version: str, today: date) -> list[str]:
-        asked.append((version, today))
-        return ["it ends"]
+    def lines(settings: Settings, today: date) -> list[str]:
+        asked.append((settings.cluster.version, today))
+        return ["it ends", "it is spot"]
 
-    monkeypatch.setattr(stack.support, "warnings", warnings)
+    monkeypatch.setattr(stack.cautions, "lines", lines)
     monkeypatch.setattr(pulumi.log, "warn", lambda line, *_more, **_other: said.append(line))
     made(with_({"cluster": {"version": "1.34"}}))
-    assert said == ["it ends"]
+    assert said == ["it ends", "it is spot"]
     assert asked == [("1.34", datetime.now(UTC).date())]
 
 

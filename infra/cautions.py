@@ -1,0 +1,32 @@
+"""What a stack may do and whoever deploys it should know: lines for `up` and `preview`. Pure: the day is passed in."""
+
+from __future__ import annotations
+
+from datetime import date
+
+from components.shared.pool import SPOT
+from infra import support
+from infra.model import Settings
+
+
+def lines(settings: Settings, today: date) -> list[str]:
+    """A line for each, with the key that it is about."""
+    return [*_end_of_version(settings, today), *_spot(settings)]
+
+
+def _end_of_version(settings: Settings, today: date) -> list[str]:
+    """Only of a cluster that the stack makes: a given one's version is its owner's."""
+    return [] if settings.cluster.existing else support.warnings(settings.cluster.version, today)
+
+
+def _spot(settings: Settings) -> list[str]:
+    """A run is of a fixed size and begins anew without one of its workers (`launcher.core.manifests`)."""
+    training = settings.training
+    if training is None or training.pool.purchase != SPOT or training.max_nodes == 1:
+        return []
+    index = settings.pools.index(training.pool)
+    return [
+        f"trainyard:pools[{index}].purchase is spot, and up to {training.max_nodes} machines train together: the first"
+        " one that EC2 takes back ends the run on all of them, and the trainer keeps no checkpoint to go on from;"
+        " on-demand and reserved machines stay"
+    ]

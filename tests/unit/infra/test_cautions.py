@@ -1,0 +1,57 @@
+"""What whoever deploys is told, although nothing of it is wrong."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import pytest
+
+from infra import cautions
+from infra.settings import read
+from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, ROOT, settings, stack_file, with_
+
+pytestmark = pytest.mark.unit
+
+TODAY = NOW.date()
+RUN = {"pool": "small", "minNodes": 1, "maxNodes": 4}
+
+
+def told(config: dict[str, Any], today: date = TODAY) -> list[str]:
+    return cautions.lines(settings(config), today)
+
+
+def on_spot(**run: Any) -> dict[str, Any]:
+    """A stack with two pools, the second one of spot machines."""
+    return with_(
+        {
+            "pools": [POOL, {**POOL, "name": "cheap", "purchase": "spot"}],
+            "training": {**RUN, "pool": "cheap", **run},
+        }
+    )
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("Pulumi.[!z]*.yaml")), ids=lambda path: path.name)
+def test_no_shipped_stack_file_has_anything_to_be_warned_of(path: Any) -> None:
+    name = path.name.split(".")[1]
+    assert cautions.lines(read(name, stack_file(name), NOW), TODAY) == []
+
+
+def test_several_spot_machines_that_train_together_are_told() -> None:
+    (line,) = told(on_spot())
+    assert line.startswith("trainyard:pools[1].purchase is spot, and up to 4 machines train together: ")
+    assert "ends the run on all of them" in line
+
+
+def test_one_spot_machine_or_a_run_elsewhere_or_none_is_nobodys_concern() -> None:
+    assert told(on_spot(maxNodes=1)) == []
+    assert told(on_spot(pool="small")) == []
+    assert told(with_({"pools": [{**POOL, "purchase": "spot"}]})) == []
+    assert told(with_({"training": RUN})) == []
+
+
+def test_the_end_of_a_version_is_told_of_a_cluster_that_the_stack_makes() -> None:
+    (line,) = told(with_({}), date(2027, 3, 1))
+    assert line.startswith("Kubernetes 1.35: standard support ends on 2027-03-27")
+    given = {**with_({"network": GIVEN_VPC}), "trainyard:cluster": {"existing": GIVEN_CLUSTER}}
+    assert told(given, date(2027, 3, 1)) == []
