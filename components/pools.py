@@ -16,7 +16,8 @@ class PoolsArgs:
     """`subnet_ids` maps a zone to the subnet of its machines; `ami` is an alias with a version.
 
     `instance_profile` is given where Karpenter can't make one, in a network without a way to IAM. The two security
-    groups are found by their tags where their ids are not given. `lustre` says whether pods mount FSx for Lustre.
+    groups are found by their tags where their ids are not given. `lustre` says whether pods mount FSx for Lustre,
+    `lustre_efa` whether that file system has EFA.
     """
 
     cluster: str
@@ -30,6 +31,7 @@ class PoolsArgs:
     worker_group_id: pulumi.Input[str] | None = None
     cluster_group_id: pulumi.Input[str] | None = None
     lustre: bool = False
+    lustre_efa: bool = False
 
 
 class Pools(pulumi.ComponentResource):
@@ -59,6 +61,7 @@ class Pools(pulumi.ComponentResource):
                     instance_profile=args.instance_profile,
                     worker_group_id=args.worker_group_id,
                     cluster_group_id=args.cluster_group_id,
+                    lustre_efa=args.lustre_efa,
                 ),
                 opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
             )

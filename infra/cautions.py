@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 
+from components.shared import lustre_client
 from components.shared.pool import SPOT
 from infra import support
 from infra.model import Settings
@@ -11,7 +12,7 @@ from infra.model import Settings
 
 def lines(settings: Settings, today: date) -> list[str]:
     """A line for each, with the key that it is about."""
-    return [*_end_of_version(settings, today), *_spot(settings)]
+    return [*_end_of_version(settings, today), *_spot(settings), *_lustre_over_efa(settings)]
 
 
 def _end_of_version(settings: Settings, today: date) -> list[str]:
@@ -30,3 +31,26 @@ def _spot(settings: Settings) -> list[str]:
         " one that EC2 takes back ends the run on all of them, and the trainer keeps no checkpoint to go on from;"
         " on-demand and reserved machines stay"
     ]
+
+
+def _lustre_over_efa(settings: Settings) -> list[str]:
+    """FSx tells nobody what a client uses: a mount begins with TCP, and stays with it where EFA is not set up."""
+    lustre, key = settings.storage.lustre, "trainyard:storage.lustre.efa"
+    if lustre is None or not lustre.efa:
+        return []
+    over_tcp = [
+        f"{pool.name} ({pool.instance_type})"
+        for pool in settings.pools
+        if not lustre_client.interfaces(pool.instance_type, pool.efa)
+    ]
+    found = [
+        f"{key} is experimental: machines set up their Lustre client for EFA when they first start, and what fails"
+        " there is left to TCP; on a machine, `lnetctl net show -v` counts what went over which (docs/decisions/0014)"
+    ]
+    if over_tcp:
+        families = ", ".join(lustre_client.FAMILIES)
+        found.append(
+            f"{key}: the file system has EFA, and the machines of {', '.join(over_tcp)} reach it over TCP; FSx takes"
+            f" EFA from {families} with efa other than none"
+        )
+    return found

@@ -177,8 +177,9 @@ MEANINGS: Final = {
     "storage.lustre.compression": "Compression of the data on disk.",
     "storage.lustre.mountPath": "The directory in pods.",
     "storage.lustre.efa": (
-        "Reach it over EFA: PERSISTENT_2 of a multiple of 38400 GiB at 125 MB/s per TiB, of 19200 at 250, of "
-        "9600 at 500, of 4800 at 1000."
+        "Experimental: EFA on the file system, for machines of g6, g6e, p5, p5e, p5en, p6-b200, trn1 and trn1n that "
+        "have it themselves; others, and one whose client could not be set up, reach it over TCP. PERSISTENT_2 of a "
+        "multiple of 38400 GiB at 125 MB/s per TiB, of 19200 at 250, of 9600 at 500, of 4800 at 1000."
     ),
     "storage.lustre.backupDays": "How long automatic backups are kept; 0: there are none. Not with `s3`.",
     "training.pool": "The pool to train on.",

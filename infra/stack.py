@@ -86,6 +86,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
             worker_group_id=base.worker_group_id,
             cluster_group_id=base.cluster_group_id,
             lustre=lustre is not None,
+            lustre_efa=settings.storage.lustre is not None and settings.storage.lustre.efa,
         ),
         in_both,
     )

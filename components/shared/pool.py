@@ -8,7 +8,7 @@ from typing import Any, Final
 from components.shared import addresses as subnet_addresses
 from components.shared import contract as c
 from components.shared import efa as efa_layouts
-from components.shared import user_data
+from components.shared import lustre_client, user_data
 
 JsonObject = dict[str, Any]
 
@@ -180,13 +180,15 @@ def node_class(
     instance_profile: Any = None,
     worker_group_id: Any = None,
     cluster_group_id: Any = None,
+    lustre_efa: bool = False,
 ) -> JsonObject:
     """The `spec` of the EC2NodeClass (karpenter.k8s.aws/v1, https://karpenter.sh/docs/concepts/nodeclasses/).
 
     `role`, `subnet_id` and the others of type Any may be outputs of other resources. With an `instance_profile`
     Karpenter makes none for `role`, which it could not without a way to IAM. Two security groups: the workers', who
     talk to each other over EFA, and the one that EKS made for the cluster, in which the system nodes and the API server
-    are. Where an id is not given, they are found by their tags.
+    are. Where an id is not given, they are found by their tags. `lustre_efa`: a file system has EFA, too, and machines
+    that can reach it so are set up for it.
     """
     identity = {"role": role} if instance_profile is None else {"instanceProfile": instance_profile}
     spec: JsonObject = {
@@ -217,7 +219,10 @@ def node_class(
     if pool.placement_group:
         spec["placementGroupSelector"] = {"name": pool.placement_group}
     told = user_data.user_data(
-        vcpus=pool.vcpus, local_disks=pool.nvme_gb > 0, images_from_snapshot=pool.data_snapshot_id is not None
+        vcpus=pool.vcpus,
+        local_disks=pool.nvme_gb > 0,
+        images_from_snapshot=pool.data_snapshot_id is not None,
+        lustre_interfaces=lustre_client.interfaces(pool.instance_type, pool.efa) if lustre_efa else 0,
     )
     if told is not None:
         spec["userData"] = told

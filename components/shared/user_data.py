@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from components.shared import lustre_client
+
 # Several connections per image and unpacking in parallel, which needs a machine of the size 2xlarge and a fast disk:
 # https://github.com/awslabs/amazon-eks-ami/blob/main/nodeadm/doc/examples.md
 FAST_IMAGE_PULL_LEAST_VCPUS: Final = 8
@@ -59,14 +61,29 @@ mount "$store"
 _BOUNDARY: Final = "trainyard"
 
 
-def user_data(*, vcpus: int, local_disks: bool, images_from_snapshot: bool) -> str | None:
-    """User data of a machine, None where there is nothing to tell."""
-    if not images_from_snapshot:
-        return FAST_IMAGE_PULL if vcpus >= FAST_IMAGE_PULL_LEAST_VCPUS else None
-    parts = [("text/x-shellscript", _MOUNT_IMAGES)]
-    if local_disks:
-        parts.append(("application/node.eks.aws", _KEEP_RUNTIME_OFF_LOCAL_DISKS))
+def user_data(
+    *, vcpus: int, local_disks: bool, images_from_snapshot: bool, lustre_interfaces: int = 0
+) -> str | None:
+    """User data of a machine, None where there is nothing to tell.
+
+    `lustre_interfaces` is how many EFA interfaces its Lustre client uses (0: it has none to set up).
+    """
+    scripts = [_MOUNT_IMAGES] if images_from_snapshot else []
+    if lustre_interfaces:
+        scripts.append(lustre_client.script(lustre_interfaces))
+    config = _node_config(vcpus, local_disks, images_from_snapshot)
+    if not scripts:
+        return config
+    parts = [("text/x-shellscript", text) for text in scripts]
+    if config is not None:
+        parts.append(("application/node.eks.aws", config))
     body = "".join(f"--{_BOUNDARY}\nContent-Type: {kind}\n\n{text}\n" for kind, text in parts)
     return (
         f'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="{_BOUNDARY}"\n\n{body}--{_BOUNDARY}--\n'
     )
+
+
+def _node_config(vcpus: int, local_disks: bool, images_from_snapshot: bool) -> str | None:
+    if images_from_snapshot:
+        return _KEEP_RUNTIME_OFF_LOCAL_DISKS if local_disks else None
+    return FAST_IMAGE_PULL if vcpus >= FAST_IMAGE_PULL_LEAST_VCPUS else None

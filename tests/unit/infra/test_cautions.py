@@ -55,3 +55,26 @@ def test_the_end_of_a_version_is_told_of_a_cluster_that_the_stack_makes() -> Non
     assert line.startswith("Kubernetes 1.35: standard support ends on 2027-03-27")
     given = {**with_({"network": GIVEN_VPC}), "trainyard:cluster": {"existing": GIVEN_CLUSTER}}
     assert told(given, date(2027, 3, 1)) == []
+
+
+def with_lustre(*pools: dict[str, Any], efa: bool = True) -> dict[str, Any]:
+    """A stack with pools that differ in this, and a file system."""
+    named = [{**POOL, "name": f"p{index}", **pool} for index, pool in enumerate(pools)]
+    lustre = {"throughput": 1000, "capacityGiB": 4800, "efa": efa}
+    return with_({"pools": named, "storage": {"lustre": lustre}})
+
+
+P5, P4D, TRN2 = ({"instanceType": name} for name in ("p5.48xlarge", "p4d.24xlarge", "trn2.48xlarge"))
+
+
+def test_a_file_system_with_efa_is_said_to_be_experimental() -> None:
+    (line,) = told(with_lustre(P5))
+    assert line.startswith("trainyard:storage.lustre.efa is experimental: ")
+    assert told(with_lustre(P5, P4D, efa=False)) == []
+
+
+def test_pools_that_reach_it_over_tcp_are_named() -> None:
+    _, line = told(with_lustre(P5, P4D, TRN2))
+    assert "the machines of p1 (p4d.24xlarge), p2 (trn2.48xlarge) reach it over TCP" in line
+    _, line = told(with_lustre({**P5, "efa": "none"}))
+    assert "the machines of p0 (p5.48xlarge) reach it over TCP" in line

@@ -12,6 +12,7 @@ import pulumi
 import pytest
 
 from components import operators
+from components.shared import lustre_client
 from infra import stack
 from infra.model import Settings
 from infra.settings import read
@@ -192,6 +193,17 @@ def test_what_gives_machines_back_does_not_wait_for_a_mount_that_may_fail() -> N
     ):
         assert other in needed
         assert other in found.needs(drain, "drain")
+
+
+def test_machines_are_set_up_for_a_file_system_with_efa_and_for_no_other() -> None:
+    def told(efa: bool) -> str:
+        lustre = {"throughput": 1000, "capacityGiB": 4800, "efa": efa}
+        pool = {**POOL, "instanceType": "p5.48xlarge"}
+        (node_class,) = made(with_({"pools": [pool], "storage": {"lustre": lustre}})).of(NODE_CLASS)
+        return str(node_class.inputs["spec"]["userData"])
+
+    assert lustre_client.script(8) in told(True)
+    assert "lnetctl" not in told(False)
 
 
 def test_the_control_plane_waits_for_no_file_system() -> None:
