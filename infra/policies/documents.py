@@ -18,6 +18,24 @@ POLICY: Final = "aws:iam/policy:Policy"
 ROLE: Final = "aws:iam/role:Role"
 ROLE_POLICY: Final = "aws:iam/rolePolicy:RolePolicy"
 ATTACHMENT: Final = "aws:iam/rolePolicyAttachment:RolePolicyAttachment"
+# What lasts and signs by itself, and what gives it rights.
+STANDING: Final = (
+    "aws:iam/accessKey:AccessKey",
+    "aws:iam/group:Group",
+    "aws:iam/groupMembership:GroupMembership",
+    "aws:iam/groupPolicy:GroupPolicy",
+    "aws:iam/groupPolicyAttachment:GroupPolicyAttachment",
+    "aws:iam/serviceSpecificCredential:ServiceSpecificCredential",
+    "aws:iam/signingCertificate:SigningCertificate",
+    "aws:iam/sshKey:SshKey",
+    "aws:iam/user:User",
+    "aws:iam/userGroupMembership:UserGroupMembership",
+    "aws:iam/userLoginProfile:UserLoginProfile",
+    "aws:iam/userPolicy:UserPolicy",
+    "aws:iam/userPolicyAttachment:UserPolicyAttachment",
+)
+# Attaches to users, groups and roles, and takes the policy from all others of the account.
+POLICY_ATTACHMENT: Final = "aws:iam/policyAttachment:PolicyAttachment"
 
 
 def listed(value: Any) -> list[Any]:
@@ -107,3 +125,30 @@ def policies_of(role: Resource, stack: Stack) -> list[Resource]:
         for policy in stack.sources(attachment, "policyArn", POLICY)
     ]
     return [*inline, *attached]
+
+
+def attached_elsewhere(role: Resource, stack: Stack) -> list[str]:
+    """Names of the policies of a role whose documents no resource of the stack has: AWS' own, and given ones.
+
+    Raises:
+        Undecided: which one it is is not known.
+    """
+    return [
+        _policy_name(attachment.at("policyArn", default="?"))
+        for attachment in stack.pointing(role, ATTACHMENT, "role")
+        if not stack.sources(attachment, "policyArn", POLICY)
+    ]
+
+
+def attached_by_itself(role: Resource) -> list[str]:
+    """Names of the policies that a role resource itself has: inline ones, and those in its list of attached ones.
+
+    Raises:
+        Undecided: they are not known.
+    """
+    inline = [str(each.get("name") or "inline") for each in role.known("inlinePolicies", default=[])]
+    return [*inline, *(_policy_name(each) for each in role.known("managedPolicyArns", default=[]))]
+
+
+def _policy_name(arn: Any) -> str:
+    return str(arn).rpartition("/")[2]

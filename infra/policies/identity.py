@@ -10,9 +10,13 @@ from components.shared.contract import KARPENTER_NAMESPACE, TRAINER_SERVICE_ACCO
 from infra.policies.documents import (
     ATTACHMENT,
     POLICY,
+    POLICY_ATTACHMENT,
     ROLE,
     ROLE_POLICY,
+    STANDING,
     actions,
+    attached_by_itself,
+    attached_elsewhere,
     conditions,
     covers,
     grants,
@@ -70,6 +74,24 @@ OBJECT_ACTIONS: Final = (
 TRAINER_ACTIONS: Final = (*OBJECT_ACTIONS, "s3:ListBucket", "kms:Decrypt", "kms:GenerateDataKey")
 
 
+@RULES.rule("identities-are-roles", "CKV_AWS_273", "CKV_AWS_40", "CKV2_AWS_22", types=[ROLE, *STANDING])
+def identities_are_roles(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Whoever acts takes a role for a while: no users, no groups, no keys that last."""
+    if resource.type != ROLE:
+        yield f"a {resource.type.rpartition(':')[2]} is or serves an identity that lasts; it must be a role"
+
+
+@RULES.rule("role-rights-are-resources", types=[ROLE, POLICY_ATTACHMENT])
+def role_rights_are_resources(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """A role's policies are resources beside it, each of which the other rules judge."""
+    if resource.type == POLICY_ATTACHMENT:
+        yield "it takes the policy from whoever else has it; it must be a RolePolicyAttachment"
+        return
+    for name in ("inlinePolicies", "managedPolicyArns"):
+        if resource.has(name) and resource.properties[name] != []:
+            yield f"{name} is set; its policies must be Policy resources with a RolePolicyAttachment each"
+
+
 @RULES.rule("trust-one-service-account", "CIS EKS 4.1.5", "CIS EKS 5.2.1", types=[ROLE])
 def trust_one_service_account(resource: Resource, _stack: Stack) -> Iterator[str]:
     """A role for the cluster's OIDC provider is for one service account and one audience, compared for equality."""
@@ -111,7 +133,7 @@ def trust_not_anybody(resource: Resource, _stack: Stack) -> Iterator[str]:
                 yield f"assumeRolePolicy lets {principal} in; it must name a service, a provider or one role"
 
 
-@RULES.rule("role-no-full-access", "CKV_AWS_274", "CIS EKS 5.1.3", types=[ATTACHMENT])
+@RULES.rule("role-no-full-access", "CKV_AWS_274", "CKV2_AWS_56", "CIS EKS 5.1.3", types=[ATTACHMENT])
 def role_no_full_access(resource: Resource, _stack: Stack) -> Iterator[str]:
     """No role has one of AWS' policies that grant everything of a service."""
     if not resource.has("policyArn"):
@@ -204,6 +226,7 @@ def trainer_role_narrow(resource: Resource, stack: Stack) -> Iterator[str]:
     """The trainer reads and writes under one prefix of one bucket with one key, and nothing else."""
     if TRAINER not in service_accounts(resource):
         return
+    yield from _unread(resource, stack)
     for policy in policies_of(resource, stack):
         for statement in grants(policy):
             where = f"policy {policy.name} {label(statement)}"
@@ -227,6 +250,7 @@ def karpenter_changes_its_own(resource: Resource, stack: Stack) -> Iterator[str]
     """Karpenter changes only what carries this cluster's tags."""
     if KARPENTER not in service_accounts(resource):
         return
+    yield from _unread(resource, stack)
     for policy in policies_of(resource, stack):
         for statement in grants(policy):
             if not _bounded(statement):
@@ -245,6 +269,12 @@ def karpenter_can_finish(resource: Resource, stack: Stack) -> Iterator[str]:
     missing = [action for action in FINALIZER if not any(covers(statement, action) for statement in allowed)]
     if missing:
         yield f"its policies lack {', '.join(missing)}; they must allow them"
+
+
+def _unread(role: Resource, stack: Stack) -> Iterator[str]:
+    """The policies of a role that no rule can read."""
+    for name in (*attached_by_itself(role), *attached_elsewhere(role, stack)):
+        yield f"policy {name} has no document in the stack; it must be a Policy resource of its own"
 
 
 def _matches(action: str, patterns: tuple[str, ...]) -> bool:

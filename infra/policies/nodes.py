@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from infra.policies.documents import ATTACHMENT, ROLE, grants, policies_of, principals
+from infra.policies.documents import ATTACHMENT, ROLE, attached_by_itself, grants, policies_of, principals
 from infra.policies.model import Resource, Rules, Stack, at, rows
 from infra.policies.network import NODE_GROUP
 
@@ -85,5 +85,5 @@ def node_role_least(resource: Resource, stack: Stack) -> Iterator[str]:
         name = str(attachment.at("policyArn", default="")).rpartition("/")[2]
         if name not in NODE_POLICIES:
             yield f"policy {name} is attached by {attachment.name}; it must be one of {', '.join(NODE_POLICIES)}"
-    for policy in policies_of(resource, stack):
-        yield f"policy {policy.name} is its own; what pods need must go to roles of service accounts"
+    for name in (*attached_by_itself(resource), *(policy.name for policy in policies_of(resource, stack))):
+        yield f"policy {name} is its own; what pods need must go to roles of service accounts"

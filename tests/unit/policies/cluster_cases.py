@@ -39,9 +39,14 @@ def pool(policy: str = "WhenEmpty", expires: str = "Never", **limits: Any) -> Re
 
 
 CLOSED = {"httpTokens": "required", "httpPutResponseHopLimit": 1}
-MACHINE = made(
-    ROLE, "machine", assumeRolePolicy=document({"Principal": {"Service": "ec2.amazonaws.com"}, "Action": "a"})
-)
+OF_MACHINES = document({"Principal": {"Service": "ec2.amazonaws.com"}, "Action": "a"})
+
+
+def machine(**more: Any) -> Resource:
+    return made(ROLE, "machine", assumeRolePolicy=OF_MACHINES, **more)
+
+
+MACHINE = machine()
 SERVICE = made(
     ROLE, "service", assumeRolePolicy=document({"Principal": {"Service": "eks.amazonaws.com"}, "Action": "a"})
 )
@@ -153,6 +158,8 @@ CASES: dict[str, Cases] = {
             (MACHINE, attached(MACHINE, "AmazonS3FullAccess")),
             (MACHINE, attached(MACHINE, "AmazonSSMManagedInstanceCore")),
             (MACHINE, made(ROLE_POLICY, "own", of={"role": MACHINE})),
+            machine(inlinePolicies=[{"name": "own", "policy": "{}"}]),
+            machine(managedPolicyArns=["arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"]),
         ],
         accepts=[
             (MACHINE, *(attached(MACHINE, policy) for policy in m.NODE_POLICIES)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from components.shared import iam, karpenter_iam
-from infra.policies.documents import ATTACHMENT, POLICY, ROLE, ROLE_POLICY
-from infra.policies.model import Resource
+from infra.policies.documents import ATTACHMENT, POLICY, POLICY_ATTACHMENT, ROLE, ROLE_POLICY, STANDING
+from infra.policies.model import UNKNOWN, Resource
 from tests.unit.policies.building import Case, Cases, document, made
 
 ISSUER = "oidc.eks.us-west-2.amazonaws.com/id/AB"
@@ -42,6 +42,9 @@ def role_for(**principal: Any) -> Resource:
     return made(ROLE, assumeRolePolicy=document({"Principal": principal, "Action": "sts:AssumeRole"}))
 
 
+MACHINE = role_for(Service="ec2.amazonaws.com")
+
+
 def policy(action: Any, target: Any = "arn:aws:s3:::b/p/*", **more: Any) -> Resource:
     return made(POLICY, policy=document({"Action": action, "Resource": target, **more}))
 
@@ -51,6 +54,22 @@ def holding(role: Resource, *statements: dict[str, Any]) -> Case:
     held = made(POLICY, "held", policy=document(*statements))
     return (role, held, made(ATTACHMENT, "held", of={"role": role, "policyArn": held}))
 
+
+def given(role: Resource) -> Case:
+    """A role with a policy whose document the stack does not have."""
+    return (
+        role,
+        made(ATTACHMENT, "given", of={"role": role}, policyArn="arn:aws:iam::aws:policy/ReadOnlyAccess"),
+    )
+
+
+def with_own(role: Resource, **more: Any) -> Resource:
+    """A role whose resource has policies itself."""
+    return made(ROLE, role.name, **{**role.properties, **more})
+
+
+INLINE = {"inlinePolicies": [{"name": "own", "policy": "{}"}]}
+LISTED = {"managedPolicyArns": ["arn:aws:iam::aws:policy/AdministratorAccess"]}
 
 TRAINER = role_of("training", "trainer")
 KARPENTER = role_of("kube-system", "karpenter")
@@ -66,6 +85,18 @@ CONTROLLER = [
 SUBJECT = "system:serviceaccount:training:trainer"
 
 CASES: dict[str, Cases] = {
+    "identities-are-roles": Cases(
+        rejects=[made(kind, userName="admin") for kind in STANDING], accepts=[TRAINER, MACHINE]
+    ),
+    "role-rights-are-resources": Cases(
+        rejects=[
+            with_own(TRAINER, **INLINE),
+            with_own(TRAINER, **LISTED),
+            with_own(TRAINER, inlinePolicies=UNKNOWN),
+            made(POLICY_ATTACHMENT, roles=["trainer"], policyArn="arn:aws:iam::1:policy/a"),
+        ],
+        accepts=[TRAINER, with_own(TRAINER, inlinePolicies=[], managedPolicyArns=[])],
+    ),
     "trust-one-service-account": Cases(
         rejects=[
             trusting(sub=SUBJECT),
@@ -92,6 +123,7 @@ CASES: dict[str, Cases] = {
         rejects=[
             made(ATTACHMENT, policyArn="arn:aws:iam::aws:policy/AmazonS3FullAccess"),
             made(ATTACHMENT, policyArn="arn:aws:iam::aws:policy/AdministratorAccess"),
+            made(ATTACHMENT, policyArn="arn:aws:iam::aws:policy/IAMFullAccess"),
         ],
         accepts=[made(ATTACHMENT, policyArn="arn:aws:iam::aws:policy/AmazonEKSWorkerNodePolicy")],
     ),
@@ -153,6 +185,8 @@ CASES: dict[str, Cases] = {
             holding(TRAINER, {"Action": "s3:PutObject", "Resource": "arn:aws:s3:::b/*"}),
             holding(TRAINER, {"Action": "s3:ListBucket", "Resource": "arn:aws:s3:::b"}),
             holding(TRAINER, {"Action": "kms:Decrypt", "Resource": "*"}),
+            with_own(TRAINER, **INLINE),
+            given(TRAINER),
         ],
         accepts=[
             holding(TRAINER, *MODELS),
@@ -166,10 +200,13 @@ CASES: dict[str, Cases] = {
             ),
             holding(KARPENTER, {"Action": "ec2:RunInstances", "Resource": "arn:aws:ec2:r:*:instance/*"}),
             holding(KARPENTER, {"Action": "ec2:CreateTags", "Resource": "arn:aws:ec2:r::image/*"}),
+            with_own(KARPENTER, **LISTED),
+            given(KARPENTER),
         ],
         accepts=[
             holding(KARPENTER, *CONTROLLER),
             holding(ANOTHER, {"Action": "ec2:TerminateInstances", "Resource": "arn:aws:ec2:r:*:instance/*"}),
+            given(ANOTHER),
         ],
     ),
     "karpenter-can-finish": Cases(
