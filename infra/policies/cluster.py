@@ -7,7 +7,7 @@ from typing import Final
 
 from infra.policies.model import Resource, Rules, Stack
 from infra.policies.network import LOG_GROUP
-from infra.policies.security_groups import ANYWHERE
+from infra.policies.security_groups import anywhere
 from infra.versions import KUBERNETES_SUPPORTED
 
 RULES: Final = Rules()
@@ -39,7 +39,7 @@ def cluster_endpoint_public(resource: Resource, _stack: Stack) -> Iterator[str]:
     if not ranges:
         yield "vpcConfig.endpointPublicAccess is on without publicAccessCidrs; it must be false, or the ranges given"
     for block in ranges:
-        if block in ANYWHERE:
+        if anywhere(str(block)):
             yield f"vpcConfig.publicAccessCidrs has {block}; it must name the ranges that deploy"
 
 

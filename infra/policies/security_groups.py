@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,10 +17,16 @@ INGRESS: Final = "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
 EGRESS: Final = "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule"
 OPENINGS: Final = (RULE, INGRESS, EGRESS)
 
-ANYWHERE: Final = ("0.0.0.0/0", "::/0")
+# A shorter prefix is nobody's own range: 10.0.0.0/8 is the largest private one (RFC 1918), and a VPC's block of IPv6 has
+# a /44 at most (https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html).
+LEAST_PREFIX: Final = {4: 8, 6: 32}
 # Secure shell and remote desktop.
 SHELL_PORTS: Final = (22, 3389)
 ALL_PROTOCOLS: Final = ("-1", "all")
+TCP: Final = ("tcp", "6")
+WITH_PORTS: Final = (*TCP, "udp", "17")
+# More ports than this are as good as all.
+MOST_PORTS: Final = 32768
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +46,23 @@ class Opening:
         """Every protocol and port."""
         return self.protocol in ALL_PROTOCOLS
 
+    @property
+    def unlisted(self) -> bool:
+        """Every protocol and port, or as good as every port of one protocol."""
+        return self.everything or (self.protocol in WITH_PORTS and self.last - self.first + 1 > MOST_PORTS)
+
     def passes(self, port: int) -> bool:
         """Whether TCP to this port gets through."""
-        return self.everything or (self.protocol in ("tcp", "6") and self.first <= port <= self.last)
+        return self.everything or (self.protocol in TCP and self.first <= port <= self.last)
+
+
+def anywhere(block: str) -> bool:
+    """Whether a range (or the id of a prefix list, which is none) is the internet, or too much of it to be ours."""
+    try:
+        network = ipaddress.ip_network(block, strict=False)
+    except ValueError:
+        return False
+    return network.prefixlen < LEAST_PREFIX[network.version]
 
 
 def opening(resource: Resource) -> Opening:
@@ -53,16 +74,16 @@ def opening(resource: Resource) -> Opening:
     if resource.type == RULE:
         lists = ("cidrBlocks", "ipv6CidrBlocks", "prefixListIds")
         ranges = [str(each) for name in lists for each in resource.known(name, default=[])]
-        inward, protocol = resource.at("type") == "ingress", str(resource.at("protocol", default="-1"))
+        inward, protocol = resource.at("type") == "ingress", resource.at("protocol", default="-1")
         group, own = "sourceSecurityGroupId", bool(resource.at("self", default=False))
     else:
         names = ("cidrIpv4", "cidrIpv6", "prefixListId")
         ranges = [str(resource.at(name)) for name in names if resource.at(name)]
-        inward, protocol = resource.type == INGRESS, str(resource.at("ipProtocol", default="-1"))
+        inward, protocol = resource.type == INGRESS, resource.at("ipProtocol", default="-1")
         group, own = "referencedSecurityGroupId", False
     return Opening(
         inward=inward,
-        protocol=protocol,
+        protocol=str(protocol).lower(),
         first=int(resource.at("fromPort", default=0)),
         last=int(resource.at("toPort", default=65535)),
         ranges=tuple(ranges),
@@ -88,38 +109,42 @@ def group_without_inline_rules(resource: Resource, _stack: Stack) -> Iterator[st
 
 @RULES.rule("ingress-not-from-anywhere", "CKV_AWS_260", "CKV_AWS_277", "AVD-AWS-0107", types=OPENINGS)
 def ingress_not_from_anywhere(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Nothing comes in from the whole internet."""
+    """Nothing comes in from the internet, nor from a part of it that is nobody's own."""
     found = opening(resource)
     for block in found.ranges if found.inward else ():
-        if block in ANYWHERE:
+        if anywhere(block):
             yield f"lets {block} in; it must name a range of ours or a security group"
 
 
 @RULES.rule("ingress-no-remote-shell", "CKV_AWS_24", "CKV_AWS_25", types=OPENINGS)
 def ingress_no_remote_shell(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """No address reaches a shell's port, and no rule is made for one."""
+    """Nothing reaches a shell's port but a group's own members, among whom all is open."""
     found = opening(resource)
-    if not found.inward:
-        return
+    if not found.inward or (found.unlisted and not found.ranges):
+        return  # all-traffic-among-members-only tells it
     for port in SHELL_PORTS:
-        if found.passes(port) and (found.ranges or found.first == found.last == port):
+        if found.passes(port):
             yield f"lets port {port} through; nodes are reached by no remote shell, so it must leave that out"
 
 
 @RULES.rule("all-traffic-among-members-only", types=OPENINGS)
 def all_traffic_among_members_only(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """What lets every protocol in lets it in from its own group only, which is how EFA works."""
+    """What lets every protocol, or all ports, in lets it in from its own group only, which is how EFA works."""
     found = opening(resource)
-    if found.inward and found.everything and not found.same:
-        yield "lets every protocol in from elsewhere; it must name its own group, or protocol and ports"
+    if found.inward and found.unlisted and not found.same:
+        yield f"lets {_what(found)} in from elsewhere; it must name its own group, or protocol and ports"
 
 
 @RULES.rule("egress-listed", "CKV_AWS_382", types=OPENINGS)
 def egress_listed(resource: Resource, _stack: Stack) -> Iterator[str]:
     """A way out to everywhere names its protocol and ports."""
     found = opening(resource)
-    if not found.inward and found.everything and any(block in ANYWHERE for block in found.ranges):
-        yield "lets every protocol out to everywhere; it must name protocol and ports, such as tcp 443"
+    if not found.inward and found.unlisted and any(anywhere(block) for block in found.ranges):
+        yield f"lets {_what(found)} out to everywhere; it must name protocol and ports, such as tcp 443"
+
+
+def _what(found: Opening) -> str:
+    return "every protocol" if found.everything else f"{found.protocol} {found.first} to {found.last}"
 
 
 def _same(resource: Resource, one: str, other: str) -> bool:
