@@ -1,8 +1,7 @@
-"""Rules for what is around pods in the cluster: namespaces, rights, network, volumes, charts."""
+"""Rules for what is around pods in the cluster: namespaces, rights, volumes, charts."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Final
 
@@ -12,12 +11,10 @@ from infra.policies.pods import SERVICE_ACCOUNT, SERVICE_ACCOUNT_PATCH, TEMPLATE
 RULES: Final = Rules()
 
 NAMESPACE: Final = "kubernetes:core/v1:Namespace"
-NETWORK_POLICY: Final = "kubernetes:networking.k8s.io/v1:NetworkPolicy"
 ROLE: Final = "kubernetes:rbac.authorization.k8s.io/v1:Role"
 CLUSTER_ROLE: Final = "kubernetes:rbac.authorization.k8s.io/v1:ClusterRole"
 STORAGE_CLASS: Final = "kubernetes:storage.k8s.io/v1:StorageClass"
 RELEASE: Final = "kubernetes:helm.sh/v3:Release"
-ADDON: Final = "aws:eks/addon:Addon"
 # What runs or holds something. A Role is where the objects are that it grants: the cluster's Events are in `default`.
 HELD_IN_NAMESPACES: Final = (
     *TEMPLATES,
@@ -57,21 +54,6 @@ def namespace_not_privileged(resource: Resource, _stack: Stack) -> Iterator[str]
 
 
 @RULES.rule(
-    "namespace-closed", "CKV2_K8S_6", "CIS EKS 4.3.2", "CIS EKS 5.4.4", types=[NAMESPACE], whole_stack=True
-)
-def namespace_closed(resource: Resource, stack: Stack) -> Iterator[str]:
-    """Pods of a namespace let in only what a network policy names."""
-    name = resource.at("metadata", "name")
-    for policy in stack.of(NETWORK_POLICY):
-        everything = policy.has("spec") and not policy.at("spec", "podSelector", default={})
-        kinds = policy.at("spec", "policyTypes", default=["Ingress"])
-        inside = policy.at("metadata", "namespace") == name
-        if inside and everything and "Ingress" in kinds and not policy.at("spec", "ingress"):
-            return
-    yield "no NetworkPolicy refuses what comes into its pods by default; there must be one"
-
-
-@RULES.rule(
     "namespace-default-account",
     "CKV_K8S_41",
     "CKV_K8S_42",
@@ -87,17 +69,6 @@ def namespace_default_account(resource: Resource, stack: Stack) -> Iterator[str]
         if named == (name, "default") and account.at("automountServiceAccountToken", default=True) is False:
             return
     yield "its service account default has a token for pods; automountServiceAccountToken must be false there"
-
-
-@RULES.rule("network-policies-enforced", "CIS EKS 4.3.1", types=[ADDON])
-def network_policies_enforced(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """The VPC CNI enforces network policies, which it does only when told."""
-    if resource.at("addonName") != "vpc-cni":
-        return
-    values = json.loads(resource.at("configurationValues", default="{}"))
-    # The add-on's schema has a text here: https://docs.aws.amazon.com/eks/latest/userguide/cni-network-policy-configure.html
-    if str(values.get("enableNetworkPolicy")).lower() != "true":
-        yield 'configurationValues.enableNetworkPolicy is not "true"; it must be'
 
 
 @RULES.rule(

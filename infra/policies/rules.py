@@ -12,6 +12,7 @@ from infra.policies import (
     kubernetes,
     network,
     nodes,
+    pod_network,
     pods,
     registry,
     security_groups,
@@ -30,6 +31,7 @@ AREAS: Final = (
     interruptions,
     karpenter,
     kubernetes,
+    pod_network,
     pods,
 )
 ALL: Final[tuple[Rule, ...]] = tuple(rule for area in AREAS for rule in area.RULES.all)

@@ -17,8 +17,8 @@ INGRESS: Final = "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
 EGRESS: Final = "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule"
 OPENINGS: Final = (RULE, INGRESS, EGRESS)
 
-# A shorter prefix is nobody's own range: 10.0.0.0/8 is the largest private one (RFC 1918), and a VPC's block of IPv6 has
-# a /44 at most (https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html).
+# A shorter prefix is nobody's own range: 10.0.0.0/8 is the largest private one (RFC 1918), and a VPC has a /44 of IPv6
+# at most (https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html).
 LEAST_PREFIX: Final = {4: 8, 6: 32}
 # Secure shell and remote desktop.
 SHELL_PORTS: Final = (22, 3389)

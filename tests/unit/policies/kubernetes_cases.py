@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from components.shared import network_policies as policies
 from infra.policies import kubernetes as k
+from infra.policies import pod_network as n
 from infra.policies import pods as p
 from infra.policies.model import Resource
 from tests.unit.policies.building import Cases, made
@@ -52,7 +54,15 @@ def namespace(level: str | None = None) -> Resource:
 
 
 def network_policy(where: str = "training", **spec: Any) -> Resource:
-    return made(k.NETWORK_POLICY, metadata={"namespace": where, "name": "n"}, spec=spec)
+    return made(n.NETWORK_POLICY, metadata={"namespace": where, "name": "n"}, spec=spec)
+
+
+def let_in(*sources: dict[str, Any], **rule: Any) -> tuple[Resource, Resource]:
+    """A network policy beside one that closes the namespace."""
+    opened = network_policy(
+        podSelector={}, ingress=[{**({"from": list(sources)} if sources else {}), **rule}]
+    )
+    return opened, made(n.NETWORK_POLICY, "closed", **network_policy(podSelector={}).properties)
 
 
 def account(automount: bool | None = None) -> Resource:
@@ -188,6 +198,33 @@ CASES: dict[str, Cases] = {
         ],
         accepts=[(namespace(), network_policy(podSelector={}, policyTypes=["Ingress"]))],
     ),
+    "network-policy-names-who": Cases(
+        rejects=[
+            let_in(),
+            let_in({}),
+            let_in(ports=[]),
+            network_policy(podSelector={}, policyTypes=[], ingress=[{}]),
+            let_in(**{"from": []}),
+            let_in({"ipBlock": {"cidr": "0.0.0.0/0"}}),
+            let_in({"podSelector": {"matchLabels": {"a": "b"}}}, {"ipBlock": {"cidr": "::/0"}}),
+            let_in({"ipBlock": {"cidr": "128.0.0.0/1"}}),
+            let_in({"namespaceSelector": {}}),
+            let_in({"namespaceSelector": {}, "podSelector": {}}),
+            let_in(ports=[{"protocol": "TCP"}]),
+            let_in(ports=[{"port": 1, "endPort": 65535}]),
+            let_in(ports=[{"port": 1, "endPort": 32768}, {"port": 32769, "endPort": 65535}]),
+        ],
+        accepts=[
+            network_policy(**policies.closed()),
+            network_policy(**policies.jobs_from(policies.OF_JOBS)),
+            network_policy(**policies.port_open({"a": "b"}, 9443)),
+            let_in({"podSelector": {}}),
+            let_in({"ipBlock": {"cidr": "10.0.0.0/16"}}),
+            let_in({"namespaceSelector": {}, "podSelector": {"matchLabels": {"a": "b"}}}),
+            let_in({"namespaceSelector": {}}, ports=[{"port": "metrics"}]),
+            network_policy(podSelector={}, policyTypes=["Egress"], ingress=[{}]),
+        ],
+    ),
     "namespace-default-account": Cases(
         rejects=[
             (namespace(),),
@@ -200,12 +237,12 @@ CASES: dict[str, Cases] = {
     ),
     "network-policies-enforced": Cases(
         rejects=[
-            made(k.ADDON, addonName="vpc-cni"),
-            made(k.ADDON, addonName="vpc-cni", configurationValues='{"enableNetworkPolicy": "false"}'),
+            made(n.ADDON, addonName="vpc-cni"),
+            made(n.ADDON, addonName="vpc-cni", configurationValues='{"enableNetworkPolicy": "false"}'),
         ],
         accepts=[
-            made(k.ADDON, addonName="vpc-cni", configurationValues='{"enableNetworkPolicy": "true"}'),
-            made(k.ADDON, addonName="coredns"),
+            made(n.ADDON, addonName="vpc-cni", configurationValues='{"enableNetworkPolicy": "true"}'),
+            made(n.ADDON, addonName="coredns"),
         ],
     ),
     "rights-listed": Cases(
