@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from infra.policies.model import Resource, Rules, Stack, Undecided, at, known, rows
-from infra.policies.pods import SERVICE_ACCOUNT, SERVICE_ACCOUNT_PATCH, TEMPLATES
+from infra.policies.pods import BINDINGS, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PATCH, TEMPLATES
 
 RULES: Final = Rules()
 
@@ -27,6 +27,17 @@ HELD_IN_NAMESPACES: Final = (
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 ENFORCE: Final = "pod-security.kubernetes.io/enforce"
 WIDENING_VERBS: Final = ("bind", "escalate", "impersonate")
+# Kubernetes' own roles that read secrets and change what they like, in the cluster or in a namespace
+# (https://kubernetes.io/docs/reference/access-authn-authz/rbac/#user-facing-roles).
+WIDE_ROLES: Final = ("cluster-admin", "admin", "edit")
+# Groups and a user that everybody is, and the group that no role bounds.
+EVERYBODY: Final = (
+    "system:anonymous",
+    "system:authenticated",
+    "system:masters",
+    "system:serviceaccounts",
+    "system:unauthenticated",
+)
 
 
 @RULES.rule("namespace-of-its-own", "CKV_K8S_21", "CIS EKS 4.5.1", "CIS EKS 4.5.2", types=HELD_IN_NAMESPACES)
@@ -87,7 +98,7 @@ def namespace_default_account(resource: Resource, stack: Stack) -> Iterator[str]
 def rights_listed(resource: Resource, _stack: Stack) -> Iterator[str]:
     """Roles name each verb and resource, and none that widens somebody's rights."""
     for index, rule in enumerate(rows(resource.known("rules"))):
-        for name in ("verbs", "resources", "apiGroups"):
+        for name in ("verbs", "resources", "apiGroups", "nonResourceURLs"):
             if "*" in rows(at(rule, name)):
                 yield f"rules[{index}].{name} has *; it must name each"
         for verb in WIDENING_VERBS:
@@ -111,6 +122,18 @@ def rights_no_exec(resource: Resource, _stack: Stack) -> Iterator[str]:
         for name in ("pods/exec", "pods/attach", "nodes/proxy"):
             if name in rows(at(rule, "resources")):
                 yield f"rules[{index}].resources has {name}; it must not"
+
+
+@RULES.rule("binding-narrow", "CIS EKS 4.1.1", types=BINDINGS)
+def binding_narrow(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Rights are bound by roles whose rules are listed, and to somebody in particular."""
+    role = resource.at("roleRef", "name")
+    if role in WIDE_ROLES:
+        yield f"roleRef.name is {role}; it must be a role of the verbs and resources that are needed"
+    for index, subject in enumerate(rows(resource.at("subjects"))):
+        name = at(subject, "name")
+        if name in EVERYBODY and at(subject, "kind") != "ServiceAccount":
+            yield f"subjects[{index}].name is {name}; it must be a service account, or a group of one's own"
 
 
 @RULES.rule("volumes-encrypted", types=[STORAGE_CLASS])

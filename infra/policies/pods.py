@@ -53,7 +53,7 @@ def containers(resource: Resource) -> Iterator[tuple[str, Mapping[str, Any], Map
                 yield f"{path}.{name}[{at(container, 'name', default='?')}]", container, pod
 
 
-@RULES.rule("pod-not-root", "CKV_K8S_23", "CKV_K8S_40", "CIS EKS 4.2.5", types=TEMPLATES)
+@RULES.rule("pod-not-root", "CKV_K8S_23", "CKV_K8S_29", "CKV_K8S_40", "CIS EKS 4.2.5", types=TEMPLATES)
 def pod_not_root(resource: Resource, _stack: Stack) -> Iterator[str]:
     """Nothing runs as root, nor as a user that the machine may have, too."""
     for path, container, pod in containers(resource):
@@ -65,7 +65,9 @@ def pod_not_root(resource: Resource, _stack: Stack) -> Iterator[str]:
 
 
 @RULES.rule(
-    "pod-no-escalation", "CKV_K8S_16", "CKV_K8S_20", "CIS EKS 4.2.1", "CIS EKS 4.2.5", types=TEMPLATES
+    "pod-no-escalation",
+    *("CKV_K8S_16", "CKV_K8S_20", "CKV_K8S_30", "CIS EKS 4.2.1", "CIS EKS 4.2.5"),
+    types=TEMPLATES,
 )
 def pod_no_escalation(resource: Resource, _stack: Stack) -> Iterator[str]:
     """No process gets more rights than its container began with."""
@@ -139,6 +141,16 @@ def pod_resources(resource: Resource, _stack: Stack) -> Iterator[str]:
         for device in DEVICES:
             if at(requests, device, default=at(limits, device)) != at(limits, device):
                 yield f"{path}.resources.requests.{device} is not the limit; both must be the same"
+
+
+@RULES.rule("pod-memory-volumes-bounded", types=TEMPLATES)
+def pod_memory_volumes_bounded(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """A volume in memory, such as the one at /dev/shm, has a limit; what lies in it is memory of the machine."""
+    for path, pod in pods(resource):
+        for volume in rows(at(pod, "volumes")):
+            kept = at(volume, "emptyDir", default={})
+            if at(kept, "medium") == "Memory" and at(kept, "sizeLimit") is None:
+                yield f"{path}.volumes[{at(volume, 'name')}].emptyDir.sizeLimit is missing; it must be set"
 
 
 @RULES.rule("deployment-probed", "CKV_K8S_8", "CKV_K8S_9", types=[DEPLOYMENT])

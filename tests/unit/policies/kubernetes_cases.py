@@ -76,9 +76,14 @@ def default_account(automount: bool, where: str = "training", name: str = "defau
     return made(k.SERVICE_ACCOUNT_PATCH, metadata=metadata, automountServiceAccountToken=automount)
 
 
-def binding(name: str) -> Resource:
-    subject = {"kind": "ServiceAccount", "name": name, "namespace": "training"}
-    return made(p.BINDINGS[0], subjects=[subject])
+def binding(name: str, role: str = "reader", kind: str = "ServiceAccount", scope: int = 0) -> Resource:
+    """A binding of a namespace; `scope` 1: of the whole cluster."""
+    subject = {"kind": kind, "name": name, "namespace": "training"}
+    return made(p.BINDINGS[scope], subjects=[subject], roleRef={"kind": "ClusterRole", "name": role})
+
+
+def in_memory(**more: Any) -> Resource:
+    return job(volumes=[{"name": "shared-memory", "emptyDir": {"medium": "Memory", **more}}])
 
 
 def bare(level: str, name: str) -> dict[str, Any]:
@@ -125,7 +130,11 @@ CASES: dict[str, Cases] = {
             job(hostNetwork=True),
             job(volumes=[{"name": "v", "hostPath": {"path": "/"}}]),
         ],
-        accepts=[job(), job(volumes=[{"name": "v", "emptyDir": {"medium": "Memory"}}])],
+        accepts=[job(), job(volumes=[{"name": "v", "emptyDir": {}}])],
+    ),
+    "pod-memory-volumes-bounded": Cases(
+        rejects=[in_memory()],
+        accepts=[job(), in_memory(sizeLimit="8Gi"), job(volumes=[{"name": "v", "emptyDir": {}}])],
     ),
     "pod-resources": Cases(
         rejects=[
@@ -250,6 +259,7 @@ CASES: dict[str, Cases] = {
             role(["*"], ["pods"]),
             role(["get"], ["*"]),
             role(["get"], ["pods"], apiGroups=["*"]),
+            role(["get"], [], nonResourceURLs=["*"]),
             role(["bind"], ["roles"]),
             role(["escalate"], ["roles"]),
             role(["impersonate"], ["users"]),
@@ -263,6 +273,16 @@ CASES: dict[str, Cases] = {
     "rights-no-exec": Cases(
         rejects=[role(["create"], ["pods/exec"]), role(["get"], ["nodes/proxy"])],
         accepts=[role(["get"], ["pods", "pods/log"])],
+    ),
+    "binding-narrow": Cases(
+        rejects=[
+            binding("launcher", "cluster-admin", scope=1),
+            *(binding("launcher", role) for role in k.WIDE_ROLES),
+            binding("system:masters", kind="Group", scope=1),
+            binding("system:anonymous", kind="User", scope=1),
+            binding("system:serviceaccounts", kind="Group"),
+        ],
+        accepts=[binding("launcher"), binding("launcher", scope=1), binding("platform-team", kind="Group")],
     ),
     "volumes-encrypted": Cases(
         rejects=[
