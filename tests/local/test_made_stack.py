@@ -13,11 +13,10 @@ import pytest
 from infra.policies import waivers
 from infra.policies.judge import judge
 from infra.policies.model import Stack as Resources
-from infra.policies.reading import of_preview, of_state
 from tests.graph.agreement import contradictions
 from tests.graph.recordings import recorded
 from tests.local.conftest import Stack
-from tests.policy import checkov
+from tests.policy import checkov, previews
 from tests.policy.settled import unsettled
 from tests.previews import preview_of
 
@@ -26,8 +25,8 @@ pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 
 @pytest.fixture(scope="module")
 def made(stack: Stack) -> Resources:
-    """The resources in the state after `up`."""
-    return of_state(stack.pulumi_state())
+    """The resources in the state after `up`, and the objects of its charts."""
+    return previews.made(stack.pulumi_state(), stack.home)
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +36,9 @@ def foreseen(stack: Stack) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def previewed(foreseen: dict[str, Any]) -> Resources:
+def previewed(stack: Stack, foreseen: dict[str, Any]) -> Resources:
     """The resources of that preview."""
-    return of_preview(foreseen)
+    return previews.foreseen(foreseen, stack.home)
 
 
 def test_what_was_made_is_what_the_preview_said(stack: Stack, foreseen: dict[str, Any]) -> None:

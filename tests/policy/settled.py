@@ -10,8 +10,8 @@ from infra.policies.model import Stack
 def unsettled(previewed: Stack, made: Stack) -> list[str]:
     """A line per violation in what was made, and per rule that neither the preview nor the state decided.
 
-    `previewed` is the same stack file's first preview (`tests.previews`), `made` its state after `up`
-    (`infra.policies.reading.of_state`).
+    `previewed` is the same stack file's first preview (`tests.policy.previews`), `made` its state after `up`
+    (`tests.policy.previews.made`).
     """
     given = waivers.load()
     before, after = judge(previewed, given), judge(made, given)

@@ -10,12 +10,13 @@ from functools import cached_property
 from typing import Any
 
 from infra.accelerators import TYPES
-from infra.policies.reading import of_preview, of_state
+from infra.policies.model import Stack as Resources
 from local.deploy.engine import Engine
 from local.deploy.stack_file import read
 from local.guard import cloud_environment
 from tests.graph.agreement import contradictions
 from tests.graph.recordings import recorded
+from tests.policy import previews
 from tests.policy.settled import unsettled
 from tests.previews import preview_of
 from tests.stacks.pods import holder
@@ -51,7 +52,11 @@ class Life:
 
     def breaches(self) -> list[str]:
         """Rules of the policy pack that what was made violates, or that nothing has decided."""
-        return unsettled(of_preview(self.foreseen), of_state(self.engine.deployment()))
+        return unsettled(previews.foreseen(self.foreseen, self.made.home), self.resources())
+
+    def resources(self) -> Resources:
+        """What was made, the objects of charts among it."""
+        return previews.made(self.engine.deployment(), self.made.home)
 
     def get(self, *arguments: str) -> list[dict[str, Any]]:
         """`kubectl get ... -o json` as the cluster's administrator: the list's items."""

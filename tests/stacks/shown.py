@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from infra.policies import waivers
-from infra.policies.reading import of_state
 from local.deploy.engine import ROOT
 from tests.identity.session import AUDIENCE, ROLE_ANNOTATION, assumed, is_denied
 from tests.policy import checkov
@@ -43,7 +42,7 @@ def _told(look: Callable[[Life], Iterator[str]], life: Life) -> list[str]:
 
 def not_waived(life: Life, folder: Path) -> Iterator[str]:
     """What checkov holds against the state."""
-    verdict = checkov.judge_stack(of_state(life.engine.deployment()), folder)
+    verdict = checkov.judge_stack(life.resources(), folder)
     assert verdict.passed > 50, "checkov judged next to nothing"
     yield from (f"checkov: {each}" for each in verdict.unwaived(waivers.load()))
 
