@@ -66,6 +66,12 @@ def test_every_waiver_is_about_something(folders: dict[str, Path]) -> None:
     assert [str(waiver) for waiver in WAIVERS if waiver not in used] == []
 
 
+@pytest.mark.parametrize("stack", every())
+def test_the_objects_of_charts_are_judged(stack: str) -> None:
+    judged = {each.name for each in preview(stack).of("kubernetes:apps/v1:Deployment")}
+    assert "karpenter:kube-system/karpenter" in judged
+
+
 def test_checkov_notices_what_is_wrong(tmp_path: Path) -> None:
     """Without this, an adapter that says nothing would pass."""
     from infra.policies.model import Stack
