@@ -10,7 +10,7 @@ PYTEST := $(RUN) -m pytest
 # Two at a time, in order: live tests wait more than they work. tests/conftest.py says which follow one another.
 LIVE := -p no:randomly -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help lives up down preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local reference
+.PHONY: help lives up down preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local reference locks
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,17 @@ record-states: environment ## record what the stack files deploy now: later prog
 
 bench-local: environment ## measure the local cloud against its targets (half an hour; WARM=1 leaves out the cold build)
 	@$(RUN) -m tests.benchmarks.local_cloud $(if $(WARM),--warm)
+
+# A release that was tampered with is mostly found within days. The locks of tests/policy name their own commands.
+COOL_DOWN ?= 7 days
+COMPILE := .venv/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --no-annotate
+IMAGES := launcher trainer
+
+locks: environment ## resolve requirements.txt of all parts into their locks; releases of the last COOL_DOWN (7 days) are not taken
+	@$(COMPILE) --exclude-newer "$(COOL_DOWN)" requirements.txt $(IMAGES:=/requirements.txt) \
+	  local/requirements.txt tests/requirements.txt --output-file requirements.lock
+	@for image in $(IMAGES); do $(COMPILE) --exclude-newer "$(COOL_DOWN)" $$image/requirements.txt \
+	  --constraint requirements.lock --output-file $$image/requirements.lock || exit 1; done
 
 reference: environment ## write docs/settings.md, the page of all settings, anew
 	@$(RUN) -m infra.reference
