@@ -119,7 +119,7 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
     "trainyard:nodeCheck": True,
     "trainyard:mpi": True,
     "trainyard:sources": {
-        "karpenterChart": "oci://registry.example/charts/karpenter",
+        "karpenterChart": f"oci://registry.example/charts/karpenter{_DIGEST}",
         "karpenterCrdChart": "oci://registry.example/charts/karpenter-crd",
         "trainingOperator": "https://git.example/training-operator//manifests/overlays/standalone?ref=v1.9.4",
     },

@@ -16,6 +16,9 @@ PRINCIPAL: Final = r"arn:aws[a-z-]*:iam::[0-9]{12}:(user|role)/.+"
 CIDR: Final = r"[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}"
 IMAGE: Final = r"[a-z0-9][a-z0-9._:/-]*(@sha256:[0-9a-f]{64})"
 IMAGE_WANTED: Final = "an image with its digest, such as registry/name@sha256:<64 hexadecimal digits>"
+# No tag: Helm takes the version for it, and refuses another one.
+CHART: Final = r"oci://[a-z0-9][a-z0-9.-]*(:[0-9]+)?(/[a-z0-9._-]+)+(@sha256:[0-9a-f]{64})?"
+CHART_WANTED: Final = "oci://registry/name without a tag, with or without @sha256:<64 hexadecimal digits>"
 MIRROR: Final = r"[a-z0-9][a-z0-9.-]*(:[0-9]+)?(/[a-z0-9._-]+)*"
 MIRROR_WANTED: Final = (
     "a registry with an optional prefix, such as 123456789012.dkr.ecr.us-west-2.amazonaws.com/mirror"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from components.shared.device_plugins import known_wrong
@@ -94,6 +95,8 @@ def read_sources(problems: Problems, value: object) -> Sources:
             f"'{crds}' does not go with karpenterChart '{chart}'; both must be published charts or both directories",
         )
     operator = section.text("trainingOperator", versions.TRAINING_OPERATOR_MANIFESTS)
+    _chart_digest(section, "karpenterChart", chart)
+    _chart_digest(section, "karpenterCrdChart", crds)
     _directory(section, "karpenterChart", chart, "Chart.yaml")
     _directory(section, "karpenterCrdChart", crds, "Chart.yaml")
     _directory(section, "trainingOperator", operator, "kustomization.yaml")
@@ -105,6 +108,12 @@ def read_sources(problems: Problems, value: object) -> Sources:
         karpenter_version=versions.KARPENTER if chart.startswith("oci://") else None,
         training_operator=operator,
     )
+
+
+def _chart_digest(section: Section, key: str, chart: str) -> None:
+    """A published chart's version is pinned already; its address may end in the digest of what that version holds."""
+    if chart.startswith("oci://") and not re.fullmatch(formats.CHART, chart) and key not in section.wrong:
+        section.reject(key, f"'{chart}' is not right; it must be {formats.CHART_WANTED}")
 
 
 def _directory(section: Section, key: str, source: str, holds: str) -> None:

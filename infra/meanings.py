@@ -210,7 +210,9 @@ MEANINGS: Final = {
         "file system. It costs nothing while none runs, and buys no machine."
     ),
     "mpi": "The training operator serves MPIJobs, too.",
-    "sources.karpenterChart": "Karpenter's chart.",
+    "sources.karpenterChart": (
+        "Karpenter's chart. With `@sha256:<digest>` behind a registry's address Helm refuses any other content."
+    ),
     "sources.karpenterCrdChart": "The chart of its definitions; published if the other one is.",
     "sources.trainingOperator": "The training operator's kustomization.",
     "protectData": "true: `destroy` refuses, or leaves models, file system, images and keys (docs/destroying.md).",

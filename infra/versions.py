@@ -25,7 +25,8 @@ ADDONS: Final = (
 )
 
 # github.com/aws/karpenter-provider-aws v1.14.1, 2026-08-21; serves Kubernetes 1.35 from 1.9 on
-# (website/content/en/v1.14/upgrading/compatibility.md). The published chart names its image by digest.
+# (website/content/en/v1.14/upgrading/compatibility.md). The published chart names its image by digest. No file names a
+# digest of the charts themselves: docs/decisions/0021.
 KARPENTER: Final = "1.14.1"
 KARPENTER_CHART: Final = "oci://public.ecr.aws/karpenter/karpenter"
 # The chart's controller.image.repository (its values.yaml); the digest beside it stays the chart's.
@@ -40,12 +41,12 @@ AMI: Final = "al2023@v20260724"
 # names the image by the tag below (the operator's commit) and no published file names a digest, so that the tag
 # stays; `trainyard:images.trainingOperator` sets a digest.
 TRAINING_OPERATOR: Final = "v1.9.4"
+# The commit of this tag, which can move; the Go module of the release names the same as its origin.
+TRAINING_OPERATOR_COMMIT: Final = "4445c12aa62e4345b0c2c6ac9b215a70eca46ed7"
 TRAINING_OPERATOR_IMAGE: Final = "ghcr.io/kubeflow/training-v1/training-operator:v1-93c5489"
 # kubectl takes a directory of a repository in this form alone; a page's address (`/tree/v1.9.4/`) would be the default
 # branch (github.com/kubernetes-sigs/kustomize, examples/remoteBuild.md).
-TRAINING_OPERATOR_MANIFESTS: Final = (
-    f"https://github.com/kubeflow/training-operator//manifests/overlays/standalone?ref={TRAINING_OPERATOR}"
-)
+TRAINING_OPERATOR_MANIFESTS: Final = f"https://github.com/kubeflow/training-operator//manifests/overlays/standalone?ref={TRAINING_OPERATOR_COMMIT}"
 
 # registry.k8s.io's own promotion list names this digest: github.com/kubernetes/k8s.io,
 # registry.k8s.io/images/k8s-staging-kubernetes/images.yaml (pause, 3.9), 2026-11-21.

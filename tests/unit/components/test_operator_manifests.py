@@ -140,11 +140,11 @@ def test_manifests_without_the_operator_are_refused() -> None:
 
 
 def test_the_published_manifests_are_named_as_kubectl_takes_them() -> None:
-    """`kubectl kustomize` reads the default branch where the release stands in the path and not in `ref`."""
+    """`kubectl kustomize` reads the default branch where the commit stands in the path and not in `ref`."""
     address = urlsplit(versions.TRAINING_OPERATOR_MANIFESTS)
     repository, _, directory = address.path.partition("//")
     assert (repository, directory) == ("/kubeflow/training-operator", "manifests/overlays/standalone")
-    assert address.query == f"ref={versions.TRAINING_OPERATOR}"
+    assert address.query == f"ref={versions.TRAINING_OPERATOR_COMMIT}"
 
 
 def test_tokens_name_group_version_and_kind() -> None:

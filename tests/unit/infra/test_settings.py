@@ -197,6 +197,17 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
             {"karpenterChart": "/charts/karpenter"},
             "karpenterCrdChart: 'oci://public.ecr.aws/karpenter/karpenter-crd' does not go with karpenterChart",
         ),
+        (
+            "trainyard:sources",
+            {"karpenterChart": "oci://registry.example/charts/karpenter:1.14.1"},
+            "sources.karpenterChart: 'oci://registry.example/charts/karpenter:1.14.1' is not right; it must be"
+            " oci://registry/name without a tag",
+        ),
+        (
+            "trainyard:sources",
+            {"karpenterCrdChart": "oci://registry.example/charts/karpenter-crd@sha256:12"},
+            "trainyard:sources.karpenterCrdChart: 'oci://registry.example/charts/karpenter-crd@sha256:12' is not right",
+        ),
         ("trainyard:sources", {"karpenter": "x"}, "trainyard:sources.karpenter: is not a known key"),
     ],
 )
@@ -298,6 +309,13 @@ def test_a_published_chart_has_a_version_and_a_directory_has_none(
         "karpenterCrdChart": str(tmp_path / "karpenter-crd"),
     }
     assert read("test", passed(good)).sources.karpenter_version is None
+
+
+def test_a_published_chart_is_held_to_a_digest(good: dict[str, Any]) -> None:
+    chart = f"{versions.KARPENTER_CHART}@sha256:{'0' * 64}"
+    good["trainyard:sources"] = {"karpenterChart": chart}
+    found = read("test", passed(good)).sources
+    assert (found.karpenter_chart, found.karpenter_version) == (chart, versions.KARPENTER)
 
 
 def test_sources_that_do_not_exist_are_told(good: dict[str, Any], tmp_path: Path) -> None:
