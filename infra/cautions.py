@@ -45,7 +45,7 @@ def _lustre_over_efa(settings: Settings) -> list[str]:
     ]
     found = [
         f"{key} is experimental: machines set up their Lustre client for EFA when they first start, and what fails"
-        " there is left to TCP; on a machine, `lnetctl net show -v` counts what went over which (docs/decisions/0014)"
+        " there is left to TCP; on a machine, `lnetctl net show -v` counts what went over which (docs/decisions/0015)"
     ]
     if over_tcp:
         families = ", ".join(lustre_client.FAMILIES)

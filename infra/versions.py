@@ -26,7 +26,7 @@ ADDONS: Final = (
 
 # github.com/aws/karpenter-provider-aws v1.14.1, 2026-08-21; serves Kubernetes 1.35 from 1.9 on
 # (website/content/en/v1.14/upgrading/compatibility.md). The published chart names its image by digest. No file names a
-# digest of the charts themselves: docs/decisions/0021.
+# digest of the charts themselves: docs/decisions/0017.
 KARPENTER: Final = "1.14.1"
 KARPENTER_CHART: Final = "oci://public.ecr.aws/karpenter/karpenter"
 # The chart's controller.image.repository (its values.yaml); the digest beside it stays the chart's.

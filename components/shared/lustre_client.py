@@ -1,4 +1,4 @@
-"""How a machine reaches a Lustre file system over EFA. Pure: no Pulumi. Experimental: docs/decisions/0014.
+"""How a machine reaches a Lustre file system over EFA. Pure: no Pulumi. Experimental: docs/decisions/0015.
 
 Sources, 2026-11-21: https://docs.aws.amazon.com/fsx/latest/LustreGuide/configure-efa-clients.html (which machines and
 systems, among them AL2023; how many interfaces) and https://docs.aws.amazon.com/eks/latest/userguide/fsx-csi-tuning-efa.html
