@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 import torch
 import torch.distributed as dist
@@ -195,5 +195,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def end(code: int) -> NoReturn:
+    """End the process now, with nothing left to do.
+
+    The interpreter's own end would abort it (134) now and then: gloo's threads live on after `destroy_process_group`,
+    and one that still holds a tensor's Python part finds no interpreter
+    (https://github.com/pytorch/pytorch/pull/179291).
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.conftest import Start
+from tests.trainer.conftest import ROOT, Start
 from trainer.contract import Exit
 
 pytestmark = pytest.mark.trainer
@@ -53,6 +54,19 @@ def test_a_model_that_cannot_be_saved_ends_with_23(start: Start, tmp_path: Path)
     assert ended.code == Exit.SAVE, ended.output
     assert f"error: cannot save {tmp_path}/file/run/model.pt: Not a directory" in ended.output
     assert "result=" not in ended.output
+
+
+def test_nothing_at_the_end_of_a_process_can_make_a_finished_training_a_failed_one(
+    start: Start, tmp_path: Path
+) -> None:
+    """Threads of torch may abort an interpreter that ends; here something else does, each time."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit, os\nif 'LOCAL_RANK' in os.environ: atexit.register(os.abort)\n"
+    )
+    words = ("--epochs", "1", "--device", "cpu")
+    ended = start(*words, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}", TRAINYARD_PROCESSES_PER_NODE="2").end()
+    assert ended.code == Exit.SUCCEEDED, ended.output
+    assert "result=succeeded" in ended.output
 
 
 def test_a_stopped_pod_ends_soon_with_143_and_its_process_is_gone(start: Start) -> None:
