@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
 from infra.preflight import (
+    administrators,
     capacity,
     endpoint_services,
     groups,
@@ -23,19 +24,23 @@ from infra.preflight import (
 )
 from infra.preflight import read_services as services_of
 from infra.preflight.account import Account, Denied, has
-from infra.preflight.wanted import Problem, Wanted
+from infra.preflight.wanted import Problem, Unasked, Wanted
 
 
 @dataclass(kw_only=True)
 class Report:
-    """What is wrong, what could not be asked for lack of which permission, and how many checks were made."""
+    """What is wrong, what could not be asked for lack of which permission, and how many checks were made.
+
+    `unasked` is what no permission would let this account tell.
+    """
 
     problems: list[Problem] = field(default_factory=list)
     not_checked: list[tuple[str, str]] = field(default_factory=list)
+    unasked: list[Unasked] = field(default_factory=list)
     checked: int = 0
 
 
-Check = Callable[[Account, Wanted, datetime], list[Problem]]
+Check = Callable[[Account, Wanted, datetime], Sequence[Problem | Unasked]]
 
 
 def examine(
@@ -55,13 +60,25 @@ def examine(
             report.not_checked.append((name, denied.permission))
             continue
         report.checked += 1
-        report.problems += found
+        report.problems += [each for each in found if isinstance(each, Problem)]
+        report.unasked += [each for each in found if isinstance(each, Unasked)]
     report.problems = list(dict.fromkeys(report.problems))
     return report
 
 
 def _caller(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     return identity.judge_caller(wanted, services_of.caller(account))
+
+
+def _people(kind: str) -> Check:
+    """The check of the administrators of one kind: each needs a permission of its own."""
+
+    def check(account: Account, wanted: Wanted, _now: datetime) -> list[Problem | Unasked]:
+        own = services_of.caller(account).split(":")[4]
+        mine = [each for each in administrators.people(wanted) if each.kind == kind]
+        return administrators.judge(mine, own, administrators.read(account, mine, own))
+
+    return check
 
 
 def _zones(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
@@ -226,6 +243,7 @@ def _names(kind: str) -> Check:
 
 CHECKS: Final[dict[str, Check]] = {
     "who deploys": _caller,
+    **{f"administrators: {kind}s": _people(kind) for kind in administrators.KINDS},
     "zones": _zones,
     "VPC": _vpc,
     "subnets": _subnets,

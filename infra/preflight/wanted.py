@@ -21,6 +21,17 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unasked:
+    """One thing that this account can't be asked about: the settings key, and why not."""
+
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.message}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class WantedPool:
     """A pool. `key` is its path (`trainyard:pools[0]`). `vcpus` of one machine count towards quotas.
 

@@ -1,8 +1,8 @@
 """What a stack file names by id as given is made first on the local cloud; the engine's copy names what was made.
 
-A VPC with its subnets and its way out, a cluster (`local.deploy.given_cluster`), capacity reservations, snapshots, a
-file system. Each carries the id that the stack file says in the tag `GIVEN_TAG`, by which the next `up` finds it again.
-It ends with the local cloud, not with the stack.
+A VPC with its subnets and its way out, a cluster (`local.deploy.given_cluster`), the administrators of one
+(`local.deploy.given_people`), capacity reservations, snapshots, a file system. Each carries the id that the stack file
+says in the tag `GIVEN_TAG`, by which the next `up` finds it again. It ends with the local cloud, not with the stack.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import boto3
 from botocore.exceptions import ClientError
 
 from local.deploy.given_cluster import GIVEN_TAG, Clients, GivenClusterError, give_cluster
+from local.deploy.given_people import give_people
 
 GIVEN_CIDR = "10.80.0.0/16"
 SUBNET_PREFIX = 20
@@ -65,6 +66,9 @@ def gives_cluster(config: Mapping[str, Any]) -> bool:
 
 def _replace(config: Document, region: str, say: Callable[[str], None]) -> None:
     given = _Given(boto3.client("ec2", region_name=region), boto3.client("fsx", region_name=region), say)
+    if not gives_cluster(config) and (cluster := _at(config, "trainyard:cluster")):
+        account = boto3.client("sts", region_name=region).get_caller_identity()["Account"]
+        give_people(cluster, boto3.client("iam", region_name=region), account, say)
     network = config.get("trainyard:network")
     if isinstance(network, dict) and network.get("vpcId"):
         given.network(network)

@@ -7,12 +7,14 @@ them.
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import Any
 
 from moto.core.utils import utcnow
+from moto.iam.models import iam_backends
 
-from local.aws.account import ACCOUNT_ID
+from local.aws.account import ACCOUNT_ID, PARTITION
 from local.aws.eks.store import AccessEntry, Cluster, Document, EksError, arn, in_use, invalid, not_found
 
 POLICY_PREFIX = "arn:aws:eks::aws:cluster-access-policy/"
@@ -24,6 +26,7 @@ POLICY_GROUPS = {
     "AmazonEKSViewPolicy": "eks:view",
 }
 TYPES = ("STANDARD", "EC2_LINUX", "EC2_WINDOWS", "EC2", "FARGATE_LINUX", "HYBRID_LINUX")
+_PRINCIPAL = re.compile(r"arn:aws[a-z-]*:iam::(?P<account>[0-9]{12}):(?P<kind>user|role)/.+")
 
 
 def bootstrap_creator(cluster: Cluster, principal: str) -> None:
@@ -46,8 +49,23 @@ def require_api_mode(cluster: Cluster) -> None:
         )
 
 
+def require_principal(principal: str, kind: str) -> None:
+    """A principal has to exist; of another account people alone may be named, and who is there can't be known here.
+
+    https://docs.aws.amazon.com/eks/latest/userguide/creating-access-entries.html; the words are those that EKS was seen
+    to answer (github.com/terraform-aws-modules/terraform-aws-eks, issue 2969). Raises InvalidParameterException.
+    """
+    found = _PRINCIPAL.fullmatch(principal)
+    if found is not None and found["account"] != ACCOUNT_ID and kind == "STANDARD":
+        return
+    iam = iam_backends[ACCOUNT_ID][PARTITION]
+    there = {str(each.arn) for each in (*iam.roles.values(), *iam.users.values())}
+    if found is None or principal not in there:
+        raise invalid("The specified principalArn is invalid: invalid principal.")
+
+
 def create(cluster: Cluster, params: Document) -> AccessEntry:
-    """CreateAccessEntry. Raises ResourceInUseException for a principal that has one."""
+    """CreateAccessEntry. Raises ResourceInUseException for a principal that has one, InvalidParameterException."""
     principal, kind = params["principalArn"], params.get("type") or "STANDARD"
     if principal in cluster.entries:
         raise in_use("The specified access entry resource is already in use on this cluster.")
@@ -58,6 +76,7 @@ def create(cluster: Cluster, params: Document) -> AccessEntry:
         raise invalid(f"kubernetesGroups and username cannot be given for an access entry of type {kind}")
     if any(group.startswith("system:") for group in groups):
         raise invalid("The kubernetes group name must not start with system:")
+    require_principal(principal, kind)
     now = utcnow()
     principal_kind, _, name = principal.split(":", 5)[5].partition("/")
     document = {

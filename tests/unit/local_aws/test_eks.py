@@ -248,6 +248,39 @@ def test_access_entries_and_policies_live_and_end(cloud):
     assert code_of(error) == "ResourceNotFoundException"
 
 
+@pytest.mark.parametrize(
+    "principal",
+    [
+        "arn:aws:iam::123456789012:role/nobody",
+        "arn:aws:iam::123456789012:user/nobody",
+        # The role has a path, which belongs to its ARN.
+        "arn:aws:iam::123456789012:role/people",
+        "arn:aws:sts::123456789012:assumed-role/people/ada",
+        "nobody",
+    ],
+)
+def test_an_access_entry_is_for_somebody_who_exists(cloud, principal):
+    cloud.cluster()
+    trust = '{"Version": "2012-10-17", "Statement": []}'
+    iam = cloud.client("iam")
+    people = iam.create_role(RoleName="people", Path="/team/", AssumeRolePolicyDocument=trust)["Role"]["Arn"]
+    eks = cloud.client("eks")
+    with pytest.raises(ClientError) as error:
+        eks.create_access_entry(clusterName="main", principalArn=principal)
+    assert code_of(error) == "InvalidParameterException"
+    assert "The specified principalArn is invalid: invalid principal." in str(error.value)
+    assert eks.create_access_entry(clusterName="main", principalArn=people)["accessEntry"]
+
+
+def test_people_of_another_account_are_let_in_and_machines_are_not(cloud):
+    cloud.cluster()
+    theirs = {"clusterName": "main", "principalArn": "arn:aws:iam::999999999999:role/people"}
+    eks = cloud.client("eks")
+    with pytest.raises(ClientError, match="invalid principal"):
+        eks.create_access_entry(**theirs, type="EC2_LINUX")
+    assert eks.create_access_entry(**theirs)["accessEntry"]["type"] == "STANDARD"
+
+
 def test_add_ons_live_and_end(cloud):
     cloud.cluster()
     eks = cloud.client("eks")

@@ -9,7 +9,7 @@ import pytest
 
 from infra.preflight.__main__ import lines
 from infra.preflight.run import CHECKS, Report, examine
-from infra.preflight.wanted import Problem
+from infra.preflight.wanted import Problem, Unasked
 from tests.unit.emulator import Cloud
 from tests.unit.preflight.accounts import NOW, Given, account, pool
 
@@ -26,6 +26,7 @@ def test_everything_that_is_wrong_is_told_at_once(cloud: Cloud) -> None:
     )
     assert [problem.key for problem in report.problems] == [
         "trainyard:cluster.administrators",
+        "trainyard:cluster.administrators[0]",
         "trainyard:network.vpcId",
         "trainyard:network.workerSecurityGroupId",
         "trainyard:pools[0].instanceType",
@@ -68,12 +69,14 @@ def test_what_a_person_reads_has_a_line_per_thing_and_the_sum() -> None:
     report = Report(
         problems=[Problem(key="a.b", message="is wrong"), Problem(key="c", message="is missing")],
         not_checked=[("subnets", "ec2:DescribeSubnets")],
+        unasked=[Unasked(key="d", message="is of another account")],
         checked=3,
     )
     assert lines("train", report) == [
         "missing: a.b: is wrong",
         "missing: c: is missing",
         "not checked: subnets: needs ec2:DescribeSubnets",
+        "not asked: d: is of another account",
         "preflight of stack train: 3 checks, 2 things are missing",
     ]
     assert lines("train", Report(checked=1))[-1] == "preflight of stack train: 1 checks, nothing is missing"
