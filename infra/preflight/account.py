@@ -102,14 +102,16 @@ class Account:
             raise _told(error, client, method) from error
 
 
+def permission(client: Any, method: str) -> str:
+    """The permission that a method of a client needs, such as ec2:DescribeSubnets."""
+    signed = client.meta.service_model.signing_name
+    named = f"{PREFIXES.get(signed, signed)}:{client.meta.method_to_api_mapping[method]}"
+    return PERMISSIONS.get(named, named)
+
+
 def _told(error: Any, client: Any, method: str) -> Exception:
     refused: Exception = error
-    if error.response["Error"]["Code"] not in DENIED:
-        return refused
-    signed = client.meta.service_model.signing_name
-    operation = client.meta.method_to_api_mapping[method]
-    permission = f"{PREFIXES.get(signed, signed)}:{operation}"
-    return Denied(PERMISSIONS.get(permission, permission))
+    return Denied(permission(client, method)) if error.response["Error"]["Code"] in DENIED else refused
 
 
 def tags_of(resource: Mapping[str, Any], *, key: str = "Tags") -> dict[str, str]:

@@ -6,8 +6,9 @@ from datetime import datetime
 
 from components.shared import contract
 from components.shared.device_plugins import where
+from components.shared.efa import EFA_RESOURCE
 from components.shared.endpoints import private_endpoints
-from components.shared.pool import Pool
+from components.shared.pool import GPU, NEURON, Pool
 from components.shared.tags import stack_tags
 from infra import accelerators, versions
 from infra.model import Settings
@@ -16,6 +17,7 @@ from infra.preflight.wanted import (
     Wanted,
     WantedBucket,
     WantedCluster,
+    WantedImage,
     WantedLustre,
     WantedPool,
     WantedVpc,
@@ -56,6 +58,12 @@ def wanted_of(settings: Settings) -> Wanted:
             if given is None
         ),
         key_aliases=tuple(f"alias/{cluster.name}-{name}" for name in KEYS),
+        kubernetes=cluster.version if own_cluster else None,
+        kubernetes_supported=versions.KUBERNETES_SUPPORTED,
+        # A given cluster's add-ons are its owner's.
+        addons=cluster.addon_versions if own_cluster else {},
+        ami=cluster.ami,
+        images=_images(settings),
     )
 
 
@@ -67,6 +75,7 @@ def _pool(index: int, pool: Pool) -> WantedPool:
         zone=pool.zone,
         max_nodes=pool.max_nodes,
         vcpus=pool.vcpus,
+        resource=pool.resource,
         purchase=pool.purchase,
         reservation_ids=pool.capacity_reservation_ids,
         reservation_type=pool.reservation_type,
@@ -76,6 +85,33 @@ def _pool(index: int, pool: Pool) -> WantedPool:
         placement_group_of_reservation=pool.placement_group_of_reservation,
         snapshot_id=pool.data_snapshot_id,
         data_volume_gib=pool.data_volume_gib,
+    )
+
+
+def _images(settings: Settings) -> tuple[WantedImage, ...]:
+    """The images that are pulled for this stack, and those that its own are built on."""
+    images, devices = settings.images, where(settings.pools)
+    used = {
+        "launcher": images.launcher,
+        "trainer": images.trainer,
+        "placeholder": images.placeholder,
+        "trainingOperator": images.training_operator,
+        "devicePlugin": images.device_plugin if GPU in devices else None,
+        "efaDevicePlugin": images.efa_device_plugin if EFA_RESOURCE in devices else None,
+        "neuronDevicePlugin": images.neuron_device_plugin if NEURON in devices else None,
+        "kubectlDelivery": images.kubectl_delivery if settings.mpi else None,
+        "debug": images.debug if settings.debug_pod else None,
+        **{f"baseImages.{name}": reference for name, reference in images.base_images.items()},
+    }
+    mirror = f"{images.mirror}/"
+    return tuple(
+        WantedImage(
+            key=f"{PROJECT}:images.{'mirror' if reference.startswith(mirror) else name}",
+            name=name,
+            reference=reference,
+        )
+        for name, reference in used.items()
+        if reference is not None
     )
 
 

@@ -10,10 +10,13 @@ from typing import Final
 from infra.preflight import (
     administrators,
     capacity,
+    container_images,
+    eks_versions,
     endpoint_services,
     groups,
     identity,
     inside,
+    machine_images,
     network,
     quotas,
     read_capacity,
@@ -170,6 +173,30 @@ def _quotas(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     )
 
 
+def _version(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    if wanted.kubernetes is None:
+        return []
+    return eks_versions.judge_version(wanted, eks_versions.read_versions(account))
+
+
+def _addons(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    return eks_versions.judge_addons(wanted, eks_versions.read_addons(account, wanted))
+
+
+def _machine_images(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    given = wanted.existing_cluster
+    found = services_of.cluster(account, given.name) if given else None
+    kubernetes = found.version if found else wanted.kubernetes
+    if kubernetes is None:  # of a given cluster that is not there
+        return []
+    return machine_images.judge(wanted, kubernetes, machine_images.read(account, wanted, kubernetes))
+
+
+def _container_images(account: Account, wanted: Wanted, _now: datetime) -> list[Problem | Unasked]:
+    own = services_of.caller(account).split(":")[4]
+    return container_images.judge(wanted, container_images.read(account, wanted, own))
+
+
 def _cluster(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     given = wanted.existing_cluster
     if given is None:
@@ -258,6 +285,10 @@ CHECKS: Final[dict[str, Check]] = {
     "snapshots": _snapshots,
     "role for spot machines": _spot,
     "service quotas": _quotas,
+    "Kubernetes version": _version,
+    "versions of add-ons": _addons,
+    "machine images": _machine_images,
+    "container images": _container_images,
     "given cluster": _cluster,
     "rights in the given cluster": _access,
     "what is in the given cluster": _inside,

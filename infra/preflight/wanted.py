@@ -33,7 +33,8 @@ class Unasked:
 
 @dataclass(frozen=True, kw_only=True)
 class WantedPool:
-    """A pool. `key` is its path (`trainyard:pools[0]`). `vcpus` of one machine count towards quotas.
+    """A pool. `key` is its path (`trainyard:pools[0]`). `vcpus` of one machine count towards quotas. `resource` is the
+    name of the devices that its machines offer.
 
     `reservation_ends` is the end that the stack file says (aware); `placement_group` names a group that exists.
     A disk of `data_volume_gib` GiB (None: the snapshot's size) is made of the snapshot `snapshot_id`, if any.
@@ -45,6 +46,7 @@ class WantedPool:
     zone: str
     max_nodes: int
     vcpus: int
+    resource: str = "cpu"
     purchase: str = "on-demand"
     reservation_ids: tuple[str, ...] = ()
     reservation_type: str = "odcr"
@@ -123,6 +125,15 @@ class WantedBucket:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WantedImage:
+    """A container image that the stack uses: the key where it can be mended, its name below `images`, its reference."""
+
+    key: str
+    name: str
+    reference: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Wanted:
     """Everything of one stack. `vpc`, `existing_cluster`, `lustre` are None where the stack makes its own.
 
@@ -130,6 +141,10 @@ class Wanted:
     are services that the stack makes an interface endpoint for (`ecr.api`), in a subnet of each zone. `system` is
     (instance type, count, vCPUs of one) of the system nodes. `repositories` are the ECR names and `key_aliases` the
     names of KMS keys that it will take.
+
+    `kubernetes` is the version of a cluster that the stack makes (None: it is given one), `kubernetes_supported` are
+    those that the program knows, `addons` the versions that are pinned, by add-on. `ami` is the alias of the machines'
+    image, `images` are the containers'.
     """
 
     stack: str
@@ -140,6 +155,7 @@ class Wanted:
     zones: tuple[str, ...]
     pools: tuple[WantedPool, ...]
     system: tuple[str, int, int] | None
+    ami: str
     vpc: WantedVpc | None = None
     elastic_ips: int = 0
     endpoints: tuple[str, ...] = ()
@@ -148,3 +164,7 @@ class Wanted:
     buckets: tuple[WantedBucket, ...] = ()
     repositories: tuple[str, ...] = ()
     key_aliases: tuple[str, ...] = ()
+    kubernetes: str | None = None
+    kubernetes_supported: tuple[str, ...] = ()
+    addons: dict[str, str] = field(default_factory=dict)
+    images: tuple[WantedImage, ...] = ()

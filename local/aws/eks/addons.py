@@ -10,13 +10,30 @@ from typing import Any
 from moto.core.utils import utcnow
 
 from local.aws.eks.store import Cluster, Document, arn, in_use, invalid, not_found
-from local.aws.images import KUBERNETES_VERSIONS
+from local.aws.eks.versions import SUPPORT_ENDS, offered
 
-# Name -> versions, newest first (describe-addon-versions for Kubernetes 1.35, and earlier ones).
+# Name -> versions, newest first (describe-addon-versions for Kubernetes 1.35; CoreDNS and kube-proxy as the tables of
+# https://docs.aws.amazon.com/eks/latest/userguide/managing-coredns.html and managing-kube-proxy.html had them in 2026).
 ADDONS = {
     "vpc-cni": ("v1.21.1-eksbuild.3", "v1.20.4-eksbuild.2"),
-    "coredns": ("v1.13.1-eksbuild.1", "v1.12.4-eksbuild.1"),
-    "kube-proxy": ("v1.35.0-eksbuild.2", "v1.34.1-eksbuild.2"),
+    "coredns": (
+        "v1.14.3-eksbuild.3",
+        "v1.13.2-eksbuild.11",
+        "v1.13.1-eksbuild.1",
+        "v1.12.4-eksbuild.18",
+        "v1.12.4-eksbuild.1",
+        "v1.11.4-eksbuild.40",
+    ),
+    "kube-proxy": (
+        "v1.36.0-eksbuild.14",
+        "v1.35.3-eksbuild.13",
+        "v1.35.0-eksbuild.2",
+        "v1.34.6-eksbuild.13",
+        "v1.34.1-eksbuild.2",
+        "v1.33.10-eksbuild.13",
+        "v1.32.13-eksbuild.16",
+        "v1.31.14-eksbuild.20",
+    ),
     "eks-pod-identity-agent": ("v1.3.10-eksbuild.2",),
     "eks-node-monitoring-agent": ("v1.5.1-eksbuild.1",),
     "aws-ebs-csi-driver": ("v1.55.0-eksbuild.1",),
@@ -31,8 +48,42 @@ ADDONS = {
     "kube-state-metrics": ("v2.17.0-eksbuild.4",),
     "prometheus-node-exporter": ("v1.10.2-eksbuild.2",),
 }
+# Minor versions of CoreDNS -> minor versions of Kubernetes that they are for, first and last, by the same tables.
+COREDNS = {14: (35, 99), 13: (33, 99), 12: (33, 99), 11: (0, 32)}
+# A kube-proxy may be older than the control plane by so many minor versions, and never newer
+# (https://kubernetes.io/releases/version-skew-policy/#kube-proxy).
+KUBE_PROXY_SKEW = 3
+_VERSION = re.compile(r"v(\d+)\.(\d+)\.(\d+)-eksbuild\.(\d+)")
 CONFLICTS = ("OVERWRITE", "NONE", "PRESERVE")
 _REFUSED = "ConfigurationValue provided in request is not supported"
+
+
+def serves(name: str, version: str, kubernetes: str) -> bool:
+    """Whether a version of an add-on is one for clusters of a Kubernetes version."""
+    addon, cluster = _numbers(version)[1], int(kubernetes.partition(".")[2])
+    if name == "kube-proxy":
+        return 0 <= cluster - addon <= KUBE_PROXY_SKEW
+    if name == "coredns" and addon in COREDNS:
+        first, last = COREDNS[addon]
+        return first <= cluster <= last
+    return True
+
+
+def of_kubernetes(name: str, kubernetes: str) -> list[str]:
+    """Versions of an add-on for clusters of a Kubernetes version, newest first; the first is the default one."""
+    return [version for version in ADDONS[name] if serves(name, version, kubernetes)]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = _VERSION.fullmatch(version)
+    return tuple(int(each) for each in found.groups()) if found else ()
+
+
+def _is_offered(name: str, version: str, kubernetes: str) -> bool:
+    """Whether EKS has a version for a cluster. One that is newer than this list is taken: the list ages faster than
+    programs do. DescribeAddonVersions can't name it."""
+    known = version in ADDONS[name] or _numbers(version) > _numbers(ADDONS[name][0])
+    return known and serves(name, version, kubernetes)
 
 
 def create(cluster: Cluster, params: Document) -> Document:
@@ -47,14 +98,14 @@ def create(cluster: Cluster, params: Document) -> Document:
         "addonName": name,
         "clusterName": cluster.name,
         "status": "ACTIVE",
-        "addonVersion": ADDONS[name][0],
+        "addonVersion": of_kubernetes(name, cluster.document["version"])[0],
         "health": {"issues": []},
         "addonArn": arn(cluster.region, "addon", cluster.name, name, str(uuid.uuid4())),
         "createdAt": now,
         "modifiedAt": now,
         "tags": dict(params.get("tags") or {}),
     }
-    _apply(document, params)
+    _apply(cluster, document, params)
     cluster.addons[name] = document
     return document
 
@@ -70,7 +121,7 @@ def find(cluster: Cluster, name: str) -> Document:
 def update(cluster: Cluster, params: Document) -> Document:
     """UpdateAddon. Returns the update's document."""
     document = find(cluster, params["addonName"])
-    _apply(document, params)
+    _apply(cluster, document, params)
     document["modifiedAt"] = utcnow()
     keys = ("addonVersion", "serviceAccountRoleArn", "configurationValues", "resolveConflicts")
     return cluster.record_update(
@@ -78,13 +129,15 @@ def update(cluster: Cluster, params: Document) -> Document:
     )
 
 
-def _apply(document: Document, params: Document) -> None:
+def _apply(cluster: Cluster, document: Document, params: Document) -> None:
     """Check everything, then change the document."""
-    name, version = document["addonName"], params.get("addonVersion")
-    # A version that this list does not know is taken if it has EKS's form: the list ages faster than programs do.
-    if version and version not in ADDONS[name] and not re.fullmatch(r"v[\d.]+-eksbuild\.\d+", version):
-        known = ", ".join(ADDONS[name])
-        raise invalid(f"Addon version specified is not supported: {name} {version}; supported are {known}")
+    name, version, kubernetes = document["addonName"], params.get("addonVersion"), cluster.document["version"]
+    if version and not _is_offered(name, version, kubernetes):
+        known = ", ".join(of_kubernetes(name, kubernetes))
+        raise invalid(
+            f"Addon version specified is not supported: {name} {version} for Kubernetes {kubernetes};"
+            f" supported are {known}"
+        )
     conflicts = params.get("resolveConflicts")
     if conflicts and conflicts not in CONFLICTS:
         raise invalid(f"resolveConflicts: expected one of {', '.join(CONFLICTS)}, got {conflicts!r}")
@@ -117,10 +170,10 @@ def _check_values(name: str, values: str) -> None:
 
 
 def versions(name: str | None, kubernetes_version: str | None) -> list[dict[str, Any]]:
-    """DescribeAddonVersions: the first version is the default one."""
-    if name and name not in ADDONS:
+    """DescribeAddonVersions: of each cluster version the first version that serves it is the default one."""
+    clusters = [kubernetes_version] if kubernetes_version else offered()
+    if (name and name not in ADDONS) or not set(clusters) <= set(SUPPORT_ENDS):
         return []
-    clusters = [kubernetes_version] if kubernetes_version else list(KUBERNETES_VERSIONS)
     return [
         {
             "addonName": addon,
@@ -128,20 +181,33 @@ def versions(name: str | None, kubernetes_version: str | None) -> list[dict[str,
             "publisher": "eks",
             "owner": "aws",
             "addonVersions": [
-                {
-                    "addonVersion": version,
-                    "architecture": ["amd64", "arm64"],
-                    "computeTypes": ["ec2"],
-                    "compatibilities": [
-                        {"clusterVersion": c, "platformVersions": ["*"], "defaultVersion": i == 0}
-                        for c in clusters
-                    ],
-                    "requiresConfiguration": False,
-                    "requiresIamPermissions": addon == "vpc-cni" or addon.endswith("csi-driver"),
-                }
-                for i, version in enumerate(ADDONS[addon])
+                _described(addon, each, found) for each, found in _clusters(addon, clusters).items()
             ],
         }
         for addon in sorted(ADDONS)
         if not name or addon == name
     ]
+
+
+def _clusters(addon: str, clusters: list[str]) -> dict[str, list[str]]:
+    """Version of an add-on -> those of the clusters' versions that it serves; without versions that serve none."""
+    found = {each: [c for c in clusters if serves(addon, each, c)] for each in ADDONS[addon]}
+    return {version: served for version, served in found.items() if served}
+
+
+def _described(addon: str, version: str, clusters: list[str]) -> dict[str, Any]:
+    return {
+        "addonVersion": version,
+        "architecture": ["amd64", "arm64"],
+        "computeTypes": ["ec2"],
+        "compatibilities": [
+            {
+                "clusterVersion": each,
+                "platformVersions": ["*"],
+                "defaultVersion": version == of_kubernetes(addon, each)[0],
+            }
+            for each in clusters
+        ],
+        "requiresConfiguration": False,
+        "requiresIamPermissions": addon == "vpc-cni" or addon.endswith("csi-driver"),
+    }

@@ -15,9 +15,9 @@ from moto.iam.models import iam_backends
 
 from local.aws import log_groups
 from local.aws.account import ACCOUNT_ID, PARTITION
+from local.aws.eks import versions
 from local.aws.eks.access import bootstrap_creator
 from local.aws.eks.store import Cluster, Document, EksError, arn, in_use, invalid, store
-from local.aws.images import KUBERNETES_VERSIONS
 from local.aws.supervisor import SupervisorError
 
 log = logging.getLogger(__name__)
@@ -37,10 +37,10 @@ def create(region: str, params: Document, creator_arn: str) -> Cluster:
         raise invalid(f"name: {name!r} does not match {_NAME.pattern}")
     if (region, name) in store.clusters:
         raise in_use(f"Cluster already exists with name: {name}")
-    version = params.get("version") or KUBERNETES_VERSIONS[0]
-    if version not in KUBERNETES_VERSIONS:
+    version = params.get("version") or versions.DEFAULT
+    if version not in versions.offered():
         raise invalid(
-            f"unsupported Kubernetes version {version}; supported are {', '.join(KUBERNETES_VERSIONS)}"
+            f"unsupported Kubernetes version {version}; supported are {', '.join(versions.offered())}"
         )
     require_role(params.get("roleArn", ""))
     access = {"authenticationMode": "CONFIG_MAP", "bootstrapClusterCreatorAdminPermissions": True}
@@ -183,7 +183,7 @@ def update_config(cluster: Cluster, params: Document) -> Document:
 def update_version(cluster: Cluster, version: str) -> Document:
     """UpdateClusterVersion: the next minor version only. The control plane here keeps the build that it has."""
     old = cluster.document["version"]
-    if version not in KUBERNETES_VERSIONS or int(version.split(".")[1]) != int(old.split(".")[1]) + 1:
+    if version not in versions.offered() or int(version.split(".")[1]) != int(old.split(".")[1]) + 1:
         raise invalid(f"Unsupported Kubernetes minor version update from {old} to {version}")
     cluster.document["version"] = version
     return cluster.record_update("VersionUpdate", [("Version", version)])

@@ -8,9 +8,8 @@ from urllib.parse import unquote
 from moto.core.responses import ActionResult, BaseResponse
 
 from local.aws import identity
-from local.aws.eks import access, addons, clusters, nodegroups
+from local.aws.eks import access, addons, clusters, nodegroups, versions
 from local.aws.eks.store import Cluster, Document, not_found, store
-from local.aws.images import KUBERNETES_VERSIONS
 
 PAGE = 100
 
@@ -72,22 +71,17 @@ class EksResponse(BaseResponse):  # type: ignore[misc]
         return self._page("updateIds", list(self._cluster().updates))
 
     def describe_cluster_versions(self) -> ActionResult:
-        asked = self._get_param("clusterVersions") or list(KUBERNETES_VERSIONS)
-        default = KUBERNETES_VERSIONS[0]
-        versions = [
-            {
-                "clusterVersion": version,
-                "clusterType": "eks",
-                "defaultPlatformVersion": "eks.1",
-                "defaultVersion": version == default,
-                "status": "STANDARD_SUPPORT",
-                "versionStatus": "STANDARD_SUPPORT",
-                "kubernetesPatchVersion": f"{version}.0",
-            }
-            for version in KUBERNETES_VERSIONS
-            if version in asked and (not self._get_param("defaultOnly") or version == default)
+        asked, support = self._get_param("clusterVersions"), self._get_param("versionStatus")
+        # EKS tells of a version that it has given up only to who asks for all of them.
+        every = bool(self._get_param("includeAll")) or support == versions.UNSUPPORTED
+        found = [
+            each
+            for each in versions.described(every=every)
+            if (not asked or each["clusterVersion"] in asked)
+            and (not support or each["versionStatus"] == support)
+            and (not self._get_param("defaultOnly") or each["defaultVersion"])
         ]
-        return self._page("clusterVersions", versions)
+        return self._page("clusterVersions", found)
 
     def list_insights(self) -> ActionResult:
         self._cluster()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import date
 
 import pytest
 from botocore.exceptions import ClientError
@@ -314,6 +315,73 @@ def test_the_network_plugin_takes_the_programs_values_and_no_variables_but_texts
         eks.update_addon(**here, configurationValues='{"env": {"WARM_IP_TARGET": 4}}')
     with pytest.raises(ClientError, match=r"\$\.env: \[\] is not an object"):
         eks.update_addon(**here, configurationValues='{"env": []}')
+
+
+@pytest.mark.parametrize(
+    ("addon", "version"),
+    [
+        ("kube-proxy", "v1.36.0-eksbuild.14"),  # newer than the control plane
+        ("kube-proxy", "v1.31.14-eksbuild.20"),  # four minor versions older
+        ("coredns", "v1.11.4-eksbuild.40"),
+        ("coredns", "v1.12.4-eksbuild.2"),  # no build of this number
+    ],
+)
+def test_an_add_on_of_another_kubernetes_version_is_refused_and_not_listed(cloud, addon, version):
+    cloud.cluster(version="1.35")
+    eks = cloud.client("eks")
+    with pytest.raises(ClientError) as error:
+        eks.create_addon(clusterName="main", addonName=addon, addonVersion=version)
+    assert code_of(error) == "InvalidParameterException"
+    assert "Addon version specified is not supported" in str(error.value)
+    (found,) = eks.describe_addon_versions(addonName=addon, kubernetesVersion="1.35")["addons"]
+    listed = [each["addonVersion"] for each in found["addonVersions"]]
+    assert version not in listed
+    eks.create_addon(clusterName="main", addonName=addon, addonVersion=listed[-1])
+
+
+def test_each_kubernetes_version_has_its_own_default_of_an_add_on(cloud):
+    eks = cloud.client("eks")
+    for version in ("1.36", "1.34", "1.31"):
+        (found,) = eks.describe_addon_versions(addonName="kube-proxy", kubernetesVersion=version)["addons"]
+        (default,) = [v for v in found["addonVersions"] if v["compatibilities"][0]["defaultVersion"]]
+        assert default["addonVersion"].startswith(f"v{version}.")
+        assert [v["clusterVersion"] for v in default["compatibilities"]] == [version]
+    assert eks.describe_addon_versions(addonName="kube-proxy", kubernetesVersion="1.99")["addons"] == []
+
+
+def test_an_add_on_that_is_newer_than_the_list_is_taken(cloud):
+    cloud.cluster()
+    made = cloud.client("eks").create_addon(
+        clusterName="main", addonName="coredns", addonVersion="v1.15.0-eksbuild.1"
+    )
+    assert made["addon"]["addonVersion"] == "v1.15.0-eksbuild.1"
+
+
+@pytest.mark.parametrize(
+    ("day", "status"),
+    [
+        (date(2026, 7, 28), "STANDARD_SUPPORT"),
+        (date(2026, 7, 29), "EXTENDED_SUPPORT"),
+        (date(2027, 7, 28), "EXTENDED_SUPPORT"),
+        (date(2027, 7, 29), "UNSUPPORTED"),
+    ],
+)
+def test_a_version_is_offered_until_its_extended_support_ends(day, status):
+    from local.aws.eks import versions
+
+    assert versions.status("1.33", day) == status
+    assert ("1.33" in versions.offered(day)) is (status != "UNSUPPORTED")
+    assert versions.status("1.99", day) == "UNSUPPORTED"
+
+
+def test_cluster_versions_are_told_with_the_days_that_their_support_ends(cloud):
+    eks = cloud.client("eks")
+    (found,) = eks.describe_cluster_versions(clusterVersions=["1.35"])["clusterVersions"]
+    assert (found["versionStatus"], found["status"]) == ("STANDARD_SUPPORT", "standard-support")
+    assert found["endOfStandardSupportDate"].date() == date(2027, 3, 27)
+    assert eks.describe_cluster_versions(clusterVersions=["1.99"])["clusterVersions"] == []
+    with pytest.raises(ClientError, match=r"unsupported Kubernetes version 1\.99"):
+        cloud.cluster(version="1.99")
 
 
 def test_cluster_versions_have_one_default(cloud):

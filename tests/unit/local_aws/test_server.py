@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import date
 from urllib.error import HTTPError
 
 import pytest
@@ -92,12 +93,40 @@ def test_kubernetes_images_are_found_by_parameter_and_by_id(cloud):
     ssm, ec2 = cloud.client("ssm"), cloud.client("ec2")
     base = "/aws/service/eks/optimized-ami/1.35/amazon-linux-2023/x86_64/"
     latest = ssm.get_parameter(Name=base + "nvidia/recommended/image_id")["Parameter"]["Value"]
-    pinned = base + "nvidia/amazon-eks-node-al2023-x86_64-nvidia-1.35-v20260515/image_id"
+    pinned = base + "nvidia/amazon-eks-node-al2023-x86_64-nvidia-1.35-v20260724/image_id"
     assert ssm.get_parameter(Name=pinned)["Parameter"]["Value"] == latest
-    older = base + "nvidia/amazon-eks-node-al2023-x86_64-nvidia-1.35-v20260101/image_id"
+    older = base + "nvidia/amazon-eks-node-al2023-x86_64-nvidia-1.35-v20260120/image_id"
     assert ssm.get_parameter(Name=older)["Parameter"]["Value"] != latest
     image = ec2.describe_images(Filters=[{"Name": "image-id", "Values": [latest]}])["Images"][0]
     assert image["Architecture"] == "x86_64"
+
+
+@pytest.mark.parametrize(
+    ("version", "release", "there"),
+    [
+        ("1.35", "v20260714", True),
+        # Newer than what is known here, and not after today.
+        ("1.35", "v20260801", True),
+        ("1.35", "v20261123", False),
+        # No release of that day; one that was abandoned; one before there was the version; no release at all.
+        ("1.35", "v20260713", False),
+        ("1.35", "v20260311", False),
+        ("1.36", "v20260505", False),
+        ("1.99", "v20260714", False),
+        ("1.35", "v20260724-2", False),
+    ],
+)
+def test_images_are_those_of_releases_that_there_were(version, release, there):
+    from local.aws.images import is_published
+
+    assert is_published(version, release, date(2026, 11, 22)) is there
+
+
+def test_a_release_that_there_never_was_has_no_parameter(cloud):
+    base = "/aws/service/eks/optimized-ami/1.35/amazon-linux-2023/x86_64/standard/"
+    name = base + "amazon-eks-node-al2023-x86_64-standard-1.35-v20260713/image_id"
+    with pytest.raises(ClientError, match="ParameterNotFound"):
+        cloud.client("ssm").get_parameter(Name=name)
 
 
 @pytest.mark.parametrize("version", ["1.20", "1.99"])

@@ -65,6 +65,9 @@ def wanted(**changes: Any) -> Wanted:
         pools=(pool(),),
         system=("m6i.large", 2, 2),
         elastic_ips=1,
+        kubernetes="1.35",
+        kubernetes_supported=("1.34", "1.35", "1.36"),
+        ami="al2023@v20260724",
     )
     return replace(made, **changes)
 

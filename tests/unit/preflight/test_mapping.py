@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from infra import versions
 from infra.leftovers.target import target_of
 from infra.preflight.mapping import wanted_of
 from infra.preflight.services import NAME_KINDS, names
 from infra.preflight.stack_file import ROOT, StackFileError, load
 from infra.preflight.wanted import Wanted
 from infra.settings import SettingsError, read
+from tests.unit.infra.changing import GIVEN_CLUSTER
 
 pytestmark = pytest.mark.unit
 STACKS = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.[!z]*.yaml"))
@@ -166,6 +168,42 @@ def test_given_buckets_and_file_systems_are_asked_for_by_their_keys() -> None:
     assert [(b.key, b.name) for b in wanted.buckets] == [
         ("trainyard:serviceAccounts[0].bucket", "their-data")
     ]
+
+
+def test_versions_are_asked_for_as_the_settings_pin_them_and_not_of_a_given_cluster() -> None:
+    pins = {"coredns": "v1.12.4-eksbuild.1"}
+    cluster = {
+        "administrators": ["arn:aws:iam::123456789012:role/platform"],
+        "publicAccessCidrs": ["203.0.113.0/24"],
+        "version": "1.36",
+        "ami": "al2023@v20260714",
+        "addonVersions": pins,
+    }
+    wanted = given(**{"trainyard:cluster": cluster})
+    assert (wanted.kubernetes, wanted.addons, wanted.ami) == ("1.36", pins, "al2023@v20260714")
+    assert [pool.resource for pool in wanted.pools] == ["nvidia.com/gpu"]
+    wanted = given(**{"trainyard:cluster": {"existing": GIVEN_CLUSTER, "addonVersions": pins}})
+    assert (wanted.kubernetes, wanted.addons, wanted.ami) == (None, {}, versions.AMI)
+
+
+def test_the_images_that_are_asked_for_are_those_that_the_stack_pulls() -> None:
+    ours = f"123456789012.dkr.ecr.us-west-2.amazonaws.com/base@sha256:{'0' * 64}"
+    images = given(**{"trainyard:images": {"baseImages": {"trainer": ours}, "debug": ours}}).images
+    assert {image.name for image in images} == {
+        "placeholder",
+        "devicePlugin",
+        "efaDevicePlugin",
+        "baseImages.trainer",
+    }
+    assert [(i.key, i.reference) for i in images if i.name.startswith("base")] == [
+        ("trainyard:images.baseImages.trainer", ours)
+    ]
+    mirror = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mirror"
+    more = {"trainyard:images": {"mirror": mirror}, "trainyard:mpi": True, "trainyard:debugPod": True}
+    mirrored = {image.name: image for image in given(**more).images}
+    assert {"kubectlDelivery", "debug", "trainingOperator"} <= set(mirrored)
+    assert mirrored["debug"].key == "trainyard:images.mirror"
+    assert mirrored["debug"].reference == f"{mirror}/{versions.DEBUG_IMAGE}"
 
 
 def test_a_stack_file_that_is_missing_or_broken_is_told_in_one_line(tmp_path: Any) -> None:
