@@ -19,6 +19,7 @@ SYSTEM_NODE_TYPE: Final = "c5.2xlarge"
 SYSTEM_NODES: Final = 2
 ONLY_NEW: Final = (
     "name",
+    "accountId",
     "version",
     "deployFrom",
     "administrators",
@@ -67,6 +68,7 @@ def read_cluster(problems: Problems, value: object, project: str, stack: str) ->
                 )
     result = Cluster(
         name=name,
+        account_id=_account(section, administrators, existing),
         version=version,
         existing=existing,
         deploy_from=deploy_from,
@@ -151,6 +153,38 @@ def _administrators(section: Section, *, required: bool) -> tuple[str, ...]:
     for arn in sorted({arn for arn in administrators if administrators.count(arn) > 1}):
         section.reject("administrators", f"names '{arn}' twice; each must be another one")
     return administrators
+
+
+def _account(section: Section, administrators: tuple[str, ...], existing: ExistingCluster | None) -> str:
+    """The account to deploy to: that of a given cluster's provider, else the one that the administrators are of.
+
+    Whoever deploys has to be among them, so that it can't be another one; of several the setting says which.
+    """
+    told = section.optional_text("accountId", pattern=formats.ACCOUNT, wanted=formats.ACCOUNT_WANTED)
+    if existing is not None:
+        return _account_of(existing.oidc_provider_arn)
+    accounts = (
+        [] if "administrators" in section.wrong else sorted({_account_of(arn) for arn in administrators})
+    )
+    if "accountId" in section.wrong:
+        return ""
+    if told is not None and accounts and told not in accounts:
+        section.reject(
+            "accountId",
+            f"'{told}' is the account of no administrator, and the one that deploys must be one; it must be"
+            f" {' or '.join(accounts)}",
+        )
+    elif told is None and len(accounts) > 1:
+        section.reject(
+            "accountId",
+            f"is missing; administrators are of {', '.join(accounts)}, and it must be the one to deploy to, in quotes",
+        )
+    return told or (accounts[0] if accounts else "")
+
+
+def _account_of(arn: str) -> str:
+    """The account in an ARN; empty where that is none."""
+    return (arn.split(":") + [""] * 5)[4]
 
 
 def _public(section: Section) -> tuple[str, ...]:

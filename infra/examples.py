@@ -21,6 +21,7 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
     },
     "trainyard:cluster": {
         "name": "research",
+        "accountId": "123456789012",
         "version": "1.35",
         "administrators": ["arn:aws:iam::123456789012:role/platform"],
         "publicAccessCidrs": ["203.0.113.0/24"],

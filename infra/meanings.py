@@ -62,6 +62,10 @@ MEANINGS: Final = {
     "cluster.existing.oidcIssuer": "Its OIDC issuer.",
     "cluster.existing.securityGroupId": "The security group that EKS made for it.",
     "cluster.name": "The cluster's name, with which the names of much else begin; at most 31 characters.",
+    "cluster.accountId": (
+        "The account to deploy to, in quotes: credentials of any other are refused before anything is made. Required "
+        "where the administrators are of several accounts."
+    ),
     "cluster.version": "The Kubernetes version. `up` warns 90 days before EKS ends its support.",
     "cluster.administrators": (
         "ARNs of IAM users and roles with all rights in the cluster, among them the one that deploys."
@@ -225,6 +229,7 @@ DEFAULTS: Final = {
     "network.cidr": "10.64.0.0/16",
     "images.efaDevicePlugin": "EKS's, in its registry of the region",
     "cluster.name": "`trainyard-<stack>`",
+    "cluster.accountId": "the administrators' account",
     "cluster.administrators": "required, but for a given cluster",
     "pools[].dataVolumeGiB": "the snapshot's size",
     "pools[].efa": "ip where the type has EFA, else none",

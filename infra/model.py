@@ -51,11 +51,12 @@ class ExistingCluster:
 class Cluster:
     """The EKS cluster and its system nodes, or with `existing` a given cluster, whose name `name` is.
 
-    `version` is the Kubernetes version of a cluster that the stack makes. `late_log_seconds` is how long entries of its
-    control plane's logs may come after it is gone.
+    `version` is the Kubernetes version of a cluster that the stack makes, `account_id` the account that it is, or will
+    be, in. `late_log_seconds` is how long entries of its control plane's logs may come after it is gone.
     """
 
     name: str
+    account_id: str
     version: str
     existing: ExistingCluster | None
     deploy_from: str

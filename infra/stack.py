@@ -49,7 +49,8 @@ def deploy(settings: Settings) -> dict[str, Any]:
     for line in cautions.lines(settings, datetime.now(UTC).date()):
         pulumi.log.warn(line)
     tags = stack_tags(PROJECT, settings.stack)
-    provider = aws.Provider("aws", region=settings.region)
+    # Credentials of another account end here, before anything is made.
+    provider = aws.Provider("aws", region=settings.region, allowed_account_ids=[settings.cluster.account_id])
     in_aws = pulumi.ResourceOptions(providers=[provider])
     base = foundation.build(settings, tags, in_aws)
     bucket = ModelBucket(

@@ -45,21 +45,20 @@ def same_principal(caller: str, given: str) -> bool:
 
 
 def judge_caller(wanted: Wanted, caller: str) -> list[Problem]:
-    """The caller must be an administrator of the cluster, in the account that the administrators belong to."""
-    if not wanted.administrators:
-        # Who may enter a given cluster is its owner's business.
-        return []
+    """The caller must be of the account to deploy to, and an administrator of the cluster."""
     problems = []
     account = caller.split(":")[4]
-    accounts = {arn.split(":")[4] for arn in wanted.administrators}
-    if account not in accounts:
+    if account != wanted.account:
         problems.append(
             Problem(
-                key="trainyard:cluster.administrators",
-                message=f"name account {', '.join(sorted(accounts))}, but the credentials in use are of account"
-                f" {account} ({caller}); it must be one and the same account",
+                key=wanted.account_key,
+                message=f"says account {wanted.account}, but the credentials in use are of account {account}"
+                f" ({caller}); it must be one and the same account",
             )
         )
+    elif not wanted.administrators:
+        # Who may enter a given cluster is its owner's business.
+        return []
     elif not any(same_principal(caller, arn) for arn in wanted.administrators):
         problems.append(
             Problem(

@@ -40,6 +40,8 @@ def wanted_of(settings: Settings) -> Wanted:
     return Wanted(
         stack=settings.stack,
         region=settings.region,
+        account=cluster.account_id,
+        account_key=_account_key(settings),
         tags=stack_tags(PROJECT, settings.stack),
         cluster=cluster.name,
         administrators=cluster.administrators,
@@ -65,6 +67,14 @@ def wanted_of(settings: Settings) -> Wanted:
         ami=cluster.ami,
         images=_images(settings),
     )
+
+
+def _account_key(settings: Settings) -> str:
+    """The key that says which account it is: see `infra.cluster_settings`."""
+    if settings.cluster.existing is not None:
+        return f"{PROJECT}:cluster.existing.oidcProviderArn"
+    accounts = {arn.split(":")[4] for arn in settings.cluster.administrators}
+    return f"{PROJECT}:cluster.{'accountId' if len(accounts) > 1 else 'administrators'}"
 
 
 def _pool(index: int, pool: Pool) -> WantedPool:

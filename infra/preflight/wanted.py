@@ -137,10 +137,10 @@ class WantedImage:
 class Wanted:
     """Everything of one stack. `vpc`, `existing_cluster`, `lustre` are None where the stack makes its own.
 
-    `zones` are those that the stack has subnets in; `elastic_ips` and `nat_gateways` those of a new VPC. `endpoints`
-    are services that the stack makes an interface endpoint for (`ecr.api`), in a subnet of each zone. `system` is
-    (instance type, count, vCPUs of one) of the system nodes. `repositories` are the ECR names and `key_aliases` the
-    names of KMS keys that it will take.
+    `account` is the one to deploy to, as the key `account_key` says. `zones` are those that the stack has subnets in;
+    `elastic_ips` are the addresses of a new VPC. `endpoints` are services that the stack makes an interface
+    endpoint for (`ecr.api`), in a subnet of each zone. `system` is (instance type, count, vCPUs of one) of the system
+    nodes. `repositories` are the ECR names and `key_aliases` the names of KMS keys that it will take.
 
     `kubernetes` is the version of a cluster that the stack makes (None: it is given one), `kubernetes_supported` are
     those that the program knows, `addons` the versions that are pinned, by add-on. `ami` is the alias of the machines'
@@ -149,6 +149,8 @@ class Wanted:
 
     stack: str
     region: str
+    account: str
+    account_key: str
     tags: dict[str, str]
     cluster: str
     administrators: tuple[str, ...]

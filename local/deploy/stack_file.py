@@ -95,6 +95,8 @@ def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn:
             cluster["administrators"] = [*administrators, deployer_arn]
         # The emulator delivers late entries the moment their group is deleted: there is nothing to wait for.
         cluster["lateLogSeconds"] = 0
+        # Others may be of the account that the stack file is meant for.
+        cluster["accountId"] = deployer_arn.split(":")[4]
     images = config.setdefault("trainyard:images", {})
     if isinstance(images, dict):
         images.update(build=True, launcher=None, trainer=None)

@@ -79,7 +79,10 @@ class AwsProvider(Provider):
         return CheckResult(inputs, found)
 
     def configure(self, inputs: Props) -> None:
-        """Take region, tags and account limits. Nothing is called before the first real use."""
+        """Take region, tags and account limits; an account that is not allowed is refused at once.
+
+        Without such limits nothing is called before the first real use.
+        """
         self._settings = {key: decode_json(value) for key, value in inputs.items()}
         self._made = None
         if os.environ.get("TRAINYARD_LOCAL_CLOUD"):
@@ -87,6 +90,12 @@ class AwsProvider(Provider):
                 guard.refuse_foreign(os.environ)
             except guard.ForeignCloudError as error:
                 raise ProviderError(str(error)) from error
+            if any(self._accounts(key) for key in ("allowedAccountIds", "forbiddenAccountIds")):
+                with _told(self.name, "configure"):
+                    self.cloud()
+
+    def _accounts(self, key: str) -> list[str]:
+        return [str(each) for each in self._settings.get(key) or []]
 
     @property
     def region(self) -> str:
@@ -119,13 +128,12 @@ class AwsProvider(Provider):
             return self._made
 
     def _judge(self, cloud: Cloud) -> None:
-        allowed = [str(i) for i in self._settings.get("allowedAccountIds") or []]
-        forbidden = [str(i) for i in self._settings.get("forbiddenAccountIds") or []]
-        if (allowed and cloud.account not in allowed) or cloud.account in forbidden:
-            raise ProviderError(
-                f"AWS account ID not allowed: {cloud.account} (allowed: {', '.join(allowed) or 'any'}; "
-                f"forbidden: {', '.join(forbidden) or 'none'})"
-            )
+        """In the words of the official provider (github.com/hashicorp/aws-sdk-go-base, which it asks)."""
+        allowed = self._accounts("allowedAccountIds")
+        if (allowed and cloud.account not in allowed) or cloud.account in self._accounts(
+            "forbiddenAccountIds"
+        ):
+            raise ProviderError(f"AWS account ID not allowed: {cloud.account}")
 
     # ------------------------------------------------------------------------------------------ check, diff
 

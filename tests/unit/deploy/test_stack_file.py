@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,7 +24,8 @@ SOURCES = Sources(
     karpenter_crd_chart=Path("/m/karpenter-crd"),
     training_operator=Path("/m/operator"),
 )
-GPU_STACK = {
+DEPLOYER = "arn:aws:iam::123456789012:user/deployer"
+GPU_STACK: dict[str, Any] = {
     "config": {
         "aws:region": "us-west-2",
         "trainyard:training": {"pool": "small", "device": "cuda", "processesPerNode": 4},
@@ -33,14 +36,14 @@ GPU_STACK = {
 
 
 def test_a_gpu_stack_trains_on_the_cpu_of_the_local_cloud() -> None:
-    training = for_local_cloud(GPU_STACK, SOURCES, "arn:deployer")["config"]["trainyard:training"]
+    training = for_local_cloud(GPU_STACK, SOURCES, DEPLOYER)["config"]["trainyard:training"]
     assert training == {"pool": "small", "device": "cpu", "processesPerNode": 1}
 
 
 def test_the_emulators_deployer_is_an_administrator_beside_the_given_ones() -> None:
-    once = for_local_cloud(GPU_STACK, SOURCES, "arn:deployer")
-    twice = for_local_cloud(once, SOURCES, "arn:deployer")
-    expected = ["arn:aws:iam::111122223333:role/platform", "arn:deployer"]
+    once = for_local_cloud(GPU_STACK, SOURCES, DEPLOYER)
+    twice = for_local_cloud(once, SOURCES, DEPLOYER)
+    expected = ["arn:aws:iam::111122223333:role/platform", DEPLOYER]
     assert once["config"]["trainyard:cluster"]["administrators"] == expected
     assert twice["config"]["trainyard:cluster"]["administrators"] == expected
 
@@ -50,28 +53,34 @@ def test_no_entry_of_the_emulators_logs_comes_late() -> None:
         "config": {**GPU_STACK["config"], "trainyard:cluster": {"administrators": [], "lateLogSeconds": 300}}
     }
     for document in (GPU_STACK, stated):
-        made = for_local_cloud(document, SOURCES, "arn:deployer")["config"]["trainyard:cluster"]
+        made = for_local_cloud(document, SOURCES, DEPLOYER)["config"]["trainyard:cluster"]
         assert made["lateLogSeconds"] == 0
     given = {"config": {**GPU_STACK["config"], "trainyard:cluster": {"existing": {"name": "theirs"}}}}
-    kept = for_local_cloud(given, SOURCES, "arn:deployer")["config"]["trainyard:cluster"]
+    kept = for_local_cloud(given, SOURCES, DEPLOYER)["config"]["trainyard:cluster"]
     assert kept == {"existing": {"name": "theirs"}}, "its logs are its owner's"
 
 
+def test_the_account_to_deploy_to_is_the_emulators() -> None:
+    meant = copy.deepcopy(GPU_STACK)
+    meant["config"]["trainyard:cluster"]["accountId"] = "111122223333"
+    for document in (GPU_STACK, meant):
+        cluster = for_local_cloud(document, SOURCES, DEPLOYER)["config"]["trainyard:cluster"]
+        assert cluster["accountId"] == "123456789012"
+
+
 def test_given_images_are_built_from_the_checkout_on_the_local_cloud() -> None:
-    assert for_local_cloud(GPU_STACK, SOURCES, "arn:deployer")["config"]["trainyard:images"] == {
-        "build": True
-    }
+    assert for_local_cloud(GPU_STACK, SOURCES, DEPLOYER)["config"]["trainyard:images"] == {"build": True}
 
 
 @pytest.mark.parametrize("said", [{}, {"trainyard:protectData": True}, {"trainyard:protectData": False}])
 def test_data_is_protected_on_the_local_cloud_as_the_stack_file_says(said: dict[str, bool]) -> None:
-    made = for_local_cloud({"config": {**GPU_STACK["config"], **said}}, SOURCES, "arn:deployer")["config"]
+    made = for_local_cloud({"config": {**GPU_STACK["config"], **said}}, SOURCES, DEPLOYER)["config"]
     assert {key: made[key] for key in made if key.endswith("protectData")} == said
 
 
 def test_the_given_document_stays_as_it_was() -> None:
     before = yaml.safe_dump(GPU_STACK)
-    for_local_cloud(GPU_STACK, SOURCES, "arn:deployer")
+    for_local_cloud(GPU_STACK, SOURCES, DEPLOYER)
     assert yaml.safe_dump(GPU_STACK) == before
 
 

@@ -123,6 +123,32 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
             {"administrators": ["me"]},
             "trainyard:cluster.administrators[0]: 'me' is not right",
         ),
+        (
+            "trainyard:cluster",
+            {"administrators": ["arn:aws:iam::111111111111:role/a", "arn:aws:iam::222222222222:role/b"]},
+            "trainyard:cluster.accountId: is missing; administrators are of 111111111111, 222222222222",
+        ),
+        (
+            "trainyard:cluster",
+            {"administrators": ["arn:aws:iam::111111111111:role/a"], "accountId": "222222222222"},
+            "trainyard:cluster.accountId: '222222222222' is the account of no administrator",
+        ),
+        (
+            "trainyard:cluster",
+            {"administrators": ["arn:aws:iam::111111111111:role/a"], "accountId": 111111111111},
+            "trainyard:cluster.accountId: 111111111111 is a whole number; it must be the twelve digits of an AWS"
+            " account, in quotes",
+        ),
+        (
+            "trainyard:cluster",
+            {"accountId": "1234"},
+            "trainyard:cluster.accountId: '1234' is not right; it must be the twelve digits",
+        ),
+        (
+            "trainyard:cluster",
+            {"existing": {}, "accountId": "123456789012"},
+            "trainyard:cluster.accountId: is for a cluster that the stack makes",
+        ),
         ("trainyard:cluster", {"version": "1.27"}, "trainyard:cluster.version: '1.27' is not known"),
         ("trainyard:cluster", {"version": 1.35}, "trainyard:cluster.version: 1.35 is a number"),
         ("trainyard:cluster", {"publicAccessCidrs": ["0.0.0.0/0"]}, "is the whole internet"),
@@ -261,6 +287,19 @@ def test_a_wrong_training_is_told(good: dict[str, Any], change: dict[str, Any], 
 def test_a_wrong_pool_is_told(good: dict[str, Any], change: dict[str, Any], told: str) -> None:
     good["trainyard:pools"][0].update(change)
     assert any(told in line for line in mistakes(good))
+
+
+def test_the_account_is_the_administrators_or_the_one_that_is_said(good: dict[str, Any]) -> None:
+    def account(*people: str, **more: str) -> str:
+        good["trainyard:cluster"] = {
+            "administrators": [f"arn:aws:iam::{number}:role/platform" for number in people],
+            "publicAccessCidrs": ["203.0.113.0/24"],
+            **more,
+        }
+        return read("test", passed(good)).cluster.account_id
+
+    assert account("111111111111") == "111111111111"
+    assert account("111111111111", "222222222222", accountId="222222222222") == "222222222222"
 
 
 def test_two_pools_of_one_name_are_told(good: dict[str, Any]) -> None:

@@ -100,6 +100,11 @@ def dev(checkout: None) -> Recorded:
     return deploy(lambda: stack.deploy(settings_of("dev")))
 
 
+def test_the_provider_takes_credentials_of_the_stacks_own_account_alone(dev: Recorded) -> None:
+    provider = dev.one("pulumi:providers:aws").inputs
+    assert json.loads(provider["allowedAccountIds"]) == ["123456789012"]
+
+
 def test_the_program_asks_the_account_for_nothing(dev: Recorded) -> None:
     assert dev.invokes == []
 

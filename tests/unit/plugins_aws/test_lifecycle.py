@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from local.plugins.aws.cloud import Cloud
 from local.plugins.aws.provider import AwsProvider
@@ -81,6 +83,16 @@ def made() -> Stack:
 def stack(deployer: Emulator, made: Stack) -> Stack:
     """The provider on an empty account of the emulator."""
     return made
+
+
+@pytest.fixture
+def local_cloud(deployer: Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The emulator is the local cloud that the environment names, as it is for a plugin that the engine starts."""
+    record = tmp_path / "cloud.json"
+    known = {"awsEndpoint": deployer.endpoint, "region": "us-west-2"}
+    keys = {"accessKeyId": deployer.key, "secretAccessKey": deployer.secret}
+    record.write_text(json.dumps(known | keys))
+    monkeypatch.setenv("TRAINYARD_LOCAL_CLOUD", str(record))
 
 
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -263,8 +275,31 @@ def test_an_error_of_the_api_is_one_line_with_operation_code_and_text(stack: Sta
     assert "\n" not in str(caught.value)
 
 
-def test_an_account_that_is_not_allowed_is_refused(stack: Stack) -> None:
-    other = AwsProvider()
-    other.configure({"region": "us-west-2", "allowedAccountIds": json.dumps(["111111111111"])})
-    with pytest.raises(Exception, match="AWS account ID not allowed: 123456789012"):
-        other._judge(stack.cloud)
+@pytest.mark.parametrize(
+    "limits",
+    [{"allowedAccountIds": ["111111111111"]}, {"forbiddenAccountIds": ["123456789012", "111111111111"]}],
+)
+def test_an_account_that_is_not_allowed_is_refused_when_the_provider_is_configured(
+    stack: Stack, limits: dict[str, list[str]], local_cloud: None
+) -> None:
+    settings = {key: json.dumps(value) for key, value in limits.items()}
+    with pytest.raises(ProviderError) as refused:
+        AwsProvider().configure({"region": "us-west-2", **settings})
+    assert str(refused.value) == "AWS account ID not allowed: 123456789012"
+
+
+def test_an_account_that_is_allowed_is_taken(stack: Stack, local_cloud: None) -> None:
+    provider = AwsProvider()
+    provider.configure({"region": "us-west-2", "allowedAccountIds": json.dumps(["123456789012"])})
+    assert provider.cloud().account == "123456789012"
+
+
+def test_an_account_that_can_not_be_asked_is_one_line(
+    stack: Stack, local_cloud: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(_cloud: Cloud) -> str:
+        raise EndpointConnectionError(endpoint_url="http://127.0.0.1:1")
+
+    monkeypatch.setattr(Cloud, "account", property(unreachable))
+    with pytest.raises(ProviderError, match=r"^aws: configure: Could not connect to .*127\.0\.0\.1:1"):
+        AwsProvider().configure({"region": "us-west-2", "allowedAccountIds": json.dumps(["123456789012"])})

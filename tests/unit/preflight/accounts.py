@@ -58,6 +58,8 @@ def wanted(**changes: Any) -> Wanted:
     made = Wanted(
         stack="train",
         region=REGION,
+        account="123456789012",
+        account_key="trainyard:cluster.administrators",
         tags=TAGS,
         cluster="train",
         administrators=(ADMINISTRATOR,),

@@ -46,6 +46,21 @@ def test_credentials_of_another_account_are_told() -> None:
     )
 
 
+def test_whoever_deploys_into_a_given_cluster_must_be_of_its_account() -> None:
+    key = "trainyard:cluster.existing.oidcProviderArn"
+    given = wanted(administrators=(), account_key=key)
+    assert judge_caller(given, "arn:aws:iam::123456789012:user/anybody") == []
+    lines = [str(p) for p in judge_caller(given, "arn:aws:iam::999999999999:user/anybody")]
+    only(lines, key, "says account 123456789012", "of account 999999999999")
+
+
+def test_of_administrators_of_several_accounts_one_is_deployed_to() -> None:
+    people = (ROLE, "arn:aws:iam::999999999999:role/platform")
+    asked = wanted(administrators=people, account_key="trainyard:cluster.accountId")
+    lines = [str(p) for p in judge_caller(asked, "arn:aws:sts::999999999999:assumed-role/platform/alice")]
+    only(lines, "trainyard:cluster.accountId", "says account 123456789012")
+
+
 def test_the_emulators_deployer_is_recognised(cloud: Cloud) -> None:
     of = checks("who deploys")
     assert examine(account(cloud), wanted(), NOW, of).problems == []

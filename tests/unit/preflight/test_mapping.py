@@ -170,6 +170,22 @@ def test_given_buckets_and_file_systems_are_asked_for_by_their_keys() -> None:
     ]
 
 
+def test_the_account_is_that_of_the_administrators_of_the_setting_or_of_a_given_cluster() -> None:
+    def account(*people: str, **more: Any) -> tuple[str, str]:
+        cluster = {"administrators": list(people), "publicAccessCidrs": ["203.0.113.0/24"], **more}
+        wanted = given(**{"trainyard:cluster": cluster})
+        return wanted.account, wanted.account_key
+
+    ours, theirs = (f"arn:aws:iam::{number}:role/platform" for number in ("111111111111", "222222222222"))
+    assert account(ours) == ("111111111111", "trainyard:cluster.administrators")
+    assert account(ours, theirs, accountId="222222222222") == ("222222222222", "trainyard:cluster.accountId")
+    wanted = given(**{"trainyard:cluster": {"existing": GIVEN_CLUSTER}})
+    assert (wanted.account, wanted.account_key) == (
+        "123456789012",
+        "trainyard:cluster.existing.oidcProviderArn",
+    )
+
+
 def test_versions_are_asked_for_as_the_settings_pin_them_and_not_of_a_given_cluster() -> None:
     pins = {"coredns": "v1.12.4-eksbuild.1"}
     cluster = {
