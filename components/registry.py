@@ -15,8 +15,9 @@ import pulumi_docker_build as docker
 from components.shared.context import context_digest
 
 KEPT_IMAGES = 30
-# The argument of both Dockerfiles that names what they are built on.
+# The arguments of both Dockerfiles: what they are built on, and where pip takes packages from.
 BASE_IMAGE_ARGUMENT = "PYTHON_IMAGE"
+PACKAGE_INDEX_ARGUMENT = "PIP_INDEX_URL"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,9 @@ class ImagesArgs:
     """`given` maps an image's name to a ready URI; what is not given is built from `<name>/Dockerfile` in `root`, which
     is the program's directory.
 
-    `base_images` maps an image's name to what it is built on, where that is not what its Dockerfile says.
+    `base_images` maps an image's name to what it is built on, where that is not what its Dockerfile says;
+    `package_index` is the address that pip takes packages from, where that is not its own. Build arguments stay in an
+    image's history, so that it must hold no credentials.
 
     `cluster` is the first part of the repositories' names. Builds need a Docker that is logged in to the registry,
     for instance by the ECR credential helper (https://github.com/awslabs/amazon-ecr-credential-helper): the program
@@ -38,6 +41,7 @@ class ImagesArgs:
     names: tuple[str, ...]
     given: dict[str, str]
     base_images: dict[str, str] = field(default_factory=dict)
+    package_index: str | None = None
     key_arn: pulumi.Input[str]
     protect: bool
     tags: dict[str, str]
@@ -94,18 +98,18 @@ class Images(pulumi.ComponentResource):
 
     def _build(self, image: str, repository: aws.ecr.Repository) -> pulumi.Output[str]:
         dockerfile = f"{image}/Dockerfile"
-        base = self._args.base_images.get(image)
+        arguments = self._arguments(image)
         tag = context_digest(self._args.root, self._args.root / dockerfile)
-        if base is not None:
+        if arguments:
             # Another image altogether; tags never move.
-            tag = hashlib.sha256(f"{tag} {base}".encode()).hexdigest()[: len(tag)]
+            tag = hashlib.sha256(" ".join([tag, *arguments.values()]).encode()).hexdigest()[: len(tag)]
         built = docker.Image(
             f"{self._args.cluster}-{image}",
             # The engine starts plugins in the program's directory. A path of this checkout would make another one with
             # the same content differ: it would push its build to a tag that never moves, which ECR refuses.
             context=docker.BuildContextArgs(location="."),
             dockerfile=docker.DockerfileArgs(location=dockerfile),
-            build_args=None if base is None else {BASE_IMAGE_ARGUMENT: base},
+            build_args=arguments or None,
             platforms=[docker.Platform.LINUX_AMD64],
             tags=[repository.repository_url.apply(lambda url: f"{url}:{tag}")],
             build_on_preview=False,
@@ -114,6 +118,14 @@ class Images(pulumi.ComponentResource):
         )
         ref: pulumi.Output[str] = built.ref
         return ref
+
+    def _arguments(self, image: str) -> dict[str, str]:
+        """The arguments of a build that are given; what is not is the Dockerfile's."""
+        given = {
+            BASE_IMAGE_ARGUMENT: self._args.base_images.get(image),
+            PACKAGE_INDEX_ARGUMENT: self._args.package_index,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def lifecycle(kept: int) -> dict[str, Any]:

@@ -69,6 +69,7 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
             "launcher": f"registry.example/python{_DIGEST}",
             "trainer": f"registry.example/python{_DIGEST}",
         },
+        "packageIndex": "https://pypi.example/simple",
         "placeholder": f"registry.example/pause{_DIGEST}",
         "trainingOperator": f"registry.example/training-operator{_DIGEST}",
         "devicePlugin": f"registry.example/k8s-device-plugin{_DIGEST}",

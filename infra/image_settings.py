@@ -44,6 +44,7 @@ def read_images(problems: Problems, value: object, region: str) -> Images:
         kubectl_delivery=_others(section, "kubectlDelivery", versions.KUBECTL_DELIVERY_IMAGE, mirror),
         debug=_others(section, "debug", versions.DEBUG_IMAGE, mirror),
         base_images=_base_images(section, given={"launcher": launcher, "trainer": trainer}),
+        package_index=_package_index(section, builds=launcher is None or trainer is None),
         mirror=mirror,
     )
     section.done()
@@ -82,6 +83,27 @@ def _base_images(section: Section, given: dict[str, str | None]) -> dict[str, st
         found[name] = image
     bases.done()
     return found
+
+
+def _package_index(section: Section, *, builds: bool) -> str | None:
+    """Where pip takes packages from. What may be secret is not repeated."""
+    key, wanted = "packageIndex", formats.PACKAGE_INDEX_WANTED
+    index = section.optional_text(key, wanted=wanted)
+    if index is None or key in section.wrong:
+        return None
+    if "@" in index or "?" in index:
+        section.reject(
+            key,
+            f"holds credentials, which would stay in the images' history for all to read; it must be {wanted}",
+        )
+    elif not re.fullmatch(formats.PACKAGE_INDEX, index):
+        section.reject(key, f"'{index}' is not right; it must be {wanted}")
+    elif not builds:
+        section.reject(
+            key,
+            "is given, but images.launcher and images.trainer are, too, so that nothing is built; leave it out",
+        )
+    return index
 
 
 def read_sources(problems: Problems, value: object) -> Sources:

@@ -148,6 +148,10 @@ MEANINGS: Final = {
     "images.baseImages": "What the two images are built on, instead of what their Dockerfiles name.",
     "images.baseImages.launcher": "The launcher's base image, with its digest.",
     "images.baseImages.trainer": "The trainer's base image, with its digest.",
+    "images.packageIndex": (
+        "Where pip takes the packages of the two images from, instead of PyPI; each is checked by its hash all the "
+        "same. Build arguments stay in an image's history: no user and no password."
+    ),
     "images.mirror": "A registry and prefix that holds the images of others, for networks without a way out.",
     "storage.prefix": "Models go to `s3://<bucket>/<prefix>/<runId>/`.",
     "storage.keepOldVersionsDays": "A model that was written again can be taken back for so long.",

@@ -77,7 +77,8 @@ class Images:
     """Container images; `launcher` and `trainer` are None where the stack builds them.
 
     `base_images` are those that launcher and trainer are built on, where they are not the Dockerfiles' own. `mirror`
-    is a registry and prefix that third-party images are pulled from, where their own key gives none.
+    is a registry and prefix that third-party images are pulled from, where their own key gives none. `package_index` is
+    the address that pip takes packages from in both builds, None where that is its own.
     """
 
     build: bool
@@ -91,6 +92,7 @@ class Images:
     kubectl_delivery: str
     debug: str
     base_images: dict[str, str]
+    package_index: str | None
     mirror: str | None
 
 

@@ -212,6 +212,7 @@ def _images(
             names=IMAGES,
             given={name: uri for name, uri in given.items() if uri is not None},
             base_images=settings.images.base_images,
+            package_index=settings.images.package_index,
             key_arn=base.keys.data_key_arn,
             protect=settings.protect_data,
             tags=tags,

@@ -212,6 +212,30 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
             {"trainer": f"x@sha256:{'0' * 64}", "baseImages": {"trainer": f"y@sha256:{'0' * 64}"}},
             "trainyard:images.baseImages.trainer: is given, but images.trainer is, too",
         ),
+        (
+            "trainyard:images",
+            {"packageIndex": "https://me:secret@pypi.example/simple"},
+            "trainyard:images.packageIndex: holds credentials, which would stay in the images' history",
+        ),
+        (
+            "trainyard:images",
+            {"packageIndex": "https://pypi.example/simple?token=secret"},
+            "trainyard:images.packageIndex: holds credentials",
+        ),
+        (
+            "trainyard:images",
+            {"packageIndex": "http://pypi.example/simple"},
+            "trainyard:images.packageIndex: 'http://pypi.example/simple' is not right; it must be an https address",
+        ),
+        (
+            "trainyard:images",
+            {
+                "launcher": f"x@sha256:{'0' * 64}",
+                "trainer": f"y@sha256:{'0' * 64}",
+                "packageIndex": "https://pypi.example/simple",
+            },
+            "trainyard:images.packageIndex: is given, but images.launcher and images.trainer are, too",
+        ),
         ("trainyard:images", {"mirror": "https://x"}, "trainyard:images.mirror: 'https://x' is not right"),
         ("trainyard:debugPod", "perhaps", "trainyard:debugPod: 'perhaps' is not right"),
         ("trainyard:nodeCheck", "small", "trainyard:nodeCheck: 'small' is not right"),
@@ -300,6 +324,25 @@ def test_the_account_is_the_administrators_or_the_one_that_is_said(good: dict[st
 
     assert account("111111111111") == "111111111111"
     assert account("111111111111", "222222222222", accountId="222222222222") == "222222222222"
+
+
+@pytest.mark.parametrize(
+    "secret", ["https://me:hunter2@x/simple", "https://hunter2@x", "https://x/?key=hunter2"]
+)
+def test_a_secret_in_an_address_is_not_repeated(good: dict[str, Any], secret: str) -> None:
+    good["trainyard:images"] = {"packageIndex": secret}
+    assert [line for line in mistakes(good) if "hunter2" in line] == []
+
+
+def test_a_package_index_is_taken_as_it_stands(good: dict[str, Any]) -> None:
+    assert read("test", passed(good)).images.package_index is None
+    for index in (
+        "https://pypi.example/simple",
+        "https://pypi.example:8443/a/b/simple/",
+        "https://pypi.example",
+    ):
+        good["trainyard:images"] = {"packageIndex": index}
+        assert read("test", passed(good)).images.package_index == index
 
 
 def test_two_pools_of_one_name_are_told(good: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from functools import cache
@@ -318,6 +319,34 @@ def test_who_deploys_from_the_vpc_reaches_the_api_there() -> None:
 
     assert inside(unusual()) == ["10.64.0.0/16"]
     assert inside(plain()) == []
+
+
+def test_packages_come_from_the_index_that_the_settings_give() -> None:
+    def images(**settings: Any) -> dict[str, dict[str, Any]]:
+        found = made(with_({"images": settings})).of("docker-build:index:Image")
+        return {image.name.rsplit("-", 1)[1]: image.inputs for image in found}
+
+    index = "https://pypi.example/simple"
+    given = images(packageIndex=index)
+    assert {name: image["buildArgs"] for name, image in given.items()} == {
+        "launcher": {"PIP_INDEX_URL": index},
+        "trainer": {"PIP_INDEX_URL": index},
+    }
+    both = images(packageIndex=index, baseImages={"trainer": BASE_IMAGE})["trainer"]
+    assert both["buildArgs"] == {"PYTHON_IMAGE": BASE_IMAGE, "PIP_INDEX_URL": index}
+    other = images(packageIndex="https://pypi.example/other")["trainer"]
+    alone = images(baseImages={"trainer": BASE_IMAGE})["trainer"]
+    tags = [image["tags"][0] for image in (images()["trainer"], given["trainer"], other, both, alone)]
+    assert len(set(tags)) == len(tags), "tags never move: another index is another tag"
+
+
+@pytest.mark.parametrize("name", stack.IMAGES)
+def test_both_dockerfiles_take_the_arguments_of_a_build(name: str) -> None:
+    text = (ROOT / name / "Dockerfile").read_text()
+    assert re.search(r"^ARG PYTHON_IMAGE=", text, re.MULTILINE)
+    # After FROM: an argument before it is not there for pip.
+    build = text.split("\nFROM ", 1)[1]
+    assert build.index("\nARG PIP_INDEX_URL\n") < build.index("\nRUN pip install ")
 
 
 def test_images_are_built_on_what_the_settings_give() -> None:
