@@ -17,6 +17,7 @@ import yaml
 
 from components import operators
 from components.cluster import without_creator_rights
+from components.shared.context import context_digest
 from infra import stack
 from infra.settings import read
 from tests.unit.components.recording import Recorded, deploy
@@ -277,10 +278,41 @@ def test_each_pool_is_a_node_pool_and_a_node_class(dev: Recorded) -> None:
         ]
 
 
+def image_tags(recorded: Recorded) -> dict[str, str]:
+    """The tag that each image is pushed with."""
+    built = recorded.of("docker-build:index:Image")
+    return {r.name.rsplit("-", 1)[1]: r.inputs["tags"][0].rsplit(":", 1)[1] for r in built}
+
+
 def test_images_are_built_and_named_by_the_digest_of_their_context(dev: Recorded) -> None:
-    tag = dev.one("docker-build:index:Image", "trainyard-dev-trainer").inputs["tags"][0].rsplit(":", 1)[1]
-    assert len(tag) == 16
+    root = stack.ROOT
+    assert image_tags(dev) == {
+        name: context_digest(root, root / name / "Dockerfile") for name in ("launcher", "trainer")
+    }
     assert all(r.inputs["imageTagMutability"] == "IMMUTABLE" for r in dev.of("aws:ecr/repository:Repository"))
+
+
+def test_a_changed_file_changes_the_tags_of_the_images_that_hold_it(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = small_checkout(tmp_path_factory)
+    # As in this checkout: each build sees its own directory alone.
+    for name in stack.IMAGES:
+        (root / name / "Dockerfile.dockerignore").write_text(f"*\n!{name}\n")
+    monkeypatch.setattr(stack, "ROOT", root)
+
+    def tags() -> dict[str, str]:
+        return image_tags(deploy(lambda: stack.deploy(settings_of("dev"))))
+
+    (root / "trainer" / "train.py").write_text("epochs = 1")
+    before = tags()
+    (root / "trainer" / "train.py").write_text("epochs = 2")
+    after = tags()
+    assert after["trainer"] != before["trainer"]
+    assert after["launcher"] == before["launcher"]
+    assert after["trainer"] == context_digest(root, root / "trainer" / "Dockerfile")
+    (root / "trainer" / "train.py").write_text("epochs = 1")
+    assert tags() == before
 
 
 def test_images_are_pushed_for_the_machines_of_the_cluster_whatever_the_laptop_is(dev: Recorded) -> None:
