@@ -237,6 +237,8 @@ COMPUTE_CAPABILITY: Final[dict[str, tuple[int, int]]] = {
     "H100": (9, 0),
     "H200": (9, 0),
     "B200": (10, 0),
+    "B300": (10, 3),
+    "RTX PRO 6000": (12, 0),
 }
 # What the trainer's torch (trainer/requirements.lock, 2.15.0) is built for: CUDA 13, whose compiler and libraries begin
 # with compute capability 7.5 (CUDA 13.0 release notes, "Deprecated Architectures"; github.com/pytorch/pytorch, issue

@@ -208,4 +208,4 @@ def end(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    end(main())
+    end(main() or 0)
