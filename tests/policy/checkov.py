@@ -25,7 +25,10 @@ KUBERNETES: Final = "kubernetes:"
 # A chart's objects are known to Helm alone.
 NO_MANIFESTS: Final = ("kubernetes:helm.sh/",)
 # Without these an object can't be judged.
-DECISIVE: Final = ("spec", "image", "rules")
+DECISIVE: Final = ("spec", "rules")
+# In place of an image that is not known yet, so that the rest of a pod is judged. Our own rules ask for digests of
+# images, and checkov judges the state again.
+IMAGE: Final = f"unknown.invalid/image@sha256:{'0' * 64}"
 
 
 class CheckovError(Exception):
@@ -100,7 +103,7 @@ def judge_dockerfiles() -> Verdict:
 
 
 def manifests(stack: Stack) -> Iterator[tuple[Resource, dict[str, Any]]]:
-    """The Kubernetes objects of a stack as `kubectl` takes them, but those whose spec or image is not known yet."""
+    """The Kubernetes objects of a stack as `kubectl` takes them, but those whose spec is not known yet."""
     for resource in stack.resources:
         if not resource.type.startswith(KUBERNETES) or resource.type.startswith(NO_MANIFESTS):
             continue
@@ -125,7 +128,8 @@ def _known_part(value: Any) -> Any:
     for key in DECISIVE:
         if value.get(key) is UNKNOWN:
             raise Undecided(key)
-    return {key: _known_part(each) for key, each in value.items() if each is not UNKNOWN}
+    stated = {**value, "image": IMAGE} if value.get("image") is UNKNOWN else value
+    return {key: _known_part(each) for key, each in stated.items() if each is not UNKNOWN}
 
 
 def _run(arguments: list[str], ours: Callable[[str, str], tuple[str, str]]) -> Verdict:
