@@ -156,7 +156,10 @@ def training_job(request: Request, nodes: int, reason: str) -> JsonObject:
 def _replica(request: Request, nodes: int, replicas: int) -> JsonObject:
     worker = request.worker
     env = {
-        # With huge pages, libfabric fails in processes that fork, as data loaders do; ignored where there is no EFA.
+        # EFA's huge pages are neither used nor asked for (`hugepages-2Mi`). For Karpenter no type has any, so that it
+        # would buy nothing for a pod that asks (github.com/aws/karpenter-provider-aws v1.14.1, computeCapacity in
+        # pkg/providers/instancetype/types.go; issue 3315). And with them a fork, as data loaders make it, may find no
+        # memory; without them EFA is a little slower (github.com/aws/aws-ofi-nccl, doc/efa-env-var.md).
         **({"FI_EFA_USE_HUGE_PAGE": "0"} if request.pool.efa_per_node else {}),
         **worker.env,
         c.ENV_EXPECTED_NODES: str(nodes),

@@ -63,6 +63,7 @@ def test_a_placeholder_asks_for_exactly_what_a_worker_asks_for(request_: Request
     assert resources["requests"] == resources["limits"]
     assert resources["limits"]["vpc.amazonaws.com/efa"] == "1"
     assert {"name": "FI_EFA_USE_HUGE_PAGE", "value": "0"} in work["containers"][0]["env"]
+    assert not [name for name in resources["limits"] if name.startswith("hugepages")], "Karpenter buys none"
     assert place["nodeSelector"] == work["nodeSelector"]
     assert all(toleration in place["tolerations"] for toleration in work["tolerations"])
 
