@@ -1,0 +1,89 @@
+"""The page of complaints names tests, files, settings and commands that there are."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from infra.reference import keys
+from infra.settings import KEYS
+from tests.unit.infra.changing import ROOT
+
+pytestmark = pytest.mark.unit
+
+PAGE = ROOT / "docs" / "complaints.md"
+TEXT = PAGE.read_text()
+COMPLAINTS = 21
+
+# Number, complaint with its sources, what becomes of it, tests.
+ROW = re.compile(r"^\| (\d+) \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
+# An issue, or a directory or feature of a repository.
+SOURCE = re.compile(r"<br>[\w.-]+/[\w.-]+(?:#\d+| \([^)]+\))")
+SPANS = re.findall(r"`([^`]+)`", TEXT)
+LINKS = re.findall(r"\]\(([^)]+)\)", TEXT)
+PLACE = re.compile(r"(?:[\w.-]+/)*[\w.-]+\.(?:py|md|yaml|json)(?:::\w+)?")
+PLACES = sorted({span for span in SPANS if PLACE.fullmatch(span)})
+SETTINGS = sorted({span for span in SPANS if re.split(r"\W", span)[0] in KEYS})
+TARGETS = sorted({span.split()[1] for span in SPANS if span.startswith("make ")})
+
+
+@cache
+def functions(path: Path) -> frozenset[str]:
+    return frozenset(
+        node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)
+    )
+
+
+def missing(place: str) -> str:
+    """What there is not of `file` or `file::function`; empty where all is there."""
+    name, _, function = place.partition("::")
+    if not (ROOT / name).is_file():
+        return f"no file {name}"
+    return "" if not function or function in functions(ROOT / name) else f"no {function} in {name}"
+
+
+def test_every_complaint_has_its_source_an_answer_and_tests_alone_as_proof() -> None:
+    rows = ROW.findall(TEXT)
+    assert [int(number) for number, *_ in rows] == list(range(1, COMPLAINTS + 1))
+    for number, complaint, _, proof in rows:
+        assert SOURCE.search(complaint), number
+        for place in proof.split(", "):
+            assert re.fullmatch(r"`tests/\S+/test_\w+\.py::test_\w+`", place), f"{number}: {place}"
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_the_page_names_is_there(place: str) -> None:
+    assert missing(place) == ""
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("docs/complaint.md", "no file docs/complaint.md"),
+        ("tests/unit/infra/test_complaints.py::test_no", "no test_no in tests/unit/infra/test_complaints.py"),
+        ("tests/unit/infra/test_complaints.py::missing", ""),
+    ],
+)
+def test_what_is_not_there_would_be_told(place: str, told: str) -> None:
+    assert missing(place) == told
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_its_links_lead_somewhere(link: str) -> None:
+    assert (PAGE.parent / link).is_file()
+
+
+def test_its_settings_and_commands_are_there() -> None:
+    assert SETTINGS, "it names settings"
+    assert set(SETTINGS) <= set(keys())
+    makefile = (ROOT / "Makefile").read_text()
+    assert TARGETS, "it names commands"
+    assert [target for target in TARGETS if f"\n{target}:" not in makefile] == []
+
+
+def test_the_readme_leads_to_it() -> None:
+    assert "(docs/complaints.md)" in (ROOT / "README.md").read_text()
