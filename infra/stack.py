@@ -137,8 +137,8 @@ def deploy(settings: Settings) -> dict[str, Any]:
         ),
         in_both,
     )
-    # Not among the others: a mount that fails is not to keep away what gives the machines back.
-    volumes.proof(settings, mounts, images.uris["trainer"], [karpenter, *warm.objects], in_both)
+    # Not among the others: a pod that can't be made is not to keep away what gives the machines back.
+    volumes.proof(settings, mounts, images.uris["trainer"], warm.objects, in_both)
     others: list[pulumi.Resource] = [*mounts.ready, accounts, warm, devices, *groups]
     if settings.debug_pod:
         others.append(

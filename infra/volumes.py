@@ -151,7 +151,7 @@ def proof(
 ) -> None:
     """Prove the mount on a machine that is kept anyway; where none is, no machine is bought for that.
 
-    `after` is what brings machines and keeps them.
+    `after` is what keeps them.
     """
     kept = [pool for pool in settings.pools if pool.warm_nodes]
     if not kept:

@@ -188,7 +188,6 @@ def test_what_gives_machines_back_does_not_wait_for_a_mount_that_may_fail() -> N
     assert not [r.name for r in found.resources if pod in found.needs(r.type, r.name)]
     needed = found.needs(*pod)
     for other in (
-        ("kubernetes:helm.sh/v3:Release", "karpenter"),
         ("kubernetes:apps/v1:Deployment", "warm-p3dn"),
         ("kubernetes:core/v1:PersistentVolumeClaim", "lustre"),
     ):
