@@ -9,7 +9,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from components.shared import contract as c
-from components.shared.lustre_manifests import proof_spec
+from components.shared.lustre_manifests import SHELL, proof_spec
 
 NAME: Final = "attach-pvc"
 
@@ -49,7 +49,10 @@ class LustreProof(pulumi.ComponentResource):
                 "namespace": c.TRAINING_NAMESPACE,
                 # By its role the drain finds it.
                 "labels": {c.LABEL_ROLE: c.ROLE_PROOF},
-                "annotations": {"pulumi.com/skipAwait": "true"},
+                "annotations": {
+                    "pulumi.com/skipAwait": "true",
+                    "kubectl.kubernetes.io/default-container": SHELL,
+                },
             },
             spec=proof_spec(
                 image=args.image, claim=args.claim, mount_path=args.mount_path, placement=args.placement

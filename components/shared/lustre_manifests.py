@@ -30,6 +30,8 @@ OUTLIVES_ITS_NODE: Final[list[JsonObject]] = [
     for state in ("not-ready", "unreachable")
 ]
 
+# The container of the proof's pod that people enter.
+SHELL: Final = "shell"
 # The root of a new file system belongs to root, and the training pods are not root: anyone may make files there, and
 # remove none but their own. A file system whose root belongs to somebody else is left as it is.
 OPEN: Final = '[ "$(stat -c %u "$0")" != 0 ] || chmod 1777 "$0"'
@@ -125,7 +127,7 @@ def proof_spec(*, image: Any, claim: str, mount_path: str, placement: JsonObject
         ],
         "containers": [
             {
-                "name": "shell",
+                "name": SHELL,
                 # As long as an `int` of any `sleep` goes.
                 "command": ["sleep", "2147483647"],
                 "securityContext": restricted.container(),
