@@ -31,16 +31,6 @@ def test_the_known_torch_is_the_one_that_is_pinned() -> None:
     assert pinned["cuda-toolkit"].split(".")[0] == str(accelerators.TORCH_CUDA)
 
 
-def test_the_least_capability_is_what_torch_says_itself() -> None:
-    import torch
-
-    if torch.version.cuda is None:
-        pytest.skip("a torch without CUDA names no architecture")
-    # torch.cuda.get_arch_list() tells the same, but only where there is a GPU.
-    names = re.findall(r"sm_(\d+)(\d)", torch._C._cuda_getArchFlags())
-    assert min((int(major), int(minor)) for major, minor in names) == accelerators.TORCH_LEAST_CAPABILITY
-
-
 def test_the_capability_of_every_gpu_is_known_and_only_v100_are_too_old() -> None:
     gpus = {t.accelerator for t in accelerators.TYPES.values() if t.resource == "nvidia.com/gpu"}
     assert gpus == set(accelerators.COMPUTE_CAPABILITY)

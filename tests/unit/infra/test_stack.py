@@ -311,8 +311,6 @@ def test_a_changed_file_changes_the_tags_of_the_images_that_hold_it(
     assert after["trainer"] != before["trainer"]
     assert after["launcher"] == before["launcher"]
     assert after["trainer"] == context_digest(root, root / "trainer" / "Dockerfile")
-    (root / "trainer" / "train.py").write_text("epochs = 1")
-    assert tags() == before
 
 
 def test_images_are_pushed_for_the_machines_of_the_cluster_whatever_the_laptop_is(dev: Recorded) -> None:
