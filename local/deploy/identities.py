@@ -72,6 +72,13 @@ EC2_PREFIX = {
     "aws:ec2/vpc:Vpc": "vpc-",
     "aws:ec2/vpcEndpoint:VpcEndpoint": "vpce-",
 }
+# By prefix: the call that tells the state of what EC2 still shows when it is gone, the list in its answer and the id's
+# key. https://docs.aws.amazon.com/vpc/latest/userguide/nat-gateway-basics.html: for about an hour.
+SHOWN_WHEN_GONE = {
+    "nat-": ("describe_nat_gateways", "NatGateways", "NatGatewayId"),
+    "vpce-": ("describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId"),
+}
+GONE = ("deleting", "deleted", "failed")
 # Types that are made once more without harm, and why.
 HARMLESS = {
     "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup": "it exists with its VPC; creating sets its rules",
@@ -130,7 +137,9 @@ class Finder:
             if kind in COMPOSED:
                 return [COMPOSED[kind](inputs)]
             if kind in EC2_PREFIX:
-                return sorted(self._by_tags(EC2_PREFIX[kind], inputs["tags"]))
+                return sorted(
+                    self._lasting(EC2_PREFIX[kind], self._by_tags(EC2_PREFIX[kind], inputs["tags"]))
+                )
             if kind in self._asked:
                 return sorted(self._asked[kind](inputs))
             return _object_id(inputs) if kind.startswith("kubernetes:") and kind not in HARMLESS else []
@@ -151,6 +160,14 @@ class Finder:
             here = {each for each in ids if each.startswith(prefix)}
             found = here if found is None else found & here
         return found or set()
+
+    def _lasting(self, prefix: str, ids: set[str]) -> set[str]:
+        """Without what is gone: EC2 shows a gateway or an endpoint that was deleted for a while yet, tags and all."""
+        if prefix not in SHOWN_WHEN_GONE or not ids:
+            return ids
+        call, listed, key = SHOWN_WHEN_GONE[prefix]
+        found = [each for page in self._client("ec2").get_paginator(call).paginate() for each in page[listed]]
+        return ids & {str(each[key]) for each in found if each["State"].lower() not in GONE}
 
     def _association(self, inputs: Inputs) -> Iterable[str]:
         tables = self._client("ec2").describe_route_tables(

@@ -26,7 +26,7 @@ def interrupt(world: World, interruption: Interruption) -> Outcome:
     reached = _killed(world, interruption)
     code, output = world.down()
     if code != 0:
-        print(output[-4000:], flush=True)
+        print(output, flush=True)
     left = sorted(things(world.client) - before)
     if code == 0:
         left += world.tagged()
