@@ -58,26 +58,30 @@ COMPOSED: dict[str, Callable[[Inputs], str]] = {
     "aws:iam/rolePolicy:RolePolicy": lambda i: f"{_role(i)}:{i['name']}",
     "aws:iam/rolePolicyAttachment:RolePolicyAttachment": lambda i: f"{_role(i)}/{i['policyArn']}",
 }
-# Types that EC2 gives ids to: the id is found by the tags, all of which must be there. The kind is told by the id's
-# prefix, since emulators differ from EC2 in what they call it as the `resource-type` of DescribeTags.
-EC2_PREFIX = {
-    "aws:ec2/eip:Eip": "eipalloc-",
-    "aws:ec2/flowLog:FlowLog": "fl-",
-    "aws:ec2/internetGateway:InternetGateway": "igw-",
-    "aws:ec2/launchTemplate:LaunchTemplate": "lt-",
-    "aws:ec2/natGateway:NatGateway": "nat-",
-    "aws:ec2/routeTable:RouteTable": "rtb-",
-    "aws:ec2/securityGroup:SecurityGroup": "sg-",
-    "aws:ec2/subnet:Subnet": "subnet-",
-    "aws:ec2/vpc:Vpc": "vpc-",
-    "aws:ec2/vpcEndpoint:VpcEndpoint": "vpce-",
+# Types that EC2 gives ids to, found by their tags: the call that lists them, the list in its answer and the id's key.
+# DescribeTags would be one call for all, but it may name what is gone, and says of nothing whether it is.
+EC2_LISTED = {
+    "aws:ec2/eip:Eip": ("describe_addresses", "Addresses", "AllocationId"),
+    "aws:ec2/flowLog:FlowLog": ("describe_flow_logs", "FlowLogs", "FlowLogId"),
+    "aws:ec2/internetGateway:InternetGateway": (
+        "describe_internet_gateways",
+        "InternetGateways",
+        "InternetGatewayId",
+    ),
+    "aws:ec2/launchTemplate:LaunchTemplate": (
+        "describe_launch_templates",
+        "LaunchTemplates",
+        "LaunchTemplateId",
+    ),
+    "aws:ec2/natGateway:NatGateway": ("describe_nat_gateways", "NatGateways", "NatGatewayId"),
+    "aws:ec2/routeTable:RouteTable": ("describe_route_tables", "RouteTables", "RouteTableId"),
+    "aws:ec2/securityGroup:SecurityGroup": ("describe_security_groups", "SecurityGroups", "GroupId"),
+    "aws:ec2/subnet:Subnet": ("describe_subnets", "Subnets", "SubnetId"),
+    "aws:ec2/vpc:Vpc": ("describe_vpcs", "Vpcs", "VpcId"),
+    "aws:ec2/vpcEndpoint:VpcEndpoint": ("describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId"),
 }
-# By prefix: the call that tells the state of what EC2 still shows when it is gone, the list in its answer and the id's
-# key. https://docs.aws.amazon.com/vpc/latest/userguide/nat-gateway-basics.html: for about an hour.
-SHOWN_WHEN_GONE = {
-    "nat-": ("describe_nat_gateways", "NatGateways", "NatGatewayId"),
-    "vpce-": ("describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId"),
-}
+# A gateway that was deleted is shown for about an hour
+# (https://docs.aws.amazon.com/vpc/latest/userguide/nat-gateway-basics.html).
 GONE = ("deleting", "deleted", "failed")
 # Types that are made once more without harm, and why.
 HARMLESS = {
@@ -127,7 +131,7 @@ class Finder:
     @property
     def types(self) -> frozenset[str]:
         """The types whose ids are found."""
-        return frozenset({*BY_INPUT, *COMPOSED, *EC2_PREFIX, *self._asked})
+        return frozenset({*BY_INPUT, *COMPOSED, *EC2_LISTED, *self._asked})
 
     def candidates(self, kind: str, inputs: Inputs) -> list[str]:
         """Ids that a resource with these inputs may have, sorted; whether it really exists a refresh finds out."""
@@ -136,10 +140,8 @@ class Finder:
                 return [str(inputs[BY_INPUT[kind]])]
             if kind in COMPOSED:
                 return [COMPOSED[kind](inputs)]
-            if kind in EC2_PREFIX:
-                return sorted(
-                    self._lasting(EC2_PREFIX[kind], self._by_tags(EC2_PREFIX[kind], inputs["tags"]))
-                )
+            if kind in EC2_LISTED:
+                return sorted(self._by_tags(*EC2_LISTED[kind], inputs["tags"]))
             if kind in self._asked:
                 return sorted(self._asked[kind](inputs))
             return _object_id(inputs) if kind.startswith("kubernetes:") and kind not in HARMLESS else []
@@ -149,25 +151,14 @@ class Finder:
     def _client(self, service: str) -> Any:
         return boto3.client(service, region_name=self._region)  # type: ignore[call-overload,unused-ignore]
 
-    def _by_tags(self, prefix: str, tags: Mapping[str, str]) -> set[str]:
-        """Ids with the prefix that carry all of the tags (EC2 DescribeTags)."""
+    def _by_tags(self, call: str, listed: str, key: str, tags: Mapping[str, str]) -> Iterable[str]:
+        """Ids of what carries all of the tags and is not gone."""
         ec2 = self._client("ec2")
-        found: set[str] | None = None
-        for key, value in tags.items():
-            filters = [{"Name": "key", "Values": [key]}, {"Name": "value", "Values": [value]}]
-            pages = ec2.get_paginator("describe_tags").paginate(Filters=filters)
-            ids = {str(tag["ResourceId"]) for page in pages for tag in page["Tags"]}
-            here = {each for each in ids if each.startswith(prefix)}
-            found = here if found is None else found & here
-        return found or set()
-
-    def _lasting(self, prefix: str, ids: set[str]) -> set[str]:
-        """Without what is gone: EC2 shows a gateway or an endpoint that was deleted for a while yet, tags and all."""
-        if prefix not in SHOWN_WHEN_GONE or not ids:
-            return ids
-        call, listed, key = SHOWN_WHEN_GONE[prefix]
-        found = [each for page in self._client("ec2").get_paginator(call).paginate() for each in page[listed]]
-        return ids & {str(each[key]) for each in found if each["State"].lower() not in GONE}
+        pages = ec2.get_paginator(call).paginate() if ec2.can_paginate(call) else [getattr(ec2, call)()]
+        for each in (each for page in pages for each in page[listed]):
+            has = {tag["Key"]: tag["Value"] for tag in each.get("Tags", [])}
+            if tags.items() <= has.items() and str(each.get("State", "")).lower() not in GONE:
+                yield str(each[key])
 
     def _association(self, inputs: Inputs) -> Iterable[str]:
         tables = self._client("ec2").describe_route_tables(

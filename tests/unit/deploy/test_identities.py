@@ -9,7 +9,7 @@ from typing import Any
 import boto3
 import pytest
 
-from local.deploy.identities import BY_INPUT, COMPOSED, EC2_PREFIX, HARMLESS, Finder
+from local.deploy.identities import BY_INPUT, COMPOSED, EC2_LISTED, HARMLESS, Finder
 from local.plugins.aws.handlers import HANDLERS
 from tests.unit.emulator import SESSION, Cloud
 from tests.unit.plugins_aws.test_lifecycle import TRUST, Stack, policy
@@ -43,7 +43,7 @@ def test_every_type_of_the_plugin_is_found_again_or_harmless(finder: Finder) -> 
     """A new type has to be thought of: what happens when the engine is killed while it makes one?"""
     assert set(HANDLERS) - finder.types - set(HARMLESS) == set()
     assert finder.types & set(HARMLESS) == set()
-    assert len(finder.types) >= sum(map(len, (BY_INPUT, COMPOSED, EC2_PREFIX))), "a type in two tables"
+    assert len(finder.types) >= sum(map(len, (BY_INPUT, COMPOSED, EC2_LISTED))), "a type in two tables"
 
 
 class Maker:
@@ -234,7 +234,48 @@ def _endpoint(make: Maker) -> str:
     return make("aws:ec2/vpcEndpoint:VpcEndpoint", vpcId=_vpc(make), serviceName=service, tags=TAGS)
 
 
-@pytest.mark.parametrize("maker", [_gateway, _endpoint])
+def _internet_gateway(make: Maker) -> str:
+    return make("aws:ec2/internetGateway:InternetGateway", vpcId=_vpc(make), tags=TAGS)
+
+
+def _subnet(make: Maker) -> str:
+    return make("aws:ec2/subnet:Subnet", vpcId=_vpc(make), cidrBlock="10.0.1.0/24", tags=TAGS)
+
+
+def _group(make: Maker) -> str:
+    return make(GROUP, vpcId=_vpc(make), tags=TAGS)
+
+
+def _tagged_table(make: Maker) -> str:
+    return make("aws:ec2/routeTable:RouteTable", vpcId=_vpc(make), tags=TAGS)
+
+
+def _address(make: Maker) -> str:
+    return make("aws:ec2/eip:Eip", domain="vpc", tags=TAGS)
+
+
+def _network(make: Maker) -> str:
+    return make("aws:ec2/vpc:Vpc", cidrBlock="10.0.0.0/16", tags=TAGS)
+
+
+def _template(make: Maker) -> str:
+    return make("aws:ec2/launchTemplate:LaunchTemplate", name="t", tags=TAGS)
+
+
+@pytest.mark.parametrize(
+    "maker",
+    [
+        _gateway,
+        _endpoint,
+        _internet_gateway,
+        _subnet,
+        _group,
+        _tagged_table,
+        _address,
+        _network,
+        _template,
+    ],
+)
 def test_one_that_is_gone_and_still_shown_is_not_taken_for_its_successor(
     maker: Callable[[Maker], str], stack: Stack, finder: Finder
 ) -> None:
