@@ -22,7 +22,7 @@ from tests.policy.terraform_plan import by_address, plan
 DOCKERFILES: Final = ("launcher/Dockerfile", "trainer/Dockerfile")
 DOCKERFILE: Final = "Dockerfile"
 KUBERNETES: Final = "kubernetes:"
-# A chart's objects are known to Helm alone.
+# A release is no object of Kubernetes; those of its chart are judged beside it (`tests.policy.charts`).
 NO_MANIFESTS: Final = ("kubernetes:helm.sh/",)
 # Without these an object can't be judged.
 DECISIVE: Final = ("spec", "rules")
