@@ -1,7 +1,7 @@
 """`python -m tests.sweeps [--stack NAME ...]`: kill `up` and `destroy` at random resources; nothing may be left.
 
-Each interruption is followed by one `make down`. The results stand under docs/sweeps; a sweep of the same commit
-that was stopped goes on where it was.
+Each interruption is followed by one `make down`. The results stand under docs/sweeps; a sweep that was stopped goes on
+where it was, also when the commit has moved on: each outcome names its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.previews import preview, shipped
 from tests.seed import SEED
 from tests.sweeps.interrupt import interrupt
-from tests.sweeps.plan import Result, interruptions
+from tests.sweeps.plan import Result
 from tests.world import world
 
 COUNT = 20
@@ -38,7 +38,7 @@ def sweep(stack: str, count: int, seed: int | None) -> int:
     """All interruptions of one stack that have not been tried; returns how many left something."""
     result = Result.resume(stack, seed, count)
     resources = sum(bool(step["newState"].get("custom")) for step in preview(stack)["steps"])
-    todo = interruptions(result.seed, count, resources)[len(result.outcomes) :]
+    todo = result.todo(resources)
     print(f"stack {stack}: seed {result.seed}, {len(todo)} of {count} interruptions to try", flush=True)
     while todo:
         with (

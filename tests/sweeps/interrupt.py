@@ -11,7 +11,7 @@ from pathlib import Path
 
 from local.deploy.session import Session
 from tests.account import things
-from tests.sweeps.plan import Interruption, Outcome
+from tests.sweeps.plan import Interruption, Outcome, commit
 from tests.world import UP_SECONDS, World, WorldError
 
 POLL_SECONDS = 0.02
@@ -32,6 +32,7 @@ def interrupt(world: World, interruption: Interruption) -> Outcome:
         left += world.tagged()
     return Outcome(
         interruption=interruption,
+        commit=commit(),
         reached=reached,
         down=code,
         left=tuple(left),

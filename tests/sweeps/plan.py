@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,9 +31,10 @@ class Interruption:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What an interruption led to: empty `left` and code 0 of the one `make down` are a success."""
+    """What an interruption led to at this commit: empty `left` and code 0 of the one `make down` are a success."""
 
     interruption: Interruption
+    commit: str
     reached: int
     down: int
     left: tuple[str, ...]
@@ -74,7 +76,10 @@ def commit() -> str:
 
 @dataclass(kw_only=True)
 class Result:
-    """A sweep of one stack, as it is kept under docs/sweeps: it is written after each interruption."""
+    """A sweep of one stack, as it is kept under docs/sweeps: it is written after each interruption.
+
+    `commit` is the one that the sweep went on with last; each outcome names the one that it was seen at.
+    """
 
     stack: str
     commit: str
@@ -89,17 +94,32 @@ class Result:
 
     @classmethod
     def resume(cls, stack: str, seed: int | None, count: int) -> Result:
-        """The unfinished sweep of this commit, or a new one (with the given seed, where there is one)."""
+        """The unfinished sweep, or a new one (with the given seed, where there is one).
+
+        What an earlier commit left is no outcome of this one: those interruptions are tried again.
+        """
         now = commit()
         path = cls.path(stack)
         if path.exists():
             read = json.loads(path.read_text())
-            same = (read["commit"], read["count"]) == (now, count) and seed in (None, read["seed"])
-            if same and len(read["outcomes"]) < count:
-                outcomes = [_outcome(each) for each in read["outcomes"]]
-                return cls(stack=stack, commit=now, seed=read["seed"], count=count, outcomes=outcomes)
+            outcomes = [_outcome(each) for each in read["outcomes"]]
+            kept = [each for each in outcomes if each.good or each.commit == now]
+            if read["count"] == count and seed in (None, read["seed"]) and len(kept) < count:
+                return cls(stack=stack, commit=now, seed=read["seed"], count=count, outcomes=kept)
         chosen = seeds.of_run() if seed is None else seed
         return cls(stack=stack, commit=now, seed=chosen, count=count, outcomes=[])
+
+    def todo(self, resources: int) -> list[Interruption]:
+        """What has not been tried yet, of a stack of so many resources."""
+        tried = Counter(each.interruption for each in self.outcomes)
+        left = []
+        for each in interruptions(self.seed, self.count, resources):
+            if tried[each]:
+                tried[each] -= 1
+            else:
+                left.append(each)
+        # A stack that has grown since has other interruptions: as many as are missing, the later ones.
+        return left[len(left) - (self.count - len(self.outcomes)) :]
 
     def add(self, outcome: Outcome) -> None:
         """Keep one outcome."""

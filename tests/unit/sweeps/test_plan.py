@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,15 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def outcome(left: tuple[str, ...] = (), down: int = 0) -> Outcome:
     interruption = Interruption(command="up", at=3)
-    return Outcome(interruption=interruption, reached=3, down=down, left=left, taken_over=1, swept=0)
+    return Outcome(
+        interruption=interruption,
+        commit=plan.commit(),
+        reached=3,
+        down=down,
+        left=left,
+        taken_over=1,
+        swept=0,
+    )
 
 
 def test_a_seed_gives_the_same_interruptions_again_half_of_them_of_destroy() -> None:
@@ -41,7 +50,7 @@ def test_the_seed_of_the_environment_is_taken(monkeypatch: pytest.MonkeyPatch) -
     assert seed.of_run() == 42
 
 
-def test_an_unfinished_sweep_of_the_same_commit_goes_on(results: Path) -> None:
+def test_an_unfinished_sweep_goes_on(results: Path) -> None:
     first = Result.resume("local", 5, 3)
     first.add(outcome())
     again = Result.resume("local", None, 3)
@@ -53,15 +62,33 @@ def test_an_unfinished_sweep_of_the_same_commit_goes_on(results: Path) -> None:
     assert Result.resume("local", 5, 3).outcomes == [], "a finished one begins anew"
 
 
-@pytest.mark.parametrize("change", [{"commit": "other"}, {"seed": 6}, {"count": 4}])
-def test_a_sweep_of_something_else_begins_anew(
-    change: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_goes_on_at_another_commit_with_what_was_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Result.resume("local", 5, 3)
+    clean = outcome()
+    first.add(clean)
+    first.add(outcome(left=("vpc",)))
+    first.add(outcome())
+    monkeypatch.setattr(plan, "commit", lambda: "other")
+    again = Result.resume("local", None, 3)
+    assert again.commit == "other"
+    assert again.outcomes == [clean, clean], "what was left by the earlier commit is tried again"
+    assert {each.commit for each in again.outcomes} == {"abc"}
+
+
+@pytest.mark.parametrize("change", [{"seed": 6}, {"count": 4}])
+def test_a_sweep_of_something_else_begins_anew(change: dict[str, int]) -> None:
     Result.resume("local", 5, 3).add(outcome())
-    if "commit" in change:
-        monkeypatch.setattr(plan, "commit", lambda: "other")
-    seed, count = int(str(change.get("seed", 5))), int(str(change.get("count", 3)))
-    assert Result.resume("local", seed, count).outcomes == []
+    assert Result.resume("local", change.get("seed", 5), change.get("count", 3)).outcomes == []
+
+
+def test_what_was_tried_is_not_tried_again() -> None:
+    result = Result.resume("local", 5, 20)
+    every = result.todo(150)
+    assert every == interruptions(5, 20, 150)
+    for each in every[3:9]:
+        result.add(replace(outcome(), interruption=each))
+    assert result.todo(150) == [*every[:3], *every[9:]]
+    assert len(result.todo(151)) == 14, "another size has other interruptions, but no more of them"
 
 
 def test_only_finished_resources_are_counted(tmp_path: Path) -> None:
