@@ -31,6 +31,9 @@ DOCUMENT: dict[str, Any] = {
     "maxNodes": 4,
     "capacityDeadlineSeconds": 300,
     "holdSeconds": 30,
+    "nodeStartSeconds": 900,
+    "attempts": 1,
+    "retrySeconds": 240,
     "activeDeadlineSeconds": None,
     "placeholder": {"image": PAUSE, "priorityClassName": "trainyard-placeholder"},
     "worker": {
@@ -45,7 +48,30 @@ DOCUMENT: dict[str, Any] = {
         "args": ["--epochs", "3"],
         "command": None,
     },
+    "fallbacks": [],
 }
+
+
+def fallback(**pool: Any) -> dict[str, Any]:
+    """Another candidate: pool `large` of two machines with eight GPUs, waited for 120 s."""
+    large = {
+        "name": "large",
+        "instanceType": "p4d.24xlarge",
+        "perNode": 8,
+        "maxNodes": 4,
+        "nodeSelector": {"karpenter.sh/nodepool": "large"},
+    }
+    worker = {"processesPerNode": 8, "cpu": "80", "memory": "900Gi"}
+    return {
+        "pool": {**copy.deepcopy(DOCUMENT["pool"]), **large, **pool},
+        "worker": {**copy.deepcopy(DOCUMENT["worker"]), **worker},
+        "capacityDeadlineSeconds": 120,
+    }
+
+
+def asked(**changes: Any) -> Request:
+    """The request of `DOCUMENT` with these top-level values changed."""
+    return parse_request({"TRAINYARD_REQUEST": json.dumps({**copy.deepcopy(DOCUMENT), **changes})})
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ OWNER = Owner(name="launch-r1", uid="0f1e")
 
 def test_the_objects_are_those_of_the_golden_file(request_: Request) -> None:
     objects = [
-        manifests.placeholder(request_, 0, OWNER, 1_800_000_000.25),
+        manifests.placeholder(request_, 0, OWNER, "1-0"),
         manifests.training_job(request_, 3, "all 3 nodes are there"),
         manifests.event(
             request_, OWNER, now=1_800_000_000.0, kind="Normal", reason="Submitting", message="3 of 4 nodes"
@@ -56,7 +56,7 @@ def test_the_pods_of_a_training_are_found_by_its_name_under_the_short_key(reques
 def test_a_placeholder_asks_for_exactly_what_a_worker_asks_for(request_: Request) -> None:
     pool = dataclasses.replace(request_.pool, efa_per_node=1)
     request = dataclasses.replace(request_, pool=pool)
-    place = manifests.placeholder(request, 0, OWNER, 0.0)["spec"]
+    place = manifests.placeholder(request, 0, OWNER, "1-0")["spec"]
     work = manifests.training_job(request, 2, "")["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     resources = place["containers"][0]["resources"]
     assert resources == work["containers"][0]["resources"]

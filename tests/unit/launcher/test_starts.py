@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from launcher.core import machine, observe, starts
-from launcher.core.machine import Memory
+from launcher.core.actions import Memory
 from launcher.core.manifests import stamp
 from launcher.core.observe import Claim, Observation, Pod, Training
+from launcher.core.progress import begun
 from launcher.core.request import Request
 from tests.unit.launcher.test_capacity import NOW, node, seen
 
@@ -85,7 +86,7 @@ def test_a_container_that_has_ended_began_once_and_the_first_one_counts() -> Non
 def test_the_launcher_says_so_once_every_worker_runs(request_: Request) -> None:
     """The lists of machines are only read while it waits for them."""
     waiting = seen([node("a"), node("b")], claims=(claim("a", 60), claim("b", 50)))
-    memory = machine.step(request_, Memory(started=NOW - 60), waiting).memory
+    memory = machine.step(request_, Memory(progress=begun(NOW - 60)), waiting).memory
     training = Training(uid="t", ours=True, nodes=2, outcome="", message="")
     both = (worker("a", placed=0, started=20), worker("b", placed=0, started=30))
     now = Observation(now=NOW + 40, fresh=True, training=training, pods=both)
