@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from launcher.core import contract as c
 from launcher.core.request import Request, RequestError
 from launcher.kube.gateway import KubernetesGateway
 from launcher.kube.rest import ApiError, ApiUnavailable, Patience
-from tests.unit.launcher.api_server import FakeApi, serving
+from tests.unit.launcher.api_server import FakeApi
 from tests.unit.launcher.test_capacity import node
 
 pytestmark = pytest.mark.unit
@@ -28,17 +27,6 @@ PODS = "/api/v1/namespaces/training/pods"
 JOBS = "/apis/kubeflow.org/v1/namespaces/training/pytorchjobs"
 POOL = "/apis/karpenter.sh/v1/nodepools/small"
 BUSY = (503, {}, b"not json")
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    fake = FakeApi()
-    fake.put("/apis/batch/v1/namespaces/training/jobs/launch-r1", {"metadata": {"name": "launch-r1"}})
-    fake.put(POOL, {"metadata": {"name": "small"}, "spec": {"limits": {"nvidia.com/gpu": "16"}}})
-    for name in ("trainyard-worker", "trainyard-placeholder"):
-        fake.put(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}", {"metadata": {"name": name}})
-    with serving(fake) as served:
-        yield served
 
 
 def pod(name: str) -> dict[str, Any]:
