@@ -8,6 +8,7 @@ not initialized, and does not take it for an empty one
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -51,13 +52,16 @@ def overdue(
     pod of somebody else runs is never among them.
     """
     lacking = _lacking(request, seen)
+    pods: dict[str, list[Pod]] = defaultdict(list)
+    for pod in seen.pods:
+        pods[pod.node].append(pod)
     found = []
     for claim in seen.claims:
         created = seen.now - claim.age
         silent = seen.now - max(created, complete.get(claim.uid, created))
         if claim.deleting or created < since or silent < request.node_start_seconds or not lacking[claim.uid]:
             continue
-        here = [pod for pod in seen.pods if claim.node and pod.node == claim.node]
+        here = pods.get(claim.node, []) if claim.node else []
         if any(_of_somebody_else(pod, request) for pod in here):
             continue
         held_by = tuple(pod for pod in here if is_placeholder(pod, request) and not pod.deleting)

@@ -132,10 +132,9 @@ def _submit(request: Request, step: Step, counted: Count, nodes: int, reason: st
 def _surplus(request: Request, step: Step, counted: Count, nodes: int, seen: Observation) -> tuple[Pod, ...]:
     """Placeholders that hold none of the nodes the training will run on, or are of another wait."""
     held, progress = placeholders(request, seen), step.memory.progress
+    usable = frozenset(counted.usable)
     on_counted = [
-        pod
-        for pod in held
-        if pod.node in counted.usable and progress is not None and _of_this_wait(pod, progress)
+        pod for pod in held if pod.node in usable and progress is not None and _of_this_wait(pod, progress)
     ]
     kept = {pod.uid for pod in on_counted[:nodes]}
     return tuple(pod for pod in held if pod.uid not in kept)

@@ -105,6 +105,57 @@ def test_after_the_end_a_pool_with_fallback_buys_on_demand() -> None:
     assert block.refusal(request(left=-DRAINED, longest=HOUR), NOW, NOW + 300) != ""
 
 
+def ahead(begins: float, fallback: bool = False, longest: int | None = None) -> Request:
+    """A run with 300 s to wait on a block that begins that many seconds after NOW and is taken back an hour later."""
+    later = request(left=begins + HOUR, longest=longest, fallback=fallback)
+    assert later.pool.block is not None
+    block_ = dataclasses.replace(later.pool.block, begins=NOW + begins)
+    return dataclasses.replace(later, pool=dataclasses.replace(later.pool, block=block_))
+
+
+def test_a_wait_that_ends_before_the_block_begins_is_refused_at_once() -> None:
+    step = machine.step(ahead(301), Memory(), seen([]))
+    (end,) = step.actions
+    assert isinstance(end, End)
+    assert end.code == c.EXIT_IMPOSSIBLE
+    assert end.reason == (
+        "the capacity block of pool small begins at 2027-01-15T08:05:01Z, after the wait's end at"
+        " 2027-01-15T08:05:00Z; right would be capacityDeadlineSeconds of at least 301, or a start later on"
+    )
+
+
+def test_a_wait_into_the_block_says_when_it_begins_until_it_does() -> None:
+    run = ahead(300)
+    step = machine.step(run, Memory(), seen([]))
+    assert step.report.state == c.STATE_WAITING
+    assert step.report.reason.startswith("the capacity block of pool small begins at 2027-01-15T08:05:00Z")
+    begun_ = machine.step(run, Memory(progress=begun(NOW + 10)), seen([], now=NOW + 300))
+    assert "capacity block" not in begun_.report.reason
+
+
+def test_what_a_run_may_take_counts_from_the_blocks_begin() -> None:
+    assert block.refusal(ahead(200, longest=HOUR), NOW, NOW + 300) == ""
+    told = block.refusal(ahead(200, longest=HOUR + 1), NOW, NOW + 300)
+    assert f"activeDeadlineSeconds of at most {HOUR} instead of {HOUR + 1}" in told
+
+
+def test_a_pool_with_fallback_buys_on_demand_before_its_block_begins() -> None:
+    run = ahead(10_000, fallback=True)
+    assert (block.refusal(run, NOW, NOW + 300), block.coming(run, NOW)) == ("", "")
+
+
+def test_the_begin_is_read_with_its_zone(document: dict[str, Any]) -> None:
+    document["pool"]["block"] = {
+        "begins": "2027-01-30T12:30:00+01:00",
+        "ends": "2027-01-31T11:30:00Z",
+        "takenBackSeconds": DRAINED,
+        "onDemandFallback": False,
+    }
+    found = parse_request({"TRAINYARD_REQUEST": json.dumps(document)}).pool.block
+    assert found is not None
+    assert found.begins == datetime(2027, 1, 30, 11, 30, tzinfo=UTC).timestamp()
+
+
 def test_without_a_block_there_is_nothing_to_say(request_: Request) -> None:
     assert (block.refusal(request_, NOW, NOW + 300), block.notice(request_, NOW)) == ("", "")
 

@@ -17,6 +17,7 @@ from launcher.capacity.__main__ import _plain, dry_run
 from launcher.core import manifests
 from launcher.core.manifests import Owner
 from launcher.core.request import Request, parse_request
+from tests.unit.launcher.conftest import asked, fallback
 
 pytestmark = pytest.mark.unit
 
@@ -104,3 +105,19 @@ def test_a_dry_run_prints_the_request_and_every_object(request_: Request) -> Non
     documents = list(yaml.safe_load_all(dry_run(request_, "launch-r1")))
     assert documents[0]["request"]["min_nodes"] == 2
     assert [document.get("kind") for document in documents[1:]] == ["Pod"] * 4 + ["PyTorchJob"]
+    assert {"attempts", "retry_seconds", "node_start_seconds", "fallbacks"} <= documents[0]["request"].keys()
+
+
+def test_a_dry_run_prints_the_objects_of_each_candidate() -> None:
+    request = asked(attempts=2, fallbacks=[fallback()])
+    documents = list(yaml.safe_load_all(dry_run(request, "launch-r1")))
+    assert documents[0]["request"]["fallbacks"][0]["deadline_seconds"] == 120
+    placed = [
+        (item["metadata"]["labels"]["trainyard.dev/attempt"], item["spec"]["nodeSelector"])
+        for item in documents[1:]
+        if item["kind"] == "Pod"
+    ]
+    small, large = {"karpenter.sh/nodepool": "small"}, {"karpenter.sh/nodepool": "large"}
+    assert placed == [("1-0", small)] * 4 + [("1-1", large)] * 4
+    jobs = [item["metadata"]["annotations"] for item in documents[1:] if item["kind"] == "PyTorchJob"]
+    assert ["pool small" in jobs[0]["trainyard.dev/reason"], len(jobs)] == [True, 2]

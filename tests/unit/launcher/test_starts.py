@@ -95,3 +95,22 @@ def test_the_launcher_says_so_once_every_worker_runs(request_: Request) -> None:
     )
     one = dataclasses.replace(now, pods=both[:1])
     assert machine.step(request_, memory, one).report.reason == "1 of 2 workers running"
+
+
+@pytest.mark.parametrize(
+    ("age", "workers", "reason"),
+    [
+        (59, (), "0 of 2 workers running"),
+        (60, (), "submitted, and the training operator has not made its pods for 60 s"),
+        (60, (worker("a", placed=0, started=None),), "0 of 2 workers running"),
+    ],
+)
+def test_an_operator_that_makes_no_pods_is_named_and_waited_for(
+    request_: Request, age: float, workers: tuple[Pod, ...], reason: str
+) -> None:
+    created = {"uid": "t", "creationTimestamp": stamp(NOW)}
+    job = {"metadata": created, "spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}}
+    training = dataclasses.replace(observe.training(job, "r1"), ours=True)
+    now = Observation(now=NOW + age, fresh=False, training=training, pods=workers)
+    step = machine.step(request_, Memory(), now)
+    assert (step.report.reason, step.report.state, step.actions) == (reason, "following", ())
