@@ -102,6 +102,21 @@ def test_idle_time_is_the_sum_over_usable_nodes(request_: Request) -> None:
     assert end.report.reason.endswith("; 45 node-seconds stood idle")
 
 
+def test_neither_a_pause_nor_the_machines_of_another_pool_count_as_idle_time() -> None:
+    request = asked(attempts=2, fallbacks=[fallback()])
+    one = seen([node("a")])
+    step = machine.step(request, Memory(progress=LATE), one)
+    limits = observe.node_pool({"spec": {"limits": {"nvidia.com/gpu": "32"}}})
+    second = seen([large("b")], pool=limits)
+    step = machine.step(request, step.memory, at(second, NOW + 120))
+    assert of(step).idle_node_seconds == 0
+    resumes = of(step).resumes
+    assert resumes is not None
+    step = machine.step(request, step.memory, at(one, resumes))
+    assert of(step).idle_node_seconds == 0
+    assert of(machine.step(request, step.memory, at(one, resumes + 7))).idle_node_seconds == 7
+
+
 def test_the_next_pool_is_tried_at_once_and_named() -> None:
     request = asked(fallbacks=[fallback()])
     step = machine.step(request, Memory(progress=LATE), seen([node("a")], [held(request, 0, "a")]))

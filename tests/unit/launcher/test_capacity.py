@@ -218,6 +218,12 @@ def test_a_submit_needs_a_fresh_list_and_no_surplus(request_: Request) -> None:
     assert [action.index for action in lost.actions if isinstance(action, Hold)] == [1, 2, 3]
 
 
+def test_a_wait_is_not_given_up_on_a_list_that_may_lag(request_: Request) -> None:
+    late = Memory(progress=begun(NOW - 300))
+    assert machine.step(request_, late, seen([node("a")], fresh=False)).actions == (Recount(),)
+    assert [type(action) for action in machine.step(request_, late, seen([node("a")])).actions] == [End]
+
+
 def test_a_restarted_launcher_goes_on_with_the_first_ones_deadline(request_: Request) -> None:
     """Its progress is what the Lease kept; test_lease.py has the way there and back."""
     one = seen([node("a")], [held(request_, 0)])

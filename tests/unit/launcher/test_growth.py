@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +13,7 @@ from launcher.core.actions import GiveBack, Memory, Start
 from launcher.core.observe import Observation, Pod
 from launcher.core.progress import begun
 from launcher.core.request import Request
+from tests.figures import FIGURE
 from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.test_capacity import NOW, held, node, seen
 from tests.unit.launcher.test_giveback import BARE, claim
@@ -58,7 +60,7 @@ def milliseconds(request: Request, observation: Observation) -> tuple[float, mac
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_step_takes_milliseconds_for_hundreds_of_nodes(
-    broken: bool, capsys: pytest.CaptureFixture[str]
+    broken: bool, record_property: Callable[[str, object], None]
 ) -> None:
     took = {}
     for nodes in (64, 256):
@@ -67,8 +69,7 @@ def test_a_step_takes_milliseconds_for_hundreds_of_nodes(
         kind = GiveBack if broken else Start
         wanted = nodes if broken else 1
         assert sum(isinstance(action, kind) for action in step.actions) == wanted
-    with capsys.disabled():
-        told = ", ".join(f"{nodes} nodes {figure:.1f} ms" for nodes, figure in took.items())
-        print(f"\na step of the launcher, {'all broken' if broken else 'all usable'}: {told}")
+    told = ", ".join(f"{nodes} nodes {figure:.1f} ms" for nodes, figure in took.items())
+    record_property(FIGURE, f"a step of the launcher, {'all broken' if broken else 'all usable'}: {told}")
     assert took[256] <= LONGEST_MS
     assert took[256] <= 12 * took[64] + 5, "four times the nodes take about four times as long"

@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.capacity.loop import Launcher
 from launcher.core import contract as c
+from launcher.core import lease, progress
 from launcher.core.manifests import Owner, stamp
 from launcher.core.observe import Observation
 from launcher.core.request import Request
@@ -16,6 +17,8 @@ from tests.unit.launcher.world import EPOCH, TICK, World
 
 Object = dict[str, Any]
 LONGEST = 6000.0
+# A dead launcher's Lease runs out, and perhaps that of the one after it.
+OUTLIVED_TICKS = 20
 
 
 class Killed(BaseException):
@@ -51,6 +54,7 @@ class Trace:
     kills: int = 0
     code: int | None = None
     given_back: int = 0
+    outlived: int = 0
     said: list[str] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
 
@@ -88,8 +92,22 @@ class Trace:
     def tick(self) -> None:
         self._maybe_die()
         self.world.advance(TICK)
+        self._judge_placeholders()
         if self.world.now - EPOCH > LONGEST:
             raise NeverEnds
+
+    def _judge_placeholders(self) -> None:
+        """Those of an earlier wait are gone soon, even if their launcher was killed over them."""
+        text = lease.noted(self.lease_) if self.lease_ is not None else ""
+        label = progress.loads(text, self.request.candidates).label if text else ""
+        old = [
+            pod
+            for pod in self.world.pods.values()
+            if pod["metadata"]["labels"].get(c.LABEL_ATTEMPT, label) != label
+        ]
+        self.outlived = self.outlived + 1 if old and self.world.training is None else 0
+        if self.outlived == OUTLIVED_TICKS:
+            self.wrong(f"placeholders of another wait than {label}")
 
     def _maybe_die(self) -> None:
         if self.random.random() < self.crashes:
@@ -103,6 +121,12 @@ class Trace:
         ]
         if left:
             self.wrong(f"{left} left behind")
+        if self.code == c.EXIT_BELOW_MINIMUM:
+            pool = self.request.candidate(self.request.candidates - 1).pool.name
+            machines = [one for one in self.world.machines.values() if one.pool == pool]
+            usable = sum(one.usable(self.world.now) for one in machines)
+            if usable >= self.request.min_nodes:
+                self.wrong(f"gave up with {usable} usable nodes")
         if self.lease_ is None or self.lease_["spec"]["holderIdentity"]:
             self.wrong("the Lease is still held")
         self.world.trouble = 0.0
