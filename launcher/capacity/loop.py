@@ -269,8 +269,7 @@ class Launcher:
 
     def _unreachable(self, error: ApiUnavailable, silent: float) -> int | None:
         log.warning("the Kubernetes API does not answer: %s", error)
-        ending = self.stopping.is_set() or silent > UNAVAILABLE_SECONDS
-        if ending:
+        if self.stopping.is_set() or silent > UNAVAILABLE_SECONDS:
             # The Lease runs out by itself. To ask for its release would outlast the pod's time to end.
             self._tenure = None
         if self.stopping.is_set():
