@@ -203,7 +203,8 @@ def test_a_lost_race_is_seen_and_nothing_is_done(api: FakeApi) -> None:
 def test_a_signal_while_another_holds_the_lease_leaves_its_placeholders(api: FakeApi) -> None:
     clock = Clock()
     tenure(api, "pod-a", clock).take()
-    meta = {"name": "hold-r1-0", "labels": {"trainyard.dev/run": "r1", "trainyard.dev/role": "placeholder"}}
+    labels = {"trainyard.dev/run": "r1", "trainyard.dev/role": "placeholder"}
+    meta = {"name": "hold-r1-0", "namespace": "training", "labels": labels}
     api.put(f"{PODS}/hold-r1-0", {"metadata": meta})
     runner, _ = hurried(api, asked(), lambda _now: runner.stopping.set(), clock, "pod-b")
     assert runner.run() == c.EXIT_STOPPED
@@ -229,7 +230,8 @@ def test_a_signal_releases_the_lease_and_the_next_pod_has_the_rest_of_the_time(a
 
 
 def test_a_launcher_without_the_right_to_the_lease_ends_and_leaves_the_placeholders(api: FakeApi) -> None:
-    meta = {"name": "hold-r1-0", "labels": {"trainyard.dev/run": "r1", "trainyard.dev/role": "placeholder"}}
+    labels = {"trainyard.dev/run": "r1", "trainyard.dev/role": "placeholder"}
+    meta = {"name": "hold-r1-0", "namespace": "training", "labels": labels}
     api.put(f"{PODS}/hold-r1-0", {"metadata": meta})
     api.refused = {("GET", LEASE)}
     runner, said = hurried(api, asked())
