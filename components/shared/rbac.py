@@ -31,10 +31,11 @@ LAUNCHER_RULES: Final = (
     _rule(TRAINING_NAMESPACE, "", "pods", "create delete list"),
     _rule(TRAINING_NAMESPACE, "", "events", "create"),
     _rule(TRAINING_NAMESPACE, "batch", "jobs", "get"),
+    _rule(TRAINING_NAMESPACE, "coordination.k8s.io", "leases", "create get update"),
     _rule(TRAINING_NAMESPACE, "kubeflow.org", "pytorchjobs", "create get list"),
     _rule(CLUSTER_EVENTS_NAMESPACE, "", "events", "list"),
     _rule(None, "", "nodes pods", "list"),
-    _rule(None, "karpenter.sh", "nodeclaims", "list"),
+    _rule(None, "karpenter.sh", "nodeclaims", "delete list"),
     _rule(None, "karpenter.sh", "nodepools", "get"),
     _rule(None, "scheduling.k8s.io", "priorityclasses", "get"),
 )

@@ -12,12 +12,14 @@ import signal
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from launcher.core import contract as c
 from launcher.core import manifests
-from launcher.core.manifests import Owner
+from launcher.core.manifests import JsonObject, Owner
+from launcher.core.progress import begun
 from launcher.core.request import Request, RequestError, parse_request
 
 
@@ -39,11 +41,11 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     if options.dry_run:
         print(dry_run(request, job), end="")
         return c.EXIT_SUCCEEDED
-    return run(request, job)
+    return run(request, job, environment.get(c.ENV_POD_UID) or str(uuid.uuid4()))
 
 
-def run(request: Request, job: str) -> int:
-    """Runs the request against the cluster; SIGTERM and SIGINT end it in order."""
+def run(request: Request, job: str, holder: str) -> int:
+    """Runs the request against the cluster as this holder of its Lease; SIGTERM and SIGINT end it in order."""
     from launcher.capacity.loop import Launcher
     from launcher.kube.gateway import KubernetesGateway
     from launcher.kube.rest import ApiUnavailable, Rest
@@ -56,19 +58,24 @@ def run(request: Request, job: str) -> int:
     except ApiUnavailable as error:
         print(f"launcher: no way to the Kubernetes API: {error}", file=sys.stderr)
         return c.EXIT_API_ERROR
-    return Launcher(request, job, KubernetesGateway(rest, time.time), stopping=stopping).run()
+    gateway = KubernetesGateway(rest, time.time)
+    return Launcher(request, job, gateway, stopping=stopping, holder=holder).run()
 
 
 def dry_run(request: Request, job: str) -> str:
-    """The request, every placeholder and the PyTorchJob for MAX nodes, as YAML documents."""
+    """The request, and for each candidate every placeholder and the PyTorchJob for MAX nodes, as YAML documents."""
     import yaml
 
     owner = Owner(name=job, uid="00000000-0000-0000-0000-000000000000")
-    documents = [
-        {"request": asdict(request)},
-        *(manifests.placeholder(request, index, owner, 0.0) for index in range(request.max_nodes)),
-        manifests.training_job(request, request.max_nodes, "dry run: as if all nodes were there"),
-    ]
+    documents: list[JsonObject] = [{"request": asdict(request)}]
+    for index in range(request.candidates):
+        candidate = request.candidate(index)
+        wait = replace(begun(0.0), candidate=index).label
+        documents += (
+            manifests.placeholder(candidate, number, owner, wait) for number in range(request.max_nodes)
+        )
+        reason = f"dry run: as if all nodes of pool {candidate.pool.name} were there"
+        documents.append(manifests.training_job(candidate, request.max_nodes, reason))
     return str(yaml.safe_dump_all([_plain(document) for document in documents], sort_keys=False))
 
 

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from launcher.capacity.tenure import Lost, Tenure
 from launcher.core import contract as c
 from launcher.core import machine, manifests, report
-from launcher.core.machine import Action, End, Hold, Memory, Recount, Remove, Report, Start
+from launcher.core.actions import (
+    Action,
+    End,
+    GiveBack,
+    Hold,
+    Memory,
+    Recount,
+    Remove,
+    Report,
+    Start,
+    placeholders,
+)
+from launcher.core.lease import Standing
 from launcher.core.manifests import Owner
 from launcher.core.observe import Observation
 from launcher.core.request import Request
@@ -28,6 +43,7 @@ _PASSING = frozenset({409, 410})
 _EVENT_REASONS = {
     c.STATE_WAITING: ("Normal", "WaitingForNodes"),
     c.STATE_HOLDING: ("Normal", "HoldingForMoreNodes"),
+    c.STATE_PAUSING: ("Warning", "AttemptFailed"),
     c.STATE_SUBMITTING: ("Normal", "Submitting"),
     c.STATE_FOLLOWING: ("Normal", "Following"),
     c.STATE_SUCCEEDED: ("Normal", "TrainingSucceeded"),
@@ -41,7 +57,11 @@ def _print(text: str) -> None:
 
 @dataclass
 class Launcher:
-    """One launcher process of one run. `stopping` is set by a signal."""
+    """One launcher process of one run.
+
+    `stopping` is set by a signal, `holder` is what the run's Lease calls this launcher, and `draw` gives numbers from 0
+    to below 1 by chance.
+    """
 
     request: Request
     job: str
@@ -51,20 +71,32 @@ class Launcher:
     wall_clock: Callable[[], float] = time.time
     clock: Callable[[], float] = time.monotonic
     poll_seconds: float = POLL_SECONDS
+    holder: str = field(default_factory=lambda: str(uuid.uuid4()))
+    draw: Callable[[], float] | None = None
 
     def __post_init__(self) -> None:
         self._began = self.clock()
         self._memory = Memory()
         self._owner: Owner | None = None
+        self._tenure: Tenure | None = None
         self._told: Report | None = None
+        self._chance = self.draw or random.Random(self.request.run_id).random  # noqa: S311 (jitter)
 
     def run(self) -> int:
-        """Follows the run to its end and returns the exit code."""
+        """Follows the run to its end and returns the exit code; the Lease is released then."""
+        code = self._follow()
+        if self._tenure is not None:
+            self._tenure.release(self._memory.progress)
+        return code
+
+    def _follow(self) -> int:
         reachable = self.clock()
         while True:
             try:
                 code = self._round()
                 reachable = self.clock()
+            except Lost:
+                code, reachable = None, self.clock()
             except ApiError as error:
                 if error.status not in _PASSING:
                     return self._refused(error)
@@ -79,41 +111,95 @@ class Launcher:
         """One round, up to the point where nothing is left to do now; an exit code at the end."""
         if self._owner is None:
             self._owner = self.gateway.owner(self.request, self.job)
-            lacking = self.gateway.lacking(self.request)
-            if lacking:
-                return self._end(
-                    End(code=c.EXIT_IMPOSSIBLE, reason=f"the cluster has no {' and no '.join(lacking)}")
-                )
+        if self._tenure is None:
+            self._tenure = Tenure(
+                self.gateway, self.request, self._owner, self.holder, self.clock, self.wall_clock
+            )
+        if not self._tenure.held:
+            code = self._begin(self._tenure)
+            if code is not None or not self._tenure.held:
+                return code
         fresh = False
         while True:
-            seen = self.gateway.observe(self.request, fresh=fresh)
+            self._tenure.keep(self._memory.progress)
+            candidate = self._memory.candidate
+            seen = self.gateway.observe(self.request.candidate(candidate), fresh=fresh)
             if self.stopping.is_set():
-                return self._do(machine.stop(self.request, seen), seen, self._owner)
-            step = machine.step(self.request, self._memory, seen)
+                return self._do(machine.stop(self.request, seen), seen, self._owner, self._tenure)
+            step = machine.step(self.request, self._memory, seen, self._chance())
+            if step.memory.progress != self._memory.progress:
+                # Before anything is done that rests on it, or a crash would leave what no launcher knows of.
+                self._tenure.write(step.memory.progress)
             self._memory = step.memory
             recount = any(isinstance(action, Recount) for action in step.actions)
             if not recount:  # what a recount may still change is no news
                 self._tell(step.report)
-            code = self._do(step.actions, seen, self._owner)
+            code = self._do(step.actions, seen, self._owner, self._tenure)
             if code is not None:
                 return code
-            if any(isinstance(action, Start) for action in step.actions):
-                continue  # follow at once
-            if not recount:
+            fresh = recount
+            moved = self._memory.candidate != candidate
+            if moved and step.report.state != c.STATE_PAUSING:
+                self._record("Warning", "PoolGivenUp", step.report.reason)
+            elif not recount and not any(isinstance(action, Start) for action in step.actions):
                 return None
-            fresh = True
 
-    def _do(self, actions: tuple[Action, ...], seen: Observation, owner: Owner) -> int | None:
+    def _begin(self, tenure: Tenure) -> int | None:
+        """Takes the Lease if it can be had; an exit code where the run is another's or can't be."""
+        if self.stopping.is_set():
+            return self._end(End(code=c.EXIT_STOPPED, reason="stopped by a signal"))
+        before = tenure.other
+        standing = tenure.take()
+        if standing is Standing.TAKEN:
+            return self._leave(tenure)
+        if standing is not Standing.OURS:
+            if tenure.other != before:
+                log.info(
+                    "Lease %s is held by %s; it is taken over if it is not renewed for %d s",
+                    self.request.lease,
+                    tenure.other,
+                    c.LEASE_SECONDS,
+                )
+            return None
+        noted = tenure.progress()
+        if noted is not None and noted != self._memory.progress:
+            self._memory = Memory(progress=noted, training_uid=self._memory.training_uid)
+        lacking = {
+            lack: None
+            for index in range(self.request.candidates)
+            for lack in self.gateway.lacking(self.request.candidate(index))
+        }
+        if lacking:
+            return self._end(
+                End(code=c.EXIT_IMPOSSIBLE, reason=f"the cluster has no {' and no '.join(lacking)}")
+            )
+        return None
+
+    def _leave(self, tenure: Tenure) -> int:
+        """Ends beside a launcher that lives. The Job may be that one's, too, so that no Event is recorded on it."""
+        reason = (
+            f"another launcher, {tenure.other}, launches run {self.request.run_id}: it holds and renews Lease"
+            f" {self.request.namespace}/{self.request.lease}; right would be another run id, or to wait for its end"
+        )
+        news = Report(state=c.STATE_FAILED, nodes=0, of=self.request.max_nodes, claims=0, reason=reason)
+        self.say(report.line(news, self.clock() - self._began))
+        return c.EXIT_ALREADY_RUNNING
+
+    def _do(self, actions: tuple[Action, ...], seen: Observation, owner: Owner, tenure: Tenure) -> int | None:
+        request = self.request.candidate(self._memory.candidate)
         for action in actions:
+            tenure.keep(self._memory.progress)
             match action:
-                case Hold(index=index, waiting_since=since):
-                    pod = manifests.placeholder(self.request, index, owner, since)
-                    self.gateway.create_pod(self.request, pod)
+                case Hold(index=index, wait=wait):
+                    self.gateway.create_pod(request, manifests.placeholder(request, index, owner, wait))
                 case Remove(name=name, uid=uid):
-                    self.gateway.delete_pod(self.request, name, uid)
+                    self.gateway.delete_pod(request, name, uid)
+                case GiveBack(claim=claim, uid=uid, reason=reason):
+                    self.gateway.give_back(claim, uid)
+                    self._record("Warning", "MachineGivenBack", reason)
                 case Start(nodes=nodes, reason=reason):
-                    job = manifests.training_job(self.request, nodes, reason)
-                    made = self.gateway.create_training(self.request, job)
+                    job = manifests.training_job(request, nodes, reason)
+                    made = self.gateway.create_training(request, job)
                     word = "created" if made else "found"
                     log.info(
                         "%s PyTorchJob %s for %d nodes, %.3f s after the lists were read",
@@ -151,7 +237,12 @@ class Launcher:
         if self._owner is None or (last is not None and last.state == news.state):
             return
         kind, reason = _EVENT_REASONS[news.state]
-        message = f"{news.nodes} of {news.of} nodes: {news.reason}"
+        self._record(kind, reason, f"{news.nodes} of {news.of} nodes: {news.reason}")
+
+    def _record(self, kind: str, reason: str, message: str) -> None:
+        """An Event on the launcher's Job."""
+        if self._owner is None:
+            return
         event = manifests.event(
             self.request, self._owner, now=self.wall_clock(), kind=kind, reason=reason, message=message
         )
@@ -166,16 +257,21 @@ class Launcher:
         return self._end(End(code=c.EXIT_API_ERROR, reason=f"the API refused: {error}"))
 
     def _release(self) -> None:
-        """Removes the placeholders after a refusal, as far as the API lets it."""
+        """Removes the placeholders after a refusal, as far as the API lets it; those of another launcher stay."""
+        if self._tenure is None or not self._tenure.held:
+            return
         try:
             seen = self.gateway.observe(self.request, fresh=True)
-            for pod in machine.placeholders(self.request, seen):
+            for pod in placeholders(self.request, seen):
                 self.gateway.delete_pod(self.request, pod.name, pod.uid)
         except (ApiError, ApiUnavailable) as error:
             log.warning("placeholders may be left: %s", error)
 
     def _unreachable(self, error: ApiUnavailable, silent: float) -> int | None:
         log.warning("the Kubernetes API does not answer: %s", error)
+        if self.stopping.is_set() or silent > UNAVAILABLE_SECONDS:
+            # The Lease runs out by itself. To ask for its release would outlast the pod's time to end.
+            self._tenure = None
         if self.stopping.is_set():
             return self._end(End(code=c.EXIT_STOPPED, reason="stopped by a signal; placeholders may be left"))
         if silent > UNAVAILABLE_SECONDS:

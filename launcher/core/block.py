@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from math import ceil
 
 from launcher.core.request import Block, Request
 
 
-def refusal(request: Request, now: float) -> str:
-    """Why a run that starts `now` (seconds since the epoch) must not; empty where nothing speaks against it."""
+def refusal(request: Request, now: float, deadline: float) -> str:
+    """Why a run that waits `now` until `deadline` must not; empty where nothing speaks against it.
+
+    Both are seconds since the epoch.
+    """
     block, pool = request.pool.block, request.pool.name
     if block is None or _over(block, now):
         return ""
+    start = _start(block, now)
+    if deadline < start:
+        return (
+            f"{coming(request, now)}, after the wait's end at {_time(deadline)}; right would be"
+            f" capacityDeadlineSeconds of at least {ceil(start - now)}, or a start later on"
+        )
     ends = (
         f"the capacity block of pool {pool} ends at {_time(block.ends)},"
         f" and its machines are taken back from {_time(block.taken_back)}"
@@ -19,12 +29,20 @@ def refusal(request: Request, now: float) -> str:
     if now >= block.taken_back:
         return f"{ends}; it is {_time(now)}: right would be a pool whose reservation goes on"
     longest = request.active_deadline_seconds
-    if longest is None or now + longest <= block.taken_back:
+    if longest is None or start + longest <= block.taken_back:
         return ""
     return (
-        f"{ends}, but the training may take until {_time(now + longest)}; right would be activeDeadlineSeconds"
-        f" of at most {int(block.taken_back - now)} instead of {longest}, or a later block"
+        f"{ends}, but the training may take until {_time(start + longest)}; right would be activeDeadlineSeconds"
+        f" of at most {int(block.taken_back - start)} instead of {longest}, or a later block"
     )
+
+
+def coming(request: Request, now: float) -> str:
+    """That the pool's machines can't be had yet, as their block has not begun; empty where they can."""
+    block = request.pool.block
+    if block is None or _start(block, now) <= now:
+        return ""
+    return f"the capacity block of pool {request.pool.name} begins at {_time(_start(block, now))}"
 
 
 def notice(request: Request, now: float) -> str:
@@ -33,6 +51,11 @@ def notice(request: Request, now: float) -> str:
     if block is None or request.active_deadline_seconds is not None or _over(block, now):
         return ""
     return f"the machines are taken back from {_time(block.taken_back)}, and activeDeadlineSeconds is not set"
+
+
+def _start(block: Block, now: float) -> float:
+    """The earliest moment at which machines can be had: on demand at once, else once the block has begun."""
+    return now if block.begins is None or block.on_demand_fallback else max(now, block.begins)
 
 
 def _over(block: Block, now: float) -> bool:

@@ -91,9 +91,7 @@ def count(request: Request, seen: Observation) -> Count:
         problem = _problem(node, request)
         lacking = [name for name, need in needs.items() if node.allocatable.get(name, 0) < need]
         if not problem and lacking:
-            name = lacking[0]
-            have = node.allocatable.get(name, 0)
-            problem = f"{float(have):g} of {float(needs[name]):g} {name}"
+            problem = _gap(node, lacking[0], needs[lacking[0]])
         busy = [
             name
             for name, need in needs.items()
@@ -107,6 +105,21 @@ def count(request: Request, seen: Observation) -> Count:
         else:
             usable.append(node.name)
     return Count(usable=tuple(usable), foreign=foreign, unusable=unusable)
+
+
+def incomplete(request: Request, node: Node) -> str:
+    """What this machine still lacks of the devices that make it one of the pool; empty if nothing."""
+    if node.labels.get(c.LABEL_INITIALIZED) != "true":
+        return "not initialized"
+    for name in (request.pool.resource, c.EFA_RESOURCE):
+        need = quantity.parse(request.resources.get(name, 0))
+        if node.allocatable.get(name, 0) < need:
+            return _gap(node, name, need)
+    return ""
+
+
+def _gap(node: Node, name: str, need: Amount) -> str:
+    return f"{float(node.allocatable.get(name, 0)):g} of {float(need):g} {name}"
 
 
 def _problem(node: Node, request: Request) -> str:
@@ -155,8 +168,8 @@ def target(request: Request, seen: Observation) -> int:
     return min(request.max_nodes, ceiling(request, seen)[0])
 
 
-def preflight(request: Request, seen: Observation) -> GiveUp | None:
-    """The reason for which no waiting can help, or None."""
+def preflight(request: Request, seen: Observation, started: float) -> GiveUp | None:
+    """The reason for which no waiting can help, or None. `started` is when the wait began."""
     if seen.pool is None:
         return GiveUp(
             code=c.EXIT_IMPOSSIBLE,
@@ -168,9 +181,9 @@ def preflight(request: Request, seen: Observation) -> GiveUp | None:
             code=c.EXIT_IMPOSSIBLE,
             reason=f"MIN is {request.min_nodes} nodes, but {said}; lower MIN_NODES or raise the ceiling",
         )
-    too_late = block.refusal(request, seen.now)
-    if too_late:
-        return GiveUp(code=c.EXIT_IMPOSSIBLE, reason=too_late)
+    refused = block.refusal(request, seen.now, started + request.deadline_seconds)
+    if refused:
+        return GiveUp(code=c.EXIT_IMPOSSIBLE, reason=refused)
     return None
 
 
@@ -184,7 +197,7 @@ def decide(request: Request, seen: Observation, *, started: float, quorum_since:
 
 
 def _decide(request: Request, seen: Observation, started: float, quorum_since: float | None) -> Decision:
-    hopeless = preflight(request, seen)
+    hopeless = preflight(request, seen, started)
     if hopeless is not None:
         return hopeless
     counted = count(request, seen)

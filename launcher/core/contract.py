@@ -19,6 +19,8 @@ TRAINING_CONTAINER: Final = "pytorch"
 
 LABEL_RUN: Final = "trainyard.dev/run"
 LABEL_ROLE: Final = "trainyard.dev/role"
+# On placeholders: "<attempt>-<candidate>", so that one of another wait is never taken for one of this.
+LABEL_ATTEMPT: Final = "trainyard.dev/attempt"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "trainyard-launcher"
 ROLE_LAUNCHER: Final = "launcher"
@@ -29,7 +31,8 @@ ROLE_WARM: Final = "warm"
 
 ANNOTATION_NODES: Final = "trainyard.dev/nodes"
 ANNOTATION_REASON: Final = "trainyard.dev/reason"
-ANNOTATION_WAITING_SINCE: Final = "trainyard.dev/waiting-since"
+# On the run's Lease: how far the run is, as JSON (launcher/core/progress.py).
+ANNOTATION_ATTEMPT: Final = "trainyard.dev/attempt"
 DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
 
 LABEL_NODEPOOL: Final = "karpenter.sh/nodepool"
@@ -41,6 +44,9 @@ LABEL_TRAINING_JOB: Final = "pytorch-job-name"
 EFA_RESOURCE: Final = "vpc.amazonaws.com/efa"
 
 POD_USER: Final = 10001
+
+LEASE_SECONDS: Final = 15
+LEASE_RENEW_SECONDS: Final = 5
 
 ENV_REQUEST: Final = "TRAINYARD_REQUEST"
 ENV_MIN_NODES: Final = "MIN_NODES"
@@ -61,9 +67,11 @@ EXIT_IMPOSSIBLE: Final = 11
 EXIT_TRAINING_FAILED: Final = 12
 EXIT_API_ERROR: Final = 13
 EXIT_STOPPED: Final = 14
+EXIT_ALREADY_RUNNING: Final = 15
 
 STATE_WAITING: Final = "waiting"
 STATE_HOLDING: Final = "holding"
+STATE_PAUSING: Final = "pausing"
 STATE_SUBMITTING: Final = "submitting"
 STATE_FOLLOWING: Final = "following"
 STATE_SUCCEEDED: Final = "succeeded"

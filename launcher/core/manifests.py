@@ -34,7 +34,20 @@ def stamp(now: float, timespec: str = "seconds") -> str:
     return datetime.fromtimestamp(now, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
-def _labels(request: Request, role: str) -> dict[str, str]:
+def owner_reference(owner: Owner) -> JsonObject:
+    """What makes an object go when the launcher's Job is deleted."""
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "name": owner.name,
+        "uid": owner.uid,
+        "controller": False,
+        "blockOwnerDeletion": False,
+    }
+
+
+def labels(request: Request, role: str) -> dict[str, str]:
+    """The labels of everything that a launcher makes."""
     return {c.LABEL_RUN: request.run_id, c.LABEL_ROLE: role, c.LABEL_MANAGED_BY: c.MANAGED_BY}
 
 
@@ -67,11 +80,11 @@ def _placement(request: Request) -> JsonObject:
     }
 
 
-def placeholder(request: Request, index: int, owner: Owner, waiting_since: float) -> JsonObject:
+def placeholder(request: Request, index: int, owner: Owner, wait: str) -> JsonObject:
     """The pod that makes Karpenter buy one node and holds it until a worker displaces it.
 
-    It asks for exactly what a worker asks for. Owned by the launcher's Job, so that it goes when the Job is deleted,
-    even if no launcher lives to remove it.
+    It asks for exactly what a worker asks for. `wait` is the attempt and candidate that it is made in. Owned by the
+    launcher's Job, so that it goes when the Job is deleted, even if no launcher lives to remove it.
     """
     spec = _placement(request)
     spec["tolerations"] += [
@@ -89,21 +102,9 @@ def placeholder(request: Request, index: int, owner: Owner, waiting_since: float
         "metadata": {
             "name": request.placeholder_name(index),
             "namespace": request.namespace,
-            "labels": _labels(request, c.ROLE_PLACEHOLDER),
-            "annotations": {
-                c.DO_NOT_DISRUPT: "true",
-                c.ANNOTATION_WAITING_SINCE: stamp(waiting_since, "milliseconds"),
-            },
-            "ownerReferences": [
-                {
-                    "apiVersion": "batch/v1",
-                    "kind": "Job",
-                    "name": owner.name,
-                    "uid": owner.uid,
-                    "controller": False,
-                    "blockOwnerDeletion": False,
-                }
-            ],
+            "labels": {**labels(request, c.ROLE_PLACEHOLDER), c.LABEL_ATTEMPT: wait},
+            "annotations": {c.DO_NOT_DISRUPT: "true"},
+            "ownerReferences": [owner_reference(owner)],
         },
         "spec": {
             **spec,
@@ -141,7 +142,7 @@ def training_job(request: Request, nodes: int, reason: str) -> JsonObject:
         "metadata": {
             "name": request.training_job,
             "namespace": request.namespace,
-            "labels": _labels(request, c.ROLE_WORKER),
+            "labels": labels(request, c.ROLE_WORKER),
             "annotations": {c.ANNOTATION_NODES: str(nodes), c.ANNOTATION_REASON: reason},
         },
         "spec": {
@@ -185,7 +186,7 @@ def _replica(request: Request, nodes: int, replicas: int) -> JsonObject:
         "template": {
             "metadata": {
                 "labels": {
-                    **_labels(request, c.ROLE_WORKER),
+                    **labels(request, c.ROLE_WORKER),
                     c.LABEL_TRAINING_JOB: request.training_job,
                 },
                 "annotations": {c.DO_NOT_DISRUPT: "true"},

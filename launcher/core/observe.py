@@ -30,7 +30,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A NodeClaim. `age` is in seconds."""
+    """A NodeClaim. `age` is in seconds; `instance` is the id of its machine, empty before it has one."""
 
     name: str
     node: str
@@ -38,6 +38,8 @@ class Claim:
     initialized: bool
     deleting: bool
     age: float
+    uid: str = ""
+    instance: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +55,8 @@ class NodePool:
 class Pod:
     """A pod that is not finished, or one of this run. `requests` is what the scheduler reserves for it.
 
-    `placed_at` and `started_at` are when it got its machine and when its first container began, in seconds since the
-    epoch; 0 before.
+    `owner` is the kind of the object that controls it, empty without one. `placed_at` and `started_at` are when it got
+    its machine and when its first container began, in seconds since the epoch; 0 before.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Pod:
     phase: str
     deleting: bool
     requests: Mapping[str, Amount]
+    owner: str = ""
     placed_at: float = 0.0
     started_at: float = 0.0
 
@@ -83,13 +86,17 @@ class Warned:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """The PyTorchJob of the run. `outcome` is "" until it is "Succeeded" or "Failed"."""
+    """The PyTorchJob of the run. `outcome` is "" until it is "Succeeded" or "Failed".
+
+    `created` is when it was submitted, in seconds since the epoch; 0 where that is not known.
+    """
 
     uid: str
     ours: bool
     nodes: int
     outcome: str
     message: str
+    created: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +160,9 @@ def claim(item: Object, now: float) -> Claim:
         initialized=_holds(item, "Initialized"),
         deleting="deletionTimestamp" in meta,
         age=max(0.0, now - seconds(meta.get("creationTimestamp"))),
+        uid=meta.get("uid", ""),
+        # aws:///<zone>/<instance id>
+        instance=(item.get("status", {}).get("providerID") or "").rpartition("/")[2],
     )
 
 
@@ -209,6 +219,9 @@ def pod(item: Object) -> Pod:
         phase=item.get("status", {}).get("phase") or "Pending",
         deleting="deletionTimestamp" in meta,
         requests=effective_requests(spec),
+        owner=next(
+            (owner["kind"] for owner in meta.get("ownerReferences") or () if owner.get("controller")), ""
+        ),
         placed_at=seconds(_condition(item, "PodScheduled").get("lastTransitionTime"))
         if _holds(item, "PodScheduled")
         else 0.0,
@@ -255,4 +268,5 @@ def training(item: Object, run_id: str) -> Training:
         nodes=sum(int(replica.get("replicas") or 0) for replica in replicas),
         outcome=outcome,
         message=message,
+        created=seconds(meta.get("creationTimestamp")),
     )

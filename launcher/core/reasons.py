@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from launcher.core import block
 from launcher.core.capacity import Count, ceiling, is_placeholder
 from launcher.core.observe import Observation, Warned
 from launcher.core.request import Request
@@ -45,16 +46,21 @@ def missing_capacity(request: Request, warnings: tuple[Warned, ...], since: floa
     return ", ".join(parts)
 
 
-def shortfall(request: Request, seen: Observation, counted: Count, since: float) -> str:
-    """Everything that is known about the nodes still missing, the most telling first."""
+def shortfall(
+    request: Request, seen: Observation, counted: Count, since: float, most: int = _MAX_PARTS
+) -> str:
+    """What is known about the nodes still missing, the most telling first, in up to `most` parts."""
     parts = []
+    coming = block.coming(request, seen.now)
+    if coming:
+        parts.append(coming)
     refused = missing_capacity(request, seen.warnings, since)
     if refused:
         parts.append(refused)
     if seen.pool is not None and not seen.pool.ready:
         parts.append(f"NodePool {request.pool.name} is not ready: {seen.pool.problem}")
-    most, said = ceiling(request, seen)
-    if most < request.max_nodes:
+    highest, said = ceiling(request, seen)
+    if highest < request.max_nodes:
         parts.append(said)
     for problem, times in Counter(counted.unusable.values()).most_common(2):
         parts.append(f"{times} node{'s' if times > 1 else ''}: {problem}")
@@ -66,4 +72,4 @@ def shortfall(request: Request, seen: Observation, counted: Count, since: float)
     ) - len([claim for claim in starting if not claim.node])
     if pending > 0 and not refused:
         parts.append(f"{pending} placeholder{'s wait' if pending > 1 else ' waits'} for a node")
-    return "; ".join(parts[:_MAX_PARTS]) or "waiting for Karpenter"
+    return "; ".join(parts[:most]) or "waiting for Karpenter"

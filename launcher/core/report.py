@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from launcher.core.machine import Report
+from launcher.core.actions import Report
 
 
 def line(report: Report, elapsed: float) -> str:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from typing import Any
 
 from launcher.core import contract as c
 from launcher.core import quantity
+from launcher.core.reader import Reader
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # A tag after the last slash, or a digest: without either a node runs whatever `latest` is on that day.
 _PINNED_IMAGE = re.compile(r"\S+(@sha256:[0-9a-f]{64}|:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})")
+
+
+# Karpenter leaves an offering out for three minutes after EC2 refused it: another try before that is in vain
+# (github.com/aws/karpenter-provider-aws v1.14.1, UnavailableOfferingsTTL in pkg/cache/cache.go).
+LEAST_RETRY_SECONDS = 180
+LEAST_NODE_START_SECONDS = 60
 
 
 class RequestError(ValueError):
@@ -30,13 +36,15 @@ class RequestError(ValueError):
 class Block:
     """A capacity block: when it ends and from when its machines are taken back, in seconds since the epoch.
 
-    Karpenter begins it by a drain, before EC2 ends them (contract.yaml, `capacityBlocks`).
-    With `on_demand_fallback` machines are bought on demand once it has ended.
+    `begins` is when its first machine can be had, None where that is not said. Karpenter takes machines back by a
+    drain, before EC2 ends them (contract.yaml, `capacityBlocks`). With `on_demand_fallback` machines are bought on
+    demand while it can't be used.
     """
 
     ends: float
     taken_back: float
     on_demand_fallback: bool
+    begins: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +97,22 @@ class Worker:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fallback:
+    """The pool to try when those before it can't give MIN nodes, the worker for its machines, and how long to wait."""
+
+    pool: Pool
+    worker: Worker
+    deadline_seconds: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Request:
-    """One run. Durations are in seconds."""
+    """One run. Durations are in seconds.
+
+    `pool`, `worker` and `deadline_seconds` are the first candidate's, `fallbacks` the candidates after it. An attempt
+    tries each of them once; there are up to `attempts`, with at least `retry_seconds` between them. A machine that can
+    take no worker after `node_start_seconds` is given back.
+    """
 
     run_id: str
     namespace: str
@@ -99,9 +121,35 @@ class Request:
     max_nodes: int
     deadline_seconds: int
     hold_seconds: int
+    node_start_seconds: int
+    attempts: int
+    retry_seconds: int
     active_deadline_seconds: int | None
     placeholder: Placeholder
     worker: Worker
+    fallbacks: tuple[Fallback, ...]
+
+    @property
+    def candidates(self) -> int:
+        """How many pools there are to try."""
+        return 1 + len(self.fallbacks)
+
+    def candidate(self, index: int) -> Request:
+        """This request with pool, worker and deadline of the candidate `index`, from 0 to below `candidates`."""
+        if index == 0:
+            return self
+        fallback = self.fallbacks[index - 1]
+        return replace(
+            self,
+            pool=fallback.pool,
+            worker=fallback.worker,
+            deadline_seconds=fallback.deadline_seconds,
+        )
+
+    @property
+    def lease(self) -> str:
+        """Name of the Lease that the launcher of this run holds."""
+        return f"{c.LAUNCHER_JOB_PREFIX}{self.run_id}"
 
     @property
     def training_job(self) -> str:
@@ -122,96 +170,6 @@ class Request:
         return wanted
 
 
-class _Reader:
-    """Takes typed values out of a JSON object and gathers what is wrong with them."""
-
-    def __init__(self, values: Any, place: str, problems: list[str]) -> None:
-        self.place, self.problems = place, problems
-        self.values: dict[str, Any] = values if isinstance(values, dict) else {}
-        self.taken: set[str] = set()
-        if not isinstance(values, dict):
-            problems.append(f"{place} is {_kind(values)}; right would be an object")
-
-    def wrong(self, key: str, right: str) -> None:
-        value = json.dumps(self.values[key]) if key in self.values else "missing"
-        self.problems.append(f"{self.place}.{key} is {value}; right would be {right}")
-
-    def raw(self, key: str) -> Any:
-        self.taken.add(key)
-        return self.values.get(key)
-
-    def text(self, key: str, right: str = "a text", pattern: re.Pattern[str] | None = None) -> str:
-        value = self.raw(key)
-        if not isinstance(value, str) or not value or (pattern is not None and not pattern.fullmatch(value)):
-            self.wrong(key, right)
-            return ""
-        return value
-
-    def number(self, key: str, least: int, optional: bool = False) -> int:
-        value = self.raw(key)
-        if value is None and optional:
-            return least
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            self.wrong(key, f"a whole number of at least {least}")
-            return least
-        return value
-
-    def amount(self, key: str) -> str:
-        value = self.raw(key)
-        try:
-            if isinstance(value, (str, int)) and not isinstance(value, bool) and quantity.parse(value) > 0:
-                return str(value)
-        except ValueError:
-            pass  # reported below, with the place
-        self.wrong(key, "a quantity above 0, for instance 4, 1500m or 2Gi")
-        return "1"
-
-    def moment(self, key: str) -> float:
-        """Seconds since the epoch of a time with its zone."""
-        value = self.raw(key)
-        try:
-            parsed = datetime.fromisoformat(value) if isinstance(value, str) else None
-        except ValueError:
-            parsed = None
-        if parsed is None or parsed.tzinfo is None:
-            self.wrong(key, "a time with its zone, for instance 2027-01-31T11:30:00Z")
-            return 0.0
-        return parsed.timestamp()
-
-    def flag(self, key: str) -> bool:
-        value = self.raw(key)
-        if not isinstance(value, bool):
-            self.wrong(key, "true or false")
-        return value is True
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        value = self.raw(key)
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            self.wrong(key, "a list of texts")
-            return ()
-        return tuple(value)
-
-    def table(self, key: str) -> dict[str, str]:
-        value = self.raw(key)
-        if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-            self.wrong(key, "an object of texts")
-            return {}
-        return dict(value)
-
-    def section(self, key: str) -> _Reader:
-        return _Reader(self.raw(key), f"{self.place}.{key}", self.problems)
-
-    def finish(self) -> None:
-        for key in sorted(set(self.values) - self.taken):
-            self.problems.append(
-                f"{self.place}.{key} is not known; right would be one of {sorted(self.taken)}"
-            )
-
-
-def _kind(value: Any) -> str:
-    return "missing" if value is None else f"{json.dumps(value)[:40]}"
-
-
 def parse_request(environment: Mapping[str, str]) -> Request:
     """The request in this process environment. Raises RequestError with every mistake at once."""
     problems: list[str] = []
@@ -222,7 +180,7 @@ def parse_request(environment: Mapping[str, str]) -> Request:
         document = json.loads(text)
     except json.JSONDecodeError as error:
         raise RequestError([f"{c.ENV_REQUEST} is no JSON: {error}"]) from None
-    top = _Reader(document, c.ENV_REQUEST, problems)
+    top = Reader(document, c.ENV_REQUEST, problems)
     lowest, highest = top.number("minNodes", 1), top.number("maxNodes", 1)
     lowest = _override(environment, c.ENV_MIN_NODES, lowest, problems)
     highest = _override(environment, c.ENV_MAX_NODES, highest, problems)
@@ -239,19 +197,40 @@ def parse_request(environment: Mapping[str, str]) -> Request:
         max_nodes=highest,
         deadline_seconds=top.number("capacityDeadlineSeconds", 1),
         hold_seconds=top.number("holdSeconds", 0),
+        node_start_seconds=top.number("nodeStartSeconds", LEAST_NODE_START_SECONDS),
+        attempts=top.number("attempts", 1),
+        retry_seconds=top.number("retrySeconds", LEAST_RETRY_SECONDS),
         active_deadline_seconds=None if active is None else top.number("activeDeadlineSeconds", 1),
         placeholder=_placeholder(top.section("placeholder")),
         worker=_worker(top.section("worker")),
+        fallbacks=tuple(_fallback(reader) for reader in top.items("fallbacks")),
     )
     top.finish()
-    if request.pool.resource == "cpu" and quantity.parse(request.worker.cpu) != request.pool.per_node:
-        problems.append(
-            f"{top.place}.worker.cpu is {request.worker.cpu}; right would be pool.perNode "
-            f"({request.pool.per_node}) in a pool that is counted by its CPUs"
-        )
+    problems += _contradictions(request, top.place)
     if problems:
         raise RequestError(problems)
     return request
+
+
+def _contradictions(request: Request, top: str) -> list[str]:
+    """What each value alone does not show."""
+    found: list[str] = []
+    names: list[str] = []
+    for index in range(request.candidates):
+        candidate = request.candidate(index)
+        place = top if index == 0 else f"{top}.fallbacks[{index - 1}]"
+        pool = candidate.pool
+        if pool.resource == "cpu" and quantity.parse(candidate.worker.cpu) != pool.per_node:
+            found.append(
+                f"{place}.worker.cpu is {candidate.worker.cpu}; right would be pool.perNode "
+                f"({pool.per_node}) in a pool that is counted by its CPUs"
+            )
+        if pool.name and pool.name in names:
+            found.append(
+                f"{place}.pool.name is {json.dumps(pool.name)}; right would be a pool that no candidate before names"
+            )
+        names.append(pool.name)
+    return found
 
 
 def _override(environment: Mapping[str, str], name: str, value: int, problems: list[str]) -> int:
@@ -264,7 +243,7 @@ def _override(environment: Mapping[str, str], name: str, value: int, problems: l
     return int(text)
 
 
-def _run_id(top: _Reader, environment: Mapping[str, str], problems: list[str]) -> str:
+def _run_id(top: Reader, environment: Mapping[str, str], problems: list[str]) -> str:
     value, place = top.raw("runId"), f"{top.place}.runId"
     if value is None:
         job, place = environment.get(c.ENV_JOB_NAME, ""), c.ENV_JOB_NAME
@@ -283,7 +262,7 @@ def _run_id(top: _Reader, environment: Mapping[str, str], problems: list[str]) -
     return value
 
 
-def _pool(reader: _Reader) -> Pool:
+def _pool(reader: Reader) -> Pool:
     tolerations = reader.raw("tolerations")
     if not isinstance(tolerations, list) or not all(isinstance(item, dict) for item in tolerations):
         reader.wrong("tolerations", "a list of tolerations")
@@ -306,9 +285,13 @@ def _pool(reader: _Reader) -> Pool:
     return pool
 
 
-def _block(reader: _Reader) -> Block:
+def _block(reader: Reader) -> Block:
     ends = reader.moment("ends")
+    begins = reader.moment("begins") if reader.raw("begins") is not None else None
+    if begins is not None and begins >= ends > 0:
+        reader.wrong("begins", "a time before the block's end")
     block = Block(
+        begins=begins,
         ends=ends,
         taken_back=ends - reader.number("takenBackSeconds", 0),
         on_demand_fallback=reader.flag("onDemandFallback"),
@@ -317,7 +300,17 @@ def _block(reader: _Reader) -> Block:
     return block
 
 
-def _placeholder(reader: _Reader) -> Placeholder:
+def _fallback(reader: Reader) -> Fallback:
+    fallback = Fallback(
+        pool=_pool(reader.section("pool")),
+        worker=_worker(reader.section("worker")),
+        deadline_seconds=reader.number("capacityDeadlineSeconds", 1),
+    )
+    reader.finish()
+    return fallback
+
+
+def _placeholder(reader: Reader) -> Placeholder:
     placeholder = Placeholder(
         image=reader.text("image", "an image with a tag or digest", _PINNED_IMAGE),
         priority_class=reader.text("priorityClassName"),
@@ -326,7 +319,7 @@ def _placeholder(reader: _Reader) -> Placeholder:
     return placeholder
 
 
-def _worker(reader: _Reader) -> Worker:
+def _worker(reader: Reader) -> Worker:
     command = reader.raw("command")
     env = reader.table("env")
     for name in env:

@@ -40,8 +40,20 @@ class Gateway(Protocol):
     def delete_pod(self, request: Request, name: str, uid: str) -> None:
         """Deletes exactly this pod, if it still exists."""
 
+    def give_back(self, claim: str, uid: str) -> None:
+        """Deletes exactly this NodeClaim, if it still exists."""
+
     def record(self, request: Request, event: JsonObject) -> None:
         """Makes this Event."""
+
+    def lease(self, request: Request) -> JsonObject | None:
+        """The run's Lease, if there is one."""
+
+    def create_lease(self, request: Request, manifest: JsonObject) -> JsonObject | None:
+        """Makes the run's Lease; None if there is one already."""
+
+    def update_lease(self, request: Request, manifest: JsonObject) -> JsonObject | None:
+        """Puts this in place of the Lease of the same resourceVersion; None if there is a newer one, or none."""
 
 
 class KubernetesGateway:
@@ -107,16 +119,32 @@ class KubernetesGateway:
         return self._create(self._training_path(request).rpartition("/")[0], manifest)
 
     def delete_pod(self, request: Request, name: str, uid: str) -> None:
-        body: JsonObject = {"preconditions": {"uid": uid}}
-        try:
-            self._rest.request("DELETE", f"/api/v1/namespaces/{request.namespace}/pods/{name}", body=body)
-        except ApiError as error:
-            # Gone already, or another pod by now: both are what was asked for.
-            if error.status not in (_NOT_FOUND, _CONFLICT):
-                raise
+        self._delete(f"/api/v1/namespaces/{request.namespace}/pods/{name}", uid)
+
+    def give_back(self, claim: str, uid: str) -> None:
+        self._delete(f"/apis/karpenter.sh/v1/nodeclaims/{claim}", uid)
 
     def record(self, request: Request, event: JsonObject) -> None:
         self._create(f"/api/v1/namespaces/{request.namespace}/events", event)
+
+    def lease(self, request: Request) -> JsonObject | None:
+        return self._get(f"{_leases(request)}/{request.lease}")
+
+    def create_lease(self, request: Request, manifest: JsonObject) -> JsonObject | None:
+        try:
+            return self._rest.request("POST", _leases(request), body=manifest)
+        except ApiError as error:
+            if error.status == _CONFLICT and error.reason == "AlreadyExists":
+                return None
+            raise
+
+    def update_lease(self, request: Request, manifest: JsonObject) -> JsonObject | None:
+        try:
+            return self._rest.request("PUT", f"{_leases(request)}/{request.lease}", body=manifest)
+        except ApiError as error:
+            if error.status in (_NOT_FOUND, _CONFLICT):
+                return None
+            raise
 
     def create_job(self, manifest: JsonObject) -> str:
         """Makes this Job and returns its name; with `generateName` the API chooses it."""
@@ -142,6 +170,15 @@ class KubernetesGateway:
         items: list[dict[str, Any]] = answer.get("items") or []
         return items
 
+    def _delete(self, path: str, uid: str) -> None:
+        body: JsonObject = {"preconditions": {"uid": uid}}
+        try:
+            self._rest.request("DELETE", path, body=body)
+        except ApiError as error:
+            # Gone already, or another of its name by now: both are what was asked for.
+            if error.status not in (_NOT_FOUND, _CONFLICT):
+                raise
+
     def _create(self, path: str, manifest: JsonObject) -> bool:
         try:
             self._rest.request("POST", path, body=manifest)
@@ -150,3 +187,7 @@ class KubernetesGateway:
                 return False
             raise
         return True
+
+
+def _leases(request: Request) -> str:
+    return f"/apis/coordination.k8s.io/v1/namespaces/{request.namespace}/leases"

@@ -48,6 +48,7 @@ class FakeApi:
     def put(self, path: str, item: Object) -> Object:
         self._uids += 1
         item["metadata"].setdefault("uid", f"uid-{self._uids}")
+        item["metadata"]["resourceVersion"] = str(self._uids)
         self.objects[path] = item
         return item
 
@@ -61,7 +62,8 @@ class FakeApi:
             self.on_request(method, path)
             if (method, path) in self.refused:
                 return status(403, "Forbidden")
-            return {"GET": self._get, "POST": self._post, "DELETE": self._delete}[method](path, query, body)
+            answers = {"GET": self._get, "POST": self._post, "PUT": self._put, "DELETE": self._delete}
+            return answers[method](path, query, body)
 
     def _get(self, path: str, query: dict[str, list[str]], _body: Object) -> tuple[int, Object]:
         if path in self.objects:
@@ -85,6 +87,13 @@ class FakeApi:
         if key in self.objects:
             return status(409, "AlreadyExists")
         return 201, self.put(key, body)
+
+    def _put(self, path: str, _query: dict[str, list[str]], body: Object) -> tuple[int, Object]:
+        if path not in self.objects:
+            return status(404, "NotFound")
+        if body["metadata"]["resourceVersion"] != self.objects[path]["metadata"]["resourceVersion"]:
+            return status(409, "Conflict", "the object has been modified")
+        return 200, self.put(path, body)
 
     def _delete(self, path: str, _query: dict[str, list[str]], body: Object) -> tuple[int, Object]:
         if path not in self.objects:
@@ -122,7 +131,7 @@ def serving(api: FakeApi) -> Iterator[FakeApi]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = do_DELETE = handle_any
+        do_GET = do_POST = do_PUT = do_DELETE = handle_any
 
         def log_message(self, *_: object) -> None:
             """Silent."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from launcher.core.request import Request, parse_request
+from tests.unit.launcher.api_server import FakeApi, serving
 
 PAUSE = "registry.k8s.io/pause@sha256:" + "0" * 64
 TRAINER = "111122223333.dkr.ecr.us-west-2.amazonaws.com/trainer@sha256:" + "1" * 64
@@ -31,6 +33,9 @@ DOCUMENT: dict[str, Any] = {
     "maxNodes": 4,
     "capacityDeadlineSeconds": 300,
     "holdSeconds": 30,
+    "nodeStartSeconds": 900,
+    "attempts": 1,
+    "retrySeconds": 240,
     "activeDeadlineSeconds": None,
     "placeholder": {"image": PAUSE, "priorityClassName": "trainyard-placeholder"},
     "worker": {
@@ -45,7 +50,43 @@ DOCUMENT: dict[str, Any] = {
         "args": ["--epochs", "3"],
         "command": None,
     },
+    "fallbacks": [],
 }
+
+
+def fallback(**pool: Any) -> dict[str, Any]:
+    """Another candidate: pool `large` of two machines with eight GPUs, waited for 120 s."""
+    large = {
+        "name": "large",
+        "instanceType": "p4d.24xlarge",
+        "perNode": 8,
+        "maxNodes": 4,
+        "nodeSelector": {"karpenter.sh/nodepool": "large"},
+    }
+    worker = {"processesPerNode": 8, "cpu": "80", "memory": "900Gi"}
+    return {
+        "pool": {**copy.deepcopy(DOCUMENT["pool"]), **large, **pool},
+        "worker": {**copy.deepcopy(DOCUMENT["worker"]), **worker},
+        "capacityDeadlineSeconds": 120,
+    }
+
+
+def asked(**changes: Any) -> Request:
+    """The request of `DOCUMENT` with these top-level values changed."""
+    return parse_request({"TRAINYARD_REQUEST": json.dumps({**copy.deepcopy(DOCUMENT), **changes})})
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    """An API server with the launcher's Job, pool small with a limit of four machines, and the priority classes."""
+    fake = FakeApi()
+    fake.put("/apis/batch/v1/namespaces/training/jobs/launch-r1", {"metadata": {"name": "launch-r1"}})
+    pool = {"metadata": {"name": "small"}, "spec": {"limits": {"nvidia.com/gpu": "16"}}}
+    fake.put("/apis/karpenter.sh/v1/nodepools/small", pool)
+    for name in ("trainyard-worker", "trainyard-placeholder"):
+        fake.put(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}", {"metadata": {"name": name}})
+    with serving(fake) as served:
+        yield served
 
 
 @pytest.fixture

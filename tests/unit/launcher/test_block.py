@@ -13,9 +13,10 @@ import pytest
 from components.shared.pool import request as program_side
 from launcher.core import block, machine
 from launcher.core import contract as c
+from launcher.core.actions import End, Memory, Remove
 from launcher.core.capacity import GiveUp, Submit, Wait, decide
-from launcher.core.machine import End, Memory, Remove
 from launcher.core.observe import Observation, Training
+from launcher.core.progress import begun
 from launcher.core.request import Block, Request, RequestError, parse_request
 from tests.unit.infra.changing import settings, with_pool
 from tests.unit.infra.test_pool_settings import BLOCK
@@ -54,7 +55,7 @@ def test_a_run_that_ends_in_time_starts_and_one_second_more_is_refused() -> None
 
 
 def test_the_refusal_is_one_line_with_pool_end_and_what_would_be_right() -> None:
-    told = block.refusal(request(left=HOUR, longest=2 * HOUR), NOW)
+    told = block.refusal(request(left=HOUR, longest=2 * HOUR), NOW, NOW + 300)
     assert told == (
         "the capacity block of pool small ends at 2027-01-15T09:40:00Z, and its machines are taken back from"
         " 2027-01-15T09:00:00Z, but the training may take until 2027-01-15T10:00:00Z; right would be"
@@ -64,8 +65,8 @@ def test_the_refusal_is_one_line_with_pool_end_and_what_would_be_right() -> None
 
 @pytest.mark.parametrize("longest", [None, 1])
 def test_nothing_starts_once_the_machines_are_being_taken_back(longest: int | None) -> None:
-    assert block.refusal(request(left=1, longest=longest), NOW) == ""
-    told = block.refusal(request(left=0, longest=longest), NOW)
+    assert block.refusal(request(left=1, longest=longest), NOW, NOW + 300) == ""
+    told = block.refusal(request(left=0, longest=longest), NOW, NOW + 300)
     assert told.endswith("it is 2027-01-15T08:00:00Z: right would be a pool whose reservation goes on")
 
 
@@ -73,7 +74,7 @@ def test_a_wait_ends_when_it_has_used_up_what_the_run_needs() -> None:
     run = request(left=HOUR, longest=HOUR - 100)
     assert isinstance(decide(run, seen([], now=NOW + 100), started=NOW, quorum_since=None), Wait)
     pods = [held(run, 0)]
-    step = machine.step(run, Memory(started=NOW), seen([], pods, now=NOW + 101))
+    step = machine.step(run, Memory(progress=begun(NOW)), seen([], pods, now=NOW + 101))
     assert step.report.state == c.STATE_FAILED
     assert [type(action) for action in step.actions] == [Remove, End], "the placeholder buys nothing more"
 
@@ -96,14 +97,67 @@ def test_a_training_that_runs_is_never_refused_and_still_warned() -> None:
 
 
 def test_after_the_end_a_pool_with_fallback_buys_on_demand() -> None:
-    assert block.refusal(request(left=-60, fallback=True), NOW) != "", "it still holds machines of the block"
+    assert block.refusal(request(left=-60, fallback=True), NOW, NOW + 300) != "", (
+        "it still holds machines of the block"
+    )
     over = request(left=-DRAINED, longest=HOUR, fallback=True)
-    assert (block.refusal(over, NOW), block.notice(over, NOW)) == ("", "")
-    assert block.refusal(request(left=-DRAINED, longest=HOUR), NOW) != ""
+    assert (block.refusal(over, NOW, NOW + 300), block.notice(over, NOW)) == ("", "")
+    assert block.refusal(request(left=-DRAINED, longest=HOUR), NOW, NOW + 300) != ""
+
+
+def ahead(begins: float, fallback: bool = False, longest: int | None = None) -> Request:
+    """A run with 300 s to wait on a block that begins that many seconds after NOW and is taken back an hour later."""
+    later = request(left=begins + HOUR, longest=longest, fallback=fallback)
+    assert later.pool.block is not None
+    block_ = dataclasses.replace(later.pool.block, begins=NOW + begins)
+    return dataclasses.replace(later, pool=dataclasses.replace(later.pool, block=block_))
+
+
+def test_a_wait_that_ends_before_the_block_begins_is_refused_at_once() -> None:
+    step = machine.step(ahead(301), Memory(), seen([]))
+    (end,) = step.actions
+    assert isinstance(end, End)
+    assert end.code == c.EXIT_IMPOSSIBLE
+    assert end.reason == (
+        "the capacity block of pool small begins at 2027-01-15T08:05:01Z, after the wait's end at"
+        " 2027-01-15T08:05:00Z; right would be capacityDeadlineSeconds of at least 301, or a start later on"
+    )
+
+
+def test_a_wait_into_the_block_says_when_it_begins_until_it_does() -> None:
+    run = ahead(300)
+    step = machine.step(run, Memory(), seen([]))
+    assert step.report.state == c.STATE_WAITING
+    assert step.report.reason.startswith("the capacity block of pool small begins at 2027-01-15T08:05:00Z")
+    begun_ = machine.step(run, Memory(progress=begun(NOW + 10)), seen([], now=NOW + 300))
+    assert "capacity block" not in begun_.report.reason
+
+
+def test_what_a_run_may_take_counts_from_the_blocks_begin() -> None:
+    assert block.refusal(ahead(200, longest=HOUR), NOW, NOW + 300) == ""
+    told = block.refusal(ahead(200, longest=HOUR + 1), NOW, NOW + 300)
+    assert f"activeDeadlineSeconds of at most {HOUR} instead of {HOUR + 1}" in told
+
+
+def test_a_pool_with_fallback_buys_on_demand_before_its_block_begins() -> None:
+    run = ahead(10_000, fallback=True)
+    assert (block.refusal(run, NOW, NOW + 300), block.coming(run, NOW)) == ("", "")
+
+
+def test_the_begin_is_read_with_its_zone(document: dict[str, Any]) -> None:
+    document["pool"]["block"] = {
+        "begins": "2027-01-30T12:30:00+01:00",
+        "ends": "2027-01-31T11:30:00Z",
+        "takenBackSeconds": DRAINED,
+        "onDemandFallback": False,
+    }
+    found = parse_request({"TRAINYARD_REQUEST": json.dumps(document)}).pool.block
+    assert found is not None
+    assert found.begins == datetime(2027, 1, 30, 11, 30, tzinfo=UTC).timestamp()
 
 
 def test_without_a_block_there_is_nothing_to_say(request_: Request) -> None:
-    assert (block.refusal(request_, NOW), block.notice(request_, NOW)) == ("", "")
+    assert (block.refusal(request_, NOW, NOW + 300), block.notice(request_, NOW)) == ("", "")
 
 
 def test_the_launcher_takes_what_the_program_says_of_a_block(document: dict[str, Any]) -> None:
@@ -121,7 +175,12 @@ def test_the_launcher_takes_what_the_program_says_of_a_block(document: dict[str,
         ({"ends": 12}, "block.ends is 12; right would be a time with its zone"),
         ({"takenBackSeconds": -1}, "block.takenBackSeconds is -1; right would be a whole number"),
         ({"onDemandFallback": "no"}, 'block.onDemandFallback is "no"; right would be true or false'),
-        ({"begins": 1}, "block.begins is not known"),
+        ({"begins": 1}, "block.begins is 1; right would be a time with its zone"),
+        (
+            {"begins": "2027-01-31T11:30:00Z"},
+            'block.begins is "2027-01-31T11:30:00Z"; right would be a time before the block\'s end',
+        ),
+        ({"starts": 1}, "block.starts is not known"),
     ],
 )
 def test_a_wrong_block_is_told(document: dict[str, Any], change: dict[str, Any], told: str) -> None:

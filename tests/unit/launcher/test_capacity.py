@@ -9,10 +9,11 @@ import pytest
 
 from launcher.core import contract as c
 from launcher.core import machine, manifests, observe, reasons
+from launcher.core.actions import End, Hold, Memory, Recount, Remove, Start
 from launcher.core.capacity import GiveUp, Submit, Wait, count, decide, preflight
-from launcher.core.machine import End, Hold, Memory, Recount, Remove, Start
 from launcher.core.manifests import Owner
 from launcher.core.observe import NodePool, Observation, Training
+from launcher.core.progress import begun
 from launcher.core.request import Request
 
 pytestmark = pytest.mark.unit
@@ -50,7 +51,7 @@ def pod(name: str, at: str, **asked: str) -> Object:
 
 
 def held(request: Request, index: int, at: str = "", **status: str) -> Object:
-    item = manifests.placeholder(request, index, OWNER, NOW - 50)
+    item = manifests.placeholder(request, index, OWNER, "1-0")
     item["metadata"]["uid"] = f"uid-{index}"
     item["spec"]["nodeName"] = at
     item["status"] = status
@@ -155,15 +156,15 @@ def test_init_containers_and_sidecars_count_as_the_scheduler_counts_them() -> No
 
 def test_a_ceiling_below_the_minimum_is_hopeless_at_once(request_: Request) -> None:
     three = dataclasses.replace(request_, min_nodes=3)
-    answer = preflight(three, seen([], limit="8"))
+    answer = preflight(three, seen([], limit="8"), NOW)
     assert isinstance(answer, GiveUp)
     assert answer.code == c.EXIT_IMPOSSIBLE
     assert (
         "MIN is 3 nodes, but the limit of NodePool small is 8 nvidia.com/gpu, which is 2 nodes"
         in answer.reason
     )
-    assert preflight(request_, seen([], limit="8")) is None
-    absent = preflight(request_, seen([], pool=None))
+    assert preflight(request_, seen([], limit="8"), NOW) is None
+    absent = preflight(request_, seen([], pool=None), NOW)
     assert isinstance(absent, GiveUp)
     assert "there is no NodePool small" in absent.reason
 
@@ -202,7 +203,7 @@ def test_never_more_placeholders_than_the_pool_can_have_nodes(request_: Request)
 def test_a_submit_needs_a_fresh_list_and_no_surplus(request_: Request) -> None:
     nodes = [node(name) for name in "abc"]
     pods = [held(request_, 0, "a"), held(request_, 1, "c"), held(request_, 2), held(request_, 3, "gone")]
-    memory = Memory(started=NOW - 60, quorum_since=NOW - 31)
+    memory = Memory(progress=begun(NOW - 60), quorum_since=NOW - 31)
     cached = machine.step(request_, memory, seen(nodes, pods, fresh=False))
     assert cached.actions == (Recount(),)
     fresh = machine.step(request_, memory, seen(nodes, pods))
@@ -217,15 +218,19 @@ def test_a_submit_needs_a_fresh_list_and_no_surplus(request_: Request) -> None:
     assert [action.index for action in lost.actions if isinstance(action, Hold)] == [1, 2, 3]
 
 
+def test_a_wait_is_not_given_up_on_a_list_that_may_lag(request_: Request) -> None:
+    late = Memory(progress=begun(NOW - 300))
+    assert machine.step(request_, late, seen([node("a")], fresh=False)).actions == (Recount(),)
+    assert [type(action) for action in machine.step(request_, late, seen([node("a")])).actions] == [End]
+
+
 def test_a_restarted_launcher_goes_on_with_the_first_ones_deadline(request_: Request) -> None:
-    step = machine.step(request_, Memory(), seen([], [held(request_, 0)]))
-    assert step.memory.started == NOW - 50
-    holds = [action for action in step.actions if isinstance(action, Hold)]
-    assert [(hold.index, hold.waiting_since) for hold in holds] == [
-        (1, NOW - 50),
-        (2, NOW - 50),
-        (3, NOW - 50),
-    ]
+    """Its progress is what the Lease kept; test_lease.py has the way there and back."""
+    one = seen([node("a")], [held(request_, 0)])
+    on_time = machine.step(request_, Memory(progress=begun(NOW - 299)), one)
+    assert [action.index for action in on_time.actions if isinstance(action, Hold)] == [1, 2, 3]
+    late = machine.step(request_, Memory(progress=begun(NOW - 300)), one)
+    assert [type(action) for action in late.actions] == [Remove, End]
 
 
 def test_an_ended_placeholder_is_replaced(request_: Request) -> None:

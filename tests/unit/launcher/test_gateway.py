@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from launcher.core import contract as c
 from launcher.core.request import Request, RequestError
 from launcher.kube.gateway import KubernetesGateway
 from launcher.kube.rest import ApiError, ApiUnavailable, Patience
-from tests.unit.launcher.api_server import FakeApi, serving
+from tests.unit.launcher.api_server import FakeApi
 from tests.unit.launcher.test_capacity import node
 
 pytestmark = pytest.mark.unit
@@ -28,17 +27,6 @@ PODS = "/api/v1/namespaces/training/pods"
 JOBS = "/apis/kubeflow.org/v1/namespaces/training/pytorchjobs"
 POOL = "/apis/karpenter.sh/v1/nodepools/small"
 BUSY = (503, {}, b"not json")
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    fake = FakeApi()
-    fake.put("/apis/batch/v1/namespaces/training/jobs/launch-r1", {"metadata": {"name": "launch-r1"}})
-    fake.put(POOL, {"metadata": {"name": "small"}, "spec": {"limits": {"nvidia.com/gpu": "16"}}})
-    for name in ("trainyard-worker", "trainyard-placeholder"):
-        fake.put(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}", {"metadata": {"name": name}})
-    with serving(fake) as served:
-        yield served
 
 
 def pod(name: str) -> dict[str, Any]:
@@ -108,7 +96,7 @@ def asked(method: str, path: str) -> tuple[str | None, str, str, str]:
     group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
     namespace = rest[1] if rest[0] == "namespaces" else None
     resource, *name = rest[2:] if namespace else rest
-    verbs = {"GET": "get" if name else "list", "POST": "create", "DELETE": "delete"}
+    verbs = {"GET": "get" if name else "list", "POST": "create", "PUT": "update", "DELETE": "delete"}
     return namespace, group, resource, verbs[method]
 
 
@@ -120,6 +108,11 @@ def test_the_launcher_may_do_exactly_what_it_asks_for(api: FakeApi, request_: Re
     gateway.create_pod(request_, pod("hold-r1-0"))
     gateway.delete_pod(request_, "hold-r1-0", "uid")
     gateway.create_training(request_, pod("train-r1"))
+    gateway.give_back("small-x", "uid")
+    gateway.lease(request_)
+    made = gateway.create_lease(request_, pod("launch-r1"))
+    assert made is not None
+    gateway.update_lease(request_, made)
     gateway.record(request_, pod("event"))
     granted = {
         (rule["namespace"], group, resource, verb)
@@ -240,7 +233,8 @@ def test_a_second_launcher_adopts_the_first_ones_training(api: FakeApi, request_
     api.put(f"{JOBS}/train-r1", {**job, "status": {"conditions": [{"type": "Succeeded", "status": "True"}]}})
     runner, _ = launcher(api, request_)
     assert runner.run() == c.EXIT_SUCCEEDED
-    assert {method for method, path, _ in api.requests if not path.endswith("/events")} == {"GET"}
+    made = {path for method, path, _ in api.requests if method == "POST"}
+    assert {path.rpartition("/")[2] for path in made} == {"events", "leases"}
 
 
 def test_an_outage_is_waited_out(api: FakeApi, request_: Request) -> None:

@@ -17,6 +17,7 @@ from launcher.capacity.__main__ import _plain, dry_run
 from launcher.core import manifests
 from launcher.core.manifests import Owner
 from launcher.core.request import Request, parse_request
+from tests.unit.launcher.conftest import asked, fallback
 
 pytestmark = pytest.mark.unit
 
@@ -26,7 +27,7 @@ OWNER = Owner(name="launch-r1", uid="0f1e")
 
 def test_the_objects_are_those_of_the_golden_file(request_: Request) -> None:
     objects = [
-        manifests.placeholder(request_, 0, OWNER, 1_800_000_000.25),
+        manifests.placeholder(request_, 0, OWNER, "1-0"),
         manifests.training_job(request_, 3, "all 3 nodes are there"),
         manifests.event(
             request_, OWNER, now=1_800_000_000.0, kind="Normal", reason="Submitting", message="3 of 4 nodes"
@@ -56,7 +57,7 @@ def test_the_pods_of_a_training_are_found_by_its_name_under_the_short_key(reques
 def test_a_placeholder_asks_for_exactly_what_a_worker_asks_for(request_: Request) -> None:
     pool = dataclasses.replace(request_.pool, efa_per_node=1)
     request = dataclasses.replace(request_, pool=pool)
-    place = manifests.placeholder(request, 0, OWNER, 0.0)["spec"]
+    place = manifests.placeholder(request, 0, OWNER, "1-0")["spec"]
     work = manifests.training_job(request, 2, "")["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     resources = place["containers"][0]["resources"]
     assert resources == work["containers"][0]["resources"]
@@ -104,3 +105,19 @@ def test_a_dry_run_prints_the_request_and_every_object(request_: Request) -> Non
     documents = list(yaml.safe_load_all(dry_run(request_, "launch-r1")))
     assert documents[0]["request"]["min_nodes"] == 2
     assert [document.get("kind") for document in documents[1:]] == ["Pod"] * 4 + ["PyTorchJob"]
+    assert {"attempts", "retry_seconds", "node_start_seconds", "fallbacks"} <= documents[0]["request"].keys()
+
+
+def test_a_dry_run_prints_the_objects_of_each_candidate() -> None:
+    request = asked(attempts=2, fallbacks=[fallback()])
+    documents = list(yaml.safe_load_all(dry_run(request, "launch-r1")))
+    assert documents[0]["request"]["fallbacks"][0]["deadline_seconds"] == 120
+    placed = [
+        (item["metadata"]["labels"]["trainyard.dev/attempt"], item["spec"]["nodeSelector"])
+        for item in documents[1:]
+        if item["kind"] == "Pod"
+    ]
+    small, large = {"karpenter.sh/nodepool": "small"}, {"karpenter.sh/nodepool": "large"}
+    assert placed == [("1-0", small)] * 4 + [("1-1", large)] * 4
+    jobs = [item["metadata"]["annotations"] for item in documents[1:] if item["kind"] == "PyTorchJob"]
+    assert ["pool small" in jobs[0]["trainyard.dev/reason"], len(jobs)] == [True, 2]

@@ -12,6 +12,7 @@ import yaml
 
 from launcher.core import contract, quantity
 from launcher.core.request import RequestError, parse_request
+from tests.unit.launcher.conftest import fallback
 
 pytestmark = pytest.mark.unit
 
@@ -59,6 +60,60 @@ def test_every_mistake_is_told_at_once_with_its_place(document: dict[str, Any]) 
         assert any(problem.startswith(place) for problem in told), (place, told)
     assert len(told) == 9
     assert all("right would be" in problem for problem in told)
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "least"),
+    [("nodeStartSeconds", 59, 60), ("attempts", 0, 1), ("retrySeconds", 179, 180)],
+)
+def test_waits_and_attempts_have_a_least_and_are_required(
+    document: dict[str, Any], key: str, wrong: int, least: int
+) -> None:
+    for value in (wrong, None, "300", True, 2.5):
+        document[key] = value
+        (line,) = problems(document)
+        assert line == (
+            f"TRAINYARD_REQUEST.{key} is {json.dumps(value)}; right would be a whole number of at least {least}"
+        )
+    del document[key]
+    assert problems(document)[0].startswith(f"TRAINYARD_REQUEST.{key} is missing")
+    document[key] = least
+    parse_request({"TRAINYARD_REQUEST": json.dumps(document)})
+
+
+def test_candidates_are_the_pool_and_then_each_fallback(document: dict[str, Any]) -> None:
+    document["fallbacks"] = [
+        fallback(),
+        fallback(name="third", nodeSelector={"karpenter.sh/nodepool": "third"}),
+    ]
+    request = parse_request({"TRAINYARD_REQUEST": json.dumps(document)})
+    found = [request.candidate(index) for index in range(request.candidates)]
+    assert [one.pool.name for one in found] == ["small", "large", "third"]
+    assert [one.worker.cpu for one in found] == ["40", "80", "80"]
+    assert [one.deadline_seconds for one in found] == [300, 120, 120]
+    assert {one.training_job for one in found} == {"train-r1"}
+
+
+def test_a_wrong_fallback_is_told_with_its_place(document: dict[str, Any]) -> None:
+    on_cpus = fallback(
+        name="cpus", resource="cpu", perNode=16, nodeSelector={"karpenter.sh/nodepool": "cpus"}
+    )
+    document["fallbacks"] = [fallback(), fallback(), {**fallback(), "pool": 1, "color": "red"}, on_cpus, 4]
+    del document["fallbacks"][0]["capacityDeadlineSeconds"]
+    told = "\n".join(problems(document))
+    for line in (
+        "TRAINYARD_REQUEST.fallbacks[0].capacityDeadlineSeconds is missing; right would be a whole number",
+        'TRAINYARD_REQUEST.fallbacks[1].pool.name is "large"; right would be a pool that no candidate before',
+        "TRAINYARD_REQUEST.fallbacks[2].pool is 1; right would be an object",
+        "TRAINYARD_REQUEST.fallbacks[2].color is not known; right would be one of",
+        "TRAINYARD_REQUEST.fallbacks[3].worker.cpu is 80; right would be pool.perNode (16) in a pool",
+        "TRAINYARD_REQUEST.fallbacks[4] is 4; right would be an object",
+    ):
+        assert line in told
+    document["fallbacks"] = {}
+    assert problems(document) == (
+        "TRAINYARD_REQUEST.fallbacks is {}; right would be a list of objects, which may be empty",
+    )
 
 
 @pytest.mark.parametrize("text", ["-1", "2.5", "two", "0", "1e1", "٣"])
@@ -116,6 +171,7 @@ def test_the_constants_are_those_of_the_contract() -> None:
         "TRAINING_CONTAINER": names["trainingContainer"],
         "LABEL_RUN": CONTRACT["labels"]["run"],
         "LABEL_ROLE": CONTRACT["labels"]["role"],
+        "LABEL_ATTEMPT": CONTRACT["labels"]["attempt"],
         "LABEL_MANAGED_BY": CONTRACT["labels"]["managedBy"],
         "MANAGED_BY": CONTRACT["labels"]["managedByLauncher"],
         "ROLE_LAUNCHER": CONTRACT["roles"]["launcher"],
@@ -125,7 +181,7 @@ def test_the_constants_are_those_of_the_contract() -> None:
         "LABEL_TRAINING_JOB": CONTRACT["labels"]["trainingJob"],
         "ANNOTATION_NODES": CONTRACT["annotations"]["nodes"],
         "ANNOTATION_REASON": CONTRACT["annotations"]["reason"],
-        "ANNOTATION_WAITING_SINCE": CONTRACT["annotations"]["waitingSince"],
+        "ANNOTATION_ATTEMPT": CONTRACT["annotations"]["attempt"],
         "DO_NOT_DISRUPT": CONTRACT["annotations"]["doNotDisrupt"],
         "POD_USER": CONTRACT["podUser"],
         "ENV_REQUEST": launcher["request"],
@@ -145,6 +201,9 @@ def test_the_constants_are_those_of_the_contract() -> None:
         "EXIT_TRAINING_FAILED": codes["trainingFailed"],
         "EXIT_API_ERROR": codes["apiError"],
         "EXIT_STOPPED": codes["stopped"],
+        "EXIT_ALREADY_RUNNING": codes["alreadyRunning"],
+        "LEASE_SECONDS": CONTRACT["launcherLease"]["durationSeconds"],
+        "LEASE_RENEW_SECONDS": CONTRACT["launcherLease"]["renewSeconds"],
         **{f"STATE_{state.upper()}": state for state in CONTRACT["launcherStates"]},
         # Names of others, which are not ours to agree on.
         "LABEL_NODEPOOL": "karpenter.sh/nodepool",

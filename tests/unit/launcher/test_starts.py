@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from launcher.core import machine, observe, starts
-from launcher.core.machine import Memory
+from launcher.core.actions import Memory
 from launcher.core.manifests import stamp
 from launcher.core.observe import Claim, Observation, Pod, Training
+from launcher.core.progress import begun
 from launcher.core.request import Request
 from tests.unit.launcher.test_capacity import NOW, node, seen
 
@@ -85,7 +86,7 @@ def test_a_container_that_has_ended_began_once_and_the_first_one_counts() -> Non
 def test_the_launcher_says_so_once_every_worker_runs(request_: Request) -> None:
     """The lists of machines are only read while it waits for them."""
     waiting = seen([node("a"), node("b")], claims=(claim("a", 60), claim("b", 50)))
-    memory = machine.step(request_, Memory(started=NOW - 60), waiting).memory
+    memory = machine.step(request_, Memory(progress=begun(NOW - 60)), waiting).memory
     training = Training(uid="t", ours=True, nodes=2, outcome="", message="")
     both = (worker("a", placed=0, started=20), worker("b", placed=0, started=30))
     now = Observation(now=NOW + 40, fresh=True, training=training, pods=both)
@@ -94,3 +95,22 @@ def test_the_launcher_says_so_once_every_worker_runs(request_: Request) -> None:
     )
     one = dataclasses.replace(now, pods=both[:1])
     assert machine.step(request_, memory, one).report.reason == "1 of 2 workers running"
+
+
+@pytest.mark.parametrize(
+    ("age", "workers", "reason"),
+    [
+        (59, (), "0 of 2 workers running"),
+        (60, (), "submitted, and the training operator has not made its pods for 60 s"),
+        (60, (worker("a", placed=0, started=None),), "0 of 2 workers running"),
+    ],
+)
+def test_an_operator_that_makes_no_pods_is_named_and_waited_for(
+    request_: Request, age: float, workers: tuple[Pod, ...], reason: str
+) -> None:
+    created = {"uid": "t", "creationTimestamp": stamp(NOW)}
+    job = {"metadata": created, "spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}}
+    training = dataclasses.replace(observe.training(job, "r1"), ours=True)
+    now = Observation(now=NOW + age, fresh=False, training=training, pods=workers)
+    step = machine.step(request_, Memory(), now)
+    assert (step.report.reason, step.report.state, step.actions) == (reason, "following", ())

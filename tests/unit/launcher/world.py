@@ -1,6 +1,6 @@
 """A cluster in miniature with Karpenter and a scheduler, driven by a seeded random generator.
 
-It keeps the truth about its nodes in flags of its own and shows the launcher Kubernetes objects, so that
+It keeps the truth about its machines in flags of its own and shows the launcher Kubernetes objects, so that
 a wrong reading of them counts as a wrong count.
 """
 
@@ -10,113 +10,156 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.core import machine, manifests, observe
-from launcher.core.machine import Action, End, Hold, Memory, Recount, Remove, Start
-from launcher.core.manifests import Owner
+from launcher.core import observe
+from launcher.core.manifests import stamp
 from launcher.core.observe import Observation
 from launcher.core.request import Request
 
-OWNER = Owner(name="launch-r1", uid="owner")
-TICK = 4.0
 EPOCH = 1_800_000_000.0
+TICK = 5.0
+# An empty machine that Karpenter may take for one goes after this time.
+IDLE_SECONDS = 30.0
+TRAINING_SECONDS = 40.0
 
 
 @dataclass
 class Machine:
-    """The truth about one node. `ready_at` and `gpus_at` are moments; None is never."""
+    """The truth about one machine. `ready_at` and `gpus_at` are moments; None is never."""
 
     name: str
+    pool: str
+    created: float
     ready_at: float
     gpus_at: float | None
+    gpus: int
     flapping_until: float = 0.0
     cordoned: bool = False
     startup_taint_until: float = 0.0
     foreign: bool = False
+    initialized: bool = False
+    deleting: bool = False
+    empty_since: float | None = None
+
+    def complete(self, now: float) -> bool:
+        """Whether it has, or had, all that Karpenter waits for, and shows its devices."""
+        return self.initialized and self.gpus_at is not None and now >= self.gpus_at
 
     def usable(self, now: float) -> bool:
         """Whether a worker would run here now."""
         return (
-            now >= self.ready_at
-            and self.gpus_at is not None
-            and now >= self.gpus_at
+            self.complete(now)
             and now >= self.flapping_until
-            and now >= self.startup_taint_until
             and not self.cordoned
             and not self.foreign
+            and not self.deleting
         )
 
 
 @dataclass
+class PoolTruth:
+    """What a pool can have, and until when EC2 refuses it."""
+
+    limit: int
+    refusing_until: float
+    slow_gpus: float
+    resource: str
+    per_node: int
+
+
+@dataclass
 class World:
-    """One trace. What must never happen is gathered in `wrongs`."""
+    """The cluster of one trace. What must never happen is gathered in `wrongs`."""
 
     request: Request
     seed: int
     now: float = EPOCH
-    nodes: dict[str, Machine] = field(default_factory=dict)
+    machines: dict[str, Machine] = field(default_factory=dict)
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
-    training: tuple[int, float] | None = None
-    submits: int = 0
+    warnings: list[dict[str, Any]] = field(default_factory=list)
+    training: dict[str, Any] | None = None
     wrongs: list[str] = field(default_factory=list)
     bought: int = 0
-    code: int | None = None
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)  # noqa: S311
         choose = self.random.choice
-        self.limit = choose([2, 3, 4, 4, 4, 6])
-        self.refusing_until = self.now + choose([0, 0, 60, 200, 10_000])
-        self.slow_gpus = choose([0.0, 0.2, 0.6])
+        self.pools: dict[str, PoolTruth] = {}
+        for index in range(self.request.candidates):
+            pool = self.request.candidate(index).pool
+            self.pools[pool.name] = PoolTruth(
+                limit=choose([1, 2, 3, 4, 4, 4, 6]),
+                refusing_until=self.now + choose([0, 0, 60, 200, 500, 10_000]),
+                slow_gpus=choose([0.0, 0.2, 0.6]),
+                resource=pool.resource,
+                per_node=pool.per_node,
+            )
         self.trouble = choose([0.0, 0.02, 0.08])
-        self.crashes = choose([0.0, 0.0, 0.05])
-        self.lagging = self._observe(fresh=False)
+        self.stale: dict[str, Observation] = {}
+        for name in self.pools:
+            if self.random.random() < 0.2:  # a machine that was there before, which may never work
+                self._buy(name, created=self.now - 5000)
 
-    # -- what the launcher sees
+    # -- what it shows
 
-    def observe(self, fresh: bool) -> Observation:
-        """The truth if fresh, else what a lagging cache shows."""
-        if fresh:
-            self._advance(0.5)  # time passes between any two requests
-            return self._observe(fresh=True)
-        shown = self.lagging if self.random.random() < 0.3 else self._observe(fresh=False)
-        return Observation(**{**vars(shown), "now": self.now, "training": self._training()})
+    def show(self, pool: str, fresh: bool) -> Observation:
+        """The truth if fresh, else what a lagging cache shows; whether there is a training is always true."""
+        shown = None if fresh else self.stale.get(pool)
+        shown = shown or self._observation(pool)
+        return Observation(**{**vars(shown), "now": self.now, "fresh": fresh, "training": self._training()})
 
-    def _observe(self, fresh: bool) -> Observation:
-        limits = {"nvidia.com/gpu": str(self.limit * self.request.pool.per_node)}
-        foreign = [self._foreign_pod(node.name) for node in self.nodes.values() if node.foreign]
+    def _observation(self, pool: str) -> Observation:
+        truth = self.pools[pool]
+        limits = {truth.resource: str(truth.limit * truth.per_node)}
+        here = [machine for machine in self.machines.values() if machine.pool == pool]
+        foreign = [self._foreign_pod(machine.name) for machine in self.machines.values() if machine.foreign]
+        daemons = [self._daemon_pod(machine.name) for machine in here]
         return Observation(
             now=self.now,
-            fresh=fresh,
-            nodes=tuple(observe.node(self._node(node)) for node in self.nodes.values()),
-            claims=(),
-            pool=observe.node_pool({"metadata": {"name": "small"}, "spec": {"limits": limits}}),
-            pods=tuple(observe.pod(item) for item in (*self.pods.values(), *foreign)),
-            training=self._training(),
+            fresh=True,
+            nodes=tuple(observe.node(self._node(one)) for one in here if self.now >= one.ready_at),
+            claims=tuple(observe.claim(self._claim(one), self.now) for one in here),
+            pool=observe.node_pool({"metadata": {"name": pool}, "spec": {"limits": limits}}),
+            pods=tuple(observe.pod(item) for item in (*self.pods.values(), *foreign, *daemons)),
+            warnings=tuple(observe.warned(item) for item in self.warnings),
         )
 
     def _training(self) -> observe.Training | None:
-        if self.training is None:
-            return None
-        done = self.now > self.training[1] + 40
-        return observe.Training(
-            uid="t", ours=True, nodes=self.training[0], outcome="Succeeded" if done else "", message=""
-        )
+        return None if self.training is None else observe.training(self.training, self.request.run_id)
 
-    def _node(self, node: Machine) -> dict[str, Any]:
-        ready = node.ready_at <= self.now and self.now >= node.flapping_until
+    def _node(self, machine: Machine) -> dict[str, Any]:
+        ready = self.now >= machine.flapping_until
         taints = [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]
-        if self.now < node.startup_taint_until:
+        if self.now < machine.startup_taint_until:
             taints.append({"key": "example.com/starting", "effect": "NoSchedule"})
-        gpus = node.gpus_at is not None and self.now >= node.gpus_at
-        labels = {"karpenter.sh/nodepool": "small"}
-        if ready and gpus:
+        gpus = machine.gpus_at is not None and self.now >= machine.gpus_at
+        labels = {"karpenter.sh/nodepool": machine.pool}
+        if machine.initialized:
             labels["karpenter.sh/initialized"] = "true"
+        allocatable = {"cpu": "95", "memory": "1000Gi", "nvidia.com/gpu": str(machine.gpus) if gpus else "0"}
         return {
-            "metadata": {"name": node.name, "labels": labels},
-            "spec": {"taints": taints, **({"unschedulable": True} if node.cordoned else {})},
+            "metadata": {"name": machine.name, "labels": labels},
+            "spec": {"taints": taints, **({"unschedulable": True} if machine.cordoned else {})},
             "status": {
                 "conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}],
-                "allocatable": {"cpu": "47", "memory": "180Gi", "nvidia.com/gpu": "4" if gpus else "0"},
+                "allocatable": allocatable,
+            },
+        }
+
+    def _claim(self, machine: Machine) -> dict[str, Any]:
+        registered = {"nodeName": machine.name} if self.now >= machine.ready_at else {}
+        deleting = {"deletionTimestamp": "now"} if machine.deleting else {}
+        initialized = {"type": "Initialized", "status": "True" if machine.initialized else "Unknown"}
+        return {
+            "metadata": {
+                "name": f"claim-{machine.name}",
+                "uid": f"uid-{machine.name}",
+                "creationTimestamp": stamp(machine.created),
+                **deleting,
+            },
+            "status": {
+                **registered,
+                "providerID": f"aws:///us-west-2b/i-{machine.name}",
+                "conditions": [{"type": "Launched", "status": "True"}, initialized],
             },
         }
 
@@ -127,103 +170,130 @@ class World:
             "status": {"phase": "Running"},
         }
 
+    def _daemon_pod(self, node: str) -> dict[str, Any]:
+        owner = {"kind": "DaemonSet", "name": "plugin", "uid": "d", "controller": True}
+        meta = {
+            "name": f"d-{node}",
+            "namespace": "kube-system",
+            "uid": f"d-{node}",
+            "ownerReferences": [owner],
+        }
+        return {"metadata": meta, "spec": {"nodeName": node}, "status": {"phase": "Running"}}
+
     # -- what happens by itself
 
-    def _advance(self, seconds: float) -> None:
-        self.lagging = self._observe(fresh=False)
+    def advance(self, seconds: float) -> None:
+        """Lets time pass: pods leave, machines come and go, the scheduler and Karpenter work."""
+        lagging = self.random.random() < 0.3
+        self.stale = {name: self._observation(name) for name in self.pools} if lagging else {}
         self.now += seconds
         for name, pod in list(self.pods.items()):
             if "deletionTimestamp" in pod["metadata"]:
                 del self.pods[name]
-        for node in list(self.nodes.values()):
+        for machine in list(self.machines.values()):
             if self.random.random() < self.trouble * seconds / TICK:
-                self._upset(node)
-        waiting = [pod for pod in self.pods.values() if not pod["spec"].get("nodeName")]
-        taken = {pod["spec"].get("nodeName") for pod in self.pods.values()}
-        for node in self.nodes.values():
-            if waiting and node.usable(self.now) and node.name not in taken:
-                waiting.pop()["spec"]["nodeName"] = node.name
-        coming = sum(not node.usable(self.now) and not node.foreign for node in self.nodes.values())
-        if len(waiting) > coming and len(self.nodes) < self.limit and self.now >= self.refusing_until:
-            self._buy()
+                self._upset(machine)
+        for machine in self.machines.values():
+            started = max(machine.ready_at, machine.startup_taint_until, machine.flapping_until)
+            if machine.gpus_at is not None and self.now >= max(started, machine.gpus_at):
+                machine.initialized = True
+        self._schedule()
+        for machine in list(self.machines.values()):
+            self._disrupt(machine)
+        self._train()
 
-    def _buy(self) -> None:
+    def on(self, node: str) -> list[dict[str, Any]]:
+        """The pods of the run on this node."""
+        return [pod for pod in self.pods.values() if pod["spec"].get("nodeName") == node]
+
+    def _schedule(self) -> None:
+        for pool, truth in self.pools.items():
+            waiting = [
+                pod
+                for pod in self.pods.values()
+                if not pod["spec"].get("nodeName")
+                and pod["spec"]["nodeSelector"]["karpenter.sh/nodepool"] == pool
+            ]
+            here = [machine for machine in self.machines.values() if machine.pool == pool]
+            for machine in here:
+                if waiting and machine.usable(self.now) and not self.on(machine.name):
+                    waiting.pop()["spec"]["nodeName"] = machine.name
+            coming = sum(
+                not machine.initialized and not machine.foreign and not machine.deleting for machine in here
+            )
+            if len(waiting) <= coming or len(here) >= truth.limit:
+                continue
+            if self.now >= truth.refusing_until:
+                self._buy(pool, created=self.now)
+            else:
+                self._refuse(pool)
+
+    def _buy(self, pool: str, created: float) -> None:
         self.bought += 1
-        ready = self.now + self.random.uniform(5, 60)
-        late = self.random.random() < self.slow_gpus
-        gpus = self.random.choice([None, ready + 90]) if late else ready + self.random.uniform(0, 5)
+        truth = self.pools[pool]
+        ready = created + self.random.uniform(5, 60)
+        late = self.random.random() < truth.slow_gpus
+        gpus = (
+            self.random.choice([None, ready + 40, ready + 150]) if late else ready + self.random.uniform(0, 5)
+        )
         name = f"node-{self.bought}"
-        self.nodes[name] = Machine(name, ready, gpus, startup_taint_until=ready + self.random.choice([0, 10]))
+        taint_until = ready + self.random.choice([0, 10])
+        self.machines[name] = Machine(
+            name, pool, created, ready, gpus, truth.per_node, startup_taint_until=taint_until
+        )
 
-    def _upset(self, node: Machine) -> None:
-        match self.random.choice(["flap", "lose", "cordon", "foreign"]):
+    def _refuse(self, pool: str) -> None:
+        event = {
+            "metadata": {},
+            "involvedObject": {"kind": "NodeClaim", "name": f"{pool}-x"},
+            "reason": "InsufficientCapacityError",
+            "message": "InsufficientInstanceCapacity: none",
+            "lastTimestamp": stamp(self.now),
+        }
+        self.warnings = [*self.warnings[-5:], event]
+
+    def _upset(self, machine: Machine) -> None:
+        match self.random.choice(["flap", "lose", "cordon", "foreign", "dip"]):
             case "flap":
-                node.flapping_until = self.now + self.random.uniform(1, 20)
+                machine.flapping_until = self.now + self.random.uniform(1, 20)
             case "lose":
-                del self.nodes[node.name]
-                self.pods = {n: p for n, p in self.pods.items() if p["spec"].get("nodeName") != node.name}
+                self._lose(machine)
             case "cordon":
-                node.cordoned = not node.cordoned
-            case _:
-                node.foreign = not node.foreign
-                self.pods = {n: p for n, p in self.pods.items() if p["spec"].get("nodeName") != node.name}
+                machine.cordoned = not machine.cordoned
+            case "dip":  # the device plugin restarts
+                if machine.gpus_at is not None:
+                    machine.gpus_at = max(machine.gpus_at, self.now + self.random.uniform(1, 15))
+            case _ if not self.on(machine.name):
+                machine.foreign = not machine.foreign
 
-    # -- what the launcher does
+    def _lose(self, machine: Machine) -> None:
+        del self.machines[machine.name]
+        lost = {pod["metadata"]["name"] for pod in self.on(machine.name)}
+        if self.training is not None and any(not name.startswith("hold-") for name in lost):
+            self._finish("Failed")
+        self.pods = {name: pod for name, pod in self.pods.items() if name not in lost}
 
-    def run(self) -> None:
-        """Runs a launcher, which may be killed at any round, to its end."""
-        memory = Memory()
-        for _ in range(400):
-            if self.random.random() < self.crashes:
-                memory = Memory()
-            memory = self._round(memory)
-            if self.code is not None:
-                return
-            self._advance(TICK)
-        self.wrongs.append("it never ended")
+    def _disrupt(self, machine: Machine) -> None:
+        """Karpenter drains a NodeClaim that is deleted, and takes empty machines that are initialized."""
+        if machine.deleting:
+            if not self.on(machine.name):  # a pod that must not be disrupted holds up the drain
+                del self.machines[machine.name]
+            return
+        idle = machine.initialized and not machine.foreign and not self.on(machine.name)
+        machine.empty_since = (machine.empty_since or self.now) if idle else None
+        if machine.empty_since is not None and self.now - machine.empty_since >= IDLE_SECONDS:
+            del self.machines[machine.name]
 
-    def _round(self, memory: Memory) -> Memory:
-        fresh = False
-        for _ in range(50):
-            step = machine.step(self.request, memory, self.observe(fresh))
-            memory = step.memory
-            for action in step.actions:
-                self._do(action)
-            if not any(isinstance(action, Recount) for action in step.actions):
-                return memory
-            fresh = True
-        self.wrongs.append("it counted for ever")
-        return memory
+    def _train(self) -> None:
+        if self.training is None or self.training["status"]:
+            return
+        if self.now > observe.seconds(self.training["metadata"]["creationTimestamp"]) + TRAINING_SECONDS:
+            self._finish("Succeeded")
 
-    def _do(self, action: Action) -> None:
-        match action:
-            case Hold(index=index, waiting_since=since):
-                pod = manifests.placeholder(self.request, index, OWNER, since)
-                pod["metadata"]["uid"] = f"{index}@{self.now}"
-                self.pods.setdefault(pod["metadata"]["name"], pod)
-                if len(self.pods) > min(self.request.max_nodes, self.limit):
-                    self.wrongs.append(f"{len(self.pods)} placeholders")
-            case Remove(name=name, uid=uid):
-                if name in self.pods and self.pods[name]["metadata"]["uid"] == uid:
-                    self.pods[name]["metadata"]["deletionTimestamp"] = "now"
-            case Start(nodes=nodes):
-                self._start(nodes)
-            case End(code=code):
-                self.code = code
-                left = [name for name, pod in self.pods.items() if "deletionTimestamp" not in pod["metadata"]]
-                if left:
-                    self.wrongs.append(f"{left} left behind")
-            case Recount():
-                pass
-
-    def _start(self, nodes: int) -> None:
-        self.submits += 1
-        true = min(sum(node.usable(self.now) for node in self.nodes.values()), self.request.max_nodes)
-        if nodes != true:
-            self.wrongs.append(f"submitted {nodes} of {true} nodes")
-        if not self.request.min_nodes <= nodes <= self.request.max_nodes:
-            self.wrongs.append(f"submitted {nodes}, outside MIN and MAX")
-        alive = [pod for pod in self.pods.values() if "deletionTimestamp" not in pod["metadata"]]
-        if len(alive) > nodes:
-            self.wrongs.append(f"{len(alive) - nodes} surplus placeholders at the submit")
-        self.training = (nodes, self.now)
+    def _finish(self, outcome: str) -> None:
+        assert self.training is not None
+        if not self.training["status"]:
+            self.training["status"] = {"conditions": [{"type": outcome, "status": "True"}]}
+            for name, pod in self.pods.items():
+                if not name.startswith("hold-") and outcome == "Succeeded":
+                    pod["status"]["phase"] = "Succeeded"

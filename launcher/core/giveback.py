@@ -1,0 +1,101 @@
+"""Machines that cost and never become of use, and whether they may be given back. Pure.
+
+Karpenter deletes the NodeClaim of a machine that has not registered after 15 minutes
+(sigs.k8s.io/karpenter v1.14.1, pkg/controllers/nodeclaim/lifecycle/liveness.go), but waits without end for one that is
+not initialized, and does not take it for an empty one
+(pkg/controllers/nodeclaim/disruption/consolidation.go).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from launcher.core.capacity import incomplete, is_placeholder, is_warm
+from launcher.core.observe import Claim, Observation, Pod
+from launcher.core.progress import Loss
+from launcher.core.request import Request
+
+# Pods of a DaemonSet are on every machine, and a Node owns the ones that its kubelet itself keeps; Karpenter, too,
+# buys a machine for neither (sigs.k8s.io/karpenter v1.14.1, IsProvisionable in pkg/utils/pod/scheduling.go).
+_OWNERS_THAT_COME_WITH_A_MACHINE = frozenset({"DaemonSet", "Node"})
+_FINISHED = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overdue:
+    """A NodeClaim to give back, why, and the placeholders on its node, which would hold up the drain."""
+
+    claim: Claim
+    reason: str
+    held_by: tuple[Pod, ...]
+
+
+def complete_at(request: Request, seen: Observation, before: Mapping[str, float]) -> dict[str, float]:
+    """When each machine was last seen with everything that it should have, by the uid of its NodeClaim.
+
+    `before` is what this said at the last observation. A device plugin that is restarted takes the devices away for
+    moments; such a machine is not one that never came.
+    """
+    lacking = _lacking(request, seen)
+    moments = {claim.uid: before.get(claim.uid) if lacking[claim.uid] else seen.now for claim in seen.claims}
+    return {uid: moment for uid, moment in moments.items() if moment is not None}
+
+
+def overdue(
+    request: Request, seen: Observation, *, since: float, complete: Mapping[str, float]
+) -> tuple[Overdue, ...]:
+    """The machines to give back now: made after `since`, and without what they should have for too long.
+
+    `since` is when the run began, in seconds since the epoch, and `complete` what `complete_at` says. A machine where a
+    pod of somebody else runs is never among them.
+    """
+    lacking = _lacking(request, seen)
+    pods: dict[str, list[Pod]] = defaultdict(list)
+    for pod in seen.pods:
+        pods[pod.node].append(pod)
+    found = []
+    for claim in seen.claims:
+        created = seen.now - claim.age
+        silent = seen.now - max(created, complete.get(claim.uid, created))
+        if claim.deleting or created < since or silent < request.node_start_seconds or not lacking[claim.uid]:
+            continue
+        here = pods.get(claim.node, []) if claim.node else []
+        if any(_of_somebody_else(pod, request) for pod in here):
+            continue
+        held_by = tuple(pod for pod in here if is_placeholder(pod, request) and not pod.deleting)
+        reason = f"{lacking[claim.uid]} after {request.node_start_seconds} s"
+        found.append(Overdue(claim=claim, reason=reason, held_by=held_by))
+    return tuple(found)
+
+
+def loss(one: Overdue) -> Loss:
+    """A machine that is given back, as it is remembered."""
+    instance = f"{one.claim.instance} / " if one.claim.instance else ""
+    return Loss(uid=one.claim.uid, told=f"{instance}NodeClaim {one.claim.name}: {one.reason}")
+
+
+def told(losses: Iterable[Loss]) -> str:
+    """The machines that were given back in words; empty without any."""
+    every = list(losses)
+    if not every:
+        return ""
+    if len(every) == 1:
+        return f"1 machine given back: {every[0].told}"
+    return f"{len(every)} machines given back, the last: {every[-1].told}"
+
+
+def _lacking(request: Request, seen: Observation) -> dict[str, str]:
+    """What each machine lacks, by the uid of its NodeClaim."""
+    nodes = {node.name: node for node in seen.nodes}
+    lacking = {}
+    for claim in seen.claims:
+        node = nodes.get(claim.node)
+        lacking[claim.uid] = "not registered" if node is None else incomplete(request, node)
+    return lacking
+
+
+def _of_somebody_else(pod: Pod, request: Request) -> bool:
+    ours = is_placeholder(pod, request) or is_warm(pod, request)
+    return not ours and pod.phase not in _FINISHED and pod.owner not in _OWNERS_THAT_COME_WITH_A_MACHINE

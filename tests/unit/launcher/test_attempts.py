@@ -1,0 +1,220 @@
+"""What follows when a pool can't give MIN nodes: the next pool, a pause and another attempt, or the end."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from launcher.core import contract as c
+from launcher.core import machine, manifests, observe
+from launcher.core import progress as progresses
+from launcher.core.actions import End, Hold, Memory, Remove, Start, Step
+from launcher.core.observe import Observation
+from launcher.core.progress import Failure, Loss, Progress, begun
+from launcher.core.request import Request
+from tests.unit.launcher.conftest import asked, fallback
+from tests.unit.launcher.test_capacity import NOW, OWNER, held, node, seen
+
+pytestmark = pytest.mark.unit
+
+LATE = begun(NOW - 300)
+
+
+def large(name: str) -> dict[str, Any]:
+    labels = {"karpenter.sh/nodepool": "large", "karpenter.sh/initialized": "true"}
+    allocatable = {"cpu": "95", "memory": "1000Gi", "nvidia.com/gpu": "8"}
+    return node(name, metadata__labels=labels, status__allocatable=allocatable)
+
+
+def of(step: Step) -> Progress:
+    assert step.memory.progress is not None
+    return step.memory.progress
+
+
+def at(observation: Observation, now: float) -> Observation:
+    return dataclasses.replace(observation, now=now)
+
+
+def test_an_attempt_that_fails_removes_its_placeholders_and_pauses() -> None:
+    request = asked(attempts=3)
+    step = machine.step(
+        request, Memory(progress=LATE), seen([node("a")], [held(request, 0, "a")]), jitter=0.5
+    )
+    assert step.actions == (Remove(name="hold-r1-0", uid="uid-0"),)
+    progress = of(step)
+    assert (progress.attempt, progress.resumes) == (2, NOW + 240 * 1.1)
+    assert step.report.state == c.STATE_PAUSING
+    assert step.report.reason == (
+        "after 1 of 3 attempts: 1 of at least 2 nodes after 300 s: waiting for Karpenter;"
+        " 0 node-seconds stood idle; the next begins at 2027-01-15T08:04:24Z"
+    )
+
+
+@pytest.mark.parametrize(("jitter", "longest"), [(0.0, 240.0), (0.999999, 288.0)])
+def test_a_pause_is_never_shorter_than_asked_and_at_most_a_fifth_longer(
+    jitter: float, longest: float
+) -> None:
+    step = machine.step(asked(attempts=2), Memory(progress=LATE), seen([]), jitter)
+    assert of(step).resumes == pytest.approx(NOW + longest, abs=0.01)
+
+
+def test_nothing_is_asked_for_in_a_pause_and_a_fresh_wait_follows() -> None:
+    request = asked(attempts=2)
+    pausing = machine.step(request, Memory(progress=LATE), seen([])).memory
+    resumes = of(machine.step(request, pausing, seen([]))).resumes
+    assert resumes is not None
+    left = machine.step(request, pausing, at(seen([], [held(request, 0)]), resumes - 1))
+    assert left.actions == (Remove(name="hold-r1-0", uid="uid-0"),), "a killed launcher's is removed, too"
+    assert left.report.state == c.STATE_PAUSING
+    again = machine.step(request, left.memory, at(seen([]), resumes))
+    assert [action.wait for action in again.actions if isinstance(action, Hold)] == ["2-0"] * 4
+    assert of(again).began == resumes
+    in_time = machine.step(request, again.memory, at(seen([node("a")]), resumes + 299))
+    assert in_time.report.state == c.STATE_WAITING
+    assert in_time.report.reason.startswith("attempt 2 of 2: ")
+    last = machine.step(request, in_time.memory, at(seen([node("a")]), resumes + 300))
+    (end,) = last.actions
+    assert isinstance(end, End)
+    assert end.code == c.EXIT_BELOW_MINIMUM
+    assert end.reason.startswith("after 2 of 2 attempts: 1 of at least 2 nodes after 300 s: ")
+
+
+def test_a_placeholder_of_another_wait_is_neither_kept_nor_counted_on(request_: Request) -> None:
+    old = manifests.placeholder(request_, 0, OWNER, "1-0")
+    old["metadata"]["uid"], old["spec"]["nodeName"] = "old", "a"
+    second = Memory(progress=Progress(attempt=2, candidate=0, since=NOW - 900, began=NOW - 1))
+    step = machine.step(request_, second, seen([node("a")], [old]))
+    assert step.actions[0] == Remove(name="hold-r1-0", uid="old")
+    assert [action.index for action in step.actions if isinstance(action, Hold)] == [1, 2, 3]
+    full = machine.step(request_, second, seen([node(name) for name in "abcd"], [old]))
+    assert full.actions[0] == Remove(name="hold-r1-0", uid="old")
+    assert not any(isinstance(action, Start) for action in full.actions)
+
+
+def test_idle_time_is_the_sum_over_usable_nodes(request_: Request) -> None:
+    step = machine.step(request_, Memory(), seen([node("a")]))
+    for now, nodes in ((10, "a"), (15, "ab"), (30, "")):
+        step = machine.step(request_, step.memory, at(seen([node(name) for name in nodes]), NOW + now))
+    assert of(step).idle_node_seconds == 10 + 5 + 2 * 15
+    end = machine.step(request_, step.memory, at(seen([]), NOW + 300))
+    assert end.report.reason.endswith("; 45 node-seconds stood idle")
+
+
+def test_neither_a_pause_nor_the_machines_of_another_pool_count_as_idle_time() -> None:
+    request = asked(attempts=2, fallbacks=[fallback()])
+    one = seen([node("a")])
+    step = machine.step(request, Memory(progress=LATE), one)
+    limits = observe.node_pool({"spec": {"limits": {"nvidia.com/gpu": "32"}}})
+    second = seen([large("b")], pool=limits)
+    step = machine.step(request, step.memory, at(second, NOW + 120))
+    assert of(step).idle_node_seconds == 0
+    resumes = of(step).resumes
+    assert resumes is not None
+    step = machine.step(request, step.memory, at(one, resumes))
+    assert of(step).idle_node_seconds == 0
+    assert of(machine.step(request, step.memory, at(one, resumes + 7))).idle_node_seconds == 7
+
+
+def test_the_next_pool_is_tried_at_once_and_named() -> None:
+    request = asked(fallbacks=[fallback()])
+    step = machine.step(request, Memory(progress=LATE), seen([node("a")], [held(request, 0, "a")]))
+    assert step.actions == (Remove(name="hold-r1-0", uid="uid-0"),)
+    assert (of(step).candidate, of(step).began, step.memory.candidate) == (1, NOW, 1)
+    assert step.report.reason == (
+        "pool small: 1 of at least 2 nodes after 300 s: waiting for Karpenter; pool large is tried next"
+    )
+    limits = {"spec": {"limits": {"nvidia.com/gpu": "32"}}}
+    there = seen([large(name) for name in "abcd"], pool=observe.node_pool(limits))
+    started = machine.step(request, step.memory, there)
+    assert started.actions == (Start(nodes=4, reason="pool large: all 4 nodes are there"),)
+    holding = machine.step(request, step.memory, seen([], pool=there.pool))
+    assert [action.wait for action in holding.actions if isinstance(action, Hold)] == ["1-1"] * 4
+
+
+def test_a_fallback_has_its_own_deadline_worker_and_pool() -> None:
+    request = asked(fallbacks=[fallback()])
+    second = request.candidate(1)
+    job = manifests.training_job(second, 2, "r")["spec"]
+    template = job["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    assert job["nprocPerNode"] == "8"
+    assert template["nodeSelector"] == {"karpenter.sh/nodepool": "large"}
+    assert template["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "8"
+    waiting = Progress(attempt=1, candidate=1, since=NOW - 500, began=NOW - 119)
+    limits = observe.node_pool({"spec": {"limits": {"nvidia.com/gpu": "32"}}})
+    assert machine.step(request, Memory(progress=waiting), seen([], pool=limits)).report.state == "waiting"
+    over = dataclasses.replace(waiting, began=NOW - 120)
+    assert machine.step(request, Memory(progress=over), seen([], pool=limits)).report.state == "failed"
+
+
+def failed(request: Request, progress: Progress, observation: Observation) -> tuple[int, str]:
+    (end,) = machine.step(request, Memory(progress=progress), observation).actions
+    assert isinstance(end, End)
+    return end.code, end.reason
+
+
+FIRST = Failure(pool="small", code=c.EXIT_BELOW_MINIMUM, reason="1 of at least 2 nodes after 300 s")
+NEVER = Failure(pool="small", code=c.EXIT_IMPOSSIBLE, reason="there is no NodePool small")
+
+
+def test_the_end_lists_each_pools_failure() -> None:
+    request = asked(fallbacks=[fallback()])
+    progress = Progress(attempt=1, candidate=1, since=NOW - 900, began=NOW - 1, failures=(FIRST,))
+    code, reason = failed(request, progress, seen([], pool=None))
+    assert code == c.EXIT_BELOW_MINIMUM, "another attempt might have helped in the first pool"
+    assert reason == (
+        "pool small: 1 of at least 2 nodes after 300 s; pool large: there is no NodePool large;"
+        " right would be the name of a pool of this cluster; 0 node-seconds stood idle"
+    )
+
+
+def test_where_no_pool_can_ever_do_there_is_no_other_attempt() -> None:
+    request = asked(fallbacks=[fallback()], attempts=5)
+    progress = Progress(attempt=1, candidate=1, since=NOW, began=NOW, failures=(NEVER,))
+    code, reason = failed(request, progress, seen([], pool=None))
+    assert code == c.EXIT_IMPOSSIBLE
+    assert reason.startswith("after 1 of 5 attempts: pool small: there is no NodePool small; pool large: ")
+    hopeful = dataclasses.replace(progress, failures=(FIRST,))
+    step = machine.step(request, Memory(progress=hopeful), seen([], pool=None))
+    assert step.report.state == c.STATE_PAUSING
+
+
+def test_a_pool_that_can_never_do_is_left_at_once() -> None:
+    request = asked(fallbacks=[fallback()])
+    step = machine.step(request, Memory(), seen([], limit="4"))
+    assert of(step).candidate == 1
+    assert "MIN is 2 nodes, but the limit of NodePool small is 4 nvidia.com/gpu" in step.report.reason
+
+
+def test_progress_survives_as_one_line_of_json() -> None:
+    progress = Progress(
+        attempt=2,
+        candidate=1,
+        since=NOW - 900.25,
+        began=NOW - 1,
+        resumes=NOW + 240.5,
+        failures=(FIRST,),
+        given_back=(Loss(uid="u", told="i-0 / NodeClaim x: 0 of 4 nvidia.com/gpu after 900 s"),),
+        idle_node_seconds=45.5,
+    )
+    text = progresses.dumps(progress)
+    assert "\n" not in text
+    assert dataclasses.asdict(progresses.loads(text, 2)) == dataclasses.asdict(progress)
+    plain = begun(NOW)
+    assert progresses.loads(progresses.dumps(plain), 1) == plain
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"attempt": "x"}', progresses.dumps(begun(1.0)) + "x"]
+)
+def test_what_is_no_progress_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no progress of a run"):
+        progresses.loads(text, 1)
+
+
+@pytest.mark.parametrize(("attempt", "candidate"), [(0, 0), (1, 2), (1, -1)])
+def test_progress_of_another_request_is_refused(attempt: int, candidate: int) -> None:
+    other = Progress(attempt=attempt, candidate=candidate, since=NOW, began=NOW)
+    with pytest.raises(ValueError, match="with 2 candidates"):
+        progresses.loads(progresses.dumps(other), 2)

@@ -1,0 +1,183 @@
+"""Machines that cost and never become of use: which are given back, when, and what is told of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from launcher.core import giveback, machine, observe
+from launcher.core.actions import GiveBack, Hold, Memory, Recount, Remove, Step
+from launcher.core.manifests import stamp
+from launcher.core.observe import Observation
+from launcher.core.progress import Progress, begun
+from launcher.core.request import Request
+from tests.unit.launcher.conftest import asked
+from tests.unit.launcher.test_capacity import NOW, held, node, pod, seen, warm
+
+pytestmark = pytest.mark.unit
+
+Object = dict[str, Any]
+BARE = {"cpu": "47810m", "memory": "180Gi", "nvidia.com/gpu": "0"}
+
+
+@pytest.fixture
+def patient() -> Request:
+    """A run that waits longer than a machine has time to come."""
+    return asked(capacityDeadlineSeconds=3600)
+
+
+def claim(name: str, age: float, at: str = "a", **meta: Any) -> Object:
+    return {
+        "metadata": {
+            "name": name,
+            "uid": f"uid-{name}",
+            "creationTimestamp": stamp(NOW - age, "milliseconds"),
+            **meta,
+        },
+        "status": {"nodeName": at, "providerID": f"aws:///us-west-2b/i-0{name}"},
+    }
+
+
+def cluster(
+    claims: list[Object], nodes: list[Object], pods: list[Object] | None = None, **changes: Any
+) -> Observation:
+    read = tuple(observe.claim(item, NOW) for item in claims)
+    return seen(nodes, pods, claims=read, **changes)
+
+
+def waited(request: Request, observation: Observation, began: float = 2000, **memory: Any) -> Step:
+    return machine.step(request, Memory(progress=begun(NOW - began), **memory), observation)
+
+
+def given_back(step: Step) -> list[str]:
+    return [action.claim for action in step.actions if isinstance(action, GiveBack)]
+
+
+def test_a_machine_without_its_gpus_is_given_back_and_its_placeholder_made_anew(patient: Request) -> None:
+    bare = node("a", status__allocatable=BARE)
+    holding = [held(patient, 0, "a"), held(patient, 1), held(patient, 2), held(patient, 3)]
+    step = waited(patient, cluster([claim("x7k2p", 900)], [bare], holding))
+    told = "i-0x7k2p / NodeClaim x7k2p: 0 of 4 nvidia.com/gpu after 900 s"
+    assert step.actions == (
+        GiveBack(claim="x7k2p", uid="uid-x7k2p", reason=told),
+        Remove(name="hold-r1-0", uid="uid-0"),
+    )
+    assert step.memory.progress is not None
+    assert [loss.told for loss in step.memory.progress.given_back] == [told]
+    # Once the pod is gone, another takes its place, and Karpenter buys for it.
+    after = machine.step(patient, step.memory, cluster([], [], holding[1:]))
+    assert after.actions == (Hold(index=0, wait="1-0"),)
+    assert after.report.reason.endswith(f"; 1 machine given back: {told}")
+
+
+@pytest.mark.parametrize(("age", "back"), [(899.5, []), (900, ["c"])])
+def test_a_machine_has_the_time_of_the_settings_to_become_usable(
+    patient: Request, age: float, back: list[str]
+) -> None:
+    bare = node("a", status__allocatable=BARE)
+    assert given_back(waited(patient, cluster([claim("c", age)], [bare]))) == back
+
+
+@pytest.mark.parametrize(
+    ("nodes", "problem"),
+    [
+        ([], "not registered"),
+        ([node("a", metadata__labels={"karpenter.sh/nodepool": "small"})], "not initialized"),
+        ([node("a", status__allocatable={**BARE, "nvidia.com/gpu": "3"})], "3 of 4 nvidia.com/gpu"),
+    ],
+)
+def test_what_a_machine_lacks_is_told(patient: Request, nodes: list[Object], problem: str) -> None:
+    step = waited(patient, cluster([claim("c", 1000)], nodes))
+    (action,) = (action for action in step.actions if isinstance(action, GiveBack))
+    assert action.reason == f"i-0c / NodeClaim c: {problem} after 900 s"
+
+
+def test_a_machine_without_all_of_its_efa_interfaces_is_given_back(patient: Request) -> None:
+    request = dataclasses.replace(patient, pool=dataclasses.replace(patient.pool, efa_per_node=4))
+    for there, back in (("3", ["c"]), ("4", [])):
+        one = node("a", status__allocatable={**BARE, "nvidia.com/gpu": "4", "vpc.amazonaws.com/efa": there})
+        assert given_back(waited(request, cluster([claim("c", 1000)], [one]))) == back
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("a")],
+        [node("a", spec__unschedulable=True)],
+        [node("a", status__conditions=[])],
+    ],
+)
+def test_a_machine_that_has_its_devices_is_never_given_back(patient: Request, nodes: list[Object]) -> None:
+    """Cordoned, or not Ready for a while: that is somebody else's to heal."""
+    assert given_back(waited(patient, cluster([claim("c", 1000)], nodes))) == []
+
+
+def test_a_machine_that_was_there_before_the_run_or_is_already_going_is_left_alone(patient: Request) -> None:
+    bare = node("a", status__allocatable=BARE)
+    assert given_back(waited(patient, cluster([claim("c", 2001)], [bare]))) == []
+    going = claim("c", 1000, deletionTimestamp=stamp(NOW))
+    assert given_back(waited(patient, cluster([going], [bare]))) == []
+
+
+def owned(kind: str) -> Object:
+    item = pod("theirs", "a")
+    item["metadata"]["ownerReferences"] = [{"kind": kind, "name": "x", "uid": "x", "controller": True}]
+    return item
+
+
+def finished() -> Object:
+    item = pod("done", "a")
+    item["status"]["phase"] = "Succeeded"
+    return item
+
+
+@pytest.mark.parametrize(
+    ("other", "back"),
+    [
+        (pod("theirs", "a"), []),
+        (owned("ReplicaSet"), []),
+        (held(asked(runId="r2"), 0, "a"), []),
+        (owned("DaemonSet"), ["c"]),
+        (owned("Node"), ["c"]),
+        (warm("a"), ["c"]),
+        (finished(), ["c"]),
+        (pod("elsewhere", "b"), ["c"]),
+    ],
+)
+def test_a_machine_where_somebody_elses_pod_runs_is_never_given_back(
+    patient: Request, other: Object, back: list[str]
+) -> None:
+    bare = node("a", status__allocatable=BARE)
+    assert given_back(waited(patient, cluster([claim("c", 1000)], [bare], [other]))) == back
+
+
+def test_a_device_plugin_that_is_restarted_costs_no_machine(patient: Request) -> None:
+    """Only a machine that has been without its devices for all of the time goes."""
+    whole, bare = node("a"), node("a", status__allocatable=BARE)
+    step = waited(patient, cluster([claim("c", 1000)], [whole]))
+    again = machine.step(patient, step.memory, cluster([claim("c", 1000)], [bare]))
+    assert given_back(again) == []
+    later = dataclasses.replace(cluster([claim("c", 1000)], [bare]), now=NOW + 900)
+    assert given_back(machine.step(patient, again.memory, later)) == ["c"]
+
+
+def test_machines_are_given_back_on_fresh_lists_alone(patient: Request) -> None:
+    bare = node("a", status__allocatable=BARE)
+    cached = waited(patient, cluster([claim("c", 1000)], [bare], fresh=False))
+    assert cached.actions == (Recount(),)
+    assert cached.memory.progress is not None
+    assert cached.memory.progress.given_back == ()
+
+
+def test_a_loss_counts_once_however_often_a_launcher_is_killed_over_it(patient: Request) -> None:
+    observation = cluster([claim("c", 1000), claim("d", 950, "")], [node("a", status__allocatable=BARE)])
+    first = waited(patient, observation)
+    second = machine.step(patient, Memory(progress=first.memory.progress), observation)
+    assert given_back(second) == ["c", "d"]
+    progress = second.memory.progress
+    assert isinstance(progress, Progress)
+    assert giveback.told(progress.given_back) == (
+        "2 machines given back, the last: i-0d / NodeClaim d: not registered after 900 s"
+    )

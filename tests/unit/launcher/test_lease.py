@@ -1,0 +1,179 @@
+"""The Lease of a run over HTTP: taken, renewed, lost, left, and read after a crash."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from launcher.capacity.tenure import Lost, Tenure
+from launcher.core import lease
+from launcher.core.lease import Record, Standing, Watched
+from launcher.core.manifests import Owner, stamp
+from launcher.core.progress import begun
+from launcher.kube.gateway import KubernetesGateway
+from launcher.kube.rest import ApiUnavailable, Patience
+from tests.unit.launcher.api_server import FakeApi
+from tests.unit.launcher.conftest import asked
+
+pytestmark = pytest.mark.unit
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/training/leases/launch-r1"
+OWNER = Owner(name="launch-r1", uid="job-uid")
+
+
+@dataclasses.dataclass
+class Clock:
+    """Both clocks of a launcher, set by hand."""
+
+    now: float = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def tenure(api: FakeApi, holder: str, clock: Clock, owner: Owner = OWNER) -> Tenure:
+    gateway = KubernetesGateway(api.rest(), clock)
+    return Tenure(gateway, asked(), owner, holder, clock, clock)
+
+
+def test_a_lease_is_made_with_its_owner_and_renewed_every_five_seconds(api: FakeApi) -> None:
+    clock = Clock()
+    mine = tenure(api, "pod-a", clock)
+    assert mine.take() is Standing.OURS
+    made = api.objects[LEASE]
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
+    assert made["spec"] == {
+        "holderIdentity": "pod-a",
+        "leaseDurationSeconds": 15,
+        "acquireTime": "2027-01-15T08:00:00.000000Z",
+        "renewTime": "2027-01-15T08:00:00.000000Z",
+        "leaseTransitions": 0,
+    }
+    for later, renewed in ((4.9, "00.000000Z"), (5.0, "05.000000Z")):
+        clock.now = 1_800_000_000.0 + later
+        mine.keep(None)
+        assert api.objects[LEASE]["spec"]["renewTime"].endswith(renewed)
+
+
+def test_a_dead_holders_lease_is_taken_after_fifteen_seconds_without_a_change(api: FakeApi) -> None:
+    clock = Clock()
+    tenure(api, "pod-a", clock).take()
+    other = tenure(api, "pod-b", clock)
+    # The stamp of the holder is no help: its clock may be anything.
+    api.objects[LEASE]["spec"]["renewTime"] = stamp(0.0, "microseconds")
+    for later, standing in ((0, "unsure"), (14.9, "unsure"), (15.0, "ours")):
+        clock.now = 1_800_000_000.0 + later
+        assert other.take().value == standing
+    spec = api.objects[LEASE]["spec"]
+    assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("pod-b", 1)
+
+
+def test_a_live_holder_is_seen_by_its_renewal(api: FakeApi) -> None:
+    clock = Clock()
+    one, other = tenure(api, "pod-a", clock), tenure(api, "pod-b", clock)
+    one.take()
+    assert other.take() is Standing.UNSURE
+    clock.now += 5
+    one.keep(None)
+    assert (other.take(), other.other, other.held) == (Standing.TAKEN, "pod-a", False)
+
+
+def test_a_holder_whose_lease_was_taken_may_do_nothing(api: FakeApi) -> None:
+    clock = Clock()
+    one, other = tenure(api, "pod-a", clock), tenure(api, "pod-b", clock)
+    one.take()
+    other.take()
+    clock.now += 15
+    assert other.take() is Standing.OURS
+    with pytest.raises(Lost):
+        one.keep(begun(clock.now))
+    assert not one.held
+    with pytest.raises(Lost):
+        one.write(begun(clock.now))
+    assert lease.noted(api.objects[LEASE]) == "", "nothing of the one that lost it is noted"
+
+
+def test_a_renewal_whose_answer_is_lost_is_no_loss_of_the_lease(api: FakeApi) -> None:
+    clock = Clock()
+    mine = tenure(api, "pod-a", clock)
+    mine.take()
+    api.faults, api.after = [None], True
+    progress = begun(clock.now)
+    with pytest.raises(Lost):
+        mine.write(progress)
+    assert mine.take() is Standing.OURS
+    assert mine.progress() == progress
+
+
+def test_a_release_leaves_no_holder_and_keeps_the_progress(api: FakeApi) -> None:
+    clock = Clock()
+    mine = tenure(api, "pod-a", clock)
+    mine.take()
+    mine.release(dataclasses.replace(begun(clock.now), attempt=2))
+    spec = api.objects[LEASE]["spec"]
+    assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == (None, 1)
+    other = tenure(api, "pod-b", clock)
+    assert other.take() is Standing.OURS, "at once"
+    found = other.progress()
+    assert found is not None
+    assert found.attempt == 2
+
+
+def test_a_new_job_of_the_same_name_begins_anew(api: FakeApi) -> None:
+    clock = Clock()
+    mine = tenure(api, "pod-a", clock)
+    mine.take()
+    mine.release(begun(clock.now))
+    other = tenure(api, "pod-b", clock, Owner(name="launch-r1", uid="another-job"))
+    assert (other.take(), other.progress()) == (Standing.OURS, None)
+    assert api.objects[LEASE]["metadata"]["ownerReferences"][0]["uid"] == "another-job"
+
+
+def test_progress_that_can_not_be_read_is_told_and_begun_anew(
+    api: FakeApi,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    mine = tenure(api, "pod-a", clock)
+    mine.take()
+    mine.release(None)
+    api.objects[LEASE]["metadata"]["annotations"]["trainyard.dev/attempt"] = "second"
+    other = tenure(api, "pod-b", clock)
+    other.take()
+    assert other.progress() is None
+    assert "annotation trainyard.dev/attempt: 'second' is no progress of a run; right would be" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("found", "before", "later", "standing"),
+    [
+        (None, None, 0, Standing.FREE),
+        (Record(holder="", renewed="1", transitions=3), None, 0, Standing.FREE),
+        (Record(holder="me", renewed="1", transitions=0), None, 0, Standing.OURS),
+        (Record(holder="x", renewed="1", transitions=0), None, 0, Standing.UNSURE),
+        (Record(holder="x", renewed="1", transitions=0), "1", 14, Standing.UNSURE),
+        (Record(holder="x", renewed="1", transitions=0), "1", 15, Standing.FREE),
+        (Record(holder="x", renewed="2", transitions=0), "1", 99, Standing.TAKEN),
+        (Record(holder="y", renewed="1", transitions=1), "1", 1, Standing.TAKEN),
+    ],
+)
+def test_whose_a_lease_is(found: Record | None, before: str | None, later: float, standing: Standing) -> None:
+    seen_before = (
+        Watched(record=Record(holder="x", renewed=before, transitions=0), since=0) if before else None
+    )
+    assert lease.standing(found, "me", seen_before, later)[0] is standing
+
+
+def test_a_launcher_that_can_not_renew_does_nothing_until_it_can(api: FakeApi) -> None:
+    clock = Clock()
+    gateway = KubernetesGateway(api.rest(patience=Patience(total=0.05, first=0.01)), clock)
+    mine = Tenure(gateway, asked(), OWNER, "pod-a", clock, clock)
+    mine.take()
+    clock.now += 16
+    api.faults = [(503, {}, b"")] * 100
+    with pytest.raises(ApiUnavailable):
+        mine.keep(None)
+    api.faults = []
+    mine.keep(None)
+    assert mine.held, "nobody took it meanwhile: the version is the one that was written"

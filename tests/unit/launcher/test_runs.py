@@ -1,0 +1,276 @@
+"""Whole runs of the launcher over HTTP: one after a dead one, beside a live one, through attempts and pools."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from launcher.capacity import __main__ as entry
+from launcher.capacity.loop import Launcher
+from launcher.core import contract as c
+from launcher.core import lease
+from launcher.core.manifests import Owner, stamp
+from launcher.core.progress import Progress, begun, loads
+from launcher.core.request import Request
+from launcher.kube.gateway import KubernetesGateway
+from launcher.kube.rest import Patience
+from tests.unit.launcher.api_server import QUICK, FakeApi
+from tests.unit.launcher.conftest import asked, fallback
+from tests.unit.launcher.test_capacity import node
+from tests.unit.launcher.test_gateway import PODS, states
+from tests.unit.launcher.test_lease import LEASE, Clock, tenure
+
+pytestmark = pytest.mark.unit
+
+CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
+EVENTS = "/api/v1/namespaces/training/events"
+JOB = "/apis/batch/v1/namespaces/training/jobs/launch-r1"
+
+
+class Hurried(threading.Event):
+    """A wait that is over at once, after four seconds of the clock."""
+
+    def __init__(self, clock: Clock, then: Callable[[float], None] = lambda _now: None) -> None:
+        super().__init__()
+        self.fast, self.then = clock, then
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.fast.now += 4.0
+        self.then(self.fast.now)
+        return self.is_set()
+
+
+def hurried(
+    api: FakeApi,
+    request: Request,
+    then: Callable[[float], None] = lambda _now: None,
+    clock: Clock | None = None,
+    holder: str = "pod-a",
+    patience: Patience = QUICK,
+) -> tuple[Launcher, list[str]]:
+    """A launcher whose waits are over at once, and what it says."""
+    clock, said = clock or Clock(), list[str]()
+    gateway = KubernetesGateway(api.rest(patience=patience), clock)
+    runner = Launcher(
+        request,
+        "launch-r1",
+        gateway,
+        stopping=Hurried(clock, then),
+        say=said.append,
+        wall_clock=clock,
+        clock=clock,
+        holder=holder,
+        draw=lambda: 0.0,
+    )
+    return runner, said
+
+
+def test_a_second_launcher_beside_a_live_one_names_it_and_leaves(api: FakeApi) -> None:
+    clock = Clock()
+    first = tenure(api, "pod-a", clock)
+    first.take()
+
+    def renew(now: float) -> None:
+        first.keep(begun(now))
+
+    runner, said = hurried(api, asked(), renew, clock, "pod-b")
+    assert runner.run() == c.EXIT_ALREADY_RUNNING
+    assert clock.now - 1_800_000_000.0 <= 2 * c.LEASE_SECONDS
+    (line,) = said
+    assert "another launcher, pod-a, launches run r1: it holds and renews Lease training/launch-r1" in line
+    assert api.names(PODS) == api.names(EVENTS) == []
+    assert api.objects[LEASE]["spec"]["holderIdentity"] == "pod-a"
+
+
+def test_a_pod_that_follows_a_dead_one_goes_on_where_that_one_was(api: FakeApi) -> None:
+    clock = Clock()
+    dead = tenure(api, "pod-a", clock, Owner(name="launch-r1", uid=api.objects[JOB]["metadata"]["uid"]))
+    dead.take()
+    dead.write(Progress(attempt=2, candidate=0, since=clock.now - 900, began=clock.now - 100))
+    request = asked(attempts=2)
+    runner, said = hurried(api, request, clock=clock, holder="pod-b")
+    assert runner.run() == c.EXIT_BELOW_MINIMUM
+    waited = clock.now - 1_800_000_000.0
+    assert 200 <= waited <= 206, "the deadline is the first one's"
+    assert "after 2 of 2 attempts" in said[-1]
+    assert api.objects[LEASE]["spec"]["holderIdentity"] is None
+    first_pod = next(n for n, (m, p, _) in enumerate(api.requests) if (m, p) == ("POST", PODS))
+    assert first_pod > 15, "nothing is done before the Lease is held"
+
+
+def test_attempts_and_pools_are_tried_in_turn_over_a_real_connection(api: FakeApi) -> None:
+    pool = {"metadata": {"name": "large"}, "spec": {"limits": {"nvidia.com/gpu": "32"}}}
+    api.put("/apis/karpenter.sh/v1/nodepools/large", pool)
+    clock = Clock()
+    labels: list[tuple[float, str, str]] = []
+
+    def look(_method: str, _path: str) -> None:
+        for name in api.names(PODS):
+            meta = api.objects[f"{PODS}/{name}"]
+            label = meta["metadata"]["labels"]["trainyard.dev/attempt"]
+            pool = meta["spec"]["nodeSelector"]["karpenter.sh/nodepool"]
+            if (label, pool) not in [entry[1:] for entry in labels]:
+                labels.append((clock.now - 1_800_000_000.0, label, pool))
+
+    api.on_request = look
+    runner, said = hurried(
+        api, asked(attempts=2, fallbacks=[fallback()], capacityDeadlineSeconds=40), clock=clock
+    )
+    assert runner.run() == c.EXIT_BELOW_MINIMUM
+    moments = [moment for moment, _, _ in labels]
+    assert [entry[1:] for entry in labels] == [
+        ("1-0", "small"),
+        ("1-1", "large"),
+        ("2-0", "small"),
+        ("2-1", "large"),
+    ]
+    assert moments == pytest.approx([0, 40, 40 + 120 + 240, 40 + 120 + 240 + 40], abs=8)
+    assert states(said) == ["waiting", "pausing", "failed"]
+    assert "after 2 of 2 attempts: pool small: 0 of at least 2 nodes after 40 s" in said[-1]
+    assert "; pool large: 0 of at least 2 nodes after 120 s" in said[-1]
+    reasons = [event["reason"] for path, event in api.objects.items() if path.startswith(EVENTS)]
+    assert sorted(reasons).count("PoolGivenUp") == 2
+    assert "AttemptFailed" in reasons
+    assert api.names(PODS) == []
+
+
+def test_a_machine_is_given_back_with_a_warning_on_the_launchers_job(api: FakeApi) -> None:
+    clock = Clock()
+
+    def come(now: float) -> None:
+        if not api.names(CLAIMS) and now > clock_began + 1:
+            api.put("/api/v1/nodes/n", node("n", status__allocatable={"cpu": "47", "memory": "180Gi"}))
+            meta = {
+                "name": "small-x",
+                "labels": {"karpenter.sh/nodepool": "small"},
+                "creationTimestamp": stamp(now),
+            }
+            status = {"nodeName": "n", "providerID": "aws:///us-west-2b/i-0abc"}
+            api.put(f"{CLAIMS}/small-x", {"metadata": meta, "status": status})
+
+    clock_began = clock.now
+    runner, said = hurried(api, asked(nodeStartSeconds=60, capacityDeadlineSeconds=75), come, clock)
+    assert runner.run() == c.EXIT_BELOW_MINIMUM
+    told = "i-0abc / NodeClaim small-x: 0 of 4 nvidia.com/gpu after 60 s"
+    assert f"; 1 machine given back: {told}" in said[-1]
+    warned = [event for path, event in api.objects.items() if path.startswith(EVENTS)]
+    (event,) = (event for event in warned if event["reason"] == "MachineGivenBack")
+    assert (event["type"], event["message"]) == ("Warning", told)
+    kept = loads(lease.noted(api.objects[LEASE]), 1)
+    assert [loss.told for loss in kept.given_back] == [told]
+
+
+def test_progress_is_written_before_anything_rests_on_it(api: FakeApi) -> None:
+    """Killed right after any request, a launcher leaves no placeholder of a wait that the Lease does not know."""
+    wrong: list[str] = []
+
+    def look(_method: str, _path: str) -> None:
+        known = lease.noted(api.objects[LEASE]) if LEASE in api.objects else ""
+        for name in api.names(PODS):
+            label = api.objects[f"{PODS}/{name}"]["metadata"]["labels"]["trainyard.dev/attempt"]
+            if not known or label > loads(known, 1).label:
+                wrong.append(f"{name} of {label}, {known or 'nothing'} known")
+
+    api.on_request = look
+    runner, _ = hurried(api, asked(attempts=3, retrySeconds=180, capacityDeadlineSeconds=20))
+    assert runner.run() == c.EXIT_BELOW_MINIMUM
+    assert wrong == []
+
+
+def test_a_lost_race_is_seen_and_nothing_is_done(api: FakeApi) -> None:
+    """Another launcher took the Lease in between: the write of a new attempt is refused, and so is all that follows."""
+    clock = Clock()
+
+    def take(now: float) -> None:
+        if now >= 1_800_000_000.0 + 38:
+            item = json.loads(json.dumps(api.objects[LEASE]))
+            item["spec"] |= {"holderIdentity": "pod-b", "renewTime": str(now), "leaseTransitions": 1}
+            api.put(LEASE, item)
+            api.requests.clear()
+
+    runner, said = hurried(api, asked(attempts=2, capacityDeadlineSeconds=40), take, clock)
+    assert runner.run() == c.EXIT_ALREADY_RUNNING
+    assert "another launcher, pod-b" in said[-1]
+    made = [(method, path) for method, path, _ in api.requests if method in ("POST", "DELETE")]
+    assert made == []
+    assert api.objects[LEASE]["spec"]["holderIdentity"] == "pod-b"
+
+
+def test_a_signal_while_another_holds_the_lease_leaves_its_placeholders(api: FakeApi) -> None:
+    clock = Clock()
+    tenure(api, "pod-a", clock).take()
+    labels = {"trainyard.dev/run": "r1", "trainyard.dev/role": "placeholder"}
+    meta = {"name": "hold-r1-0", "namespace": "training", "labels": labels}
+    api.put(f"{PODS}/hold-r1-0", {"metadata": meta})
+    runner, _ = hurried(api, asked(), lambda _now: runner.stopping.set(), clock, "pod-b")
+    assert runner.run() == c.EXIT_STOPPED
+    assert api.names(PODS) == ["hold-r1-0"]
+    assert api.objects[LEASE]["spec"]["holderIdentity"] == "pod-a"
+
+
+def test_a_signal_releases_the_lease_and_the_next_pod_has_the_rest_of_the_time(api: FakeApi) -> None:
+    clock = Clock()
+
+    def stop(now: float) -> None:
+        if now >= 1_800_000_000.0 + 100:
+            runner.stopping.set()
+
+    runner, _ = hurried(api, asked(), stop, clock)
+    assert runner.run() == c.EXIT_STOPPED
+    assert api.objects[LEASE]["spec"]["holderIdentity"] is None
+    assert api.names(PODS) == []
+    following, said = hurried(api, asked(), clock=clock, holder="pod-b")
+    assert following.run() == c.EXIT_BELOW_MINIMUM
+    assert clock.now - 1_800_000_000.0 == pytest.approx(300, abs=6)
+    assert "0 of at least 2 nodes after 300 s" in said[-1]
+
+
+def test_a_launcher_without_the_right_to_the_lease_ends_and_leaves_the_placeholders(api: FakeApi) -> None:
+    labels = {"trainyard.dev/run": "r1", "trainyard.dev/role": "placeholder"}
+    meta = {"name": "hold-r1-0", "namespace": "training", "labels": labels}
+    api.put(f"{PODS}/hold-r1-0", {"metadata": meta})
+    api.refused = {("GET", LEASE)}
+    runner, said = hurried(api, asked())
+    assert runner.run() == c.EXIT_API_ERROR
+    assert f"GET {LEASE}: 403 Forbidden" in said[-1]
+    assert api.names(PODS) == ["hold-r1-0"], "they may be those of a launcher that holds the Lease"
+
+
+def test_what_only_a_fallback_needs_of_the_cluster_is_named_before_any_wait(api: FakeApi) -> None:
+    other = fallback()
+    other["worker"]["priorityClassName"] = "other"
+    runner, said = hurried(api, asked(fallbacks=[other]))
+    assert runner.run() == c.EXIT_IMPOSSIBLE
+    assert 'reason="the cluster has no PriorityClass other"' in said[-1]
+
+
+def test_a_signal_while_the_api_is_silent_ends_in_time_and_leaves_the_lease_to_run_out(
+    api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+
+    def silence(_now: float) -> None:
+        api.faults = [(503, {}, b"")] * 1000
+        runner.stopping.set()
+
+    runner, said = hurried(api, asked(), silence, clock, patience=Patience(total=0.05, first=0.01))
+    assert runner.run() == c.EXIT_STOPPED
+    assert "placeholders may be left" in said[-1]
+    assert "is not released" not in caplog.text, "to ask for it takes as long as for anything else"
+    assert api.objects[LEASE]["spec"]["holderIdentity"] == "pod-a"
+
+
+def test_the_holder_is_the_pod_or_outside_of_one_a_name_of_its_own(
+    document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holders: list[str] = []
+    monkeypatch.setattr(entry, "run", lambda _request, _job, holder: holders.append(holder) or 0)
+    environment = {"TRAINYARD_REQUEST": json.dumps(document)}
+    for uid in ({"POD_UID": "pod-a"}, {}, {}):
+        assert entry.main([], {**environment, **uid}) == 0
+    assert holders[0] == "pod-a"
+    assert len(set(holders)) == 3
