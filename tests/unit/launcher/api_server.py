@@ -22,6 +22,14 @@ QUICK = Patience(total=2.0, first=0.01, longest=0.02)
 _LISTED = ("pods", "nodes", "nodeclaims", "nodepools", "events", "pytorchjobs")
 
 
+def until(holds: Callable[[], object], seconds: float = 5.0) -> None:
+    """Waits for something to hold, and fails if it does not in this time."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.002)
+
+
 def status(code: int, reason: str, message: str = "") -> tuple[int, Object]:
     return code, {"kind": "Status", "code": code, "reason": reason, "message": message or reason}
 
