@@ -188,8 +188,9 @@ class Reflector(Generic[T]):
             self._failure = None
             first, self._listed = not self._listed, True
         self._settled.set()
-        both = ((before.get(key), items.get(key)) for key in {*before, *items})
-        if first or any(old != new and self._source.matters(old, new) for old, new in both):
+        both = [(before.get(key), items.get(key)) for key in {*before, *items}]
+        news = [pair for pair in both if pair[0] != pair[1] and self._source.matters(*pair)]
+        if first or news:
             self._changed()
 
     def _watch(self) -> None:

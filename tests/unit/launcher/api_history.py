@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Object = dict[str, Any]
+_IDLE_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class History:
         return [item for key, item in objects.items() if selects(path, query, key, item)]
 
     def watch(self, path: str, query: dict[str, str]) -> Iterator[bytes | None]:
-        """The lines of a watch; a None after a part of a line closes the connection."""
+        """The lines of a watch; a None after a part of a line closes the connection. Nothing often comes as b""."""
         self.watching += 1
         try:
             yield from self._watch(path, query)
@@ -142,8 +143,8 @@ class History:
                 dropped, expired = self._drops != drops, self._expiries != expiries
                 ended = now >= until and not self.mute
                 if not (lines or dropped or expired or ended):
-                    self.news.wait(max(0.001, min(until, bookmark) - now) if not self.mute else 0.2)
-                    continue
+                    due = _IDLE_SECONDS if self.mute else min(_IDLE_SECONDS, until - now, bookmark - now)
+                    self.news.wait(max(0.001, due))
             if dropped:
                 *whole, last = lines or [self._bookmark()]
                 yield b"".join(whole) + last[: len(last) // 2]
