@@ -116,14 +116,17 @@ class History:
 
     def watch(self, path: str, query: dict[str, str]) -> Iterator[bytes | None]:
         """The lines of a watch; a None after a part of a line closes the connection. Nothing often comes as b""."""
-        self.watching += 1
+        with self.news:
+            self.watching += 1
+            drops, expiries = self._drops, self._expiries
         try:
-            yield from self._watch(path, query)
+            yield from self._watch(path, query, drops, expiries)
         finally:
-            self.watching -= 1
+            with self.news:
+                self.watching -= 1
 
-    def _watch(self, path: str, query: dict[str, str]) -> Iterator[bytes | None]:
-        version, drops, expiries = int(query["resourceVersion"]), self._drops, self._expiries
+    def _watch(self, path: str, query: dict[str, str], drops: int, expiries: int) -> Iterator[bytes | None]:
+        version = int(query["resourceVersion"])
         until = time.monotonic() + float(query["timeoutSeconds"])
         bookmark = time.monotonic() + self.bookmark_seconds
         if self.is_gone(query):

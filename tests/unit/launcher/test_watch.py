@@ -36,6 +36,7 @@ def server() -> Iterator[FakeApi]:
 @pytest.fixture
 def api(server: FakeApi) -> FakeApi:
     """The server, empty and well-behaved."""
+    until(lambda: not server.watching)
     for path in list(server.objects):
         server.remove(path)
     server.requests.clear()
@@ -239,6 +240,7 @@ def test_a_refusal_is_raised_as_it_is_and_forgotten_when_it_is_lifted(api: FakeA
 
         until(back)
         # A right that is taken away later shows when the watch ends.
+        until(lambda: api.watching)
         api.refused = {("GET", NODES)}
         api.drop()
         until(lambda: not back())
