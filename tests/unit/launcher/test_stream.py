@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -23,7 +24,7 @@ OBJECTS = st.dictionaries(st.text(max_size=4), VALUES, max_size=3)
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    return [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [data[start:end] for start, end in itertools.pairwise(edges)]
 
 
 def items_of(chunks: list[bytes]) -> tuple[list[Any], str]:

@@ -137,7 +137,7 @@ def test_no_event_is_lost_or_told_twice_over_seeded_sequences_of_changes_and_fau
         for index in range(chance.randint(0, 3)):
             put(api, f"old-{index}", 0)
         with watched(api) as seen:
-            until(lambda: seen.rings)  # noqa: B023 (called at once)
+            until(lambda: seen.rings)
             seen.news.clear()
             first = len(api.changes)
             blurred = False
@@ -158,7 +158,7 @@ def test_no_event_is_lost_or_told_twice_over_seeded_sequences_of_changes_and_fau
             with api.news:
                 api.news.notify_all()
             put(api, "last", CHANGES)
-            until(lambda: ("last", CHANGES) in seen.state)  # noqa: B023
+            until(lambda: ("last", CHANGES) in seen.state)
             assert seen.state == truth(api), seed
         told = seen.news
         known = {each[0]: each for each in truth_at(api, first)}

@@ -1,0 +1,154 @@
+"""What watching a large cluster costs: memory and time of the stores, and of the whole launcher as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from launcher.core import contract as c
+from launcher.core.request import Request
+from launcher.kube.gateway import KubernetesGateway
+from launcher.kube.rest import Patience
+from tests.unit.launcher import cluster
+from tests.unit.launcher.api_server import FakeApi, serving, until
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parents[3]
+LARGE = (256, 2000)
+MEGABYTE = 1e6
+
+
+@pytest.fixture(scope="module")
+def large() -> Iterator[FakeApi]:
+    """An API server with 256 nodes, their NodeClaims and 2000 pods of others on them."""
+    api = cluster.prepare(FakeApi())
+    cluster.grow(api, *LARGE)
+    with serving(api) as served:
+        yield served
+
+
+def test_the_stores_of_a_large_cluster_are_small_and_read_quickly(large: FakeApi, request_: Request) -> None:
+    sent = sum(len(json.dumps(item)) for item in large.objects.values())
+    with closing(KubernetesGateway(large.rest(patience=Patience()), time.time)) as gateway:
+        tracemalloc.start()
+        try:
+            gateway.observe(request_, fresh=False)
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        took = []
+        for _ in range(10):
+            began = time.perf_counter()
+            seen = gateway.observe(request_, fresh=False)
+            took.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        fresh = gateway.observe(request_, fresh=True)
+        read = time.perf_counter() - began
+    assert (len(seen.nodes), len(seen.claims), len(seen.pods)) == (256, 256, 2000)
+    assert len(fresh.pods) == 2000
+    print(
+        f"{sent / MEGABYTE:.1f} MB of objects: stores {kept / MEGABYTE:.1f} MB, one observation "
+        f"{min(took) * 1000:.1f} ms from memory, {read:.2f} s from fresh lists"
+    )
+    assert kept < sent / 2
+    assert min(took) < 0.1
+    assert read < 5.0
+
+
+def memory(pid: int, field: str) -> float:
+    """Megabytes of a process (10**6 bytes), from proc(5): VmRSS now, VmHWM at most so far."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(rf"^{field}:\s+(\d+) kB$", text, re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024 / MEGABYTE
+
+
+@pytest.fixture
+def kubeconfig(large: FakeApi, tmp_path: Path) -> Path:
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        "clusters": [{"name": "test", "cluster": {"server": large.url}}],
+        "users": [{"name": "test", "user": {"token": "x"}}],
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def test_the_launcher_process_stays_small_at_256_nodes_and_ends_at_a_signal(
+    large: FakeApi, kubeconfig: Path, document: dict[str, Any]
+) -> None:
+    """Every node is taken by pods of others, so that the launcher waits, and recounts as nodes flap."""
+    document.update(minNodes=2, maxNodes=256, capacityDeadlineSeconds=3000)
+    document["pool"]["maxNodes"] = 256
+    for name in list(large.objects):
+        if name.startswith(cluster.NODES):
+            item = large.objects[name]
+            large.put(name, {**item, "spec": {**item["spec"], "unschedulable": True}})
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "KUBECONFIG": str(kubeconfig),
+        "TRAINYARD_REQUEST": json.dumps(document),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "launcher.capacity"],
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    said: list[str] = []
+    assert process.stdout is not None
+    reading = threading.Thread(target=said.extend, args=(process.stdout,), daemon=True)
+    reading.start()
+    try:
+        until(lambda: large.watching == 7 and len(large.names(cluster.PODS)) == 256, 60.0)
+        names = [name for name in large.objects if name.startswith(f"{cluster.NODES}/")]
+        before = len(large.requests)
+        for round_ in range(4):
+            for name in names:
+                item = large.objects[name]
+                ready = "True" if round_ % 2 else "Unknown"
+                conditions = {**item["status"], "conditions": [{"type": "Ready", "status": ready}]}
+                large.put(name, {**item, "status": conditions})
+        time.sleep(1.0)
+        asked = len(large.requests) - before
+        now, most = memory(process.pid, "VmRSS"), memory(process.pid, "VmHWM")
+        threads = len(list(Path(f"/proc/{process.pid}/task").iterdir()))
+    finally:
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(60)
+        finally:
+            process.kill()
+            reading.join(5.0)
+    print(
+        f"launcher at 256 nodes: {now:.1f} MB now, {most:.1f} MB at most, {threads} threads; {asked} requests for "
+        f"{4 * len(names)} changes; ended {time.monotonic() - began:.2f} s after the signal"
+    )
+    assert code == c.EXIT_STOPPED, "".join(said)
+    assert large.names(cluster.PODS) == []
+    assert asked == 0
+    assert now < 80
+    assert most < 80
