@@ -115,7 +115,8 @@ class Reflector(Generic[T]):
         object that can't be read raises what its conversion does.
         """
         patience = self._rest.patience.total
-        self._settled.wait(max(0.0, patience - (time.monotonic() - self._heard)))
+        while (left := self._heard + patience - time.monotonic()) > 0 and not self._settled.wait(left):
+            pass  # a long list that comes is heard, and is waited for
         with self._lock:
             if self._failure is not None:
                 raise self._failure
@@ -175,6 +176,7 @@ class Reflector(Generic[T]):
         items: dict[Key, T] = {}
 
         def keep(item: JsonObject) -> None:
+            self._heard = time.monotonic()
             converted = self._source.convert(item)
             if converted is not None:
                 items[_key(item)] = converted

@@ -41,7 +41,8 @@ def status(code: int, reason: str, message: str = "") -> tuple[int, Object]:
 class FakeApi(History):
     """`faults` are consumed one per request; `after` says whether the request is carried out before its fault.
 
-    `refused` has requests that are answered with 403. `list_seconds` is how long a list takes, and `cached_version`
+    `refused` has requests that are answered with 403. `list_seconds` is how long a list takes to begin, `piece_seconds`
+    the pause before each fifth of an answer, and `cached_version`
     the version that a list from the cache shows (None: the present one). `gone_status` says whether a watch from a
     version that is no longer there is refused with status 410 rather than with an event.
     """
@@ -54,6 +55,7 @@ class FakeApi(History):
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.on_request: Callable[[str, str], None] = lambda _method, _path: None
         self.list_seconds = 0.0
+        self.piece_seconds = 0.0
         self.cached_version: int | None = None
         self.gone_status = False
         self.url = ""
@@ -155,7 +157,13 @@ def serving(api: FakeApi) -> Iterator[FakeApi]:
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            fifth = len(data) // 5 + 1
+            for start in range(0, len(data), fifth) if api.piece_seconds else ():
+                time.sleep(api.piece_seconds)
+                self.wfile.write(data[start : start + fifth])
+                self.wfile.flush()
+            if not api.piece_seconds:
+                self.wfile.write(data)
 
         def stream(self, pieces: Iterator[bytes | None]) -> None:
             self.send_response(200)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from typing import Any
 
@@ -83,12 +82,12 @@ def grow(api: FakeApi, nodes: int, pods: int) -> None:
     variables = [{"name": f"VARIABLE_{i}", "value": "x" * 40} for i in range(40)]
     for index in range(nodes):
         item = node(f"ip-10-0-{index // 256}-{index % 256}.ec2.internal")
-        item["metadata"]["managedFields"] = copy.deepcopy(owned)
-        item["status"]["images"] = copy.deepcopy(images)
+        item["metadata"]["managedFields"] = owned
+        item["status"]["images"] = images
         api.put(f"{NODES}/{item['metadata']['name']}", item)
         put_claim(api, f"small-{index}", item["metadata"]["name"])
     names = [key.rpartition("/")[2] for key in api.objects if key.startswith(f"{NODES}/")]
     for index in range(pods):
         item = put_pod(api, f"pod-{index}", names[index % len(names)], app="daemon")
-        item["metadata"]["managedFields"] = copy.deepcopy(owned)
-        item["spec"]["containers"][0]["env"] = copy.deepcopy(variables)
+        item["metadata"]["managedFields"] = owned
+        item["spec"]["containers"][0]["env"] = variables

@@ -43,7 +43,7 @@ def api(server: FakeApi) -> FakeApi:
     server.faults.clear()
     server.refused.clear()
     server.cached_version, server.gone_status, server.mute = None, False, False
-    server.bookmark_seconds, server.list_seconds = 60.0, 0.0
+    server.bookmark_seconds, server.list_seconds, server.piece_seconds = 60.0, 0.0, 0.0
     return server
 
 
@@ -251,6 +251,15 @@ def test_the_first_items_wait_for_a_slow_list(api: FakeApi) -> None:
     put(api, "a", 1)
     with watched(api) as seen:
         assert seen.state == [("a", 1)]
+
+
+def test_a_list_that_comes_slowly_is_waited_for_beyond_the_patience(api: FakeApi) -> None:
+    for index in range(20):
+        put(api, f"n{index}", 1)
+        api.objects[f"{NODES}/n{index}"]["status"] = {"images": "x" * 20_000}
+    api.piece_seconds = 0.15
+    with watched(api, Patience(total=0.3, first=0.01, longest=0.02)) as seen:
+        assert len(seen.state) == 20
 
 
 def test_an_api_that_is_not_heard_for_long_is_unavailable_and_comes_back(api: FakeApi) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -10,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
+from launcher.capacity.loop import Launcher
 from launcher.core import contract as c
 from launcher.core.request import Request
 from launcher.kube.gateway import KubernetesGateway
@@ -42,20 +43,29 @@ def large() -> Iterator[FakeApi]:
         yield served
 
 
+def size(value: object, counted: set[int]) -> int:
+    """Bytes of an object and all that it refers to, each counted once."""
+    if id(value) in counted or isinstance(value, type):
+        return 0
+    counted.add(id(value))
+    inner: list[object] = list(value) if isinstance(value, list | tuple | set) else []
+    if isinstance(value, dict):
+        inner = [*value, *value.values()]
+    if hasattr(value, "__dict__"):
+        inner.append(value.__dict__)
+    return sys.getsizeof(value) + sum(size(each, counted) for each in inner)
+
+
 def test_the_stores_of_a_large_cluster_are_small_and_read_quickly(large: FakeApi, request_: Request) -> None:
     sent = sum(len(json.dumps(item)) for item in large.objects.values())
     with closing(KubernetesGateway(large.rest(patience=Patience()), time.time)) as gateway:
-        tracemalloc.start()
-        try:
-            gateway.observe(request_, fresh=False)
-            kept, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
         took = []
+        gateway.observe(request_, fresh=False)
         for _ in range(10):
             began = time.perf_counter()
             seen = gateway.observe(request_, fresh=False)
             took.append(time.perf_counter() - began)
+        kept = size(seen, set())
         began = time.perf_counter()
         fresh = gateway.observe(request_, fresh=True)
         read = time.perf_counter() - began
@@ -65,9 +75,53 @@ def test_the_stores_of_a_large_cluster_are_small_and_read_quickly(large: FakeApi
         f"{sent / MEGABYTE:.1f} MB of objects: stores {kept / MEGABYTE:.1f} MB, one observation "
         f"{min(took) * 1000:.1f} ms from memory, {read:.2f} s from fresh lists"
     )
-    assert kept < sent / 2
+    assert kept < sent / 4
     assert min(took) < 0.1
     assert read < 5.0
+
+
+def decided(request: Request, nodes: int) -> float:
+    """Seconds from the last of these nodes to the answer that the training is made for all of them."""
+    request = dataclasses.replace(
+        request,
+        min_nodes=1,
+        max_nodes=nodes,
+        hold_seconds=100,
+        pool=dataclasses.replace(request.pool, max_nodes=nodes),
+    )
+    api = cluster.prepare(FakeApi())
+    with serving(api), closing(KubernetesGateway(api.rest(patience=Patience()), time.time)) as gateway:
+        for index in range(nodes - 1):
+            cluster.put_node(api, f"n{index}")
+        runner = Launcher(request, "launch-r1", gateway, say=lambda _: None)
+        running = threading.Thread(target=runner.run)
+        running.start()
+        until(lambda: api.watching == 7 and len(api.names(cluster.PODS)) == nodes, 60.0)
+        time.sleep(0.2)
+        cluster.put_node(api, "last")
+        began = time.monotonic()
+        until(lambda: f"{cluster.JOBS}/train-r1" in api.objects, 20.0)
+        took = time.monotonic() - began
+        made = api.objects[f"{cluster.JOBS}/train-r1"]
+        runner.stopping.set()
+        gateway.wake()
+        running.join(20.0)
+    replicas = made["spec"]["pytorchReplicaSpecs"].values()
+    assert sum(each["replicas"] for each in replicas) == nodes
+    return took
+
+
+def test_the_last_node_starts_the_training_at_once(request_: Request) -> None:
+    small = sorted(decided(request_, 4) for _ in range(10))
+    large = decided(request_, 256)
+    print(
+        f"from the last node to the training: 4 nodes median {small[5]:.3f} s, most {small[-1]:.3f} s; "
+        f"256 nodes {large:.3f} s"
+    )
+    # On an idle processor 0.3, 1 and 2 seconds are kept; a busy one gets more.
+    assert small[5] < 1.0
+    assert small[-1] < 2.0
+    assert large < 6.0
 
 
 def memory(pid: int, field: str) -> float:
@@ -125,7 +179,7 @@ def test_the_launcher_process_stays_small_at_256_nodes_and_ends_at_a_signal(
         until(lambda: large.watching == 7 and len(large.names(cluster.PODS)) == 256, 60.0)
         names = [name for name in large.objects if name.startswith(f"{cluster.NODES}/")]
         before = len(large.requests)
-        for round_ in range(4):
+        for round_ in range(2):
             for name in names:
                 item = large.objects[name]
                 ready = "True" if round_ % 2 else "Unknown"
@@ -145,7 +199,7 @@ def test_the_launcher_process_stays_small_at_256_nodes_and_ends_at_a_signal(
             reading.join(5.0)
     print(
         f"launcher at 256 nodes: {now:.1f} MB now, {most:.1f} MB at most, {threads} threads; {asked} requests for "
-        f"{4 * len(names)} changes; ended {time.monotonic() - began:.2f} s after the signal"
+        f"{2 * len(names)} changes; ended {time.monotonic() - began:.2f} s after the signal"
     )
     assert code == c.EXIT_STOPPED, "".join(said)
     assert large.names(cluster.PODS) == []
