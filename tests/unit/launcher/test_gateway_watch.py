@@ -100,7 +100,7 @@ def test_of_the_pods_those_are_kept_that_concern_the_run(
     put_pod(api, "on-a-machine-without-a-node", "coming")
     put_pod(api, "elsewhere", "there")
     put_pod(api, "pending", "")
-    put_pod(api, "own", "", "training", **{"trainyard.dev/run": "r1"})
+    put_pod(api, "own", "here", "training", **{"trainyard.dev/run": "r1"})
     item = put_pod(api, "own-finished", "gone", "training", **{"trainyard.dev/run": "r1"})
     api.put(f"{PODS}/own-finished", {**item, "status": {"phase": "Failed"}})
     put_pod(api, "of-another-run", "", "training", **{"trainyard.dev/run": "r2"})
@@ -215,6 +215,22 @@ def test_what_concerns_nobody_here_ends_no_wait(
     assert time.monotonic() - began >= 0.3
 
 
+def test_what_was_observed_already_ends_no_wait(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    gateway.observe(request_, fresh=False)
+    until(lambda: api.watching == SOURCES)
+    put_node(api, "a")
+    until(lambda: gateway.observe(request_, fresh=False).nodes)
+    time.sleep(0.1)
+    for fresh in (False, True):
+        gateway.wake()
+        gateway.observe(request_, fresh=fresh)
+        began = time.monotonic()
+        gateway.wait(0.3)
+        assert time.monotonic() - began >= 0.3
+
+
 def test_a_change_during_a_round_is_not_slept_over(
     api: FakeApi, gateway: KubernetesGateway, request_: Request
 ) -> None:
@@ -306,6 +322,7 @@ def test_a_training_that_was_there_before_is_followed_without_a_look_at_the_clus
     api: FakeApi, gateway: KubernetesGateway, request_: Request
 ) -> None:
     put_training(api)
+    api.cached_version = 100  # a cache that lags shows nothing of it
     assert gateway.observe(request_, fresh=False).training is not None
     until(lambda: api.watching == 2)
     assert {path for _, path, _ in api.requests} == {JOBS, f"{JOBS}/train-r1", PODS}

@@ -198,6 +198,19 @@ def test_only_the_first_list_may_come_from_a_cache(api: FakeApi) -> None:
     assert all(240 <= int(query["timeoutSeconds"]) <= 300 for query in watches)
 
 
+def test_what_only_a_new_list_shows_is_news(api: FakeApi) -> None:
+    with watched(api) as seen:
+        until(lambda: api.watching)
+        with api.news:
+            api.drop()
+            put(api, "a", 1)
+            api.gone = api.version
+            api.version += 1
+        until(lambda: seen.rings == 2)
+        assert seen.state == [("a", 1)]
+        assert len(api.asked("list")) == 2
+
+
 def test_a_watch_goes_on_from_the_last_bookmark(api: FakeApi) -> None:
     api.bookmark_seconds = 0.01
     with watched(api):
