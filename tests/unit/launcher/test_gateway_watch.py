@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
+from launcher.capacity import __main__ as program
 from launcher.capacity.loop import Launcher
 from launcher.core import contract as c
 from launcher.core.observe import Observation
 from launcher.core.request import Request
 from launcher.kube.gateway import KubernetesGateway
-from launcher.kube.rest import ApiError
+from launcher.kube.rest import ApiError, Rest
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, serving, until
 from tests.unit.launcher.cluster import JOBS, NODES, PODS, put_claim, put_node, put_pod, put_training
@@ -283,6 +284,30 @@ def test_a_signal_ends_a_wait_at_once(gateway: KubernetesGateway) -> None:
             timer.join()
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_sigterm_ends_the_launchers_wait_and_its_watches(
+    api: FakeApi, request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(launcher: Launcher) -> int:
+        launcher.gateway.observe(request_, fresh=False)
+        until(lambda: api.watching == SOURCES)
+        launcher.gateway.observe(request_, fresh=False)
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        launcher.gateway.wait(20.0)
+        return c.EXIT_STOPPED if launcher.stopping.is_set() else c.EXIT_API_ERROR
+
+    monkeypatch.setattr(Launcher, "run", run)
+    monkeypatch.setattr(Rest, "connect", api.rest)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    began = time.monotonic()
+    try:
+        assert program.run(request_, "launch-r1") == c.EXIT_STOPPED
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert time.monotonic() - began < 10.0
+    assert not [each for each in threading.enumerate() if each.name.startswith("watch ")]
 
 
 def test_a_training_is_never_forgotten_because_a_watch_lags(
