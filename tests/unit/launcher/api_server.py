@@ -66,7 +66,10 @@ class FakeApi(History):
         return Rest(client_of(settings), options.pop("patience", QUICK), **options)
 
     def names(self, path: str) -> list[str]:
-        return sorted(key.removeprefix(f"{path}/") for key in self.objects if key.rpartition("/")[0] == path)
+        with self.news:
+            return sorted(
+                key.removeprefix(f"{path}/") for key in self.objects if key.rpartition("/")[0] == path
+            )
 
     def asked(self, verb: str) -> list[str]:
         """The paths of the lists or watches so far."""

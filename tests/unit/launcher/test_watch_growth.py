@@ -66,18 +66,18 @@ def test_the_stores_of_a_large_cluster_are_small_and_read_quickly(large: FakeApi
             seen = gateway.observe(request_, fresh=False)
             took.append(time.perf_counter() - began)
         kept = size(seen, set())
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), time.thread_time()
         fresh = gateway.observe(request_, fresh=True)
-        read = time.perf_counter() - began
+        read, busy = time.perf_counter() - began, time.thread_time() - busy
     assert (len(seen.nodes), len(seen.claims), len(seen.pods)) == (256, 256, 2000)
     assert len(fresh.pods) == 2000
     print(
         f"{sent / MEGABYTE:.1f} MB of objects: stores {kept / MEGABYTE:.1f} MB, one observation "
-        f"{min(took) * 1000:.1f} ms from memory, {read:.2f} s from fresh lists"
+        f"{min(took) * 1000:.1f} ms from memory, {read:.2f} s ({busy:.2f} s of processor) from fresh lists"
     )
     assert kept < sent / 4
     assert min(took) < 0.1
-    assert read < 5.0
+    assert busy < 2.0
 
 
 def decided(request: Request, nodes: int) -> float:
@@ -121,7 +121,7 @@ def test_the_last_node_starts_the_training_at_once(request_: Request) -> None:
     # On an idle processor 0.3, 1 and 2 seconds are kept; a busy one gets more.
     assert small[5] < 1.0
     assert small[-1] < 2.0
-    assert large < 6.0
+    assert large < 10.0
 
 
 def memory(pid: int, field: str) -> float:
