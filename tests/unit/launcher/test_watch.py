@@ -185,7 +185,7 @@ def truth_at(api: FakeApi, first: int) -> list[Value]:
 
 def test_only_the_first_list_may_come_from_a_cache(api: FakeApi) -> None:
     with watched(api) as seen:
-        until(lambda: api.watching)
+        until(lambda: seen.rings and api.watching)
         put(api, "a", 1)
         until(lambda: seen.state == [("a", 1)])
         api.expire(tell=True)
@@ -200,7 +200,7 @@ def test_only_the_first_list_may_come_from_a_cache(api: FakeApi) -> None:
 
 def test_what_only_a_new_list_shows_is_news(api: FakeApi) -> None:
     with watched(api) as seen:
-        until(lambda: api.watching)
+        until(lambda: seen.rings and api.watching)
         with api.news:
             api.drop()
             put(api, "a", 1)
@@ -226,7 +226,7 @@ def test_a_watch_goes_on_from_the_last_bookmark(api: FakeApi) -> None:
 
 def test_a_silent_watch_is_broken_off_and_begun_again(api: FakeApi) -> None:
     with watched(api, watch_seconds=0.2, grace_seconds=0.1) as seen:
-        until(lambda: api.watching)
+        until(lambda: seen.rings and api.watching)
         api.mute = True
         put(api, "a", 1)
         began = time.monotonic()
@@ -253,7 +253,7 @@ def test_a_refusal_is_raised_as_it_is_and_forgotten_when_it_is_lifted(api: FakeA
 
         until(back)
         # A right that is taken away later shows when the watch ends.
-        until(lambda: api.watching)
+        until(lambda: seen.rings and api.watching)
         api.refused = {("GET", NODES)}
         api.drop()
         until(lambda: not back())
@@ -279,7 +279,7 @@ def test_an_api_that_is_not_heard_for_long_is_unavailable_and_comes_back(api: Fa
     patience = Patience(total=0.15, first=0.01, longest=0.02)
     put(api, "a", 1)
     with watched(api, patience) as seen:
-        until(lambda: api.watching)
+        until(lambda: seen.rings and api.watching)
         api.faults = [BUSY] * 10_000
         api.drop()
         until(lambda: len(api.faults) < 10_000)
@@ -323,7 +323,7 @@ def test_a_watch_that_ends_at_once_is_not_begun_again_without_pause(api: FakeApi
 
 def test_an_object_that_can_not_be_read_reaches_the_caller(api: FakeApi) -> None:
     with watched(api) as seen:
-        until(lambda: api.watching)
+        until(lambda: seen.rings and api.watching)
         api.put(f"{NODES}/a", {"metadata": {"name": "a", "labels": {"pool": "a"}}})
         until(lambda: seen.rings == 2)
         with pytest.raises(KeyError, match="spec"):
@@ -332,7 +332,7 @@ def test_an_object_that_can_not_be_read_reaches_the_caller(api: FakeApi) -> None
 
 def test_an_update_of_what_is_not_kept_is_no_news(api: FakeApi) -> None:
     with watched(api) as seen:
-        until(lambda: api.watching)
+        until(lambda: seen.rings and api.watching)
         put(api, "a", 1)
         until(lambda: seen.rings == 2)
         for beat in range(20):
