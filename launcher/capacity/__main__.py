@@ -50,16 +50,23 @@ def run(request: Request, job: str, holder: str) -> int:
     from launcher.kube.gateway import KubernetesGateway
     from launcher.kube.rest import ApiUnavailable, Rest
 
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
     try:
-        rest = Rest.connect()
+        gateway = KubernetesGateway(Rest.connect(), time.time)
     except ApiUnavailable as error:
         print(f"launcher: no way to the Kubernetes API: {error}", file=sys.stderr)
         return c.EXIT_API_ERROR
-    gateway = KubernetesGateway(rest, time.time)
-    return Launcher(request, job, gateway, stopping=stopping, holder=holder).run()
+    stopping = threading.Event()
+
+    def stop(*_: object) -> None:
+        stopping.set()
+        gateway.wake()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    try:
+        return Launcher(request, job, gateway, stopping=stopping, holder=holder).run()
+    finally:
+        gateway.close()
 
 
 def dry_run(request: Request, job: str) -> str:

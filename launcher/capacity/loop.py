@@ -34,7 +34,9 @@ from launcher.kube.rest import ApiError, ApiUnavailable
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 1.0
+# A round comes with each change of the cluster, and this often for what only the clock decides. It asks nothing of the
+# API: what the watches have told is in memory.
+POLL_SECONDS = 2.0
 # An API server that is restarted or upgraded is back long before; after this the launcher's Job starts another pod.
 UNAVAILABLE_SECONDS = 600.0
 # A refused request that is no fault of the request: another try of the same step may succeed.
@@ -105,7 +107,7 @@ class Launcher:
                 code = self._unreachable(error, self.clock() - reachable)
             if code is not None:
                 return code
-            self.stopping.wait(self.poll_seconds)
+            self.gateway.wait(self.poll_seconds)
 
     def _round(self) -> int | None:
         """One round, up to the point where nothing is left to do now; an exit code at the end."""

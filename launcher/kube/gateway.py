@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 
-from launcher.core import contract as c
 from launcher.core import observe
 from launcher.core.manifests import Owner
-from launcher.core.observe import Observation
+from launcher.core.observe import Node, Observation, Training
 from launcher.core.request import Request
+from launcher.kube import sources
+from launcher.kube.bell import Bell
 from launcher.kube.rest import ApiError, JsonObject, Rest
+from launcher.kube.sources import Aging
+from launcher.kube.stores import Stores
+from launcher.kube.watch import Source
+
+T = TypeVar("T")
 
 _NOT_FOUND = 404
 _CONFLICT = 409
 # An answer that the API server may give from its cache, which costs the store nothing.
 _CACHED = {"resourceVersion": "0"}
-_ACTIVE_PODS = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 
 
 class Gateway(Protocol):
@@ -29,7 +34,13 @@ class Gateway(Protocol):
         """What the request needs of the cluster and is not there: priority classes, the training operator."""
 
     def observe(self, request: Request, *, fresh: bool) -> Observation:
-        """The cluster now. Once there is a PyTorchJob, only that and the run's own pods."""
+        """The cluster now. Once there is a PyTorchJob, only that and the run's own pods.
+
+        With `fresh` it is read from the store itself, otherwise it is what the watches have told, which may lag.
+        """
+
+    def wait(self, timeout: float) -> None:
+        """Returns when something has changed since the last `observe`, and after this many seconds at the latest."""
 
     def create_pod(self, request: Request, manifest: JsonObject) -> None:
         """Makes this pod, unless one of its name exists."""
@@ -57,11 +68,27 @@ class Gateway(Protocol):
 
 
 class KubernetesGateway:
-    """A cluster behind a real API server."""
+    """A cluster behind a real API server. It watches from the first `observe` until `close`."""
 
     def __init__(self, rest: Rest, wall_clock: Callable[[], float]) -> None:
         self._rest = rest
         self._now = wall_clock
+        self._bell = Bell()
+        self._stores = Stores(rest, self._bell.ring)
+        # The uid of the PyTorchJob as it was last read from the store itself, "" for none.
+        self._training_uid = ""
+        self._near: frozenset[str] = frozenset()
+
+    def wait(self, timeout: float) -> None:
+        self._bell.wait(timeout)
+
+    def wake(self) -> None:
+        """Ends the present `wait`, or else the next one; for signal handlers, too."""
+        self._bell.ring()
+
+    def close(self) -> None:
+        """Ends the watches."""
+        self._stores.close()
 
     def owner(self, request: Request, job: str) -> Owner:
         found = self._rest.request("GET", f"/apis/batch/v1/namespaces/{request.namespace}/jobs/{job}")
@@ -71,52 +98,84 @@ class KubernetesGateway:
         path = "/apis/scheduling.k8s.io/v1/priorityclasses"
         names = (request.worker.priority_class, request.placeholder.priority_class)
         found = [f"PriorityClass {name}" for name in names if self._get(f"{path}/{name}") is None]
-        jobs = self._training_path(request).rpartition("/")[0]
-        if self._get(jobs, {"limit": "1"}) is None:
+        if self._get(sources.training_jobs(request), {"limit": "1"}) is None:
             found.append("training operator (resource pytorchjobs of kubeflow.org/v1)")
         return found
 
     def observe(self, request: Request, *, fresh: bool) -> Observation:
-        pods = f"/api/v1/namespaces/{request.namespace}/pods"
-        # Read from the store, always: whether the training exists decides on everything else.
-        training = self._get(self._training_path(request))
-        own = self._list(pods, {"labelSelector": f"{c.LABEL_RUN}={request.run_id}"}, fresh)
+        self._bell.clear()
+        return self._read(request) if fresh else self._remembered(request)
+
+    def _remembered(self, request: Request) -> Observation:
+        """What the watches have told. Raises ApiUnavailable when one of them was not heard for long."""
+        job, own = sources.training(request), sources.own_pods(request)
+        pool, claims, nodes = sources.node_pool(request), sources.claims(request), sources.nodes(request)
+        warnings, others = sources.warnings(), sources.others_pods(request, self._is_near)
+        self._stores.start(job)
+        told = next(iter(self._stores.items(job)), None)
+        training = told if _uid(told) == self._training_uid else self._read_training(request)
         if training is not None:
-            return Observation(
-                now=self._now(),
-                fresh=fresh,
-                pods=tuple(observe.pod(item) for item in own),
-                training=observe.training(training, request.run_id),
-            )
-        selector = ",".join(f"{key}={value}" for key, value in sorted(request.pool.node_selector.items()))
-        of_pool = {"labelSelector": f"{c.LABEL_NODEPOOL}={request.pool.name}"}
-        pool = self._get(f"/apis/karpenter.sh/v1/nodepools/{request.pool.name}")
-        claims = self._list("/apis/karpenter.sh/v1/nodeclaims", of_pool, fresh)
-        warnings = self._list(
-            f"/api/v1/namespaces/{c.CLUSTER_EVENTS_NAMESPACE}/events",
-            {"fieldSelector": "type=Warning,involvedObject.kind=NodeClaim"},
-            fresh=False,
-        )
-        # Nodes after pods: a pod that has left its node by then makes the count too low, never too high.
-        active = self._list("/api/v1/pods", _ACTIVE_PODS, fresh)
-        nodes = self._list("/api/v1/nodes", {"labelSelector": selector}, fresh)
-        by_uid = {item["metadata"]["uid"]: item for item in (*active, *own)}
+            self._stores.keep((job, own))
+            return Observation(now=self._now(), fresh=False, pods=self._stores.items(own), training=training)
+        self._stores.keep((job, own, pool, claims, nodes, warnings, others))
+        present = self._stores.items(nodes)
+        aging = self._stores.items(claims)
+        # Before the pods are read, so that a pod which comes later rings.
+        self._near = _names(present, aging)
+        beside = (pod for pod in self._stores.items(others) if self._is_near(pod.node))
         now = self._now()
         return Observation(
             now=now,
-            fresh=fresh,
-            nodes=tuple(observe.node(item) for item in nodes),
-            claims=tuple(observe.claim(item, now) for item in claims),
-            pool=None if pool is None else observe.node_pool(pool),
-            pods=tuple(observe.pod(item) for item in by_uid.values()),
-            warnings=tuple(observe.warned(item) for item in warnings),
+            fresh=False,
+            nodes=present,
+            claims=tuple(each.at(now) for each in aging),
+            pool=next(iter(self._stores.items(pool)), None),
+            pods=(*self._stores.items(own), *beside),
+            warnings=self._stores.items(warnings),
         )
+
+    def _read(self, request: Request) -> Observation:
+        training = self._read_training(request)
+        own = self._list(sources.own_pods(request))
+        if training is not None:
+            return Observation(now=self._now(), fresh=True, pods=tuple(own), training=training)
+        pool = self._list(sources.node_pool(request))
+        claims = self._list(sources.claims(request))
+        warnings = self._list(sources.warnings(), cached=True)
+        # Nodes after pods: a pod that has left its node by then makes the count too low, never too high.
+        others = self._list(sources.others_pods(request, self._is_near))
+        nodes = self._list(sources.nodes(request))
+        near = _names(nodes, claims)
+        now = self._now()
+        return Observation(
+            now=now,
+            fresh=True,
+            nodes=tuple(nodes),
+            claims=tuple(each.at(now) for each in claims),
+            pool=next(iter(pool), None),
+            pods=(*own, *(pod for pod in others if pod.node in near)),
+            warnings=tuple(warnings),
+        )
+
+    def _read_training(self, request: Request) -> Training | None:
+        """The PyTorchJob as it is now.
+
+        A watch may lag behind what this launcher has read or made itself. What it says of the job's existence is
+        believed only where it agrees with this; it would look as if a job that was just made had been deleted.
+        """
+        item = self._get(f"{sources.training_jobs(request)}/{request.training_job}")
+        training = None if item is None else observe.training(item, request.run_id)
+        self._training_uid = _uid(training)
+        return training
+
+    def _is_near(self, node: str) -> bool:
+        return node in self._near
 
     def create_pod(self, request: Request, manifest: JsonObject) -> None:
         self._create(f"/api/v1/namespaces/{request.namespace}/pods", manifest)
 
     def create_training(self, request: Request, manifest: JsonObject) -> bool:
-        return self._create(self._training_path(request).rpartition("/")[0], manifest)
+        return self._create(sources.training_jobs(request), manifest)
 
     def delete_pod(self, request: Request, name: str, uid: str) -> None:
         self._delete(f"/api/v1/namespaces/{request.namespace}/pods/{name}", uid)
@@ -154,9 +213,6 @@ class KubernetesGateway:
         )
         return str(made["metadata"]["name"])
 
-    def _training_path(self, request: Request) -> str:
-        return f"/apis/kubeflow.org/v1/namespaces/{request.namespace}/pytorchjobs/{request.training_job}"
-
     def _get(self, path: str, query: dict[str, str] | None = None) -> JsonObject | None:
         try:
             return self._rest.request("GET", path, query)
@@ -165,10 +221,9 @@ class KubernetesGateway:
                 return None
             raise
 
-    def _list(self, path: str, query: dict[str, str], fresh: bool) -> list[dict[str, Any]]:
-        answer = self._rest.request("GET", path, {**query, **({} if fresh else _CACHED)})
-        items: list[dict[str, Any]] = answer.get("items") or []
-        return items
+    def _list(self, source: Source[T], *, cached: bool = False) -> list[T]:
+        query = {**dict(source.selectors), **(_CACHED if cached else {})}
+        return self._rest.list_items(source.path, query, source.convert)
 
     def _delete(self, path: str, uid: str) -> None:
         body: JsonObject = {"preconditions": {"uid": uid}}
@@ -191,3 +246,12 @@ class KubernetesGateway:
 
 def _leases(request: Request) -> str:
     return f"/apis/coordination.k8s.io/v1/namespaces/{request.namespace}/leases"
+
+
+def _uid(training: Training | None) -> str:
+    return "" if training is None else training.uid
+
+
+def _names(nodes: Iterable[Node], claims: Iterable[Aging]) -> frozenset[str]:
+    """The machines of the pool, those among them that have no Node yet or none with its labels."""
+    return frozenset((*(node.name for node in nodes), *(each.claim.node for each in claims)))

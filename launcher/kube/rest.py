@@ -4,30 +4,45 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import urllib3
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
+from launcher.kube.stream import Garbled, read_list
+
 JsonObject = dict[str, Any]
+T = TypeVar("T")
 
 CONNECT_SECONDS = 3.0
 READ_SECONDS = 15.0
-_TOO_MANY = 429
-_RETRIED_STATUS = frozenset({_TOO_MANY, 500, 502, 503, 504})
+_CHUNK_BYTES = 65536
+# A launcher's watches stand side by side with its requests, and urllib3 complains of each connection beyond its pool's
+# size. The client's own default is five for each processor.
+_CONNECTIONS = 16
+TOO_MANY = 429
+RETRIED_STATUS = frozenset({TOO_MANY, 500, 502, 503, 504})
 
 
 class ApiError(Exception):
-    """The API refused: `status` is the HTTP status, `reason` Kubernetes' own word for it."""
+    """The API refused: `status` is the HTTP status, `reason` Kubernetes' own word for it.
 
-    def __init__(self, method: str, path: str, status: int, reason: str, message: str) -> None:
+    `retry_after` is how many seconds the API wants to be left alone, 0 if it does not say.
+    """
+
+    def __init__(
+        self, method: str, path: str, status: int, reason: str, message: str, retry_after: float = 0.0
+    ) -> None:
         super().__init__(f"{method} {path}: {status} {reason}: {message}")
         self.status = status
         self.reason = reason
+        self.retry_after = retry_after
 
 
 class ApiUnavailable(Exception):
@@ -58,6 +73,7 @@ class Rest:
         self._patience = patience or Patience()
         self._clock = clock
         self._sleep = sleep
+        self._serializing = threading.Lock()
 
     @classmethod
     def connect(cls) -> Rest:
@@ -75,6 +91,11 @@ class Rest:
             raise ApiUnavailable(f"neither a service account nor a usable kubeconfig: {error}") from None
         return cls(client_of(settings))
 
+    @property
+    def patience(self) -> Patience:
+        """How long a request is tried."""
+        return self._patience
+
     def request(
         self,
         method: str,
@@ -90,53 +111,158 @@ class Rest:
         that are known beforehand, where a lost answer shows as a conflict. With `repeatable` false, a request is
         sent again only if the API says that it did nothing (429).
         """
+        return self._tried(method, path, query, body, _object, repeatable)
+
+    def list_items(
+        self, path: str, query: Mapping[str, str], convert: Callable[[JsonObject], T | None]
+    ) -> list[T]:
+        """Every item of this list, converted as it comes, but for those that become None. Raises as `request` does."""
+
+        def read(answer: Answer) -> list[T]:
+            items: list[T] = []
+
+            def keep(item: JsonObject) -> None:
+                converted = convert(item)
+                if converted is not None:
+                    items.append(converted)
+
+            read_list(answer.chunks(), keep)
+            return items
+
+        return self._tried("GET", path, query, None, read)
+
+    @contextmanager
+    def open(self, path: str, query: Mapping[str, str], *, silence: float = READ_SECONDS) -> Iterator[Answer]:
+        """One attempt at a GET whose answer is read piece by piece; it is broken off when the block is left.
+
+        `silence` is how many seconds may pass between two pieces. Raises ApiError for everything but success, and
+        ApiUnavailable where nothing answers, while the answer is read, too.
+        """
+        try:
+            answer = self._send("GET", path, query, None)
+            if answer.status >= 300:
+                raise answer.refusal("GET", path)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ApiUnavailable(f"GET {path}: {type(error).__name__}: {error}") from None
+        answer.allow_silence(silence)
+        try:
+            yield answer
+        except (urllib3.exceptions.HTTPError, OSError, Garbled) as error:
+            raise ApiUnavailable(f"GET {path}: {type(error).__name__}: {error}") from None
+        finally:
+            answer.close()
+
+    def _tried(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: JsonObject | None,
+        read: Callable[[Answer], T],
+        repeatable: bool = True,
+    ) -> T:
         began, wait = self._clock(), self._patience.first
         while True:
             failure: str
             pause, status = 0.0, 0
             try:
-                status, headers, data = self._once(method, path, query, body)
-            except (urllib3.exceptions.HTTPError, OSError) as error:
-                failure = f"{type(error).__name__}: {error}"
+                answer = self._send(method, path, query, body)
+                try:
+                    status = answer.status
+                    if status < 300:
+                        return read(answer)
+                    refusal = answer.refusal(method, path)
+                finally:
+                    answer.close()
+            except (urllib3.exceptions.HTTPError, OSError, Garbled) as error:
+                failure = f"{method} {path}: {type(error).__name__}: {error}"
             else:
-                if status < 300:
-                    answer: JsonObject = json.loads(data)
-                    return answer
-                reason, message = _explain(data)
-                if status not in _RETRIED_STATUS:
-                    raise ApiError(method, path, status, reason, message)
-                failure = f"{status} {reason}: {message}"
-                pause = _retry_after(headers)
-            if not repeatable and status != _TOO_MANY:
-                raise ApiUnavailable(f"{method} {path}: {failure}")
+                if status not in RETRIED_STATUS:
+                    raise refusal
+                failure, pause = str(refusal), refusal.retry_after
+            if not repeatable and status != TOO_MANY:
+                raise ApiUnavailable(failure)
             pause = max(pause, wait * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
             if self._clock() + pause - began > self._patience.total:
-                raise ApiUnavailable(f"{method} {path}: {failure}")
+                raise ApiUnavailable(failure)
             self._sleep(pause)
             wait = min(2 * wait, self._patience.longest)
 
-    def _once(
+    def _send(
         self, method: str, path: str, query: Mapping[str, str] | None, body: JsonObject | None
-    ) -> tuple[int, Mapping[str, str], bytes]:
+    ) -> Answer:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        parameters = self._api.param_serialize(
-            method=method,
-            resource_path=path,
-            query_params=list((query or {}).items()),
-            header_params=headers,
-            body=body,
-            auth_settings=["BearerToken"],
-        )
+        with self._serializing:  # it renews the token where it has to
+            parameters = self._api.param_serialize(
+                method=method,
+                resource_path=path,
+                query_params=list((query or {}).items()),
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+            )
         try:
             response = self._api.call_api(*parameters, _request_timeout=(CONNECT_SECONDS, READ_SECONDS))
         except ApiException as error:  # a certificate that does not hold; waiting does not help
             raise ApiError(method, path, 0, "TLS", str(error.reason)) from None
-        return response.status, response.getheaders(), response.read()
+        return Answer(response.response)
+
+
+class Answer:
+    """A response of which only the head was read. What reads on raises urllib3's errors and OSError."""
+
+    def __init__(self, response: Any) -> None:
+        self._response = response
+        self.status = int(response.status)
+
+    def whole(self) -> bytes:
+        """The whole body."""
+        data: bytes = self._response.data
+        return data
+
+    def chunks(self) -> Iterator[bytes]:
+        """The body as it comes; of a chunked one, each chunk without waiting for the next."""
+        pieces: Iterator[bytes] = self._response.stream(_CHUNK_BYTES)
+        return pieces
+
+    def refusal(self, method: str, path: str) -> ApiError:
+        """What this answer says, which is no success."""
+        reason, message = _explain(self.whole())
+        return ApiError(method, path, self.status, reason, message, _retry_after(self._response.headers))
+
+    def allow_silence(self, seconds: float) -> None:
+        """How long the body may pause. Without this as long as the head was waited for."""
+        # A connection that ends with its answer was handed over already and keeps the time that it had.
+        socket = getattr(self._response.connection, "sock", None)
+        if socket is not None:
+            socket.settimeout(seconds)
+
+    def cut(self) -> None:
+        """Ends the body for the thread that reads it; called by another one."""
+        with suppress(
+            ValueError, RuntimeError, OSError
+        ):  # read to its end already, or closed by the other side
+            self._response.shutdown()
+
+    def close(self) -> None:
+        """Gives the connection back if the body was read to its end, and closes it otherwise."""
+        self._response.close()
+
+
+def _object(answer: Answer) -> JsonObject:
+    try:
+        value: JsonObject = json.loads(answer.whole())
+    except ValueError as error:
+        raise Garbled(f"no JSON: {error}") from None
+    return value
 
 
 def client_of(settings: Any) -> Any:
     """A client with these settings that makes one attempt per request; `Rest` decides on the next."""
     settings.retries = False
+    settings.connection_pool_maxsize = _CONNECTIONS
+    # A peer that is gone without a word is noticed after a minute or two, and not at the end of a watch.
+    settings.keep_alive = True
     return client.ApiClient(settings)
 
 

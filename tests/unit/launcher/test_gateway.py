@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from launcher.core import contract as c
 from launcher.core.request import Request, RequestError
 from launcher.kube.gateway import KubernetesGateway
 from launcher.kube.rest import ApiError, ApiUnavailable, Patience
-from tests.unit.launcher.api_server import FakeApi
+from tests.unit.launcher.api_server import FakeApi, until
 from tests.unit.launcher.test_capacity import node
 
 pytestmark = pytest.mark.unit
@@ -27,6 +29,12 @@ PODS = "/api/v1/namespaces/training/pods"
 JOBS = "/apis/kubeflow.org/v1/namespaces/training/pytorchjobs"
 POOL = "/apis/karpenter.sh/v1/nodepools/small"
 BUSY = (503, {}, b"not json")
+
+
+@pytest.fixture
+def gateway(api: FakeApi) -> Iterator[KubernetesGateway]:
+    with closing(KubernetesGateway(api.rest(), time.time)) as made:
+        yield made
 
 
 def pod(name: str) -> dict[str, Any]:
@@ -90,21 +98,25 @@ def test_a_deletion_takes_exactly_the_pod_that_was_meant(api: FakeApi, request_:
     assert api.names(PODS) == []
 
 
-def asked(method: str, path: str) -> tuple[str | None, str, str, str]:
+def asked(method: str, path: str, query: dict[str, str]) -> tuple[str | None, str, str, str]:
     """(namespace, API group, resource, verb) of a request, as RBAC sees it."""
     parts = path.strip("/").split("/")
     group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
     namespace = rest[1] if rest[0] == "namespaces" else None
     resource, *name = rest[2:] if namespace else rest
-    verbs = {"GET": "get" if name else "list", "POST": "create", "PUT": "update", "DELETE": "delete"}
+    read = "get" if name else "watch" if "watch" in query else "list"
+    verbs = {"GET": read, "POST": "create", "PUT": "update", "DELETE": "delete"}
     return namespace, group, resource, verbs[method]
 
 
-def test_the_launcher_may_do_exactly_what_it_asks_for(api: FakeApi, request_: Request) -> None:
-    gateway = KubernetesGateway(api.rest(), time.time)
+def test_the_launcher_may_do_exactly_what_it_asks_for(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
     gateway.owner(request_, "launch-r1")
     gateway.lacking(request_)
     gateway.observe(request_, fresh=True)
+    gateway.observe(request_, fresh=False)
+    until(lambda: len(api.asked("watch")) == 7)
     gateway.create_pod(request_, pod("hold-r1-0"))
     gateway.delete_pod(request_, "hold-r1-0", "uid")
     gateway.create_training(request_, pod("train-r1"))
@@ -121,12 +133,11 @@ def test_the_launcher_may_do_exactly_what_it_asks_for(api: FakeApi, request_: Re
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    assert {asked(method, path) for method, path, _ in api.requests} == granted
+    assert {asked(method, path, query) for method, path, query in api.requests} == granted
 
 
-def launcher(api: FakeApi, request: Request) -> tuple[Launcher, list[str]]:
+def launcher(gateway: KubernetesGateway, request: Request) -> tuple[Launcher, list[str]]:
     said: list[str] = []
-    gateway = KubernetesGateway(api.rest(), time.time)
     return Launcher(request, "launch-r1", gateway, say=said.append, poll_seconds=0.02), said
 
 
@@ -139,17 +150,19 @@ def add_node(api: FakeApi, name: str) -> None:
     api.put(f"/api/v1/nodes/{name}", node(name))
 
 
-def test_a_whole_run_submits_for_the_nodes_there_are_and_cleans_up(api: FakeApi, request_: Request) -> None:
+def test_a_whole_run_submits_for_the_nodes_there_are_and_cleans_up(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
     def react(method: str, path: str) -> None:
         if method == "POST" and path == PODS:
             for name in "abcd":
                 add_node(api, name)
         if method == "GET" and path == f"{JOBS}/train-r1" and path in api.objects:
             done = {"conditions": [{"type": "Succeeded", "status": "True"}]}
-            api.objects[path]["status"] = done
+            api.put(path, {**api.objects[path], "status": done})
 
     api.on_request = react
-    runner, said = launcher(api, request_)
+    runner, said = launcher(gateway, request_)
     assert runner.run() == c.EXIT_SUCCEEDED
     assert states(said) == ["waiting", "submitting", "succeeded"]
     assert said[-1].startswith(
@@ -159,25 +172,28 @@ def test_a_whole_run_submits_for_the_nodes_there_are_and_cleans_up(api: FakeApi,
     assert job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 3
     assert api.names(PODS) == []
     # The count that the submit rests on was read from the store, not from a cache.
-    reads = [query for method, path, query in api.requests if (method, path) == ("GET", "/api/v1/nodes")]
+    reads = [query for _, path, query in api.requests if path == "/api/v1/nodes" and "watch" not in query]
     assert "resourceVersion" in reads[0]
     assert "resourceVersion" not in reads[-1]
     events = api.names("/api/v1/namespaces/training/events")
     assert len(events) == 3
 
 
-def test_a_held_run_tells_each_state_once(api: FakeApi, request_: Request) -> None:
+def test_a_held_run_tells_each_state_once(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
     add_node(api, "a")
     add_node(api, "b")
     labels = {"trainyard.dev/run": "r1", "app.kubernetes.io/managed-by": "trainyard-launcher"}
 
     def react(method: str, path: str) -> None:
         job = api.objects.get(f"{JOBS}/train-r1")
-        if job and job["metadata"]["labels"].items() >= labels.items():
-            job["status"] = {"conditions": [{"type": "Failed", "status": "True", "message": "exit code 20"}]}
+        if job and "status" not in job and job["metadata"]["labels"].items() >= labels.items():
+            failed = {"conditions": [{"type": "Failed", "status": "True", "message": "exit code 20"}]}
+            api.put(f"{JOBS}/train-r1", {**job, "status": failed})
 
     api.on_request = react
-    runner, said = launcher(api, dataclasses.replace(request_, hold_seconds=1))
+    runner, said = launcher(gateway, dataclasses.replace(request_, hold_seconds=1))
     runner.poll_seconds = 0.2
     assert runner.run() == c.EXIT_TRAINING_FAILED
     told = [line.split("state=")[1].split()[0] for line in said]
@@ -186,9 +202,11 @@ def test_a_held_run_tells_each_state_once(api: FakeApi, request_: Request) -> No
     assert "exit code 20" in said[-1]
 
 
-def test_an_impossible_minimum_ends_in_seconds_with_nothing_created(api: FakeApi, request_: Request) -> None:
+def test_an_impossible_minimum_ends_in_seconds_with_nothing_created(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
     api.objects[POOL]["spec"]["limits"]["nvidia.com/gpu"] = "4"
-    runner, said = launcher(api, request_)
+    runner, said = launcher(gateway, request_)
     began = time.monotonic()
     assert runner.run() == c.EXIT_IMPOSSIBLE
     assert time.monotonic() - began < 2
@@ -196,42 +214,50 @@ def test_an_impossible_minimum_ends_in_seconds_with_nothing_created(api: FakeApi
     assert not [path for method, path, _ in api.requests if method == "POST" and path in (PODS, JOBS)]
 
 
-def test_what_the_cluster_lacks_is_named(api: FakeApi, request_: Request) -> None:
+def test_what_the_cluster_lacks_is_named(api: FakeApi, gateway: KubernetesGateway, request_: Request) -> None:
     del api.objects["/apis/scheduling.k8s.io/v1/priorityclasses/trainyard-worker"]
-    runner, said = launcher(api, request_)
+    runner, said = launcher(gateway, request_)
     assert runner.run() == c.EXIT_IMPOSSIBLE
     assert "the cluster has no PriorityClass trainyard-worker" in said[-1]
 
 
-def test_a_signal_removes_the_placeholders(api: FakeApi, request_: Request) -> None:
-    runner, _ = launcher(api, request_)
+def test_a_signal_removes_the_placeholders(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    runner, _ = launcher(gateway, request_)
     api.on_request = lambda method, path: runner.stopping.set() if len(api.names(PODS)) == 3 else None
     assert runner.run() == c.EXIT_STOPPED
     assert api.names(PODS) == []
 
 
-def test_a_refused_training_leaves_no_placeholder(api: FakeApi, request_: Request) -> None:
+def test_a_refused_training_leaves_no_placeholder(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
     def react(method: str, path: str) -> None:
         if method == "POST" and path == PODS:
             for name in "abcd":
                 add_node(api, name)
         for index, pod_name in enumerate(api.names(PODS)):
-            api.objects[f"{PODS}/{pod_name}"]["spec"]["nodeName"] = "abcd"[index]
+            item = api.objects[f"{PODS}/{pod_name}"]
+            if "nodeName" not in item["spec"]:
+                api.put(f"{PODS}/{pod_name}", {**item, "spec": {**item["spec"], "nodeName": "abcd"[index]}})
 
     api.on_request = react
     api.refused = {("POST", JOBS)}
-    runner, said = launcher(api, request_)
+    runner, said = launcher(gateway, request_)
     assert runner.run() == c.EXIT_API_ERROR
     assert "403 Forbidden" in said[-1]
     assert sum(path == PODS for method, path, _ in api.requests if method == "POST") == 4
     assert api.names(PODS) == []
 
 
-def test_a_second_launcher_adopts_the_first_ones_training(api: FakeApi, request_: Request) -> None:
+def test_a_second_launcher_adopts_the_first_ones_training(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
     labels = {"trainyard.dev/run": "r1", "app.kubernetes.io/managed-by": "trainyard-launcher"}
     job = {"metadata": {"name": "train-r1", "labels": labels}, "spec": {}}
     api.put(f"{JOBS}/train-r1", {**job, "status": {"conditions": [{"type": "Succeeded", "status": "True"}]}})
-    runner, _ = launcher(api, request_)
+    runner, _ = launcher(gateway, request_)
     assert runner.run() == c.EXIT_SUCCEEDED
     made = {path for method, path, _ in api.requests if method == "POST"}
     assert {path.rpartition("/")[2] for path in made} == {"events", "leases"}
@@ -242,7 +268,8 @@ def test_an_outage_is_waited_out(api: FakeApi, request_: Request) -> None:
     runner = Launcher(request_, "launch-r1", impatient, say=lambda _: None, poll_seconds=0.01)
     api.faults = [BUSY] * 12
     api.on_request = lambda method, path: runner.stopping.set() if api.names(PODS) else None
-    assert runner.run() == c.EXIT_STOPPED
+    with closing(impatient):
+        assert runner.run() == c.EXIT_STOPPED
     assert len(api.names(PODS)) == 0
     assert any(path == PODS for method, path, _ in api.requests if method == "POST")
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from launcher.core.manifests import Owner, stamp
 from launcher.core.progress import Progress, begun, loads
 from launcher.core.request import Request
 from launcher.kube.gateway import KubernetesGateway
-from launcher.kube.rest import Patience
+from launcher.kube.rest import Patience, Rest
 from tests.unit.launcher.api_server import QUICK, FakeApi
 from tests.unit.launcher.conftest import asked, fallback
 from tests.unit.launcher.test_capacity import node
@@ -31,17 +30,28 @@ EVENTS = "/api/v1/namespaces/training/events"
 JOB = "/apis/batch/v1/namespaces/training/jobs/launch-r1"
 
 
-class Hurried(threading.Event):
-    """A wait that is over at once, after four seconds of the clock."""
+class Hurried(KubernetesGateway):
+    """A cluster whose changes are waited for but a moment, which the clock takes for four seconds."""
 
-    def __init__(self, clock: Clock, then: Callable[[float], None] = lambda _now: None) -> None:
-        super().__init__()
-        self.fast, self.then = clock, then
+    def __init__(self, rest: Rest, clock: Clock, then: Callable[[float], None]) -> None:
+        super().__init__(rest, clock)
+        self.clock, self.then = clock, then
 
-    def wait(self, timeout: float | None = None) -> bool:
-        self.fast.now += 4.0
-        self.then(self.fast.now)
-        return self.is_set()
+    def wait(self, timeout: float) -> None:
+        self.clock.now += 4.0
+        self.then(self.clock.now)
+        super().wait(0.02)
+
+
+MADE: list[Hurried] = []
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    """No watch outlives its test."""
+    yield
+    while MADE:
+        MADE.pop().close()
 
 
 def hurried(
@@ -54,12 +64,12 @@ def hurried(
 ) -> tuple[Launcher, list[str]]:
     """A launcher whose waits are over at once, and what it says."""
     clock, said = clock or Clock(), list[str]()
-    gateway = KubernetesGateway(api.rest(patience=patience), clock)
+    gateway = Hurried(api.rest(patience=patience), clock, then)
+    MADE.append(gateway)
     runner = Launcher(
         request,
         "launch-r1",
         gateway,
-        stopping=Hurried(clock, then),
         say=said.append,
         wall_clock=clock,
         clock=clock,

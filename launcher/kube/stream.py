@@ -1,0 +1,119 @@
+"""Answers of the API that are taken in piece by piece: lists by item, watches by line."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+_JSON = json.JSONDecoder()
+
+
+class Garbled(Exception):
+    """What came is not what was asked for: no JSON, or it ends in the middle."""
+
+
+def lines(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The objects of a stream with one on each line. What follows the end of the last line is cut off, and left out.
+
+    Raises Garbled for a line that is no JSON object.
+    """
+    rest = b""
+    for chunk in chunks:
+        *complete, rest = (rest + chunk).split(b"\n")
+        for line in complete:
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line)
+            except ValueError:
+                value = None
+            if not isinstance(value, dict):
+                raise Garbled(f"{line[:80]!r} is no JSON object")
+            yield value
+
+
+def read_list(chunks: Iterable[bytes], each: Callable[[dict[str, Any]], None]) -> str:
+    """Calls `each` with every item of a Kubernetes list, and returns the list's resourceVersion.
+
+    No more than one item and one chunk stand in memory: a list of a large cluster's pods has tens of megabytes, and ten
+    times that as Python objects. The order of the list's fields is not relied on: custom resources have their `items`
+    before their `metadata`. Raises Garbled for anything that is no list.
+    """
+    text = _Text(chunks)
+    version = ""
+    text.take("{")
+    while text.peek() != "}":
+        name = text.value()
+        text.take(":")
+        if name == "items" and text.peek() == "[":
+            text.take("[")
+            while text.peek() != "]":
+                each(text.value())
+                text.skip(",")
+            text.take("]")
+        else:
+            value = text.value()
+            if name == "metadata" and isinstance(value, dict):
+                version = str(value.get("resourceVersion") or "")
+        text.skip(",")
+    text.finish()
+    return version
+
+
+class _Text:
+    """JSON text of which only a part is there."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._here, self._at = "", 0
+
+    def peek(self) -> str:
+        """The next character that is no white space."""
+        while True:
+            while self._at < len(self._here):
+                if not self._here[self._at].isspace():
+                    return self._here[self._at]
+                self._at += 1
+            self._more()
+
+    def take(self, expected: str) -> None:
+        """Goes past this character. Raises Garbled if another one comes next."""
+        found = self.peek()
+        if found != expected:
+            raise Garbled(f"{self._here[self._at : self._at + 80]!r} where {expected!r} was expected")
+        self._at += 1
+
+    def skip(self, possible: str) -> None:
+        """Goes past this character if it comes next."""
+        if self.peek() == possible:
+            self._at += 1
+
+    def value(self) -> Any:
+        """The next value as a whole. Something always follows it, be it only the end of the list."""
+        self.peek()
+        while True:
+            try:
+                value, end = _JSON.raw_decode(self._here, self._at)
+            except json.JSONDecodeError:
+                end = len(self._here)
+            if end < len(self._here):
+                self._at = end
+                return value
+            self._more()
+
+    def finish(self) -> None:
+        """Reads what is left, so that the connection can serve another request."""
+        for _ in self._chunks:
+            pass
+
+    def _more(self) -> None:
+        chunk = next(self._chunks, None)
+        if chunk is None:
+            raise Garbled("the list ends in the middle")
+        try:
+            self._here, self._at = self._here[self._at :] + self._decoder.decode(chunk), 0
+        except UnicodeDecodeError as error:
+            raise Garbled(f"the list is no UTF-8: {error}") from None

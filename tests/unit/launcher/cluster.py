@@ -1,0 +1,93 @@
+"""A cluster on the fake API server: what the launcher needs of one, and objects in the sizes that they have."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from launcher.core.request import Request
+from tests.unit.launcher.api_server import FakeApi
+from tests.unit.launcher.test_capacity import node
+
+Object = dict[str, Any]
+
+PODS = "/api/v1/namespaces/training/pods"
+JOBS = "/apis/kubeflow.org/v1/namespaces/training/pytorchjobs"
+NODES = "/api/v1/nodes"
+CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
+POOLS = "/apis/karpenter.sh/v1/nodepools"
+WARNINGS = "/api/v1/namespaces/default/events"
+CREATED = "2026-11-01T12:00:00Z"
+
+
+def prepare(api: FakeApi) -> FakeApi:
+    """The launcher's Job, the pool and the priority classes."""
+    api.put("/apis/batch/v1/namespaces/training/jobs/launch-r1", {"metadata": {"name": "launch-r1"}})
+    api.put(f"{POOLS}/small", {"metadata": {"name": "small"}, "spec": {"limits": {"nvidia.com/gpu": "1024"}}})
+    for name in ("trainyard-worker", "trainyard-placeholder"):
+        api.put(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}", {"metadata": {"name": name}})
+    return api
+
+
+def pool_named(request: Request, name: str) -> Request:
+    """The same run on another pool."""
+    selector = {"karpenter.sh/nodepool": name}
+    return dataclasses.replace(
+        request, pool=dataclasses.replace(request.pool, name=name, node_selector=selector)
+    )
+
+
+def put_node(api: FakeApi, name: str, pool: str = "small", **changes: Any) -> Object:
+    item = node(name, **changes)
+    item["metadata"]["labels"]["karpenter.sh/nodepool"] = pool
+    return api.put(f"{NODES}/{name}", item)
+
+
+def put_claim(api: FakeApi, name: str, on: str, pool: str = "small") -> Object:
+    labels = {"karpenter.sh/nodepool": pool}
+    meta = {"name": name, "labels": labels, "creationTimestamp": CREATED}
+    return api.put(f"{CLAIMS}/{name}", {"metadata": meta, "status": {"nodeName": on}})
+
+
+def put_pod(api: FakeApi, name: str, on: str, namespace: str = "default", **labels: str) -> Object:
+    item = {
+        "metadata": {"name": name, "namespace": namespace, "labels": labels, "annotations": {"note": "x"}},
+        "spec": {"nodeName": on, "containers": [{"resources": {"requests": {"cpu": "1"}}}]},
+        "status": {"phase": "Running"},
+    }
+    return api.put(f"/api/v1/namespaces/{namespace}/pods/{name}", item)
+
+
+def put_warning(api: FakeApi, name: str, about: str) -> Object:
+    item = {
+        "metadata": {"name": name, "namespace": "default"},
+        "type": "Warning",
+        "involvedObject": {"kind": "NodeClaim", "name": about},
+        "reason": "InsufficientCapacityError",
+        "lastTimestamp": CREATED,
+    }
+    return api.put(f"{WARNINGS}/{name}", item)
+
+
+def put_training(api: FakeApi, **status: Any) -> Object:
+    labels = {"trainyard.dev/run": "r1", "app.kubernetes.io/managed-by": "trainyard-launcher"}
+    meta = {"name": "train-r1", "namespace": "training", "labels": labels}
+    return api.put(f"{JOBS}/train-r1", {"metadata": meta, "spec": {}, "status": status})
+
+
+def grow(api: FakeApi, nodes: int, pods: int) -> None:
+    """A cluster of this size. Its objects are as large as those of a cluster in use: 5 KB a pod, 12 KB a node."""
+    images = [{"names": [f"registry.example.com/team/image-{i}@sha256:{i:064}"]} for i in range(50)]
+    owned = [{"f:metadata": {f"f:field-{i}": {"f:inner": {}} for i in range(70)}}]
+    variables = [{"name": f"VARIABLE_{i}", "value": "x" * 40} for i in range(40)]
+    for index in range(nodes):
+        item = node(f"ip-10-0-{index // 256}-{index % 256}.ec2.internal")
+        item["metadata"]["managedFields"] = owned
+        item["status"]["images"] = images
+        api.put(f"{NODES}/{item['metadata']['name']}", item)
+        put_claim(api, f"small-{index}", item["metadata"]["name"])
+    names = [key.rpartition("/")[2] for key in api.objects if key.startswith(f"{NODES}/")]
+    for index in range(pods):
+        item = put_pod(api, f"pod-{index}", names[index % len(names)], app="daemon")
+        item["metadata"]["managedFields"] = owned
+        item["spec"]["containers"][0]["env"] = variables

@@ -1,0 +1,398 @@
+"""What the launcher knows of the cluster without asking: complete, up to date, and at no cost while nothing changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from statistics import median
+from typing import Any
+
+import pytest
+
+from launcher.capacity import __main__ as program
+from launcher.capacity.loop import Launcher
+from launcher.core import contract as c
+from launcher.core.observe import Observation
+from launcher.core.request import Request
+from launcher.kube.gateway import KubernetesGateway
+from launcher.kube.rest import ApiError, Rest
+from tests.unit.launcher import cluster
+from tests.unit.launcher.api_server import FakeApi, serving, until
+from tests.unit.launcher.cluster import JOBS, NODES, PODS, put_claim, put_node, put_pod, put_training
+
+pytestmark = pytest.mark.unit
+
+NOW = 1_800_000_000.0
+SOURCES = 7
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    with serving(cluster.prepare(FakeApi())) as served:
+        yield served
+
+
+@pytest.fixture
+def gateway(api: FakeApi) -> Iterator[KubernetesGateway]:
+    with closing(KubernetesGateway(api.rest(), lambda: NOW)) as made:
+        yield made
+
+
+def known(seen: Observation) -> dict[str, Any]:
+    """What it shows, whatever the order."""
+    return {
+        name: {str(each) for each in value} if isinstance(value, tuple) else value
+        for name, value in vars(seen).items()
+        if name != "fresh"
+    }
+
+
+def test_the_copy_shows_what_fresh_lists_show(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    chance = random.Random(7)  # noqa: S311
+    for step in range(30):
+        on = f"n{chance.randint(0, 5)}"
+        label = chance.choice([{}, {"trainyard.dev/run": "r1"}, {"trainyard.dev/role": "warm"}])
+        match chance.choice(["node", "claim", "pod", "own", "finish", "warn", "remove", "pool"]):
+            case "node":
+                put_node(api, on, chance.choice(["small", "small", "other"]), spec__unschedulable=step % 2)
+            case "claim":
+                put_claim(api, f"small-{on}", chance.choice(["", on]), chance.choice(["small", "other"]))
+            case "pod":
+                put_pod(api, f"pod-{step % 7}", chance.choice(["", on]), **label)
+            case "own":
+                put_pod(api, f"hold-{step % 4}", on, "training", **label)
+            case "finish":
+                for path in [key for key in api.objects if "/pods/" in key][:2]:
+                    api.put(path, {**api.objects[path], "status": {"phase": "Succeeded"}})
+            case "warn":
+                cluster.put_warning(api, f"event-{step % 3}", f"small-{on}")
+            case "remove":
+                objects = [key for key in api.objects if "/pods/" in key or key.startswith(NODES)]
+                if objects:
+                    api.remove(chance.choice(objects))
+            case "pool":
+                spec = {"limits": {"nvidia.com/gpu": str(4 * chance.randint(1, 8))}}
+                api.put(f"{cluster.POOLS}/small", {"metadata": {"name": "small"}, "spec": spec})
+
+        def agree() -> bool:
+            copied = gateway.observe(request_, fresh=False)
+            assert not copied.fresh
+            return known(copied) == known(gateway.observe(request_, fresh=True))
+
+        until(agree)
+
+
+def test_of_the_pods_those_are_kept_that_concern_the_run(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    put_node(api, "here")
+    put_node(api, "there", "other")
+    put_claim(api, "small-1", "coming")
+    put_pod(api, "on-a-node", "here")
+    put_pod(api, "on-a-machine-without-a-node", "coming")
+    put_pod(api, "elsewhere", "there")
+    put_pod(api, "pending", "")
+    put_pod(api, "own", "here", "training", **{"trainyard.dev/run": "r1"})
+    item = put_pod(api, "own-finished", "gone", "training", **{"trainyard.dev/run": "r1"})
+    api.put(f"{PODS}/own-finished", {**item, "status": {"phase": "Failed"}})
+    put_pod(api, "of-another-run", "", "training", **{"trainyard.dev/run": "r2"})
+    for fresh in (False, True):
+        found = gateway.observe(request_, fresh=fresh).pods
+        pods = {pod.name: pod for pod in found}
+        assert sorted(pod.name for pod in found) == [
+            "on-a-machine-without-a-node",
+            "on-a-node",
+            "own",
+            "own-finished",
+        ]
+        assert pods["own"].annotations == {"note": "x"}
+        assert pods["on-a-node"].annotations == {}
+
+
+def test_a_claim_grows_older_though_nothing_tells_of_it(api: FakeApi, request_: Request) -> None:
+    put_claim(api, "small-1", "")
+    ticks = itertools.count(1_800_000_000)
+    with closing(KubernetesGateway(api.rest(), lambda: float(next(ticks)))) as gateway:
+        ages = [gateway.observe(request_, fresh=False).claims[0].age for _ in range(3)]
+    assert ages[1] - ages[0] == ages[2] - ages[1] == 1.0
+    assert ages[0] == 1_800_000_000 - 1_793_534_400  # 2026-11-01T12:00:00Z
+
+
+def waited_out(api: FakeApi, request: Request, deadline: int) -> tuple[int, int]:
+    """(rounds, requests) of a run that waits for nodes until its deadline, in a time that passes quickly."""
+    seconds = itertools.count(int(NOW))
+    rounds = 0
+
+    def clock() -> float:
+        nonlocal rounds
+        rounds += 1
+        return float(next(seconds))
+
+    before = len(api.requests)
+    with closing(KubernetesGateway(api.rest(), clock)) as gateway:
+        runner = Launcher(
+            dataclasses.replace(request, deadline_seconds=deadline),
+            "launch-r1",
+            gateway,
+            say=lambda _: None,
+            poll_seconds=0.001,
+        )
+        assert runner.run() == c.EXIT_BELOW_MINIMUM
+    until(lambda: not api.watching)
+    return rounds, len(api.requests) - before
+
+
+def test_waiting_costs_no_requests_however_long_it_is(api: FakeApi, request_: Request) -> None:
+    put_node(api, "a")
+    short_rounds, short = waited_out(api, request_, 30)
+    long_rounds, long = waited_out(api, request_, 1000)
+    assert long_rounds > 900 > 60 > short_rounds
+    # Owner, three things that may lack, seven lists, seven watches, four placeholders made and removed, two Events, and
+    # at most a few recounts of six reads each.
+    assert long <= short + 6 <= 50
+
+
+def changes(api: FakeApi) -> dict[str, Callable[[], object]]:
+    """One change of each kind that is news."""
+    finished = {"conditions": [{"type": "Succeeded", "status": "True"}]}
+    limits = {"spec": {"limits": {"nvidia.com/gpu": "8"}}}
+    return {
+        "node": lambda: put_node(api, "b"),
+        "node changes": lambda: put_node(api, "b", spec__unschedulable=True),
+        "claim": lambda: put_claim(api, "small-1", "b"),
+        "pool": lambda: api.put(f"{cluster.POOLS}/small", {"metadata": {"name": "small"}, **limits}),
+        "own pod": lambda: put_pod(api, "hold-r1-0", "", "training", **{"trainyard.dev/run": "r1"}),
+        "pod of another on the node": lambda: put_pod(api, "other", "b"),
+        "that pod leaves": lambda: api.remove("/api/v1/namespaces/default/pods/other"),
+        "warning": lambda: cluster.put_warning(api, "event", "small-1"),
+        "training": lambda: put_training(api),
+        "its end": lambda: put_training(api, **finished),
+    }
+
+
+def test_each_change_is_known_within_a_fifth_of_a_second(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    took: dict[str, float] = {}
+    gateway.observe(request_, fresh=False)
+    until(lambda: api.watching == SOURCES)
+    before = known(gateway.observe(request_, fresh=False))
+    for name, change in changes(api).items():
+        began = time.monotonic()
+        change()
+        gateway.wait(5.0)
+        took[name] = time.monotonic() - began
+        after = known(gateway.observe(request_, fresh=False))
+        assert after != before, name
+        before = after
+    print("seconds from a change to the end of the wait:", {k: round(v, 3) for k, v in took.items()})
+    assert median(took.values()) < 0.2
+    assert max(took.values()) < 1.0
+
+
+def test_what_concerns_nobody_here_ends_no_wait(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    put_node(api, "a")
+    gateway.observe(request_, fresh=False)
+    until(lambda: api.watching == SOURCES)
+    gateway.wait(0.1)
+    gateway.observe(request_, fresh=False)
+    put_pod(api, "elsewhere", "far")
+    put_node(api, "other", "other")
+    put_claim(api, "other-1", "other", "other")
+    put_node(api, "a", status__heartbeat=1)
+    began = time.monotonic()
+    gateway.wait(0.3)
+    assert time.monotonic() - began >= 0.3
+
+
+def test_what_was_observed_already_ends_no_wait(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    gateway.observe(request_, fresh=False)
+    until(lambda: api.watching == SOURCES)
+    put_node(api, "a")
+    until(lambda: gateway.observe(request_, fresh=False).nodes)
+    time.sleep(0.1)
+    for fresh in (False, True):
+        gateway.wake()
+        gateway.observe(request_, fresh=fresh)
+        began = time.monotonic()
+        gateway.wait(0.3)
+        assert time.monotonic() - began >= 0.3
+
+
+def test_a_change_during_a_round_is_not_slept_over(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    gateway.observe(request_, fresh=False)
+    until(lambda: api.watching == SOURCES)
+    gateway.observe(request_, fresh=False)
+    put_node(api, "a")
+    time.sleep(0.2)  # the round that follows upon the observation
+    began = time.monotonic()
+    gateway.wait(5.0)
+    assert time.monotonic() - began < 1.0
+
+
+def test_flapping_nodes_make_twenty_rounds_a_second_at_most(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    gateway.observe(request_, fresh=False)
+    until(lambda: api.watching == SOURCES)
+    stop = threading.Event()
+
+    def flap() -> None:
+        for count in itertools.count():
+            if stop.is_set():
+                return
+            put_node(api, f"n{count % 256}", spec__unschedulable=count // 256 % 2 == 0)
+            time.sleep(0.001)
+
+    flapping = threading.Thread(target=flap)
+    flapping.start()
+    began, rounds = time.monotonic(), 0
+    while time.monotonic() - began < 1.0:
+        gateway.wait(1.0)
+        gateway.observe(request_, fresh=False)
+        rounds += 1
+    stop.set()
+    flapping.join()
+    assert 3 <= rounds <= 21
+    assert api.version > 250
+
+
+def test_a_signal_ends_a_wait_at_once(gateway: KubernetesGateway) -> None:
+    before = signal.signal(signal.SIGUSR1, lambda *_: gateway.wake())
+    try:
+        for delay in (0.0, 0.1):
+            timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGUSR1))
+            timer.start()
+            began = time.monotonic()
+            gateway.wait(10.0)
+            assert time.monotonic() - began < 2.0
+            timer.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_sigterm_ends_the_launchers_wait_and_its_watches(
+    api: FakeApi, request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(launcher: Launcher) -> int:
+        launcher.gateway.observe(request_, fresh=False)
+        until(lambda: api.watching == SOURCES)
+        launcher.gateway.observe(request_, fresh=False)
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        launcher.gateway.wait(20.0)
+        return c.EXIT_STOPPED if launcher.stopping.is_set() else c.EXIT_API_ERROR
+
+    monkeypatch.setattr(Launcher, "run", run)
+    monkeypatch.setattr(Rest, "connect", api.rest)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    began = time.monotonic()
+    try:
+        assert program.run(request_, "launch-r1") == c.EXIT_STOPPED
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert time.monotonic() - began < 10.0
+    assert not [each for each in threading.enumerate() if each.name.startswith("watch ")]
+
+
+def test_a_training_is_never_forgotten_because_a_watch_lags(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    gateway.observe(request_, fresh=False)
+    until(lambda: api.watching == SOURCES)
+    api.mute = True
+    put_training(api)
+    assert gateway.observe(request_, fresh=True).training is not None
+    assert gateway.observe(request_, fresh=False).training is not None
+    api.mute = False
+    until(lambda: api.watching == 2)
+    reads = len(api.requests)
+    for _ in range(5):
+        assert gateway.observe(request_, fresh=False).training is not None
+    assert len(api.requests) <= reads + 1  # the watch has told of it, too
+    api.remove(f"{JOBS}/train-r1")
+    until(lambda: gateway.observe(request_, fresh=False).training is None)
+
+
+def test_once_there_is_a_training_only_it_and_the_runs_pods_are_watched(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    put_node(api, "a")
+    gateway.observe(request_, fresh=False)
+    until(lambda: api.watching == SOURCES)
+    put_training(api)
+    put_pod(api, "train-r1-master-0", "a", "training", **{"trainyard.dev/run": "r1"})
+    until(lambda: gateway.observe(request_, fresh=False).training)
+    until(lambda: api.watching == 2)
+    until(lambda: gateway.observe(request_, fresh=False).pods)
+    assert gateway.observe(request_, fresh=False).nodes == ()
+
+
+def test_a_training_that_was_there_before_is_followed_without_a_look_at_the_cluster(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    put_training(api)
+    api.cached_version = 100  # a cache that lags shows nothing of it
+    assert gateway.observe(request_, fresh=False).training is not None
+    until(lambda: api.watching == 2)
+    assert {path for _, path, _ in api.requests} == {JOBS, f"{JOBS}/train-r1", PODS}
+
+
+def test_another_pool_is_watched_instead_of_the_first(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    put_node(api, "a")
+    put_node(api, "b", "large")
+    put_claim(api, "large-1", "b", "large")
+    assert [node.name for node in gateway.observe(request_, fresh=False).nodes] == ["a"]
+    until(lambda: api.watching == SOURCES)
+    seen = gateway.observe(cluster.pool_named(request_, "large"), fresh=False)
+    assert [node.name for node in seen.nodes] == ["b"]
+    assert [claim.name for claim in seen.claims] == ["large-1"]
+    assert seen.pool is None
+    until(lambda: api.watching == SOURCES)
+    # What is the same for both goes on.
+    assert sorted(api.asked("watch").count(path) for path in (PODS, JOBS, "/api/v1/pods", NODES)) == [
+        1,
+        1,
+        1,
+        2,
+    ]
+
+
+def test_a_refused_watch_is_told_as_the_refusal_it_is(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    api.refused = {("GET", NODES)}
+    with pytest.raises(ApiError, match="GET /api/v1/nodes: 403 Forbidden"):
+        gateway.observe(request_, fresh=False)
+
+
+def test_closing_ends_every_thread(api: FakeApi, request_: Request) -> None:
+    before = set(threading.enumerate())
+    gateway = KubernetesGateway(api.rest(), time.time)
+    gateway.observe(request_, fresh=False)
+    until(lambda: api.watching == SOURCES)
+    mine = {thread for thread in threading.enumerate() if thread.name.startswith("watch ")} - before
+    assert len(mine) == SOURCES
+    assert all(thread.daemon for thread in mine)
+    began = time.monotonic()
+    gateway.close()
+    assert time.monotonic() - began < 1.0
+    assert not any(thread.is_alive() for thread in mine)
+    gateway.close()  # a second time is no harm

@@ -1,0 +1,363 @@
+"""A copy of a list by list and watch, against an API server that drops, forgets, lags, refuses and falls silent."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from launcher.kube.rest import ApiError, ApiUnavailable, Patience
+from launcher.kube.watch import Reflector, Source
+from tests.unit.launcher.api_history import Change
+from tests.unit.launcher.api_server import FakeApi, Fault, serving, until
+
+pytestmark = pytest.mark.unit
+
+NODES = "/api/v1/nodes"
+SEQUENCES = 200
+CHANGES = 25
+FAST = Patience(total=5.0, first=0.001, longest=0.004)
+BUSY: Fault = (503, {}, b"{}")
+Value = tuple[str, int]
+News = tuple[Value | None, Value | None]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FakeApi]:
+    with serving(FakeApi()) as served:
+        yield served
+
+
+@pytest.fixture
+def api(server: FakeApi) -> FakeApi:
+    """The server, empty and well-behaved."""
+    until(lambda: not server.watching)
+    for path in list(server.objects):
+        server.remove(path)
+    server.requests.clear()
+    server.faults.clear()
+    server.refused.clear()
+    server.cached_version, server.gone_status, server.mute = None, False, False
+    server.bookmark_seconds, server.list_seconds, server.piece_seconds = 60.0, 0.0, 0.0
+    return server
+
+
+def value(item: dict[str, Any]) -> Value:
+    return item["metadata"]["name"], item["spec"]["n"]
+
+
+class Watched:
+    """A reflector of the nodes of pool a, and what it told."""
+
+    def __init__(self, api: FakeApi, patience: Patience = FAST, **options: float) -> None:
+        self.news: list[News] = []
+        self.rings = 0
+        source = Source(
+            path=NODES,
+            selectors=(("labelSelector", "pool=a"),),
+            convert=value,
+            matters=lambda before, after: self.news.append((before, after)) is None,
+        )
+        self.reflector = Reflector(api.rest(patience=patience), source, self._ring, **options)
+
+    def _ring(self) -> None:
+        self.rings += 1
+
+    @property
+    def state(self) -> list[Value]:
+        return sorted(self.reflector.items())
+
+
+@contextmanager
+def watched(api: FakeApi, patience: Patience = FAST, **options: float) -> Iterator[Watched]:
+    made = Watched(api, patience, **options)
+    made.reflector.start()
+    try:
+        yield made
+    finally:
+        made.reflector.stop()
+        made.reflector.join(2.0)
+
+
+def put(api: FakeApi, name: str, n: int, pool: str = "a") -> None:
+    api.put(f"{NODES}/{name}", {"metadata": {"name": name, "labels": {"pool": pool}}, "spec": {"n": n}})
+
+
+def truth(api: FakeApi) -> list[Value]:
+    return sorted(value(item) for item in api.objects.values() if item["metadata"]["labels"]["pool"] == "a")
+
+
+def as_news(change: Change) -> News | None:
+    """What a watch of pool a has to tell of this change; None if nothing."""
+    both = [
+        value(item) if item and item["metadata"]["labels"]["pool"] == "a" else None
+        for item in (change.before, change.after)
+    ]
+    return (both[0], both[1]) if both[0] != both[1] else None
+
+
+def disturb(api: FakeApi, chance: random.Random) -> bool:
+    """Does something bad to the watch; whether it may go unnoticed that objects changed in between."""
+    match chance.choice(["drop", "drop", "close", "busy", "expire", "expire", "mute"]):
+        case "drop":
+            api.drop()
+        case "close":
+            api.faults.append(None)
+            api.drop()
+        case "busy":
+            api.faults.append(BUSY)
+            api.drop()
+            return True
+        case "expire":
+            api.gone_status = chance.random() < 0.5
+            # A cache of the API server that lags: a list from it would bring back what is long gone.
+            api.cached_version = chance.randint(api.gone, api.version)
+            api.expire(tell=chance.random() < 0.5)
+            api.drop()
+            return True
+        case "mute":
+            api.mute = not api.mute
+    return False
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_no_event_is_lost_or_told_twice_over_seeded_sequences_of_changes_and_faults(
+    api: FakeApi, part: int
+) -> None:
+    exact = 0
+    for seed in range(part, SEQUENCES, 4):
+        chance = random.Random(seed)  # noqa: S311
+        kind = chance.choice(["drop", "all"])
+        api.bookmark_seconds = chance.choice([0.002, 60.0])
+        for index in range(chance.randint(0, 3)):
+            put(api, f"old-{index}", 0)
+        with watched(api) as seen:
+            until(lambda: seen.rings)
+            seen.news.clear()
+            first = len(api.changes)
+            blurred = False
+            for n in range(1, CHANGES):
+                name = f"n{chance.randint(0, 4)}"
+                if chance.random() < 0.25 and f"{NODES}/{name}" in api.objects:
+                    api.remove(f"{NODES}/{name}")
+                else:
+                    put(api, name, n, chance.choice(["a", "a", "b"]))
+                if chance.random() < 0.2:
+                    if kind == "all":
+                        blurred |= disturb(api, chance)
+                    else:
+                        api.drop()
+                if chance.random() < 0.3:
+                    time.sleep(chance.random() / 500)
+            api.mute = False
+            with api.news:
+                api.news.notify_all()
+            put(api, "last", CHANGES)
+            until(lambda: ("last", CHANGES) in seen.state)
+            assert seen.state == truth(api), seed
+        told = seen.news
+        known = {each[0]: each for each in truth_at(api, first)}
+        for before, after in told:  # each piece of news begins where the one before has ended
+            name = (before or after or ("", 0))[0]
+            assert known.get(name) == before, (seed, told)
+            assert before is None or after is None or before[1] < after[1], (seed, before, after)
+            known.pop(name, None)
+            if after is not None:
+                known[name] = after
+        if not blurred:
+            exact += 1
+            assert told == [news for change in api.changes[first:] if (news := as_news(change))], seed
+        api.cached_version, api.gone_status = None, False
+        for path in list(api.objects):
+            api.remove(path)
+    assert exact > SEQUENCES / 16
+
+
+def truth_at(api: FakeApi, first: int) -> list[Value]:
+    version = api.changes[first - 1].version if first else 0
+    return [value(item) for item in api.listed(NODES, {"labelSelector": "pool=a"}, version)]
+
+
+def test_only_the_first_list_may_come_from_a_cache(api: FakeApi) -> None:
+    with watched(api) as seen:
+        until(lambda: seen.rings and api.watching)
+        put(api, "a", 1)
+        until(lambda: seen.state == [("a", 1)])
+        api.expire(tell=True)
+        until(lambda: len(api.asked("list")) == 2)
+        until(lambda: len(api.asked("watch")) == 2)
+    lists = [query for _, _, query in api.requests if "watch" not in query]
+    assert [query.get("resourceVersion") for query in lists] == ["0", None]
+    watches = [query for _, _, query in api.requests if "watch" in query]
+    assert {query["allowWatchBookmarks"] for query in watches} == {"true"}
+    assert all(240 <= int(query["timeoutSeconds"]) <= 300 for query in watches)
+
+
+def test_what_only_a_new_list_shows_is_news(api: FakeApi) -> None:
+    with watched(api) as seen:
+        until(lambda: seen.rings and api.watching)
+        with api.news:
+            api.drop()
+            put(api, "a", 1)
+            api.gone = api.version
+            api.version += 1
+        until(lambda: seen.rings == 2)
+        assert seen.state == [("a", 1)]
+        assert len(api.asked("list")) == 2
+
+
+def test_a_watch_goes_on_from_the_last_bookmark(api: FakeApi) -> None:
+    api.bookmark_seconds = 0.01
+    with watched(api):
+        until(lambda: api.watching)
+        put(api, "b", 1, pool="b")  # not ours: only bookmarks tell how far the watch is
+        time.sleep(0.05)
+        api.gone = api.version - 1
+        api.drop()
+        until(lambda: len(api.asked("watch")) == 2)
+        time.sleep(0.02)
+        assert len(api.asked("list")) == 1
+
+
+def test_a_silent_watch_is_broken_off_and_begun_again(api: FakeApi) -> None:
+    with watched(api, watch_seconds=0.2, grace_seconds=0.1) as seen:
+        until(lambda: seen.rings and api.watching)
+        api.mute = True
+        put(api, "a", 1)
+        began = time.monotonic()
+        until(lambda: len(api.asked("watch")) == 2)
+        assert 0.2 < time.monotonic() - began < 1.0
+        api.mute = False
+        until(lambda: seen.state == [("a", 1)])
+        assert len(api.asked("list")) == 1
+
+
+def test_a_refusal_is_raised_as_it_is_and_forgotten_when_it_is_lifted(api: FakeApi) -> None:
+    api.refused = {("GET", NODES)}
+    with watched(api) as seen:
+        with pytest.raises(ApiError, match=r"GET /api/v1/nodes: 403 Forbidden"):
+            seen.reflector.items()
+        api.refused = set()
+        put(api, "a", 1)
+
+        def back() -> bool:
+            try:
+                return seen.state == [("a", 1)]
+            except ApiError:
+                return False
+
+        until(back)
+        # A right that is taken away later shows when the watch ends.
+        until(lambda: seen.rings and api.watching)
+        api.refused = {("GET", NODES)}
+        api.drop()
+        until(lambda: not back())
+
+
+def test_the_first_items_wait_for_a_slow_list(api: FakeApi) -> None:
+    api.list_seconds = 0.2
+    put(api, "a", 1)
+    with watched(api) as seen:
+        assert seen.state == [("a", 1)]
+
+
+def test_a_list_that_comes_slowly_is_waited_for_beyond_the_patience(api: FakeApi) -> None:
+    for index in range(20):
+        put(api, f"n{index}", 1)
+        api.objects[f"{NODES}/n{index}"]["status"] = {"images": "x" * 20_000}
+    api.piece_seconds = 0.15
+    with watched(api, Patience(total=0.3, first=0.01, longest=0.02)) as seen:
+        assert len(seen.state) == 20
+
+
+def test_an_api_that_is_not_heard_for_long_is_unavailable_and_comes_back(api: FakeApi) -> None:
+    patience = Patience(total=0.15, first=0.01, longest=0.02)
+    put(api, "a", 1)
+    with watched(api, patience) as seen:
+        until(lambda: seen.rings and api.watching)
+        api.faults = [BUSY] * 10_000
+        api.drop()
+        until(lambda: len(api.faults) < 10_000)
+        assert seen.state == [("a", 1)]  # patience
+        time.sleep(0.2)
+        with pytest.raises(ApiUnavailable, match=r"/api/v1/nodes: not heard for .* s: GET .* 503"):
+            seen.reflector.items()
+        api.faults.clear()
+        until(lambda: api.watching)
+        assert seen.state == [("a", 1)]
+    dead = FakeApi()
+    dead.url = "http://127.0.0.1:9"
+    with watched(dead, patience) as seen:
+        began = time.monotonic()
+        with pytest.raises(ApiUnavailable, match="refused"):
+            seen.reflector.items()
+        assert 0.1 < time.monotonic() - began < 1.0
+
+
+def test_attempts_become_rarer_and_keep_the_time_the_api_asks_for(api: FakeApi) -> None:
+    api.faults = [BUSY] * 10_000
+    with watched(api, Patience(total=0.1, first=0.01, longest=0.1)):
+        time.sleep(0.5)
+        assert 5 <= 10_000 - len(api.faults) <= 15
+    api.faults = [(429, {"Retry-After": "1"}, b"{}")]
+    with watched(api) as seen:
+        began = time.monotonic()
+        until(lambda: seen.rings)
+        assert 0.9 < time.monotonic() - began < 2.0
+
+
+def test_a_watch_that_ends_at_once_is_not_begun_again_without_pause(api: FakeApi) -> None:
+    with watched(api, Patience(total=1.0, first=0.05, longest=0.1)):
+        until(lambda: api.watching)
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            api.drop()
+            time.sleep(0.005)
+    assert len(api.asked("watch")) <= 22
+
+
+def test_an_object_that_can_not_be_read_reaches_the_caller(api: FakeApi) -> None:
+    with watched(api) as seen:
+        until(lambda: seen.rings and api.watching)
+        api.put(f"{NODES}/a", {"metadata": {"name": "a", "labels": {"pool": "a"}}})
+        until(lambda: seen.rings == 2)
+        with pytest.raises(KeyError, match="spec"):
+            seen.reflector.items()
+
+
+def test_an_update_of_what_is_not_kept_is_no_news(api: FakeApi) -> None:
+    with watched(api) as seen:
+        until(lambda: seen.rings and api.watching)
+        put(api, "a", 1)
+        until(lambda: seen.rings == 2)
+        for beat in range(20):
+            item = api.objects[f"{NODES}/a"]
+            api.put(f"{NODES}/a", {**item, "status": {"heartbeat": beat}})
+        put(api, "b", 1)
+        until(lambda: len(seen.state) == 2)
+        assert seen.rings == 3
+
+
+@pytest.mark.parametrize("when", ["list", "watch", "pause"])
+def test_its_thread_ends_soon(api: FakeApi, when: str) -> None:
+    names = {thread.name for thread in threading.enumerate()}
+    assert f"watch {NODES}" not in names
+    api.list_seconds = 0.3 if when == "list" else 0.0
+    if when == "pause":
+        api.faults = [(429, {"Retry-After": "60"}, b"{}")]
+    watching = Watched(api)
+    watching.reflector.start()
+    if when == "watch":
+        until(lambda: api.watching)
+    time.sleep(0.05)
+    began = time.monotonic()
+    watching.reflector.stop()
+    watching.reflector.join(5.0)
+    assert time.monotonic() - began < 0.5
+    assert f"watch {NODES}" not in {thread.name for thread in threading.enumerate()}
+    until(lambda: not api.watching)
