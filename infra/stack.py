@@ -249,21 +249,19 @@ def _karpenter(
 
 def _run(training: Training, region: str, mounts: dict[str, str]) -> Run:
     return Run(
-        pool=training.pool,
+        candidates=training.candidates,
         run_id=training.run_id,
         min_nodes=training.min_nodes,
         max_nodes=training.max_nodes,
         device=training.device,
-        processes_per_node=training.processes_per_node,
-        capacity_deadline_seconds=training.capacity_deadline_seconds,
         hold_seconds=training.hold_seconds,
+        node_start_seconds=training.node_start_seconds,
+        attempts=training.attempts,
+        retry_seconds=training.retry_seconds,
         active_deadline_seconds=training.active_deadline_seconds,
         data=training.data,
         args=training.args,
         env=training.env,
-        cpu=training.cpu,
-        memory=training.memory,
-        shared_memory=training.shared_memory,
         region=region,
         mounts=mounts,
     )
