@@ -163,7 +163,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
         launcher = LauncherJob(
             "launcher",
             LauncherJobArgs(
-                run=_run(settings.training, settings.region, mounts.paths),
+                run=run_of(settings.training, settings.region, mounts.paths),
                 launcher_image=images.uris["launcher"],
                 trainer_image=images.uris["trainer"],
                 placeholder_image=settings.images.placeholder,
@@ -247,7 +247,8 @@ def _karpenter(
     )
 
 
-def _run(training: Training, region: str, mounts: dict[str, str]) -> Run:
+def run_of(training: Training, region: str, mounts: dict[str, str]) -> Run:
+    """The run of the settings; `mounts` maps the claims of shared volumes to directories in workers."""
     return Run(
         candidates=training.candidates,
         run_id=training.run_id,

@@ -42,6 +42,6 @@ LAUNCHER_RULES: Final = (
     # Deleted are machines that never become usable (`training.nodeStartSeconds`), which Karpenter itself keeps without
     # end. NodeClaims have no namespace and names that Karpenter makes up, so that the right is one to all of them.
     _rule(None, "karpenter.sh", "nodeclaims", "delete list watch"),
-    _rule(None, "karpenter.sh", "nodepools", "get list watch"),
+    _rule(None, "karpenter.sh", "nodepools", "list watch"),
     _rule(None, "scheduling.k8s.io", "priorityclasses", "get"),
 )
