@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from infra import accelerators, cautions
 from infra.model import Training
 from infra.quantities import GIB, amount
 from infra.settings import SettingsError
-from tests.unit.infra.changing import NOW, POOL, mistakes, settings, with_
+from tests.unit.infra.changing import NOW, POOL, ROOT, mistakes, settings, with_
 
 pytestmark = pytest.mark.unit
 
@@ -216,6 +218,17 @@ def outcome(config: dict[str, Any]) -> list[str]:
     except SettingsError as error:
         return error.lines
     return []
+
+
+def test_the_page_about_waiting_has_an_example_that_is_right_and_counts_as_it_says() -> None:
+    page = (ROOT / "docs" / "waiting.md").read_text()
+    (example,) = re.findall(r"```yaml\n(.+?)```", page, re.DOTALL)
+    pools = [{**POOL, "name": name} for name in ("large", "elsewhere", "smaller")]
+    found = settings({**with_({"pools": pools}), **yaml.safe_load(example)}).training
+    assert found is not None
+    deadlines = sum(each.capacity_deadline_seconds for each in found.candidates)
+    longest = deadlines * found.attempts + (found.attempts - 1) * found.retry_seconds * 6 // 5
+    assert f"= {longest} seconds" in page
 
 
 NAMES = [str(pool["name"]) for pool in POOLS]
