@@ -105,6 +105,11 @@ def test_of_the_begin_nothing_is_said_while_a_reservation_is_missing_or_ec2_says
     lines = judged_both(made(kind="capacity-block", begins=BEGIN, ends=LAST_END), None, **BLOCK)
     only(lines, f"{POOL}.capacityReservationIds[1]", "does not exist")
     assert judged(made(kind="capacity-block", ends=BLOCK["reservation_ends"]), **BLOCK) == []
+    unknown = made(kind="capacity-block", ends=LAST_END)
+    later = made(kind="capacity-block", begins=BEGIN, ends=LAST_END, reservation_id=SECOND)
+    assert judged_both(unknown, later, **{**BLOCK, "reservation_ends": LAST_END}) == [], (
+        "the other may have begun"
+    )
 
 
 def test_an_odcr_that_has_not_begun_is_a_note_whether_the_stack_file_says_so_or_not() -> None:
