@@ -123,7 +123,7 @@ MEANINGS: Final = {
     "pools[].reservationBegins": (
         "When the reservation begins (of several: the first begin), RFC 3339 in quotes; at most 8 weeks from now for a "
         "capacity block, whose begin `make preflight` tells while it lies ahead. Until then a run on a capacity block "
-        "says when it begins, or is refused at once where its wait is over before."
+        "without `onDemandFallback` says when it begins, or is refused at once where its wait is over before."
     ),
     "pools[].reservationEnds": (
         "When the reservation ends (of several: the first end), RFC 3339 in quotes; at most 182 days and 8 weeks from "
