@@ -65,6 +65,38 @@ def test_the_waits_are_those_of_the_stack_file() -> None:
     assert (found.node_start_seconds, found.attempts, found.retry_seconds) == (60, 5, 180)
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            {"nodeStartSeconds": 59},
+            "training.nodeStartSeconds: 59 is out of range; it must be a whole number of",
+        ),
+        (
+            {"attempts": 0},
+            "trainyard:training.attempts: 0 is out of range; it must be a whole number of at least 1",
+        ),
+        (
+            {"retrySeconds": 179},
+            "retrySeconds: 179 is out of range; it must be a whole number of seconds of at least 180",
+        ),
+        ({"cpu": "0"}, "trainyard:training.cpu: '0' is not right; it must be a quantity above 0"),
+        (
+            {"cpu": "48000m"},
+            "training.cpu: '48000m' leaves nothing of the 48 cores of g5.12xlarge to the system",
+        ),
+        (
+            {"memory": "192Gi"},
+            "training.memory: '192Gi' leaves nothing of the 192 GiB of g5.12xlarge to the system",
+        ),
+        ({"sharedMemory": "0Gi"}, "trainyard:training.sharedMemory: '0Gi' is not right"),
+    ],
+)
+def test_a_wait_or_a_worker_that_can_not_be_is_one_line(change: dict[str, Any], told: str) -> None:
+    (line,) = mistakes(stack(**change))
+    assert told in line
+
+
 def test_fallbacks_keep_their_order_as_names_or_mappings() -> None:
     found = training(
         "large", {"pool": "elsewhere", "capacityDeadlineSeconds": 1}, capacityDeadlineSeconds=300
