@@ -23,13 +23,14 @@ def _end_of_version(settings: Settings, today: date) -> list[str]:
 def _spot(settings: Settings) -> list[str]:
     """A run is of a fixed size and begins anew without one of its workers (`launcher.core.manifests`)."""
     training = settings.training
-    if training is None or training.pool.purchase != SPOT or training.max_nodes == 1:
+    if training is None or training.max_nodes == 1:
         return []
-    index = settings.pools.index(training.pool)
     return [
-        f"trainyard:pools[{index}].purchase is spot, and up to {training.max_nodes} machines train together: the first"
-        " one that EC2 takes back ends the run on all of them, and the trainer keeps no checkpoint to go on from;"
-        " on-demand and reserved machines stay"
+        f"trainyard:pools[{settings.pools.index(candidate.pool)}].purchase is spot, and up to {training.max_nodes}"
+        " machines train together: the first one that EC2 takes back ends the run on all of them, and the trainer keeps"
+        " no checkpoint to go on from; on-demand and reserved machines stay"
+        for candidate in training.candidates
+        if candidate.pool.purchase == SPOT
     ]
 
 

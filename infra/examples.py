@@ -57,6 +57,7 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
             "purchase": "reserved",
             "reservationType": "odcr",
             "capacityReservationIds": ["cr-0123456789abcdef0"],
+            "reservationBegins": "2026-01-31T11:30:00Z",
             "reservationEnds": "2030-01-31T11:30:00Z",
             "onDemandFallback": False,
             "placementGroup": "theirs",
@@ -103,7 +104,20 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
         "minNodes": 2,
         "maxNodes": 16,
         "capacityDeadlineSeconds": 1200,
+        "fallbackPools": [
+            {
+                "pool": "reserved",
+                "capacityDeadlineSeconds": 600,
+                "processesPerNode": 8,
+                "cpu": "80",
+                "memory": "800Gi",
+                "sharedMemory": "64Gi",
+            }
+        ],
         "holdSeconds": 60,
+        "nodeStartSeconds": 900,
+        "attempts": 3,
+        "retrySeconds": 240,
         "activeDeadlineSeconds": 14400,
         "device": "cuda",
         "processesPerNode": 8,

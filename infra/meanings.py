@@ -120,6 +120,11 @@ MEANINGS: Final = {
     "pools[].dataVolumeGiB": "The disk that is made of the snapshot; at least as large as the snapshot.",
     "pools[].idleSeconds": "An empty machine is given back after this time.",
     "pools[].reservationType": "An on-demand capacity reservation (`odcr`) or a capacity block.",
+    "pools[].reservationBegins": (
+        "When the reservation begins (of several: the first begin), RFC 3339 in quotes; at most 8 weeks from now for a "
+        "capacity block, whose begin `make preflight` tells while it lies ahead. Until then a run on a capacity block "
+        "without `onDemandFallback` says when it begins, or is refused at once where its wait is over before."
+    ),
     "pools[].reservationEnds": (
         "When the reservation ends (of several: the first end), RFC 3339 in quotes; at most 182 days and 8 weeks from "
         "now for a capacity block, whose end `make preflight` tells. EC2 takes the machines of a block back 30 minutes "
@@ -195,18 +200,51 @@ MEANINGS: Final = {
         "The run's name. Another one starts the next run and leaves this one's Job and model. Without it "
         "`up` starts none."
     ),
-    "training.minNodes": "The run starts with at least so many machines; fewer at the deadline end it.",
+    "training.minNodes": (
+        "The run starts with at least so many machines. With fewer at the deadline it goes to the next of "
+        "`fallbackPools`, then to the next of `attempts`, then it ends."
+    ),
     "training.maxNodes": "The run starts with at most so many machines.",
     "training.device": "What workers train on. One that is told cuda and finds none ends with an error.",
     "training.processesPerNode": "Worker processes per machine.",
-    "training.capacityDeadlineSeconds": "How long to wait for the minimum.",
+    "training.capacityDeadlineSeconds": "How long to wait for the minimum on machines of `pool`.",
+    "training.fallbackPools": (
+        "Pools to try in this order where `pool` does not give the minimum by its deadline: another zone, type or "
+        "purchase of the same run. Each must serve `device` and the trainer's image and may have `minNodes` machines. "
+        "Machines of two pools never train together."
+    ),
+    "training.fallbackPools[].pool": "The pool's name; a name alone may stand for the whole entry.",
+    "training.fallbackPools[].capacityDeadlineSeconds": "How long to wait for the minimum there.",
+    "training.fallbackPools[].processesPerNode": "Worker processes per machine there.",
+    "training.fallbackPools[].cpu": "Cores that a worker asks for there.",
+    "training.fallbackPools[].memory": "Memory that a worker asks for there.",
+    "training.fallbackPools[].sharedMemory": "Size of a worker's /dev/shm there.",
     "training.holdSeconds": "How long to wait on for more machines once the minimum is there.",
+    "training.nodeStartSeconds": (
+        "A machine that was ordered for the run and is not usable after this time (not registered, not initialized, "
+        "without all of its devices) is given back, and another one is bought. Where a deadline is shorter, it comes "
+        "first."
+    ),
+    "training.attempts": (
+        "How often to try `pool` and all of `fallbackPools` before the run ends without machines. The longest wait is "
+        "their `capacityDeadlineSeconds` together for each attempt, and `retrySeconds` with up to a fifth more between "
+        "two of them."
+    ),
+    "training.retrySeconds": (
+        "The pause between two attempts, in which no machine is held; up to a fifth more by chance. Karpenter asks EC2 "
+        "for nothing in the three minutes after a refusal."
+    ),
     "training.activeDeadlineSeconds": "The training proper may take no longer.",
     "training.data": "`digits`, or the path of MNIST's IDX files in the trainer's image.",
     "training.args": "Arguments of the trainer.",
     "training.env": "Further environment variables of the workers.",
-    "training.cpu": "Cores that a worker asks for.",
-    "training.memory": "Memory that a worker asks for.",
+    "training.cpu": (
+        "Cores that a worker asks for: a number for this type, so that a fallback of another type has its own default. "
+        "Machines without accelerators are counted by the default, which then is the only one that is right."
+    ),
+    "training.memory": (
+        "Memory that a worker asks for: a number for this type, so that a fallback of another type has its own default."
+    ),
     "training.sharedMemory": "Size of a worker's /dev/shm.",
     "serviceAccounts[].name": "The service account's name.",
     "serviceAccounts[].namespace": "Its namespace.",
@@ -243,4 +281,11 @@ DEFAULTS: Final = {
     "training.processesPerNode": "the machine's GPUs, else 1",
     "training.cpu": "85 % of the machine's",
     "training.memory": "75 % of the machine's",
+    "training.fallbackPools[].capacityDeadlineSeconds": "the training's",
+    "training.fallbackPools[].processesPerNode": (
+        "the training's for the same type, or with `device: cpu` where it says one; else the machine's GPUs or 1"
+    ),
+    "training.fallbackPools[].cpu": "the training's for the same type, else 85 % of the machine's",
+    "training.fallbackPools[].memory": "the training's for the same type, else 75 % of the machine's",
+    "training.fallbackPools[].sharedMemory": "the training's",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from components.shared.launch import Candidate
 from components.shared.pool import Pool
 
 
@@ -158,23 +159,26 @@ class ServiceAccount:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One training run. `run_id` None: the stack starts none; the manifest in its outputs does."""
+    """One training run. `run_id` None: the stack starts none; the manifest in its outputs does.
 
-    pool: Pool
+    `candidates` are the pools that it may train on, in the order in which they are asked: `pool`, then `fallbackPools`.
+    A machine that is not usable `node_start_seconds` after it was ordered is given back. All candidates are asked
+    `attempts` times, with a pause of `retry_seconds` between.
+    """
+
+    candidates: tuple[Candidate, ...]
     run_id: str | None
     min_nodes: int
     max_nodes: int
     device: str
-    processes_per_node: int
-    capacity_deadline_seconds: int
     hold_seconds: int
+    node_start_seconds: int
+    attempts: int
+    retry_seconds: int
     active_deadline_seconds: int | None
     data: str
     args: tuple[str, ...]
     env: dict[str, str]
-    cpu: str
-    memory: str
-    shared_memory: str
 
 
 @dataclass(frozen=True, kw_only=True)

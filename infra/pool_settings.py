@@ -140,7 +140,9 @@ def _reservation(section: Section, pool: Pool, now: datetime) -> Pool:
     reserved = pool.purchase == RESERVED
     ids = pool.capacity_reservation_ids
     kind = section.choice("reservationType", RESERVATION_TYPES, ODCR)
-    ends = section.optional_text("reservationEnds", wanted="a time such as 2027-01-31T11:30:00Z, in quotes")
+    wanted = "a time such as 2027-01-31T11:30:00Z, in quotes"
+    begins = section.optional_text("reservationBegins", wanted=wanted)
+    ends = section.optional_text("reservationEnds", wanted=wanted)
     fallback = section.boolean("onDemandFallback", False)
     if "purchase" in section.wrong:
         return pool
@@ -154,12 +156,18 @@ def _reservation(section: Section, pool: Pool, now: datetime) -> Pool:
     if len(set(ids)) < len(ids):
         section.reject("capacityReservationIds", "names a reservation twice; each must be another one")
     if not reserved:
-        for key in ("reservationType", "reservationEnds", "onDemandFallback"):
+        for key in ("reservationType", "reservationBegins", "reservationEnds", "onDemandFallback"):
             if section.has(key):
                 section.reject(
                     key, f"is given, but purchase is {pool.purchase}; it is for purchase: reserved"
                 )
+    begin = _begin(section, begins, kind, now)
     end = _time(section, "reservationEnds", ends)
+    if begin and end and begin >= end:
+        section.reject(
+            "reservationBegins",
+            f"'{begins}' is not before reservationEnds ('{ends}'); it must be when the reservation begins",
+        )
     if kind == CAPACITY_BLOCK and end is not None and end > now + LONGEST_BLOCK + LATEST_BLOCK_START:
         section.reject(
             "reservationEnds",
@@ -175,9 +183,22 @@ def _reservation(section: Section, pool: Pool, now: datetime) -> Pool:
     return replace(
         pool,
         reservation_type=kind,
+        reservation_begins=begin.isoformat() if begin else None,
         reservation_ends=end.isoformat() if end else None,
         on_demand_fallback=fallback,
     )
+
+
+def _begin(section: Section, text: str | None, kind: str, now: datetime) -> datetime | None:
+    """When the reservation begins, or began."""
+    begin = _time(section, "reservationBegins", text)
+    if kind == CAPACITY_BLOCK and begin is not None and begin > now + LATEST_BLOCK_START:
+        section.reject(
+            "reservationBegins",
+            f"'{text}' is too far: a capacity block begins at most {LATEST_BLOCK_START.days // 7} weeks from now, which"
+            f" is {now + LATEST_BLOCK_START:%Y-%m-%d}; it must be the begin of the block that was bought",
+        )
+    return begin
 
 
 def _time(section: Section, key: str, text: str | None) -> datetime | None:

@@ -68,7 +68,7 @@ class Section:
     on to the next mistake. `wrong` tells which keys must not be used for further checks.
     """
 
-    def __init__(self, problems: Problems, path: str, value: object) -> None:
+    def __init__(self, problems: Problems, path: str, value: object, wanted: str = "a mapping") -> None:
         self.problems = problems
         self.path = path
         self.wrong: set[str] = set()
@@ -79,7 +79,7 @@ class Section:
         if isinstance(value, Mapping):
             self._values = value
         elif value is not None:
-            problems.add(path, f"{_shown(value)} is {type_name(value)}; it must be a mapping")
+            problems.add(path, f"{_shown(value)} is {type_name(value)}; it must be {wanted}")
 
     def at(self, key: str) -> str:
         """The path of a key."""
@@ -258,6 +258,21 @@ class Section:
         self._asked(key, "mapping", "")
         self._seen.add(key)
         return Section(self.problems, self.at(key), self._values[key]) if self.has(key) else None
+
+    def entries(self, key: str, *, alone: str) -> list[Section]:
+        """The entries of a list of mappings; a text by itself stands for a mapping with that text at `alone`."""
+        wanted = f"a {alone}'s name or a mapping"
+        self._asked(key, "list of names or mappings", ())
+        value = self._take(key, (list,), f"a list, each entry {wanted}") or []
+        return [
+            Section(
+                self.problems,
+                f"{self.at(key)}[{index}]",
+                {alone: entry} if isinstance(entry, str) else {} if entry is None else entry,
+                wanted,
+            )
+            for index, entry in enumerate(value)
+        ]
 
     def done(self) -> None:
         """Note every key that nothing has read."""

@@ -42,7 +42,10 @@ def example(path: str) -> Any:
         value = config.get(f"{PROJECT}:{section.removesuffix('[]')}")
         values = list(value or []) if section.endswith("[]") else [value]
         for name in rest:
-            values = [each[name] for each in values if isinstance(each, Mapping) and name in each]
+            key = name.removesuffix("[]")
+            values = [each[key] for each in values if isinstance(each, Mapping) and key in each]
+            if key != name:
+                values = [entry for each in values for entry in each or []]
         known = [each for each in values if each is not None]
         if known:
             return known[0]

@@ -45,14 +45,18 @@ def _kernels(problems: Problems, settings: Settings) -> None:
     training = settings.training
     if training is None or training.device != "cuda" or settings.images.trainer is not None:
         return
-    facts = accelerators.TYPES[training.pool.instance_type]
-    if accelerators.torch_serves(facts) or problems.about("trainyard:images.trainer"):
+    old = []
+    for candidate in training.candidates:
+        facts = accelerators.TYPES[candidate.pool.instance_type]
+        if not accelerators.torch_serves(facts):
+            old.append(f"the {facts.accelerator} of {facts.name} (pool '{candidate.pool.name}')")
+    if not old or problems.about("trainyard:images.trainer"):
         return
     problems.add(
         "trainyard:images.trainer",
         f"is missing; the image that is built has a torch for CUDA {accelerators.TORCH_CUDA}, which has no kernels for"
-        f" the {facts.accelerator} of {facts.name} (pool '{training.pool.name}'); it must be an image of your own with"
-        " a torch for CUDA 12.6 (docs/images.md), or training must be left out",
+        f" {' and '.join(old)}; it must be an image of your own with a torch for CUDA 12.6 (docs/images.md), or"
+        " training must be left out, or be on other pools",
     )
 
 

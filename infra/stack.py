@@ -163,7 +163,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
         launcher = LauncherJob(
             "launcher",
             LauncherJobArgs(
-                run=_run(settings.training, settings.region, mounts.paths),
+                run=run_of(settings.training, settings.region, mounts.paths),
                 launcher_image=images.uris["launcher"],
                 trainer_image=images.uris["trainer"],
                 placeholder_image=settings.images.placeholder,
@@ -247,23 +247,22 @@ def _karpenter(
     )
 
 
-def _run(training: Training, region: str, mounts: dict[str, str]) -> Run:
+def run_of(training: Training, region: str, mounts: dict[str, str]) -> Run:
+    """The run of the settings; `mounts` maps the claims of shared volumes to directories in workers."""
     return Run(
-        pool=training.pool,
+        candidates=training.candidates,
         run_id=training.run_id,
         min_nodes=training.min_nodes,
         max_nodes=training.max_nodes,
         device=training.device,
-        processes_per_node=training.processes_per_node,
-        capacity_deadline_seconds=training.capacity_deadline_seconds,
         hold_seconds=training.hold_seconds,
+        node_start_seconds=training.node_start_seconds,
+        attempts=training.attempts,
+        retry_seconds=training.retry_seconds,
         active_deadline_seconds=training.active_deadline_seconds,
         data=training.data,
         args=training.args,
         env=training.env,
-        cpu=training.cpu,
-        memory=training.memory,
-        shared_memory=training.shared_memory,
         region=region,
         mounts=mounts,
     )

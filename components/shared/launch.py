@@ -14,27 +14,45 @@ JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorkerSize:
+    """What one worker takes of its machine; cores and memory are Kubernetes quantities."""
+
+    processes_per_node: int
+    cpu: str
+    memory: str
+    shared_memory: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A pool that a run may get its machines from, and for how many seconds it waits for the minimum there."""
+
+    pool: Pool
+    size: WorkerSize
+    capacity_deadline_seconds: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """One training run as the settings describe it; see `infra.settings.Training` for the meaning of the fields.
 
-    `mounts` maps the claims of shared volumes to the directories where workers see them.
+    `candidates` are asked in their order; there is at least one. `mounts` maps the claims of shared volumes to the
+    directories where workers see them.
     """
 
-    pool: Pool
+    candidates: tuple[Candidate, ...]
     run_id: str | None
     min_nodes: int
     max_nodes: int
     device: str
-    processes_per_node: int
-    capacity_deadline_seconds: int
     hold_seconds: int
+    node_start_seconds: int
+    attempts: int
+    retry_seconds: int
     active_deadline_seconds: int | None
     data: str
     args: tuple[str, ...]
     env: dict[str, str]
-    cpu: str
-    memory: str
-    shared_memory: str
     region: str
     mounts: dict[str, str]
 
@@ -51,27 +69,39 @@ class Resolved:
 
 def launch_request(run: Run, resolved: Resolved) -> JsonObject:
     """The value of TRAINYARD_REQUEST."""
+    first, *others = (_candidate(run, resolved, each) for each in run.candidates)
     return {
+        **first,
+        "fallbacks": others,
         "runId": run.run_id,
         "namespace": c.TRAINING_NAMESPACE,
-        "pool": request(run.pool),
         "minNodes": run.min_nodes,
         "maxNodes": run.max_nodes,
-        "capacityDeadlineSeconds": run.capacity_deadline_seconds,
         "holdSeconds": run.hold_seconds,
+        "nodeStartSeconds": run.node_start_seconds,
+        "attempts": run.attempts,
+        "retrySeconds": run.retry_seconds,
         "activeDeadlineSeconds": run.active_deadline_seconds,
         "placeholder": {
             "image": resolved.placeholder_image,
             "priorityClassName": c.PLACEHOLDER_PRIORITY_CLASS,
         },
+    }
+
+
+def _candidate(run: Run, resolved: Resolved, candidate: Candidate) -> JsonObject:
+    size = candidate.size
+    return {
+        "pool": request(candidate.pool),
+        "capacityDeadlineSeconds": candidate.capacity_deadline_seconds,
         "worker": {
             "image": resolved.trainer_image,
             "serviceAccountName": c.TRAINER_SERVICE_ACCOUNT,
             "priorityClassName": c.WORKER_PRIORITY_CLASS,
-            "processesPerNode": run.processes_per_node,
-            "cpu": run.cpu,
-            "memory": run.memory,
-            "sharedMemory": run.shared_memory,
+            "processesPerNode": size.processes_per_node,
+            "cpu": size.cpu,
+            "memory": size.memory,
+            "sharedMemory": size.shared_memory,
             "env": {
                 **run.env,
                 c.ENV_DEVICE: run.device,

@@ -53,13 +53,13 @@ class Pool:
     `idle_seconds`.
 
     `efa` is the number of EFA interfaces per machine, laid out by `efa_policy` (`components.shared.efa`) on the network
-    cards from `first_efa_card` on.
-    With `on_demand_fallback` a machine is bought on demand while the reservations are full. `reservation_ends` is when
-    a capacity block ends, RFC 3339. `placement_group` is the name of the group that machines are put into, which the
-    stack makes where `makes_placement_group` says so; `placement_group_of_reservation` is the one that the reservations
-    lie in. `data_snapshot_id` is a snapshot with the container runtime's directory, images in it, which every machine
-    gets on a disk of `data_volume_gib` GiB (None: the snapshot's size). `warm_nodes` machines are kept without a job.
-    The first network card takes `interfaces` interfaces of `addresses_per_interface` addresses each.
+    cards from `first_efa_card` on. With `on_demand_fallback` a machine is bought on demand while the reservations are
+    full. `reservation_begins` and `reservation_ends` are when a reservation begins and ends, RFC 3339.
+    `placement_group` is the name of the group that machines are put into, which the stack makes where
+    `makes_placement_group` says so; `placement_group_of_reservation` is the one that the reservations lie in.
+    `data_snapshot_id` is a snapshot with the container runtime's directory, images in it, which every machine gets on a
+    disk of `data_volume_gib` GiB (None: the snapshot's size). `warm_nodes` machines are kept without a job. The first
+    network card takes `interfaces` interfaces of `addresses_per_interface` addresses each.
     """
 
     name: str
@@ -81,6 +81,7 @@ class Pool:
     first_efa_card: int = 0
     on_demand_fallback: bool = False
     reservation_type: str = ODCR
+    reservation_begins: str | None = None
     reservation_ends: str | None = None
     placement_group: str | None = None
     makes_placement_group: bool = False
@@ -268,7 +269,9 @@ def _block(pool: Pool) -> JsonObject | None:
         return None
     family = pool.instance_type.partition(".")[0]
     ultra = family in ULTRASERVER_FAMILIES
+    begins = {"begins": pool.reservation_begins} if pool.reservation_begins else {}
     return {
+        **begins,
         "ends": pool.reservation_ends,
         "takenBackSeconds": c.TAKEN_BACK_SECONDS_ULTRASERVER if ultra else c.TAKEN_BACK_SECONDS,
         "onDemandFallback": pool.on_demand_fallback,

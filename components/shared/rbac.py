@@ -27,15 +27,21 @@ def _rule(namespace: str | None, group: str, resources: str, verbs: str) -> Rule
     )
 
 
+# What is listed is watched, too: the launcher hears of a change instead of asking again.
 LAUNCHER_RULES: Final = (
-    _rule(TRAINING_NAMESPACE, "", "pods", "create delete list"),
+    _rule(TRAINING_NAMESPACE, "", "pods", "create delete list watch"),
     _rule(TRAINING_NAMESPACE, "", "events", "create"),
     _rule(TRAINING_NAMESPACE, "batch", "jobs", "get"),
+    # Which launcher a run belongs to, and what its next one must know (the Lease launch-<run>). It is deleted with the
+    # launcher's Job, whose dependent it is. A right to create can't be bound to a name
+    # (https://kubernetes.io/docs/reference/access-authn-authz/rbac/#referring-to-resources).
     _rule(TRAINING_NAMESPACE, "coordination.k8s.io", "leases", "create get update"),
-    _rule(TRAINING_NAMESPACE, "kubeflow.org", "pytorchjobs", "create get list"),
-    _rule(CLUSTER_EVENTS_NAMESPACE, "", "events", "list"),
-    _rule(None, "", "nodes pods", "list"),
-    _rule(None, "karpenter.sh", "nodeclaims", "delete list"),
-    _rule(None, "karpenter.sh", "nodepools", "get"),
+    _rule(TRAINING_NAMESPACE, "kubeflow.org", "pytorchjobs", "create get list watch"),
+    _rule(CLUSTER_EVENTS_NAMESPACE, "", "events", "list watch"),
+    _rule(None, "", "nodes pods", "list watch"),
+    # Deleted are machines that never become usable (`training.nodeStartSeconds`), which Karpenter itself keeps without
+    # end. NodeClaims have no namespace and names that Karpenter makes up, so that the right is one to all of them.
+    _rule(None, "karpenter.sh", "nodeclaims", "delete list watch"),
+    _rule(None, "karpenter.sh", "nodepools", "list watch"),
     _rule(None, "scheduling.k8s.io", "priorityclasses", "get"),
 )

@@ -14,10 +14,11 @@ from infra.preflight.run import Report, examine
 
 def lines(stack: str, report: Report) -> list[str]:
     """What a person reads: a line per problem, one per check that was not made, one per thing that nobody here can
-    tell, and the sum."""
+    tell, one per note, and the sum."""
     told = [f"missing: {problem}" for problem in report.problems]
     told += [f"not checked: {name}: needs {permission}" for name, permission in report.not_checked]
     told += [f"not asked: {each}" for each in report.unasked]
+    told += [f"note: {each}" for each in report.notes]
     count = len(report.problems)
     end = f"{count} thing{'s are' if count > 1 else ' is'} missing" if count else "nothing is missing"
     return [*told, f"preflight of stack {stack}: {report.checked} checks, {end}"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from infra.preflight.wanted import Problem, Wanted, WantedPool
+from infra.preflight.wanted import Note, Problem, Wanted, WantedPool
 
 # States of a reservation (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CapacityReservation.html).
 USABLE: Final = ("active", "scheduled")
@@ -19,7 +19,8 @@ API_TYPES: Final = {"odcr": "default", "capacity-block": "capacity-block"}
 class Reservation:
     """A capacity reservation. `free` are machines that nobody uses, `ours` those that this stack uses.
 
-    `ends` is None where it has no end. `group` is the name of the placement group that it lies in, if any.
+    `begins` is when it began or will, None where EC2 does not say; `ends` is None where it has no end. `group` is the
+    name of the placement group that it lies in, if any.
     """
 
     reservation_id: str
@@ -32,6 +33,7 @@ class Reservation:
     kind: str = "default"
     platform: str = PLATFORM
     tenancy: str = "default"
+    begins: datetime | None = None
     ends: datetime | None = None
     group: str | None = None
     ours: int = 0
@@ -79,9 +81,12 @@ def _elsewhere(zones: frozenset[str] | None, region: str) -> str:
 
 def judge_reservations(
     wanted: Wanted, found: Mapping[str, Reservation | None], now: datetime
-) -> list[Problem]:
-    """Reservations of each pool: there, usable, of its zone and type, targeted, with enough machines, not ended."""
-    problems = []
+) -> list[Problem | Note]:
+    """Reservations of each pool: there, usable, of its zone and type, targeted, with enough machines, not ended.
+
+    One that has not begun is told in any case: as missing where the stack file says it wrong, else as a note.
+    """
+    problems: list[Problem | Note] = []
     for pool in wanted.pools:
         mine = []
         for index, identity in enumerate(pool.reservation_ids):
@@ -99,7 +104,7 @@ def judge_reservations(
             told = [Problem(key=key, message=m) for m in _reservation(pool, reservation, now)]
             problems += told + _group(pool, reservation)
             mine.append(reservation)
-        problems += _end(pool, mine, now) + _count(pool, mine)
+        problems += [*_begin(pool, mine, now), *_end(pool, mine, now), *_count(pool, mine)]
     return problems
 
 
@@ -129,6 +134,35 @@ def _reservation(pool: WantedPool, found: Reservation, now: datetime) -> list[st
     if found.tenancy != "default":
         messages.append(f"{said} has {found.tenancy} tenancy; it must have default tenancy")
     return messages
+
+
+def _begin(pool: WantedPool, found: list[Reservation], now: datetime) -> list[Problem] | list[Note]:
+    """The begin that is told must be the first one of the pool's reservations; one that is past need not be told.
+
+    Before the first of them begins there is no machine, and the launcher refuses a run whose wait is over by then. A
+    capacity block that has not begun must say when, since the launcher can't ask. Like `_end`, nothing is told while a
+    reservation is missing.
+    """
+    lasting = [each for each in found if each.ends is None or each.ends > now]
+    begins = sorted((each.begins, each.reservation_id) for each in lasting if each.begins)
+    if not begins or len(begins) != len(lasting) or len(found) != len(pool.reservation_ids):
+        return []
+    key, told, (first, identity) = f"{pool.key}.reservationBegins", pool.reservation_begins, begins[0]
+    if first <= now:
+        if told is None or told <= now:
+            return []
+        right = f"be left out: '{identity}' has begun, at {_moment(first)}"
+        return [Problem(key=key, message=f"is {_moment(told)}; it must {right}")]
+    among = f", the first of {len(begins)} to begin" if len(begins) > 1 else ""
+    block = any(each.kind == API_TYPES["capacity-block"] for each in lasting)
+    if told == first or (told is None and not block):
+        without = "none but those on demand" if pool.on_demand_fallback else "no machines"
+        begin = f"'{identity}' begins at {_moment(first)}{among}"
+        return [Note(key=key, message=f"{begin}; until then the pool has {without}")]
+    said = "is missing" if told is None else f"is {_moment(told)}"
+    return [
+        Problem(key=key, message=f"{said}; it must be {_moment(first)}, the begin of '{identity}'{among}")
+    ]
 
 
 def _end(pool: WantedPool, found: list[Reservation], now: datetime) -> list[Problem]:

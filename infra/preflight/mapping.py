@@ -89,13 +89,18 @@ def _pool(index: int, pool: Pool) -> WantedPool:
         purchase=pool.purchase,
         reservation_ids=pool.capacity_reservation_ids,
         reservation_type=pool.reservation_type,
-        reservation_ends=datetime.fromisoformat(pool.reservation_ends) if pool.reservation_ends else None,
+        reservation_begins=_time(pool.reservation_begins),
+        reservation_ends=_time(pool.reservation_ends),
         on_demand_fallback=pool.on_demand_fallback,
         placement_group=None if pool.makes_placement_group else pool.placement_group,
         placement_group_of_reservation=pool.placement_group_of_reservation,
         snapshot_id=pool.data_snapshot_id,
         data_volume_gib=pool.data_volume_gib,
     )
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
 
 
 def _images(settings: Settings) -> tuple[WantedImage, ...]:

@@ -69,6 +69,7 @@ def _reservation(found: dict[str, Any], ours: int) -> Reservation:
         kind=found.get("ReservationType") or "default",
         platform=found["InstancePlatform"],
         tenancy=found.get("Tenancy") or "default",
+        begins=found.get("StartDate"),
         ends=found.get("EndDate"),
         group=group.rpartition("/")[2] if group else None,
         ours=ours,

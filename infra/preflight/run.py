@@ -27,23 +27,24 @@ from infra.preflight import (
 )
 from infra.preflight import read_services as services_of
 from infra.preflight.account import Account, Denied, has
-from infra.preflight.wanted import Problem, Unasked, Wanted
+from infra.preflight.wanted import Note, Problem, Unasked, Wanted
 
 
 @dataclass(kw_only=True)
 class Report:
     """What is wrong, what could not be asked for lack of which permission, and how many checks were made.
 
-    `unasked` is what no permission would let this account tell.
+    `unasked` is what no permission would let this account tell, `notes` what is right and worth knowing.
     """
 
     problems: list[Problem] = field(default_factory=list)
     not_checked: list[tuple[str, str]] = field(default_factory=list)
     unasked: list[Unasked] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     checked: int = 0
 
 
-Check = Callable[[Account, Wanted, datetime], Sequence[Problem | Unasked]]
+Check = Callable[[Account, Wanted, datetime], Sequence[Problem | Unasked | Note]]
 
 
 def examine(
@@ -65,6 +66,7 @@ def examine(
         report.checked += 1
         report.problems += [each for each in found if isinstance(each, Problem)]
         report.unasked += [each for each in found if isinstance(each, Unasked)]
+        report.notes += [each for each in found if isinstance(each, Note)]
     report.problems = list(dict.fromkeys(report.problems))
     return report
 
@@ -149,7 +151,7 @@ def _offerings(account: Account, wanted: Wanted, _now: datetime) -> list[Problem
     return capacity.judge_offerings(wanted, read_capacity.offerings(account, wanted))
 
 
-def _reservations(account: Account, wanted: Wanted, now: datetime) -> list[Problem]:
+def _reservations(account: Account, wanted: Wanted, now: datetime) -> list[Problem | Note]:
     return capacity.judge_reservations(wanted, read_capacity.reservations(account, wanted), now)
 
 

@@ -32,12 +32,24 @@ class Unasked:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Note:
+    """One thing that is right, and worth knowing all the same: the settings key, and what."""
+
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.message}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class WantedPool:
     """A pool. `key` is its path (`trainyard:pools[0]`). `vcpus` of one machine count towards quotas. `resource` is the
     name of the devices that its machines offer.
 
-    `reservation_ends` is the end that the stack file says (aware); `placement_group` names a group that exists.
-    A disk of `data_volume_gib` GiB (None: the snapshot's size) is made of the snapshot `snapshot_id`, if any.
+    `reservation_begins` and `reservation_ends` are what the stack file says (aware); `placement_group` names a group
+    that exists. A disk of `data_volume_gib` GiB (None: the snapshot's size) is made of the snapshot `snapshot_id`, if
+    any.
     """
 
     key: str
@@ -50,6 +62,7 @@ class WantedPool:
     purchase: str = "on-demand"
     reservation_ids: tuple[str, ...] = ()
     reservation_type: str = "odcr"
+    reservation_begins: datetime | None = None
     reservation_ends: datetime | None = None
     on_demand_fallback: bool = False
     placement_group: str | None = None

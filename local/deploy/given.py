@@ -77,7 +77,7 @@ def _replace(config: Document, region: str, say: Callable[[str], None]) -> None:
         ids = pool.get("capacityReservationIds")
         if isinstance(ids, list) and _is_whole(pool):
             pool["capacityReservationIds"] = [given.reservation(str(each), pool) for each in ids]
-            given.end_of_blocks(pool)
+            given.times_of_blocks(pool)
         if isinstance(pool.get("dataSnapshotId"), str) and isinstance(pool.get("zone"), str):
             pool["dataSnapshotId"] = given.snapshot(pool)
     lustre = _at(config, "trainyard:storage", "lustre")
@@ -109,14 +109,15 @@ def _mappings(value: object) -> Iterator[Document]:
 def _is_whole(pool: Mapping[str, Any]) -> bool:
     """Whether a pool says what its reservation has to be."""
     kinds = {"instanceType": str, "zone": str, "maxNodes": int}
-    return all(isinstance(pool.get(key), kind) for key, kind in kinds.items()) and _is_end(pool)
+    return all(isinstance(pool.get(key), kind) for key, kind in kinds.items()) and all(
+        _is_time(pool.get(key)) for key in ("reservationBegins", "reservationEnds")
+    )
 
 
-def _is_end(pool: Mapping[str, Any]) -> bool:
-    """Whether the end of its reservations is left out or a time with its zone."""
-    ends = pool.get("reservationEnds")
+def _is_time(value: object) -> bool:
+    """Whether a value is left out or a time with its zone."""
     try:
-        return ends is None or datetime.fromisoformat(str(ends)).tzinfo is not None
+        return value is None or datetime.fromisoformat(str(value)).tzinfo is not None
     except ValueError:
         return False
 
@@ -126,6 +127,10 @@ def _at(config: Mapping[str, Any], *path: str) -> Document:
     for key in path:
         found = found.get(key) if isinstance(found, dict) else None
     return found if isinstance(found, dict) else {}
+
+
+def _written(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 class _Given:
@@ -225,7 +230,7 @@ class _Given:
         def make(tags: list[Document]) -> str:
             ends = pool.get("reservationEnds")
             if pool.get("reservationType") == "capacity-block":
-                return self._block(str(ends) if ends else None, pool, tags)
+                return self._block(pool, tags)
             limited = {"EndDateType": "limited", "EndDate": str(ends)} if ends else {}
             made = self._ec2.create_capacity_reservation(
                 InstanceType=pool["instanceType"],
@@ -240,14 +245,15 @@ class _Given:
 
         return self._once(given, "capacity reservation", make)
 
-    def _block(self, ends: str | None, pool: Mapping[str, Any], tags: list[Document]) -> str:
-        """A capacity block that has begun and ends when the stack file says, or in two weeks.
+    def _block(self, pool: Mapping[str, Any], tags: list[Document]) -> str:
+        """A capacity block that begins and ends when the stack file says; it has begun, or lasts two weeks, otherwise.
 
         No block is longer than 182 days: one that is to end later than that begins later.
         """
-        now = datetime.now(UTC)
-        end = datetime.fromisoformat(ends) if ends else now.replace(microsecond=0) + DEFAULT_BLOCK
-        hours = max(1, min(-int((now - end) // timedelta(hours=1)), LONGEST_BLOCK_HOURS))
+        begins, ends = pool.get("reservationBegins"), pool.get("reservationEnds")
+        begin = datetime.fromisoformat(str(begins)) if begins else datetime.now(UTC)
+        end = datetime.fromisoformat(str(ends)) if ends else begin.replace(microsecond=0) + DEFAULT_BLOCK
+        hours = max(1, min(-int((begin - end) // timedelta(hours=1)), LONGEST_BLOCK_HOURS))
         offers = self._ec2.describe_capacity_block_offerings(
             InstanceType=pool["instanceType"],
             InstanceCount=int(pool["maxNodes"]),
@@ -266,20 +272,25 @@ class _Given:
         )
         return str(bought["CapacityReservation"]["CapacityReservationId"])
 
-    def end_of_blocks(self, pool: Document) -> None:
-        """Writes into the pool which of its capacity blocks' ends comes first, unless the stack file says one.
+    def times_of_blocks(self, pool: Document) -> None:
+        """Writes into the pool when the first of its capacity blocks ends, and if none has begun when the first begins.
 
-        The end is the account's, so that a block which an earlier `up` made keeps it. One that has ended is for the
-        preflight to tell.
+        What the stack file says stays. The times are the account's, so that a block which an earlier `up` made keeps
+        them. One that has ended is for the preflight to tell.
         """
         ids = pool["capacityReservationIds"]
-        if pool.get("reservationType") != "capacity-block" or pool.get("reservationEnds") or not ids:
+        if pool.get("reservationType") != "capacity-block" or not ids:
             return
         found = self._ec2.describe_capacity_reservations(CapacityReservationIds=ids)["CapacityReservations"]
         now = datetime.now(UTC)
-        ends = [each["EndDate"] for each in found if each.get("EndDate", now) > now]
-        if ends:
-            pool["reservationEnds"] = f"{min(ends).astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        lasting = [each for each in found if each.get("EndDate", now) > now]
+        if not lasting:
+            return
+        begin, end = min(each["StartDate"] for each in lasting), min(each["EndDate"] for each in lasting)
+        if begin > now and not pool.get("reservationBegins"):
+            pool["reservationBegins"] = _written(begin)
+        if not pool.get("reservationEnds"):
+            pool["reservationEnds"] = _written(end)
 
     def snapshot(self, pool: Mapping[str, Any]) -> str:
         """An encrypted snapshot as large as the pool's disk of it may be. It holds nothing."""

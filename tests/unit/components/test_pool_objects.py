@@ -157,6 +157,11 @@ def test_the_launcher_is_told_when_the_machines_of_a_block_go(type_: str, second
         "takenBackSeconds": seconds,
         "onDemandFallback": True,
     }
+    begins = dataclasses.replace(of_block, reservation_begins="2027-01-17T11:30:00+00:00")
+    assert request(begins)["block"] == {
+        **request(of_block)["block"],
+        "begins": "2027-01-17T11:30:00+00:00",
+    }
     # Machines of an on-demand reservation outlive it.
     assert request(pool(**reserved, **ends))["block"] is None
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from components.shared import cidr, contract, iam, karpenter_iam
 from components.shared.context import context_digest, ignored, parse_ignore
-from components.shared.launch import Resolved, Run, job_spec, launch_request, manifest
+from components.shared.launch import job_spec, launch_request
 from components.shared.pool import Pool, limits, node_class, node_pool
 from components.shared.rbac import LAUNCHER_RULES
+from tests.unit.components.runs import RESOLVED, run
 
 pytestmark = pytest.mark.unit
 
@@ -49,37 +50,6 @@ def pool(**change: Any) -> Pool:
         "nvme_gb": 3800,
     }
     return Pool(**{**values, **change})
-
-
-def run(**change: Any) -> Run:
-    values: dict[str, Any] = {
-        "pool": pool(),
-        "run_id": "r1",
-        "min_nodes": 2,
-        "max_nodes": 4,
-        "device": "cuda",
-        "processes_per_node": 4,
-        "capacity_deadline_seconds": 1200,
-        "hold_seconds": 60,
-        "active_deadline_seconds": None,
-        "data": "digits",
-        "args": ("--epochs", "3"),
-        "env": {"NCCL_DEBUG": "WARN"},
-        "cpu": "40",
-        "memory": "144Gi",
-        "shared_memory": "8Gi",
-        "region": "us-west-2",
-        "mounts": {"lustre": "/fsx"},
-    }
-    return Run(**{**values, **change})
-
-
-RESOLVED = Resolved(
-    launcher_image="l@sha256:1",
-    trainer_image="t@sha256:2",
-    placeholder_image="p@sha256:3",
-    model_uri="s3://b/models",
-)
 
 
 @given(
@@ -198,47 +168,6 @@ def test_reservations_are_selected_by_id() -> None:
     reserved = pool(purchase="reserved", capacity_reservation_ids=("cr-1",))
     spec = node_class(reserved, cluster="c", ami="a", role="r", subnet_id="s", tags={})
     assert spec["capacityReservationSelectorTerms"] == [{"id": "cr-1"}]
-
-
-def test_the_request_says_what_the_launcher_must_know() -> None:
-    request = launch_request(run(), RESOLVED)
-    assert request["worker"]["mounts"] == {"lustre": "/fsx"}
-    assert request["pool"] == {
-        "name": "small",
-        "instanceType": "g5.12xlarge",
-        "zone": "us-west-2b",
-        "resource": "nvidia.com/gpu",
-        "perNode": 4,
-        "maxNodes": 4,
-        "efaPerNode": 0,
-        "nodeSelector": {"karpenter.sh/nodepool": "small"},
-        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
-        "block": None,
-    }
-    assert request["worker"]["env"] == {
-        "NCCL_DEBUG": "WARN",
-        "TRAINYARD_DEVICE": "cuda",
-        "TRAINYARD_MODEL_URI": "s3://b/models",
-        "TRAINYARD_DATA": "digits",
-        "AWS_REGION": "us-west-2",
-    }
-    assert request["worker"]["args"] == ["--epochs", "3"]
-
-
-def test_the_launchers_job_is_not_removed_and_ends_at_once_where_trying_again_is_no_use() -> None:
-    spec = job_spec(run(), RESOLVED)
-    assert "ttlSecondsAfterFinished" not in spec
-    assert spec["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"] == [2, 10, 11, 12]
-    assert spec["template"]["spec"]["restartPolicy"] == "Never"
-
-
-def test_the_manifest_names_no_run_so_that_each_creation_is_another() -> None:
-    job = json.loads(manifest(run(), RESOLVED))
-    assert job["metadata"]["generateName"] == "launch-"
-    assert "name" not in job["metadata"]
-    environment = {e["name"]: e.get("value") for e in job["spec"]["template"]["spec"]["containers"][0]["env"]}
-    assert json.loads(environment["TRAINYARD_REQUEST"] or "")["runId"] is None
-    assert environment["MIN_NODES"] == "2"
 
 
 def test_constants_are_those_of_the_contract() -> None:

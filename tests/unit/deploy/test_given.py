@@ -93,6 +93,42 @@ def test_a_given_block_has_begun_unless_none_could_last_so_long(
     assert (found["ReservationType"], found["State"]) == ("capacity-block", state)
     assert abs(found["EndDate"] - end) < timedelta(minutes=1)
     assert round((found["EndDate"] - found["StartDate"]) / timedelta(days=1)) == days
+    begins = f"{found['StartDate'].astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    assert made.get("reservationBegins") == (begins if state == "scheduled" else None)
+
+
+@pytest.mark.parametrize(("begins", "ends"), [(1, 4), (-2, 3), (1, None)])
+def test_a_given_block_begins_when_the_stack_file_says_and_the_preflight_takes_it(
+    account: Cloud, tmp_path: Path, begins: int, ends: int | None
+) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    times = {"reservationBegins": (now + timedelta(days=begins)).isoformat()}
+    times |= {"reservationEnds": (now + timedelta(days=ends)).isoformat()} if ends else {}
+    document = read(ROOT / "Pulumi.p5.yaml")
+    document["config"]["trainyard:pools"][0] |= times
+    copied = with_given(document, print)
+    write(copied, tmp_path / "Pulumi.p5.yaml")
+    (pool,) = copied["config"]["trainyard:pools"]
+    found = account.client("ec2").describe_capacity_reservations(
+        CapacityReservationIds=pool["capacityReservationIds"]
+    )["CapacityReservations"][0]
+    assert found["StartDate"] == now + timedelta(days=begins)
+    assert found["EndDate"] == now + timedelta(days=ends or begins + 14)
+    wanted = wanted_of(load("p5", tmp_path / "Pulumi.p5.yaml"))
+    report = examine(preflights_account(account), wanted, datetime.now(UTC), checks("capacity reservations"))
+    assert report.problems == []
+    assert len(report.notes) == (begins > 0)
+
+
+def test_of_several_given_blocks_of_which_none_has_begun_the_first_begin_is_the_pools(account: Cloud) -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    for name, days in (("cr-late", 9), ("cr-soon", 3)):
+        with_given(with_blocks(name, reservationBegins=(now + timedelta(days=days)).isoformat()), print)
+    (pool,) = with_given(with_blocks("cr-late", "cr-soon"), print)["config"]["trainyard:pools"]
+    assert pool["reservationBegins"] == f"{now + timedelta(days=3):%Y-%m-%dT%H:%M:%SZ}"
+    with_given(with_blocks("cr-now"), print)
+    (pool,) = with_given(with_blocks("cr-late", "cr-now"), print)["config"]["trainyard:pools"]
+    assert "reservationBegins" not in pool
 
 
 def test_the_given_block_of_p5_is_one_that_the_preflight_takes(account: Cloud, tmp_path: Path) -> None:
@@ -147,6 +183,8 @@ def test_a_block_that_has_ended_is_left_for_the_preflight_to_tell(account: Cloud
 def test_an_end_that_is_none_is_left_for_the_program_to_refuse(account: Cloud, ends: Any) -> None:
     (pool,) = with_given(with_blocks("cr-1", reservationEnds=ends), print)["config"]["trainyard:pools"]
     assert (pool["capacityReservationIds"], pool["reservationEnds"]) == (["cr-1"], ends)
+    (pool,) = with_given(with_blocks("cr-1", reservationBegins=ends), print)["config"]["trainyard:pools"]
+    assert (pool["capacityReservationIds"], pool["reservationBegins"]) == (["cr-1"], ends)
 
 
 def test_a_given_snapshot_is_one_that_the_preflight_takes(account: Cloud) -> None:

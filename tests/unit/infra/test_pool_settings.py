@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from infra import accelerators
 from infra.settings import read
-from tests.unit.infra.changing import POOL, mistakes, settings, stack_file, with_, with_pool
+from tests.unit.infra.changing import NOW, POOL, mistakes, settings, stack_file, with_, with_pool
 
 pytestmark = pytest.mark.unit
 
@@ -91,6 +94,36 @@ def test_a_block_ends_when_it_was_bought_for_and_an_odcr_whenever_somebody_says(
     assert pool.reservation_ends == "2040-01-01T00:00:00+00:00"
 
 
+@pytest.mark.parametrize("begins", ["2027-01-16T12:00:00Z", "2026-11-01T11:30:00+02:00", None])
+def test_a_reservation_says_when_it_begins_or_began(begins: str | None) -> None:
+    """The last moment at which a block that is bought now can begin, one that is past, or none."""
+    (pool,) = settings(with_pool(**BLOCK, reservationBegins=begins)).pools
+    expected = None if begins is None else datetime.fromisoformat(begins).astimezone(UTC).isoformat()
+    assert pool.reservation_begins == expected
+    (pool,) = settings(with_pool(**ODCR, reservationBegins="2027-03-01T00:00:00Z")).pools
+    assert pool.reservation_begins == "2027-03-01T00:00:00+00:00"
+
+
+@hypothesis_settings(max_examples=100)
+@given(
+    st.datetimes(datetime(2026, 6, 1), datetime(2027, 9, 1)),
+    st.datetimes(datetime(2026, 6, 1), datetime(2027, 9, 1)),
+)
+def test_a_block_is_right_where_it_can_be_bought_and_has_not_ended(begin: datetime, end: datetime) -> None:
+    """Any begin at most eight weeks from now, before an end that is to come and that a block can have."""
+    begin, end = begin.replace(tzinfo=UTC), end.replace(tzinfo=UTC)
+    times = {"reservationBegins": begin.isoformat(), "reservationEnds": end.isoformat()}
+    config = with_pool(**{**BLOCK, **times})
+    latest = NOW + timedelta(weeks=8)
+    right = begin <= latest and begin < end and NOW < end <= latest + timedelta(days=182)
+    if right:
+        (pool,) = settings(config).pools
+        assert (pool.reservation_begins, pool.reservation_ends) == (begin.isoformat(), end.isoformat())
+    else:
+        keys = {line.split(": ")[0].rpartition(".")[2] for line in mistakes(config)}
+        assert keys <= {"reservationBegins", "reservationEnds"}
+
+
 @pytest.mark.parametrize("year", [2026, 2030, 2060])
 def test_the_shipped_block_is_right_in_any_year(year: int) -> None:
     config = stack_file("p5")
@@ -139,6 +172,23 @@ def test_the_shipped_block_is_right_in_any_year(year: int) -> None:
         ),
         ({**BLOCK, "reservationEnds": "2027-01-31T11:30:00"}, "must be a time with its zone"),
         ({**BLOCK, "reservationEnds": "next year"}, "reservationEnds: 'next year' is not right"),
+        (
+            {**BLOCK, "reservationBegins": "2027-01-16T12:00:01Z"},
+            "reservationBegins: '2027-01-16T12:00:01Z' is too far: a capacity block begins at most 8 weeks from now,"
+            " which is 2027-01-16; it must be the begin of the block",
+        ),
+        (
+            {**BLOCK, "reservationEnds": "2026-12-01T00:00:00Z", "reservationBegins": "2026-12-01T00:00:00Z"},
+            "reservationBegins: '2026-12-01T00:00:00Z' is not before reservationEnds ('2026-12-01T00:00:00Z')",
+        ),
+        (
+            {**BLOCK, "reservationBegins": "2026-12-01T00:00:00"},
+            "reservationBegins: '2026-12-01T00:00:00' is not",
+        ),
+        (
+            {"reservationBegins": "2026-12-01T00:00:00Z"},
+            "reservationBegins: is given, but purchase is on-demand",
+        ),
         ({**BLOCK, "placementGroup": True}, "placementGroup: 'True' is not for capacity blocks"),
         ({**ODCR, "placementGroup": True}, "placementGroup: 'True' is not the group of the reservation"),
         (

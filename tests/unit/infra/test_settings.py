@@ -50,7 +50,7 @@ def good() -> dict[str, Any]:
 def test_every_shipped_stack_file_is_right(name: str) -> None:
     settings = read(name, passed(stack_file(name)))
     assert settings.cluster.name.startswith("trainyard-")
-    assert settings.training is None or settings.training.pool in settings.pools
+    assert settings.training is None or settings.training.candidates[0].pool in settings.pools
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -359,10 +359,10 @@ def test_a_ceiling_below_the_training_is_no_mistake(good: dict[str, Any]) -> Non
 
 def test_the_number_of_processes_is_by_default_that_of_the_gpus() -> None:
     config = stack_file("dev")
-    assert read("dev", passed(config)).training.processes_per_node == 4
+    assert read("dev", passed(config)).training.candidates[0].size.processes_per_node == 4
     config["trainyard:pools"][0]["instanceType"] = "c5.2xlarge"
     config["trainyard:training"]["device"] = "cpu"
-    assert read("dev", passed(config)).training.processes_per_node == 1
+    assert read("dev", passed(config)).training.candidates[0].size.processes_per_node == 1
 
 
 def test_system_nodes_are_two_c5_2xlarge_unless_the_stack_file_says_otherwise(good: dict[str, Any]) -> None:

@@ -177,6 +177,7 @@ def of_block(cloud: Cloud, identity: str, ends: datetime) -> list[str]:
         instance_type="p5.48xlarge",
         vcpus=192,
         reservation_type="capacity-block",
+        reservation_begins=ends - timedelta(hours=24),
         reservation_ends=ends,
     )
     stack = wanted(pools=(wanted_pool,))

@@ -103,7 +103,8 @@ def test_an_isolated_vpc_must_have_the_endpoints_that_the_stack_does_not_make() 
 
 
 def test_reservations_are_asked_for_as_the_pool_says() -> None:
-    ends = datetime.now(UTC).replace(microsecond=0) + timedelta(days=30)
+    begins = datetime.now(UTC).replace(microsecond=0) + timedelta(days=16)
+    ends = begins + timedelta(days=14)
     reserved = {
         "name": "p5",
         "instanceType": "p5.48xlarge",
@@ -112,11 +113,12 @@ def test_reservations_are_asked_for_as_the_pool_says() -> None:
         "purchase": "reserved",
         "reservationType": "capacity-block",
         "capacityReservationIds": ["cr-0123456789abcdef0"],
+        "reservationBegins": begins.isoformat(),
         "reservationEnds": ends.isoformat(),
     }
     (pool,) = given(**{"trainyard:pools": [reserved]}).pools
     assert pool.key == "trainyard:pools[0]"
-    assert pool.reservation_ends == ends
+    assert (pool.reservation_begins, pool.reservation_ends) == (begins, ends)
     assert (pool.reservation_type, pool.reservation_ids) == ("capacity-block", ("cr-0123456789abcdef0",))
 
 

@@ -1,0 +1,34 @@
+"""Kubernetes quantities as numbers, so that a stack file's can be compared with what a machine has."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Final
+
+# https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/; those that `formats.QUANTITY` takes.
+_FACTORS: Final[dict[str, Fraction]] = {
+    "": Fraction(1),
+    "m": Fraction(1, 1000),
+    "k": Fraction(1000),
+    "M": Fraction(1000**2),
+    "G": Fraction(1000**3),
+    "T": Fraction(1000**4),
+    "Ki": Fraction(1024),
+    "Mi": Fraction(1024**2),
+    "Gi": Fraction(1024**3),
+    "Ti": Fraction(1024**4),
+}
+GIB: Final = _FACTORS["Gi"]
+
+
+def amount(text: str) -> Fraction:
+    """The number that a quantity stands for: cores, or bytes.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)", text)
+    if found is None or found[2] not in _FACTORS:
+        raise ValueError(f"{text!r} is no quantity")
+    return Fraction(found[1]) * _FACTORS[found[2]]

@@ -1,0 +1,90 @@
+"""What the launcher is told of a run, and the Job that starts it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from components.shared.launch import job_spec, launch_request, manifest
+from tests.unit.components.pools import pool
+from tests.unit.components.runs import RESOLVED, candidate, run
+
+pytestmark = pytest.mark.unit
+
+
+def test_the_request_says_what_the_launcher_must_know() -> None:
+    request = launch_request(run(), RESOLVED)
+    assert request["worker"]["mounts"] == {"lustre": "/fsx"}
+    assert request["pool"] == {
+        "name": "small",
+        "instanceType": "g5.12xlarge",
+        "zone": "us-west-2b",
+        "resource": "nvidia.com/gpu",
+        "perNode": 4,
+        "maxNodes": 4,
+        "efaPerNode": 0,
+        "nodeSelector": {"karpenter.sh/nodepool": "small"},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "block": None,
+    }
+    assert request["worker"]["env"] == {
+        "NCCL_DEBUG": "WARN",
+        "TRAINYARD_DEVICE": "cuda",
+        "TRAINYARD_MODEL_URI": "s3://b/models",
+        "TRAINYARD_DATA": "digits",
+        "AWS_REGION": "us-west-2",
+    }
+    assert request["worker"]["args"] == ["--epochs", "3"]
+
+
+def test_the_request_has_every_key_of_the_waits_and_only_those_that_there_are() -> None:
+    request = launch_request(run(node_start_seconds=600, attempts=3, retry_seconds=300), RESOLVED)
+    assert sorted(request) == [
+        "activeDeadlineSeconds",
+        "attempts",
+        "capacityDeadlineSeconds",
+        "fallbacks",
+        "holdSeconds",
+        "maxNodes",
+        "minNodes",
+        "namespace",
+        "nodeStartSeconds",
+        "placeholder",
+        "pool",
+        "retrySeconds",
+        "runId",
+        "worker",
+    ]
+    assert [request[key] for key in ("nodeStartSeconds", "attempts", "retrySeconds")] == [600, 3, 300]
+    assert (request["capacityDeadlineSeconds"], request["fallbacks"]) == (1200, [])
+
+
+def test_a_fallback_is_a_pool_a_worker_and_a_deadline_of_its_own() -> None:
+    other = pool(name="other", instance_type="p4d.24xlarge", accelerators=8, vcpus=96, memory_gib=1152, efa=4)
+    fallback = candidate(other, seconds=300, processes_per_node=8, cpu="81", memory="864Gi")
+    request = launch_request(run(candidates=(candidate(), fallback)), RESOLVED)
+    (found,) = request["fallbacks"]
+    assert sorted(found) == ["capacityDeadlineSeconds", "pool", "worker"]
+    assert found["capacityDeadlineSeconds"] == 300
+    assert sorted(found["pool"]) == sorted(request["pool"])
+    assert (found["pool"]["name"], found["pool"]["perNode"], found["pool"]["efaPerNode"]) == ("other", 8, 4)
+    own = {"processesPerNode": 8, "cpu": "81", "memory": "864Gi"}
+    assert found["worker"] == {**request["worker"], **own}
+    assert request["worker"]["cpu"] == "40", "the first pool keeps its own"
+
+
+def test_the_launchers_job_is_not_removed_and_ends_at_once_where_trying_again_is_no_use() -> None:
+    spec = job_spec(run(), RESOLVED)
+    assert "ttlSecondsAfterFinished" not in spec
+    assert spec["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"] == [2, 10, 11, 12]
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_the_manifest_names_no_run_so_that_each_creation_is_another() -> None:
+    job = json.loads(manifest(run(), RESOLVED))
+    assert job["metadata"]["generateName"] == "launch-"
+    assert "name" not in job["metadata"]
+    environment = {e["name"]: e.get("value") for e in job["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert json.loads(environment["TRAINYARD_REQUEST"] or "")["runId"] is None
+    assert environment["MIN_NODES"] == "2"

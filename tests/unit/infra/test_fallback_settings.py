@@ -1,0 +1,363 @@
+"""The pools that a run falls back to: which of them can serve it, and what a worker takes of their machines."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from components.shared.launch import Candidate, WorkerSize
+from infra import accelerators, cautions
+from infra.model import Training
+from infra.quantities import GIB, amount
+from infra.settings import SettingsError
+from tests.unit.infra.changing import NOW, POOL, ROOT, mistakes, settings, with_
+
+pytestmark = pytest.mark.unit
+
+FALLBACKS = "trainyard:training.fallbackPools"
+TRAINER = f"registry.example/trainer@sha256:{'0' * 64}"
+POOLS = [
+    POOL,
+    {**POOL, "name": "elsewhere", "zone": "us-west-2a"},
+    {**POOL, "name": "large", "instanceType": "p4d.24xlarge"},
+    {**POOL, "name": "one", "maxNodes": 1},
+    {**POOL, "name": "old", "instanceType": "p3dn.24xlarge"},
+    {**POOL, "name": "trn", "instanceType": "trn1.32xlarge"},
+    {**POOL, "name": "cores", "instanceType": "m5.large"},
+    {**POOL, "name": "more-cores", "instanceType": "m5.xlarge"},
+]
+RUN = {"pool": "small", "minNodes": 2, "maxNodes": 4}
+
+
+def stack(*fallbacks: Any, pools: list[dict[str, Any]] = POOLS, **run: Any) -> dict[str, Any]:
+    """A stack with a pool of every sort, whose run falls back to these."""
+    return with_({"pools": pools, "training": {**RUN, "fallbackPools": [*fallbacks], **run}})
+
+
+def training(*fallbacks: Any, **run: Any) -> Training:
+    found = settings(stack(*fallbacks, **run)).training
+    assert found is not None
+    return found
+
+
+def fallback(entry: Any, **run: Any) -> Candidate:
+    """What is read of the one fallback."""
+    _, found = training(entry, **run).candidates
+    return found
+
+
+def test_without_fallbacks_a_run_has_its_pool_and_one_attempt() -> None:
+    found = settings(with_({"training": RUN})).training
+    assert found is not None
+    (only,) = found.candidates
+    assert (only.pool.name, only.capacity_deadline_seconds) == ("small", 1200)
+    assert (found.node_start_seconds, found.attempts, found.retry_seconds) == (900, 1, 240)
+
+
+def test_the_waits_are_those_of_the_stack_file() -> None:
+    found = training(nodeStartSeconds=60, attempts=5, retrySeconds=180)
+    assert (found.node_start_seconds, found.attempts, found.retry_seconds) == (60, 5, 180)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            {"nodeStartSeconds": 59},
+            "training.nodeStartSeconds: 59 is out of range; it must be a whole number of",
+        ),
+        (
+            {"attempts": 0},
+            "trainyard:training.attempts: 0 is out of range; it must be a whole number of at least 1",
+        ),
+        (
+            {"retrySeconds": 179},
+            "retrySeconds: 179 is out of range; it must be a whole number of seconds of at least 180",
+        ),
+        ({"cpu": "0"}, "trainyard:training.cpu: '0' is not right; it must be a quantity above 0"),
+        (
+            {"cpu": "48000m"},
+            "training.cpu: '48000m' leaves nothing of the 48 cores of g5.12xlarge to the system",
+        ),
+        (
+            {"memory": "192Gi"},
+            "training.memory: '192Gi' leaves nothing of the 192 GiB of g5.12xlarge to the system",
+        ),
+        ({"sharedMemory": "0Gi"}, "trainyard:training.sharedMemory: '0Gi' is not right"),
+    ],
+)
+def test_a_wait_or_a_worker_that_can_not_be_is_one_line(change: dict[str, Any], told: str) -> None:
+    (line,) = mistakes(stack(**change))
+    assert told in line
+
+
+def test_fallbacks_keep_their_order_as_names_or_mappings() -> None:
+    found = training(
+        "large", {"pool": "elsewhere", "capacityDeadlineSeconds": 1}, capacityDeadlineSeconds=300
+    )
+    assert [(each.pool.name, each.capacity_deadline_seconds) for each in found.candidates] == [
+        ("small", 300),
+        ("large", 300),
+        ("elsewhere", 1),
+    ]
+
+
+def test_a_fallback_of_the_same_type_has_the_runs_workers_and_another_type_its_own() -> None:
+    said = {"cpu": "30", "memory": "100Gi", "processesPerNode": 2, "sharedMemory": "64Gi"}
+    assert fallback("elsewhere", **said).size == WorkerSize(
+        processes_per_node=2, cpu="30", memory="100Gi", shared_memory="64Gi"
+    )
+    assert fallback("large", **said).size == WorkerSize(
+        processes_per_node=8, cpu="81", memory="864Gi", shared_memory="64Gi"
+    )
+    assert fallback("large").size.shared_memory == "8Gi"
+
+
+def test_a_fallback_says_its_own_workers() -> None:
+    own = {"processesPerNode": 4, "cpu": "64", "memory": "512Gi", "sharedMemory": "16Gi"}
+    assert fallback({"pool": "large", **own}, cpu="30").size == WorkerSize(
+        processes_per_node=4, cpu="64", memory="512Gi", shared_memory="16Gi"
+    )
+
+
+def test_processes_without_gpus_are_as_many_on_every_type() -> None:
+    """One per GPU where nothing is said, of which there are others on each type."""
+    on_cpu = {"pool": "cores", "device": "cpu"}
+    assert fallback("more-cores", **on_cpu, processesPerNode=2).size.processes_per_node == 2
+    assert fallback("more-cores", **on_cpu).size.processes_per_node == 1
+    assert fallback("large", **on_cpu).size.processes_per_node == 8
+    assert fallback("large", **on_cpu, processesPerNode=2).size.processes_per_node == 2
+
+
+@pytest.mark.parametrize(
+    ("entry", "run", "told"),
+    [
+        ("larg", {}, ".pool: 'larg' is no pool here; did you mean large? (pools: small, elsewhere, large"),
+        ("small", {}, ".pool: 'small' is trainyard:training.pool already; it must be another pool"),
+        ("trn", {}, ".pool: 'trn' is of trn1.32xlarge, whose Neuron devices the trainer can't use"),
+        ("trn", {"device": "cpu"}, ".pool: 'trn' is of trn1.32xlarge, whose Neuron devices"),
+        (
+            "cores",
+            {},
+            ".pool: 'cores' is of m5.large, which has no GPUs, and device is cuda; it must be a pool with GPUs",
+        ),
+        (
+            "one",
+            {},
+            ".pool: 'one' may have at most 1 machines, fewer than minNodes (2); it must be a pool whose maxNodes is at"
+            " least 2",
+        ),
+        ({}, {}, ".pool: is missing; it must be the name of a pool"),
+        (None, {}, ".pool: is missing; it must be the name of a pool"),
+        (3, {}, ": 3 is a whole number; it must be a pool's name or a mapping"),
+        ({"pool": "large", "colour": 1}, {}, ".colour: is not a known key"),
+        ({"pool": "large", "capacityDeadlineSeconds": 0}, {}, ".capacityDeadlineSeconds: 0 is out of range"),
+        (
+            {"pool": "large", "processesPerNode": 9},
+            {},
+            ".processesPerNode: 9 is more than the GPUs of p4d.24xlarge; it must be at most 8",
+        ),
+        (
+            {"pool": "large", "cpu": "96"},
+            {},
+            ".cpu: '96' leaves nothing of the 96 cores of p4d.24xlarge to the system; it must be less, such as '81'",
+        ),
+        (
+            {"pool": "large", "memory": "1152Gi"},
+            {},
+            ".memory: '1152Gi' leaves nothing of the 1152 GiB of p4d.24xlarge to the system; it must be less, such as"
+            " '864Gi'",
+        ),
+        ({"pool": "large", "memory": "0"}, {}, ".memory: '0' is not right; it must be a quantity above 0"),
+        (
+            {"pool": "cores", "cpu": "1500m"},
+            {"device": "cpu"},
+            ".cpu: '1500m' is not what machines of m5.large are counted by; it must be '1', or left out",
+        ),
+    ],
+)
+def test_a_fallback_that_can_not_serve_is_one_line(entry: Any, run: dict[str, Any], told: str) -> None:
+    (line,) = mistakes(stack(entry, **run))
+    assert line.startswith(f"{FALLBACKS}[0]{told}"), line
+
+
+def test_a_pool_that_is_named_twice_is_told_at_the_second_place() -> None:
+    (line,) = mistakes(stack("large", "elsewhere", {"pool": "large"}))
+    assert line == f"{FALLBACKS}[2].pool: 'large' is {FALLBACKS}[0] already; it must be another pool"
+
+
+def test_anything_but_a_list_is_told() -> None:
+    (line,) = mistakes(with_({"pools": POOLS, "training": {**RUN, "fallbackPools": "large"}}))
+    assert line.startswith(f"{FALLBACKS}: 'large' is a text; it must be a list, each entry a pool's name or")
+
+
+def test_a_pool_with_mistakes_of_its_own_is_no_mistake_of_the_fallbacks() -> None:
+    broken = {**POOL, "name": "broken", "maxNodes": "four"}
+    (line,) = mistakes(stack("broken", pools=[POOL, broken]))
+    assert line.startswith("trainyard:pools[1].maxNodes: 'four' is a text")
+
+
+def test_a_run_whose_own_pool_is_wrong_has_its_fallbacks_judged_all_the_same() -> None:
+    first, second = mistakes(stack("large", "large", pool="smal"))
+    assert first.startswith("trainyard:training.pool: 'smal' is no pool here")
+    assert second.startswith(f"{FALLBACKS}[1].pool: 'large' is {FALLBACKS}[0] already")
+
+
+def test_a_worker_that_is_wrong_in_the_run_is_told_there_and_not_again_in_its_fallbacks() -> None:
+    wrong = {"cpu": "many", "memory": "0", "processesPerNode": 5}
+    lines = mistakes(stack("elsewhere", **wrong))
+    assert sorted(line.split(": ")[0].rpartition(".")[2] for line in lines) == sorted(wrong)
+
+
+def test_the_image_that_is_built_serves_no_v100_among_the_fallbacks_either() -> None:
+    (line,) = mistakes(stack("old"))
+    assert line.startswith("trainyard:images.trainer: is missing; ")
+    assert "no kernels for the V100 of p3dn.24xlarge (pool 'old'); it must be" in line
+    given_image = {**stack("old"), "trainyard:images": {"trainer": TRAINER}}
+    assert len(settings(given_image).training.candidates) == 2
+    assert fallback("old", device="cpu").pool.name == "old"
+
+
+def test_a_fallback_in_another_zone_than_the_file_system_is_told() -> None:
+    elsewhere = {
+        **stack("elsewhere", pools=POOLS[:2]),
+        "trainyard:storage": {"lustre": {"zone": "us-west-2b"}},
+    }
+    (line,) = mistakes(elsewhere)
+    assert line.startswith("trainyard:storage.lustre.zone: is 'us-west-2b', but pools are in us-west-2a")
+    same = {**stack("large", pools=[POOL, POOLS[2]]), "trainyard:storage": {"lustre": {"zone": "us-west-2b"}}}
+    assert settings(same).storage.lustre is not None
+
+
+def test_spot_machines_of_a_fallback_are_warned_of_with_their_pool() -> None:
+    cheap = {**POOL, "name": "cheap", "purchase": "spot"}
+    found = settings(stack("cheap", pools=[POOL, cheap]))
+    (line,) = cautions.lines(found, NOW.date())
+    assert line.startswith("trainyard:pools[1].purchase is spot, and up to 4 machines train together")
+    assert cautions.lines(settings(stack(pools=[POOL, cheap])), NOW.date()) == []
+
+
+def outcome(config: dict[str, Any]) -> list[str]:
+    """The mistakes that are told; none where the stack file is right."""
+    try:
+        settings(config)
+    except SettingsError as error:
+        return error.lines
+    return []
+
+
+def test_the_page_about_waiting_has_an_example_that_is_right_and_counts_as_it_says() -> None:
+    page = (ROOT / "docs" / "waiting.md").read_text()
+    (example,) = re.findall(r"```yaml\n(.+?)```", page, re.DOTALL)
+    pools = [{**POOL, "name": name} for name in ("large", "elsewhere", "smaller")]
+    found = settings({**with_({"pools": pools}), **yaml.safe_load(example)}).training
+    assert found is not None
+    deadlines = sum(each.capacity_deadline_seconds for each in found.candidates)
+    longest = deadlines * found.attempts + (found.attempts - 1) * found.retry_seconds * 6 // 5
+    assert f"= {longest} seconds" in page
+
+
+NAMES = [str(pool["name"]) for pool in POOLS]
+ENTRIES = st.one_of(
+    st.sampled_from([*NAMES, "nowhere"]),
+    st.fixed_dictionaries(
+        {"pool": st.sampled_from(NAMES)},
+        optional={
+            "capacityDeadlineSeconds": st.integers(0, 3000),
+            "processesPerNode": st.integers(1, 16),
+            "cpu": st.sampled_from(["1", "2", "30", "48", "96", "1500m"]),
+            "memory": st.sampled_from(["1Gi", "100Gi", "200Gi", "2Ti"]),
+        },
+    ),
+)
+
+
+@hypothesis_settings(max_examples=300)
+@given(
+    st.lists(ENTRIES, max_size=4),
+    st.sampled_from(NAMES),
+    st.sampled_from(["cuda", "cpu"]),
+    st.integers(1, 4),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "processesPerNode": st.integers(1, 8),
+            "cpu": st.sampled_from(["1", "30", "90"]),
+            "memory": st.sampled_from(["1Gi", "100Gi", "2Ti"]),
+        },
+    ),
+)
+def test_what_is_read_can_be_had_and_everything_else_is_told(
+    entries: list[Any], pool: str, device: str, least: int, sizes: dict[str, Any]
+) -> None:
+    """Whatever the fallbacks are: all of them can serve the run on their own machines, or a line names what can't."""
+    config = stack(*entries, pool=pool, device=device, minNodes=least, **sizes)
+    lines = outcome(config)
+    if lines:
+        assert all(each.startswith(("trainyard:training.", "trainyard:images.trainer")) for each in lines)
+        return
+    found = settings(config).training
+    assert found is not None
+    names = [each.pool.name for each in found.candidates]
+    assert names == [pool, *(each if isinstance(each, str) else each["pool"] for each in entries)]
+    assert len(set(names)) == len(names)
+    for index, each in enumerate(found.candidates):
+        facts = accelerators.TYPES[each.pool.instance_type]
+        assert index == 0 or each.pool.max_nodes >= least
+        assert each.capacity_deadline_seconds >= 1
+        assert facts.resource != "aws.amazon.com/neuron"
+        assert 0 < amount(each.size.cpu) < facts.vcpus
+        assert 0 < amount(each.size.memory) < facts.memory_gib * GIB
+        if device == "cuda":
+            assert accelerators.torch_serves(facts)
+            assert 1 <= each.size.processes_per_node <= facts.accelerators
+        if not facts.accelerators:
+            assert amount(each.size.cpu) == amount(each.pool.worker_cpu), "the launcher counts by it"
+
+
+@hypothesis_settings(max_examples=100)
+@given(st.data(), st.integers(1, 4), st.sampled_from(["cuda", "cpu"]))
+def test_any_pools_that_can_serve_are_taken_in_any_order(
+    data: st.DataObject, least: int, device: str
+) -> None:
+    """With an image that serves every GPU."""
+    serving = [
+        pool["name"]
+        for pool in POOLS
+        if pool["maxNodes"] >= least
+        and accelerators.TYPES[pool["instanceType"]].resource in ("nvidia.com/gpu", "cpu")
+        and (device == "cpu" or accelerators.TYPES[pool["instanceType"]].accelerators)
+    ]
+    first, *others = data.draw(st.permutations(serving))
+    config = stack(*others, pool=first, minNodes=least, device=device)
+    found = settings({**config, "trainyard:images": {"trainer": TRAINER}}).training
+    assert found is not None
+    assert [each.pool.name for each in found.candidates] == [first, *others]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("2", 2),
+        ("1500m", 1.5),
+        ("0.5", 0.5),
+        ("3k", 3000),
+        ("2Gi", 2 * 2**30),
+        ("1.5Ti", 1.5 * 2**40),
+        ("1G", 10**9),
+    ],
+)
+def test_a_quantity_is_the_number_that_kubernetes_takes_it_for(text: str, number: float) -> None:
+    assert amount(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "Gi", "1gi", "-1", "1e3", "2Ei"])
+def test_what_is_no_quantity_of_a_stack_file_has_no_number(text: str) -> None:
+    with pytest.raises(ValueError, match="is no quantity"):
+        amount(text)
