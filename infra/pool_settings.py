@@ -167,10 +167,11 @@ def _reservation(section: Section, pool: Pool, now: datetime) -> Pool:
             f" lasts at most {LONGEST_BLOCK.days} days, so that none ends after"
             f" {now + LONGEST_BLOCK + LATEST_BLOCK_START:%Y-%m-%d}; it must be the end of the block that was bought",
         )
-    if end is not None and end <= now:
+    if end is not None and end <= now and not section.problems.takes_ended:
         section.reject(
             "reservationEnds",
-            f"'{ends}' is past; it must be in the future, of a reservation that has not ended",
+            f"'{ends}' is past; it must be in the future, of a reservation that has not ended, or be left out"
+            " where `up` is to start no run on it (docs/destroying.md)",
         )
     return replace(
         pool,

@@ -46,13 +46,18 @@ class Problems:
     """What is wrong so far, in the order of the stack file's sections.
 
     `asked` holds every key that the readers know, by its path; an entry of a list has `[]` for its number.
+    `takes_ended`: that something has ended by now is no mistake. `hidden` are sections of which nothing more is told.
     """
 
     lines: list[str] = field(default_factory=list)
     asked: dict[str, Asked] = field(default_factory=dict)
+    takes_ended: bool = False
+    hidden: set[str] = field(default_factory=set)
 
     def add(self, path: str, message: str) -> None:
         """One line: the key's path, then what is wrong and what would be right. What can't be printed is escaped."""
+        if self.hidden & {path, re.split(r"[.\[]", path, maxsplit=1)[0]}:
+            return
         line = f"{path}: {message}"
         self.lines.append("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
 
