@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from typing import Final
 
-from infra import formats, versions
+from infra import formats, ranges, versions
 from infra.model import Cluster, ExistingCluster
 from infra.pool_settings import known_type
 from infra.reading import Problems, Section, hint
@@ -148,7 +147,9 @@ def _administrators(section: Section, *, required: bool) -> tuple[str, ...]:
         pattern=formats.PRINCIPAL,
         wanted="the ARN of an IAM user or role, such as arn:aws:iam::123456789012:role/platform",
     )
-    if section.has("administrators") and not administrators and "administrators" not in section.wrong:
+    empty = section.has("administrators") and not administrators
+    # Of a given cluster they are told as a whole.
+    if required and empty and "administrators" not in section.wrong:
         section.reject("administrators", "is empty; it must name at least the user or role that deploys")
     for arn in sorted({arn for arn in administrators if administrators.count(arn) > 1}):
         section.reject("administrators", f"names '{arn}' twice; each must be another one")
@@ -193,13 +194,16 @@ def _public(section: Section) -> tuple[str, ...]:
     )
     for index, block in enumerate(public):
         key = f"publicAccessCidrs[{index}]"
-        if block.endswith("/0"):
-            section.reject(key, f"'{block}' is the whole internet; it must be the range that you deploy from")
-        elif key not in section.wrong:
-            try:
-                ipaddress.IPv4Network(block)
-            except ValueError as error:
-                section.reject(key, f"{error}; it must be a range such as 203.0.113.0/24")
+        if key in section.wrong:
+            continue
+        if problem := ranges.public_problem(block):
+            section.reject(key, problem)
+        elif block in public[:index]:
+            section.reject(key, f"'{block}' is there already; each must be another one")
+    if len(public) > ranges.MOST_PUBLIC:
+        section.reject(
+            "publicAccessCidrs", f"has {len(public)} entries; EKS takes at most {ranges.MOST_PUBLIC}"
+        )
     return public
 
 

@@ -28,7 +28,8 @@ MEANINGS: Final = {
     "network.cidr": (
         "The VPC's range, /16 to /20. It must hold every machine at once with the addresses of its pods, about "
         "15 each. "
-        "For a given VPC it is only needed with `interfaceEndpoints`."
+        "A new one must be private. For a given VPC it is only needed with `interfaceEndpoints` and with "
+        "`deployFrom: vpc`."
     ),
     "network.zones": "Zones to have subnets in, 2 to 4.",
     "network.natPerZone": (
@@ -71,7 +72,7 @@ MEANINGS: Final = {
         "ARNs of IAM users and roles with all rights in the cluster, among them the one that deploys."
     ),
     "cluster.publicAccessCidrs": (
-        "Ranges that may reach the API over the internet. Without any it is reached from the VPC alone, "
+        "Ranges that may reach the API over the internet: public ones, at most 40, each /8 or smaller. Without any it is reached from the VPC alone, "
         "and `deployFrom` must be vpc."
     ),
     "cluster.deployFrom": "Where `pulumi up` runs.",

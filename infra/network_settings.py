@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from components.shared import cidr, endpoints
-from infra import formats
+from infra import formats, ranges
 from infra.model import ExistingVpc, Network
 from infra.reading import Problems, Section, hint
 
@@ -145,14 +145,21 @@ def _services(section: Section) -> tuple[str, ...]:
 def _cidr(section: Section, existing: ExistingVpc | None, *, needed: bool) -> str | None:
     wanted = "an IPv4 range such as 10.64.0.0/16"
     if existing:
-        block = section.optional_text("cidr", pattern=formats.CIDR, wanted=wanted)
-        if needed and block is None and "cidr" not in section.wrong:
+        given = section.optional_text("cidr", pattern=formats.CIDR, wanted=wanted)
+        if "cidr" in section.wrong:
+            return given
+        if needed and given is None:
             section.reject("cidr", "is missing; interface endpoints in a given VPC need its range")
-        return block
+        elif given is not None and (problem := ranges.given_vpc_problem(given)):
+            section.reject("cidr", problem)
+        return given
     block = section.text("cidr", "10.64.0.0/16", pattern=formats.CIDR, wanted=wanted)
     if "cidr" not in section.wrong:
         try:
             cidr.subnets(block, 3)
         except ValueError as error:
             section.reject("cidr", f"{error}; it must be a private range of /16 to /20, such as 10.64.0.0/16")
+        else:
+            if problem := ranges.new_vpc_problem(block):
+                section.reject("cidr", problem)
     return block

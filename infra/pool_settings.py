@@ -108,8 +108,10 @@ def _zone(section: Section, region: str, zones: tuple[str, ...]) -> str:
     zone = section.text("zone", wanted="the name of a zone")
     if "zone" not in section.wrong and region:
         if not zone_of(region, zone):
-            section.reject("zone", f"'{zone}' is not in {region}; it must be one of {', '.join(zones)}")
-        elif zone not in zones:
+            right = f"one of {', '.join(zones)}" if zones else f"a zone such as {region}a"
+            section.reject("zone", f"'{zone}' is not in {region}; it must be {right}")
+        # Without any, the network's mistake is told there.
+        elif zones and zone not in zones:
             section.reject("zone", f"'{zone}' has no subnets here; it must be one of {', '.join(zones)}")
     return zone
 

@@ -131,7 +131,7 @@ def _zone(section: Section, zones: tuple[str, ...], pools: list[Pool | None]) ->
     zone = section.text("zone", default, wanted="the name of a zone")
     if "zone" in section.wrong or section.has("existing"):
         return zone
-    if zone not in zones:
+    if zones and zone not in zones:
         section.reject("zone", f"'{zone}' has no subnets here; it must be one of {', '.join(zones)}")
     elif others := [each for each in used if each != zone]:
         section.reject(
