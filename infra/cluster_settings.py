@@ -84,7 +84,7 @@ def read_cluster(problems: Problems, value: object, project: str, stack: str) ->
             pattern=formats.AMI_ALIAS,
             wanted=f"an alias with a version, such as {versions.AMI}",
         ),
-        log_retention_days=section.integer("logRetentionDays", 365, least=1, most=3653, unit="days"),
+        log_retention_days=section.integer_choice("logRetentionDays", formats.LOG_DAYS, 365, unit="days"),
         late_log_seconds=section.integer(
             "lateLogSeconds", LATE_LOG_SECONDS, least=0, most=MOST_LATE_LOG_SECONDS, unit="seconds"
         ),

@@ -41,6 +41,12 @@ RESERVATION_WANTED: Final = "an id such as cr-0123456789abcdef0"
 SNAPSHOT: Final = r"snap-[0-9a-f]{8,17}"
 SNAPSHOT_WANTED: Final = "an id such as snap-0123456789abcdef0"
 ADDON_VERSION: Final = r"v[0-9]+\.[0-9]+\.[0-9]+-eksbuild\.[0-9]+"
+# Days that CloudWatch Logs keeps entries
+# (https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_PutRetentionPolicy.html).
+LOG_DAYS: Final = (
+    *(1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731),
+    *(1096, 1827, 2192, 2557, 2922, 3288, 3653),
+)
 # Short names, or full ones as they are in China (com.amazonaws.cn-north-1.sts).
 ENDPOINT_SERVICE: Final = r"[a-z0-9][a-z0-9.-]*"
 

@@ -72,7 +72,8 @@ MEANINGS: Final = {
         "ARNs of IAM users and roles with all rights in the cluster, among them the one that deploys."
     ),
     "cluster.publicAccessCidrs": (
-        "Ranges that may reach the API over the internet: public ones, at most 40, each /8 or smaller. Without any it is reached from the VPC alone, "
+        "Ranges that may reach the API over the internet: public ones, at most 40, each /8 or smaller. "
+        "Without any it is reached from the VPC alone, "
         "and `deployFrom` must be vpc."
     ),
     "cluster.deployFrom": "Where `pulumi up` runs.",

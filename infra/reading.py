@@ -170,6 +170,20 @@ class Section:
             return least
         return int(value)
 
+    def integer_choice(self, key: str, options: tuple[int, ...], default: int, *, unit: str) -> int:
+        """One of the given whole numbers, which ascend."""
+        self._asked(key, "one of " + ", ".join(f"`{option}`" for option in options), default, unit)
+        value = self.integer(key, default, least=options[0], most=options[-1], unit=unit)
+        if key not in self.wrong and value not in options:
+            near = sorted(options, key=lambda option: abs(option - value))[:2]
+            self.reject(
+                key,
+                f"{value} {unit} are not offered; it must be one of {', '.join(map(str, options))}, such as"
+                f" {' or '.join(map(str, sorted(near)))}",
+            )
+            return default
+        return value
+
     def optional_integer(self, key: str, *, least: int, most: int = 2**31 - 1, unit: str = "") -> int | None:
         """A whole number or nothing."""
         self._asked(key, f"whole number, {_range(least, most)}", "", unit)
