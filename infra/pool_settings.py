@@ -61,6 +61,7 @@ def read_pools(
         names.add(pool.name)
         pools.append(None if section.wrong else pool)
     _one_place_per_reservation(problems, pools)
+    _one_zone_per_placement_group(problems, pools)
     return pools
 
 
@@ -258,3 +259,21 @@ def _one_place_per_reservation(problems: Problems, pools: list[Pool | None]) -> 
                     f"'{reservation}' is of {first.instance_type} in {first.zone} by the pool '{first.name}';"
                     f" it must be of {pool.instance_type} in {pool.zone}",
                 )
+
+
+def _one_zone_per_placement_group(problems: Problems, pools: list[Pool | None]) -> None:
+    """A cluster placement group is in one zone (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html).
+
+    Another strategy the preflight refuses. Two pools of one zone may share one.
+    """
+    seen: dict[str, Pool] = {}
+    for index, pool in enumerate(pools):
+        if pool is None or pool.placement_group is None:
+            continue
+        first = seen.setdefault(pool.placement_group, pool)
+        if first.zone != pool.zone:
+            problems.add(
+                f"{PATH}[{index}].placementGroup",
+                f"'{pool.placement_group}' is in {first.zone} by the pool '{first.name}', and this pool is in"
+                f" {pool.zone}; a group is in one zone, so that it must be another one",
+            )
