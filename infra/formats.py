@@ -32,9 +32,15 @@ QUANTITY: Final = r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?"
 # Bottlerocket has another layout of disks and a device plugin of its own.
 AMI_ALIAS: Final = r"al2023@v[0-9]{8}"
 ZONE: Final = r"[a-z]{2}(-[a-z]+)+-[0-9][a-z]"
-BUCKET: Final = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
+# No address, no empty label and none that ends with a hyphen, and what S3 keeps for itself
+# (https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html).
+BUCKET: Final = (
+    r"(?![0-9]+(\.[0-9]+){3}$)(?!.*(\.\.|-\.|\.-))(?!xn--|sthree-|amzn-s3-demo-)"
+    r"(?!.*(-s3alias|--ol-s3|\.mrap|--x-s3|--table-s3)$)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
+)
 KEY_PREFIX: Final = r"[a-zA-Z0-9][a-zA-Z0-9/_.-]*[a-zA-Z0-9]"
-ABSOLUTE_PATH: Final = r"(/[A-Za-z0-9._-]+)+"
+# No segment is `.` or `..`.
+ABSOLUTE_PATH: Final = r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._-]+)+"
 PLACEMENT_GROUP: Final = r"[ -~]{1,255}"
 RESERVATION: Final = r"cr-[0-9a-f]{8,17}"
 RESERVATION_WANTED: Final = "an id such as cr-0123456789abcdef0"

@@ -130,7 +130,7 @@ MEANINGS: Final = {
     ),
     "pools[].onDemandFallback": "Buy on demand what the reservations do not hold.",
     "pools[].placementGroup": (
-        "Machines close together: `true` makes a group, a name is that of an existing one."
+        "Machines close together: `true` makes a group, a name is that of an existing one. A group is in one zone."
     ),
     "pools[].placementGroupOfReservation": (
         "The group that the reservations were made in, if any; `placementGroup` must then name it."
@@ -160,9 +160,12 @@ MEANINGS: Final = {
     "storage.lustre": (
         "A file system of FSx for Lustre that all training pods share. Without this key there is none."
     ),
-    "storage.lustre.existing": "A file system that is there already. It excludes what only a new one has.",
+    "storage.lustre.existing": (
+        "A file system that is there already, in the VPC of `network.vpcId` and in the zone of every pool. It excludes "
+        "what only a new one has."
+    ),
     "storage.lustre.existing.fileSystemId": "Its id.",
-    "storage.lustre.existing.dnsName": "Its DNS name.",
+    "storage.lustre.existing.dnsName": "Its DNS name, which begins with its id and has the region.",
     "storage.lustre.existing.mountName": "Its mount name.",
     "storage.lustre.deploymentType": "SCRATCH_2 has no copies of its data; the other two keep two.",
     "storage.lustre.storageType": "SSD, or for PERSISTENT_1 alone HDD, slower and cheaper.",
@@ -185,7 +188,7 @@ MEANINGS: Final = {
     "storage.lustre.s3.path": "The directory of the file system that shows it; PERSISTENT_1 knows `/` alone.",
     "storage.lustre.zone": "The zone, which must be that of every pool.",
     "storage.lustre.compression": "Compression of the data on disk.",
-    "storage.lustre.mountPath": "The directory in pods.",
+    "storage.lustre.mountPath": "The directory in pods, none of the system's.",
     "storage.lustre.efa": (
         "Experimental: EFA on the file system, for machines of g6, g6e, p5, p5e, p5en, p6-b200, trn1 and trn1n that "
         "have it themselves; others, and one whose client could not be set up, reach it over TCP. PERSISTENT_2 of a "
@@ -210,7 +213,7 @@ MEANINGS: Final = {
     "training.cpu": "Cores that a worker asks for.",
     "training.memory": "Memory that a worker asks for.",
     "training.sharedMemory": "Size of a worker's /dev/shm.",
-    "serviceAccounts[].name": "The service account's name.",
+    "serviceAccounts[].name": "The service account's name; no two have the same, in whatever namespaces.",
     "serviceAccounts[].namespace": "Its namespace.",
     "serviceAccounts[].bucket": "A bucket's name, or `models` for the stack's own.",
     "serviceAccounts[].access": "`write` can read, too; neither can delete.",

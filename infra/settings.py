@@ -120,7 +120,7 @@ def _read(
         cluster=cluster,
         pools=right,
         images=read_images(problems, raw.get("images"), region),
-        storage=read_storage(problems, raw.get("storage"), network.zones, pools),
+        storage=read_storage(problems, raw.get("storage"), network, region, pools),
         training=read_training(problems, raw.get("training"), pools),
         service_accounts=read_service_accounts(problems, raw.get("serviceAccounts"), cluster.name),
         debug_pod=_switch(problems, "debugPod", raw.get("debugPod"), default=False),
