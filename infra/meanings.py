@@ -209,7 +209,10 @@ MEANINGS: Final = {
     "training.activeDeadlineSeconds": "The training proper may take no longer.",
     "training.data": "`digits`, or the path of MNIST's IDX files in the trainer's image.",
     "training.args": "Arguments of the trainer.",
-    "training.env": "Further environment variables of the workers.",
+    "training.env": (
+        "Further environment variables of the workers, in plain text. Credentials and what workers find each other by "
+        "are refused."
+    ),
     "training.cpu": "Cores that a worker asks for.",
     "training.memory": "Memory that a worker asks for.",
     "training.sharedMemory": "Size of a worker's /dev/shm.",

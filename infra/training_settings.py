@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from components.shared.contract import ENV_REGION, RUN_ID_MAX_LENGTH
+from components.shared.contract import RUN_ID_MAX_LENGTH
 from components.shared.pool import GPU, NEURON, Pool
 from infra import formats
 from infra.model import Training
 from infra.reading import Problems, Section, hint
+from infra.training_rules import check_ceiling, read_environment
 
 PATH = "trainyard:training"
 RUN_ID = rf"[a-z0-9]([-a-z0-9]{{0,{RUN_ID_MAX_LENGTH - 2}}}[a-z0-9])?"
@@ -27,6 +28,7 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
     most = section.integer("maxNodes", least=1, unit="machines")
     if not {"minNodes", "maxNodes"} & section.wrong and least > most:
         section.reject("minNodes", f"{least} is more than maxNodes; it must be at most {most}")
+    check_ceiling(section, pool, least)
     device = section.choice("device", ("cuda", "cpu"), "cuda")
     if pool and device == "cuda" and "device" not in section.wrong and pool.resource != GPU:
         section.reject("device", f"cuda needs GPUs and {pool.instance_type} has none; it must be cpu")
@@ -45,7 +47,7 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
     deadline = section.optional_integer("activeDeadlineSeconds", least=60, unit="seconds")
     data = section.text("data", "digits", wanted="digits, or the path of IDX files in the trainer's image")
     args = section.texts("args", (), wanted="a text (numbers in quotes)")
-    env = _environment(section)
+    env = read_environment(section)
     cpu = _quantity(section, "cpu", pool.worker_cpu if pool else "1")
     memory = _quantity(section, "memory", pool.worker_memory if pool else "1Gi")
     shared_memory = _quantity(section, "sharedMemory", "8Gi")
@@ -97,11 +99,3 @@ def _quantity(section: Section, key: str, default: str) -> str:
     return section.text(
         key, default, pattern=formats.QUANTITY, wanted="a quantity such as 500m or 8Gi, in quotes"
     )
-
-
-def _environment(section: Section) -> dict[str, str]:
-    env = section.text_map("env")
-    for name in env:
-        if name == ENV_REGION or name.startswith("TRAINYARD_"):
-            section.reject(f"env.{name}", "is set by the stack itself; it must be another name")
-    return env
