@@ -21,9 +21,9 @@ TAKEN = {
 }
 
 
-def read_service_accounts(problems: Problems, value: object, cluster: str) -> tuple[ServiceAccount, ...]:
-    """Service accounts with access to a bucket, by a role of their own, whose name begins with the cluster's."""
-    most = ROLE_NAME_MOST - len(cluster) - 1
+def read_service_accounts(problems: Problems, value: object, prefix: str) -> tuple[ServiceAccount, ...]:
+    """Service accounts with access to a bucket, by a role of their own, whose name begins with `prefix`."""
+    most = ROLE_NAME_MOST - len(prefix) - 1
     found: list[ServiceAccount] = []
     names: dict[str, str] = {}
     for section in entries(problems, "trainyard:serviceAccounts", value):

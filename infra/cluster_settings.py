@@ -44,7 +44,9 @@ def read_cluster(problems: Problems, value: object, project: str, stack: str) ->
     given = section.optional_section("existing")
     name, existing = _existing(given) if given else ("", None)
     if given is None:
-        name = _name(section, f"{project}-{stack}")
+        name = prefix = _name(section, f"{project}-{stack}")
+    else:
+        prefix = _prefix(given, name, f"{project}-{stack}")
     version = section.choice("version", versions.KUBERNETES_SUPPORTED, versions.KUBERNETES)
     administrators = _administrators(section, required=given is None)
     public = _public(section)
@@ -67,6 +69,7 @@ def read_cluster(problems: Problems, value: object, project: str, stack: str) ->
                 )
     result = Cluster(
         name=name,
+        prefix=prefix,
         account_id=_account(section, administrators, existing),
         version=version,
         existing=existing,
@@ -102,8 +105,21 @@ def _name(section: Section, default: str) -> str:
     return name
 
 
+def _prefix(given: Section, name: str, default: str) -> str:
+    """What names begin with beside a given cluster, whose own may be longer than theirs or have what they can't."""
+    if "name" in given.wrong or re.fullmatch(formats.CLUSTER_NAME, name):
+        return name
+    if not re.fullmatch(formats.CLUSTER_NAME, default):
+        given.reject(
+            "name",
+            f"'{name}' is no begin of other names, and neither is '{default}' by the stack's name; the stack must be"
+            f" named so that it is {formats.CLUSTER_NAME_WANTED}",
+        )
+    return default
+
+
 def _existing(section: Section) -> tuple[str, ExistingCluster]:
-    name = section.text("name", pattern=formats.CLUSTER_NAME, wanted=formats.CLUSTER_NAME_WANTED)
+    name = section.text("name", pattern=formats.EKS_NAME, wanted=formats.EKS_NAME_WANTED)
     result = ExistingCluster(
         endpoint=section.text(
             "endpoint",

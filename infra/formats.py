@@ -10,6 +10,11 @@ REGION: Final = r"[a-z]{2}(-[a-z]+)+-[0-9]"
 # (https://docs.aws.amazon.com/eventbridge/latest/APIReference/API_PutRule.html).
 CLUSTER_NAME: Final = r"[a-z]([a-z0-9-]{0,29}[a-z0-9])?"
 CLUSTER_NAME_WANTED: Final = "lower case letters, digits and hyphens, a letter first, at most 31 characters"
+# https://docs.aws.amazon.com/eks/latest/APIReference/API_CreateCluster.html
+EKS_NAME: Final = r"[0-9A-Za-z][A-Za-z0-9_-]{0,99}"
+EKS_NAME_WANTED: Final = (
+    "letters, digits, hyphens and underscores, a letter or digit first, at most 100 characters"
+)
 DNS_LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?"
 DNS_LABEL_WANTED: Final = "lower case letters, digits and hyphens, at most 40"
 ACCOUNT: Final = r"[0-9]{12}"

@@ -56,7 +56,10 @@ MEANINGS: Final = {
         "A cluster that is there already, with everything above it made by this stack. It excludes what "
         "only a new one has, and needs `network.vpcId`."
     ),
-    "cluster.existing.name": "The cluster's name.",
+    "cluster.existing.name": (
+        "The cluster's name, any that EKS takes. Other names begin with it, or with `trainyard-<stack>` where it has "
+        "upper case, underscores or more than 31 characters."
+    ),
     "cluster.existing.endpoint": "The address of its API.",
     "cluster.existing.certificateAuthority": "`certificateAuthority.data` of DescribeCluster.",
     "cluster.existing.oidcProviderArn": "Its OIDC provider in IAM.",

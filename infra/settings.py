@@ -122,7 +122,7 @@ def _read(
         images=read_images(problems, raw.get("images"), region),
         storage=read_storage(problems, raw.get("storage"), network, region, pools),
         training=read_training(problems, raw.get("training"), pools),
-        service_accounts=read_service_accounts(problems, raw.get("serviceAccounts"), cluster.name),
+        service_accounts=read_service_accounts(problems, raw.get("serviceAccounts"), cluster.prefix),
         debug_pod=_switch(problems, "debugPod", raw.get("debugPod"), default=False),
         node_check=_switch(problems, "nodeCheck", raw.get("nodeCheck"), default=False),
         mpi=_switch(problems, "mpi", raw.get("mpi"), default=False),

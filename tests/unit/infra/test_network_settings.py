@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from components.shared.endpoints import private_endpoints, service_name, short_name
-from tests.unit.infra.changing import BASE, GIVEN_CLUSTER, GIVEN_VPC, POOL, mistakes, settings, with_
+from infra.settings import SettingsError, read
+from tests.unit.infra.changing import BASE, GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, mistakes, settings, with_
 
 pytestmark = pytest.mark.unit
 
@@ -214,6 +215,46 @@ def test_a_given_cluster_excludes_what_only_a_new_one_has(change: dict[str, Any]
     lines = mistakes(config)
     assert any(told in line for line in lines)
     assert len(lines) == 1, "one mistake, one line"
+
+
+@pytest.mark.parametrize(
+    "name", ["Prod_ML-Cluster", "team-ml-production-us-west-2-blue-cluster", "1", "c" * 100]
+)
+def test_a_given_cluster_may_have_any_name_that_eks_takes(name: str) -> None:
+    """Its owner can't change it, so that what has narrower names is named by the stack."""
+    config = with_({"network": GIVEN_VPC})
+    config["trainyard:cluster"] = {"existing": {**GIVEN_CLUSTER, "name": name}}
+    cluster = settings(config).cluster
+    assert (cluster.name, cluster.prefix) == (name, "trainyard-test")
+
+
+def test_what_is_made_beside_a_cluster_is_named_by_it_where_that_fits() -> None:
+    config = with_({"network": GIVEN_VPC})
+    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
+    assert settings(config).cluster.prefix == "research"
+    assert settings(BASE).cluster.prefix == settings(BASE).cluster.name == "trainyard-test"
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a.b", "c" * 101, "_a"])
+def test_a_name_that_no_cluster_has_is_told(name: str) -> None:
+    config = with_({"network": GIVEN_VPC})
+    config["trainyard:cluster"] = {"existing": {**GIVEN_CLUSTER, "name": name}}
+    (line,) = mistakes(config)
+    assert line.startswith("trainyard:cluster.existing.name: ")
+    assert "it must be letters, digits, hyphens and underscores" in line
+
+
+def test_where_the_stacks_name_is_no_begin_of_names_either_it_is_told() -> None:
+    config = with_({"network": GIVEN_VPC})
+    config["trainyard:cluster"] = {"existing": {**GIVEN_CLUSTER, "name": "Prod"}}
+    with pytest.raises(SettingsError) as caught:
+        read("My_Stack", config, NOW)
+    (line,) = caught.value.lines
+    assert line.startswith(
+        "trainyard:cluster.existing.name: 'Prod' is no begin of other names, and neither is"
+    )
+    config["trainyard:cluster"]["existing"]["name"] = "prod"
+    assert read("My_Stack", config, NOW).cluster.prefix == "prod"
 
 
 def test_a_given_cluster_needs_a_given_vpc() -> None:
