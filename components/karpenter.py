@@ -22,6 +22,7 @@ SERVICE_ACCOUNT = "karpenter"
 class KarpenterArgs:
     """`chart` and `crd_chart` are registry addresses (then with `version`) or directories (then without).
 
+    `prefix` is the name of the queue and the begin of those of the role and the rules.
     `after` are resources that Karpenter needs alive until its last machine is gone. `image_repository` is a copy of the
     controller's repository; the digest stays the chart's. `isolated_vpc`: the network has no way out, so that services
     without an endpoint (IAM, prices) are not asked. `node_repair`: machines that the monitoring agent finds broken are
@@ -29,6 +30,7 @@ class KarpenterArgs:
     """
 
     cluster: str
+    prefix: str
     region: str
     node_role_arn: pulumi.Input[str]
     oidc_provider_arn: pulumi.Input[str]
@@ -66,7 +68,7 @@ class Karpenter(pulumi.ComponentResource):
         self.queue_name = queue.name
         rules = self._rules(queue)
         self.identity = Identity(
-            f"{args.cluster}-karpenter",
+            f"{args.prefix}-karpenter",
             IdentityArgs(
                 namespace=KARPENTER_NAMESPACE,
                 service_account=SERVICE_ACCOUNT,
@@ -106,7 +108,7 @@ class Karpenter(pulumi.ComponentResource):
     def _queue(self) -> aws.sqs.Queue:
         queue = aws.sqs.Queue(
             f"{self._name}-interruptions",
-            name=self._args.cluster,
+            name=self._args.prefix,
             message_retention_seconds=300,
             sqs_managed_sse_enabled=True,
             tags=self._args.tags,
@@ -124,7 +126,7 @@ class Karpenter(pulumi.ComponentResource):
         targets: list[pulumi.Resource] = []
         for short, source, detail_type in karpenter_iam.INTERRUPTION_EVENTS:
             rule = aws.cloudwatch.EventRule(
-                f"{self._args.cluster}-{short}",
+                f"{self._args.prefix}-{short}",
                 description=f"{detail_type}, for Karpenter of {self._args.cluster}",
                 event_pattern=json.dumps({"source": [source], "detail-type": [detail_type]}),
                 tags=self._args.tags,
@@ -132,7 +134,7 @@ class Karpenter(pulumi.ComponentResource):
             )
             targets.append(
                 aws.cloudwatch.EventTarget(
-                    f"{self._args.cluster}-{short}",
+                    f"{self._args.prefix}-{short}",
                     rule=rule.name,
                     target_id="karpenter-interruption-queue",
                     arn=queue.arn,

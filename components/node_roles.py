@@ -14,13 +14,13 @@ from components.shared.karpenter_iam import NODE_ROLE_POLICIES
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRolesArgs:
-    """`partition` is aws, aws-cn or aws-us-gov.
+    """`prefix` is what the roles' names begin with, `partition` is aws, aws-cn or aws-us-gov.
 
     `system`: whether the stack makes system nodes, which need a role. `instance_profile`: whether the workers' role
     gets an instance profile; a Karpenter that can't reach IAM (there is no endpoint for it) can't make one.
     """
 
-    cluster: str
+    prefix: str
     partition: str
     system: bool = True
     instance_profile: bool = False
@@ -43,10 +43,10 @@ class NodeRoles(pulumi.ComponentResource):
         super().__init__("trainyard:identity:NodeRoles", name, None, opts)
         self._args = args
         self.attachments: list[pulumi.Resource] = []
-        self._system = self._role(f"{args.cluster}-system-node") if args.system else None
-        self.worker = self._role(f"{args.cluster}-worker-node")
+        self._system = self._role(f"{args.prefix}-system-node") if args.system else None
+        self.worker = self._role(f"{args.prefix}-worker-node")
         self.worker_profile_name = (
-            self._profile(f"{args.cluster}-worker-node") if args.instance_profile else None
+            self._profile(f"{args.prefix}-worker-node") if args.instance_profile else None
         )
         self.register_outputs(
             {

@@ -29,14 +29,14 @@ class ImagesArgs:
     `package_index` is the address that pip takes packages from, where that is not its own. Build arguments stay in an
     image's history, so that it must hold no credentials.
 
-    `cluster` is the first part of the repositories' names. Builds need a Docker that is logged in to the registry,
+    `prefix` is the first part of the repositories' names. Builds need a Docker that is logged in to the registry,
     for instance by the ECR credential helper (https://github.com/awslabs/amazon-ecr-credential-helper): the program
     asks the account for no tokens.
 
     `protect` keeps repositories and images; without it, a repository is deleted with all the images in it.
     """
 
-    cluster: str
+    prefix: str
     root: Path
     names: tuple[str, ...]
     given: dict[str, str]
@@ -75,8 +75,8 @@ class Images(pulumi.ComponentResource):
 
     def _repository(self, image: str) -> aws.ecr.Repository:
         repository = aws.ecr.Repository(
-            f"{self._args.cluster}-{image}",
-            name=f"{self._args.cluster}/{image}",
+            f"{self._args.prefix}-{image}",
+            name=f"{self._args.prefix}/{image}",
             image_tag_mutability="IMMUTABLE",
             image_scanning_configuration=aws.ecr.RepositoryImageScanningConfigurationArgs(scan_on_push=True),
             encryption_configurations=[
@@ -89,7 +89,7 @@ class Images(pulumi.ComponentResource):
             opts=self._kept,
         )
         aws.ecr.LifecyclePolicy(
-            f"{self._args.cluster}-{image}",
+            f"{self._args.prefix}-{image}",
             repository=repository.name,
             policy=json.dumps(lifecycle(KEPT_IMAGES)),
             opts=self._kept,
@@ -104,7 +104,7 @@ class Images(pulumi.ComponentResource):
             # Another image altogether; tags never move.
             tag = hashlib.sha256(" ".join([tag, *arguments.values()]).encode()).hexdigest()[: len(tag)]
         built = docker.Image(
-            f"{self._args.cluster}-{image}",
+            f"{self._args.prefix}-{image}",
             # The engine starts plugins in the program's directory. A path of this checkout would make another one with
             # the same content differ: it would push its build to a tag that never moves, which ECR refuses.
             context=docker.BuildContextArgs(location="."),

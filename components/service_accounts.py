@@ -28,9 +28,12 @@ class BucketAccess:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceAccountsArgs:
-    """`after` are what must be there before anything is made in the cluster, the accounts' namespaces among it."""
+    """`prefix` is what the roles' names begin with.
 
-    cluster: str
+    `after` are what must be there before anything is made in the cluster, the accounts' namespaces among it.
+    """
+
+    prefix: str
     accounts: tuple[BucketAccess, ...]
     oidc_provider_arn: pulumi.Input[str]
     oidc_issuer: pulumi.Input[str]
@@ -53,7 +56,7 @@ class ServiceAccounts(pulumi.ComponentResource):
         self.objects: list[pulumi.Resource] = []
         for account in args.accounts:
             identity = Identity(
-                f"{args.cluster}-{account.name}",
+                f"{args.prefix}-{account.name}",
                 IdentityArgs(
                     namespace=account.namespace,
                     service_account=account.name,

@@ -29,7 +29,7 @@ def trainer_identity(
         )
     )
     return Identity(
-        f"{settings.cluster.name}-trainer",
+        f"{settings.cluster.prefix}-trainer",
         IdentityArgs(
             namespace=c.TRAINING_NAMESPACE,
             service_account=c.TRAINER_SERVICE_ACCOUNT,
@@ -66,7 +66,7 @@ def service_accounts(
     return ServiceAccounts(
         "service-accounts",
         ServiceAccountsArgs(
-            cluster=settings.cluster.name,
+            prefix=settings.cluster.prefix,
             accounts=accounts,
             oidc_provider_arn=base.cluster.oidc_provider_arn,
             oidc_issuer=base.cluster.oidc_issuer,

@@ -11,6 +11,7 @@ from infra.storage_settings import OWN_BUCKET, given_bucket
 ACCESS = ("read", "write")
 # A namespace that is neither of these would have to exist before the stack.
 NAMESPACES = ("default", c.TRAINING_NAMESPACE)
+MADE_BY_KUBERNETES = "default"
 # IAM takes 64 characters (https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html), of which an
 # automatic suffix takes eight.
 ROLE_NAME_MOST = 56
@@ -20,11 +21,11 @@ TAKEN = {
 }
 
 
-def read_service_accounts(problems: Problems, value: object, cluster: str) -> tuple[ServiceAccount, ...]:
-    """Service accounts with access to a bucket, by a role of their own, whose name begins with the cluster's."""
-    most = ROLE_NAME_MOST - len(cluster) - 1
+def read_service_accounts(problems: Problems, value: object, prefix: str) -> tuple[ServiceAccount, ...]:
+    """Service accounts with access to a bucket, by a role of their own, whose name begins with `prefix`."""
+    most = ROLE_NAME_MOST - len(prefix) - 1
     found: list[ServiceAccount] = []
-    names: set[tuple[str, str]] = set()
+    names: dict[str, str] = {}
     for section in entries(problems, "trainyard:serviceAccounts", value):
         account = ServiceAccount(
             name=section.text("name", pattern=formats.DNS_LABEL, wanted=formats.DNS_LABEL_WANTED),
@@ -44,14 +45,21 @@ def read_service_accounts(problems: Problems, value: object, cluster: str) -> tu
             section.reject(
                 "name", f"'{account.name}' is the stack's own in {account.namespace}; take another one"
             )
-        elif place in names and account.name:
-            section.reject("name", f"'{account.name}' is another one, too; each needs its own name")
+        elif account.name == MADE_BY_KUBERNETES:
+            section.reject("name", f"'{account.name}' is in every namespace already; it must be another name")
+        elif account.name and account.name in names:
+            # Roles are named by it, without the namespace.
+            section.reject(
+                "name",
+                f"'{account.name}' is another one, too, in {names[account.name]}; each needs its own name, in whatever"
+                " namespace",
+            )
         elif len(account.name) > most and "name" not in section.wrong:
             section.reject(
                 "name",
                 f"'{account.name}' makes its role's name too long for IAM; it must have at most {most} characters",
             )
-        names.add(place)
+        names.setdefault(account.name, account.namespace)
         section.done()
         if not section.wrong:
             found.append(account)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from typing import Final
 
-from infra import formats, versions
+from infra import formats, ranges, versions
 from infra.model import Cluster, ExistingCluster
 from infra.pool_settings import known_type
 from infra.reading import Problems, Section, hint
@@ -45,7 +44,9 @@ def read_cluster(problems: Problems, value: object, project: str, stack: str) ->
     given = section.optional_section("existing")
     name, existing = _existing(given) if given else ("", None)
     if given is None:
-        name = _name(section, f"{project}-{stack}")
+        name = prefix = _name(section, f"{project}-{stack}")
+    else:
+        prefix = _prefix(given, name, f"{project}-{stack}")
     version = section.choice("version", versions.KUBERNETES_SUPPORTED, versions.KUBERNETES)
     administrators = _administrators(section, required=given is None)
     public = _public(section)
@@ -68,6 +69,7 @@ def read_cluster(problems: Problems, value: object, project: str, stack: str) ->
                 )
     result = Cluster(
         name=name,
+        prefix=prefix,
         account_id=_account(section, administrators, existing),
         version=version,
         existing=existing,
@@ -85,7 +87,7 @@ def read_cluster(problems: Problems, value: object, project: str, stack: str) ->
             pattern=formats.AMI_ALIAS,
             wanted=f"an alias with a version, such as {versions.AMI}",
         ),
-        log_retention_days=section.integer("logRetentionDays", 365, least=1, most=3653, unit="days"),
+        log_retention_days=section.integer_choice("logRetentionDays", formats.LOG_DAYS, 365, unit="days"),
         late_log_seconds=section.integer(
             "lateLogSeconds", LATE_LOG_SECONDS, least=0, most=MOST_LATE_LOG_SECONDS, unit="seconds"
         ),
@@ -103,8 +105,21 @@ def _name(section: Section, default: str) -> str:
     return name
 
 
+def _prefix(given: Section, name: str, default: str) -> str:
+    """What names begin with beside a given cluster, whose own may be longer than theirs or have what they can't."""
+    if "name" in given.wrong or re.fullmatch(formats.CLUSTER_NAME, name):
+        return name
+    if not re.fullmatch(formats.CLUSTER_NAME, default):
+        given.reject(
+            "name",
+            f"'{name}' is no begin of other names, and neither is '{default}' by the stack's name; the stack must be"
+            f" named so that it is {formats.CLUSTER_NAME_WANTED}",
+        )
+    return default
+
+
 def _existing(section: Section) -> tuple[str, ExistingCluster]:
-    name = section.text("name", pattern=formats.CLUSTER_NAME, wanted=formats.CLUSTER_NAME_WANTED)
+    name = section.text("name", pattern=formats.EKS_NAME, wanted=formats.EKS_NAME_WANTED)
     result = ExistingCluster(
         endpoint=section.text(
             "endpoint",
@@ -148,7 +163,9 @@ def _administrators(section: Section, *, required: bool) -> tuple[str, ...]:
         pattern=formats.PRINCIPAL,
         wanted="the ARN of an IAM user or role, such as arn:aws:iam::123456789012:role/platform",
     )
-    if section.has("administrators") and not administrators and "administrators" not in section.wrong:
+    empty = section.has("administrators") and not administrators
+    # Of a given cluster they are told as a whole.
+    if required and empty and "administrators" not in section.wrong:
         section.reject("administrators", "is empty; it must name at least the user or role that deploys")
     for arn in sorted({arn for arn in administrators if administrators.count(arn) > 1}):
         section.reject("administrators", f"names '{arn}' twice; each must be another one")
@@ -193,13 +210,16 @@ def _public(section: Section) -> tuple[str, ...]:
     )
     for index, block in enumerate(public):
         key = f"publicAccessCidrs[{index}]"
-        if block.endswith("/0"):
-            section.reject(key, f"'{block}' is the whole internet; it must be the range that you deploy from")
-        elif key not in section.wrong:
-            try:
-                ipaddress.IPv4Network(block)
-            except ValueError as error:
-                section.reject(key, f"{error}; it must be a range such as 203.0.113.0/24")
+        if key in section.wrong:
+            continue
+        if problem := ranges.public_problem(block):
+            section.reject(key, problem)
+        elif block in public[:index]:
+            section.reject(key, f"'{block}' is there already; each must be another one")
+    if len(public) > ranges.MOST_PUBLIC:
+        section.reject(
+            "publicAccessCidrs", f"has {len(public)} entries; EKS takes at most {ranges.MOST_PUBLIC}"
+        )
     return public
 
 

@@ -10,6 +10,11 @@ REGION: Final = r"[a-z]{2}(-[a-z]+)+-[0-9]"
 # (https://docs.aws.amazon.com/eventbridge/latest/APIReference/API_PutRule.html).
 CLUSTER_NAME: Final = r"[a-z]([a-z0-9-]{0,29}[a-z0-9])?"
 CLUSTER_NAME_WANTED: Final = "lower case letters, digits and hyphens, a letter first, at most 31 characters"
+# https://docs.aws.amazon.com/eks/latest/APIReference/API_CreateCluster.html
+EKS_NAME: Final = r"[0-9A-Za-z][A-Za-z0-9_-]{0,99}"
+EKS_NAME_WANTED: Final = (
+    "letters, digits, hyphens and underscores, a letter or digit first, at most 100 characters"
+)
 DNS_LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?"
 DNS_LABEL_WANTED: Final = "lower case letters, digits and hyphens, at most 40"
 ACCOUNT: Final = r"[0-9]{12}"
@@ -32,15 +37,27 @@ QUANTITY: Final = r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?"
 # Bottlerocket has another layout of disks and a device plugin of its own.
 AMI_ALIAS: Final = r"al2023@v[0-9]{8}"
 ZONE: Final = r"[a-z]{2}(-[a-z]+)+-[0-9][a-z]"
-BUCKET: Final = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
+# No address, no empty label and none that ends with a hyphen, and what S3 keeps for itself
+# (https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html).
+BUCKET: Final = (
+    r"(?![0-9]+(\.[0-9]+){3}$)(?!.*(\.\.|-\.|\.-))(?!xn--|sthree-|amzn-s3-demo-)"
+    r"(?!.*(-s3alias|--ol-s3|\.mrap|--x-s3|--table-s3)$)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
+)
 KEY_PREFIX: Final = r"[a-zA-Z0-9][a-zA-Z0-9/_.-]*[a-zA-Z0-9]"
-ABSOLUTE_PATH: Final = r"(/[A-Za-z0-9._-]+)+"
+# No segment is `.` or `..`.
+ABSOLUTE_PATH: Final = r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._-]+)+"
 PLACEMENT_GROUP: Final = r"[ -~]{1,255}"
 RESERVATION: Final = r"cr-[0-9a-f]{8,17}"
 RESERVATION_WANTED: Final = "an id such as cr-0123456789abcdef0"
 SNAPSHOT: Final = r"snap-[0-9a-f]{8,17}"
 SNAPSHOT_WANTED: Final = "an id such as snap-0123456789abcdef0"
 ADDON_VERSION: Final = r"v[0-9]+\.[0-9]+\.[0-9]+-eksbuild\.[0-9]+"
+# Days that CloudWatch Logs keeps entries
+# (https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_PutRetentionPolicy.html).
+LOG_DAYS: Final = (
+    *(1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731),
+    *(1096, 1827, 2192, 2557, 2922, 3288, 3653),
+)
 # Short names, or full ones as they are in China (com.amazonaws.cn-north-1.sts).
 ENDPOINT_SERVICE: Final = r"[a-z0-9][a-z0-9.-]*"
 

@@ -44,12 +44,12 @@ class Foundation:
 
 def build(settings: Settings, tags: dict[str, str], opts: pulumi.ResourceOptions) -> Foundation:
     """Make what the settings don't give."""
-    name, given = settings.cluster.name, settings.cluster.existing
+    name, given, prefix = settings.cluster.name, settings.cluster.existing, settings.cluster.prefix
     partition = partition_of(settings.region)
     roles = NodeRoles(
         "node-roles",
         NodeRolesArgs(
-            cluster=name,
+            prefix=prefix,
             partition=partition,
             system=given is None,
             # Without a way to IAM Karpenter can't make a profile.
@@ -59,7 +59,7 @@ def build(settings: Settings, tags: dict[str, str], opts: pulumi.ResourceOptions
         opts,
     )
     keys = Encryption(
-        name,
+        prefix,
         EncryptionArgs(
             cluster=name,
             region=settings.region,
@@ -126,7 +126,7 @@ def _network(
             file_system=settings.storage.lustre is not None, load_balancers=False, more=services
         )
     return Network(
-        name,
+        settings.cluster.prefix,
         NetworkArgs(
             region=settings.region,
             cluster=name,
@@ -151,7 +151,7 @@ def _existing_network(
     opts: pulumi.ResourceOptions,
 ) -> ExistingNetwork:
     return ExistingNetwork(
-        settings.cluster.name,
+        settings.cluster.prefix,
         ExistingNetworkArgs(
             region=settings.region,
             cluster=settings.cluster.name,

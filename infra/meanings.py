@@ -28,7 +28,8 @@ MEANINGS: Final = {
     "network.cidr": (
         "The VPC's range, /16 to /20. It must hold every machine at once with the addresses of its pods, about "
         "15 each. "
-        "For a given VPC it is only needed with `interfaceEndpoints`."
+        "A new one must be private. For a given VPC it is only needed with `interfaceEndpoints` and with "
+        "`deployFrom: vpc`."
     ),
     "network.zones": "Zones to have subnets in, 2 to 4.",
     "network.natPerZone": (
@@ -55,7 +56,10 @@ MEANINGS: Final = {
         "A cluster that is there already, with everything above it made by this stack. It excludes what "
         "only a new one has, and needs `network.vpcId`."
     ),
-    "cluster.existing.name": "The cluster's name.",
+    "cluster.existing.name": (
+        "The cluster's name, any that EKS takes. Other names begin with it, or with `trainyard-<stack>` where it has "
+        "upper case, underscores or more than 31 characters."
+    ),
     "cluster.existing.endpoint": "The address of its API.",
     "cluster.existing.certificateAuthority": "`certificateAuthority.data` of DescribeCluster.",
     "cluster.existing.oidcProviderArn": "Its OIDC provider in IAM.",
@@ -71,7 +75,8 @@ MEANINGS: Final = {
         "ARNs of IAM users and roles with all rights in the cluster, among them the one that deploys."
     ),
     "cluster.publicAccessCidrs": (
-        "Ranges that may reach the API over the internet. Without any it is reached from the VPC alone, "
+        "Ranges that may reach the API over the internet: public ones, at most 40, each /8 or smaller. "
+        "Without any it is reached from the VPC alone, "
         "and `deployFrom` must be vpc."
     ),
     "cluster.deployFrom": "Where `pulumi up` runs.",
@@ -133,7 +138,7 @@ MEANINGS: Final = {
     ),
     "pools[].onDemandFallback": "Buy on demand what the reservations do not hold.",
     "pools[].placementGroup": (
-        "Machines close together: `true` makes a group, a name is that of an existing one."
+        "Machines close together: `true` makes a group, a name is that of an existing one. A group is in one zone."
     ),
     "pools[].placementGroupOfReservation": (
         "The group that the reservations were made in, if any; `placementGroup` must then name it."
@@ -163,9 +168,12 @@ MEANINGS: Final = {
     "storage.lustre": (
         "A file system of FSx for Lustre that all training pods share. Without this key there is none."
     ),
-    "storage.lustre.existing": "A file system that is there already. It excludes what only a new one has.",
+    "storage.lustre.existing": (
+        "A file system that is there already, in the VPC of `network.vpcId` and in the zone of every pool. It excludes "
+        "what only a new one has."
+    ),
     "storage.lustre.existing.fileSystemId": "Its id.",
-    "storage.lustre.existing.dnsName": "Its DNS name.",
+    "storage.lustre.existing.dnsName": "Its DNS name, which begins with its id and has the region.",
     "storage.lustre.existing.mountName": "Its mount name.",
     "storage.lustre.deploymentType": "SCRATCH_2 has no copies of its data; the other two keep two.",
     "storage.lustre.storageType": "SSD, or for PERSISTENT_1 alone HDD, slower and cheaper.",
@@ -188,7 +196,7 @@ MEANINGS: Final = {
     "storage.lustre.s3.path": "The directory of the file system that shows it; PERSISTENT_1 knows `/` alone.",
     "storage.lustre.zone": "The zone, which must be that of every pool.",
     "storage.lustre.compression": "Compression of the data on disk.",
-    "storage.lustre.mountPath": "The directory in pods.",
+    "storage.lustre.mountPath": "The directory in pods, none of the system's.",
     "storage.lustre.efa": (
         "Experimental: EFA on the file system, for machines of g6, g6e, p5, p5e, p5en, p6-b200, trn1 and trn1n that "
         "have it themselves; others, and one whose client could not be set up, reach it over TCP. PERSISTENT_2 of a "
@@ -237,7 +245,10 @@ MEANINGS: Final = {
     "training.activeDeadlineSeconds": "The training proper may take no longer.",
     "training.data": "`digits`, or the path of MNIST's IDX files in the trainer's image.",
     "training.args": "Arguments of the trainer.",
-    "training.env": "Further environment variables of the workers.",
+    "training.env": (
+        "Further environment variables of the workers, in plain text. Credentials and what workers find each other by "
+        "are refused."
+    ),
     "training.cpu": (
         "Cores that a worker asks for: a number for this type, so that a fallback of another type has its own default. "
         "Machines without accelerators are counted by the default, which then is the only one that is right."
@@ -246,7 +257,7 @@ MEANINGS: Final = {
         "Memory that a worker asks for: a number for this type, so that a fallback of another type has its own default."
     ),
     "training.sharedMemory": "Size of a worker's /dev/shm.",
-    "serviceAccounts[].name": "The service account's name.",
+    "serviceAccounts[].name": "The service account's name; no two have the same, in whatever namespaces.",
     "serviceAccounts[].namespace": "Its namespace.",
     "serviceAccounts[].bucket": "A bucket's name, or `models` for the stack's own.",
     "serviceAccounts[].access": "`write` can read, too; neither can delete.",

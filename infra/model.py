@@ -52,11 +52,14 @@ class ExistingCluster:
 class Cluster:
     """The EKS cluster and its system nodes, or with `existing` a given cluster, whose name `name` is.
 
+    `prefix` is what the names of everything else that the stack makes begin with: the name too, where all services
+    take it.
     `version` is the Kubernetes version of a cluster that the stack makes, `account_id` the account that it is, or will
     be, in. `late_log_seconds` is how long entries of its control plane's logs may come after it is gone.
     """
 
     name: str
+    prefix: str
     account_id: str
     version: str
     existing: ExistingCluster | None

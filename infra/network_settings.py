@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from components.shared import cidr, endpoints
-from infra import formats
+from infra import formats, ranges
 from infra.model import ExistingVpc, Network
 from infra.reading import Problems, Section, hint
 
@@ -24,7 +24,7 @@ def read_network(problems: Problems, value: object, region: str, *, given_cluste
     existing = _existing(section, region, given_cluster=given_cluster)
     zones = tuple(existing.private_subnet_ids) if existing else _zones(section, region)
     private = section.boolean("private", False)
-    services = _services(section)
+    services = _services(section, region)
     if given_cluster and not existing:
         section.reject(
             "vpcId", "is missing; a given cluster (cluster.existing) needs the VPC that it is in, by vpcId"
@@ -35,7 +35,7 @@ def read_network(problems: Problems, value: object, region: str, *, given_cluste
     if private and existing and existing.public_subnet_ids:
         section.reject("publicSubnetIds", "is given, but private: true has no public subnets; leave it out")
     logs = section.boolean("flowLogs", existing is None)
-    days = section.integer("flowLogRetentionDays", 365, least=1, most=3653, unit="days")
+    days = section.integer_choice("flowLogRetentionDays", formats.LOG_DAYS, 365, unit="days")
     if not logs and section.has("flowLogRetentionDays"):
         section.reject("flowLogRetentionDays", "is given, but there are no flow logs; set flowLogs: true")
     block = _cidr(section, existing, needed=bool(services))
@@ -122,37 +122,61 @@ def _zones(section: Section, region: str) -> tuple[str, ...]:
     return zones
 
 
-def _services(section: Section) -> tuple[str, ...]:
+def _services(section: Section, region: str) -> tuple[str, ...]:
     services = section.texts(
         "interfaceEndpoints", (), pattern=formats.ENDPOINT_SERVICE, wanted="a service's name such as ecr.api"
     )
     if "interfaceEndpoints" in section.wrong:
         return ()
+    seen: dict[str, str] = {}
     for index, service in enumerate(services):
-        if service in ("s3", "dynamodb"):
-            section.reject(
-                f"interfaceEndpoints[{index}]", f"'{service}' has a gateway endpoint; leave it out"
+        short = endpoints.short_name(service)
+        if problem := _service_problem(service, short, region):
+            section.reject(f"interfaceEndpoints[{index}]", problem)
+        elif short in seen:
+            said = (
+                "is there already"
+                if seen[short] == service
+                else f"is '{seen[short]}', which is there already"
             )
-        elif "amazonaws" not in service and service not in endpoints.KNOWN:
-            section.reject(
-                f"interfaceEndpoints[{index}]",
-                f"'{service}' is not known{hint(service, endpoints.KNOWN)};"
-                f" it must be one of {', '.join(sorted(endpoints.KNOWN))}, or a full service name",
-            )
+            section.reject(f"interfaceEndpoints[{index}]", f"'{service}' {said}; each must be another one")
+        seen.setdefault(short, service)
     return services
+
+
+def _service_problem(service: str, short: str, region: str) -> str | None:
+    full = endpoints.full_name(service)
+    if short in endpoints.GATEWAYS:
+        return f"'{service}' has a gateway endpoint; leave it out"
+    if full and region and full[0] != region:
+        return f"'{service}' is of {full[0]}, and the VPC is in {region}; it must be of {region}"
+    if full is None and service not in endpoints.KNOWN:
+        return (
+            f"'{service}' is not known{hint(service, endpoints.KNOWN)}; it must be one of"
+            f" {', '.join(sorted(endpoints.KNOWN))}, or a full service name such as"
+            f" com.amazonaws.{region or 'us-west-2'}.kinesis-streams"
+        )
+    return None
 
 
 def _cidr(section: Section, existing: ExistingVpc | None, *, needed: bool) -> str | None:
     wanted = "an IPv4 range such as 10.64.0.0/16"
     if existing:
-        block = section.optional_text("cidr", pattern=formats.CIDR, wanted=wanted)
-        if needed and block is None and "cidr" not in section.wrong:
+        given = section.optional_text("cidr", pattern=formats.CIDR, wanted=wanted)
+        if "cidr" in section.wrong:
+            return given
+        if needed and given is None:
             section.reject("cidr", "is missing; interface endpoints in a given VPC need its range")
-        return block
+        elif given is not None and (problem := ranges.given_vpc_problem(given)):
+            section.reject("cidr", problem)
+        return given
     block = section.text("cidr", "10.64.0.0/16", pattern=formats.CIDR, wanted=wanted)
     if "cidr" not in section.wrong:
         try:
             cidr.subnets(block, 3)
         except ValueError as error:
             section.reject("cidr", f"{error}; it must be a private range of /16 to /20, such as 10.64.0.0/16")
+        else:
+            if problem := ranges.new_vpc_problem(block):
+                section.reject("cidr", problem)
     return block

@@ -61,6 +61,7 @@ def read_pools(
         names.add(pool.name)
         pools.append(None if section.wrong else pool)
     _one_place_per_reservation(problems, pools)
+    _one_zone_per_placement_group(problems, pools)
     return pools
 
 
@@ -108,8 +109,10 @@ def _zone(section: Section, region: str, zones: tuple[str, ...]) -> str:
     zone = section.text("zone", wanted="the name of a zone")
     if "zone" not in section.wrong and region:
         if not zone_of(region, zone):
-            section.reject("zone", f"'{zone}' is not in {region}; it must be one of {', '.join(zones)}")
-        elif zone not in zones:
+            right = f"one of {', '.join(zones)}" if zones else f"a zone such as {region}a"
+            section.reject("zone", f"'{zone}' is not in {region}; it must be {right}")
+        # Without any, the network's mistake is told there.
+        elif zones and zone not in zones:
             section.reject("zone", f"'{zone}' has no subnets here; it must be one of {', '.join(zones)}")
     return zone
 
@@ -175,10 +178,11 @@ def _reservation(section: Section, pool: Pool, now: datetime) -> Pool:
             f" lasts at most {LONGEST_BLOCK.days} days, so that none ends after"
             f" {now + LONGEST_BLOCK + LATEST_BLOCK_START:%Y-%m-%d}; it must be the end of the block that was bought",
         )
-    if end is not None and end <= now:
+    if end is not None and end <= now and not section.problems.takes_ended:
         section.reject(
             "reservationEnds",
-            f"'{ends}' is past; it must be in the future, of a reservation that has not ended",
+            f"'{ends}' is past; it must be in the future, of a reservation that has not ended, or be left out"
+            " where `up` is to start no run on it (docs/destroying.md)",
         )
     return replace(
         pool,
@@ -276,3 +280,21 @@ def _one_place_per_reservation(problems: Problems, pools: list[Pool | None]) -> 
                     f"'{reservation}' is of {first.instance_type} in {first.zone} by the pool '{first.name}';"
                     f" it must be of {pool.instance_type} in {pool.zone}",
                 )
+
+
+def _one_zone_per_placement_group(problems: Problems, pools: list[Pool | None]) -> None:
+    """A cluster placement group is in one zone (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html).
+
+    Another strategy the preflight refuses. Two pools of one zone may share one.
+    """
+    seen: dict[str, Pool] = {}
+    for index, pool in enumerate(pools):
+        if pool is None or pool.placement_group is None:
+            continue
+        first = seen.setdefault(pool.placement_group, pool)
+        if first.zone != pool.zone:
+            problems.add(
+                f"{PATH}[{index}].placementGroup",
+                f"'{pool.placement_group}' is in {first.zone} by the pool '{first.name}', and this pool is in"
+                f" {pool.zone}; a group is in one zone, so that it must be another one",
+            )

@@ -46,13 +46,18 @@ class Problems:
     """What is wrong so far, in the order of the stack file's sections.
 
     `asked` holds every key that the readers know, by its path; an entry of a list has `[]` for its number.
+    `takes_ended`: that something has ended by now is no mistake. `hidden` are sections of which nothing more is told.
     """
 
     lines: list[str] = field(default_factory=list)
     asked: dict[str, Asked] = field(default_factory=dict)
+    takes_ended: bool = False
+    hidden: set[str] = field(default_factory=set)
 
     def add(self, path: str, message: str) -> None:
         """One line: the key's path, then what is wrong and what would be right. What can't be printed is escaped."""
+        if self.hidden & {path, re.split(r"[.\[]", path, maxsplit=1)[0]}:
+            return
         line = f"{path}: {message}"
         self.lines.append("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
 
@@ -164,6 +169,20 @@ class Section:
             self.reject(key, f"{value} is out of range; it must be {wanted}")
             return least
         return int(value)
+
+    def integer_choice(self, key: str, options: tuple[int, ...], default: int, *, unit: str) -> int:
+        """One of the given whole numbers, which ascend."""
+        self._asked(key, "one of " + ", ".join(f"`{option}`" for option in options), default, unit)
+        value = self.integer(key, default, least=options[0], most=options[-1], unit=unit)
+        if key not in self.wrong and value not in options:
+            near = sorted(options, key=lambda option: abs(option - value))[:2]
+            self.reject(
+                key,
+                f"{value} {unit} are not offered; it must be one of {', '.join(map(str, options))}, such as"
+                f" {' or '.join(map(str, sorted(near)))}",
+            )
+            return default
+        return value
 
     def optional_integer(self, key: str, *, least: int, most: int = 2**31 - 1, unit: str = "") -> int | None:
         """A whole number or nothing."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from infra import rules
+from infra import config_keys, rules
 from infra.account_settings import read_service_accounts
 from infra.cluster_settings import gives_cluster, read_cluster
 from infra.formats import REGION
@@ -56,21 +56,31 @@ def load(stack: str) -> Settings:
     Raises:
         SettingsError: the stack file is wrong.
     """
-    from pulumi.runtime.config import CONFIG, get_config_env
+    from pulumi.runtime.config import CONFIG, get_config_env, is_config_secret
 
-    return read(stack, {**get_config_env(), **CONFIG.get()})
+    config = {**get_config_env(), **CONFIG.get()}
+    return read(stack, config, secrets=frozenset(key for key in config if is_config_secret(key)))
 
 
-def read(stack: str, config: Mapping[str, Any], now: datetime | None = None) -> Settings:
+def read(
+    stack: str,
+    config: Mapping[Any, Any],
+    now: datetime | None = None,
+    *,
+    secrets: frozenset[str] = frozenset(),
+    takes_ended: bool = False,
+) -> Settings:
     """The settings in `config`: full keys (`trainyard:pools`) to what the engine passes, texts or JSON.
 
-    `now` is an aware time, by default the clock's: what has ended by then is refused.
+    `now` is an aware time, by default the clock's: what has ended by then is refused, unless `takes_ended`, for whoever
+    deploys nothing. `secrets` are the keys whose values the engine decrypted, which is refused: a setting stands in
+    plain text in what it makes.
 
     Raises:
         SettingsError: with every mistake.
     """
-    problems = Problems()
-    settings = _read(problems, stack, config, now or datetime.now(UTC))
+    problems = Problems(takes_ended=takes_ended)
+    settings = _read(problems, stack, config, now or datetime.now(UTC), secrets)
     if problems.lines:
         raise SettingsError(stack, problems.lines)
     return settings
@@ -79,16 +89,24 @@ def read(stack: str, config: Mapping[str, Any], now: datetime | None = None) -> 
 def asked(stack: str, config: Mapping[str, Any]) -> dict[str, Asked]:
     """Every key that the readers asked for on their way through `config`, right or wrong, by its path."""
     problems = Problems()
-    _read(problems, stack, config, datetime.now(UTC))
+    _read(problems, stack, config, datetime.now(UTC), frozenset())
     return problems.asked
 
 
-def _read(problems: Problems, stack: str, config: Mapping[str, Any], now: datetime) -> Settings:
+def _read(
+    problems: Problems, stack: str, config: Mapping[Any, Any], now: datetime, secrets: frozenset[str]
+) -> Settings:
+    config_keys.check(problems, config, PROJECT, KEYS)
     raw = {
         key.removeprefix(f"{PROJECT}:"): _decoded(value)
         for key, value in config.items()
-        if key.startswith(f"{PROJECT}:")
+        if isinstance(key, str) and key.startswith(f"{PROJECT}:")
     }
+    for key in raw:
+        if config_keys.secret(problems, f"{PROJECT}:{key}", raw[key], secrets):
+            # What is encrypted says nothing more, and what was is not to be shown.
+            raw[key] = None
+            problems.hidden.add(f"{PROJECT}:{key}")
     region = _region(problems, config.get("aws:region"))
     given_cluster = gives_cluster(raw.get("cluster"))
     network = read_network(problems, raw.get("network"), region, given_cluster=given_cluster)
@@ -102,9 +120,9 @@ def _read(problems: Problems, stack: str, config: Mapping[str, Any], now: dateti
         cluster=cluster,
         pools=right,
         images=read_images(problems, raw.get("images"), region),
-        storage=read_storage(problems, raw.get("storage"), network.zones, pools),
+        storage=read_storage(problems, raw.get("storage"), network, region, pools),
         training=read_training(problems, raw.get("training"), pools),
-        service_accounts=read_service_accounts(problems, raw.get("serviceAccounts"), cluster.name),
+        service_accounts=read_service_accounts(problems, raw.get("serviceAccounts"), cluster.prefix),
         debug_pod=_switch(problems, "debugPod", raw.get("debugPod"), default=False),
         node_check=_switch(problems, "nodeCheck", raw.get("nodeCheck"), default=False),
         mpi=_switch(problems, "mpi", raw.get("mpi"), default=False),

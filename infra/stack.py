@@ -54,7 +54,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
     in_aws = pulumi.ResourceOptions(providers=[provider])
     base = foundation.build(settings, tags, in_aws)
     bucket = ModelBucket(
-        f"{settings.cluster.name}-models",
+        f"{settings.cluster.prefix}-models",
         ModelBucketArgs(
             key_arn=base.keys.data_key_arn,
             keep_old_versions_days=settings.storage.keep_old_versions_days,
@@ -207,7 +207,7 @@ def _images(
     return Images(
         "images",
         ImagesArgs(
-            cluster=settings.cluster.name,
+            prefix=settings.cluster.prefix,
             root=ROOT,
             names=IMAGES,
             given={name: uri for name, uri in given.items() if uri is not None},
@@ -229,6 +229,7 @@ def _karpenter(
         "karpenter",
         KarpenterArgs(
             cluster=settings.cluster.name,
+            prefix=settings.cluster.prefix,
             region=settings.region,
             node_role_arn=base.roles.worker.arn,
             oidc_provider_arn=base.cluster.oidc_provider_arn,

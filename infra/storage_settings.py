@@ -5,7 +5,7 @@ from __future__ import annotations
 from components.shared import lustre
 from components.shared.pool import Pool
 from infra import formats
-from infra.model import ExistingLustre, Lustre, LustreLink, Storage
+from infra.model import ExistingLustre, Lustre, LustreLink, Network, Storage
 from infra.reading import Problems, Section
 
 # What only a file system that the stack makes has.
@@ -23,12 +23,32 @@ ONLY_NEW = (
     "backupDays",
 )
 OWN_BUCKET = "models"
+# Of an image's system and of its runtime, /dev/shm among them, and where the trainer is (trainer/Dockerfile).
+TAKEN = (
+    *(
+        "app",
+        "bin",
+        "boot",
+        "dev",
+        "etc",
+        "lib",
+        "lib32",
+        "lib64",
+        "libx32",
+        "proc",
+        "run",
+        "sbin",
+        "sys",
+        "tmp",
+    ),
+    *("usr", "var"),
+)
 
 
 def read_storage(
-    problems: Problems, value: object, zones: tuple[str, ...], pools: list[Pool | None]
+    problems: Problems, value: object, network: Network, region: str, pools: list[Pool | None]
 ) -> Storage:
-    """The model bucket and the file system. `zones` have subnets; the file system lies with its pools."""
+    """The model bucket and the file system. The network's zones have subnets; the file system lies with its pools."""
     section = Section(problems, "trainyard:storage", value)
     prefix = section.text(
         "prefix", "models", pattern=formats.KEY_PREFIX, wanted="a key prefix such as models"
@@ -38,7 +58,7 @@ def read_storage(
     result = Storage(
         prefix=prefix,
         keep_old_versions_days=days,
-        lustre=_lustre(file_system, zones, pools) if file_system else None,
+        lustre=_lustre(file_system, network, region, pools) if file_system else None,
     )
     section.done()
     return result
@@ -49,10 +69,16 @@ def given_bucket(name: str) -> str | None:
     return None if name == OWN_BUCKET else name
 
 
-def _lustre(section: Section, zones: tuple[str, ...], pools: list[Pool | None]) -> Lustre:
+def _lustre(section: Section, network: Network, region: str, pools: list[Pool | None]) -> Lustre:
     given = section.optional_section("existing")
-    existing = _existing(given) if given else None
+    existing = _existing(given, region) if given else None
     if existing:
+        if network.existing is None and not section.problems.about("trainyard:network.vpcId"):
+            section.reject(
+                "existing",
+                "is given, and the stack makes a VPC of its own, from which it can't be reached; network.vpcId must be"
+                " the VPC that it is in",
+            )
         for key in ONLY_NEW:
             if section.has(key):
                 section.reject(
@@ -72,11 +98,9 @@ def _lustre(section: Section, zones: tuple[str, ...], pools: list[Pool | None]) 
         capacity_gib=capacity,
         throughput=throughput,
         metadata_iops=section.integer("metadataIops", 0, least=0, unit="operations per second"),
-        zone=_zone(section, zones, pools),
+        zone=_zone(section, network.zones, pools),
         compression=section.choice("compression", lustre.COMPRESSIONS, lustre.COMPRESSIONS[0]),
-        mount_path=section.text(
-            "mountPath", "/fsx", pattern=formats.ABSOLUTE_PATH, wanted="an absolute path such as /fsx"
-        ),
+        mount_path=_mount_path(section),
         link=_link(link) if link else None,
         efa=section.boolean("efa", False),
         existing=existing,
@@ -129,9 +153,17 @@ def _zone(section: Section, zones: tuple[str, ...], pools: list[Pool | None]) ->
     used = sorted({pool.zone for pool in pools if pool})
     default = used[0] if used else (zones[0] if zones else "")
     zone = section.text("zone", default, wanted="the name of a zone")
-    if "zone" in section.wrong or section.has("existing"):
+    if "zone" in section.wrong:
         return zone
-    if zone not in zones:
+    if section.has("existing"):
+        # Which zone it is in only the account knows (`infra.preflight`).
+        if len(used) > 1:
+            section.reject(
+                "existing",
+                f"is in one zone, but pools are in {', '.join(used)}; pools and file system must be in one zone",
+            )
+        return zone
+    if zones and zone not in zones:
         section.reject("zone", f"'{zone}' has no subnets here; it must be one of {', '.join(zones)}")
     elif others := [each for each in used if each != zone]:
         section.reject(
@@ -139,6 +171,18 @@ def _zone(section: Section, zones: tuple[str, ...], pools: list[Pool | None]) ->
             f"is '{zone}', but pools are in {', '.join(others)}; pools and file system must be in one zone",
         )
     return zone
+
+
+def _mount_path(section: Section) -> str:
+    path = section.text(
+        "mountPath", "/fsx", pattern=formats.ABSOLUTE_PATH, wanted="an absolute path such as /fsx"
+    )
+    if "mountPath" not in section.wrong and path.split("/")[1] in TAKEN:
+        section.reject(
+            "mountPath",
+            f"'{path}' lies in a directory that pods need for themselves; it must be one of your own, such as /fsx",
+        )
+    return path
 
 
 def _link(section: Section) -> LustreLink:
@@ -161,7 +205,7 @@ def _link(section: Section) -> LustreLink:
     return result
 
 
-def _existing(section: Section) -> ExistingLustre:
+def _existing(section: Section, region: str) -> ExistingLustre:
     result = ExistingLustre(
         file_system_id=section.text(
             "fileSystemId", pattern=r"fs-[0-9a-f]{8,21}", wanted="an id such as fs-0123456789abcdef0"
@@ -175,5 +219,12 @@ def _existing(section: Section) -> ExistingLustre:
             "mountName", pattern=r"[A-Za-z0-9_]{1,8}", wanted="the mount name that FSx gave, such as abcdefgh"
         ),
     )
+    # FSx makes the name of both (https://docs.aws.amazon.com/fsx/latest/LustreGuide/mounting-ec2-instance.html).
+    begin = f"{result.file_system_id}.fsx.{region}."
+    if region and not {"fileSystemId", "dnsName"} & section.wrong and not result.dns_name.startswith(begin):
+        section.reject(
+            "dnsName",
+            f"'{result.dns_name}' is not of this file system in {region}; it must begin with {begin}",
+        )
     section.done()
     return result

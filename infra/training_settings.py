@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from components.shared.contract import ENV_REGION, RUN_ID_MAX_LENGTH
+from components.shared.contract import RUN_ID_MAX_LENGTH
 from components.shared.launch import Candidate
 from components.shared.pool import GPU, Pool
 from infra.fallback_settings import read_fallbacks, read_pool
 from infra.model import Training
 from infra.reading import Problems, Section
+from infra.training_rules import check_ceiling, read_environment
 from infra.worker_settings import CUDA, DEVICES, read_size, size_of_type
 
 PATH = "trainyard:training"
@@ -32,6 +33,7 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
     most = section.integer("maxNodes", least=1, unit="machines")
     if not {"minNodes", "maxNodes"} & section.wrong and least > most:
         section.reject("minNodes", f"{least} is more than maxNodes; it must be at most {most}")
+    check_ceiling(section, pool, least)
     device = section.choice("device", DEVICES, CUDA)
     if pool and device == CUDA and "device" not in section.wrong and pool.resource != GPU:
         section.reject("device", f"cuda needs GPUs and {pool.instance_type} has none; it must be cpu")
@@ -50,7 +52,7 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
     active = section.optional_integer("activeDeadlineSeconds", least=60, unit="seconds")
     data = section.text("data", "digits", wanted="digits, or the path of IDX files in the trainer's image")
     args = section.texts("args", (), wanted="a text (numbers in quotes)")
-    env = _environment(section)
+    env = read_environment(section)
     section.done()
     if first is None:
         return None
@@ -68,9 +70,3 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
     )
 
 
-def _environment(section: Section) -> dict[str, str]:
-    env = section.text_map("env")
-    for name in env:
-        if name == ENV_REGION or name.startswith("TRAINYARD_"):
-            section.reject(f"env.{name}", "is set by the stack itself; it must be another name")
-    return env

@@ -41,7 +41,7 @@ def file_system(
     if wanted is None:
         return None
     return Lustre(
-        f"{settings.cluster.name}-lustre",
+        f"{settings.cluster.prefix}-lustre",
         LustreArgs(
             file_system=_given(wanted) or _new(wanted, base, bucket),
             protect=settings.protect_data,

@@ -8,6 +8,7 @@ endpoint, always. IAM and the price list have none at all: without a way out Kar
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 EKS_NODES: Final = {
@@ -32,6 +33,8 @@ OTHERS: Final = {
     "kms": "programs that encrypt by themselves; S3 and EBS ask KMS on their own",
     "secretsmanager": "secrets of programs",
 }
+# These have gateway endpoints, and S3 has one always (https://docs.aws.amazon.com/vpc/latest/privatelink/gateway-endpoints.html).
+GATEWAYS: Final = ("s3", "dynamodb")
 KNOWN: Final = {**EKS_NODES, **FILE_SYSTEM, **LOAD_BALANCERS, **OTHERS}
 
 
@@ -40,15 +43,32 @@ def private_endpoints(
 ) -> tuple[str, ...]:
     """The interface endpoints of a network without a way out, sorted; `more` are those of the settings.
 
+    A service of `more` takes the place of the same one under its short name.
+
     An interface endpoint costs about 0.01 USD per hour and zone (https://aws.amazon.com/privatelink/pricing/).
     """
-    wanted = {
+    wanted = (
         *EKS_NODES,
         *(FILE_SYSTEM if file_system else ()),
         *(LOAD_BALANCERS if load_balancers else ()),
         *more,
-    }
-    return tuple(sorted(wanted))
+    )
+    # Two endpoints of one service can't both answer to its usual name.
+    return tuple(sorted({short_name(service): service for service in wanted}.values()))
+
+
+def full_name(service: str) -> tuple[str, str] | None:
+    """Region and short name in the full name of an AWS service; None where it is none."""
+    found = re.fullmatch(
+        r"(?:cn\.)?com\.amazonaws\.([a-z]{2}(?:-[a-z]+)+-[0-9])\.([a-z0-9][a-z0-9.-]*)", service
+    )
+    return (found[1], found[2]) if found else None
+
+
+def short_name(service: str) -> str:
+    """The short name of a service that is given by either."""
+    found = full_name(service)
+    return found[1] if found else service
 
 
 def service_name(region: str, service: str) -> str:

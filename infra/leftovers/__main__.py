@@ -35,4 +35,5 @@ def ask(settings: Settings, account: Account) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main("infra.leftovers", __doc__ or "", ask))
+    # A stack is taken down when its reservation has ended, too.
+    sys.exit(main("infra.leftovers", __doc__ or "", ask, takes_ended=True))

@@ -23,6 +23,6 @@ def target_of(settings: Settings) -> Target:
         tags=stack_tags(PROJECT, settings.stack),
         cluster=cluster.name if cluster.existing is None else None,
         protect=settings.protect_data,
-        kept_keys=tuple(f"{cluster.name}-{name}" for name in KEPT_KEYS),
-        key_aliases=tuple(f"alias/{cluster.name}-{name}" for name in KEYS),
+        kept_keys=tuple(f"{cluster.prefix}-{name}" for name in KEPT_KEYS),
+        key_aliases=tuple(f"alias/{cluster.prefix}-{name}" for name in KEYS),
     )

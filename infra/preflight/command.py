@@ -20,8 +20,13 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def main(program: str, description: str, ask: Callable[[Settings, Account], int]) -> int:
-    """Parse `--stack` and `--file`, ask, and tell what a person can mend in one line; returns the exit code."""
+def main(
+    program: str, description: str, ask: Callable[[Settings, Account], int], *, takes_ended: bool = False
+) -> int:
+    """Parse `--stack` and `--file`, ask, and tell what a person can mend in one line; returns the exit code.
+
+    `takes_ended`: a reservation that has ended is no mistake.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
     parser.add_argument("--stack", required=True)
     parser.add_argument(
@@ -29,7 +34,7 @@ def main(program: str, description: str, ask: Callable[[Settings, Account], int]
     )
     arguments = parser.parse_args()
     try:
-        settings = load(arguments.stack, arguments.file)
+        settings = load(arguments.stack, arguments.file, takes_ended=takes_ended)
         return ask(settings, Account(settings.region))
     except (SettingsError, StackFileError) as error:
         print(f"error: {error}", file=sys.stderr)

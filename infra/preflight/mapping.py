@@ -44,6 +44,7 @@ def wanted_of(settings: Settings) -> Wanted:
         account_key=_account_key(settings),
         tags=stack_tags(PROJECT, settings.stack),
         cluster=cluster.name,
+        queue=cluster.prefix,
         administrators=cluster.administrators,
         zones=network.zones,
         pools=tuple(_pool(index, pool) for index, pool in enumerate(settings.pools)),
@@ -55,11 +56,11 @@ def wanted_of(settings: Settings) -> Wanted:
         lustre=_lustre(settings),
         buckets=_buckets(settings),
         repositories=tuple(
-            f"{cluster.name}/{name}"
+            f"{cluster.prefix}/{name}"
             for name, given in zip(IMAGES, (settings.images.launcher, settings.images.trainer), strict=True)
             if given is None
         ),
-        key_aliases=tuple(f"alias/{cluster.name}-{name}" for name in KEYS),
+        key_aliases=tuple(f"alias/{cluster.prefix}-{name}" for name in KEYS),
         kubernetes=cluster.version if own_cluster else None,
         kubernetes_supported=versions.KUBERNETES_SUPPORTED,
         # A given cluster's add-ons are its owner's.

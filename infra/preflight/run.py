@@ -220,8 +220,8 @@ def _inside(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     found = services_of.cluster(account, given.name) if given else None
     if given is None or found is None or found.status != "ACTIVE":
         return []
-    # The queue has the cluster's name, and is the stack's where Karpenter is.
-    queue = services.Name(key=inside.NAME_KEY, kind="SQS queue", name=wanted.cluster)
+    # The queue is the stack's where Karpenter is.
+    queue = services.Name(key=inside.NAME_KEY, kind="SQS queue", name=wanted.queue or wanted.cluster)
     tags = services_of.taken(account, queue) or {}
     there = read_inside.inside(account, given, read_inside.reader(account, found))
     return inside.judge(given, there, deployed=has(tags, wanted.tags))

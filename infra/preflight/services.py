@@ -264,7 +264,7 @@ def names(wanted: Wanted) -> list[Name]:
             Name(key=key, kind="EKS cluster", name=wanted.cluster),
             Name(key=key, kind="log group", name=f"/aws/eks/{wanted.cluster}/cluster"),
         ]
-    result.append(Name(key=key, kind="SQS queue", name=wanted.cluster))
+    result.append(Name(key=key, kind="SQS queue", name=wanted.queue or wanted.cluster))
     result += [Name(key=key, kind="KMS alias", name=name) for name in wanted.key_aliases]
     result += [Name(key=key, kind="ECR repository", name=name) for name in wanted.repositories]
     return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -14,11 +14,13 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 class StackFileError(Exception):
-    """A stack file that is missing or is no YAML mapping; one line."""
+    """A stack file that is missing, can't be read or is no YAML mapping; one line."""
 
 
-def load(stack: str, file: Path | None = None) -> Settings:
+def load(stack: str, file: Path | None = None, *, takes_ended: bool = False) -> Settings:
     """The checked settings of a stack: those of `file`, else of Pulumi.<stack>.yaml.
+
+    `takes_ended`: a reservation that has ended is no mistake, for whoever deploys nothing.
 
     Raises:
         StackFileError: there is no such file, or it is no stack file.
@@ -26,13 +28,36 @@ def load(stack: str, file: Path | None = None) -> Settings:
     """
     path = file or ROOT / f"Pulumi.{stack}.yaml"
     try:
-        document = yaml.safe_load(path.read_text())
+        # The subclass of SafeLoader makes nothing but what that makes.
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506
     except FileNotFoundError:
         known = sorted(each.name.split(".")[1] for each in ROOT.glob("Pulumi.*.yaml"))
         raise StackFileError(f"{path.name} does not exist; stack files here: {', '.join(known)}") from None
-    except yaml.YAMLError as error:
+    except OSError as error:
+        raise StackFileError(f"{path.name} can't be read: {error.strerror}; it must be a file") from None
+    except UnicodeDecodeError as error:
+        raise StackFileError(f"{path.name} is not in UTF-8: {error}; it must be saved as UTF-8") from None
+    # A date that is none is a ValueError.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise StackFileError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from None
     config = document.get("config") if isinstance(document, dict) else None
     if not isinstance(config, dict):
         raise StackFileError(f"{path.name} needs a mapping named 'config' with the stack's settings")
-    return settings.read(stack, config)
+    return settings.read(stack, config, takes_ended=takes_ended)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without a key twice, of which the last one would silently win; the engine refuses it, too."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            # `<<` takes another mapping in and may stand several times.
+            if isinstance(key, yaml.ScalarNode) and not key.tag.endswith(":merge"):
+                name = (key.tag, key.value)
+                if name in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key '{key.value}' stands twice in one mapping", key.start_mark
+                    )
+                seen.add(name)
+        return super().construct_mapping(node, deep=deep)

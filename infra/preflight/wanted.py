@@ -153,7 +153,8 @@ class Wanted:
     `account` is the one to deploy to, as the key `account_key` says. `zones` are those that the stack has subnets in;
     `elastic_ips` are the addresses of a new VPC. `endpoints` are services that the stack makes an interface
     endpoint for (`ecr.api`), in a subnet of each zone. `system` is (instance type, count, vCPUs of one) of the system
-    nodes. `repositories` are the ECR names and `key_aliases` the names of KMS keys that it will take.
+    nodes. `repositories` are the ECR names and `key_aliases` the names of KMS keys that it will take, `queue` is
+    that of Karpenter's queue (None: the cluster's).
 
     `kubernetes` is the version of a cluster that the stack makes (None: it is given one), `kubernetes_supported` are
     those that the program knows, `addons` the versions that are pinned, by add-on. `ami` is the alias of the machines'
@@ -179,6 +180,7 @@ class Wanted:
     buckets: tuple[WantedBucket, ...] = ()
     repositories: tuple[str, ...] = ()
     key_aliases: tuple[str, ...] = ()
+    queue: str | None = None
     kubernetes: str | None = None
     kubernetes_supported: tuple[str, ...] = ()
     addons: dict[str, str] = field(default_factory=dict)

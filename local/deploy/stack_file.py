@@ -19,7 +19,7 @@ JsonObject = dict[str, Any]
 
 
 class StackFileError(Exception):
-    """A stack file that is missing or is no YAML mapping."""
+    """A stack file that is missing, can't be read or is no YAML mapping."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +53,19 @@ def read(path: Path) -> JsonObject:
     """Read a stack file.
 
     Raises:
-        StackFileError: the file does not exist, or is not a mapping with a mapping under `config`.
+        StackFileError: the file does not exist, can't be read, or is not a mapping with a mapping under `config`.
     """
-    if not path.is_file():
+    if not path.exists():
         known = sorted(p.name.split(".")[1] for p in path.parent.glob("Pulumi.*.yaml"))
         raise StackFileError(f"{path.name} does not exist; stack files here: {', '.join(known)}")
     try:
-        document = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise StackFileError(f"{path.name} is not in UTF-8: {error}; it must be saved as UTF-8") from None
+    except OSError as error:
+        raise StackFileError(f"{path.name} can't be read: {error.strerror}; it must be a file") from None
+    # A date that is none is a ValueError.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise StackFileError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(document, dict) or not isinstance(document.get("config"), dict):
         raise StackFileError(f"{path.name} needs a mapping named 'config' with the stack's settings")

@@ -34,7 +34,7 @@ KEY = (KEYS, "mine-logs")
 
 
 def program() -> dict[str, Any]:
-    roles = NodeRoles("roles", NodeRolesArgs(cluster="mine", partition="aws", tags=TAGS))
+    roles = NodeRoles("roles", NodeRolesArgs(prefix="mine", partition="aws", tags=TAGS))
     keys = Encryption(
         "mine",
         EncryptionArgs(
@@ -178,7 +178,7 @@ def test_access_holds_entries_their_rights_and_the_way_to_the_api(recorded: Reco
 def test_a_cluster_without_public_subnets_is_given_none() -> None:
     def private() -> None:
         subnets = [pulumi.Output.from_input(each) for each in ("subnet-a", "subnet-b")]
-        roles = NodeRoles("roles", NodeRolesArgs(cluster="mine", partition="aws", tags=TAGS))
+        roles = NodeRoles("roles", NodeRolesArgs(prefix="mine", partition="aws", tags=TAGS))
         Cluster(
             "mine",
             ClusterArgs(
@@ -211,6 +211,7 @@ def test_a_cluster_without_public_subnets_is_given_none() -> None:
 def karpenter(**more: Any) -> dict[str, Any]:
     given: dict[str, Any] = {
         "cluster": "mine",
+        "prefix": "mine",
         "region": "us-west-2",
         "node_role_arn": f"arn:aws:iam::{ACCOUNT}:role/worker",
         "oidc_provider_arn": f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.example/id/AB",

@@ -121,7 +121,7 @@ def test_a_made_and_a_given_network_have_the_same_handles() -> None:
 
 
 def cluster(**more: Any) -> ClusterHandles:
-    roles = NodeRoles("roles", NodeRolesArgs(cluster="theirs", partition="aws", system=False, tags=TAGS))
+    roles = NodeRoles("roles", NodeRolesArgs(prefix="theirs", partition="aws", system=False, tags=TAGS))
     given: dict[str, Any] = {
         "name": "theirs",
         "region": "us-west-2",
@@ -184,7 +184,7 @@ def cluster_issuer() -> pulumi.Output[str]:
 
 def test_without_system_nodes_there_is_no_role_for_them() -> None:
     def program() -> None:
-        roles = NodeRoles("roles", NodeRolesArgs(cluster="mine", partition="aws", system=False, tags=TAGS))
+        roles = NodeRoles("roles", NodeRolesArgs(prefix="mine", partition="aws", system=False, tags=TAGS))
         with pytest.raises(LookupError, match="makes no system nodes"):
             _ = roles.system
 
@@ -194,7 +194,7 @@ def test_without_system_nodes_there_is_no_role_for_them() -> None:
 
 def test_the_workers_instance_profile_is_made_where_karpenter_cannot_make_one() -> None:
     def program() -> dict[str, Any]:
-        args = NodeRolesArgs(cluster="mine", partition="aws", instance_profile=True, tags=TAGS)
+        args = NodeRolesArgs(prefix="mine", partition="aws", instance_profile=True, tags=TAGS)
         roles = NodeRoles("roles", args)
         return {"profile": roles.worker_profile_name, "needed": [r._name for r in roles.attachments]}
 

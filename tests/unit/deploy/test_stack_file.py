@@ -112,6 +112,22 @@ def test_a_file_that_is_no_stack_file_is_refused_in_one_line(tmp_path: Path, tex
     assert "\n" not in str(error.value)
 
 
+def test_a_file_that_can_not_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "Pulumi.dev.yaml"
+    for content, told in (
+        (b"# \xff\nconfig: {}\n", "is not in UTF-8"),
+        (b"config: {a: 2027-13-45}\n", "is not valid YAML"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(StackFileError, match=told) as error:
+            read(path)
+        assert "\n" not in str(error.value)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StackFileError, match=r"Pulumi\.dev\.yaml can't be read: Is a directory"):
+        read(path)
+
+
 @pytest.mark.parametrize("name", ["../x", "a/b", "", "a.b", "a\n", "x" * 101])
 def test_a_stack_name_that_is_a_path_or_no_name_is_refused_in_one_line(name: str) -> None:
     with pytest.raises(StackFileError, match="stack name") as refused:

@@ -32,7 +32,7 @@ def program() -> None:
             tags=TAGS,
         ),
     )
-    roles = NodeRoles("roles", NodeRolesArgs(cluster="mine", partition="aws", tags=TAGS))
+    roles = NodeRoles("roles", NodeRolesArgs(prefix="mine", partition="aws", tags=TAGS))
     Cluster(
         "mine",
         ClusterArgs(

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.infra.changing import BASE, GIVEN_CLUSTER, GIVEN_VPC, POOL, mistakes, settings, with_
+from components.shared.endpoints import private_endpoints, service_name, short_name
+from infra.settings import SettingsError, read
+from tests.unit.infra.changing import BASE, GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, mistakes, settings, with_
 
 pytestmark = pytest.mark.unit
 
@@ -63,6 +65,30 @@ def test_a_new_vpc_keeps_flow_logs_for_a_year() -> None:
         ),
         ({"interfaceEndpoints": ["s3"]}, "interfaceEndpoints[0]: 's3' has a gateway endpoint"),
         (
+            {"interfaceEndpoints": ["ecr.api", "sts", "ecr.api"]},
+            "interfaceEndpoints[2]: 'ecr.api' is there already; each must be another one",
+        ),
+        (
+            {"interfaceEndpoints": ["ecr.api", "com.amazonaws.us-west-2.ecr.api"]},
+            "interfaceEndpoints[1]: 'com.amazonaws.us-west-2.ecr.api' is 'ecr.api', which is there already",
+        ),
+        (
+            {"interfaceEndpoints": ["com.amazonaws.us-west-2.s3"]},
+            "interfaceEndpoints[0]: 'com.amazonaws.us-west-2.s3' has a gateway endpoint; leave it out",
+        ),
+        (
+            {"interfaceEndpoints": ["com.amazonaws.us-east-1.ecr.api"]},
+            "interfaceEndpoints[0]: 'com.amazonaws.us-east-1.ecr.api' is of us-east-1, and the VPC is in us-west-2",
+        ),
+        ({"interfaceEndpoints": ["amazonaws"]}, "interfaceEndpoints[0]: 'amazonaws' is not known"),
+        ({"interfaceEndpoints": ["com.amazonaws.vpce.us-west-2.vpce-svc-0"]}, "is not known"),
+        (
+            {"flowLogRetentionDays": 91},
+            "network.flowLogRetentionDays: 91 days are not offered; it must be one of 1, 3",
+        ),
+        ({"flowLogRetentionDays": 91}, "2922, 3288, 3653, such as 90 or 120"),
+        ({"flowLogRetentionDays": 0}, "network.flowLogRetentionDays: 0 is out of range"),
+        (
             {**GIVEN_VPC, "interfaceEndpoints": ["sts"]},
             "network.cidr: is missing; interface endpoints in a given VPC",
         ),
@@ -82,6 +108,39 @@ def test_a_new_vpc_keeps_flow_logs_for_a_year() -> None:
 )
 def test_a_wrong_network_is_told(network: dict[str, Any], told: str) -> None:
     assert any(told in line for line in mistakes(with_({"network": network})))
+
+
+def test_a_wrong_list_of_endpoints_is_told_once() -> None:
+    for services in (["ecr.api"] * 2, ["amazonaws"], ["com.amazonaws.us-east-1.s3"]):
+        assert len(mistakes(with_({"network": {"interfaceEndpoints": services}}))) == 1
+
+
+def test_a_full_name_takes_the_place_of_the_short_one_that_a_private_network_needs() -> None:
+    full = ("com.amazonaws.us-west-2.ecr.api", "com.amazonaws.us-west-2.kinesis-streams")
+    config = {
+        "network": {"private": True, "interfaceEndpoints": list(full)},
+        "images": {"mirror": "registry.example"},
+    }
+    network = settings(with_(config)).network
+    assert network.interface_endpoints == full
+    made = private_endpoints(file_system=False, load_balancers=False, more=network.interface_endpoints)
+    assert "ecr.api" not in made
+    assert set(full) < set(made)
+    names = [service_name("us-west-2", service) for service in made]
+    assert len(set(names)) == len(names)
+    assert short_name("cn.com.amazonaws.cn-north-1.ecr.api") == "ecr.api"
+
+
+def test_logs_are_kept_for_a_time_that_cloudwatch_offers() -> None:
+    for days in (1, 90, 3653):
+        network = settings(with_({"network": {"flowLogRetentionDays": days}})).network
+        assert network.flow_log_retention_days == days
+    assert settings(with_({"cluster": {"logRetentionDays": 400}})).cluster.log_retention_days == 400
+    (line,) = mistakes(with_({"cluster": {"logRetentionDays": 31}}))
+    assert line.startswith(
+        "trainyard:cluster.logRetentionDays: 31 days are not offered; it must be one of 1, 3, 5"
+    )
+    assert line.endswith(", such as 14 or 30")
 
 
 def test_a_private_network_with_a_mirror_is_right() -> None:
@@ -156,6 +215,46 @@ def test_a_given_cluster_excludes_what_only_a_new_one_has(change: dict[str, Any]
     lines = mistakes(config)
     assert any(told in line for line in lines)
     assert len(lines) == 1, "one mistake, one line"
+
+
+@pytest.mark.parametrize(
+    "name", ["Prod_ML-Cluster", "team-ml-production-us-west-2-blue-cluster", "1", "c" * 100]
+)
+def test_a_given_cluster_may_have_any_name_that_eks_takes(name: str) -> None:
+    """Its owner can't change it, so that what has narrower names is named by the stack."""
+    config = with_({"network": GIVEN_VPC})
+    config["trainyard:cluster"] = {"existing": {**GIVEN_CLUSTER, "name": name}}
+    cluster = settings(config).cluster
+    assert (cluster.name, cluster.prefix) == (name, "trainyard-test")
+
+
+def test_what_is_made_beside_a_cluster_is_named_by_it_where_that_fits() -> None:
+    config = with_({"network": GIVEN_VPC})
+    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
+    assert settings(config).cluster.prefix == "research"
+    assert settings(BASE).cluster.prefix == settings(BASE).cluster.name == "trainyard-test"
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a.b", "c" * 101, "_a"])
+def test_a_name_that_no_cluster_has_is_told(name: str) -> None:
+    config = with_({"network": GIVEN_VPC})
+    config["trainyard:cluster"] = {"existing": {**GIVEN_CLUSTER, "name": name}}
+    (line,) = mistakes(config)
+    assert line.startswith("trainyard:cluster.existing.name: ")
+    assert "it must be letters, digits, hyphens and underscores" in line
+
+
+def test_where_the_stacks_name_is_no_begin_of_names_either_it_is_told() -> None:
+    config = with_({"network": GIVEN_VPC})
+    config["trainyard:cluster"] = {"existing": {**GIVEN_CLUSTER, "name": "Prod"}}
+    with pytest.raises(SettingsError) as caught:
+        read("My_Stack", config, NOW)
+    (line,) = caught.value.lines
+    assert line.startswith(
+        "trainyard:cluster.existing.name: 'Prod' is no begin of other names, and neither is"
+    )
+    config["trainyard:cluster"]["existing"]["name"] = "prod"
+    assert read("My_Stack", config, NOW).cluster.prefix == "prod"
 
 
 def test_a_given_cluster_needs_a_given_vpc() -> None:

@@ -213,6 +213,28 @@ def test_a_wrong_pool_is_told_once(change: dict[str, Any], told: str) -> None:
     assert lines[0].startswith("trainyard:pools[0].")
 
 
+def test_pools_of_two_zones_have_no_placement_group_together() -> None:
+    here = {**POOL, "placementGroup": "theirs"}
+    there = {**POOL, "name": "there", "zone": "us-west-2a", "placementGroup": "theirs"}
+    (line,) = mistakes(with_({"pools": [here, there]}))
+    assert line == (
+        "trainyard:pools[1].placementGroup: 'theirs' is in us-west-2b by the pool 'small', and this pool is in"
+        " us-west-2a; a group is in one zone, so that it must be another one"
+    )
+    made = {**there, "placementGroup": "trainyard-test-small"}
+    (line,) = mistakes(with_({"pools": [{**POOL, "placementGroup": True}, made]}))
+    assert "'trainyard-test-small' is in us-west-2b" in line
+    assert len(settings(with_({"pools": [here, {**there, "zone": "us-west-2b"}]})).pools) == 2
+    assert (
+        len(
+            settings(
+                with_({"pools": [{**here, "placementGroup": False}, {**there, "placementGroup": False}]})
+            ).pools
+        )
+        == 2
+    )
+
+
 def test_a_placement_group_is_made_or_only_named() -> None:
     (made,) = settings(with_pool(placementGroup=True)).pools
     assert (made.placement_group, made.makes_placement_group) == ("trainyard-test-small", True)

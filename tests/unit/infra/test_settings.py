@@ -352,9 +352,9 @@ def test_two_pools_of_one_name_are_told(good: dict[str, Any]) -> None:
     )
 
 
-def test_a_ceiling_below_the_training_is_no_mistake(good: dict[str, Any]) -> None:
-    good["trainyard:pools"][0]["maxNodes"] = 1
-    assert read("test", passed(good)).pools[0].max_nodes == 1, "the launcher decides on that"
+def test_a_ceiling_below_what_the_training_wishes_is_no_mistake(good: dict[str, Any]) -> None:
+    good["trainyard:pools"][0]["maxNodes"] = 2
+    assert read("test", passed(good)).pools[0].max_nodes == 2, "the launcher decides on that"
 
 
 def test_the_number_of_processes_is_by_default_that_of_the_gpus() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infra.model import LustreLink, ServiceAccount
-from tests.unit.infra.changing import POOL, mistakes, settings, with_
+from tests.unit.infra.changing import GIVEN_VPC, POOL, mistakes, settings, with_
 
 pytestmark = pytest.mark.unit
 
@@ -20,6 +20,10 @@ EXISTING = {
 
 def with_lustre(**values: Any) -> dict[str, Any]:
     return with_({"storage": {"lustre": values}})
+
+
+def with_given(**values: Any) -> dict[str, Any]:
+    return with_({"network": GIVEN_VPC, "storage": {"lustre": {"existing": EXISTING, **values}}})
 
 
 def test_a_file_system_is_by_default_the_smallest_persistent_one_beside_its_pools() -> None:
@@ -55,7 +59,7 @@ def test_a_bucket_behind_it_is_the_stacks_own_or_a_given_one() -> None:
 
 
 def test_a_given_file_system_is_taken_as_it_is() -> None:
-    found = settings(with_lustre(existing=EXISTING, mountPath="/data")).storage.lustre
+    found = settings(with_given(mountPath="/data")).storage.lustre
     assert found is not None
     assert found.existing is not None
     assert found.existing.mount_name == "abcdefgh"
@@ -128,10 +132,25 @@ def test_a_given_file_system_is_taken_as_it_is() -> None:
         ({"compression": "ZSTD"}, "lustre.compression: 'ZSTD' is not known"),
         ({"s3": {"bucket": "No_Bucket"}}, "lustre.s3.bucket: 'No_Bucket' is not right"),
         (
-            {"existing": EXISTING, "capacityGiB": 1200},
-            "lustre.capacityGiB: is for a file system that the stack makes",
+            {"mountPath": "/dev/shm"},
+            "lustre.mountPath: '/dev/shm' lies in a directory that pods need for themselves; it must",
         ),
-        ({"existing": {**EXISTING, "fileSystemId": None}}, "lustre.existing.fileSystemId: is missing"),
+        ({"mountPath": "/proc"}, "lustre.mountPath: '/proc' lies in a directory that pods need"),
+        ({"mountPath": "/tmp/x"}, "lustre.mountPath: '/tmp/x' lies in a directory"),
+        ({"mountPath": "/usr/lib"}, "lustre.mountPath: '/usr/lib' lies in a directory"),
+        ({"mountPath": "/app"}, "lustre.mountPath: '/app' lies in a directory"),
+        ({"mountPath": "/.."}, "lustre.mountPath: '/..' is not right"),
+        ({"mountPath": "/fsx/../../etc"}, "lustre.mountPath: '/fsx/../../etc' is not right"),
+        ({"mountPath": "/./fsx"}, "lustre.mountPath: '/./fsx' is not right"),
+        ({"s3": {"path": "/.."}}, "lustre.s3.path: '/..' is not right"),
+        ({"s3": {"path": "/a/../b"}}, "lustre.s3.path: '/a/../b' is not right"),
+        ({"s3": {"bucket": "a..b"}}, "lustre.s3.bucket: 'a..b' is not right"),
+        ({"s3": {"bucket": "a.-b"}}, "lustre.s3.bucket: 'a.-b' is not right"),
+        ({"s3": {"bucket": "a-.b"}}, "lustre.s3.bucket: 'a-.b' is not right"),
+        ({"s3": {"bucket": "192.168.5.4"}}, "lustre.s3.bucket: '192.168.5.4' is not right"),
+        ({"s3": {"bucket": "xn--abc"}}, "lustre.s3.bucket: 'xn--abc' is not right"),
+        ({"s3": {"bucket": "abc-s3alias"}}, "lustre.s3.bucket: 'abc-s3alias' is not right"),
+        ({"s3": {"bucket": "abc--x-s3"}}, "lustre.s3.bucket: 'abc--x-s3' is not right"),
         ({"size": 1}, "lustre.size: is not a known key"),
     ],
 )
@@ -139,6 +158,71 @@ def test_a_wrong_file_system_is_told_once(values: dict[str, Any], told: str) -> 
     lines = mistakes(with_lustre(**values))
     assert any(told in line for line in lines), lines
     assert len(lines) == 1, "one mistake, one line"
+
+
+@pytest.mark.parametrize("path", ["/fsx", "/data.v1/..x", "/opt/data", "/home/fsx", "/devices"])
+def test_a_directory_of_ones_own_is_taken(path: str) -> None:
+    found = settings(with_lustre(mountPath=path, s3={"path": path})).storage.lustre
+    assert found is not None
+    assert found.link is not None
+    assert (found.mount_path, found.link.path) == (path, path)
+
+
+@pytest.mark.parametrize(
+    "bucket", ["datasets", "my.data.example", "a-b", "1.2.3.4.5", "1.2.3", "data-s3alias-1"]
+)
+def test_a_buckets_name_as_s3_gives_it_is_taken(bucket: str) -> None:
+    found = settings(with_lustre(s3={"bucket": bucket})).storage.lustre
+    assert found is not None
+    assert found.link is not None
+    assert found.link.bucket == bucket
+
+
+@pytest.mark.parametrize(
+    ("existing", "told"),
+    [
+        ({"fileSystemId": None}, "lustre.existing.fileSystemId: is missing"),
+        (
+            {"dnsName": "fs-0aaaaaaaaaaaaaaaa.fsx.us-west-2.amazonaws.com"},
+            "lustre.existing.dnsName: 'fs-0aaaaaaaaaaaaaaaa.fsx.us-west-2.amazonaws.com' is not of this file system in"
+            " us-west-2; it must begin with fs-0123456789abcdef0.fsx.us-west-2.",
+        ),
+        (
+            {"dnsName": "fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com"},
+            "it must begin with fs-0123456789abcdef0.fsx",
+        ),
+        (
+            {"dnsName": "files.example.com"},
+            "lustre.existing.dnsName: 'files.example.com' is not of this file system",
+        ),
+    ],
+)
+def test_a_wrong_given_file_system_is_told_once(existing: dict[str, Any], told: str) -> None:
+    (line,) = mistakes(with_given(existing={**EXISTING, **existing}))
+    assert told in line
+
+
+def test_what_only_a_new_file_system_has_is_told_of_a_given_one() -> None:
+    (line,) = mistakes(with_given(capacityGiB=1200))
+    assert "lustre.capacityGiB: is for a file system that the stack makes" in line
+
+
+def test_a_given_file_system_is_in_a_given_vpc() -> None:
+    (line,) = mistakes(with_lustre(existing=EXISTING))
+    assert line == (
+        "trainyard:storage.lustre.existing: is given, and the stack makes a VPC of its own, from which it can't be"
+        " reached; network.vpcId must be the VPC that it is in"
+    )
+
+
+def test_pools_in_two_zones_can_not_share_a_given_file_system() -> None:
+    config = with_given()
+    config["trainyard:pools"] = [POOL, {**POOL, "name": "other", "zone": "us-west-2a"}]
+    (line,) = mistakes(config)
+    assert line == (
+        "trainyard:storage.lustre.existing: is in one zone, but pools are in us-west-2a, us-west-2b; pools and file"
+        " system must be in one zone"
+    )
 
 
 def test_pools_in_two_zones_can_not_share_a_file_system() -> None:
@@ -175,9 +259,20 @@ def test_a_service_account_reads_from_a_bucket_unless_it_says_that_it_writes() -
             [{"name": "trainer", "namespace": "training"}],
             "serviceAccounts[0].name: 'trainer' is the stack's own",
         ),
-        ([{"name": "a"}, {"name": "a"}], "serviceAccounts[1].name: 'a' is another one, too"),
+        ([{"name": "a"}, {"name": "a"}], "serviceAccounts[1].name: 'a' is another one, too, in default"),
+        (
+            [{"name": "a", "namespace": "training"}, {"name": "a"}],
+            "serviceAccounts[1].name: 'a' is another one, too, in training; each needs its own name, in whatever",
+        ),
+        ([{"name": "default"}], "serviceAccounts[0].name: 'default' is in every namespace already"),
+        (
+            [{"name": "default", "namespace": "training"}],
+            "serviceAccounts[0].name: 'default' is in every namespace already",
+        ),
+        ([{"name": "a", "bucket": "a..b"}], "serviceAccounts[0].bucket: 'a..b' is not right"),
         ([{"name": "a", "role": "x"}], "serviceAccounts[0].role: is not a known key"),
     ],
 )
 def test_a_wrong_service_account_is_told(accounts: Any, told: str) -> None:
-    assert any(told in line for line in mistakes(with_({"serviceAccounts": accounts})))
+    (line,) = mistakes(with_({"serviceAccounts": accounts}))
+    assert told in line

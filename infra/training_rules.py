@@ -1,0 +1,65 @@
+"""What a run asks of its pool and of its workers' environment; part of `infra.settings`.
+
+The launcher refuses the same (`launcher.core.request`), once everything is made and paid for.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from components.shared.contract import ENV_REGION
+from components.shared.pool import Pool
+from infra.reading import Section
+
+NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
+OWN: Final = "TRAINYARD_"
+# What the training operator, torchrun and its workers tell each other
+# (https://docs.pytorch.org/docs/stable/elastic/run.html; kubeflow/training-operator@v1.9.4, pkg/controller.v1/pytorch).
+RENDEZVOUS: Final = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK"),
+    *("ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
+)
+RENDEZVOUS_BEGIN: Final = ("PET_", "TORCHELASTIC_")
+# The SDKs look for these before the service account's role, or take that role from them
+# (https://docs.aws.amazon.com/sdkref/latest/guide/standardized-credentials.html).
+CREDENTIALS: Final = (
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN"),
+    *("AWS_ROLE_ARN", "AWS_ROLE_SESSION_NAME", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_PROFILE"),
+    *("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
+)
+
+
+def read_environment(section: Section) -> dict[str, str]:
+    """Further environment variables of the workers, none of which others set for them."""
+    env = section.text_map(
+        "env",
+        keys=NAME,
+        keys_wanted="letters, digits and underscores, no digit first",
+        pattern=r"[^\0]*",
+        wanted="a text without a null character",
+    )
+    for name in env:
+        if problem := _reserved(name):
+            section.reject(f"env.{name}", problem)
+    return env
+
+
+def _reserved(name: str) -> str | None:
+    if name == ENV_REGION or name.startswith(OWN):
+        return "is set by the stack itself; it must be another name"
+    if name in RENDEZVOUS or name.startswith(RENDEZVOUS_BEGIN):
+        return "is set for each worker, so that they find each other; it must be left out"
+    if name in CREDENTIALS:
+        return (
+            "is for credentials, and workers have those of their service account's role; it must be left out"
+        )
+    return None
+
+
+def check_ceiling(section: Section, pool: Pool | None, least: int) -> None:
+    """The minimum must be within the pool's ceiling; the maximum may be above, which the launcher bounds."""
+    if pool and "minNodes" not in section.wrong and least > pool.max_nodes:
+        section.reject(
+            "minNodes",
+            f"{least} is more than the pool '{pool.name}' may have; it must be at most {pool.max_nodes}, its maxNodes",
+        )

@@ -1,0 +1,142 @@
+"""Ranges of addresses in a stack file: who reaches the API, and what a VPC can have."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from infra.ranges import public_problem
+from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, POOL, mistakes, settings, with_
+
+pytestmark = pytest.mark.unit
+
+
+def with_public(*blocks: str) -> dict[str, Any]:
+    return with_({"cluster": {"publicAccessCidrs": list(blocks)}})
+
+
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        ("0.0.0.0/0", "'0.0.0.0/0' is the whole internet"),
+        ("0.0.0.0/00", "'0.0.0.0/00' is the whole internet"),
+        ("0.0.0.0/1", "'0.0.0.0/1' is a large part of the internet"),
+        ("128.0.0.0/1", "'128.0.0.0/1' is a large part of the internet"),
+        ("2.0.0.0/7", "'2.0.0.0/7' is a large part of the internet"),
+        ("10.0.0.0/8", "'10.0.0.0/8' is private, and nobody comes from it over the internet"),
+        ("172.31.0.0/16", "'172.31.0.0/16' is private"),
+        ("192.168.1.1/32", "'192.168.1.1/32' is private"),
+        ("100.64.0.0/24", "'100.64.0.0/24' is private"),
+        ("169.254.169.254/32", "'169.254.169.254/32' is nobody's address"),
+        ("224.0.0.0/8", "'224.0.0.0/8' is nobody's address"),
+        ("255.255.255.255/32", "'255.255.255.255/32' is nobody's address"),
+        ("0.0.0.0/8", "'0.0.0.0/8' is nobody's address"),
+        ("3.0.0.0/08", "'3.0.0.0/08' is not right; it must be 3.0.0.0/8"),
+        ("203.0.113.7/24", "203.0.113.7/24 has host bits set"),
+        ("1.2.3.4/33", "it must be a range such as 203.0.113.0/24"),
+        ("::/0", "'::/0' is not right; it must be an IPv4 range"),
+    ],
+)
+def test_a_range_that_can_not_be_the_deployers_is_told_once(block: str, told: str) -> None:
+    (line,) = mistakes(with_public(block))
+    assert line.startswith("trainyard:cluster.publicAccessCidrs[0]: ")
+    assert told in line
+
+
+@pytest.mark.parametrize(
+    "block", ["203.0.113.0/24", "8.8.8.8/32", "3.0.0.0/8", "127.0.0.1/32", "100.0.0.0/10"]
+)
+def test_a_range_of_somebody_is_taken(block: str) -> None:
+    assert settings(with_public(block)).cluster.public_access_cidrs == (block,)
+
+
+def test_as_many_ranges_as_eks_takes_and_each_once() -> None:
+    blocks = [f"203.0.113.{index}/32" for index in range(41)]
+    assert len(settings(with_public(*blocks[:40])).cluster.public_access_cidrs) == 40
+    (line,) = mistakes(with_public(*blocks))
+    assert line == "trainyard:cluster.publicAccessCidrs: has 41 entries; EKS takes at most 40"
+    (line,) = mistakes(with_public(blocks[0], blocks[1], blocks[0]))
+    assert line.startswith("trainyard:cluster.publicAccessCidrs[2]: '203.0.113.0/32' is there already")
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "127.0.0.0/16",
+        "0.0.0.0/16",
+        "169.254.0.0/16",
+        "224.0.0.0/16",
+        "240.0.0.0/16",
+        "8.8.0.0/16",
+        "172.15.0.0/16",
+    ],
+)
+def test_a_new_vpc_has_a_private_range(block: str) -> None:
+    (line,) = mistakes(with_({"network": {"cidr": block}}))
+    assert line == (
+        f"trainyard:network.cidr: '{block}' is not private; it must lie in 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16"
+        " or 100.64.0.0/10"
+    )
+
+
+@pytest.mark.parametrize("block", ["10.0.0.0/16", "172.31.0.0/16", "192.168.0.0/16", "100.127.0.0/16"])
+def test_every_private_range_can_be_a_new_vpcs(block: str) -> None:
+    assert settings(with_({"network": {"cidr": block}})).network.cidr == block
+
+
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        ("999.0.0.0/99", "it must be the VPC's range, such as 10.64.0.0/16"),
+        ("10.0.0.1/16", "10.0.0.1/16 has host bits set; it must be the VPC's range"),
+        ("10.0.0.0/8", "'10.0.0.0/8' is the range of no VPC, which is /16 to /28"),
+        ("0.0.0.0/0", "'0.0.0.0/0' is the range of no VPC, which is /16 to /28"),
+        ("10.0.0.0/29", "'10.0.0.0/29' is the range of no VPC, which is /16 to /28"),
+        ("127.0.0.0/16", "'127.0.0.0/16' is nobody's address"),
+        ("224.0.0.0/16", "'224.0.0.0/16' is nobody's address"),
+    ],
+)
+def test_what_no_vpc_has_is_told_of_a_given_one(block: str, told: str) -> None:
+    (line,) = mistakes(with_({"network": {**GIVEN_VPC, "cidr": block}}))
+    assert line.startswith("trainyard:network.cidr: ")
+    assert told in line
+
+
+def test_a_given_vpc_may_have_a_public_range() -> None:
+    assert settings(with_({"network": {**GIVEN_VPC, "cidr": "8.8.0.0/24"}})).network.cidr == "8.8.0.0/24"
+
+
+@hypothesis_settings(max_examples=200)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 32))
+def test_whatever_ranges_are_taken_are_of_the_internet_and_no_wider_than_a_256th_of_it(
+    address: int, prefix: int
+) -> None:
+    block = str(ipaddress.IPv4Network((address, prefix), strict=False))
+    if public_problem(block) is None:
+        network = ipaddress.IPv4Network(block)
+        assert network.num_addresses <= 2**24
+        assert network.is_loopback or not any(
+            network.subnet_of(ipaddress.IPv4Network(each)) for each in ("10.0.0.0/8", "192.168.0.0/16")
+        )
+
+
+def test_zones_of_a_vpc_without_subnets_are_told_at_the_network_alone() -> None:
+    (line,) = mistakes(with_({"network": {"vpcId": GIVEN_VPC["vpcId"]}, "storage": {"lustre": {}}}))
+    assert line.startswith("trainyard:network.privateSubnetIds: is missing")
+    config = with_({"network": {"vpcId": GIVEN_VPC["vpcId"]}, "pools": [{**POOL, "zone": "eu-west-1a"}]})
+    assert (
+        "trainyard:pools[0].zone: 'eu-west-1a' is not in us-west-2; it must be a zone such as us-west-2a"
+        in mistakes(config)
+    )
+
+
+def test_an_empty_list_of_a_given_clusters_administrators_is_told_once() -> None:
+    config = with_({"network": GIVEN_VPC})
+    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER, "administrators": []}
+    (line,) = mistakes(config)
+    assert line.startswith("trainyard:cluster.administrators: is for a cluster that the stack makes")

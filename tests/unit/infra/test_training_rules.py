@@ -1,0 +1,120 @@
+"""What a stack file may ask of its pool and of its workers' environment: nothing that the launcher refuses later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from components.shared.launch import Resolved, job_spec
+from infra.settings import SettingsError, read
+from infra.stack import run_of
+from launcher.core.request import Request, parse_request
+from tests.unit.infra.changing import NOW, POOL, mistakes, settings, with_
+
+pytestmark = pytest.mark.unit
+
+IMAGE = f"registry.example/image@sha256:{'0' * 64}"
+RESOLVED = Resolved(
+    launcher_image=IMAGE, trainer_image=IMAGE, placeholder_image=IMAGE, model_uri="s3://bucket/models"
+)
+RESERVED = [
+    *(
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "PET_NNODES",
+        "PET_X",
+        "TORCHELASTIC_RUN_ID",
+    ),
+    *(
+        "AWS_ROLE_ARN",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_PROFILE",
+    ),
+    *("AWS_REGION", "TRAINYARD_DATA", "TRAINYARD_RUN_ID"),
+]
+
+
+def with_training(**change: Any) -> dict[str, Any]:
+    return with_({"training": {"pool": "small", "runId": "r1", "minNodes": 1, "maxNodes": 4, **change}})
+
+
+def asked(config: dict[str, Any]) -> Request:
+    """The request as a launcher's pod reads it from its environment."""
+    training = read("test", config, NOW).training
+    assert training is not None
+    spec = job_spec(run_of(training, "us-west-2", {"lustre": "/fsx"}), RESOLVED)
+    (container,) = spec["template"]["spec"]["containers"]
+    environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    return parse_request({**environment, "JOB_NAME": "launch-r1"})
+
+
+@pytest.mark.parametrize("name", ["A B", "", "1A", "A=B", "A-B.c", "Ä", "A\n"])
+def test_a_name_that_is_no_variables_is_told_once(name: str) -> None:
+    (line,) = mistakes(with_training(env={name: "x"}))
+    assert line.startswith("trainyard:training.env.")
+    assert "it must be letters, digits and underscores, no digit first" in line
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_a_variable_that_others_set_is_told_once(name: str) -> None:
+    (line,) = mistakes(with_training(env={name: "x"}))
+    assert line.startswith(f"trainyard:training.env.{name}: is ")
+    assert "it must be " in line
+
+
+@pytest.mark.parametrize(
+    "name", ["NCCL_DEBUG", "FI_EFA_USE_HUGE_PAGE", "PATH", "RANKS", "AWS_MAX_ATTEMPTS", "_x", "PETS"]
+)
+def test_every_other_variable_is_the_users(name: str) -> None:
+    assert asked(with_training(env={name: "x"})).worker.env[name] == "x"
+
+
+def test_a_null_character_that_no_process_can_be_given_is_told() -> None:
+    (line,) = mistakes(with_training(env={"A": "x\0y"}))
+    assert (
+        line == r"trainyard:training.env.A: 'x\x00y' is not right; it must be a text without a null character"
+    )
+
+
+def test_more_machines_than_the_pool_may_have_are_told() -> None:
+    (line,) = mistakes(with_training(minNodes=5, maxNodes=8))
+    assert line == (
+        "trainyard:training.minNodes: 5 is more than the pool 'small' may have; it must be at most 4, its maxNodes"
+    )
+    run = settings(with_training(minNodes=4, maxNodes=8)).training
+    assert run is not None
+    assert (run.min_nodes, run.max_nodes) == (4, 8), "the launcher bounds what is wished for"
+
+
+NAMES = (
+    st.text(max_size=8) | st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True) | st.sampled_from(RESERVED)
+)
+
+
+@hypothesis_settings(max_examples=200)
+@given(
+    st.dictionaries(NAMES, st.text(max_size=8), max_size=3),
+    st.integers(1, 6),
+    st.integers(1, 6),
+    st.integers(1, 6),
+)
+def test_what_the_settings_take_a_launcher_reads_and_could_run(
+    env: dict[str, str], least: int, most: int, ceiling: int
+) -> None:
+    config = with_training(env=env, minNodes=least, maxNodes=most)
+    config["trainyard:pools"] = [{**POOL, "maxNodes": ceiling}]
+    try:
+        request = asked(config)
+    except SettingsError:
+        return
+    assert set(env.items()) <= set(request.worker.env.items()), "one was overwritten"
+    assert request.min_nodes <= min(request.max_nodes, request.pool.max_nodes)

@@ -1,0 +1,140 @@
+"""Reading a stack file without the engine: what is no stack file is told in one line, never as a traceback."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from infra import check
+from infra.model import Settings
+from infra.preflight import command, stack_file
+from infra.preflight.account import Account
+from infra.preflight.stack_file import StackFileError, load
+from infra.settings import SettingsError
+from tests.unit.infra.changing import BASE, POOL
+
+pytestmark = pytest.mark.unit
+
+ENDED = {
+    **BASE,
+    "trainyard:pools": [
+        {
+            **POOL,
+            "instanceType": "p5.48xlarge",
+            "purchase": "reserved",
+            "reservationType": "capacity-block",
+            "capacityReservationIds": ["cr-0123456789abcdef0"],
+            "reservationEnds": "2024-01-31T11:30:00Z",
+        }
+    ],
+}
+
+
+def written(directory: Path, content: bytes) -> Path:
+    path = directory / "Pulumi.dev.yaml"
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (
+            b"config:\n  aws:region: us-west-2\n  aws:region: eu-west-1\n",
+            "is not valid YAML: the key 'aws:region' stands twice in one mapping",
+        ),
+        (
+            b"config:\n  trainyard:pools:\n    - {name: a, maxNodes: 1, maxNodes: 9}\n",
+            "the key 'maxNodes' stands twice in one mapping",
+        ),
+        (b"config: {}\nconfig: {}\n", "the key 'config' stands twice in one mapping"),
+        ("# Größe\nconfig: {}\n".encode("latin-1"), "is not in UTF-8: "),
+        (b"config: {a: 2027-13-45}\n", "is not valid YAML: month must be in 1..12"),
+        (b"config: " + b"[" * 5000 + b"]" * 5000, "is not valid YAML: maximum recursion"),
+        (b"config: 3\n", "needs a mapping named 'config'"),
+    ],
+)
+def test_a_file_that_is_no_stack_file_is_told_in_one_line(tmp_path: Path, content: bytes, told: str) -> None:
+    with pytest.raises(StackFileError) as caught:
+        load("dev", written(tmp_path, content))
+    assert str(caught.value).startswith("Pulumi.dev.yaml ")
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_merged_mappings_are_no_key_twice(tmp_path: Path) -> None:
+    text = (
+        "one: &one {name: small, zone: us-west-2b}\n"
+        "two: &two {instanceType: g5.12xlarge}\n"
+        f"config: {yaml.safe_dump(BASE, default_flow_style=True, width=9999).strip()}\n"
+    ).replace("[{instanceType: g5.12xlarge", "[{<<: *one, <<: *two")
+    assert "<<: *two" in text
+    assert load("dev", written(tmp_path, text.encode())).pools[0].zone == "us-west-2b"
+
+
+@pytest.mark.parametrize("key", ["5", "true", "null", "1.5"])
+def test_a_key_that_is_no_text_is_told(tmp_path: Path, key: str) -> None:
+    text = f"{yaml.safe_dump({'config': BASE})}  {key}: x\n"
+    with pytest.raises(SettingsError) as caught:
+        load("dev", written(tmp_path, text.encode()))
+    (line,) = caught.value.lines
+    assert line.startswith(f"trainyard:{key}: has a key that is")
+
+
+def test_the_check_tells_of_a_directory_and_of_a_file_in_another_encoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "Pulumi.dev.yaml").mkdir()
+    (tmp_path / "Pulumi.other.yaml").write_bytes(b"# \xff\nconfig: {}\n")
+    monkeypatch.setattr(stack_file, "ROOT", tmp_path)
+    for name, told in (("dev", "can't be read: Is a directory"), ("other", "is not in UTF-8")):
+        monkeypatch.setattr("sys.argv", ["check", "--stack", name])
+        assert check.main() == 1
+        said = capsys.readouterr().err
+        assert told in said
+        assert said.count("\n") == 1
+
+
+def test_a_reservation_that_has_ended_keeps_nobody_from_looking_for_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, yaml.safe_dump({"config": ENDED}).encode())
+    with pytest.raises(
+        SettingsError, match=r"reservationEnds: '2024-01-31T11:30:00Z' is past; .* or be left out"
+    ):
+        load("dev", path)
+    seen: list[Settings] = []
+
+    def ask(settings: Settings, account: Account) -> int:
+        seen.append(settings)
+        return 0
+
+    monkeypatch.setattr("sys.argv", ["x", "--stack", "dev", "--file", str(path)])
+    assert command.main("infra.preflight", "", ask) == 1
+    assert not seen
+    assert "is past" in capsys.readouterr().err
+    assert command.main("infra.leftovers", "", ask, takes_ended=True) == 0
+    assert seen[0].pools[0].reservation_ends == "2024-01-31T11:30:00+00:00"
+
+
+def test_the_command_that_looks_for_what_is_left_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `make verify-clean` starts it."""
+    path = written(tmp_path, yaml.safe_dump({"config": ENDED}).encode())
+    monkeypatch.setattr("sys.argv", ["x", "--stack", "dev", "--file", str(path)])
+    asked: list[str] = []
+
+    def search(account: Account, target: object) -> tuple[list[object], list[object]]:
+        asked.append(account.region)
+        return [], []
+
+    monkeypatch.setattr("infra.leftovers.search.search", search)
+    monkeypatch.delitem(sys.modules, "infra.leftovers.__main__", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("infra.leftovers", run_name="__main__")
+    assert (ended.value.code, asked) == (0, ["us-west-2"])
