@@ -14,6 +14,7 @@ from infra.policies import (
     nodes,
     pod_network,
     pods,
+    readable,
     registry,
     security_groups,
     storage,
@@ -33,5 +34,6 @@ AREAS: Final = (
     kubernetes,
     pod_network,
     pods,
+    readable,
 )
 ALL: Final[tuple[Rule, ...]] = tuple(rule for area in AREAS for rule in area.RULES.all)

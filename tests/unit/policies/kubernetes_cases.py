@@ -248,6 +248,8 @@ CASES: dict[str, Cases] = {
         rejects=[
             made(n.ADDON, addonName="vpc-cni"),
             made(n.ADDON, addonName="vpc-cni", configurationValues='{"enableNetworkPolicy": "false"}'),
+            made(n.ADDON, addonName="vpc-cni", configurationValues="enableNetworkPolicy: true"),
+            made(n.ADDON, addonName="vpc-cni", configurationValues="[]"),
         ],
         accepts=[
             made(n.ADDON, addonName="vpc-cni", configurationValues='{"enableNetworkPolicy": "true"}'),

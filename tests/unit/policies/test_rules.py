@@ -9,12 +9,19 @@ import pytest
 from infra.policies.judge import judge
 from infra.policies.model import Rule, Stack
 from infra.policies.rules import ALL
-from tests.unit.policies import cluster_cases, identity_cases, kubernetes_cases, network_cases, storage_cases
+from tests.unit.policies import (
+    cluster_cases,
+    identity_cases,
+    kubernetes_cases,
+    network_cases,
+    readable_cases,
+    storage_cases,
+)
 from tests.unit.policies.building import Case, stack_of
 
 pytestmark = pytest.mark.unit
 
-AREAS = (network_cases, cluster_cases, identity_cases, storage_cases, kubernetes_cases)
+AREAS = (network_cases, cluster_cases, identity_cases, storage_cases, kubernetes_cases, readable_cases)
 CASES = {name: cases for area in AREAS for name, cases in area.CASES.items()}
 RULES = {rule.name: rule for rule in ALL}
 
