@@ -72,7 +72,7 @@ def _texts(value: Any) -> bool:
 
 def _principal(value: Any) -> bool:
     if not isinstance(value, Mapping):
-        return value == "*"
+        return bool(value == "*")
     return all(kind in PRINCIPALS and _texts(named) for kind, named in value.items())
 
 

@@ -63,9 +63,8 @@ def _judge_one(
     try:
         for message in rule.check(resource, stack):
             finding = Finding(rule=rule, resource=resource, message=message)
-            waiver = next(
-                (each for each in given if each.matches(rule.name, resource.type, resource.name)), None
-            )
+            where = (rule.name, resource.type, resource.name, waivers.namespace_of(resource), stack)
+            waiver = next((each for each in given if each.matches(*where)), None)
             if waiver:
                 result.waived.append((finding, waiver))
             else:
