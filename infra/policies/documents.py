@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from infra.policies.document_form import faults, parsed
+from infra.policies.document_form import PRINCIPALS, faults, parsed
 from infra.policies.model import Resource, Stack
 
 JsonObject = dict[str, Any]
@@ -87,6 +87,14 @@ def principals(statement: Mapping[str, Any], kind: str) -> list[str]:
     if principal == "*":
         return ["*"] if kind == "AWS" else []
     return [str(each) for each in listed((principal or {}).get(kind))]
+
+
+def anybody(statement: Mapping[str, Any]) -> list[str]:
+    """Those of a statement's principals who are nobody in particular."""
+    found = [
+        each for kind in PRINCIPALS for each in principals(statement, kind) if "*" in each or "?" in each
+    ]
+    return [*found, *(["everybody but some"] if "NotPrincipal" in statement else [])]
 
 
 def covers(statement: Mapping[str, Any], action: str) -> bool:

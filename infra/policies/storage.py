@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from infra.policies.cluster import BUCKET
-from infra.policies.documents import actions, conditions, grants, principals, statements, targets
+from infra.policies.documents import actions, anybody, conditions, grants, principals, statements, targets
 from infra.policies.model import Resource, Rules, Stack, at, rows
 from infra.policies.network import LUSTRE
 from infra.policies.security_groups import GROUP, opening, rules_into
@@ -43,8 +43,8 @@ def key_policy_closed(resource: Resource, _stack: Stack) -> Iterator[str]:
         yield "policy is missing; it must say who may use the key"
         return
     for statement in grants(resource):
-        if "*" in principals(statement, "AWS"):
-            yield "policy lets * use the key; it must name the account, a role or a service"
+        for who in anybody(statement):
+            yield f"policy lets {who} use the key; it must name the account, a role or a service"
 
 
 @RULES.rule("key-deletion-waits", types=[KEY])

@@ -214,6 +214,7 @@ CASES: dict[str, Cases] = {
             (QUEUE,),
             (QUEUE, queue_policy(EVENTS)),
             (QUEUE, queue_policy(ANYBODY, TLS)),
+            (QUEUE, queue_policy({"NotPrincipal": {"AWS": "a"}, "Action": "sqs:SendMessage"}, TLS)),
             (QUEUE, queue_policy({**EVENTS, "Principal": {"Service": "sns.amazonaws.com"}}, TLS)),
         ],
         accepts=[(QUEUE, queue_policy(EVENTS, TLS))],

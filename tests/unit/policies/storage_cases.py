@@ -79,6 +79,8 @@ CASES: dict[str, Cases] = {
             made(s.KEY),
             made(s.KEY, policy=document({"Principal": {"AWS": "*"}, "Action": "kms:*"})),
             made(s.KEY, policy=document({"Principal": "*", "Action": "kms:*"})),
+            made(s.KEY, policy=document({"NotPrincipal": {"AWS": "1"}, "Action": "kms:*"})),
+            made(s.KEY, policy=document({"Principal": {"Service": "*"}, "Action": "kms:*"})),
         ],
         accepts=[
             made(s.KEY, policy=document(*iam.key_policy(account="1", partition="aws")["Statement"])),
@@ -182,7 +184,8 @@ CASES: dict[str, Cases] = {
     ),
     "repository-not-public": Cases(
         rejects=[
-            made(r.REPOSITORY_POLICY, policy=document({"Principal": "*", "Action": "ecr:BatchGetImage"}))
+            made(r.REPOSITORY_POLICY, policy=document({"Principal": "*", "Action": "ecr:BatchGetImage"})),
+            made(r.REPOSITORY_POLICY, policy=document({"NotPrincipal": {"AWS": "1"}, "Action": "ecr:*"})),
         ],
         accepts=[
             made(
