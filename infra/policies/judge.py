@@ -52,7 +52,7 @@ def judge(stack: Stack, given: Sequence[Waiver] = (), rules: Iterable[Rule] = AL
     """Every rule on every resource that it is about."""
     result = Judgement()
     for rule in rules:
-        for resource in stack.of(*rule.types):
+        for resource in filter(lambda each: rule.is_about(each.type), stack.resources):
             _judge_one(rule, resource, stack, given, result)
     return result
 

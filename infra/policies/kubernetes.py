@@ -14,6 +14,9 @@ NAMESPACE: Final = "kubernetes:core/v1:Namespace"
 ROLE: Final = "kubernetes:rbac.authorization.k8s.io/v1:Role"
 CLUSTER_ROLE: Final = "kubernetes:rbac.authorization.k8s.io/v1:ClusterRole"
 STORAGE_CLASS: Final = "kubernetes:storage.k8s.io/v1:StorageClass"
+PERSISTENT_VOLUME: Final = "kubernetes:core/v1:PersistentVolume"
+# What else a persistent volume can be on a machine, or on a server that no rule knows; those of other clouds need none.
+OTHER_VOLUMES: Final = frozenset({"hostPath", "local", "nfs", "iscsi", "fc", "flexVolume"})
 RELEASE: Final = "kubernetes:helm.sh/v3:Release"
 # What runs or holds something. A Role is where the objects are that it grants: the cluster's Events are in `default`.
 HELD_IN_NAMESPACES: Final = (
@@ -143,6 +146,15 @@ def volumes_encrypted(resource: Resource, _stack: Stack) -> Iterator[str]:
         return
     if str(resource.at("parameters", "encrypted")).lower() != "true":
         yield 'parameters.encrypted is not "true"; it must be'
+
+
+@RULES.rule("volume-off-the-host", "CIS EKS 4.2.2", types=[PERSISTENT_VOLUME])
+def volume_off_the_host(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """A persistent volume is what a driver makes of a service of AWS, and no directory of a machine or a server."""
+    for kind in sorted((resource.at("spec", default={})).keys() & OTHER_VOLUMES):
+        yield f"spec.{kind} is set; it must be csi"
+    if not resource.has("spec", "csi"):
+        yield "spec.csi is missing; it must name the driver"
 
 
 @RULES.rule("chart-pinned", "CIS EKS 5.1.4", types=[RELEASE])

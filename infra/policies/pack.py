@@ -64,7 +64,7 @@ def policy_of(rule: Rule, given: list[Waiver]) -> ResourceValidationPolicy | Sta
     """One rule as the SDK has it."""
 
     def of_resource(args: ResourceValidationArgs, report: Report) -> None:
-        if args.resource_type in rule.types:
+        if rule.is_about(args.resource_type):
             resource = Resource(
                 type=args.resource_type, name=args.name, urn=args.urn, properties=opened(args.props)
             )
@@ -84,8 +84,9 @@ def policy_of(rule: Rule, given: list[Waiver]) -> ResourceValidationPolicy | Sta
             )
             for each in args.resources
         )
-        for resource in stack.of(*rule.types):
-            told(rule, resource, stack, given, report)
+        for resource in stack.resources:
+            if rule.is_about(resource.type):
+                told(rule, resource, stack, given, report)
 
     # A waiver that counts beside another resource needs to see that one.
     whole_stack = rule.whole_stack or any(each.beside for each in given if each.rule == rule.name)

@@ -109,6 +109,14 @@ def bucket_tls_only(resource: Resource, stack: Stack) -> Iterator[str]:
     yield "no BucketPolicy refuses s3:* where aws:SecureTransport is false; there must be one"
 
 
+@RULES.rule("bucket-policy-closed", "CKV_AWS_70", types=[BUCKET_POLICY])
+def bucket_policy_closed(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """No bucket's policy lets anybody in, that of a given bucket neither."""
+    for statement in grants(resource):
+        for who in anybody(statement):
+            yield f"policy lets {who} in; it must name accounts, roles or services"
+
+
 @RULES.rule("bucket-without-acls", "CKV2_AWS_65", types=[BUCKET], whole_stack=True)
 def bucket_without_acls(resource: Resource, stack: Stack) -> Iterator[str]:
     """The bucket's owner owns every object, and access lists are off."""

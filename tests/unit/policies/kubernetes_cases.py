@@ -296,6 +296,16 @@ CASES: dict[str, Cases] = {
             made(k.STORAGE_CLASS, provisioner="fsx.csi.aws.com"),
         ],
     ),
+    "volume-off-the-host": Cases(
+        rejects=[
+            made(k.PERSISTENT_VOLUME, spec={"hostPath": {"path": "/"}}),
+            made(k.PERSISTENT_VOLUME, spec={"local": {"path": "/"}}),
+            made(k.PERSISTENT_VOLUME, spec={"nfs": {"server": "a", "path": "/"}}),
+            made(k.PERSISTENT_VOLUME, spec={"csi": {"driver": "fsx.csi.aws.com"}, "hostPath": {"path": "/"}}),
+            made(k.PERSISTENT_VOLUME),
+        ],
+        accepts=[made(k.PERSISTENT_VOLUME, spec={"csi": {"driver": "fsx.csi.aws.com"}})],
+    ),
     "chart-pinned": Cases(
         rejects=[
             made(k.RELEASE, chart="oci://public.ecr.aws/karpenter/karpenter"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from infra.policies import network as n
 from infra.policies import security_groups as g
-from infra.policies.model import Resource
+from infra.policies.model import UNKNOWN, Resource
 from tests.unit.policies.building import Case, Cases, made
 
 VPC = made(n.VPC, "vpc")
@@ -103,10 +103,17 @@ CASES: dict[str, Cases] = {
     "default-group-closed": Cases(
         rejects=[
             (VPC,),
-            (VPC, made(n.DEFAULT_GROUP, of={"vpcId": VPC}, ingress=[{"protocol": "-1"}])),
-            (VPC, made(n.DEFAULT_GROUP, of={"vpcId": VPC}, egress=[{"protocol": "-1"}])),
+            made(n.DEFAULT_GROUP, vpcId="vpc-1", ingress=[{"protocol": "-1"}]),
+            made(n.DEFAULT_GROUP, vpcId="vpc-1", egress=[{"protocol": "-1"}]),
         ],
-        accepts=[(VPC, made(n.DEFAULT_GROUP, of={"vpcId": VPC}))],
+        accepts=[(VPC, made(n.DEFAULT_GROUP, of={"vpcId": VPC})), made(n.DEFAULT_GROUP, ingress=[])],
+    ),
+    "route-table-without-inline-routes": Cases(
+        rejects=[
+            made(n.ROUTE_TABLE, routes=[{"cidrBlock": "0.0.0.0/0", "gatewayId": "igw-1"}]),
+            made(n.ROUTE_TABLE, routes=UNKNOWN),
+        ],
+        accepts=[made(n.ROUTE_TABLE), made(n.ROUTE_TABLE, routes=[])],
     ),
     "log-group-encrypted": Cases(rejects=[PLAIN_LOGS], accepts=[ENCRYPTED_LOGS]),
     "log-group-retention": Cases(

@@ -117,6 +117,16 @@ CASES: dict[str, Cases] = {
         ],
         accepts=[(IT, policed(*TLS))],
     ),
+    "bucket-policy-closed": Cases(
+        rejects=[
+            made(s.BUCKET_POLICY, policy=document({"Principal": "*", "Action": "s3:GetObject"})),
+            made(s.BUCKET_POLICY, policy=document({"NotPrincipal": {"AWS": "1"}, "Action": "s3:GetObject"})),
+        ],
+        accepts=[
+            made(s.BUCKET_POLICY, policy=document(*iam.bucket_tls_only("arn:aws:s3:::b")["Statement"])),
+            made(s.BUCKET_POLICY, policy=document({"Principal": {"Service": "fsx.amazonaws.com"}})),
+        ],
+    ),
     "bucket-without-acls": Cases(
         rejects=[
             (IT,),

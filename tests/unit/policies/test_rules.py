@@ -16,12 +16,21 @@ from tests.unit.policies import (
     network_cases,
     readable_cases,
     storage_cases,
+    types_cases,
 )
 from tests.unit.policies.building import Case, stack_of
 
 pytestmark = pytest.mark.unit
 
-AREAS = (network_cases, cluster_cases, identity_cases, storage_cases, kubernetes_cases, readable_cases)
+AREAS = (
+    network_cases,
+    cluster_cases,
+    identity_cases,
+    storage_cases,
+    kubernetes_cases,
+    readable_cases,
+    types_cases,
+)
 CASES = {name: cases for area in AREAS for name, cases in area.CASES.items()}
 RULES = {rule.name: rule for rule in ALL}
 
