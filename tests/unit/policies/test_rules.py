@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,11 @@ def messages(rule: Rule, case: Case) -> list[str]:
 def test_every_rule_has_something_to_reject_and_something_to_accept() -> None:
     assert set(CASES) == set(RULES)
     assert [name for name, cases in CASES.items() if not cases.rejects or not cases.accepts] == []
+
+
+def test_the_page_about_policies_says_how_many_there_are() -> None:
+    page = Path(__file__).parents[3] / "docs" / "policies.md"
+    assert re.findall(r"lists the (\d+)", page.read_text()) == [str(len(ALL))]
 
 
 def test_no_two_rules_have_one_name() -> None:
