@@ -11,6 +11,7 @@ from infra.policies.judge import judge
 from infra.policies.model import Rule, Stack
 from infra.policies.rules import ALL
 from tests.unit.policies import (
+    chart_cases,
     cluster_cases,
     identity_cases,
     kubernetes_cases,
@@ -24,6 +25,7 @@ from tests.unit.policies.building import Case, stack_of
 pytestmark = pytest.mark.unit
 
 AREAS = (
+    chart_cases,
     network_cases,
     cluster_cases,
     identity_cases,
