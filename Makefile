@@ -7,6 +7,8 @@ STACK ?= local
 CLOUD ?= $(if $(filter local,$(STACK)),local,aws)
 RUN := PYTHONPATH=$(CURDIR) .venv/bin/python
 PYTEST := $(RUN) -m pytest
+# One word for the shell, whatever is in it.
+quoted = '$(subst ','\'',$(1))'
 # Two at a time, in order: live tests wait more than they work. tests/conftest.py says which follow one another.
 LIVE := -p no:randomly -n 2 --dist loadgroup --no-loadscope-reorder
 
@@ -20,27 +22,27 @@ environment: ## the virtual environment, exactly as requirements.lock says
 	@$(PYTHON) local/bootstrap.py
 
 up: environment ## deploy STACK (default: local) and follow its training run to the end (CLOUD=local: on this machine; PREFLIGHT=no: no check of the account)
-	@$(RUN) -m local.deploy up --stack $(STACK) --cloud $(CLOUD)
+	@$(RUN) -m local.deploy up --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
 
 down: environment ## destroy STACK and stop the local cloud; nothing is left running (KEEP_DATA=1: but for protected data)
-	@$(RUN) -m local.deploy down --stack $(STACK) --cloud $(CLOUD) $(if $(KEEP_DATA),--keep-data)
+	@$(RUN) -m local.deploy down --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) $(if $(KEEP_DATA),--keep-data=$(call quoted,$(KEEP_DATA)))
 
 preview: environment ## list every resource of STACK, without an AWS account
-	@$(RUN) -m local.deploy preview --stack $(STACK)
+	@$(RUN) -m local.deploy preview --stack $(call quoted,$(STACK))
 
 preflight: environment ## ask the account what it lacks for STACK, before anything is made
-	@$(RUN) -m $(if $(filter local,$(CLOUD)),local.deploy.account preflight,infra.preflight) --stack $(STACK)
+	@$(RUN) -m $(if $(filter local,$(CLOUD)),local.deploy.account preflight,infra.preflight) --stack $(call quoted,$(STACK))
 
 verify-clean: environment ## list what a destroyed STACK left in the account; exits non-zero if there is something
-	@$(RUN) -m $(if $(filter local,$(CLOUD)),local.deploy.account leftovers,infra.leftovers) --stack $(STACK)
+	@$(RUN) -m $(if $(filter local,$(CLOUD)),local.deploy.account leftovers,infra.leftovers) --stack $(call quoted,$(STACK))
 
 submit: environment ## start another run on a stack that is up: make submit STACK=local MIN=1 MAX=2
-	@test -n "$(MIN)" -a -n "$(MAX)" || { echo "say how many nodes: make submit STACK=$(STACK) MIN=2 MAX=4" >&2; exit 2; }
-	@$(RUN) -m local.deploy submit --stack $(STACK) --cloud $(CLOUD) --min $(MIN) --max $(MAX)
+	@[[ -n $(call quoted,$(MIN)) && -n $(call quoted,$(MAX)) ]] || { echo $(call quoted,say how many nodes: make submit STACK=$(STACK) MIN=2 MAX=4) >&2; exit 2; }
+	@$(RUN) -m local.deploy submit --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --min=$(call quoted,$(MIN)) --max=$(call quoted,$(MAX))
 
 check-nodes: environment ## check each machine of a pool for what a training needs: make check-nodes STACK=p4d POOL=p4d
-	@test -n "$(POOL)" || { echo "say which pool: make check-nodes STACK=$(STACK) POOL=small" >&2; exit 2; }
-	@$(RUN) -m local.deploy check-nodes --stack $(STACK) --cloud $(CLOUD) --pool $(POOL)
+	@[[ -n $(call quoted,$(POOL)) ]] || { echo $(call quoted,say which pool: make check-nodes STACK=$(STACK) POOL=small) >&2; exit 2; }
+	@$(RUN) -m local.deploy check-nodes --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --pool=$(call quoted,$(POOL))
 
 status: environment ## what the local cloud runs
 	@$(RUN) -m local status
@@ -64,19 +66,19 @@ test: check ## the fast tests, those on the AWS emulator, the trainer under torc
 lives: environment ## up, up again, refresh and down of every stack file on the local cloud (an hour; STACK=<stack>: of one)
 	@$(RUN) -m local tools
 	@$(RUN) -m tests.policy.environments
-	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m lives $(if $(filter-out file,$(origin STACK)),-k "[$(STACK)]")
+	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m lives $(if $(filter-out file,$(origin STACK)),-k $(call quoted,[$(STACK)]))
 
 policy: environment ## judge every shipped stack file by the project's rules and by checkov; STACK=<stack> judges one
-	@$(RUN) -m tests.policy $(if $(filter-out file,$(origin STACK)),$(STACK))
+	@$(RUN) -m tests.policy $(if $(filter-out file,$(origin STACK)),$(call quoted,$(STACK)))
 
 sweep: environment ## kill up and destroy at random resources of every stack (STACK=<stack>: of one), 20 times each; resumes
-	@$(RUN) -m tests.sweeps $(if $(filter-out file,$(origin STACK)),--stack $(STACK))
+	@$(RUN) -m tests.sweeps $(if $(filter-out file,$(origin STACK)),--stack $(call quoted,$(STACK)))
 
 record-states: environment ## record what the stack files deploy now: later programs must not take it away (STACK=<stack>: of one)
-	@$(RUN) -m tests.graph $(if $(filter-out file,$(origin STACK)),$(STACK))
+	@$(RUN) -m tests.graph $(if $(filter-out file,$(origin STACK)),$(call quoted,$(STACK)))
 
 bench-local: environment ## measure the local cloud against its targets (half an hour; WARM=1 leaves out the cold build)
-	@$(RUN) -m tests.benchmarks.local_cloud $(if $(WARM),--warm)
+	@$(RUN) -m tests.benchmarks.local_cloud $(if $(filter-out 0 no false off,$(WARM)),--warm)
 
 # A release that was tampered with is mostly found within days. The locks of tests/policy name their own commands.
 COOL_DOWN ?= 7 days

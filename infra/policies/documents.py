@@ -5,12 +5,12 @@ https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_grammar.html
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from infra.policies.model import Resource, Stack, known
+from infra.policies.document_form import PRINCIPALS, faults, parsed
+from infra.policies.model import Resource, Stack
 
 JsonObject = dict[str, Any]
 
@@ -46,17 +46,15 @@ def listed(value: Any) -> list[Any]:
 
 
 def statements(resource: Resource, name: str) -> list[JsonObject]:
-    """The statements of the document in a property; none where it has none.
+    """The statements of the document in a property; none where it has none, or one that can't be read.
 
     Raises:
         Undecided: the document is not known.
     """
-    document = resource.known(name)
-    if isinstance(document, str):
-        document = json.loads(document)
-    if not isinstance(document, Mapping):
-        return []
-    return [dict(each) for each in listed(known(document, name).get("Statement"))]
+    document = parsed(resource.known(name))
+    if any(faults(document)):
+        return []  # policy-document-readable tells it
+    return [dict(each) for each in listed(document["Statement"])]
 
 
 def grants(resource: Resource, name: str = "policy") -> Iterator[JsonObject]:
@@ -89,6 +87,14 @@ def principals(statement: Mapping[str, Any], kind: str) -> list[str]:
     if principal == "*":
         return ["*"] if kind == "AWS" else []
     return [str(each) for each in listed((principal or {}).get(kind))]
+
+
+def anybody(statement: Mapping[str, Any]) -> list[str]:
+    """Those of a statement's principals who are nobody in particular."""
+    found = [
+        each for kind in PRINCIPALS for each in principals(statement, kind) if "*" in each or "?" in each
+    ]
+    return [*found, *(["everybody but some"] if "NotPrincipal" in statement else [])]
 
 
 def covers(statement: Mapping[str, Any], action: str) -> bool:

@@ -1,20 +1,19 @@
-"""Rules for IAM: who may take a role, and what a policy may grant."""
+"""Rules for IAM: who may take a role, and what the roles of the trainer and of Karpenter may do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from components.shared.contract import KARPENTER_NAMESPACE, TRAINER_SERVICE_ACCOUNT, TRAINING_NAMESPACE
+from infra.policies.bounds import asks_for_tags, has_wildcard, refers_to_parts_of_a_launch
 from infra.policies.documents import (
     ATTACHMENT,
-    POLICY,
     POLICY_ATTACHMENT,
     ROLE,
-    ROLE_POLICY,
     STANDING,
     actions,
+    anybody,
     attached_by_itself,
     attached_elsewhere,
     conditions,
@@ -27,36 +26,19 @@ from infra.policies.documents import (
     targets,
 )
 from infra.policies.model import Resource, Rules, Stack
+from infra.policies.nodes import NODE_POLICIES
 
 RULES: Final = Rules()
 
 TRAINER: Final = f"system:serviceaccount:{TRAINING_NAMESPACE}:{TRAINER_SERVICE_ACCOUNT}"
 KARPENTER: Final = f"system:serviceaccount:{KARPENTER_NAMESPACE}:karpenter"
 AUDIENCE: Final = "sts.amazonaws.com"
+# https://docs.aws.amazon.com/eks/latest/userguide/cluster-iam-role.html; those of nodes stand with the nodes' rules.
+AWS_POLICIES: Final = ("AmazonEKSClusterPolicy", *NODE_POLICIES)
 
-# Actions that no resource can be named for; those of a region are to be bound to it. Service Authorization Reference,
-# https://docs.aws.amazon.com/service-authorization/latest/reference/, 2026-11.
-REGIONAL: Final = (
-    "ec2:Describe*",
-    "fsx:Describe*",
-    "ecr:GetAuthorizationToken",
-    "logs:DescribeLogGroups",
-    "sts:GetCallerIdentity",
-)
-# The price list and IAM have no region of ours. Karpenter publishes its second one so, too.
-WORLDWIDE: Final = ("pricing:GetProducts", "iam:ListInstanceProfiles")
 READING: Final = ("Describe", "Get", "List")
-# What a launch only refers to has no tags of ours; what it makes has.
-REFERRED_TO_IN_A_LAUNCH: Final = (
-    "image",
-    "snapshot",
-    "security-group",
-    "subnet",
-    "capacity-reservation",
-    "placement-group",
-)
-LAUNCHING: Final = ("ec2:RunInstances", "ec2:CreateFleet")
-TAGS: Final = ("aws:ResourceTag/", "aws:RequestTag/")
+# The tag that Karpenter puts on what it makes for a cluster, in lower case like every key of a condition here.
+OWNED: Final = "kubernetes.io/cluster/"
 # Without these the finalizer of an EC2NodeClass never clears.
 FINALIZER: Final = (
     "iam:ListInstanceProfiles",
@@ -126,99 +108,24 @@ def one_role_per_service_account(resource: Resource, stack: Stack) -> Iterator[s
 
 @RULES.rule("trust-not-anybody", "CKV_AWS_60", "CKV_AWS_61", types=[ROLE])
 def trust_not_anybody(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Nobody but a named service or provider takes a role."""
+    """Nobody but a named service, provider or role takes a role."""
     for statement in grants(resource, "assumeRolePolicy"):
+        for who in anybody(statement):
+            yield f"assumeRolePolicy lets {who} in; it must name a service, a provider or one role"
         for principal in principals(statement, "AWS"):
-            if principal == "*" or principal.endswith(":root") or principal.isdigit():
+            if not has_wildcard(principal) and ":role/" not in principal:
                 yield f"assumeRolePolicy lets {principal} in; it must name a service, a provider or one role"
 
 
 @RULES.rule("role-no-full-access", "CKV_AWS_274", "CKV2_AWS_56", "CIS EKS 5.1.3", types=[ATTACHMENT])
 def role_no_full_access(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """No role has one of AWS' policies that grant everything of a service."""
+    """Of AWS' own policies roles have those that EKS asks for; most others grant more than anybody needs."""
     if not resource.has("policyArn"):
         return
-    name = str(resource.at("policyArn")).rpartition("/")[2]
-    if name.endswith(("FullAccess", "AdministratorAccess", "PowerUserAccess")):
+    arn = str(resource.at("policyArn"))
+    name = arn.rpartition("/")[2]
+    if ":iam::aws:policy/" in arn and name not in AWS_POLICIES:
         yield f"policyArn is {name}; it must be a policy of the actions that are needed"
-
-
-@RULES.rule(
-    "iam-no-wildcard-action",
-    "CKV_AWS_62",
-    "CKV_AWS_63",
-    "CKV_AWS_286",
-    "CKV_AWS_287",
-    types=[POLICY, ROLE_POLICY],
-)
-def iam_no_wildcard_action(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Policies name each action."""
-    for statement in grants(resource):
-        if "NotAction" in statement:
-            yield f"policy {label(statement)} has NotAction; it must name what is allowed"
-        for action in actions(statement):
-            if "*" in action or "?" in action:
-                yield f"policy {label(statement)} allows {action}; it must name each action"
-
-
-@RULES.rule(
-    "iam-no-wildcard-resource",
-    *("CKV_AWS_288", "CKV_AWS_289", "CKV_AWS_290", "CKV_AWS_355", "CKV2_AWS_40"),
-    types=[POLICY, ROLE_POLICY],
-)
-def iam_no_wildcard_resource(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Only actions that no resource can be named for are allowed on all, and in the stack's region alone."""
-    for statement in grants(resource):
-        if "NotResource" in statement:
-            yield f"policy {label(statement)} has NotResource; it must name the resources"
-        if "*" not in targets(statement):
-            continue
-        in_region = any(
-            key == "aws:RequestedRegion" and op == "StringEquals" for op, key, _ in conditions(statement)
-        )
-        for action in actions(statement):
-            if _matches(action, WORLDWIDE):
-                continue
-            if not _matches(action, REGIONAL):
-                yield f"policy {label(statement)} allows {action} on *; it must name resources"
-            elif not in_region:
-                yield (
-                    f"policy {label(statement)} allows {action} on * in every region; it must have a condition"
-                    " StringEquals aws:RequestedRegion"
-                )
-
-
-@RULES.rule("pass-role-bounded", "CKV_AWS_286", "CKV_AWS_289", types=[POLICY, ROLE_POLICY])
-def pass_role_bounded(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Roles are passed on by name and to EC2 alone."""
-    for statement in grants(resource):
-        if not covers(statement, "iam:PassRole"):
-            continue
-        if any("*" in target for target in targets(statement)):
-            yield f"policy {label(statement)} passes {', '.join(targets(statement))}; it must name the role"
-        services = [
-            value
-            for _, key, values in conditions(statement)
-            if key == "iam:PassedToService"
-            for value in values
-        ]
-        if not services or any(not service.startswith("ec2.amazonaws.com") for service in services):
-            who = ", ".join(services) or "any service"
-            yield f"policy {label(statement)} passes a role to {who}; it must be ec2.amazonaws.com"
-
-
-@RULES.rule("no-delete-of-data", "CKV_AWS_288", types=[POLICY, ROLE_POLICY])
-def no_delete_of_data(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """No role deletes objects, changes a bucket, or reaches buckets that are not named."""
-    for statement in grants(resource):
-        wanted = [action for action in actions(statement) if action.lower().startswith("s3:")]
-        for action in wanted:
-            verb = action.partition(":")[2]
-            if verb.startswith(("Delete", "PutBucket", "PutLifecycle", "PutEncryption")):
-                yield f"policy {label(statement)} allows {action}; data is removed by the bucket's lifecycle alone"
-        for target in targets(statement) if wanted else ():
-            if "*" in target.partition(":::")[2].partition("/")[0] or target == "*":
-                yield f"policy {label(statement)} reaches {target}; it must name the bucket"
 
 
 @RULES.rule("trainer-role-narrow", "CKV_AWS_290", "CKV_AWS_355", types=[ROLE], whole_stack=True)
@@ -235,13 +142,13 @@ def trainer_role_narrow(resource: Resource, stack: Stack) -> Iterator[str]:
                     yield f"{where} allows {action}; it must be one of {', '.join(TRAINER_ACTIONS)}"
             if any(covers(statement, action) for action in OBJECT_ACTIONS):
                 for target in targets(statement):
-                    if target.partition(":::")[2].count("/") < 2:
+                    if not _under_a_prefix(target.partition(":::")[2].partition("/")[2]):
                         yield f"{where} reaches {target}; it must end in /<prefix>/*"
-            if covers(statement, "s3:ListBucket") and "s3:prefix" not in [
-                key for _, key, _ in conditions(statement)
-            ]:
-                yield f"{where} lists the whole bucket; it must have a condition on s3:prefix"
-            if covers(statement, "kms:Decrypt") and any("*" in target for target in targets(statement)):
+            if covers(statement, "s3:ListBucket") and not _lists_a_prefix(statement):
+                yield f"{where} lists the whole bucket; it must have a condition StringLike s3:prefix that names one"
+            if covers(statement, "kms:Decrypt") and any(
+                has_wildcard(target) for target in targets(statement)
+            ):
                 yield f"{where} uses every key; it must name one"
 
 
@@ -256,7 +163,7 @@ def karpenter_changes_its_own(resource: Resource, stack: Stack) -> Iterator[str]
             if not _bounded(statement):
                 yield (
                     f"policy {policy.name} {label(statement)} changes what it does not name; it must have a condition"
-                    " on aws:ResourceTag or aws:RequestTag"
+                    f" StringEquals on aws:ResourceTag/{OWNED}<cluster> or aws:RequestTag/{OWNED}<cluster>"
                 )
 
 
@@ -277,17 +184,29 @@ def _unread(role: Resource, stack: Stack) -> Iterator[str]:
         yield f"policy {name} has no document in the stack; it must be a Policy resource of its own"
 
 
-def _matches(action: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(action, pattern) for pattern in patterns)
-
-
 def _bounded(statement: Mapping[str, Any]) -> bool:
-    """Whether a statement reads alone, names its resources, asks for tags, or refers to parts of a launch."""
+    """Whether a statement reads, names its resources, asks for the cluster's tag, or refers to parts of a launch."""
     if all(action.partition(":")[2].startswith(READING) for action in actions(statement)):
         return True
-    if not any("*" in target for target in targets(statement)):
+    if not any(has_wildcard(target) for target in targets(statement)):
         return True
-    if any(key.startswith(TAGS) for _, key, _ in conditions(statement)):
-        return True
-    kinds = [target.rpartition(":")[2].partition("/")[0] for target in targets(statement)]
-    return set(actions(statement)) <= set(LAUNCHING) and set(kinds) <= set(REFERRED_TO_IN_A_LAUNCH)
+    return asks_for_tags(statement, OWNED) or refers_to_parts_of_a_launch(statement)
+
+
+def _under_a_prefix(path: str) -> bool:
+    """Whether a path of a bucket, with wildcards, begins with a directory that has a name."""
+    first, separator, _ = path.partition("/")
+    return bool(first and separator) and not has_wildcard(first)
+
+
+def _lists_a_prefix(statement: Mapping[str, Any]) -> bool:
+    """Whether a statement lists what is under named prefixes alone."""
+    found = [
+        values
+        for operator, key, values in conditions(statement)
+        if operator in ("StringEquals", "StringLike") and key.lower() == "s3:prefix"
+    ]
+    return any(
+        values and all(value.strip("/") and not has_wildcard(value.partition("/")[0]) for value in values)
+        for values in found
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from infra.policies.documents import conditions, grants, label, principals, statements
+from infra.policies.documents import anybody, conditions, grants, label, principals, statements
 from infra.policies.model import Resource, Rules, Stack
 
 RULES: Final = Rules()
@@ -49,7 +49,8 @@ def queue_closed(resource: Resource, stack: Stack) -> Iterator[str]:
     for policy in found:
         for statement in grants(policy):
             others = [p for p in principals(statement, "Service") if p not in SENDERS]
-            for who in (*others, *principals(statement, "AWS")):
+            excepting = anybody(statement) if "NotPrincipal" in statement else []
+            for who in (*others, *principals(statement, "AWS"), *excepting):
                 yield f"{policy.name} {label(statement)} lets {who} in; it must be {' or '.join(SENDERS)}"
         plain = ("Bool", "aws:SecureTransport", ["false"])
         refused = [each for each in statements(policy, "policy") if each.get("Effect") == "Deny"]

@@ -52,7 +52,7 @@ def judge(stack: Stack, given: Sequence[Waiver] = (), rules: Iterable[Rule] = AL
     """Every rule on every resource that it is about."""
     result = Judgement()
     for rule in rules:
-        for resource in stack.of(*rule.types):
+        for resource in filter(lambda each: rule.is_about(each.type), stack.resources):
             _judge_one(rule, resource, stack, given, result)
     return result
 
@@ -63,9 +63,8 @@ def _judge_one(
     try:
         for message in rule.check(resource, stack):
             finding = Finding(rule=rule, resource=resource, message=message)
-            waiver = next(
-                (each for each in given if each.matches(rule.name, resource.type, resource.name)), None
-            )
+            where = (rule.name, resource.type, resource.name, waivers.namespace_of(resource), stack)
+            waiver = next((each for each in given if each.matches(*where)), None)
             if waiver:
                 result.waived.append((finding, waiver))
             else:

@@ -14,6 +14,9 @@ NAMESPACE: Final = "kubernetes:core/v1:Namespace"
 ROLE: Final = "kubernetes:rbac.authorization.k8s.io/v1:Role"
 CLUSTER_ROLE: Final = "kubernetes:rbac.authorization.k8s.io/v1:ClusterRole"
 STORAGE_CLASS: Final = "kubernetes:storage.k8s.io/v1:StorageClass"
+PERSISTENT_VOLUME: Final = "kubernetes:core/v1:PersistentVolume"
+# What else a persistent volume can be on a machine, or on a server that no rule knows; those of other clouds need none.
+OTHER_VOLUMES: Final = frozenset({"hostPath", "local", "nfs", "iscsi", "fc", "flexVolume"})
 RELEASE: Final = "kubernetes:helm.sh/v3:Release"
 # What runs or holds something. A Role is where the objects are that it grants: the cluster's Events are in `default`.
 HELD_IN_NAMESPACES: Final = (
@@ -26,6 +29,8 @@ HELD_IN_NAMESPACES: Final = (
 )
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 ENFORCE: Final = "pod-security.kubernetes.io/enforce"
+# Subresources by which one gets into a pod, or past the API server (`*/exec` means that of every resource).
+WAYS_IN: Final = ("attach", "ephemeralcontainers", "exec", "portforward", "proxy")
 WIDENING_VERBS: Final = ("bind", "escalate", "impersonate")
 # Kubernetes' own roles that read secrets and change what they like, in the cluster or in a namespace
 # (https://kubernetes.io/docs/reference/access-authn-authz/rbac/#user-facing-roles).
@@ -38,6 +43,8 @@ EVERYBODY: Final = (
     "system:serviceaccounts",
     "system:unauthenticated",
 )
+# Every service account of one namespace, also those that come later.
+ACCOUNTS_OF_A_NAMESPACE: Final = "system:serviceaccounts:"
 
 
 @RULES.rule("namespace-of-its-own", "CKV_K8S_21", "CIS EKS 4.5.1", "CIS EKS 4.5.2", types=HELD_IN_NAMESPACES)
@@ -97,10 +104,13 @@ def namespace_default_account(resource: Resource, stack: Stack) -> Iterator[str]
 )
 def rights_listed(resource: Resource, _stack: Stack) -> Iterator[str]:
     """Roles name each verb and resource, and none that widens somebody's rights."""
+    if resource.has("aggregationRule"):
+        yield "aggregationRule takes the rules of other roles, which may be any; it must list its rules"
     for index, rule in enumerate(rows(resource.known("rules"))):
         for name in ("verbs", "resources", "apiGroups", "nonResourceURLs"):
-            if "*" in rows(at(rule, name)):
-                yield f"rules[{index}].{name} has *; it must name each"
+            for each in rows(at(rule, name)):
+                if "*" in str(each):
+                    yield f"rules[{index}].{name} has {each}; it must name each"
         for verb in WIDENING_VERBS:
             if verb in rows(at(rule, "verbs")):
                 yield f"rules[{index}].verbs has {verb}; it must not"
@@ -108,20 +118,23 @@ def rights_listed(resource: Resource, _stack: Stack) -> Iterator[str]:
 
 @RULES.rule("rights-no-secrets", "CKV2_K8S_5", "CIS EKS 4.1.2", types=[ROLE, CLUSTER_ROLE])
 def rights_no_secrets(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Roles read no Secret that they do not name."""
+    """Roles read no Secret that they do not name, and make no tokens of service accounts."""
     for index, rule in enumerate(rows(resource.known("rules"))):
         reads = {"get", "list", "watch", "*"} & set(rows(at(rule, "verbs")))
         if "secrets" in rows(at(rule, "resources")) and reads and not rows(at(rule, "resourceNames")):
             yield f"rules[{index}] reads all secrets; it must have resourceNames"
+        for each in rows(at(rule, "resources")):
+            if str(each).endswith("/token"):
+                yield f"rules[{index}].resources has {each}, which makes tokens; it must not"
 
 
 @RULES.rule("rights-no-exec", "CKV2_K8S_2", "CKV2_K8S_3", "CIS EKS 4.1.4", types=[ROLE, CLUSTER_ROLE])
 def rights_no_exec(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Roles start no commands in pods, and make no way to nodes."""
+    """Roles start no commands in pods, put no containers into them, and make no way to them or to nodes."""
     for index, rule in enumerate(rows(resource.known("rules"))):
-        for name in ("pods/exec", "pods/attach", "nodes/proxy"):
-            if name in rows(at(rule, "resources")):
-                yield f"rules[{index}].resources has {name}; it must not"
+        for each in rows(at(rule, "resources")):
+            if str(each).rpartition("/")[2] in WAYS_IN:
+                yield f"rules[{index}].resources has {each}; it must not"
 
 
 @RULES.rule("binding-narrow", "CIS EKS 4.1.1", types=BINDINGS)
@@ -132,7 +145,8 @@ def binding_narrow(resource: Resource, _stack: Stack) -> Iterator[str]:
         yield f"roleRef.name is {role}; it must be a role of the verbs and resources that are needed"
     for index, subject in enumerate(rows(resource.at("subjects"))):
         name = at(subject, "name")
-        if name in EVERYBODY and at(subject, "kind") != "ServiceAccount":
+        everybody = name in EVERYBODY or str(name).startswith(ACCOUNTS_OF_A_NAMESPACE)
+        if everybody and at(subject, "kind") != "ServiceAccount":
             yield f"subjects[{index}].name is {name}; it must be a service account, or a group of one's own"
 
 
@@ -143,6 +157,15 @@ def volumes_encrypted(resource: Resource, _stack: Stack) -> Iterator[str]:
         return
     if str(resource.at("parameters", "encrypted")).lower() != "true":
         yield 'parameters.encrypted is not "true"; it must be'
+
+
+@RULES.rule("volume-off-the-host", "CIS EKS 4.2.2", types=[PERSISTENT_VOLUME])
+def volume_off_the_host(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """A persistent volume is what a driver makes of a service of AWS, and no directory of a machine or a server."""
+    for kind in sorted((resource.at("spec", default={})).keys() & OTHER_VOLUMES):
+        yield f"spec.{kind} is set; it must be csi"
+    if not resource.has("spec", "csi"):
+        yield "spec.csi is missing; it must name the driver"
 
 
 @RULES.rule("chart-pinned", "CIS EKS 5.1.4", types=[RELEASE])

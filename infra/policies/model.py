@@ -126,7 +126,7 @@ class Rule:
     """One rule. `check` yields a line per violation: the property, what is wrong, and what would be right.
 
     `standards` are its names elsewhere (checkov, trivy, the CIS benchmark of EKS). A rule with `whole_stack` looks
-    at other resources, too.
+    at other resources, too. One of `every_type` names no `types`.
     """
 
     name: str
@@ -135,6 +135,11 @@ class Rule:
     types: frozenset[str]
     check: Check
     whole_stack: bool = False
+    every_type: bool = False
+
+    def is_about(self, type_: str) -> bool:
+        """Whether it judges resources of a type."""
+        return self.every_type or type_ in self.types
 
 
 class Rules:
@@ -144,7 +149,12 @@ class Rules:
         self.all: list[Rule] = []
 
     def rule(
-        self, name: str, *standards: str, types: Iterable[str], whole_stack: bool = False
+        self,
+        name: str,
+        *standards: str,
+        types: Iterable[str] = (),
+        whole_stack: bool = False,
+        every_type: bool = False,
     ) -> Callable[[Check], Check]:
         """Make a function a rule; its docstring's first line is what the rule says."""
 
@@ -158,6 +168,7 @@ class Rules:
                     types=frozenset(types),
                     check=check,
                     whole_stack=whole_stack,
+                    every_type=every_type,
                 )
             )
             return check

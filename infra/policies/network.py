@@ -105,16 +105,24 @@ def vpc_traffic_recorded(resource: Resource, stack: Stack) -> Iterator[str]:
                 yield f"FlowLog {log.name} writes to {group.name}, which has no kmsKeyId; it must name a key"
 
 
-@RULES.rule("default-group-closed", "CKV2_AWS_12", "AVD-AWS-0173", types=[VPC], whole_stack=True)
+@RULES.rule(
+    "default-group-closed", "CKV2_AWS_12", "AVD-AWS-0173", types=[VPC, DEFAULT_GROUP], whole_stack=True
+)
 def default_group_closed(resource: Resource, stack: Stack) -> Iterator[str]:
-    """The default security group of a VPC has no rules."""
-    groups = stack.pointing(resource, DEFAULT_GROUP, "vpcId")
-    if not groups:
-        yield "no DefaultSecurityGroup takes the rules from its default group; there must be one without rules"
-    for group in groups:
+    """The default security group of a VPC has no rules, that of a given VPC neither."""
+    if resource.type == DEFAULT_GROUP:
         for name in ("ingress", "egress"):
-            if group.at(name):
-                yield f"{name} of DefaultSecurityGroup {group.name} is not empty; it must have no rules"
+            if resource.at(name):
+                yield f"{name} is not empty; it must have no rules"
+    elif not stack.pointing(resource, DEFAULT_GROUP, "vpcId"):
+        yield "no DefaultSecurityGroup takes the rules from its default group; there must be one without rules"
+
+
+@RULES.rule("route-table-without-inline-routes", "CIS EKS 5.4.3", types=[ROUTE_TABLE])
+def route_table_without_inline_routes(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """Route tables have their routes as resources, which other rules follow and with which inline ones fight."""
+    if resource.has("routes") and resource.properties["routes"] != []:
+        yield "routes are inline; they must be Route resources"
 
 
 @RULES.rule("log-group-encrypted", "CKV_AWS_158", "AVD-AWS-0017", "CIS EKS 2.1.1", types=[LOG_GROUP])

@@ -52,8 +52,9 @@ def told(rule: Rule, resource: Resource, stack: Stack, given: list[Waiver], repo
         UnknownValueError: the rule met an unknown value; the SDK says so.
     """
     try:
+        where = (rule.name, resource.type, resource.name, waivers.namespace_of(resource), stack)
         for message in rule.check(resource, stack):
-            if not any(each.matches(rule.name, resource.type, resource.name) for each in given):
+            if not any(each.matches(*where) for each in given):
                 report(f"{resource.name}: {message}", resource.urn)
     except Undecided as reason:
         raise UnknownValueError(UNKNOWN_STRING_VALUE, [reason.path]) from reason
@@ -63,7 +64,7 @@ def policy_of(rule: Rule, given: list[Waiver]) -> ResourceValidationPolicy | Sta
     """One rule as the SDK has it."""
 
     def of_resource(args: ResourceValidationArgs, report: Report) -> None:
-        if args.resource_type in rule.types:
+        if rule.is_about(args.resource_type):
             resource = Resource(
                 type=args.resource_type, name=args.name, urn=args.urn, properties=opened(args.props)
             )
@@ -83,11 +84,14 @@ def policy_of(rule: Rule, given: list[Waiver]) -> ResourceValidationPolicy | Sta
             )
             for each in args.resources
         )
-        for resource in stack.of(*rule.types):
-            told(rule, resource, stack, given, report)
+        for resource in stack.resources:
+            if rule.is_about(resource.type):
+                told(rule, resource, stack, given, report)
 
+    # A waiver that counts beside another resource needs to see that one.
+    whole_stack = rule.whole_stack or any(each.beside for each in given if each.rule == rule.name)
     kind, validate = (
-        (StackValidationPolicy, of_stack) if rule.whole_stack else (ResourceValidationPolicy, of_resource)
+        (StackValidationPolicy, of_stack) if whole_stack else (ResourceValidationPolicy, of_resource)
     )
     described = f"{rule.says} ({', '.join(rule.standards)})" if rule.standards else rule.says
     return kind(

@@ -55,7 +55,14 @@ def network_policies_enforced(resource: Resource, _stack: Stack) -> Iterator[str
     """The VPC CNI enforces network policies, which it does only when told."""
     if resource.at("addonName") != "vpc-cni":
         return
-    values = json.loads(resource.at("configurationValues", default="{}"))
+    text = resource.at("configurationValues", default="{}")
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError:
+        values = None
+    if not isinstance(values, dict):
+        yield f"configurationValues is {text}; it must be a JSON object"
+        return
     # The add-on's schema has a text here: https://docs.aws.amazon.com/eks/latest/userguide/cni-network-policy-configure.html
     if str(values.get("enableNetworkPolicy")).lower() != "true":
         yield 'configurationValues.enableNetworkPolicy is not "true"; it must be'

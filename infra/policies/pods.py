@@ -5,6 +5,7 @@ https://kubernetes.io/docs/concepts/security/pod-security-standards/
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -32,6 +33,41 @@ BINDINGS: Final = (
     "kubernetes:rbac.authorization.k8s.io/v1:RoleBinding",
     "kubernetes:rbac.authorization.k8s.io/v1:ClusterRoleBinding",
 )
+# https://kubernetes.io/docs/concepts/security/pod-security-standards/: volumes of `restricted`, the rest of `baseline`.
+VOLUMES: Final = frozenset(
+    {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
+)
+APP_ARMOR: Final = ("RuntimeDefault", "Localhost")
+APP_ARMOR_ANNOTATION: Final = "container.apparmor.security.beta.kubernetes.io/"
+SELINUX_TYPES: Final = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
+SAFE_SYSCTLS: Final = (
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_syncookies",
+)
+# Words of the name of a variable that holds a secret, or the path of a file that does.
+SECRET_WORDS: Final = re.compile(
+    r"(^|_)(SECRET|PASSWORD|PASSWD|TOKEN|CREDENTIALS?|(ACCESS|PRIVATE|API)_?KEY)(_|$)", re.IGNORECASE
+)
+PATH_WORDS: Final = re.compile(r"_(FILE|PATH|DIR)$", re.IGNORECASE)
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html#identifiers-unique-ids
+ACCESS_KEY: Final = re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{16}\b")
 # Devices, of which a container can't ask for less than it may use.
 DEVICES: Final = ("nvidia.com/gpu", "vpc.amazonaws.com/efa", "aws.amazon.com/neuron")
 
@@ -46,9 +82,9 @@ def pods(resource: Resource) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def containers(resource: Resource) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """Path, the container and its pod, for each container; those that run first among them."""
+    """Path, the container and its pod, for each container; those that run first, and those put in later, among them."""
     for path, pod in pods(resource):
-        for name in ("initContainers", "containers"):
+        for name in ("initContainers", "containers", "ephemeralContainers"):
             for container in rows(at(pod, name)):
                 yield f"{path}.{name}[{at(container, 'name', default='?')}]", container, pod
 
@@ -62,6 +98,14 @@ def pod_not_root(resource: Resource, _stack: Stack) -> Iterator[str]:
         user = _security(container, pod, "runAsUser")
         if user is None or user < LEAST_UID:
             yield f"{path}.securityContext.runAsUser is {user}; it must be at least {LEAST_UID}, here or on the pod"
+        # Where none is named it is root's: https://kubernetes.io/docs/tasks/configure-pod-container/security-context/
+        group = _security(container, pod, "runAsGroup")
+        if not group:
+            yield f"{path}.securityContext.runAsGroup is {group}; it must be another than root's 0, here or on the pod"
+    for path, pod in pods(resource):
+        for name in ("fsGroup", "supplementalGroups"):
+            if 0 in known(rows(at(pod, "securityContext", name)), name):
+                yield f"{path}.securityContext.{name} has root's 0; it must not"
 
 
 @RULES.rule(
@@ -98,6 +142,32 @@ def pod_seccomp(resource: Resource, _stack: Stack) -> Iterator[str]:
             yield f"{path}.securityContext.seccompProfile.type is {kind}; it must be RuntimeDefault, here or on the pod"
 
 
+@RULES.rule("pod-confined", types=TEMPLATES)
+def pod_confined(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """What the runtime keeps from containers stays kept: paths of /proc, AppArmor, SELinux, the kernel's settings."""
+    for path, container, pod in containers(resource):
+        mount = at(container, "securityContext", "procMount", default="Default")
+        if mount != "Default":
+            yield f"{path}.securityContext.procMount is {mount}; it must be Default"
+        profile = at(_security(container, pod, "appArmorProfile"), "type", default=APP_ARMOR[0])
+        if profile not in APP_ARMOR:
+            yield f"{path}.securityContext.appArmorProfile.type is {profile}; it must be {' or '.join(APP_ARMOR)}"
+        labels = known(_security(container, pod, "seLinuxOptions") or {}, "seLinuxOptions")
+        if labels.get("user") or labels.get("role") or labels.get("type", "") not in SELINUX_TYPES:
+            wanted = ", ".join(each for each in SELINUX_TYPES if each)
+            yield f"{path}.securityContext.seLinuxOptions has another identity; it must have at most a type of {wanted}"
+    for path, template in _walk(resource.properties, TEMPLATES[resource.type][:-1], ()):
+        for name, value in known(at(template, "metadata", "annotations", default={}), "annotations").items():
+            if name.startswith(APP_ARMOR_ANNOTATION) and value == "unconfined":
+                yield f"{path}.metadata.annotations.{name} is unconfined; it must not be there"
+        for index, each in enumerate(rows(at(template, "spec", "securityContext", "sysctls"))):
+            if at(each, "name") not in SAFE_SYSCTLS:
+                yield (
+                    f"{path}.spec.securityContext.sysctls[{index}] is {at(each, 'name')}; it must be one of those that"
+                    " Pod Security Standards call safe"
+                )
+
+
 @RULES.rule("pod-read-only-root", "CKV_K8S_22", types=TEMPLATES)
 def pod_read_only_root(resource: Resource, _stack: Stack) -> Iterator[str]:
     """Containers write to volumes alone."""
@@ -116,14 +186,21 @@ def pod_read_only_root(resource: Resource, _stack: Stack) -> Iterator[str]:
     types=TEMPLATES,
 )
 def pod_off_the_host(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Pods see neither the machine's processes, nor its network, nor its files."""
+    """Pods see neither the machine's processes, nor its network, nor its files, nor those of a server."""
     for path, pod in pods(resource):
         for name in ("hostPID", "hostIPC", "hostNetwork"):
             if at(pod, name, default=False):
                 yield f"{path}.{name} is true; it must be false"
         for volume in rows(at(pod, "volumes")):
-            if at(volume, "hostPath") is not None:
-                yield f"{path}.volumes[{at(volume, 'name')}] is a hostPath; it must be another kind of volume"
+            name, wanted = at(volume, "name"), ", ".join(sorted(VOLUMES))
+            for kind in sorted(
+                each for each in volume.keys() - {"name"} - VOLUMES if volume[each] is not None
+            ):
+                yield f"{path}.volumes[{name}] is a {kind}; it must be one of {wanted}"
+    for path, container, _ in containers(resource):
+        for port in rows(at(container, "ports")):
+            if at(port, "hostPort", default=0):
+                yield f"{path}.ports has hostPort {at(port, 'hostPort')}, a port of the machine; it must have none"
 
 
 @RULES.rule("pod-resources", "CKV_K8S_10", "CKV_K8S_11", "CKV_K8S_12", "CKV_K8S_13", types=TEMPLATES)
@@ -177,6 +254,9 @@ def pod_no_secrets_in_environment(resource: Resource, _stack: Stack) -> Iterator
     """Secrets come as files, or are not needed because of the service account's role."""
     for path, container, _ in containers(resource):
         for entry in rows(at(container, "env")):
+            name, value = str(at(entry, "name", default="")), entry.get("value")
+            if (value and _names_a_secret(name)) or (isinstance(value, str) and ACCESS_KEY.search(value)):
+                yield f"{path}.env[{name}] has a secret in plain text; it must be a file or an IAM role"
             if at(entry, "valueFrom", "secretKeyRef") is not None:
                 yield f"{path}.env[{at(entry, 'name')}] is from a Secret; it must be a file or an IAM role"
         for entry in rows(at(container, "envFrom")):
@@ -223,6 +303,10 @@ def _walk(
 def _security(container: Mapping[str, Any], pod: Mapping[str, Any], name: str) -> Any:
     """A field that a container has from its pod where it has none of its own."""
     return at(container, "securityContext", name, default=at(pod, "securityContext", name))
+
+
+def _names_a_secret(variable: str) -> bool:
+    return bool(SECRET_WORDS.search(variable)) and not PATH_WORDS.search(variable)
 
 
 def _bound(namespace: str, account: str, stack: Stack) -> bool:

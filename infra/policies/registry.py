@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from infra.policies.documents import grants, principals
+from infra.policies.documents import anybody, grants
 from infra.policies.model import Resource, Rules, Stack, at, rows
 
 RULES: Final = Rules()
@@ -49,5 +49,5 @@ def repository_cleaned(resource: Resource, stack: Stack) -> Iterator[str]:
 def repository_not_public(resource: Resource, _stack: Stack) -> Iterator[str]:
     """Nobody outside the account pulls images."""
     for statement in grants(resource):
-        if "*" in principals(statement, "AWS"):
-            yield "policy lets * in; it must name accounts or roles"
+        for who in anybody(statement):
+            yield f"policy lets {who} in; it must name accounts or roles"

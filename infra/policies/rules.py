@@ -4,34 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from infra.policies import (
-    cluster,
-    identity,
-    interruptions,
-    karpenter,
-    kubernetes,
-    network,
-    nodes,
-    pod_network,
-    pods,
-    registry,
-    security_groups,
-    storage,
-)
+from infra.policies import known_types
 from infra.policies.model import Rule
 
-AREAS: Final = (
-    network,
-    security_groups,
-    cluster,
-    nodes,
-    identity,
-    storage,
-    registry,
-    interruptions,
-    karpenter,
-    kubernetes,
-    pod_network,
-    pods,
+ALL: Final[tuple[Rule, ...]] = tuple(
+    rule for area in (*known_types.AREAS, known_types) for rule in area.RULES.all
 )
-ALL: Final[tuple[Rule, ...]] = tuple(rule for area in AREAS for rule in area.RULES.all)

@@ -17,9 +17,16 @@ INGRESS: Final = "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule"
 EGRESS: Final = "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule"
 OPENINGS: Final = (RULE, INGRESS, EGRESS)
 
-# A shorter prefix is nobody's own range: 10.0.0.0/8 is the largest private one (RFC 1918), and a VPC has a /44 of IPv6
-# at most (https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html).
-LEAST_PREFIX: Final = {4: 8, 6: 32}
+# A shorter prefix is nobody's own range. Of private ranges 10.0.0.0/8 is the largest; of public ones a /16 is more than
+# an office or a provider's gateway has, and a VPC has a /44 of IPv6 at most
+# (https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html).
+LEAST_PREFIX: Final = {4: 16, 6: 32}
+# RFC 1918, RFC 6598 and this machine itself.
+PRIVATE: Final = tuple(
+    ipaddress.IPv4Network(block)
+    for block in ("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
+)
+PREFIX_LIST: Final = "pl-"
 # Secure shell and remote desktop.
 SHELL_PORTS: Final = (22, 3389)
 ALL_PROTOCOLS: Final = ("-1", "all")
@@ -61,6 +68,8 @@ def anywhere(block: str) -> bool:
     try:
         network = ipaddress.ip_network(block, strict=False)
     except ValueError:
+        return False
+    if isinstance(network, ipaddress.IPv4Network) and any(network.subnet_of(each) for each in PRIVATE):
         return False
     return network.prefixlen < LEAST_PREFIX[network.version]
 
@@ -114,6 +123,8 @@ def ingress_not_from_anywhere(resource: Resource, _stack: Stack) -> Iterator[str
     for block in found.ranges if found.inward else ():
         if anywhere(block):
             yield f"lets {block} in; it must name a range of ours or a security group"
+        elif block.startswith(PREFIX_LIST):
+            yield f"lets the ranges of {block} in, which nobody sees here; it must name them, or a security group"
 
 
 @RULES.rule("ingress-no-remote-shell", "CKV_AWS_24", "CKV_AWS_25", types=OPENINGS)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from infra.policies.cluster import BUCKET
-from infra.policies.documents import actions, conditions, grants, principals, statements, targets
+from infra.policies.documents import actions, anybody, conditions, grants, principals, statements, targets
 from infra.policies.model import Resource, Rules, Stack, at, rows
 from infra.policies.network import LUSTRE
 from infra.policies.security_groups import GROUP, opening, rules_into
@@ -43,8 +43,8 @@ def key_policy_closed(resource: Resource, _stack: Stack) -> Iterator[str]:
         yield "policy is missing; it must say who may use the key"
         return
     for statement in grants(resource):
-        if "*" in principals(statement, "AWS"):
-            yield "policy lets * use the key; it must name the account, a role or a service"
+        for who in anybody(statement):
+            yield f"policy lets {who} use the key; it must name the account, a role or a service"
 
 
 @RULES.rule("key-deletion-waits", types=[KEY])
@@ -107,6 +107,14 @@ def bucket_tls_only(resource: Resource, stack: Stack) -> Iterator[str]:
             if refused and anybody and objects and plain in conditions(statement):
                 return
     yield "no BucketPolicy refuses s3:* where aws:SecureTransport is false; there must be one"
+
+
+@RULES.rule("bucket-policy-closed", "CKV_AWS_70", types=[BUCKET_POLICY])
+def bucket_policy_closed(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """No bucket's policy lets anybody in, that of a given bucket neither."""
+    for statement in grants(resource):
+        for who in anybody(statement):
+            yield f"policy lets {who} in; it must name accounts, roles or services"
 
 
 @RULES.rule("bucket-without-acls", "CKV2_AWS_65", types=[BUCKET], whole_stack=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kubernetes.config import ConfigException
 
+from local.deploy.answers import AnswerError, keep_data, nodes
 from local.deploy.commands import DeployError, check_nodes, down, preview, submit, up
 from local.deploy.engine import EngineError
 from local.deploy.follow import FollowError
@@ -27,6 +28,7 @@ from local.tools import ToolError
 
 # What a person can mend: one line, exit code 1.
 EXPECTED = (
+    AnswerError,
     CheckError,
     DeployError,
     EngineError,
@@ -59,10 +61,18 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--stack", default="local")
         command.add_argument("--cloud", choices=("local", "aws"))
         if name == "down":
-            command.add_argument("--keep-data", action="store_true", help="leave what protectData protects")
+            command.add_argument(
+                "--keep-data",
+                type=keep_data,
+                nargs="?",
+                const=True,
+                default=False,
+                metavar="YES_OR_NO",
+                help="leave what protectData protects",
+            )
         if name == "submit":
-            command.add_argument("--min", type=int, required=True, metavar="NODES")
-            command.add_argument("--max", type=int, required=True, metavar="NODES")
+            command.add_argument("--min", type=nodes, required=True, metavar="NODES")
+            command.add_argument("--max", type=nodes, required=True, metavar="NODES")
         if name == "check-nodes":
             command.add_argument("--pool", required=True)
     return result

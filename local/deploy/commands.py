@@ -16,7 +16,7 @@ from local.cloud.namespaces import enter_prefix
 from local.cloud.record import running
 from local.deploy import official, program
 from local.deploy.adopt import identities
-from local.deploy.engine import ROOT, Engine, end_leftovers
+from local.deploy.engine import ROOT, Engine, end_leftovers, state_file
 from local.deploy.follow import Follower, Run
 from local.deploy.given import gives_cluster, with_given
 from local.deploy.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
@@ -87,6 +87,7 @@ def down(stack: str, cloud: str, keep_data: bool = False) -> int:
     With `keep_data` the stack's protected data stays, and the local cloud with it.
 
     Raises:
+        DeployError: there is no such stack, and others are up.
         KeptError: the stack has protected data and it is not to be kept, or has none.
     """
     if cloud == "aws":
@@ -99,6 +100,7 @@ def down(stack: str, cloud: str, keep_data: bool = False) -> int:
 
 def _down(home: Home, stack: str, keep_data: bool) -> int:
     if _join(home):
+        _refuse_unknown(home, stack)
         session = _Session.open(home, stack)
         refreshed = session.recover()
         kept: list[str] = []
@@ -113,7 +115,7 @@ def _down(home: Home, stack: str, keep_data: bool) -> int:
             say(f"stack {stack} is destroyed but for its data: {', '.join(kept)}; the local cloud stays up")
             return 0
         session.engine.forget()
-        others = [name for name in _stacks(home) if _Session.open(home, name).is_up()]
+        others = _up(home)
         if others:
             say(f"stack {stack} is destroyed; the local cloud stays up for stack {', '.join(others)}")
             return 0
@@ -222,8 +224,27 @@ def _join(home: Home) -> bool:
     return True
 
 
-def _stacks(home: Home) -> list[str]:
-    return [p.name.split(".")[1] for p in (home.root / "stacks").glob("Pulumi.*.yaml")]
+def _up(home: Home) -> list[str]:
+    """The stacks that are up on the running local cloud."""
+    names = sorted(file.name.split(".")[1] for file in (home.root / "stacks").glob("Pulumi.*.yaml"))
+    return [name for name in names if _Session.open(home, name).is_up()]
+
+
+def _refuse_unknown(home: Home, stack: str) -> None:
+    """Refuse the name of a stack that has never been on this machine while others are up: it may be mistyped.
+
+    Raises:
+        DeployError: there is no such stack.
+    """
+    directory = home.root / "stacks"
+    # The copy of a stack file outlives the stack, so that `down` can be called again.
+    if (directory / f"Pulumi.{stack}.yaml").exists() or state_file(directory, stack).exists():
+        return
+    others = _up(home)
+    if others:
+        raise DeployError(
+            f"there is no stack {stack} on this local cloud, and nothing was changed; up there: {', '.join(others)}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

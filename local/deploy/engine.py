@@ -30,6 +30,11 @@ class EngineError(Exception):
     """A pulumi command that failed; its output has been shown already."""
 
 
+def state_file(directory: Path, stack: str) -> Path:
+    """Where the engine keeps a stack's state under the folder of its states."""
+    return directory / "state" / ".pulumi" / "stacks" / "trainyard" / f"{stack}.json"
+
+
 class Engine:
     """Runs `pulumi` for one stack.
 
@@ -48,7 +53,7 @@ class Engine:
         backend = self.directory / "state"
         Home(home).claim()
         backend.mkdir(parents=True, exist_ok=True)
-        self._state_file = backend / ".pulumi" / "stacks" / "trainyard" / f"{stack}.json"
+        self._state_file = state_file(self.directory, stack)
         self._whole = WholeState(self._state_file, self.directory, stack)
         path = [str(PLUGINS), str(home / "bin"), str(ROOT / ".venv" / "bin"), os.environ["PATH"]]
         self.environment = {

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from local.deploy import program
+from local.deploy.answers import is_yes
 from local.deploy.engine import ROOT, EngineError
 from local.deploy.follow import Follower, Run
 from local.deploy.gone import FORGET_UNREACHABLE, is_gone
@@ -36,14 +37,23 @@ def _pulumi(*arguments: str, variables: dict[str, str] | None = None) -> None:
         raise EngineError(f"pulumi {arguments[0]} failed (exit code {code}); see above")
 
 
-def _outputs(stack: str) -> dict[str, Any]:
-    result = subprocess.run(
-        ["pulumi", "stack", "output", "--json", "--stack", stack], cwd=ROOT, capture_output=True, text=True
-    )
+def _asked(stack: str, *arguments: str) -> dict[str, Any]:
+    """The JSON that `pulumi stack ...` says of a stack."""
+    _find()
+    words = ["pulumi", "stack", *arguments, "--stack", stack]
+    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     if result.returncode != 0:
-        raise EngineError(f"pulumi stack output: {' '.join(result.stderr.split())}")
-    outputs: dict[str, Any] = json.loads(result.stdout)
-    return outputs
+        reason = " ".join(result.stderr.split())
+        raise EngineError(
+            f"stack {stack} can't be read: pulumi stack {arguments[0]}: {reason} (`pulumi stack ls` lists those"
+            " that there are)"
+        )
+    answer: dict[str, Any] = json.loads(result.stdout)
+    return answer
+
+
+def _outputs(stack: str) -> dict[str, Any]:
+    return _asked(stack, "output", "--json")
 
 
 def _kubeconfig(outputs: dict[str, Any], directory: Path) -> Path:
@@ -67,10 +77,15 @@ def _follow(outputs: dict[str, Any], job: str, kubeconfig: Path) -> int:
 
 
 def up(stack: str) -> int:
-    """The preflight, `pulumi up`, then follow the stack's run, if its settings name one."""
+    """The preflight, `pulumi up`, then follow the stack's run, if its settings name one.
+
+    Raises:
+        AnswerError: the variable PREFLIGHT says neither yes nor no.
+    """
+    wanted = is_yes("PREFLIGHT", os.environ.get("PREFLIGHT") or "yes")
     program.check(stack)
     _find()
-    if os.environ.get("PREFLIGHT") != "no":
+    if wanted:
         program.preflight(stack)
     _pulumi("up", "--stack", stack)
     outputs = _outputs(stack)
@@ -84,12 +99,7 @@ def up(stack: str) -> int:
 
 def _deployment(stack: str) -> dict[str, Any]:
     """The stack's state."""
-    result = subprocess.run(
-        ["pulumi", "stack", "export", "--stack", stack], cwd=ROOT, capture_output=True, text=True
-    )
-    if result.returncode != 0:
-        raise EngineError(f"pulumi stack export: {' '.join(result.stderr.split())}")
-    deployment: dict[str, Any] = json.loads(result.stdout).get("deployment") or {}
+    deployment: dict[str, Any] = _asked(stack, "export").get("deployment") or {}
     return deployment
 
 

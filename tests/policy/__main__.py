@@ -81,8 +81,7 @@ class Trial:
 
     def other(self, verdict: Verdict) -> list[Failure]:
         """Count what checkov says; returns what no waiver is about."""
-        for failure in verdict.failures:
-            self.used |= {w for w in self.given if w.matches(failure.check, failure.type, failure.name)}
+        self.used |= verdict.used(self.given)
         failures = verdict.unwaived(self.given)
         self.wrong += len(failures)
         return failures

@@ -29,7 +29,7 @@ def resource(each: dict[str, Any]) -> Any:
         type=each["type"],
         properties=properties(each["properties"]),
         urn=each["urn"],
-        name="x",
+        name=each.get("name", "x"),
         propertyDependencies=sources,
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from infra.policies.model import UNKNOWN, Resource, Stack, Undecided
-from infra.policies.waivers import Waiver
+from infra.policies.waivers import Waiver, namespace_of
 from local.deploy.engine import ROOT
 from tests.policy.environments import environment
 from tests.policy.terraform_plan import by_address, plan
@@ -30,6 +30,9 @@ DECISIVE: Final = ("spec", "rules")
 # images, and checkov judges the state again.
 IMAGE: Final = f"unknown.invalid/image@sha256:{'0' * 64}"
 
+# Type, name and namespace of what a check is about.
+Place = tuple[str, str, str | None]
+
 
 class CheckovError(Exception):
     """checkov did not judge."""
@@ -37,12 +40,16 @@ class CheckovError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """One check that failed; `type` and `name` are those of our resource (or `Dockerfile` and its path)."""
+    """One check that failed; `type` and `name` are those of our resource (or `Dockerfile` and its path).
+
+    `namespace` is None where the resource lies in none.
+    """
 
     check: str
     type: str
     name: str
     message: str
+    namespace: str | None = None
 
     def __str__(self) -> str:
         return f"{self.type} {self.name}: {self.message} [{self.check}]"
@@ -50,14 +57,23 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What checkov says of one directory."""
+    """What checkov says of one directory; `stack` is what was judged, without resources for Dockerfiles."""
 
     failures: tuple[Failure, ...]
     passed: int
+    stack: Stack
 
     def unwaived(self, given: Sequence[Waiver]) -> list[Failure]:
         """The failures that no waiver is about."""
-        return [f for f in self.failures if not any(w.matches(f.check, f.type, f.name) for w in given)]
+        return [each for each in self.failures if not self._about(each, given)]
+
+    def used(self, given: Sequence[Waiver]) -> set[Waiver]:
+        """The waivers that are about a failure."""
+        return {waiver for each in self.failures for waiver in self._about(each, given)}
+
+    def _about(self, failure: Failure, given: Sequence[Waiver]) -> list[Waiver]:
+        where = (failure.check, failure.type, failure.name, failure.namespace, self.stack)
+        return [waiver for waiver in given if waiver.matches(*where)]
 
 
 def judge_stack(stack: Stack, folder: Path) -> Verdict:
@@ -71,20 +87,20 @@ def judge_stack(stack: Stack, folder: Path) -> Verdict:
         PlanError: a resource can't be said in Terraform's terms.
     """
     (folder / "plan.json").write_text(json.dumps(plan(stack)))
-    places: dict[str, tuple[str, str]] = {}
+    places: dict[str, Resource] = {}
     for index, (resource, manifest) in enumerate(manifests(stack)):
         file = folder / f"object-{index}.json"
         file.write_text(json.dumps(manifest))
-        places[f"/{file.name}"] = (resource.type, resource.name)
-    addresses = {where: (each.type, each.name) for where, each in by_address(stack).items()}
+        places[f"/{file.name}"] = resource
+    addresses = by_address(stack)
 
-    def ours(file: str, name: str) -> tuple[str, str]:
+    def ours(file: str, name: str) -> Place:
         # A check of one block adds its path to the address.
-        if file == "/plan.json":
-            return addresses[".".join(name.split(".")[:2]).partition("[")[0]]
-        return places[file]
+        in_plan = file == "/plan.json"
+        found = addresses[".".join(name.split(".")[:2]).partition("[")[0]] if in_plan else places[file]
+        return found.type, found.name, namespace_of(found)
 
-    return _run(["--directory", str(folder), "--framework", "terraform_plan", "kubernetes"], ours)
+    return _run(["--directory", str(folder), "--framework", "terraform_plan", "kubernetes"], ours, stack)
 
 
 def judge_dockerfiles() -> Verdict:
@@ -96,10 +112,11 @@ def judge_dockerfiles() -> Verdict:
     """
     files = [argument for name in DOCKERFILES for argument in ("--file", str(ROOT / name))]
 
-    def ours(file: str, _name: str) -> tuple[str, str]:
-        return DOCKERFILE, next(name for name in DOCKERFILES if file.endswith(name) or name.endswith(file))
+    def ours(file: str, _name: str) -> Place:
+        path = next(name for name in DOCKERFILES if file.endswith(name) or name.endswith(file))
+        return DOCKERFILE, path, None
 
-    return _run([*files, "--framework", "dockerfile"], ours)
+    return _run([*files, "--framework", "dockerfile"], ours, Stack([]))
 
 
 def manifests(stack: Stack) -> Iterator[tuple[Resource, dict[str, Any]]]:
@@ -132,7 +149,7 @@ def _known_part(value: Any) -> Any:
     return {key: _known_part(each) for key, each in stated.items() if each is not UNKNOWN}
 
 
-def _run(arguments: list[str], ours: Callable[[str, str], tuple[str, str]]) -> Verdict:
+def _run(arguments: list[str], ours: Callable[[str, str], Place], stack: Stack) -> Verdict:
     command = [
         str(environment("checkov") / "bin" / "checkov"),
         *arguments,
@@ -158,8 +175,14 @@ def _run(arguments: list[str], ours: Callable[[str, str], tuple[str, str]]) -> V
             raise CheckovError(f"checkov can't read {report['results'].get('parsing_errors')}")
         passed += report["summary"]["passed"]
         for each in report["results"]["failed_checks"]:
-            type_, name = ours(each["file_path"], each["resource"])
+            type_, name, namespace = ours(each["file_path"], each["resource"])
             failures.append(
-                Failure(check=each["check_id"], type=type_, name=name, message=each["check_name"])
+                Failure(
+                    check=each["check_id"],
+                    type=type_,
+                    name=name,
+                    message=each["check_name"],
+                    namespace=namespace,
+                )
             )
-    return Verdict(failures=tuple(dict.fromkeys(failures)), passed=passed)
+    return Verdict(failures=tuple(dict.fromkeys(failures)), passed=passed, stack=stack)

@@ -56,7 +56,26 @@ def test_every_rule_is_a_mandatory_policy_that_stops_what_violates_it() -> None:
         },
         "from": {"bucket": ["urn:bucket"]},
     }
-    answer = served(subnet, bucket, versioned)
+    # Its waiver counts beside the definition of MPIJobs alone, which the rule sees only in the whole stack.
+    namespace = {
+        "type": "kubernetes:core/v1:Namespace",
+        "name": "training",
+        "urn": "urn:namespace",
+        "properties": {
+            "metadata": {"name": "training", "labels": {"pod-security.kubernetes.io/enforce": "baseline"}}
+        },
+        "from": {},
+    }
+    definition = {
+        "type": "kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition",
+        "name": "training-operator:mpijobs.kubeflow.org",
+        "urn": "urn:definition",
+        "properties": {},
+        "from": {},
+    }
+    assert ["namespace-restricted", "urn:namespace"] in served(subnet, namespace)["whole"]
+    answer = served(subnet, bucket, versioned, namespace, definition)
+    assert ["namespace-restricted", "urn:namespace"] not in answer["whole"]
     assert answer["policies"] == [[rule.name, "MANDATORY"] for rule in ALL]
     ((name, message),) = answer["alone"]
     assert name == "subnet-without-public-addresses"

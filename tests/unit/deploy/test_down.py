@@ -85,3 +85,46 @@ def test_a_stack_that_never_was_up_has_nothing_to_sweep(home: Home, deployer: Cl
     machine = launch(deployer, "trainyard-dev")
     assert commands._down(home, "dev", keep_data=False) == 0
     assert state(deployer, machine) == "running"
+
+
+class Lasting(Emptied):
+    """An engine whose stack has resources."""
+
+    def has_resources(self) -> bool:
+        return True
+
+
+def another_is_up(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stack `cpu` on the running local cloud."""
+    monkeypatch.setattr(commands, "Engine", Lasting)
+    folder = home.root / "stacks"
+    folder.mkdir(exist_ok=True)
+    (folder / "Pulumi.cpu.yaml").write_text(yaml.safe_dump({"config": {"aws:region": REGION}}))
+    (folder / "Pulumi.cpu.generation").write_text("g")
+
+
+def test_a_mistyped_stack_is_refused_while_another_is_up(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    another_is_up(home, monkeypatch)
+    there = sorted((home.root / "stacks").rglob("*"))
+    with pytest.raises(commands.DeployError) as refused:
+        commands._down(home, "cpi", keep_data=False)
+    assert str(refused.value) == (
+        "there is no stack cpi on this local cloud, and nothing was changed; up there: cpu"
+    )
+    assert sorted((home.root / "stacks").rglob("*")) == there
+
+
+@pytest.mark.parametrize("trace", ["Pulumi.dev.yaml", "state/.pulumi/stacks/trainyard/dev.json"])
+def test_a_stack_that_was_there_can_be_destroyed_again_while_another_is_up(
+    trace: str, home: Home, deployer: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    another_is_up(home, monkeypatch)
+    file = home.root / "stacks" / trace
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("{}")
+    monkeypatch.setattr(
+        commands,
+        "Engine",
+        lambda home, stack, variables: (Lasting if stack == "cpu" else Emptied)(home, stack, variables),
+    )
+    assert commands._down(home, "dev", keep_data=False) == 0

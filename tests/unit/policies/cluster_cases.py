@@ -85,6 +85,7 @@ CASES: dict[str, Cases] = {
             network(endpointPublicAccess=True, publicAccessCidrs=["203.0.113.0/24", "0.0.0.0/0"]),
             network(publicAccessCidrs=["::/0"]),
             network(publicAccessCidrs=["0.0.0.0/1", "128.0.0.0/1"]),
+            network(publicAccessCidrs=["3.0.0.0/8"]),
         ],
         accepts=[
             network(endpointPublicAccess=False),
@@ -214,6 +215,7 @@ CASES: dict[str, Cases] = {
             (QUEUE,),
             (QUEUE, queue_policy(EVENTS)),
             (QUEUE, queue_policy(ANYBODY, TLS)),
+            (QUEUE, queue_policy({"NotPrincipal": {"AWS": "a"}, "Action": "sqs:SendMessage"}, TLS)),
             (QUEUE, queue_policy({**EVENTS, "Principal": {"Service": "sns.amazonaws.com"}}, TLS)),
         ],
         accepts=[(QUEUE, queue_policy(EVENTS, TLS))],

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from components.shared import iam, karpenter_iam
+from infra.policies.accounts import PROVIDER as AWS_PROVIDER
 from infra.policies.documents import ATTACHMENT, POLICY, POLICY_ATTACHMENT, ROLE, ROLE_POLICY, STANDING
 from infra.policies.model import UNKNOWN, Resource
+from infra.policies.principals import ACCESS_ENTRY, ACCESS_POLICY, GRANT
+from infra.policies.registry import REPOSITORY_POLICY
+from infra.policies.storage import BUCKET_POLICY, KEY
 from tests.unit.policies.building import Case, Cases, document, made
 
 ISSUER = "oidc.eks.us-west-2.amazonaws.com/id/AB"
@@ -42,7 +46,36 @@ def role_for(**principal: Any) -> Resource:
     return made(ROLE, assumeRolePolicy=document({"Principal": principal, "Action": "sts:AssumeRole"}))
 
 
+def keyed(principal: str) -> Resource:
+    """A key whose policy names one principal."""
+    return made(KEY, policy=document({"Principal": {"AWS": principal}, "Action": "kms:*", "Resource": "*"}))
+
+
+OWN_PROVIDER = made(AWS_PROVIDER, allowedAccountIds='["123456789012"]')
 MACHINE = role_for(Service="ec2.amazonaws.com")
+EVERYTHING = (
+    "**",
+    "arn:*",
+    "arn:aws:*:*:*:*",
+    "arn:aws:secretsmanager:*:*:*",
+    "arn:aws:secretsmanager:r:1:s*:a",
+)
+VOLUMES = "arn:aws:ec2:r:1:volume/*"
+TO_EC2 = {"iam:PassedToService": "ec2.amazonaws.com"}
+LISTING = {"Action": "s3:ListBucket", "Resource": "arn:aws:s3:::b"}
+TERMINATING = {"Action": "ec2:TerminateInstances", "Resource": "arn:aws:ec2:r:*:instance/*"}
+OPENING_DATA = (
+    "s3:deleteobject",
+    "s3:putBucketPolicy",
+    "s3:ReplicateDelete",
+    "s3:PutObjectAcl",
+    "s3:BypassGovernanceRetention",
+    "s3:PutReplicationConfiguration",
+    "fsx:DeleteFileSystem",
+    "ecr:BatchDeleteImage",
+    "kms:ScheduleKeyDeletion",
+    "kms:PutKeyPolicy",
+)
 
 
 def policy(action: Any, target: Any = "arn:aws:s3:::b/p/*", **more: Any) -> Resource:
@@ -116,6 +149,17 @@ CASES: dict[str, Cases] = {
             role_for(AWS="*"),
             role_for(AWS="arn:aws:iam::123456789012:root"),
             role_for(AWS="123456789012"),
+            role_for(AWS="arn:aws:iam::123456789012:user/one"),
+            role_for(AWS="arn:aws:iam::123456789012:role/*"),
+            role_for(Service="*"),
+            role_for(Service=["ec2.amazonaws.com", "*.amazonaws.com"]),
+            role_for(Federated="*"),
+            made(
+                ROLE,
+                assumeRolePolicy=document(
+                    {"NotPrincipal": {"AWS": "arn:aws:iam::1:root"}, "Action": "sts:AssumeRole"}
+                ),
+            ),
         ],
         accepts=[role_for(Service="eks.amazonaws.com"), role_for(AWS="arn:aws:iam::123456789012:role/one")],
     ),
@@ -124,8 +168,15 @@ CASES: dict[str, Cases] = {
             made(ATTACHMENT, policyArn="arn:aws:iam::aws:policy/AmazonS3FullAccess"),
             made(ATTACHMENT, policyArn="arn:aws:iam::aws:policy/AdministratorAccess"),
             made(ATTACHMENT, policyArn="arn:aws:iam::aws:policy/IAMFullAccess"),
+            made(ATTACHMENT, policyArn="arn:aws:iam::aws:policy/AdministratorAccess-Amplify"),
+            made(ATTACHMENT, policyArn="arn:aws:iam::aws:policy/SecretsManagerReadWrite"),
+            made(ATTACHMENT, policyArn="arn:aws-cn:iam::aws:policy/job-function/SystemAdministrator"),
         ],
-        accepts=[made(ATTACHMENT, policyArn="arn:aws:iam::aws:policy/AmazonEKSWorkerNodePolicy")],
+        accepts=[
+            made(ATTACHMENT, policyArn="arn:aws:iam::aws:policy/AmazonEKSWorkerNodePolicy"),
+            made(ATTACHMENT, policyArn="arn:aws:iam::aws:policy/AmazonEKSClusterPolicy"),
+            made(ATTACHMENT, policyArn="arn:aws:iam::123456789012:policy/test-karpenter"),
+        ],
     ),
     "iam-no-wildcard-action": Cases(
         rejects=[
@@ -143,8 +194,27 @@ CASES: dict[str, Cases] = {
             policy("ec2:DescribeSubnets", "*"),
             policy(["ec2:DescribeSubnets", "ec2:CreateTags"], "*", Condition=IN_REGION),
             made(POLICY, policy=document({"Action": "s3:GetObject", "NotResource": "arn:aws:s3:::b/*"})),
+            made(POLICY, policy=document({"Action": "s3:GetObject"})),
+            *(policy("secretsmanager:GetSecretValue", target) for target in EVERYTHING),
+            policy("ec2:DescribeSubnets", "**"),
+            policy("ec2:DescribeSubnets", "*", Condition={"StringNotEquals": {"aws:RequestedRegion": "r"}}),
+            policy(
+                "ec2:DescribeSubnets", "*", Condition={"StringEqualsIfExists": {"aws:RequestedRegion": "r"}}
+            ),
+            policy("secretsmanager:GetSecretValue", "arn:aws:secretsmanager:r:1:secret:*"),
+            policy("ec2:DeleteVolume", VOLUMES),
+            policy("ec2:DeleteVolume", VOLUMES, Condition={"StringNotEquals": {"aws:ResourceTag/a": "b"}}),
+            policy("ec2:DeleteVolume", VOLUMES, Condition={"Null": {"aws:ResourceTag/a": "true"}}),
+            policy("ec2:DeleteVolume", VOLUMES, Condition={"StringLike": {"aws:ResourceTag/a": "*"}}),
         ],
         accepts=[
+            policy("ec2:DescribeSubnets", "*", Condition={"StringEquals": {"AWS:requestedregion": "r"}}),
+            policy("ec2:DeleteVolume", VOLUMES, Condition={"StringEquals": {"aws:ResourceTag/a": "b"}}),
+            policy(
+                "ec2:CreateTags", VOLUMES, Condition={"StringEquals": {"ec2:CreateAction": "CreateVolume"}}
+            ),
+            policy("ssm:GetParameter", "arn:aws:ssm:r::parameter/aws/service/*"),
+            made(POLICY, policy=document(*CONTROLLER)),
             policy("s3:GetObject"),
             policy("ec2:DescribeSubnets", "*", Condition=IN_REGION),
             policy("pricing:GetProducts", "*"),
@@ -163,11 +233,73 @@ CASES: dict[str, Cases] = {
                 "arn:aws:iam::1:role/a",
                 Condition={"StringEquals": {"iam:PassedToService": "lambda.amazonaws.com"}},
             ),
+            *(
+                policy("iam:PassRole", "arn:aws:iam::1:role/a", Condition={operator: TO_EC2})
+                for operator in ("StringNotEquals", "StringEqualsIfExists", "ForAllValues:StringEquals")
+            ),
+            policy("iam:passrole", "arn:aws:iam::1:role/?????", Condition={"StringEquals": TO_EC2}),
+            policy(
+                "iam:PassRole",
+                "arn:aws:iam::1:role/a",
+                Condition={"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com.example"}},
+            ),
         ],
         accepts=[made(POLICY, policy=document(*karpenter_iam.iam_integration(SCOPE)["Statement"]))],
     ),
+    "iam-no-escalation": Cases(
+        rejects=[
+            policy("iam:AttachRolePolicy", "arn:aws:iam::*:role/*"),
+            policy("iam:PutRolePolicy", "arn:aws:iam::1:role/a"),
+            policy("iam:createaccesskey", "arn:aws:iam::1:user/a"),
+            policy("iam:UpdateAssumeRolePolicy", "arn:aws:iam::1:role/?????"),
+            policy("iam:*", "arn:aws:iam::1:role/a"),
+            policy("sts:AssumeRole", "arn:aws:iam::*:role/*"),
+            policy("sts:AssumeRole", "arn:aws:iam::1:role/admin-?"),
+            policy("STS:AssumeRoleWithWebIdentity", "*"),
+        ],
+        accepts=[
+            made(POLICY, policy=document(*CONTROLLER)),
+            policy("sts:AssumeRole", "arn:aws:iam::1:role/one"),
+        ],
+    ),
+    "principals-of-own-account": Cases(
+        rejects=[
+            (role_for(AWS="arn:aws:iam::999999999999:role/one"), OWN_PROVIDER),
+            (role_for(Federated="arn:aws:iam::999999999999:oidc-provider/i"), OWN_PROVIDER),
+            (keyed("arn:aws:iam::999999999999:root"), OWN_PROVIDER),
+            (keyed("999999999999"), OWN_PROVIDER),
+            (made(REPOSITORY_POLICY, policy=document({"Principal": {"AWS": "999999999999"}})), OWN_PROVIDER),
+            (made(BUCKET_POLICY, policy=document({"Principal": {"AWS": "999999999999"}})), OWN_PROVIDER),
+            (made(GRANT, granteePrincipal="arn:aws:iam::999999999999:role/x"), OWN_PROVIDER),
+            (made(ACCESS_ENTRY, principalArn="arn:aws:iam::999999999999:role/x"), OWN_PROVIDER),
+            (made(ACCESS_POLICY, principalArn="arn:aws:iam::999999999999:role/x"), OWN_PROVIDER),
+            # Nobody says which account is the stack's own.
+            (keyed("arn:aws:iam::123456789012:root"), made(AWS_PROVIDER)),
+        ],
+        accepts=[
+            (role_for(AWS="arn:aws:iam::123456789012:role/one"), OWN_PROVIDER),
+            (role_for(Service="eks.amazonaws.com"),),
+            (TRAINER, made(AWS_PROVIDER, allowedAccountIds=["123456789012"])),
+            (keyed("arn:aws:iam::123456789012:root"), OWN_PROVIDER),
+            (made(KEY), OWN_PROVIDER),
+            (made(ACCESS_ENTRY, principalArn="arn:aws:iam::123456789012:role/x"), OWN_PROVIDER),
+            (
+                made(
+                    BUCKET_POLICY,
+                    policy=document(
+                        {"Effect": "Deny", "Principal": {"AWS": "999999999999"}, "Action": "s3:*"}
+                    ),
+                ),
+                OWN_PROVIDER,
+            ),
+        ],
+    ),
     "no-delete-of-data": Cases(
         rejects=[
+            *(policy(action) for action in OPENING_DATA),
+            policy("kms:CreateGrant", "arn:aws:kms:r:1:key/k"),
+            policy("s3:GetObject", "arn:aws:s3:::b?/*"),
+            policy("S3:getobject", "**"),
             policy("s3:DeleteObject"),
             policy("s3:PutBucketPolicy", "arn:aws:s3:::b"),
             policy("s3:GetObject", "arn:aws:s3:::*"),
@@ -177,6 +309,11 @@ CASES: dict[str, Cases] = {
             policy("s3:GetObject"),
             made(POLICY, policy=document(*MODELS)),
             policy("sqs:DeleteMessage", "q"),
+            policy(
+                "kms:CreateGrant",
+                "arn:aws:kms:r:1:key/k",
+                Condition={"Bool": {"kms:GrantIsForAWSResource": "true"}},
+            ),
         ],
     ),
     "trainer-role-narrow": Cases(
@@ -185,6 +322,18 @@ CASES: dict[str, Cases] = {
             holding(TRAINER, {"Action": "s3:PutObject", "Resource": "arn:aws:s3:::b/*"}),
             holding(TRAINER, {"Action": "s3:ListBucket", "Resource": "arn:aws:s3:::b"}),
             holding(TRAINER, {"Action": "kms:Decrypt", "Resource": "*"}),
+            holding(TRAINER, {"Action": "s3:GetObject", "Resource": "arn:aws:s3:::b/*/*"}),
+            holding(TRAINER, {"Action": "s3:GetObject", "Resource": "arn:aws:s3:::b/?odels/*"}),
+            *(
+                holding(TRAINER, {**LISTING, "Condition": {operator: {"s3:prefix": prefix}}})
+                for operator, prefix in (
+                    ("StringLike", "*"),
+                    ("StringLike", ["models/*", "*"]),
+                    ("StringLike", ""),
+                    ("StringNotEquals", "x"),
+                    ("StringLikeIfExists", "models/*"),
+                )
+            ),
             with_own(TRAINER, **INLINE),
             given(TRAINER),
         ],
@@ -202,6 +351,16 @@ CASES: dict[str, Cases] = {
             holding(KARPENTER, {"Action": "ec2:CreateTags", "Resource": "arn:aws:ec2:r::image/*"}),
             with_own(KARPENTER, **LISTED),
             given(KARPENTER),
+            *(
+                holding(KARPENTER, {**TERMINATING, "Condition": condition})
+                for condition in (
+                    {"StringNotEquals": {"aws:ResourceTag/kubernetes.io/cluster/test": "x"}},
+                    {"Null": {"aws:ResourceTag/kubernetes.io/cluster/test": "true"}},
+                    {"StringLike": {"aws:ResourceTag/kubernetes.io/cluster/test": "*"}},
+                    {"StringEquals": {"aws:ResourceTag/Name": "x"}},
+                )
+            ),
+            holding(KARPENTER, {"Action": "ec2:CreateTags", "Resource": "arn:aws:ec2:r:1:instance/i-?"}),
         ],
         accepts=[
             holding(KARPENTER, *CONTROLLER),

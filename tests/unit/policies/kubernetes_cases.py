@@ -8,11 +8,18 @@ from components.shared import network_policies as policies
 from infra.policies import kubernetes as k
 from infra.policies import pod_network as n
 from infra.policies import pods as p
-from infra.policies.model import Resource
+from infra.policies.model import UNKNOWN, Resource
 from tests.unit.policies.building import Cases, made
 
 DIGEST = "registry.example/a@sha256:" + "0" * 64
-POD_SECURITY = {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}}
+POD_SECURITY = {
+    "runAsNonRoot": True,
+    "runAsUser": 10001,
+    "runAsGroup": 10001,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+# In a pod that runs: `kubectl debug` puts one in.
+PUT_IN_LATER = {"name": "debug", "image": "a", "securityContext": {"privileged": True}}
 SECURITY = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -92,6 +99,8 @@ def bare(level: str, name: str) -> dict[str, Any]:
 
 
 GPU = {"nvidia.com/gpu": 4}
+IN_PLAIN_TEXT = ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "HF_TOKEN", "db_password", "WANDB_API_KEY")
+NO_SECRETS = ("TOKENIZERS_PARALLELISM", "MAX_TOKENS", "AWS_WEB_IDENTITY_TOKEN_FILE", "KEYBOARD")
 CASES: dict[str, Cases] = {
     "pod-not-root": Cases(
         rejects=[
@@ -100,6 +109,12 @@ CASES: dict[str, Cases] = {
             job(securityContext={}),
             job(initContainers=[{"name": "first", "securityContext": {"runAsUser": 0}}]),
             training({"name": "c", "securityContext": {"runAsNonRoot": False}}),
+            job(securityContext={**POD_SECURITY, "runAsGroup": 0}),
+            job(securityContext={k_: v for k_, v in POD_SECURITY.items() if k_ != "runAsGroup"}),
+            guarded(runAsGroup=0),
+            job(securityContext={**POD_SECURITY, "supplementalGroups": [1, 0]}),
+            job(securityContext={**POD_SECURITY, "fsGroup": 0}),
+            job(ephemeralContainers=[{**PUT_IN_LATER, "securityContext": {"runAsUser": 0}}]),
         ],
         accepts=[job(), training(GOOD), job({"securityContext": POD_SECURITY}, securityContext={})],
     ),
@@ -107,6 +122,7 @@ CASES: dict[str, Cases] = {
         rejects=[
             guarded(allowPrivilegeEscalation=True),
             guarded(privileged=True),
+            job(ephemeralContainers=[PUT_IN_LATER]),
             job({"securityContext": {}}),
         ],
         accepts=[job()],
@@ -129,8 +145,38 @@ CASES: dict[str, Cases] = {
             job(hostIPC=True),
             job(hostNetwork=True),
             job(volumes=[{"name": "v", "hostPath": {"path": "/"}}]),
+            job(volumes=[{"name": "v", "nfs": {"server": "a", "path": "/"}}]),
+            job({"ports": [{"containerPort": 80, "hostPort": 80}]}),
         ],
-        accepts=[job(), job(volumes=[{"name": "v", "emptyDir": {}}])],
+        accepts=[
+            job(),
+            job(volumes=[{"name": "v", "emptyDir": {}}]),
+            job({"ports": [{"containerPort": 80, "hostPort": 0}]}),
+        ],
+    ),
+    "pod-confined": Cases(
+        rejects=[
+            guarded(procMount="Unmasked"),
+            guarded(appArmorProfile={"type": "Unconfined"}),
+            job(securityContext={**POD_SECURITY, "appArmorProfile": {"type": "Unconfined"}}),
+            made(
+                "kubernetes:core/v1:Pod",
+                metadata={"annotations": {"container.apparmor.security.beta.kubernetes.io/c": "unconfined"}},
+                spec={},
+            ),
+            guarded(seLinuxOptions={"type": "spc_t"}),
+            job(securityContext={**POD_SECURITY, "seLinuxOptions": {"role": "sysadm_r"}}),
+            job(securityContext={**POD_SECURITY, "sysctls": [{"name": "kernel.msgmax", "value": "1"}]}),
+            made(
+                "kubernetes:core/v1:Pod", spec={"securityContext": {"sysctls": [{"name": "kernel.msgmax"}]}}
+            ),
+        ],
+        accepts=[
+            job(),
+            guarded(procMount="Default", appArmorProfile={"type": "RuntimeDefault"}),
+            guarded(seLinuxOptions={"type": "container_t", "level": "s0"}),
+            job(securityContext={**POD_SECURITY, "sysctls": [{"name": "net.ipv4.tcp_syncookies"}]}),
+        ],
     ),
     "pod-memory-volumes-bounded": Cases(
         rejects=[in_memory()],
@@ -165,8 +211,14 @@ CASES: dict[str, Cases] = {
         rejects=[
             job({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}),
             job({"envFrom": [{"secretRef": {"name": "s"}}]}),
+            *(job({"env": [{"name": name, "value": "x"}]}) for name in IN_PLAIN_TEXT),
+            job({"env": [{"name": "A", "value": "id=AKIAIOSFODNN7EXAMPLE"}]}),
         ],
-        accepts=[job({"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]})],
+        accepts=[
+            *(job({"env": [{"name": name, "value": "x"}]}) for name in NO_SECRETS),
+            job({"env": [{"name": "HF_TOKEN", "value": ""}, {"name": "A", "value": UNKNOWN}]}),
+            job({"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}),
+        ],
     ),
     "pod-token-where-needed": Cases(
         rejects=[
@@ -248,6 +300,8 @@ CASES: dict[str, Cases] = {
         rejects=[
             made(n.ADDON, addonName="vpc-cni"),
             made(n.ADDON, addonName="vpc-cni", configurationValues='{"enableNetworkPolicy": "false"}'),
+            made(n.ADDON, addonName="vpc-cni", configurationValues="enableNetworkPolicy: true"),
+            made(n.ADDON, addonName="vpc-cni", configurationValues="[]"),
         ],
         accepts=[
             made(n.ADDON, addonName="vpc-cni", configurationValues='{"enableNetworkPolicy": "true"}'),
@@ -263,15 +317,31 @@ CASES: dict[str, Cases] = {
             role(["bind"], ["roles"]),
             role(["escalate"], ["roles"]),
             role(["impersonate"], ["users"]),
+            role(["get"], ["*/status"]),
+            role(["get"], [], nonResourceURLs=["/metrics/*"]),
+            made(k.CLUSTER_ROLE, aggregationRule={"clusterRoleSelectors": [{"matchLabels": {}}]}),
         ],
         accepts=[role(["get", "list"], ["pods"])],
     ),
     "rights-no-secrets": Cases(
-        rejects=[role(["get"], ["secrets"]), role(["list"], ["pods", "secrets"])],
+        rejects=[
+            role(["get"], ["secrets"]),
+            role(["list"], ["pods", "secrets"]),
+            role(["create"], ["serviceaccounts/token"]),
+            role(["create"], ["*/token"]),
+        ],
         accepts=[role(["get"], ["secrets"], resourceNames=["one"]), role(["create"], ["secrets"])],
     ),
     "rights-no-exec": Cases(
-        rejects=[role(["create"], ["pods/exec"]), role(["get"], ["nodes/proxy"])],
+        rejects=[
+            role(["create"], ["pods/exec"]),
+            role(["get"], ["nodes/proxy"]),
+            role(["create"], ["*/exec"]),
+            role(["get"], ["*/proxy"]),
+            role(["get"], ["services/proxy"]),
+            role(["create"], ["pods/portforward"]),
+            role(["patch"], ["pods/ephemeralcontainers"]),
+        ],
         accepts=[role(["get"], ["pods", "pods/log"])],
     ),
     "binding-narrow": Cases(
@@ -281,6 +351,7 @@ CASES: dict[str, Cases] = {
             binding("system:masters", kind="Group", scope=1),
             binding("system:anonymous", kind="User", scope=1),
             binding("system:serviceaccounts", kind="Group"),
+            binding("system:serviceaccounts:default", kind="Group", scope=1),
         ],
         accepts=[binding("launcher"), binding("launcher", scope=1), binding("platform-team", kind="Group")],
     ),
@@ -294,30 +365,14 @@ CASES: dict[str, Cases] = {
             made(k.STORAGE_CLASS, provisioner="fsx.csi.aws.com"),
         ],
     ),
-    "chart-pinned": Cases(
+    "volume-off-the-host": Cases(
         rejects=[
-            made(k.RELEASE, chart="oci://public.ecr.aws/karpenter/karpenter"),
-            made(k.RELEASE, chart="oci://public.ecr.aws/karpenter/karpenter", version=">=1.0.0"),
-            made(k.RELEASE, chart="a", repositoryOpts={"repo": "https://charts.example"}, version="1.x"),
+            made(k.PERSISTENT_VOLUME, spec={"hostPath": {"path": "/"}}),
+            made(k.PERSISTENT_VOLUME, spec={"local": {"path": "/"}}),
+            made(k.PERSISTENT_VOLUME, spec={"nfs": {"server": "a", "path": "/"}}),
+            made(k.PERSISTENT_VOLUME, spec={"csi": {"driver": "fsx.csi.aws.com"}, "hostPath": {"path": "/"}}),
+            made(k.PERSISTENT_VOLUME),
         ],
-        accepts=[
-            made(k.RELEASE, chart="oci://public.ecr.aws/karpenter/karpenter", version="1.14.1"),
-            made(k.RELEASE, chart="/charts/karpenter"),
-        ],
-    ),
-    "chart-images-by-digest": Cases(
-        rejects=[
-            made(k.RELEASE, values={"controller": {"image": {"repository": "a", "tag": "v1"}}}),
-            # It takes the chart's digest away.
-            made(k.RELEASE, values={"controller": {"image": {"repository": "a", "digest": ""}}}),
-        ],
-        accepts=[
-            made(
-                k.RELEASE,
-                values={"controller": {"image": {"repository": "a", "tag": "v1", "digest": "sha256:0"}}},
-            ),
-            made(k.RELEASE, values={"controller": {"image": {"repository": "mirror/a"}}}),
-            made(k.RELEASE, values={"replicas": 2}),
-        ],
+        accepts=[made(k.PERSISTENT_VOLUME, spec={"csi": {"driver": "fsx.csi.aws.com"}})],
     ),
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 from infra.policies import network as n
 from infra.policies import security_groups as g
-from infra.policies.model import Resource
+from infra.policies.model import UNKNOWN, Resource
 from tests.unit.policies.building import Case, Cases, made
 
 VPC = made(n.VPC, "vpc")
@@ -103,10 +103,17 @@ CASES: dict[str, Cases] = {
     "default-group-closed": Cases(
         rejects=[
             (VPC,),
-            (VPC, made(n.DEFAULT_GROUP, of={"vpcId": VPC}, ingress=[{"protocol": "-1"}])),
-            (VPC, made(n.DEFAULT_GROUP, of={"vpcId": VPC}, egress=[{"protocol": "-1"}])),
+            made(n.DEFAULT_GROUP, vpcId="vpc-1", ingress=[{"protocol": "-1"}]),
+            made(n.DEFAULT_GROUP, vpcId="vpc-1", egress=[{"protocol": "-1"}]),
         ],
-        accepts=[(VPC, made(n.DEFAULT_GROUP, of={"vpcId": VPC}))],
+        accepts=[(VPC, made(n.DEFAULT_GROUP, of={"vpcId": VPC})), made(n.DEFAULT_GROUP, ingress=[])],
+    ),
+    "route-table-without-inline-routes": Cases(
+        rejects=[
+            made(n.ROUTE_TABLE, routes=[{"cidrBlock": "0.0.0.0/0", "gatewayId": "igw-1"}]),
+            made(n.ROUTE_TABLE, routes=UNKNOWN),
+        ],
+        accepts=[made(n.ROUTE_TABLE), made(n.ROUTE_TABLE, routes=[])],
     ),
     "log-group-encrypted": Cases(rejects=[PLAIN_LOGS], accepts=[ENCRYPTED_LOGS]),
     "log-group-retention": Cases(
@@ -129,6 +136,11 @@ CASES: dict[str, Cases] = {
             ingress(cidrIpv6="::/0"),
             ingress(cidrIpv4="0.0.0.0/1"),
             ingress(cidrIpv4="128.0.0.0/7"),
+            ingress(cidrIpv4="3.0.0.0/8"),
+            ingress(cidrIpv4="52.0.0.0/15"),
+            ingress(cidrIpv4="172.0.0.0/8"),
+            ingress(prefixListId="pl-0a1b"),
+            old("ingress", prefixListIds=["pl-0a1b"]),
             ingress(cidrIpv6="2000::/3"),
             old("ingress", cidrBlocks=["10.0.0.0/8", "0.0.0.0/0"]),
             old("ingress", ipv6CidrBlocks=["::/0"]),
@@ -136,7 +148,9 @@ CASES: dict[str, Cases] = {
         accepts=[
             ingress(cidrIpv4="10.0.0.0/8"),
             ingress(cidrIpv6="2001:db8::/32"),
-            ingress(prefixListId="pl-0a1b"),
+            ingress(cidrIpv4="100.64.0.0/10"),
+            ingress(cidrIpv4="203.0.113.0/24"),
+            old("egress", prefixListIds=["pl-0a1b"]),
             old("egress", cidrBlocks=["0.0.0.0/0"]),
             ingress(OTHER),
         ],

@@ -79,6 +79,8 @@ CASES: dict[str, Cases] = {
             made(s.KEY),
             made(s.KEY, policy=document({"Principal": {"AWS": "*"}, "Action": "kms:*"})),
             made(s.KEY, policy=document({"Principal": "*", "Action": "kms:*"})),
+            made(s.KEY, policy=document({"NotPrincipal": {"AWS": "1"}, "Action": "kms:*"})),
+            made(s.KEY, policy=document({"Principal": {"Service": "*"}, "Action": "kms:*"})),
         ],
         accepts=[
             made(s.KEY, policy=document(*iam.key_policy(account="1", partition="aws")["Statement"])),
@@ -114,6 +116,16 @@ CASES: dict[str, Cases] = {
             (IT, policed({**TLS[0], "Resource": "arn:aws:s3:::b"})),
         ],
         accepts=[(IT, policed(*TLS))],
+    ),
+    "bucket-policy-closed": Cases(
+        rejects=[
+            made(s.BUCKET_POLICY, policy=document({"Principal": "*", "Action": "s3:GetObject"})),
+            made(s.BUCKET_POLICY, policy=document({"NotPrincipal": {"AWS": "1"}, "Action": "s3:GetObject"})),
+        ],
+        accepts=[
+            made(s.BUCKET_POLICY, policy=document(*iam.bucket_tls_only("arn:aws:s3:::b")["Statement"])),
+            made(s.BUCKET_POLICY, policy=document({"Principal": {"Service": "fsx.amazonaws.com"}})),
+        ],
     ),
     "bucket-without-acls": Cases(
         rejects=[
@@ -182,7 +194,8 @@ CASES: dict[str, Cases] = {
     ),
     "repository-not-public": Cases(
         rejects=[
-            made(r.REPOSITORY_POLICY, policy=document({"Principal": "*", "Action": "ecr:BatchGetImage"}))
+            made(r.REPOSITORY_POLICY, policy=document({"Principal": "*", "Action": "ecr:BatchGetImage"})),
+            made(r.REPOSITORY_POLICY, policy=document({"NotPrincipal": {"AWS": "1"}, "Action": "ecr:*"})),
         ],
         accepts=[
             made(

@@ -146,3 +146,39 @@ def test_the_command_fails_on_a_violation_alone(tmp_path: Path, capsys: pytest.C
     assert judging.main([str(file)]) == 0
     assert "undecided: aws:ec2/subnet:Subnet later" in capsys.readouterr().out
     assert judging.main([str(tmp_path / "none")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("type_", "properties", "told"),
+    [
+        (
+            "aws:iam/policy:Policy",
+            {"policy": "{not json"},
+            "policy is {not json, which is no JSON; it must be a policy document",
+        ),
+        (
+            "aws:iam/role:Role",
+            {
+                "assumeRolePolicy": json.dumps(
+                    {"Statement": [{"Effect": "Allow", "Principal": "everybody", "Action": "sts:AssumeRole"}]}
+                )
+            },
+            "assumeRolePolicy has Statement[0].Principal everybody; it must be * or a mapping of"
+            " AWS, CanonicalUser, Federated, Service",
+        ),
+    ],
+)
+def test_a_document_that_can_not_be_read_is_one_violation_of_the_command(
+    type_: str,
+    properties: dict[str, Any],
+    told: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "state.json"
+    file.write_text(
+        json.dumps({"resources": [{"urn": urn(type_, "it"), "type": type_, "inputs": properties}]})
+    )
+    assert judging.main([str(file)]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("violation: ")]
+    assert lines == [f"violation: {type_} it: {told} [policy-document-readable]"]

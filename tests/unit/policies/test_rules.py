@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from infra.policies.judge import judge
 from infra.policies.model import Rule, Stack
 from infra.policies.rules import ALL
-from tests.unit.policies import cluster_cases, identity_cases, kubernetes_cases, network_cases, storage_cases
+from tests.unit.policies import (
+    chart_cases,
+    cluster_cases,
+    identity_cases,
+    kubernetes_cases,
+    network_cases,
+    readable_cases,
+    storage_cases,
+    types_cases,
+)
 from tests.unit.policies.building import Case, stack_of
 
 pytestmark = pytest.mark.unit
 
-AREAS = (network_cases, cluster_cases, identity_cases, storage_cases, kubernetes_cases)
+AREAS = (
+    chart_cases,
+    network_cases,
+    cluster_cases,
+    identity_cases,
+    storage_cases,
+    kubernetes_cases,
+    readable_cases,
+    types_cases,
+)
 CASES = {name: cases for area in AREAS for name, cases in area.CASES.items()}
 RULES = {rule.name: rule for rule in ALL}
 
@@ -38,6 +57,11 @@ def messages(rule: Rule, case: Case) -> list[str]:
 def test_every_rule_has_something_to_reject_and_something_to_accept() -> None:
     assert set(CASES) == set(RULES)
     assert [name for name, cases in CASES.items() if not cases.rejects or not cases.accepts] == []
+
+
+def test_the_page_about_policies_says_how_many_there_are() -> None:
+    page = Path(__file__).parents[3] / "docs" / "policies.md"
+    assert re.findall(r"lists the (\d+)", page.read_text()) == [str(len(ALL))]
 
 
 def test_no_two_rules_have_one_name() -> None:
