@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from botocore.exceptions import BotoCoreError, ClientError
+
 from infra.preflight import (
     administrators,
     capacity,
@@ -26,7 +28,7 @@ from infra.preflight import (
     snapshots,
 )
 from infra.preflight import read_services as services_of
-from infra.preflight.account import Account, Denied, has
+from infra.preflight.account import Account, Denied, has, said, without_credentials
 from infra.preflight.wanted import Problem, Unasked, Wanted
 
 
@@ -34,11 +36,13 @@ from infra.preflight.wanted import Problem, Unasked, Wanted
 class Report:
     """What is wrong, what could not be asked for lack of which permission, and how many checks were made.
 
+    `failed` are checks that AWS refused, or answered not at all, for another reason: the name and what it said.
     `unasked` is what no permission would let this account tell.
     """
 
     problems: list[Problem] = field(default_factory=list)
     not_checked: list[tuple[str, str]] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)
     unasked: list[Unasked] = field(default_factory=list)
     checked: int = 0
 
@@ -52,8 +56,8 @@ def examine(
     """Make every check that applies, or those of `checks`; `now` is aware.
 
     Raises:
-        botocore.exceptions.BotoCoreError: no credentials, no connection.
-        botocore.exceptions.ClientError: AWS refused a call for a reason that is none of the checks'.
+        botocore.exceptions.BotoCoreError: there are no credentials.
+        botocore.exceptions.ClientError: they are not good, or have ended.
     """
     report = Report()
     for name, check in (CHECKS if checks is None else checks).items():
@@ -61,6 +65,11 @@ def examine(
             found = check(account, wanted, now)
         except Denied as denied:
             report.not_checked.append((name, denied.permission))
+            continue
+        except (BotoCoreError, ClientError) as error:
+            if without_credentials(error):
+                raise
+            report.failed.append((name, said(error)))
             continue
         report.checked += 1
         report.problems += [each for each in found if isinstance(each, Problem)]
