@@ -16,6 +16,7 @@ def lines(stack: str, report: Report) -> list[str]:
     """What a person reads: a line per problem, one per check that was not made, one per thing that nobody here can
     tell, and the sum."""
     told = [f"missing: {problem}" for problem in report.problems]
+    told += [f"caution: {caution}" for caution in report.cautions]
     told += [f"not checked: {name}: needs {permission}" for name, permission in report.not_checked]
     told += [f"not checked: {name}: {error}" for name, error in report.failed]
     told += [f"not asked: {each}" for each in report.unasked]

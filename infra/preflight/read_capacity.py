@@ -69,6 +69,7 @@ def _reservation(found: dict[str, Any], ours: int) -> Reservation:
         kind=found.get("ReservationType") or "default",
         platform=found["InstancePlatform"],
         tenancy=found.get("Tenancy") or "default",
+        starts=found.get("StartDate"),
         ends=found.get("EndDate"),
         group=group.rpartition("/")[2] if group else None,
         ours=ours,
@@ -86,8 +87,18 @@ def placement_groups(account: Account, wanted: Wanted) -> dict[str, PlacementGro
         "PlacementGroups",
         Filters=[{"Name": "group-name", "Values": given}],
     )
+    inside = _instances(account, [*RUNNING, {"Name": "placement-group-name", "Values": given}])
     return {
-        g["GroupName"]: PlacementGroup(name=g["GroupName"], strategy=g["Strategy"], state=g["State"])
+        g["GroupName"]: PlacementGroup(
+            name=g["GroupName"],
+            strategy=g["Strategy"],
+            state=g["State"],
+            zones=frozenset(
+                machine["Placement"]["AvailabilityZone"]
+                for machine in inside
+                if machine["Placement"].get("GroupName") == g["GroupName"]
+            ),
+        )
         for g in found
     }
 

@@ -29,7 +29,7 @@ from infra.preflight import (
 )
 from infra.preflight import read_services as services_of
 from infra.preflight.account import Account, Denied, has, said, without_credentials
-from infra.preflight.wanted import Problem, Unasked, Wanted
+from infra.preflight.wanted import Caution, Problem, Unasked, Wanted
 
 
 @dataclass(kw_only=True)
@@ -37,17 +37,18 @@ class Report:
     """What is wrong, what could not be asked for lack of which permission, and how many checks were made.
 
     `failed` are checks that AWS refused, or answered not at all, for another reason: the name and what it said.
-    `unasked` is what no permission would let this account tell.
+    `cautions` may be in the way, and are no mistake; `unasked` is what no permission would let this account tell.
     """
 
     problems: list[Problem] = field(default_factory=list)
+    cautions: list[Caution] = field(default_factory=list)
     not_checked: list[tuple[str, str]] = field(default_factory=list)
     failed: list[tuple[str, str]] = field(default_factory=list)
     unasked: list[Unasked] = field(default_factory=list)
     checked: int = 0
 
 
-Check = Callable[[Account, Wanted, datetime], Sequence[Problem | Unasked]]
+Check = Callable[[Account, Wanted, datetime], Sequence[Problem | Caution | Unasked]]
 
 
 def examine(
@@ -73,6 +74,7 @@ def examine(
             continue
         report.checked += 1
         report.problems += [each for each in found if isinstance(each, Problem)]
+        report.cautions += [each for each in found if isinstance(each, Caution)]
         report.unasked += [each for each in found if isinstance(each, Unasked)]
     report.problems = list(dict.fromkeys(report.problems))
     return report
@@ -158,8 +160,9 @@ def _offerings(account: Account, wanted: Wanted, _now: datetime) -> list[Problem
     return capacity.judge_offerings(wanted, read_capacity.offerings(account, wanted))
 
 
-def _reservations(account: Account, wanted: Wanted, now: datetime) -> list[Problem]:
-    return capacity.judge_reservations(wanted, read_capacity.reservations(account, wanted), now)
+def _reservations(account: Account, wanted: Wanted, now: datetime) -> list[Problem | Caution]:
+    found = read_capacity.reservations(account, wanted)
+    return [*capacity.judge_reservations(wanted, found, now), *capacity.judge_starts(wanted, found)]
 
 
 def _placement_groups(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:

@@ -21,6 +21,17 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Caution:
+    """One thing that is right as the stack file says it, and may still be in the way: the settings key, and what."""
+
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.message}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Unasked:
     """One thing that this account can't be asked about: the settings key, and why not."""
 

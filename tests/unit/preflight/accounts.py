@@ -135,7 +135,9 @@ class Given:
     def problems(
         self, *, vpc: dict[str, Any] | None = None, of: dict[str, Check] = OF_NETWORK, **changes: Any
     ) -> list[str]:
-        return [str(problem) for problem in self.report(vpc=vpc, of=of, **changes).problems]
+        report = self.report(vpc=vpc, of=of, **changes)
+        assert report.failed == []
+        return [str(problem) for problem in report.problems]
 
 
 def only(lines: list[str], key: str, *parts: str) -> str:

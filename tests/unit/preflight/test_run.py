@@ -16,7 +16,7 @@ from infra.preflight.__main__ import lines
 from infra.preflight.account import Account
 from infra.preflight.run import CHECKS, Report, examine
 from infra.preflight.stack_file import load
-from infra.preflight.wanted import Problem, Unasked, WantedBucket
+from infra.preflight.wanted import Caution, Problem, Unasked, WantedBucket
 from tests.unit.emulator import REGION, SESSION, Cloud
 from tests.unit.preflight.accounts import NOW, Given, Session, account, checks, pool, wanted
 
@@ -146,6 +146,7 @@ def cloud_role(name: str) -> str:
 def test_what_a_person_reads_has_a_line_per_thing_and_the_sum() -> None:
     report = Report(
         problems=[Problem(key="a.b", message="is wrong"), Problem(key="c", message="is missing")],
+        cautions=[Caution(key="e", message="has not begun")],
         not_checked=[("subnets", "ec2:DescribeSubnets")],
         unasked=[Unasked(key="d", message="is of another account")],
         checked=3,
@@ -153,6 +154,7 @@ def test_what_a_person_reads_has_a_line_per_thing_and_the_sum() -> None:
     assert lines("train", report) == [
         "missing: a.b: is wrong",
         "missing: c: is missing",
+        "caution: e: has not begun",
         "not checked: subnets: needs ec2:DescribeSubnets",
         "not asked: d: is of another account",
         "preflight of stack train: 3 checks, 2 things are missing",
