@@ -198,7 +198,7 @@ def _lustre(settings: Settings) -> WantedLustre | None:
         file_system_id=lustre.existing.file_system_id,
         dns_name=lustre.existing.dns_name,
         mount_name=lustre.existing.mount_name,
-        zone=lustre.zone,
+        zones=tuple(dict.fromkeys(pool.zone for pool in settings.pools)) or (lustre.zone,),
         vpc_id=network.existing.vpc_id if network.existing else None,
         worker_group=network.existing.worker_group_id if network.existing else None,
     )

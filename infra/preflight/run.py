@@ -15,6 +15,7 @@ from infra.preflight import (
     container_images,
     eks_versions,
     endpoint_services,
+    filters,
     groups,
     identity,
     inside,
@@ -26,10 +27,11 @@ from infra.preflight import (
     read_network,
     services,
     snapshots,
+    ways_out,
 )
 from infra.preflight import read_services as services_of
 from infra.preflight.account import Account, Denied, has, said, without_credentials
-from infra.preflight.wanted import Caution, Problem, Unasked, Wanted
+from infra.preflight.wanted import Caution, Problem, Unasked, Wanted, WantedVpc
 
 
 @dataclass(kw_only=True)
@@ -133,9 +135,32 @@ def _ways_out(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]
         read_network.routing(account, wanted.vpc),
     )
     return [
-        *network.judge_ways_out(wanted.vpc, subnets, routing, wanted.region),
+        *ways_out.judge_ways_out(wanted.vpc, subnets, routing, wanted.region),
         *network.judge_made_endpoints(wanted, routing.endpoints),
     ]
+
+
+def _endpoint_groups(account: Account, wanted: Wanted, _now: datetime) -> list[Problem | Unasked]:
+    if wanted.vpc is None:
+        return []
+    there = ways_out.needed_endpoints(wanted.vpc, read_network.routing(account, wanted.vpc), wanted.region)
+    if not there:
+        return []
+    found = read_network.groups(account, sorted({group for each in there for group in each.groups}))
+    return ways_out.judge_endpoint_groups(
+        there, found, _workers(account, wanted), _private(account, wanted.vpc)
+    )
+
+
+def _acls(account: Account, wanted: Wanted, _now: datetime) -> list[Problem | Caution]:
+    return filters.judge_acls(wanted.vpc, read_network.acls(account, wanted.vpc)) if wanted.vpc else []
+
+
+def _dns(account: Account, wanted: Wanted, _now: datetime) -> list[Caution]:
+    vpc = read_network.vpc(account, wanted.vpc.vpc_id) if wanted.vpc else None
+    if wanted.vpc is None or vpc is None:
+        return []
+    return filters.judge_dns(wanted.vpc, vpc, read_network.dns_servers(account, vpc))
 
 
 def _endpoint_services(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
@@ -144,13 +169,29 @@ def _endpoint_services(account: Account, wanted: Wanted, _now: datetime) -> list
     return endpoint_services.judge(wanted, endpoint_services.read(account, wanted))
 
 
+def _workers(account: Account, wanted: Wanted) -> list[str]:
+    """The workers' group as far as there is one: the given one, or what this stack has made already."""
+    if wanted.vpc is None:
+        return []
+    if wanted.vpc.worker_group:
+        return [wanted.vpc.worker_group]
+    return [each.group_id for each in read_network.discovered(account, wanted) if has(each.tags, wanted.tags)]
+
+
+def _private(account: Account, vpc: WantedVpc, zones: Sequence[str] | None = None) -> list[str]:
+    """The address ranges of the private subnets, of all zones or of some."""
+    found = read_network.subnets(account, vpc)
+    ids = [name for zone, name in vpc.private.items() if zones is None or zone in zones]
+    return [found[name].cidr for name in ids if name in found]
+
+
 def _groups(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     if wanted.vpc is None:
         return []
     given = wanted.vpc.worker_group
     found = read_network.group(account, given) if given else None
     return [
-        *groups.judge_group(wanted, found),
+        *groups.judge_group(wanted, found, _private(account, wanted.vpc)),
         *groups.judge_discovery(wanted, read_network.discovered(account, wanted)),
         *groups.judge_cluster_tag(wanted, found),
     ]
@@ -255,13 +296,13 @@ def _provider(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]
     return services.judge_provider(given, cluster.issuer if cluster else None, found)
 
 
-def _lustre(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+def _lustre(account: Account, wanted: Wanted, _now: datetime) -> list[Problem | Unasked]:
     given = wanted.lustre
     if given is None:
         return []
-    clients = read_network.subnets(account, wanted.vpc) if wanted.vpc else {}
-    mounting = {name: subnet for name, subnet in clients.items() if subnet.zone == given.zone}
-    return services.judge_lustre(given, services_of.lustre(account, given, mounting), wanted.region)
+    blocks = _private(account, wanted.vpc, given.zones) if wanted.vpc else []
+    found = services_of.lustre(account, given, _workers(account, wanted), blocks)
+    return services.judge_lustre(given, found, wanted.region)
 
 
 def _buckets(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
@@ -289,6 +330,9 @@ CHECKS: Final[dict[str, Check]] = {
     "free addresses": _addresses,
     "tags of the network": _tags,
     "ways out and endpoints": _ways_out,
+    "groups of endpoints": _endpoint_groups,
+    "network ACLs": _acls,
+    "DNS servers": _dns,
     "endpoint services": _endpoint_services,
     "security groups": _groups,
     "instance types": _offerings,

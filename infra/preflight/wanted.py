@@ -117,12 +117,12 @@ class WantedCluster:
 
 @dataclass(frozen=True, kw_only=True)
 class WantedLustre:
-    """A file system that is given. `zone` is where its clients are."""
+    """A file system that is given. `zones` are where its clients are; `vpc_id` None: in a VPC that the stack makes."""
 
     file_system_id: str
     dns_name: str
     mount_name: str
-    zone: str | None = None
+    zones: tuple[str, ...] = ()
     vpc_id: str | None = None
     worker_group: str | None = None
 
