@@ -48,7 +48,8 @@ class WantedPool:
     name of the devices that its machines offer.
 
     `reservation_ends` is the end that the stack file says (aware); `placement_group` names a group that exists.
-    A disk of `data_volume_gib` GiB (None: the snapshot's size) is made of the snapshot `snapshot_id`, if any.
+    `disks_gib` are all disks of one machine. A disk of `data_volume_gib` GiB (None: the snapshot's size) is made of the
+    snapshot `snapshot_id`, if any.
     """
 
     key: str
@@ -67,6 +68,7 @@ class WantedPool:
     placement_group_of_reservation: str | None = None
     snapshot_id: str | None = None
     data_volume_gib: int | None = None
+    disks_gib: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +153,8 @@ class Wanted:
     `account` is the one to deploy to, as the key `account_key` says. `zones` are those that the stack has subnets in;
     `elastic_ips` are the addresses of a new VPC. `endpoints` are services that the stack makes an interface
     endpoint for (`ecr.api`), in a subnet of each zone. `system` is (instance type, count, vCPUs of one) of the system
-    nodes. `repositories` are the ECR names and `key_aliases` the names of KMS keys that it will take.
+    nodes. `new_lustre` is (deployment type, GiB) of a file system that it makes. `repositories` are the ECR names and
+    `key_aliases` the names of KMS keys that it will take.
 
     `kubernetes` is the version of a cluster that the stack makes (None: it is given one), `kubernetes_supported` are
     those that the program knows, `addons` the versions that are pinned, by add-on. `ami` is the alias of the machines'
@@ -174,6 +177,7 @@ class Wanted:
     endpoints: tuple[str, ...] = ()
     existing_cluster: WantedCluster | None = None
     lustre: WantedLustre | None = None
+    new_lustre: tuple[str, int] | None = None
     buckets: tuple[WantedBucket, ...] = ()
     repositories: tuple[str, ...] = ()
     key_aliases: tuple[str, ...] = ()
