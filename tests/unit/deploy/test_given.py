@@ -8,6 +8,7 @@ from typing import Any
 import boto3
 import pytest
 
+from infra.preflight.account import Account
 from infra.preflight.mapping import wanted_of
 from infra.preflight.run import examine
 from infra.preflight.stack_file import load
@@ -16,8 +17,8 @@ from local.deploy.engine import ROOT
 from local.deploy.given import GivenError, with_given
 from local.deploy.stack_file import read, write
 from tests.unit.emulator import SESSION, Cloud
-from tests.unit.preflight.accounts import account as preflights_account
 from tests.unit.preflight.accounts import OF_NETWORK, checks
+from tests.unit.preflight.accounts import account as preflights_account
 
 pytestmark = pytest.mark.unit
 
@@ -126,7 +127,7 @@ def test_what_a_shipped_stack_is_given_is_what_the_preflight_takes(
         **OF_NETWORK,
         **checks("given file system", "service quotas", "capacity reservations", "placement groups"),
     }
-    report = examine(preflights_account(account), wanted_of(settings), datetime.now(UTC), of)
+    report = examine(Account(settings.region, SESSION), wanted_of(settings), datetime.now(UTC), of)
     assert [str(each) for each in report.problems if " is CREATING" not in each.message] == []
     assert (report.cautions, report.not_checked, report.failed, report.unasked) == ([], [], [], [])
 
