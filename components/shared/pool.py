@@ -263,16 +263,20 @@ def request(pool: Pool) -> JsonObject:
     }
 
 
+def taken_back_seconds(instance_type: str) -> int:
+    """How long before the end of a capacity block of a type a run has to be over."""
+    ultra = instance_type.partition(".")[0] in ULTRASERVER_FAMILIES
+    return c.TAKEN_BACK_SECONDS_ULTRASERVER if ultra else c.TAKEN_BACK_SECONDS
+
+
 def _block(pool: Pool) -> JsonObject | None:
     """The pool's capacity block. Machines of an on-demand reservation that has ended stay, as on-demand ones."""
     if pool.reservation_type != CAPACITY_BLOCK:
         return None
-    family = pool.instance_type.partition(".")[0]
-    ultra = family in ULTRASERVER_FAMILIES
     begins = {"begins": pool.reservation_begins} if pool.reservation_begins else {}
     return {
         **begins,
         "ends": pool.reservation_ends,
-        "takenBackSeconds": c.TAKEN_BACK_SECONDS_ULTRASERVER if ultra else c.TAKEN_BACK_SECONDS,
+        "takenBackSeconds": taken_back_seconds(pool.instance_type),
         "onDemandFallback": pool.on_demand_fallback,
     }

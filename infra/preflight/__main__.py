@@ -13,23 +13,28 @@ from infra.preflight.run import Report, examine
 
 
 def lines(stack: str, report: Report) -> list[str]:
-    """What a person reads: a line per problem, one per check that was not made, one per thing that nobody here can
-    tell, one per note, and the sum."""
+    """What a person reads: a line per problem and caution, one per check that was not made, one per thing that nobody here can
+    tell, and the sum."""
     told = [f"missing: {problem}" for problem in report.problems]
+    told += [f"caution: {caution}" for caution in report.cautions]
     told += [f"not checked: {name}: needs {permission}" for name, permission in report.not_checked]
+    told += [f"not checked: {name}: {error}" for name, error in report.failed]
     told += [f"not asked: {each}" for each in report.unasked]
-    told += [f"note: {each}" for each in report.notes]
     count = len(report.problems)
-    end = f"{count} thing{'s are' if count > 1 else ' is'} missing" if count else "nothing is missing"
+    if count:
+        end = f"{count} thing{'s are' if count > 1 else ' is'} missing"
+    else:
+        partly = report.not_checked or report.failed
+        end = f"nothing is missing{' of what could be checked' if partly else ''}"
     return [*told, f"preflight of stack {stack}: {report.checked} checks, {end}"]
 
 
 def ask(settings: Settings, account: Account) -> int:
-    """Examine the account; the exit code is 1 when something is missing."""
+    """Examine the account; the exit code is 1 when something is missing, or could not be checked though it may be."""
     report = examine(account, wanted_of(settings), datetime.now(UTC))
     for line in lines(settings.stack, report):
         say(line)
-    return 1 if report.problems else 0
+    return 1 if report.problems or report.failed else 0
 
 
 if __name__ == "__main__":

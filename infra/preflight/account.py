@@ -7,7 +7,21 @@ from typing import Any, Final
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import ClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConfigNotFound,
+    ConnectionError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    InvalidConfigError,
+    NoAuthTokenError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
+)
 
 # What services answer to a caller without the permission (each one's "Common Errors"; EC2: UnauthorizedOperation).
 DENIED: Final = frozenset(
@@ -31,6 +45,39 @@ PERMISSIONS: Final = {
 }
 
 
+# What every service answers to credentials that are none, or have ended: no other question will be answered either
+# (https://docs.aws.amazon.com/IAM/latest/APIReference/CommonErrors.html). EC2 says AuthFailure of other things, too.
+BAD_CREDENTIALS: Final = frozenset(
+    {
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "IncompleteSignature",
+        "InvalidAccessKeyId",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "InvalidToken",
+        "MissingAuthenticationToken",
+        "RequestExpired",
+        "SignatureDoesNotMatch",
+        "UnrecognizedClientException",
+    }
+)
+
+NO_CREDENTIALS: Final = (
+    ConfigNotFound,
+    CredentialRetrievalError,
+    InvalidConfigError,
+    NoAuthTokenError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
+)
+
+UNREACHED: Final = (ConnectionError, HTTPClientError)
+
+
 class Denied(Exception):
     """The caller may not ask; `permission` is what it lacks, such as ec2:DescribeSubnets."""
 
@@ -46,6 +93,7 @@ class Account:
         self.region = region
         self._session = session or boto3.session.Session()
         self._clients: dict[str, Any] = {}
+        self._unreachable: dict[str, BotoCoreError] = {}
 
     def signing(self) -> Any:
         """A session of the region with these credentials, to sign what is no call of a client."""
@@ -70,14 +118,18 @@ class Account:
         Raises:
             Denied: the caller lacks the permission.
             ClientError: AWS refused for another reason.
+            BotoCoreError: no credentials, no connection, a wrong parameter.
         """
-        client = self.client(service)
+        client = self._reachable(service)
         try:
             answer: dict[str, Any] = getattr(client, method)(**arguments)
         except ClientError as error:
             if error.response["Error"]["Code"] in missing:
                 return None
             raise _told(error, client, method) from error
+        except UNREACHED as error:
+            self._unreachable[service] = error
+            raise
         return answer
 
     def items(
@@ -88,8 +140,9 @@ class Account:
         Raises:
             Denied: the caller lacks the permission.
             ClientError: AWS refused for another reason.
+            BotoCoreError: no credentials, no connection, a wrong parameter.
         """
-        client = self.client(service)
+        client = self._reachable(service)
         if not client.can_paginate(method):
             answer = self.call(service, method, missing=missing, **arguments)
             return list((answer or {}).get(key) or [])
@@ -100,6 +153,15 @@ class Account:
             if error.response["Error"]["Code"] in missing:
                 return []
             raise _told(error, client, method) from error
+        except UNREACHED as error:
+            self._unreachable[service] = error
+            raise
+
+    def _reachable(self, service: str) -> Any:
+        """The client, unless the service was not reached before: five attempts of each question would take long."""
+        if service in self._unreachable:
+            raise self._unreachable[service]
+        return self.client(service)
 
 
 def permission(client: Any, method: str) -> str:
@@ -107,6 +169,23 @@ def permission(client: Any, method: str) -> str:
     signed = client.meta.service_model.signing_name
     named = f"{PREFIXES.get(signed, signed)}:{client.meta.method_to_api_mapping[method]}"
     return PERMISSIONS.get(named, named)
+
+
+def without_credentials(error: BotoCoreError | ClientError) -> bool:
+    """Whether an error says that there are no credentials, or none that are good: then nothing can be asked at all."""
+    if isinstance(error, ClientError):
+        return error.response["Error"]["Code"] in BAD_CREDENTIALS
+    return isinstance(error, NO_CREDENTIALS)
+
+
+def said(error: BotoCoreError | ClientError) -> str:
+    """An error in one line: its code and what AWS says."""
+    if isinstance(error, ClientError):
+        told = error.response["Error"]
+        words = f"{told['Code']} {told.get('Message', '')}"
+    else:
+        words = f"{type(error).__name__} {error}"
+    return " ".join(words.split())
 
 
 def _told(error: Any, client: Any, method: str) -> Exception:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from infra.preflight.wanted import Note, Problem, Wanted, WantedPool
+from components.shared.pool import taken_back_seconds
+from infra.preflight.wanted import Caution, Problem, Wanted, WantedPool
 
 # States of a reservation (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CapacityReservation.html).
 USABLE: Final = ("active", "scheduled")
@@ -41,11 +42,12 @@ class Reservation:
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementGroup:
-    """A placement group: its strategy (cluster, partition, spread) and its state."""
+    """A placement group: its strategy (cluster, partition, spread), its state, and the zones of machines in it."""
 
     name: str
     strategy: str
     state: str
+    zones: frozenset[str] = frozenset()
 
 
 def judge_offerings(wanted: Wanted, zones_of: Mapping[str, frozenset[str]]) -> list[Problem]:
@@ -81,12 +83,13 @@ def _elsewhere(zones: frozenset[str] | None, region: str) -> str:
 
 def judge_reservations(
     wanted: Wanted, found: Mapping[str, Reservation | None], now: datetime
-) -> list[Problem | Note]:
+) -> list[Problem | Caution]:
     """Reservations of each pool: there, usable, of its zone and type, targeted, with enough machines, not ended.
 
-    One that has not begun is told in any case: as missing where the stack file says it wrong, else as a note.
+    Pools that name the same one share its machines. One that has not begun is told in any case: as missing where the
+    stack file says it wrong, else as a caution.
     """
-    problems: list[Problem | Note] = []
+    problems: list[Problem | Caution] = []
     for pool in wanted.pools:
         mine = []
         for index, identity in enumerate(pool.reservation_ids):
@@ -105,7 +108,7 @@ def judge_reservations(
             problems += told + _group(pool, reservation)
             mine.append(reservation)
         problems += [*_begin(pool, mine, now), *_end(pool, mine, now), *_count(pool, mine)]
-    return problems
+    return [*problems, *_shared(wanted, found)]
 
 
 def _reservation(pool: WantedPool, found: Reservation, now: datetime) -> list[str]:
@@ -115,6 +118,13 @@ def _reservation(pool: WantedPool, found: Reservation, now: datetime) -> list[st
         messages.append(f"{said} ended at {found.ends:%Y-%m-%dT%H:%MZ}; it must be one that has not ended")
     elif found.state not in USABLE:
         messages.append(f"{said} is {found.state}; it must be active or scheduled")
+    elif found.ends is not None and found.kind == API_TYPES["capacity-block"]:
+        before = timedelta(seconds=taken_back_seconds(found.instance_type))
+        if found.ends - before <= now:
+            messages.append(
+                f"{said} ends at {_moment(found.ends)}, and a run has to be over {before // timedelta(minutes=1)}"
+                " minutes before, when Karpenter begins to drain its machines; it must be one that lasts longer"
+            )
     if found.zone != pool.zone:
         messages.append(f"{said} lies in {found.zone}; it must lie in {pool.zone}, the pool's zone")
     if found.instance_type != pool.instance_type:
@@ -136,7 +146,7 @@ def _reservation(pool: WantedPool, found: Reservation, now: datetime) -> list[st
     return messages
 
 
-def _begin(pool: WantedPool, found: list[Reservation], now: datetime) -> list[Problem] | list[Note]:
+def _begin(pool: WantedPool, found: list[Reservation], now: datetime) -> list[Problem] | list[Caution]:
     """The begin that is told must be the first one of the pool's reservations; one that is past need not be told.
 
     Before the first of them begins there is no machine, and the launcher refuses a run whose wait is over by then. A
@@ -158,7 +168,7 @@ def _begin(pool: WantedPool, found: list[Reservation], now: datetime) -> list[Pr
     if told == first or (told is None and not block):
         without = "none but those on demand" if pool.on_demand_fallback else "no machines"
         begin = f"'{identity}' begins at {_moment(first)}{among}"
-        return [Note(key=key, message=f"{begin}; until then the pool has {without}")]
+        return [Caution(key=key, message=f"{begin}; until then the pool has {without}")]
     said = "is missing" if told is None else f"is {_moment(told)}"
     return [
         Problem(key=key, message=f"{said}; it must be {_moment(first)}, the begin of '{identity}'{among}")
@@ -215,8 +225,7 @@ def _count(pool: WantedPool, found: list[Reservation]) -> list[Problem]:
     """Machines that the reservations can give, unless more may be bought on demand."""
     if pool.on_demand_fallback or not found or len(found) != len(pool.reservation_ids):
         return []
-    # Before it starts, a scheduled reservation has nothing free yet.
-    free = sum(r.total if r.state == "scheduled" else r.free + r.ours for r in found)
+    free = sum(_free(reservation) for reservation in found)
     if free >= pool.max_nodes:
         return []
     return [
@@ -228,8 +237,56 @@ def _count(pool: WantedPool, found: list[Reservation]) -> list[Problem]:
     ]
 
 
+def _shared(wanted: Wanted, found: Mapping[str, Reservation | None]) -> list[Problem]:
+    """Pools that share reservations must find enough machines in them together; those that may buy more do not count.
+
+    Only pools whose reservations are all there are counted, and pools that share none are judged by themselves.
+    """
+    counted = [
+        pool
+        for pool in wanted.pools
+        if pool.reservation_ids
+        and not pool.on_demand_fallback
+        and all(found.get(identity) for identity in pool.reservation_ids)
+    ]
+    problems = []
+    for pools in _sharing(counted):
+        each = [found[name] for name in dict.fromkeys(i for pool in pools for i in pool.reservation_ids)]
+        free, need = sum(_free(r) for r in each if r), sum(pool.max_nodes for pool in pools)
+        if len(pools) > 1 and need > free:
+            names = ", ".join(f"'{r.reservation_id}'" for r in each if r)
+            problems.append(
+                Problem(
+                    key=" and ".join(f"{pool.key}.maxNodes" for pool in pools),
+                    message=f"{need} together is more than {names}, which these pools share, has free ({free});"
+                    f" they must be at most {free} together, or onDemandFallback: true",
+                )
+            )
+    return problems
+
+
+def _sharing(pools: list[WantedPool]) -> list[list[WantedPool]]:
+    """The pools in groups, so that none shares a reservation with one of another group."""
+    groups: list[list[WantedPool]] = []
+    for pool in pools:
+        ids = set(pool.reservation_ids)
+        near = [group for group in groups if any(ids & set(other.reservation_ids) for other in group)]
+        groups = [group for group in groups if group not in near]
+        groups.append([*(other for group in near for other in group), pool])
+    return groups
+
+
+def _free(reservation: Reservation) -> int:
+    """Machines that a stack can have of it. Before it starts, a scheduled one has nothing free yet."""
+    return reservation.total if reservation.state == "scheduled" else reservation.free + reservation.ours
+
+
 def judge_placement_groups(wanted: Wanted, found: Mapping[str, PlacementGroup]) -> list[Problem]:
-    """A placement group that is named must exist and be one for machines close to each other."""
+    """A placement group that is named must exist and be one for machines close to each other, in the pool's zone.
+
+    Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html, "can't span multiple
+    Availability Zones".
+    """
     problems = []
     for pool in wanted.pools:
         name = pool.placement_group
@@ -242,6 +299,11 @@ def judge_placement_groups(wanted: Wanted, found: Mapping[str, PlacementGroup]) 
             said = f"'{name}' is {group.state}; it must be available"
         elif group.strategy != "cluster":
             said = f"'{name}' has the strategy {group.strategy}; it must be cluster"
+        elif others := sorted(group.zones - {pool.zone}):
+            said = (
+                f"'{name}' has machines in {', '.join(others)}, and a group of the strategy cluster is in one zone;"
+                f" it must be one without machines, or with machines in {pool.zone}"
+            )
         else:
             continue
         problems.append(Problem(key=f"{pool.key}.placementGroup", message=said))

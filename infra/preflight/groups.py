@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,17 +13,36 @@ KEY: Final = "trainyard:network.workerSecurityGroupId"
 DISCOVERY: Final = "karpenter.sh/discovery"
 ALL: Final = "-1"
 HTTPS: Final = 443
+ANYWHERE: Final = "0.0.0.0/0"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A rule: protocol (-1: all, with all ports), first and last port, the groups that it names, and IPv4 ranges."""
+    """A rule: protocol (-1: all, with all ports), first and last port; its groups, ranges and prefix lists."""
 
     protocol: str
     first: int = 0
     last: int = 65535
     groups: frozenset[str] = frozenset()
     ranges: frozenset[str] = frozenset()
+    lists: frozenset[str] = frozenset()
+
+    def has_ports(self, first: int, last: int) -> bool:
+        """Whether it is for TCP on all of these ports."""
+        return self.protocol == ALL or (
+            self.protocol in ("tcp", "6") and self.first <= first and last <= self.last
+        )
+
+    def holds(self, blocks: Collection[str]) -> bool:
+        """Whether each of the address blocks lies within one of its ranges; False for no blocks."""
+        return bool(blocks) and all(any(_within(block, outer) for outer in self.ranges) for block in blocks)
+
+
+def _within(block: str, outer: str) -> bool:
+    inner, around = (ipaddress.ip_network(each, strict=False) for each in (block, outer))
+    if isinstance(inner, ipaddress.IPv4Network):
+        return isinstance(around, ipaddress.IPv4Network) and inner.subnet_of(around)
+    return isinstance(around, ipaddress.IPv6Network) and inner.subnet_of(around)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +56,31 @@ class Group:
     tags: dict[str, str] = field(default_factory=dict)
 
 
-def judge_group(wanted: Wanted, found: Group | None) -> list[Problem]:
+def lets_in(
+    groups: Sequence[Group],
+    ports: Collection[tuple[int, int]],
+    workers: Collection[str],
+    blocks: Collection[str],
+) -> bool | None:
+    """Whether the groups let TCP in on all of the ports, from one of the workers' groups or from all of the blocks.
+
+    None: not as far as can be told, but a prefix list may.
+    """
+    rules = [rule for group in groups for rule in group.ingress]
+    answers: list[bool | None] = []
+    for first, last in ports:
+        fitting = [rule for rule in rules if rule.has_ports(first, last)]
+        if any(rule.groups & set(workers) or rule.holds(blocks) for rule in fitting):
+            answers.append(True)
+        else:
+            answers.append(None if any(rule.lists for rule in fitting) else False)
+    return False if False in answers else None if None in answers else True
+
+
+def judge_group(wanted: Wanted, found: Group | None, blocks: Collection[str]) -> list[Problem]:
     """The given group must be in the VPC, open to itself in both directions for everything, and have a way out.
+
+    It must not be open to everybody. `blocks` are the ranges of the private subnets.
 
     EFA traffic is no IP traffic, so that a rule with a range does not let it through
     (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html, step 1).
@@ -74,24 +118,34 @@ def judge_group(wanted: Wanted, found: Group | None) -> list[Problem]:
                     f" IpProtocol=-1,UserIdGroupPairs=[{{GroupId={given}}}]",
                 )
             )
-    if not any("0.0.0.0/0" in rule.ranges and rule.protocol == ALL for rule in found.egress):
-        problems += _https_out(found)
-    return problems
+    if any(rule.protocol == ALL and {ANYWHERE, "::/0"} & rule.ranges for rule in found.ingress):
+        problems.append(
+            Problem(
+                key=KEY,
+                message=f"'{given}' lets everything in from everywhere; it must let in what the workers need alone,"
+                " everything from itself",
+            )
+        )
+    return problems + _https_out(found, blocks)
 
 
-def _https_out(found: Group) -> list[Problem]:
-    """A narrower way out will do as long as HTTPS gets out by it."""
+def _https_out(found: Group, blocks: Collection[str]) -> list[Problem]:
+    """A narrow way out will do as long as HTTPS gets by it to the private subnets, where the cluster's API is.
+
+    What a prefix list or another group holds is not looked up, and is taken to be enough.
+    """
     if any(
-        (rule.ranges or rule.groups - {found.group_id})
-        and (rule.protocol == ALL or (rule.protocol in ("tcp", "6") and rule.first <= HTTPS <= rule.last))
+        rule.has_ports(HTTPS, HTTPS)
+        and (ANYWHERE in rule.ranges or rule.holds(blocks) or rule.lists or rule.groups - {found.group_id})
         for rule in found.egress
     ):
         return []
     return [
         Problem(
             key=KEY,
-            message=f"'{found.group_id}' lets no HTTPS out; it must let TCP port 443 out, by which"
-            " machines reach AWS and join the cluster",
+            message=f"'{found.group_id}' lets no HTTPS out to where it is needed; it must let TCP port 443 out, to"
+            f" everywhere or to {', '.join(blocks) or 'the private subnets'} at least, by which machines reach AWS and"
+            " join the cluster",
         )
     ]
 

@@ -71,7 +71,10 @@ def judge_caller(wanted: Wanted, caller: str) -> list[Problem]:
 
 
 def judge_zones(wanted: Wanted, zones: list[Zone]) -> list[Problem]:
-    """Every zone of the stack must exist for this account, be in service and take an EKS control plane."""
+    """Every zone of the stack must exist for this account, be in service and take an EKS control plane.
+
+    The control plane of a given cluster is somewhere already.
+    """
     known = {zone.name: zone for zone in zones}
     usable = ", ".join(sorted(z.name for z in zones if z.state == "available")) or "none"
     problems = []
@@ -85,7 +88,7 @@ def judge_zones(wanted: Wanted, zones: list[Zone]) -> list[Problem]:
         if zone is None or zone.state != "available":
             said = "does not exist for this account" if zone is None else f"is {zone.state}"
             problems.append(Problem(key=key, message=f"zone {name} {said}; it must be one of {usable}"))
-        elif zone.zone_id in ZONES_WITHOUT_EKS:
+        elif zone.zone_id in ZONES_WITHOUT_EKS and wanted.existing_cluster is None:
             problems.append(
                 Problem(
                     key=key,

@@ -35,6 +35,7 @@ def wanted_of(settings: Settings) -> Wanted:
     cluster, network = settings.cluster, settings.network
     makes_vpc = network.existing is None and not network.private
     gateways = (len(network.zones) if network.nat_per_zone else 1) if makes_vpc else 0
+    lustre = settings.storage.lustre
     own_cluster = cluster.existing is None
     system = accelerators.TYPES[cluster.system_instance_type]
     return Wanted(
@@ -54,6 +55,7 @@ def wanted_of(settings: Settings) -> Wanted:
         endpoints=_endpoints(settings),
         existing_cluster=_cluster(settings),
         lustre=_lustre(settings),
+        new_lustre=(lustre.deployment_type, lustre.capacity_gib) if lustre and not lustre.existing else None,
         buckets=_buckets(settings),
         repositories=tuple(
             f"{cluster.prefix}/{name}"
@@ -97,6 +99,7 @@ def _pool(index: int, pool: Pool) -> WantedPool:
         placement_group_of_reservation=pool.placement_group_of_reservation,
         snapshot_id=pool.data_snapshot_id,
         data_volume_gib=pool.data_volume_gib,
+        disks_gib=pool.root_volume_gib + (pool.data_volume_gib or 0),
     )
 
 
@@ -204,7 +207,7 @@ def _lustre(settings: Settings) -> WantedLustre | None:
         file_system_id=lustre.existing.file_system_id,
         dns_name=lustre.existing.dns_name,
         mount_name=lustre.existing.mount_name,
-        zone=lustre.zone,
+        zones=tuple(dict.fromkeys(pool.zone for pool in settings.pools)) or (lustre.zone,),
         vpc_id=network.existing.vpc_id if network.existing else None,
         worker_group=network.existing.worker_group_id if network.existing else None,
     )

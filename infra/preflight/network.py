@@ -9,20 +9,17 @@ from components.shared.endpoints import service_name
 from infra.preflight.wanted import Problem, Wanted, WantedVpc
 
 KEY: Final = "trainyard:network"
-# Where a default route may lead so that machines without public addresses get out. An internet gateway is none of them:
-# it serves public addresses only (https://docs.aws.amazon.com/vpc/latest/userguide/VPC_Internet_Gateway.html).
-WAYS_OUT: Final = ("nat-", "tgw-", "vgw-", "pcx-", "eni-", "lgw-", "vpce-", "cagw-", "arn:")
-GONE_STATES: Final = ("blackhole",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vpc:
-    """A VPC's ranges and flags, and the tags that somebody gave it."""
+    """A VPC's ranges (its first one first) and flags, the id of its DHCP options, and the tags that it was given."""
 
     vpc_id: str
     cidrs: tuple[str, ...]
     dns_support: bool
     dns_hostnames: bool
+    dhcp_options: str = ""
     tags: dict[str, str] = field(default_factory=dict)
 
 
@@ -49,7 +46,10 @@ class Route:
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """A VPC endpoint: full service name, Gateway or Interface, where it is, and whether it has the usual DNS names."""
+    """A VPC endpoint: full service name, Gateway or Interface, where it is, and whether it has the usual DNS names.
+
+    `groups` are the security groups of its interfaces.
+    """
 
     endpoint_id: str
     service: str
@@ -58,15 +58,25 @@ class Endpoint:
     private_dns: bool = False
     subnets: frozenset[str] = frozenset()
     route_tables: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
     tags: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
+class Nat:
+    """A NAT gateway: its state, whether it is a public one, and its subnet (None: it is in no subnet, but regional)."""
+
+    state: str
+    public: bool = True
+    subnet_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Routing:
-    """Routes of each subnet (subnet id to the table's id and routes), NAT gateways' states, and endpoints."""
+    """Routes of each subnet, NAT gateways' too (subnet id to the table's id and routes), NAT gateways, endpoints."""
 
     tables: dict[str, tuple[str, tuple[Route, ...]]]
-    nat_states: dict[str, str]
+    nats: dict[str, Nat]
     endpoints: tuple[Endpoint, ...]
 
 
@@ -153,84 +163,6 @@ def judge_addresses(wanted: WantedVpc, found: dict[str, Subnet], ours: dict[str,
                     " it must be a larger subnet, or the pools must have fewer machines",
                 )
             )
-    return problems
-
-
-def judge_ways_out(
-    wanted: WantedVpc, found: dict[str, Subnet], routing: Routing, region: str
-) -> list[Problem]:
-    """Private subnets need a default route to something that works, or, isolated, an endpoint per service."""
-    problems = []
-    for zone, subnet_id in wanted.private.items():
-        if subnet_id not in found:
-            continue
-        key = f"{KEY}.privateSubnetIds.{zone}"
-        table, routes = routing.tables.get(subnet_id, ("", ()))
-        if wanted.isolated:
-            problems += _endpoints(wanted, key, subnet_id, table, routing, region)
-        else:
-            said = _default_route(subnet_id, routes, routing.nat_states)
-            if said:
-                problems.append(Problem(key=key, message=said))
-    return problems
-
-
-def _default_route(subnet_id: str, routes: tuple[Route, ...], nat_states: dict[str, str]) -> str | None:
-    """What is wrong with the subnet's way out; None where nothing is."""
-    wanted = "it must have a default route to a NAT gateway, or network.private: true with endpoints"
-    default = next((route for route in routes if route.destination == "0.0.0.0/0"), None)
-    if default is None:
-        return f"'{subnet_id}' has no default route; {wanted}"
-    if default.target.startswith("igw-"):
-        return (
-            f"'{subnet_id}' is a public subnet (its default route leads to {default.target}), and machines here have"
-            f" no public addresses; {wanted}"
-        )
-    if default.target.startswith("nat-"):
-        state = nat_states.get(default.target, "deleted")
-        if state != "available":
-            return f"'{subnet_id}' has its default route to {default.target}, which is {state}; {wanted}"
-    if default.state in GONE_STATES or not default.target.startswith(WAYS_OUT):
-        return f"'{subnet_id}' has a default route that leads nowhere ({default.target or 'blackhole'}); {wanted}"
-    return None
-
-
-def _endpoints(
-    wanted: WantedVpc, key: str, subnet_id: str, table: str, routing: Routing, region: str
-) -> list[Problem]:
-    up = [endpoint for endpoint in routing.endpoints if endpoint.state.lower() == "available"]
-    problems = []
-    missing = [
-        name
-        for name in wanted.endpoints
-        if name != "s3"
-        and not any(
-            endpoint.kind == "Interface"
-            and endpoint.private_dns
-            and endpoint.service == service_name(region, name)
-            for endpoint in up
-        )
-    ]
-    if missing:
-        problems.append(
-            Problem(
-                key=f"{KEY}.private",
-                message=f"is true, but {wanted.vpc_id} has no interface endpoint with private DNS names for"
-                f" {', '.join(missing)}; it must have one each",
-            )
-        )
-    gateway = service_name(region, "s3")
-    if "s3" in wanted.endpoints and not any(
-        endpoint.kind == "Gateway" and endpoint.service == gateway and table in endpoint.route_tables
-        for endpoint in up
-    ):
-        problems.append(
-            Problem(
-                key=key,
-                message=f"'{subnet_id}' has no route to a gateway endpoint for S3, and no other way out; its route"
-                f" table {table} must be in one",
-            )
-        )
     return problems
 
 

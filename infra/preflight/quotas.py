@@ -9,6 +9,7 @@ which they are bought (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capac
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,12 +20,13 @@ from infra.preflight.wanted import Problem, Wanted
 
 @dataclass(frozen=True, kw_only=True)
 class Quota:
-    """A quota: the service's code, its own code and name, and the unit that it counts."""
+    """A quota: the service's code, its own code and name, and the unit of needs; its value counts `scale` of them."""
 
     service: str
     code: str
     name: str
     unit: str
+    scale: int = 1
 
 
 def _vcpus(code: str, name: str) -> Quota:
@@ -53,6 +55,27 @@ VPCS: Final = Quota(service="vpc", code="L-F678F1CE", name="VPCs per Region", un
 GATEWAYS: Final = Quota(
     service="vpc", code="L-A4707A72", name="Internet gateways per Region", unit="internet gateways"
 )
+# Its value is in TiB.
+DISKS: Final = Quota(
+    service="ebs",
+    code="L-7A658B76",
+    name="Storage for General Purpose SSD (gp3) volumes, in TiB",
+    unit="GiB",
+    scale=1024,
+)
+# Of Lustre's deployment types
+# (https://docs.aws.amazon.com/fsx/latest/LustreGuide/limits.html; both kinds of scratch share one).
+_SCRATCH: Final = Quota(service="fsx", code="L-AD2FC696", name="Lustre Scratch storage capacity", unit="GiB")
+FILE_SYSTEMS: Final = {
+    "SCRATCH_1": _SCRATCH,
+    "SCRATCH_2": _SCRATCH,
+    "PERSISTENT_1": Quota(
+        service="fsx", code="L-C8640C82", name="Lustre Persistent_1 storage capacity", unit="GiB"
+    ),
+    "PERSISTENT_2": Quota(
+        service="fsx", code="L-8F1B9C74", name="Lustre Persistent_2 storage capacity", unit="GiB"
+    ),
+}
 CLUSTERS: Final = Quota(service="eks", code="L-1194D53C", name="Clusters", unit="clusters")
 
 
@@ -108,6 +131,20 @@ def uses(wanted: Wanted) -> list[Use]:
                     what=f"{pool.max_nodes} {pool.instance_type}",
                 )
             )
+        if pool.disks_gib:
+            amount = pool.max_nodes * pool.disks_gib
+            what = f"the disks of {pool.max_nodes} {pool.instance_type}"
+            result.append(Use(quota=DISKS, key=f"{pool.key}.maxNodes", amount=amount, what=what))
+    if wanted.new_lustre:
+        deployment, capacity = wanted.new_lustre
+        result.append(
+            Use(
+                quota=FILE_SYSTEMS[deployment],
+                key="trainyard:storage.lustre.capacityGiB",
+                amount=capacity,
+                what=f"its file system of {deployment}",
+            )
+        )
     if wanted.vpc is None and wanted.existing_cluster is None:
         result.append(Use(quota=VPCS, key="trainyard:network", amount=1, what="its VPC"))
         if wanted.elastic_ips:
@@ -136,19 +173,21 @@ def judge_quotas(
     problems = []
     needs = uses(wanted)
     for quota in dict.fromkeys(use.quota for use in needs):
-        limit = limits.get(quota.code)
+        value = limits.get(quota.code)
+        limit = None if value is None else value * quota.scale
         mine = [use for use in needs if use.quota == quota]
         total, others = sum(use.amount for use in mine), used.get(quota.code, 0)
         if limit is None or total + others <= limit:
             continue
+        desired = math.ceil((total + others) / quota.scale)
         keys = list(dict.fromkeys(use.key for use in mine))
         problems.append(
             Problem(
                 key=keys[-1] if len(keys) == 1 else " and ".join(keys),
                 message=f"{', '.join(use.what for use in mine)} need {total} {quota.unit} of the quota"
                 f" '{quota.name}' ({quota.code}), of which {max(0, int(limit) - others)} of {int(limit)} are left;"
-                f" it must be {total + others}: aws service-quotas request-service-quota-increase"
-                f" --service-code {quota.service} --quota-code {quota.code} --desired-value {total + others}",
+                f" it must be {desired}: aws service-quotas request-service-quota-increase"
+                f" --service-code {quota.service} --quota-code {quota.code} --desired-value {desired}",
             )
         )
     return problems

@@ -87,8 +87,18 @@ def placement_groups(account: Account, wanted: Wanted) -> dict[str, PlacementGro
         "PlacementGroups",
         Filters=[{"Name": "group-name", "Values": given}],
     )
+    inside = _instances(account, [*RUNNING, {"Name": "placement-group-name", "Values": given}])
     return {
-        g["GroupName"]: PlacementGroup(name=g["GroupName"], strategy=g["Strategy"], state=g["State"])
+        g["GroupName"]: PlacementGroup(
+            name=g["GroupName"],
+            strategy=g["Strategy"],
+            state=g["State"],
+            zones=frozenset(
+                machine["Placement"]["AvailabilityZone"]
+                for machine in inside
+                if machine["Placement"].get("GroupName") == g["GroupName"]
+            ),
+        )
         for g in found
     }
 
@@ -127,6 +137,22 @@ def used(account: Account, wanted: Wanted) -> dict[str, int]:
         if quota.code in codes:
             found = account.items("ec2", method, key)
             result[quota.code] = sum(not has(tags_of(each), wanted.tags) for each in found)
+    if quotas.DISKS.code in codes:
+        disks = account.items("ec2", "describe_volumes", "Volumes")
+        result[quotas.DISKS.code] = sum(
+            int(each["Size"])
+            for each in disks
+            if each.get("VolumeType") == "gp3" and not has(tags_of(each), wanted.tags)
+        )
+    if wanted.new_lustre:
+        quota = quotas.FILE_SYSTEMS[wanted.new_lustre[0]]
+        result[quota.code] = sum(
+            int(each["StorageCapacity"])
+            for each in account.items("fsx", "describe_file_systems", "FileSystems")
+            if each["FileSystemType"] == "LUSTRE"
+            and quotas.FILE_SYSTEMS.get(each["LustreConfiguration"].get("DeploymentType")) == quota
+            and not has(tags_of(each), wanted.tags)
+        )
     if quotas.CLUSTERS.code in codes:
         names: list[Any] = account.items("eks", "list_clusters", "clusters")
         result[quotas.CLUSTERS.code] = sum(str(name) != wanted.cluster for name in names)

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from infra.preflight.account import Account, by_tags, has, tags_of
+from infra.preflight.filters import Acl, Entry
 from infra.preflight.groups import DISCOVERY, Group, Rule
 from infra.preflight.identity import Zone
-from infra.preflight.network import Endpoint, Route, Routing, Subnet, Vpc, subnet_keys
+from infra.preflight.network import Endpoint, Nat, Route, Routing, Subnet, Vpc, subnet_keys
 from infra.preflight.wanted import Wanted, WantedVpc
 
 # One /28 prefix of an interface is sixteen addresses.
@@ -47,6 +48,7 @@ def vpc(account: Account, vpc_id: str) -> Vpc | None:
         cidrs=_ranges(found[0]),
         dns_support=_flag(account, vpc_id, "enableDnsSupport"),
         dns_hostnames=_flag(account, vpc_id, "enableDnsHostnames"),
+        dhcp_options=found[0].get("DhcpOptionsId") or "",
         tags=tags_of(found[0]),
     )
 
@@ -108,9 +110,18 @@ def routing(account: Account, wanted: WantedVpc) -> Routing:
     in_vpc = [{"Name": "vpc-id", "Values": [wanted.vpc_id]}]
     tables = account.items("ec2", "describe_route_tables", "RouteTables", Filters=in_vpc)
     gateways = account.items("ec2", "describe_nat_gateways", "NatGateways", Filters=in_vpc)
+    nats = {
+        gateway["NatGatewayId"]: Nat(
+            state=gateway["State"],
+            public=(gateway.get("ConnectivityType") or "public") == "public",
+            subnet_id=gateway.get("SubnetId"),
+        )
+        for gateway in gateways
+    }
+    subnet_ids = {subnet_id for _, _, subnet_id in subnet_keys(wanted)}
     return Routing(
-        tables=_tables(tables, {subnet_id for _, _, subnet_id in subnet_keys(wanted)}),
-        nat_states={gateway["NatGatewayId"]: gateway["State"] for gateway in gateways},
+        tables=_tables(tables, subnet_ids | {nat.subnet_id for nat in nats.values() if nat.subnet_id}),
+        nats=nats,
         endpoints=tuple(endpoints(account, wanted.vpc_id)),
     )
 
@@ -132,9 +143,56 @@ def endpoints(account: Account, vpc_id: str) -> list[Endpoint]:
             private_dns=bool(e.get("PrivateDnsEnabled")),
             subnets=frozenset(e.get("SubnetIds") or []),
             route_tables=frozenset(e.get("RouteTableIds") or []),
+            groups=frozenset(group["GroupId"] for group in e.get("Groups") or []),
             tags=tags_of(e),
         )
         for e in found
+    ]
+
+
+def acls(account: Account, wanted: WantedVpc) -> dict[str, Acl]:
+    """The network ACL of each given subnet."""
+    ids = sorted({subnet_id for _, _, subnet_id in subnet_keys(wanted)})
+    found = account.items(
+        "ec2",
+        "describe_network_acls",
+        "NetworkAcls",
+        Filters=[{"Name": "association.subnet-id", "Values": ids}],
+    )
+    return {
+        association["SubnetId"]: Acl(
+            acl_id=each["NetworkAclId"],
+            entries=tuple(_entry(entry) for entry in each.get("Entries") or []),
+        )
+        for each in found
+        for association in each.get("Associations") or []
+    }
+
+
+def _entry(entry: dict[str, Any]) -> Entry:
+    return Entry(
+        number=int(entry["RuleNumber"]),
+        egress=bool(entry["Egress"]),
+        allow=entry["RuleAction"] == "allow",
+        protocol=str(entry["Protocol"]),
+        block=entry.get("CidrBlock") or entry.get("Ipv6CidrBlock") or "",
+    )
+
+
+def dns_servers(account: Account, vpc: Vpc) -> list[str]:
+    """The DNS servers that a VPC's DHCP options name; none where it has no options."""
+    found = account.items(
+        "ec2",
+        "describe_dhcp_options",
+        "DhcpOptions",
+        Filters=[{"Name": "dhcp-options-id", "Values": [vpc.dhcp_options]}],
+    )
+    return [
+        str(value["Value"])
+        for each in found
+        for option in each.get("DhcpConfigurations") or []
+        if option["Key"] == "domain-name-servers"
+        for value in option.get("Values") or []
     ]
 
 
@@ -196,5 +254,11 @@ def _rule(rule: dict[str, Any]) -> Rule:
         groups=frozenset(
             pair["GroupId"] for pair in rule.get("UserIdGroupPairs") or [] if pair.get("GroupId")
         ),
-        ranges=frozenset(each["CidrIp"] for each in rule.get("IpRanges") or []),
+        ranges=frozenset(
+            (
+                *(each["CidrIp"] for each in rule.get("IpRanges") or []),
+                *(each["CidrIpv6"] for each in rule.get("Ipv6Ranges") or []),
+            )
+        ),
+        lists=frozenset(each["PrefixListId"] for each in rule.get("PrefixListIds") or []),
     )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from infra.preflight import read_network
 from infra.preflight.account import Account, Denied, tags_of
-from infra.preflight.groups import ALL, Group, Rule
-from infra.preflight.network import Subnet
+from infra.preflight.groups import lets_in
 from infra.preflight.services import Bucket, Cluster, FileSystem, Name, Provider
 from infra.preflight.wanted import WantedLustre
 
@@ -68,8 +65,13 @@ def provider(account: Account, arn: str) -> Provider | None:
     return Provider(url=answer["Url"], audiences=frozenset(answer.get("ClientIDList") or []))
 
 
-def lustre(account: Account, wanted: WantedLustre, clients: dict[str, Subnet]) -> FileSystem | None:
-    """A file system, with whether the workers' group or `clients` (their subnets) may reach it; None: there is none."""
+def lustre(
+    account: Account, wanted: WantedLustre, workers: Sequence[str], blocks: Sequence[str]
+) -> FileSystem | None:
+    """A file system, with whether `workers` (their groups) or `blocks` (their subnets' ranges) may reach it.
+
+    None: there is none.
+    """
     answer = account.call(
         "fsx",
         "describe_file_systems",
@@ -91,14 +93,15 @@ def lustre(account: Account, wanted: WantedLustre, clients: dict[str, Subnet]) -
         zones=tuple(place["AvailabilityZone"] for place in places),
         dns_name=found.get("DNSName") or "",
         mount_name=(found.get("LustreConfiguration") or {}).get("MountName") or "",
-        ports=_ports(account, wanted, list(found.get("NetworkInterfaceIds") or []), clients),
+        version=found.get("FileSystemTypeVersion") or "",
+        ports=_ports(account, list(found.get("NetworkInterfaceIds") or []), workers, blocks),
     )
 
 
 def _ports(
-    account: Account, wanted: WantedLustre, interfaces: list[str], clients: dict[str, Subnet]
+    account: Account, interfaces: list[str], workers: Sequence[str], blocks: Sequence[str]
 ) -> bool | None:
-    if wanted.worker_group is None or not interfaces:
+    if not interfaces:
         return None
     shown = account.items(
         "ec2",
@@ -107,32 +110,7 @@ def _ports(
         Filters=[{"Name": "network-interface-id", "Values": interfaces}],
     )
     ids = sorted({group["GroupId"] for each in shown for group in each.get("Groups") or []})
-    return reachable(read_network.groups(account, ids), wanted.worker_group, clients) if ids else None
-
-
-def reachable(groups: list[Group], worker_group: str, clients: dict[str, Subnet]) -> bool:
-    """Whether the groups let Lustre's ports in, from the workers' group or from all of the clients' subnets."""
-    rules = [rule for group in groups for rule in group.ingress]
-    return all(
-        any(_serves(rule, first, last, worker_group, clients) for rule in rules)
-        for first, last in LUSTRE_PORTS
-    )
-
-
-def _serves(rule: Rule, first: int, last: int, worker_group: str, clients: dict[str, Subnet]) -> bool:
-    if rule.protocol != ALL and (rule.protocol not in ("tcp", "6") or rule.first > first or rule.last < last):
-        return False
-    if worker_group in rule.groups:
-        return True
-    ranges = [ipaddress.ip_network(each, strict=False) for each in rule.ranges]
-    return bool(clients) and all(
-        any(_within(subnet.cidr, each) for each in ranges) for subnet in clients.values()
-    )
-
-
-def _within(block: str, outer: Any) -> bool:
-    inner = ipaddress.ip_network(block, strict=False)
-    return inner.version == outer.version and inner.subnet_of(outer)
+    return lets_in(read_network.groups(account, ids), LUSTRE_PORTS, workers, blocks) if ids else None
 
 
 def bucket(account: Account, name: str) -> Bucket | None:

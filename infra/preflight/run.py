@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from botocore.exceptions import BotoCoreError, ClientError
+
 from infra.preflight import (
     administrators,
     capacity,
     container_images,
     eks_versions,
     endpoint_services,
+    filters,
     groups,
     identity,
     inside,
@@ -24,27 +27,30 @@ from infra.preflight import (
     read_network,
     services,
     snapshots,
+    ways_out,
 )
 from infra.preflight import read_services as services_of
-from infra.preflight.account import Account, Denied, has
-from infra.preflight.wanted import Note, Problem, Unasked, Wanted
+from infra.preflight.account import Account, Denied, has, said, without_credentials
+from infra.preflight.wanted import Caution, Problem, Unasked, Wanted, WantedVpc
 
 
 @dataclass(kw_only=True)
 class Report:
     """What is wrong, what could not be asked for lack of which permission, and how many checks were made.
 
-    `unasked` is what no permission would let this account tell, `notes` what is right and worth knowing.
+    `failed` are checks that AWS refused, or answered not at all, for another reason: the name and what it said.
+    `cautions` may be in the way, and are no mistake; `unasked` is what no permission would let this account tell.
     """
 
     problems: list[Problem] = field(default_factory=list)
+    cautions: list[Caution] = field(default_factory=list)
     not_checked: list[tuple[str, str]] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)
     unasked: list[Unasked] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
     checked: int = 0
 
 
-Check = Callable[[Account, Wanted, datetime], Sequence[Problem | Unasked | Note]]
+Check = Callable[[Account, Wanted, datetime], Sequence[Problem | Caution | Unasked]]
 
 
 def examine(
@@ -53,8 +59,8 @@ def examine(
     """Make every check that applies, or those of `checks`; `now` is aware.
 
     Raises:
-        botocore.exceptions.BotoCoreError: no credentials, no connection.
-        botocore.exceptions.ClientError: AWS refused a call for a reason that is none of the checks'.
+        botocore.exceptions.BotoCoreError: there are no credentials.
+        botocore.exceptions.ClientError: they are not good, or have ended.
     """
     report = Report()
     for name, check in (CHECKS if checks is None else checks).items():
@@ -63,10 +69,15 @@ def examine(
         except Denied as denied:
             report.not_checked.append((name, denied.permission))
             continue
+        except (BotoCoreError, ClientError) as error:
+            if without_credentials(error):
+                raise
+            report.failed.append((name, said(error)))
+            continue
         report.checked += 1
         report.problems += [each for each in found if isinstance(each, Problem)]
+        report.cautions += [each for each in found if isinstance(each, Caution)]
         report.unasked += [each for each in found if isinstance(each, Unasked)]
-        report.notes += [each for each in found if isinstance(each, Note)]
     report.problems = list(dict.fromkeys(report.problems))
     return report
 
@@ -124,9 +135,32 @@ def _ways_out(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]
         read_network.routing(account, wanted.vpc),
     )
     return [
-        *network.judge_ways_out(wanted.vpc, subnets, routing, wanted.region),
+        *ways_out.judge_ways_out(wanted.vpc, subnets, routing, wanted.region),
         *network.judge_made_endpoints(wanted, routing.endpoints),
     ]
+
+
+def _endpoint_groups(account: Account, wanted: Wanted, _now: datetime) -> list[Problem | Unasked]:
+    if wanted.vpc is None:
+        return []
+    there = ways_out.needed_endpoints(wanted.vpc, read_network.routing(account, wanted.vpc), wanted.region)
+    if not there:
+        return []
+    found = read_network.groups(account, sorted({group for each in there for group in each.groups}))
+    return ways_out.judge_endpoint_groups(
+        there, found, _workers(account, wanted), _private(account, wanted.vpc)
+    )
+
+
+def _acls(account: Account, wanted: Wanted, _now: datetime) -> list[Problem | Caution]:
+    return filters.judge_acls(wanted.vpc, read_network.acls(account, wanted.vpc)) if wanted.vpc else []
+
+
+def _dns(account: Account, wanted: Wanted, _now: datetime) -> list[Caution]:
+    vpc = read_network.vpc(account, wanted.vpc.vpc_id) if wanted.vpc else None
+    if wanted.vpc is None or vpc is None:
+        return []
+    return filters.judge_dns(wanted.vpc, vpc, read_network.dns_servers(account, vpc))
 
 
 def _endpoint_services(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
@@ -135,13 +169,29 @@ def _endpoint_services(account: Account, wanted: Wanted, _now: datetime) -> list
     return endpoint_services.judge(wanted, endpoint_services.read(account, wanted))
 
 
+def _workers(account: Account, wanted: Wanted) -> list[str]:
+    """The workers' group as far as there is one: the given one, or what this stack has made already."""
+    if wanted.vpc is None:
+        return []
+    if wanted.vpc.worker_group:
+        return [wanted.vpc.worker_group]
+    return [each.group_id for each in read_network.discovered(account, wanted) if has(each.tags, wanted.tags)]
+
+
+def _private(account: Account, vpc: WantedVpc, zones: Sequence[str] | None = None) -> list[str]:
+    """The address ranges of the private subnets, of all zones or of some."""
+    found = read_network.subnets(account, vpc)
+    ids = [name for zone, name in vpc.private.items() if zones is None or zone in zones]
+    return [found[name].cidr for name in ids if name in found]
+
+
 def _groups(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     if wanted.vpc is None:
         return []
     given = wanted.vpc.worker_group
     found = read_network.group(account, given) if given else None
     return [
-        *groups.judge_group(wanted, found),
+        *groups.judge_group(wanted, found, _private(account, wanted.vpc)),
         *groups.judge_discovery(wanted, read_network.discovered(account, wanted)),
         *groups.judge_cluster_tag(wanted, found),
     ]
@@ -151,7 +201,7 @@ def _offerings(account: Account, wanted: Wanted, _now: datetime) -> list[Problem
     return capacity.judge_offerings(wanted, read_capacity.offerings(account, wanted))
 
 
-def _reservations(account: Account, wanted: Wanted, now: datetime) -> list[Problem | Note]:
+def _reservations(account: Account, wanted: Wanted, now: datetime) -> list[Problem | Caution]:
     return capacity.judge_reservations(wanted, read_capacity.reservations(account, wanted), now)
 
 
@@ -245,13 +295,13 @@ def _provider(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]
     return services.judge_provider(given, cluster.issuer if cluster else None, found)
 
 
-def _lustre(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+def _lustre(account: Account, wanted: Wanted, _now: datetime) -> list[Problem | Unasked]:
     given = wanted.lustre
     if given is None:
         return []
-    clients = read_network.subnets(account, wanted.vpc) if wanted.vpc else {}
-    mounting = {name: subnet for name, subnet in clients.items() if subnet.zone == given.zone}
-    return services.judge_lustre(given, services_of.lustre(account, given, mounting), wanted.region)
+    blocks = _private(account, wanted.vpc, given.zones) if wanted.vpc else []
+    found = services_of.lustre(account, given, _workers(account, wanted), blocks)
+    return services.judge_lustre(given, found, wanted.region)
 
 
 def _buckets(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
@@ -279,6 +329,9 @@ CHECKS: Final[dict[str, Check]] = {
     "free addresses": _addresses,
     "tags of the network": _tags,
     "ways out and endpoints": _ways_out,
+    "groups of endpoints": _endpoint_groups,
+    "network ACLs": _acls,
+    "DNS servers": _dns,
     "endpoint services": _endpoint_services,
     "security groups": _groups,
     "instance types": _offerings,

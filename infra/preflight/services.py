@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from infra.preflight.identity import principal_arn, same_principal
-from infra.preflight.wanted import Problem, Wanted, WantedBucket, WantedCluster, WantedLustre
+from infra.preflight.wanted import Problem, Unasked, Wanted, WantedBucket, WantedCluster, WantedLustre
 
 CLUSTER_KEY: Final = "trainyard:cluster.existing"
 LUSTRE_KEY: Final = "trainyard:storage.lustre.existing"
 # Access entries work in these two (https://docs.aws.amazon.com/eks/latest/userguide/setting-up-access-entries.html).
 ACCESS_MODES: Final = ("API", "API_AND_CONFIG_MAP")
+# The client of Amazon Linux 2023, 2.15, mounts no such file system
+# (https://docs.aws.amazon.com/fsx/latest/LustreGuide/lustre-client-matrix.html).
+TOO_OLD: Final = ("2.10",)
 NAME_KINDS: Final = ("EKS cluster", "log group", "SQS queue", "KMS alias", "ECR repository")
 STS_AUDIENCE: Final = "sts.amazonaws.com"
 
@@ -149,9 +152,9 @@ def _short(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class FileSystem:
-    """A file system of FSx as it is. `zones` are those of its subnets, `ports` whether the workers' group may mount.
+    """A file system of FSx as it is. `zones` are those of its subnets, `version` is Lustre's.
 
-    `ports` is None where that is not known, as for a workers' group that does not exist yet.
+    `ports` is whether the workers may reach it, None where that can't be told.
     """
 
     file_system_id: str
@@ -161,12 +164,16 @@ class FileSystem:
     zones: tuple[str, ...]
     dns_name: str
     mount_name: str
+    version: str = ""
     ports: bool | None = None
 
 
-def judge_lustre(wanted: WantedLustre, found: FileSystem | None, region: str) -> list[Problem]:
+def judge_lustre(wanted: WantedLustre, found: FileSystem | None, region: str) -> list[Problem | Unasked]:
     """The given file system must be there, of Lustre, where its clients are, and named as it is."""
     said = f"'{wanted.file_system_id}'"
+    workers = "the workers' group or from their subnets"
+    if wanted.worker_group is None:
+        workers = "the workers' subnets, since the stack makes their group"
     id_key = f"{LUSTRE_KEY}.fileSystemId"
     if found is None:
         return [
@@ -181,21 +188,34 @@ def judge_lustre(wanted: WantedLustre, found: FileSystem | None, region: str) ->
                 key=id_key, message=f"{said} is a file system of the type {found.kind}; it must be of LUSTRE"
             )
         ]
-    problems = []
+    problems: list[Problem | Unasked] = []
     if found.lifecycle != "AVAILABLE":
         problems.append(
             Problem(key=id_key, message=f"{said} is {found.lifecycle}; it must be AVAILABLE"),
         )
-    if wanted.vpc_id is not None and found.vpc_id != wanted.vpc_id:
+    if found.version in TOO_OLD:
+        message = (
+            f"{said} is of Lustre {found.version}, which machines with Amazon Linux 2023 can't mount; it must be of"
+            f" 2.12 or 2.15: aws fsx update-file-system --file-system-id {wanted.file_system_id}"
+            " --file-system-type-version 2.15"
+        )
+        problems.append(Problem(key=id_key, message=message))
+    if wanted.vpc_id is None:
+        message = (
+            f"is missing: {said} lies in {found.vpc_id}, which machines in a VPC that the stack makes do not reach;"
+            f" it must be {found.vpc_id}"
+        )
+        problems.append(Problem(key="trainyard:network.vpcId", message=message))
+    elif found.vpc_id != wanted.vpc_id:
         problems.append(
             Problem(key=id_key, message=f"{said} lies in {found.vpc_id}; it must lie in {wanted.vpc_id}")
         )
-    if wanted.zone is not None and wanted.zone not in found.zones:
+    if strangers := [zone for zone in wanted.zones if zone not in found.zones]:
         problems.append(
             Problem(
                 key=id_key,
-                message=f"{said} lies in {', '.join(found.zones)}; it must lie in {wanted.zone}, where its clients"
-                " are",
+                message=f"{said} lies in {', '.join(found.zones)}; it must lie in {' and '.join(strangers)}, where its"
+                " clients are",
             )
         )
     for key, given, real in (
@@ -211,9 +231,14 @@ def judge_lustre(wanted: WantedLustre, found: FileSystem | None, region: str) ->
             Problem(
                 key=id_key,
                 message=f"{said} lets no workers in: its security group must allow TCP ports 988 and 1018-1023 from"
-                " the workers' group or from their subnets",
+                f" {workers}",
             )
         )
+    elif found.ports is None and found.vpc_id == wanted.vpc_id:
+        message = (
+            f"whether {said} lets TCP ports 988 and 1018-1023 in from {workers} can't be told by its rules"
+        )
+        problems.append(Unasked(key=id_key, message=message))
     return problems
 
 

@@ -21,8 +21,8 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unasked:
-    """One thing that this account can't be asked about: the settings key, and why not."""
+class Caution:
+    """One thing that is right as the stack file says it, and may still be in the way: the settings key, and what."""
 
     key: str
     message: str
@@ -32,8 +32,8 @@ class Unasked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Note:
-    """One thing that is right, and worth knowing all the same: the settings key, and what."""
+class Unasked:
+    """One thing that this account can't be asked about: the settings key, and why not."""
 
     key: str
     message: str
@@ -48,8 +48,8 @@ class WantedPool:
     name of the devices that its machines offer.
 
     `reservation_begins` and `reservation_ends` are what the stack file says (aware); `placement_group` names a group
-    that exists. A disk of `data_volume_gib` GiB (None: the snapshot's size) is made of the snapshot `snapshot_id`, if
-    any.
+    that exists. `disks_gib` are all disks of one machine. A disk of `data_volume_gib` GiB (None: the snapshot's size)
+    is made of the snapshot `snapshot_id`, if any.
     """
 
     key: str
@@ -69,6 +69,7 @@ class WantedPool:
     placement_group_of_reservation: str | None = None
     snapshot_id: str | None = None
     data_volume_gib: int | None = None
+    disks_gib: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,12 +120,12 @@ class WantedCluster:
 
 @dataclass(frozen=True, kw_only=True)
 class WantedLustre:
-    """A file system that is given. `zone` is where its clients are."""
+    """A file system that is given. `zones` are where its clients are; `vpc_id` None: in a VPC that the stack makes."""
 
     file_system_id: str
     dns_name: str
     mount_name: str
-    zone: str | None = None
+    zones: tuple[str, ...] = ()
     vpc_id: str | None = None
     worker_group: str | None = None
 
@@ -153,8 +154,8 @@ class Wanted:
     `account` is the one to deploy to, as the key `account_key` says. `zones` are those that the stack has subnets in;
     `elastic_ips` are the addresses of a new VPC. `endpoints` are services that the stack makes an interface
     endpoint for (`ecr.api`), in a subnet of each zone. `system` is (instance type, count, vCPUs of one) of the system
-    nodes. `repositories` are the ECR names and `key_aliases` the names of KMS keys that it will take, `queue` is
-    that of Karpenter's queue (None: the cluster's).
+    nodes. `new_lustre` is (deployment type, GiB) of a file system that it makes. `repositories` are the ECR names and
+    `key_aliases` the names of KMS keys that it will take, `queue` is that of Karpenter's queue (None: the cluster's).
 
     `kubernetes` is the version of a cluster that the stack makes (None: it is given one), `kubernetes_supported` are
     those that the program knows, `addons` the versions that are pinned, by add-on. `ami` is the alias of the machines'
@@ -177,6 +178,7 @@ class Wanted:
     endpoints: tuple[str, ...] = ()
     existing_cluster: WantedCluster | None = None
     lustre: WantedLustre | None = None
+    new_lustre: tuple[str, int] | None = None
     buckets: tuple[WantedBucket, ...] = ()
     repositories: tuple[str, ...] = ()
     key_aliases: tuple[str, ...] = ()

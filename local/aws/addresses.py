@@ -72,5 +72,6 @@ def install() -> None:
     def gateway(self: Any, *args: Any, **kwargs: Any) -> None:
         make_gateway(self, *args, **kwargs)
         self.private_ip = self._eni.private_ip_address
+        self.connectivity_type = self.connectivity_type or "public"  # AWS's default, which moto leaves out
 
     NatGateway.__init__ = gateway

@@ -179,6 +179,8 @@ def install() -> None:
     # CreateTags takes ids of known prefixes alone.
     utils.EC2_RESOURCE_TO_PREFIX[KIND] = PREFIX
     utils.EC2_PREFIX_TO_RESOURCE[PREFIX] = KIND
+    # A filter of DescribeInstances that moto lacks.
+    utils.filter_dict_attribute_mapping["placement-group-name"] = "placement.group_name"
     reset = EC2Backend.reset
 
     def reset_all(self: Any) -> None:

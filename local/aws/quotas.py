@@ -1,7 +1,7 @@
-"""Service Quotas of EC2 and EKS; moto has those of VPC alone, and these stay as they are.
+"""Service Quotas of EC2, EBS, FSx and EKS; moto has those of VPC alone, and these stay as they are.
 
-The vCPU quotas are those of an account that has asked for more: AWS gives a new one next to nothing of G, P and Trn. A
-request for an increase is granted at once, so that what the preflight proposes can be tried.
+The quotas of vCPUs and disks are those of an account that has asked for more: AWS gives a new one next to nothing of G,
+P and Trn. A request for an increase is granted at once, so that what the preflight proposes can be tried.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ QUOTAS: Final = (
     ("ec2", "L-C4BD4855", "All P5 Spot Instance Requests", _VCPUS, 0.0),
     ("ec2", "L-6B0D517C", "All Trn Spot Instance Requests", _VCPUS, 0.0),
     ("ec2", "L-0263D0A3", "EC2-VPC Elastic IPs", 5.0, 5.0),
+    ("ebs", "L-7A658B76", "Storage for General Purpose SSD (gp3) volumes, in TiB", 1000.0, 50.0),
+    ("fsx", "L-AD2FC696", "Lustre Scratch storage capacity", 100800.0, 100800.0),
+    ("fsx", "L-C8640C82", "Lustre Persistent_1 storage capacity", 100800.0, 100800.0),
+    ("fsx", "L-8F1B9C74", "Lustre Persistent_2 storage capacity", 100800.0, 100800.0),
     ("eks", "L-1194D53C", "Clusters", 100.0, 100.0),
 )
 

@@ -8,15 +8,17 @@ from typing import Any
 import boto3
 import pytest
 
+from infra.preflight.account import Account
 from infra.preflight.mapping import wanted_of
 from infra.preflight.run import examine
 from infra.preflight.stack_file import load
+from local.deploy import given as local_given
 from local.deploy.engine import ROOT
 from local.deploy.given import GivenError, with_given
 from local.deploy.stack_file import read, write
 from tests.unit.emulator import SESSION, Cloud
+from tests.unit.preflight.accounts import OF_NETWORK, checks
 from tests.unit.preflight.accounts import account as preflights_account
-from tests.unit.preflight.accounts import checks
 
 pytestmark = pytest.mark.unit
 
@@ -141,6 +143,29 @@ def test_the_given_block_of_p5_is_one_that_the_preflight_takes(account: Cloud, t
         machines = checks("instance types", "capacity reservations", "placement groups")
         report = examine(preflights_account(account), wanted_of(settings), datetime.now(UTC), machines)
         assert (report.problems, report.not_checked) == ([], []), f"{up} up"
+
+
+@pytest.mark.parametrize(
+    "stack",
+    sorted(
+        path.name.split(".")[1]
+        for path in ROOT.glob("Pulumi.*.yaml")
+        if "vpcId: " in path.read_text() or "capacity-block" in path.read_text()
+    ),
+)
+def test_what_a_shipped_stack_is_given_is_what_the_preflight_takes(
+    account: Cloud, tmp_path: Path, stack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_given, "_cluster", lambda *_, **__: None)  # it needs machines: tests/local
+    write(with_given(read(ROOT / f"Pulumi.{stack}.yaml"), print), tmp_path / f"Pulumi.{stack}.yaml")
+    settings = load(stack, tmp_path / f"Pulumi.{stack}.yaml")
+    of = {
+        **OF_NETWORK,
+        **checks("given file system", "service quotas", "capacity reservations", "placement groups"),
+    }
+    report = examine(Account(settings.region, SESSION), wanted_of(settings), datetime.now(UTC), of)
+    assert [str(each) for each in report.problems if " is CREATING" not in each.message] == []
+    assert (report.cautions, report.not_checked, report.failed, report.unasked) == ([], [], [], [])
 
 
 def with_blocks(*ids: str, **changes: Any) -> dict[str, Any]:

@@ -26,6 +26,7 @@ def test_a_vpc_goes_after_all_that_is_in_it(cloud):
     group = ec2.create_security_group(GroupName="g", Description="g", VpcId=vpc)["GroupId"]
 
     assert nat["NatGatewayAddresses"][0]["PrivateIp"].startswith("10.0.0.")
+    assert nat["ConnectivityType"] == "public"
     refused(lambda: ec2.delete_vpc(VpcId=vpc))
     refused(lambda: ec2.delete_subnet(SubnetId=subnet))
     refused(lambda: ec2.detach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc))

@@ -23,7 +23,15 @@ def checks(*names: str) -> dict[str, Check]:
 
 
 OF_NETWORK = checks(
-    "VPC", "subnets", "free addresses", "tags of the network", "ways out and endpoints", "security groups"
+    "VPC",
+    "subnets",
+    "free addresses",
+    "tags of the network",
+    "ways out and endpoints",
+    "groups of endpoints",
+    "network ACLs",
+    "DNS servers",
+    "security groups",
 )
 
 
@@ -98,6 +106,10 @@ class Given:
         self.nat = ec2.create_nat_gateway(SubnetId=self.public[ZONE], AllocationId=address)["NatGateway"][
             "NatGatewayId"
         ]
+        public = ec2.create_route_table(VpcId=self.vpc)["RouteTable"]["RouteTableId"]
+        ec2.create_route(RouteTableId=public, DestinationCidrBlock="0.0.0.0/0", GatewayId=self.gateway)
+        ec2.associate_route_table(RouteTableId=public, SubnetId=self.public[ZONE])
+        self.public_table = public
         self.table = ec2.create_route_table(VpcId=self.vpc)["RouteTable"]["RouteTableId"]
         ec2.create_route(RouteTableId=self.table, DestinationCidrBlock="0.0.0.0/0", NatGatewayId=self.nat)
         self.associations = {
@@ -135,7 +147,9 @@ class Given:
     def problems(
         self, *, vpc: dict[str, Any] | None = None, of: dict[str, Check] = OF_NETWORK, **changes: Any
     ) -> list[str]:
-        return [str(problem) for problem in self.report(vpc=vpc, of=of, **changes).problems]
+        report = self.report(vpc=vpc, of=of, **changes)
+        assert report.failed == []
+        return [str(problem) for problem in report.problems]
 
 
 def only(lines: list[str], key: str, *parts: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 from infra.preflight.__main__ import lines
 from infra.preflight.capacity import judge_reservations
 from infra.preflight.run import examine
-from infra.preflight.wanted import Note, Problem
+from infra.preflight.wanted import Caution, Problem
 from tests.unit.emulator import Cloud
 from tests.unit.preflight.accounts import NOW, account, checks, only, wanted
 from tests.unit.preflight.test_capacity import (
@@ -33,7 +33,7 @@ BEGINS = f"{POOL}.reservationBegins"
 
 def scheduled(
     begins: datetime, told: datetime | None, *, on_demand_fallback: bool = False
-) -> list[Problem | Note]:
+) -> list[Problem | Caution]:
     """What is told of a block that has not begun or has, and of nothing else."""
     ends = NOW + timedelta(days=9)
     block_ = made(
@@ -49,12 +49,12 @@ def scheduled(
 
 def test_a_block_that_has_not_begun_is_one_line_which_is_no_problem_where_the_stack_file_says_when() -> None:
     (note,) = scheduled(BEGIN, BEGIN)
-    assert isinstance(note, Note)
+    assert isinstance(note, Caution)
     assert str(note) == (
         f"{BEGINS}: '{RESERVED}' begins at 2026-11-22T12:00:00Z; until then the pool has no machines"
     )
     (note,) = scheduled(BEGIN, BEGIN, on_demand_fallback=True)
-    assert isinstance(note, Note)
+    assert isinstance(note, Caution)
     assert note.message.endswith("until then the pool has none but those on demand")
 
 
@@ -118,7 +118,7 @@ def test_an_odcr_that_has_not_begun_is_a_note_whether_the_stack_file_says_so_or_
         found = judge_reservations(
             wanted(pools=(pool_,)), {RESERVED: made(begins=BEGIN, state="scheduled")}, NOW
         )
-        assert [type(each) for each in found] == [Note]
+        assert [type(each) for each in found] == [Caution]
 
 
 def test_a_block_that_the_emulator_sells_for_later_is_a_note_of_the_report(cloud: Cloud) -> None:
@@ -135,7 +135,7 @@ def test_a_block_that_the_emulator_sells_for_later_is_a_note_of_the_report(cloud
     stack = wanted(pools=(wanted_pool,))
     report = examine(account(cloud), stack, datetime.now(UTC), checks("capacity reservations"))
     assert report.problems == []
-    assert [note.key for note in report.notes] == [BEGINS]
+    assert [note.key for note in report.cautions] == [BEGINS]
     *_, note, last = lines("train", report)
-    assert note.startswith(f"note: {BEGINS}: '{identity}' begins at ")
+    assert note.startswith(f"caution: {BEGINS}: '{identity}' begins at ")
     assert last.endswith("nothing is missing")

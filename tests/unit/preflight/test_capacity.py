@@ -11,7 +11,19 @@ from infra.preflight.capacity import Reservation, judge_reservations
 from infra.preflight.run import examine
 from infra.preflight.wanted import WantedPool
 from tests.unit.emulator import REGION, Cloud
-from tests.unit.preflight.accounts import NOW, OTHER, TAGS, ZONE, account, checks, only, pool, tagged, wanted
+from tests.unit.local_aws.test_fleets import Launcher
+from tests.unit.preflight.accounts import (
+    NOW,
+    OTHER,
+    TAGS,
+    ZONE,
+    account,
+    checks,
+    only,
+    pool,
+    tagged,
+    wanted,
+)
 
 pytestmark = pytest.mark.unit
 POOL = "trainyard:pools[0]"
@@ -22,7 +34,7 @@ RESERVED = "cr-0123456789abcdef0"
 
 def problems(cloud: Cloud, *pools: WantedPool, **changes: Any) -> list[str]:
     report = examine(account(cloud), wanted(pools=pools, **changes), NOW, OF_MACHINES)
-    assert report.not_checked == []
+    assert (report.not_checked, report.failed) == ([], [])
     return [str(problem) for problem in report.problems]
 
 
@@ -123,6 +135,35 @@ def test_reservations_with_too_few_machines_are_told_unless_more_may_be_bought(c
     assert problems(cloud, reserved(*ids, max_nodes=4, on_demand_fallback=True)) == []
 
 
+SHARED = (f"{POOL}.maxNodes and trainyard:pools[1].maxNodes", "4 together is more than")
+
+
+def two_pools(first: dict[str, Any], second: dict[str, Any]) -> tuple[WantedPool, WantedPool]:
+    return reserved(**first), reserved(**{"key": "trainyard:pools[1]", "name": "b", **second})
+
+
+def test_pools_that_share_a_reservation_must_find_enough_machines_in_it_together(cloud: Cloud) -> None:
+    two, other = g5(cloud, InstanceCount=2), g5(cloud, InstanceCount=2)
+    both = two_pools({"reservation_ids": (two,)}, {"reservation_ids": (two,)})
+    only(problems(cloud, *both), *SHARED, f"'{two}', which these pools share, has free (2)")
+    one_each = two_pools(
+        {"reservation_ids": (two,), "max_nodes": 1}, {"reservation_ids": (two,), "max_nodes": 1}
+    )
+    assert problems(cloud, *one_each) == []
+    assert problems(cloud, *two_pools({"reservation_ids": (two,)}, {"reservation_ids": (other,)})) == []
+    more = two_pools({"reservation_ids": (two,)}, {"reservation_ids": (two, other)})
+    assert problems(cloud, *more) == []
+    buying = two_pools({"reservation_ids": (two,)}, {"reservation_ids": (two,), "on_demand_fallback": True})
+    assert problems(cloud, *buying) == []
+
+
+def test_a_pool_can_make_two_others_share(cloud: Cloud) -> None:
+    two, other = g5(cloud, InstanceCount=2), g5(cloud, InstanceCount=2)
+    third = reserved(two, other, key="trainyard:pools[2]", name="c")
+    pools = (*two_pools({"reservation_ids": (two,)}, {"reservation_ids": (other,)}), third)
+    only(problems(cloud, *pools), f"{SHARED[0]} and trainyard:pools[2].maxNodes", "6 together", "free (4)")
+
+
 def made(**changes: Any) -> Reservation:
     values: dict[str, Any] = {
         "reservation_id": RESERVED,
@@ -199,6 +240,23 @@ def test_a_bought_block_that_has_ended_is_named(cloud: Cloud) -> None:
 
 def test_a_capacity_block_passes_with_its_own_end() -> None:
     assert judged(made(kind="capacity-block", ends=NOW + timedelta(days=2)), **BLOCK) == []
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "minutes", "told"),
+    [("g5.12xlarge", 40, True), ("g5.12xlarge", 41, False), ("trn2u.48xlarge", 70, True)],
+)
+def test_a_block_that_karpenter_drains_already_is_of_no_use(
+    instance_type: str, minutes: int, told: bool
+) -> None:
+    ends = NOW + timedelta(minutes=minutes)
+    found = made(kind="capacity-block", ends=ends, instance_type=instance_type)
+    lines = judged(found, **{**BLOCK, "reservation_ends": ends, "instance_type": instance_type})
+    if told:
+        only(lines, ID, f"ends at {ends:%Y-%m-%dT%H:%M:%SZ}", f"has to be over {minutes} minutes before")
+    else:
+        assert lines == []
+    assert judged(made(ends=ends)) == [], "machines of an ODCR outlive it"
 
 
 def test_an_expired_capacity_block_is_named_with_its_end() -> None:
@@ -307,6 +365,21 @@ def test_a_placement_group_must_exist_and_be_a_cluster(cloud: Cloud) -> None:
     assert problems(cloud, pool(placement_group="near")) == []
     only(problems(cloud, pool(placement_group="apart")), key, "strategy spread")
     only(problems(cloud, pool(placement_group="nowhere")), key, "'nowhere' does not exist")
+
+
+def test_a_cluster_group_with_machines_in_another_zone_is_told(cloud: Cloud) -> None:
+    ec2, launcher = cloud.client("ec2"), Launcher(cloud)
+    for name in ("near", "other"):
+        ec2.create_placement_group(GroupName=name, Strategy="cluster")
+    group = ec2.describe_placement_groups(GroupNames=["near"])["PlacementGroups"][0]
+    template = launcher.make_template("placed", Placement={"GroupId": group["GroupId"]})
+    (started,) = launcher.fleet(zones=OTHER[-1], template=template)["Instances"]
+    assert problems(cloud, pool(placement_group="other")) == []
+    assert problems(cloud, pool(placement_group="near", zone=OTHER)) == []
+    lines = problems(cloud, pool(placement_group="near"))
+    only(lines, f"{POOL}.placementGroup", f"'near' has machines in {OTHER}", f"with machines in {ZONE}")
+    ec2.terminate_instances(InstanceIds=started["InstanceIds"])
+    assert problems(cloud, pool(placement_group="near")) == []
 
 
 def test_spot_needs_its_role_once_per_account(cloud: Cloud) -> None:

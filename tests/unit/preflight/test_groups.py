@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.unit.emulator import Cloud
@@ -53,6 +55,37 @@ def test_a_group_without_a_way_out_is_told_and_https_alone_will_do(cloud: Cloud)
     https = {"IpProtocol": "tcp", "FromPort": 443, "ToPort": 443, "IpRanges": everywhere}
     given.ec2.authorize_security_group_egress(GroupId=given.group, IpPermissions=[https])
     assert given.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("block", "right"),
+    [("192.0.2.1/32", False), ("10.1.0.0/24", False), ("10.1.0.0/16", True), ("0.0.0.0/0", True)],
+)
+def test_https_must_get_out_to_the_private_subnets_at_least(cloud: Cloud, block: str, right: bool) -> None:
+    given = Given(cloud)
+    given.ec2.revoke_security_group_egress(
+        GroupId=given.group, IpPermissions=[{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
+    )
+    https = {"IpProtocol": "tcp", "FromPort": 443, "ToPort": 443, "IpRanges": [{"CidrIp": block}]}
+    given.ec2.authorize_security_group_egress(GroupId=given.group, IpPermissions=[https])
+    if right:
+        assert given.problems() == []
+    else:
+        only(given.problems(), KEY, "lets no HTTPS out to where it is needed", "10.1.0.0/24, 10.1.1.0/24")
+
+
+@pytest.mark.parametrize(
+    "ranges", [{"IpRanges": [{"CidrIp": "0.0.0.0/0"}]}, {"Ipv6Ranges": [{"CidrIpv6": "::/0"}]}]
+)
+def test_a_group_that_is_open_to_everybody_is_told(cloud: Cloud, ranges: dict[str, Any]) -> None:
+    given = Given(cloud)
+    some = {"IpProtocol": "tcp", "FromPort": 30000, "ToPort": 32767, **ranges}
+    given.ec2.authorize_security_group_ingress(GroupId=given.group, IpPermissions=[some])
+    assert given.problems() == []
+    given.ec2.authorize_security_group_ingress(
+        GroupId=given.group, IpPermissions=[{"IpProtocol": "-1", **ranges}]
+    )
+    only(given.problems(), KEY, f"'{given.group}' lets everything in from everywhere")
 
 
 def test_a_group_that_does_not_exist_or_is_another_vpcs_is_named(cloud: Cloud) -> None:

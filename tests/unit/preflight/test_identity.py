@@ -6,6 +6,7 @@ import pytest
 
 from infra.preflight.identity import Zone, judge_caller, judge_zones, principal_arn
 from infra.preflight.run import examine
+from infra.preflight.wanted import WantedCluster
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.preflight.accounts import ADMINISTRATOR, NOW, OTHER, ZONE, account, checks, only, wanted
 
@@ -83,3 +84,5 @@ def test_a_zone_in_which_eks_has_no_control_planes_is_told() -> None:
     lines = [str(p) for p in judge_zones(wanted(), zones)]
     assert "use1-az3" in lines[0]
     assert lines[1].startswith(f"trainyard:network.zones[1]: zone {OTHER} is impaired")
+    given = wanted(existing_cluster=WantedCluster(name="research", versions=("1.35",)))
+    assert [str(p) for p in judge_zones(given, zones)] == lines[1:], "its control plane is there already"

@@ -157,10 +157,10 @@ def test_given_buckets_and_file_systems_are_asked_for_by_their_keys() -> None:
     }
     lustre = given(**{"trainyard:storage": storage}).lustre
     assert lustre is not None
-    assert (lustre.file_system_id, lustre.mount_name, lustre.zone) == (
+    assert (lustre.file_system_id, lustre.mount_name, lustre.zones) == (
         "fs-0123456789abcdef0",
         "abcdefgh",
-        "us-west-2b",
+        ("us-west-2b",),
     )
     assert lustre.worker_group == "sg-0123456789abcdef0"
     wanted = given(**{"trainyard:storage": {"lustre": {"zone": "us-west-2b", "s3": {"bucket": "the-data"}}}})

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from infra.preflight.network import Route, Routing, Subnet, judge_ways_out
-from infra.preflight.wanted import WantedVpc
+from infra.preflight.filters import Acl, Entry, judge_acls
+from infra.preflight.network import Nat, Route, Routing, Subnet
+from infra.preflight.wanted import Caution, WantedVpc
+from infra.preflight.ways_out import judge_ways_out
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.preflight.accounts import OTHER, TAGS, ZONE, Given, only
 
@@ -99,9 +101,16 @@ def test_a_public_subnet_is_no_place_for_machines_without_public_addresses(cloud
     only(given.problems(), f"{KEY}.privateSubnetIds.{ZONE}", "is a public subnet", given.gateway)
 
 
-def judged(route: Route, nat_state: str = "available") -> list[str]:
+def judged(
+    route: Route, nat_state: str = "available", onward: str = "igw-1", *, public: bool = True
+) -> list[str]:
     subnet = Subnet(subnet_id="subnet-1", vpc_id="vpc-1", zone=ZONE, free=100)
-    routing = Routing(tables={"subnet-1": ("rtb-1", (route,))}, nat_states={"nat-1": nat_state}, endpoints=())
+    behind = (Route(destination="0.0.0.0/0", target=onward),)
+    routing = Routing(
+        tables={"subnet-1": ("rtb-1", (route,)), "subnet-2": ("rtb-2", behind)},
+        nats={"nat-1": Nat(state=nat_state, public=public, subnet_id="subnet-2")},
+        endpoints=(),
+    )
     vpc = WantedVpc(vpc_id="vpc-1", private={ZONE: "subnet-1"})
     return [str(p) for p in judge_ways_out(vpc, {"subnet-1": subnet}, routing, REGION)]
 
@@ -115,6 +124,137 @@ def test_a_nat_gateway_that_failed_is_no_way_out() -> None:
     route = Route(destination="0.0.0.0/0", target="nat-1")
     assert judged(route) == []
     only(judged(route, "failed"), f"{KEY}.privateSubnetIds.{ZONE}", "nat-1, which is failed")
+
+
+@pytest.mark.parametrize(
+    ("public", "onward", "right"),
+    [
+        (True, "igw-1", True),
+        (True, "vpce-1", True),
+        (True, "nat-2", False),
+        (True, "", False),
+        (False, "tgw-1", True),
+        (False, "igw-1", False),
+        (False, "nat-1", False),
+    ],
+)
+def test_a_nat_gateway_is_a_way_out_where_its_own_subnet_has_one(
+    public: bool, onward: str, right: bool
+) -> None:
+    lines = judged(Route(destination="0.0.0.0/0", target="nat-1"), onward=onward, public=public)
+    assert (lines == []) == right
+
+
+def test_a_private_nat_gateway_leads_nowhere_by_itself(cloud: Cloud) -> None:
+    given = Given(cloud)
+    made = given.ec2.create_nat_gateway(SubnetId=given.public[ZONE], ConnectivityType="private")["NatGateway"]
+    nat = made["NatGatewayId"]
+    given.ec2.replace_route(RouteTableId=given.table, DestinationCidrBlock="0.0.0.0/0", NatGatewayId=nat)
+    lines = given.problems()
+    assert len(lines) == len(given.private)
+    assert all(f"to {nat}, which is a private NAT gateway" in line for line in lines)
+
+
+def test_a_nat_gateway_in_a_subnet_that_is_not_public_is_told_and_so_is_that_subnet(cloud: Cloud) -> None:
+    given = Given(cloud)
+    given.ec2.delete_route(RouteTableId=given.public_table, DestinationCidrBlock="0.0.0.0/0")
+    lines = given.problems()
+    assert lines[0].startswith(
+        f"{KEY}.publicSubnetIds.{ZONE}: '{given.public[ZONE]}' has no default route to"
+    )
+    assert [f"{given.nat}, which lies in {given.public[ZONE]}" in line for line in lines] == [
+        False,
+        True,
+        True,
+    ]
+
+
+def acl_of(given: Given, subnet: str, *entries: dict[str, object]) -> str:
+    """Gives a subnet an ACL of its own with these entries."""
+    ec2 = given.ec2
+    acl = ec2.create_network_acl(VpcId=given.vpc)["NetworkAcl"]["NetworkAclId"]
+    for entry in entries:
+        ec2.create_network_acl_entry(NetworkAclId=acl, **entry)
+    (there,) = ec2.describe_network_acls(Filters=[{"Name": "association.subnet-id", "Values": [subnet]}])[
+        "NetworkAcls"
+    ]
+    old = next(each for each in there["Associations"] if each["SubnetId"] == subnet)
+    ec2.replace_network_acl_association(AssociationId=old["NetworkAclAssociationId"], NetworkAclId=acl)
+    return str(acl)
+
+
+def acl_entry(number: int, *, egress: bool, block: str = "0.0.0.0/0") -> dict[str, object]:
+    return {
+        "RuleNumber": number,
+        "Protocol": "-1",
+        "RuleAction": "allow",
+        "Egress": egress,
+        "CidrBlock": block,
+    }
+
+
+def test_an_acl_that_lets_nothing_through_is_told_for_its_direction(cloud: Cloud) -> None:
+    given = Given(cloud)
+    acl = acl_of(given, given.private[ZONE], acl_entry(100, egress=True))
+    only(given.problems(), f"{KEY}.privateSubnetIds.{ZONE}", f"network ACL {acl}, which lets nothing in;")
+
+
+def test_an_acl_of_the_owners_own_is_told_and_is_no_problem(cloud: Cloud) -> None:
+    given = Given(cloud)
+    acl = acl_of(
+        given,
+        given.private[ZONE],
+        acl_entry(100, egress=True),
+        acl_entry(100, egress=False, block="10.0.0.0/8"),
+    )
+    report = given.report()
+    assert report.problems == []
+    lines = [str(caution) for caution in report.cautions]
+    only(lines, f"{KEY}.privateSubnetIds.{ZONE}", acl, "does not let everything in:")
+
+
+@pytest.mark.parametrize(
+    ("entries", "told"),
+    [
+        ([(100, True, "0.0.0.0/0"), (200, False, "0.0.0.0/0")], None),
+        ([(100, False, "10.9.0.0/16"), (200, True, "0.0.0.0/0")], "everything"),
+        ([(200, True, "0.0.0.0/0"), (100, False, "0.0.0.0/0")], "nothing"),
+        ([(100, True, "10.0.0.0/8")], "everything"),
+        ([], "nothing"),
+    ],
+)
+def test_the_first_rule_of_an_acl_that_fits_decides(
+    entries: list[tuple[int, bool, str]], told: str | None
+) -> None:
+    rules = tuple(
+        Entry(number=number, egress=egress, allow=allow, protocol="-1", block=block)
+        for number, allow, block in entries
+        for egress in (False, True)
+    )
+    vpc = WantedVpc(vpc_id="vpc-1", private={ZONE: "subnet-1"})
+    lines = judge_acls(vpc, {"subnet-1": Acl(acl_id="acl-1", entries=rules)})
+    if told is None:
+        assert lines == []
+    else:
+        assert all(isinstance(line, Caution) == (told == "everything") for line in lines)
+        assert all(told in str(line) for line in lines)
+        assert lines
+
+
+@pytest.mark.parametrize(
+    ("servers", "told"), [(["10.2.5.1"], True), (["AmazonProvidedDNS"], False), (["10.1.0.2"], False)]
+)
+def test_dns_servers_of_the_owners_own_are_told(cloud: Cloud, servers: list[str], told: bool) -> None:
+    given = Given(cloud)
+    options = given.ec2.create_dhcp_options(
+        DhcpConfigurations=[{"Key": "domain-name-servers", "Values": servers}]
+    )["DhcpOptions"]["DhcpOptionsId"]
+    given.ec2.associate_dhcp_options(DhcpOptionsId=options, VpcId=given.vpc)
+    report = given.report()
+    assert report.problems == []
+    assert [
+        str(each).startswith(f"{KEY}.vpcId: '{given.vpc}' has DNS servers") for each in report.cautions
+    ] == [True] * told
 
 
 def test_a_route_into_a_blackhole_is_told() -> None:
@@ -133,14 +273,52 @@ def endpoint(given: Given, service: str, **more: object) -> str:
     return str(made["VpcEndpoint"]["VpcEndpointId"])
 
 
-def interface(given: Given, service: str, *, private_dns: bool = True) -> str:
+def interface(given: Given, service: str, *, private_dns: bool = True, group: str | None = None) -> str:
     return endpoint(
         given,
         service,
         VpcEndpointType="Interface",
         SubnetIds=list(given.private.values()),
         PrivateDnsEnabled=private_dns,
+        SecurityGroupIds=[group or https_group(given, f"endpoint-{service}-{private_dns}")],
     )
+
+
+def https_group(given: Given, name: str, *ranges: str) -> str:
+    """A group that lets HTTPS in from these ranges, by default the VPC's."""
+    group = str(given.ec2.create_security_group(GroupName=name, Description="e", VpcId=given.vpc)["GroupId"])
+    blocks = [{"CidrIp": each} for each in ranges or ("10.1.0.0/16",)]
+    rule = {"IpProtocol": "tcp", "FromPort": 443, "ToPort": 443, "IpRanges": blocks}
+    given.ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
+    return group
+
+
+def test_the_group_of_an_endpoint_must_let_the_private_subnets_or_the_workers_in(cloud: Cloud) -> None:
+    given = Given(cloud)
+    narrow = https_group(given, "narrow", "10.1.0.0/24")
+    made = interface(given, "ec2", group=narrow)
+    wanted = isolated(given, "ec2")
+    only(
+        given.problems(vpc=wanted),
+        f"{KEY}.private",
+        f"is true, but {made} (",
+        "lets no HTTPS in from 10.1.0.0/24, ",
+    )
+    assert given.problems() == [], "with a way out no endpoint is needed"
+    workers = {
+        "IpProtocol": "tcp",
+        "FromPort": 443,
+        "ToPort": 443,
+        "UserIdGroupPairs": [{"GroupId": given.group}],
+    }
+    given.ec2.authorize_security_group_ingress(GroupId=narrow, IpPermissions=[workers])
+    assert given.problems(vpc=wanted) == []
+    lists = {"IpProtocol": "-1", "PrefixListIds": [{"PrefixListId": "pl-0123456789abcdef0"}]}
+    other = given.make_group("lists", ingress=False)
+    given.ec2.authorize_security_group_ingress(GroupId=other, IpPermissions=[lists])
+    interface(given, "sts", group=other)
+    report = given.report(vpc=isolated(given, "sts"))
+    assert [str(each).startswith(f"{KEY}.private: whether vpce-") for each in report.unasked] == [True]
 
 
 def test_an_isolated_network_needs_an_endpoint_per_service(cloud: Cloud) -> None:

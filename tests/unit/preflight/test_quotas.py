@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from infra import accelerators
-from infra.preflight.quotas import ELASTIC_IPS, VPCS, quota_of
+from infra.preflight.quotas import DISKS, ELASTIC_IPS, VPCS, quota_of
 from infra.preflight.run import examine
 from local.aws.quotas import QUOTAS
 from tests.unit.emulator import Cloud
-from tests.unit.preflight.accounts import NOW, TAGS, Given, account, checks, only, pool, tagged, wanted
+from tests.unit.preflight.accounts import NOW, TAGS, ZONE, Given, account, checks, only, pool, tagged, wanted
 
 pytestmark = pytest.mark.unit
 
@@ -21,7 +21,7 @@ OF_QUOTAS = checks("service quotas")
 
 def problems(cloud: Cloud, **changes: Any) -> list[str]:
     report = examine(account(cloud), wanted(**changes), NOW, OF_QUOTAS)
-    assert report.not_checked == []
+    assert (report.not_checked, report.failed) == ([], [])
     return [str(problem) for problem in report.problems]
 
 
@@ -136,6 +136,45 @@ def test_addresses_vpcs_and_gateways_are_counted_without_the_stacks_own(cloud: C
         "trainyard:network.natPerZone",
     ]
     assert "0 of 1 are left" in lines[1]
+
+
+def test_the_disks_of_all_machines_count_in_tib_besides_those_of_others(cloud: Cloud) -> None:
+    allow(cloud, DISKS.code, 1, "ebs")
+    half = pool(disks_gib=512)
+    assert problems(cloud, pools=(half,)) == []
+    line = only(problems(cloud, pools=(pool(max_nodes=3, disks_gib=512),)), "trainyard:pools[0].maxNodes")
+    assert "need 1536 GiB" in line
+    assert line.endswith("--service-code ebs --quota-code L-7A658B76 --desired-value 2")
+    ec2 = cloud.client("ec2")
+    made = ec2.create_volume(AvailabilityZone=pool().zone, Size=100, VolumeType="gp3")["VolumeId"]
+    ec2.create_volume(AvailabilityZone=pool().zone, Size=100, VolumeType="io2", Iops=100)
+    only(problems(cloud, pools=(half,)), "trainyard:pools[0].maxNodes", "924 of 1024 are left")
+    ec2.create_tags(Resources=[made], Tags=tagged(TAGS))
+    assert problems(cloud, pools=(half,)) == []
+
+
+def test_a_new_file_system_needs_room_in_the_quota_of_its_kind(cloud: Cloud) -> None:
+    key = "trainyard:storage.lustre.capacityGiB"
+    only(
+        problems(cloud, new_lustre=("PERSISTENT_2", 19_200_000)),
+        key,
+        "L-8F1B9C74",
+        "100800 of 100800 are left",
+    )
+    given = Given(cloud)
+    allow(cloud, "L-AD2FC696", 2400, "fsx")
+    made = cloud.client("fsx").create_file_system(
+        FileSystemType="LUSTRE",
+        StorageCapacity=1200,
+        SubnetIds=[given.private[ZONE]],
+        SecurityGroupIds=[given.make_group("lustre")],
+        LustreConfiguration={"DeploymentType": "SCRATCH_1"},
+    )["FileSystem"]
+    assert problems(cloud, new_lustre=("SCRATCH_2", 1200)) == []
+    only(problems(cloud, new_lustre=("SCRATCH_2", 2400)), key, "1200 of 2400 are left", "must be 3600")
+    assert problems(cloud, new_lustre=("PERSISTENT_2", 2400)) == []
+    cloud.client("fsx").tag_resource(ResourceARN=made["ResourceARN"], Tags=tagged(TAGS))
+    assert problems(cloud, new_lustre=("SCRATCH_2", 2400)) == []
 
 
 def test_a_stack_in_a_given_vpc_needs_neither_vpc_nor_address(cloud: Cloud) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from infra.preflight.groups import Group, Rule
-from infra.preflight.network import Subnet
-from infra.preflight.read_services import reachable
+from infra.preflight.groups import Group, Rule, lets_in
+from infra.preflight.read_services import LUSTRE_PORTS
 from infra.preflight.run import CHECKS, examine
 from infra.preflight.services import Cluster, FileSystem, judge_access, judge_cluster, judge_lustre
-from infra.preflight.wanted import WantedBucket, WantedCluster, WantedLustre
+from infra.preflight.wanted import Unasked, WantedBucket, WantedCluster, WantedLustre
 from tests.unit.emulator import REGION, SESSION, Cloud
 from tests.unit.preflight.accounts import (
     ADMINISTRATOR,
@@ -155,12 +155,14 @@ SYSTEM = FileSystem(
     zones=(ZONE,),
     dns_name="fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
     mount_name="abcdefgh",
+    version="2.15",
+    ports=True,
 )
 ASKED = WantedLustre(
     file_system_id=SYSTEM.file_system_id,
     dns_name=SYSTEM.dns_name,
     mount_name="abcdefgh",
-    zone=ZONE,
+    zones=(ZONE,),
     vpc_id="vpc-1",
 )
 
@@ -170,7 +172,18 @@ def of_lustre(found: FileSystem | None) -> list[str]:
 
 
 def test_a_file_system_as_it_is_told_passes() -> None:
-    assert of_lustre(SYSTEM) == of_lustre(replace(SYSTEM, ports=True)) == []
+    assert of_lustre(SYSTEM) == of_lustre(replace(SYSTEM, version="2.12")) == []
+
+
+def test_ports_that_can_not_be_told_are_no_problem() -> None:
+    (line,) = judge_lustre(ASKED, replace(SYSTEM, ports=None), REGION)
+    assert isinstance(line, Unasked)
+    only([str(line)], f"{LUSTRE}.fileSystemId", "whether 'fs-0123456789abcdef0' lets TCP ports")
+
+
+def test_a_file_system_can_not_be_mounted_from_a_vpc_that_the_stack_makes() -> None:
+    lines = [str(p) for p in judge_lustre(replace(ASKED, vpc_id=None), replace(SYSTEM, ports=None), REGION)]
+    only(lines, "trainyard:network.vpcId", "lies in vpc-1", "it must be vpc-1")
 
 
 @pytest.mark.parametrize(
@@ -183,6 +196,7 @@ def test_a_file_system_as_it_is_told_passes() -> None:
         ({"dns_name": "fs-1.example"}, "dnsName", "it must be 'fs-1.example'"),
         ({"mount_name": "fsx"}, "mountName", "'abcdefgh' is not right; it must be 'fsx'"),
         ({"ports": False}, "fileSystemId", "988 and 1018-1023"),
+        ({"version": "2.10"}, "fileSystemId", "--file-system-type-version 2.15"),
     ],
 )
 def test_what_differs_is_named_by_its_key(changes: dict[str, Any], key: str, words: str) -> None:
@@ -194,14 +208,14 @@ def test_a_file_system_that_does_not_exist_is_named(cloud: Cloud) -> None:
     only(problems(cloud, lustre=ASKED), f"{LUSTRE}.fileSystemId", "does not exist")
 
 
-def test_a_file_system_of_the_emulator_is_read_as_it_is(cloud: Cloud) -> None:
-    network = Given(cloud)
-    open_in = [rule_of(988, 988, network.group), rule_of(1018, 1023, network.group)]
+def file_system(cloud: Cloud, network: Given, version: str = "2.15") -> tuple[Callable[..., list[str]], str]:
+    """A file system that lets in the given workers' group: what is told of it, and its own group."""
     own = network.make_group("lustre")
+    open_in = [rule_of(988, 988, network.group), rule_of(1018, 1023, network.group)]
     network.ec2.authorize_security_group_ingress(GroupId=own, IpPermissions=open_in)
-    fsx = cloud.client("fsx")
-    made = fsx.create_file_system(
+    made = cloud.client("fsx").create_file_system(
         FileSystemType="LUSTRE",
+        FileSystemTypeVersion=version,
         StorageCapacity=1200,
         SubnetIds=[network.private[ZONE]],
         SecurityGroupIds=[own],
@@ -211,20 +225,33 @@ def test_a_file_system_of_the_emulator_is_read_as_it_is(cloud: Cloud) -> None:
         file_system_id=made["FileSystemId"],
         dns_name=made["DNSName"],
         mount_name=made["LustreConfiguration"]["MountName"],
-        zone=ZONE,
+        zones=(ZONE,),
         vpc_id=network.vpc,
         worker_group=network.group,
     )
 
-    def told(**changes: Any) -> list[str]:
-        lines = network.problems(of=checks("given file system"), lustre=replace(given, **changes))
+    def told(vpc: dict[str, Any] | None = None, **changes: Any) -> list[str]:
+        group = (vpc or {}).get("worker_group", network.group)
+        lustre = replace(given, **{"worker_group": group, **changes})
+        lines = network.problems(vpc=vpc, of=checks("given file system"), lustre=lustre)
         return [line for line in lines if "is CREATING" not in line]
 
+    return told, own
+
+
+def test_a_file_system_of_the_emulator_is_read_as_it_is(cloud: Cloud) -> None:
+    network = Given(cloud)
+    told, own = file_system(cloud, network)
     assert told() == []
     only(told(mount_name="other"), f"{LUSTRE}.mountName", "it must be")
-    only(told(zone=OTHER), f"{LUSTRE}.fileSystemId", f"it must lie in {OTHER}")
-    network.ec2.revoke_security_group_ingress(GroupId=own, IpPermissions=open_in[:1])
+    only(told(zones=(ZONE, OTHER)), f"{LUSTRE}.fileSystemId", f"it must lie in {OTHER}")
+    network.ec2.revoke_security_group_ingress(GroupId=own, IpPermissions=[rule_of(988, 988, network.group)])
     only(told(), f"{LUSTRE}.fileSystemId", "TCP ports 988 and 1018-1023")
+
+
+def test_a_file_system_that_amazon_linux_2023_can_not_mount_is_told(cloud: Cloud) -> None:
+    told, _ = file_system(cloud, Given(cloud), version="2.10")
+    only(told(), f"{LUSTRE}.fileSystemId", "is of Lustre 2.10", "it must be of 2.12 or 2.15")
 
 
 def rule_of(first: int, last: int, group: str) -> dict[str, Any]:
@@ -241,19 +268,43 @@ def rule(first: int, last: int, **more: Any) -> Rule:
 
 
 def test_lustre_is_reached_when_every_port_is_open_to_the_group_or_to_all_subnets() -> None:
-    clients = {
-        "subnet-1": Subnet(subnet_id="subnet-1", vpc_id="vpc-1", zone=ZONE, free=9, cidr="10.1.0.0/24")
-    }
     group, block = {"groups": frozenset({"sg-w"})}, {"ranges": frozenset({"10.1.0.0/16"})}
+    lists = {"lists": frozenset({"pl-1"})}
 
-    def reached(*rules: Rule) -> bool:
-        return reachable([Group(group_id="sg-f", vpc_id="vpc-1", ingress=rules)], "sg-w", clients)
+    def reached(*rules: Rule, workers: tuple[str, ...] = ("sg-w",)) -> bool | None:
+        found = [Group(group_id="sg-f", vpc_id="vpc-1", ingress=rules)]
+        return lets_in(found, LUSTRE_PORTS, workers, ["10.1.0.0/24", "10.1.1.0/24"])
 
     assert reached(rule(988, 988, **group), rule(1018, 1023, **block))
     assert reached(Rule(protocol="-1", **group))
-    assert not reached(rule(988, 988, **group))
-    assert not reached(rule(988, 988, **group), rule(1021, 1023, **group))
-    assert not reached(rule(988, 1023, ranges=frozenset({"10.2.0.0/16"})))
+    assert reached(rule(988, 988, **group)) is False
+    assert reached(rule(988, 988, **group), rule(1021, 1023, **group)) is False
+    assert reached(rule(988, 1023, ranges=frozenset({"10.2.0.0/16"}))) is False
+    assert reached(rule(988, 1023, ranges=frozenset({"10.1.0.0/24"}))) is False
+    assert reached(rule(988, 1023, **group), workers=()) is False
+    assert reached(rule(988, 1023, **block), workers=())
+    assert reached(rule(988, 1023, **lists)) is None
+    assert reached(rule(988, 988, **lists)) is False
+
+
+def test_a_group_that_the_stack_makes_is_let_in_by_ranges_or_once_it_is_there(cloud: Cloud) -> None:
+    network = Given(cloud)
+    lines, own = file_system(cloud, network)
+    no_group = {"vpc": {"worker_group": None}}
+    only(
+        lines(**no_group),
+        f"{LUSTRE}.fileSystemId",
+        "from the workers' subnets, since the stack makes their group",
+    )
+    made = network.make_group("made")
+    network.tag(made, **TAGS, **{"karpenter.sh/discovery": "train"})
+    open_in = [rule_of(988, 988, made), rule_of(1018, 1023, made)]
+    network.ec2.authorize_security_group_ingress(GroupId=own, IpPermissions=open_in)
+    assert lines(**no_group) == []
+    network.ec2.revoke_security_group_ingress(GroupId=own, IpPermissions=open_in)
+    block = {"IpProtocol": "tcp", "FromPort": 988, "ToPort": 1023, "IpRanges": [{"CidrIp": "10.1.0.0/24"}]}
+    network.ec2.authorize_security_group_ingress(GroupId=own, IpPermissions=[block])
+    assert lines(**no_group) == []
 
 
 def test_given_buckets_must_exist_and_lie_in_the_region(cloud: Cloud) -> None:
