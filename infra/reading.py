@@ -240,6 +240,10 @@ class Section:
         result: dict[str, str] = {}
         for name, entry in value.items():
             path = f"{key}.{name}"
+            # YAML takes `on`, `yes` and `null` for something else.
+            if not isinstance(name, str):
+                self.reject(path, f"has a key that is {type_name(name)}; it must be a text, in quotes")
+                continue
             if isinstance(entry, bool):
                 text = str(entry).lower()
             elif isinstance(entry, str | int | float):
@@ -247,12 +251,12 @@ class Section:
             else:
                 self.reject(path, f"{_shown(entry)} is {type_name(entry)}; it must be {wanted}")
                 continue
-            if keys and not re.fullmatch(keys, str(name)):
+            if keys and not re.fullmatch(keys, name):
                 self.reject(path, f"has the key '{name}'; it must be {keys_wanted}")
             elif pattern and not re.fullmatch(pattern, text):
                 self.reject(path, f"{_shown(text)} is not right; it must be {wanted}")
             else:
-                result[str(name)] = text
+                result[name] = text
         if len(result) < len(value):
             self.wrong.add(key)
         return result

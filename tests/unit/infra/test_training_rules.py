@@ -64,6 +64,14 @@ def test_a_name_that_is_no_variables_is_told_once(name: str) -> None:
     assert "it must be letters, digits and underscores, no digit first" in line
 
 
+@pytest.mark.parametrize(("name", "what"), [(True, "a boolean"), (None, "nothing"), (5, "a whole number")])
+def test_a_name_that_yaml_takes_for_no_text_is_told_once(name: Any, what: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read("test", with_training(env={name: "x"}), NOW)
+    (line,) = caught.value.lines
+    assert line == f"trainyard:training.env.{name}: has a key that is {what}; it must be a text, in quotes"
+
+
 @pytest.mark.parametrize("name", RESERVED)
 def test_a_variable_that_others_set_is_told_once(name: str) -> None:
     (line,) = mistakes(with_training(env={name: "x"}))
