@@ -68,5 +68,3 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
         env=env,
         **rest,
     )
-
-

@@ -13,8 +13,8 @@ from infra.preflight.run import Report, examine
 
 
 def lines(stack: str, report: Report) -> list[str]:
-    """What a person reads: a line per problem and caution, one per check that was not made, one per thing that nobody here can
-    tell, and the sum."""
+    """What a person reads: a line per problem and caution, one per check that was not made, one per thing that nobody
+    here can tell, and the sum."""
     told = [f"missing: {problem}" for problem in report.problems]
     told += [f"caution: {caution}" for caution in report.cautions]
     told += [f"not checked: {name}: needs {permission}" for name, permission in report.not_checked]
