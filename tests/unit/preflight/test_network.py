@@ -169,6 +169,15 @@ def test_a_nat_gateway_in_a_subnet_that_is_not_public_is_told_and_so_is_that_sub
     ]
 
 
+def test_a_subnet_behind_a_nat_gateway_is_no_public_one(cloud: Cloud) -> None:
+    given = Given(cloud)
+    only(
+        given.problems(vpc={"public": {OTHER: given.private[OTHER]}}),
+        f"{KEY}.publicSubnetIds.{OTHER}",
+        "no public",
+    )
+
+
 def acl_of(given: Given, subnet: str, *entries: dict[str, object]) -> str:
     """Gives a subnet an ACL of its own with these entries."""
     ec2 = given.ec2
