@@ -36,7 +36,7 @@ _EPOCH = 1_800_000_000.0
 
 
 class TimedGateway(KubernetesGateway):
-    """The real gateway, with the monotonic moments of the first look that saw MIN nodes and of the training's answer."""
+    """The real gateway, with the monotonic moments of the first look that saw MIN and of the training's answer."""
 
     def __init__(self, rest: Rest) -> None:
         super().__init__(rest, lambda: _EPOCH + time.monotonic())
