@@ -39,8 +39,8 @@ def polling(request: Request, seed: int) -> Outcome:
     world.decided, world.wanted = True, ready
     starts = [world.begun(ready)] if ready else []
     world.remove("hold")
-    gathered = _gathered(world, ready)
-    trained = bool(starts) and gathered < math.inf and _trained(world)
+    gathered = _gathered(world, ready) if starts else None
+    trained = gathered is not None and gathered < math.inf and _trained(world)
     world.run_out()
     return world.outcome(starts, trained=trained, gathered=gathered)
 

@@ -42,6 +42,7 @@ class TimedGateway(KubernetesGateway):
         super().__init__(rest, lambda: _EPOCH + time.monotonic())
         self.reached: float | None = None
         self.answered = 0.0
+        self.busy = 0.0
         self.made = threading.Event()
 
     def observe(self, request: Request, *, fresh: bool) -> Observation:
@@ -53,6 +54,7 @@ class TimedGateway(KubernetesGateway):
     def create_training(self, request: Request, manifest: dict[str, Any]) -> bool:
         made = super().create_training(request, manifest)
         self.answered = time.monotonic()
+        self.busy += time.process_time()
         self.made.set()
         return made
 
@@ -68,8 +70,8 @@ def sized(nodes: int, **changes: Any) -> Request:
     return dataclasses.replace(request, **{"pool": pool, "worker": worker, "hold_seconds": 1000, **changes})
 
 
-def at_most(process: ApiProcess, nodes: int, pods: int = 0) -> float:
-    """Seconds from the change that makes MAX nodes usable to the answer.
+def at_most(process: ApiProcess, nodes: int, pods: int = 0) -> tuple[float, float]:
+    """Seconds from the change that makes MAX nodes usable to the answer, and those of them on a processor of ours.
 
     With `pods` the cluster has real sizes: NodeClaims, nodes of 12 KB, and so many pods of 5 KB.
     """
@@ -81,8 +83,9 @@ def at_most(process: ApiProcess, nodes: int, pods: int = 0) -> float:
         with _running(sized(nodes), gateway):
             server.until(api_process.watching, WATCHES, nodes)
             time.sleep(_QUIET_SECONDS)
+            gateway.busy = -time.process_time()
             changed = server.call(api_process.put_last)
-            return _answer(server, gateway, nodes) - changed
+            return _answer(server, gateway, nodes) - changed, gateway.busy
 
 
 def at_hold_end(process: ApiProcess, hold: float) -> float:
@@ -133,13 +136,15 @@ def measure() -> Iterator[Figure | Note]:
     """All figures of decisions; about two minutes."""
     with ApiProcess() as process:
         at_most(process, SMALL)  # what is loaded once, by both processes
-        small = [at_most(process, SMALL) for _ in range(SMALL_SAMPLES)]
+        small = [at_most(process, SMALL)[0] for _ in range(SMALL_SAMPLES)]
         yield from small_figures(f"MAX of {SMALL} nodes", small)
         with ThreadPoolExecutor(TOGETHER) as pool:
             ends = list(pool.map(lambda hold: at_hold_end(process, hold), holds(SMALL_SAMPLES)))
         yield from small_figures("end of the hold window, 2 nodes", ends)
         large = [at_most(process, LARGE, LARGE_PODS) for _ in range(LARGE_SAMPLES)]
-        yield from large_figures(large)
+        yield from large_figures([seconds for seconds, _ in large])
+        busy = percentile([busy for _, busy in large], 0.5)
+        yield Note(name=f"decision, MAX of {LARGE} nodes: processor", told=f"{busy:.3f} s, median")
 
 
 def small_figures(what: str, seconds: list[float]) -> Iterator[Figure | Note]:

@@ -77,17 +77,19 @@ def world_figures(trios: Sequence[Trio]) -> Iterator[Figure | Note]:
 def worlds(outcomes: Sequence[Outcome]) -> str:
     """The trainings that were begun, in words."""
     starts = [start for outcome in outcomes for start in outcome.starts]
-    late = sum(outcome.gathered > LATE_SECONDS for outcome in outcomes)
-    never = sum(outcome.gathered > JOIN_SECONDS for outcome in outcomes)
+    waits = [outcome.gathered for outcome in outcomes if outcome.gathered is not None]
+    late = sum(seconds > LATE_SECONDS for seconds in waits)
+    never = sum(seconds > JOIN_SECONDS for seconds in waits)
     restarts = sum(outcome.restarts for outcome in outcomes)
     arrivals = sum(outcome.by_arrival for outcome in outcomes)
-    return (
-        f"{len(starts)} begun, {sum(start.wrong for start in starts)} wrong"
-        f" ({sum(start.below for start in starts)} below MIN),"
-        f" {late} without all workers after {LATE_SECONDS:.0f} s ({never} ever),"
-        f" {restarts} restarts ({arrivals} by arrivals),"
-        f" {sum(outcome.trained for outcome in outcomes)} trained to the end"
-    )
+    parts = [
+        f"{len(starts)} begun",
+        f"{sum(start.wrong for start in starts)} wrong ({sum(start.below for start in starts)} below MIN)",
+        f"{late} without all workers after {LATE_SECONDS:.0f} s, {never} for good" if waits else "",
+        f"{restarts} restarts ({arrivals} by arrivals)",
+        f"{sum(outcome.trained for outcome in outcomes)} trained to the end",
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 def idle_figures(trios: Sequence[Trio]) -> Iterator[Figure | Note]:

@@ -41,15 +41,15 @@ class Outcome:
     """One trace under one way to start a training. `idle` is in node-seconds.
 
     `reached` says whether MIN machines were usable before the decision, and `trained` whether a training ran to its
-    end. `gathered` is how many seconds after the start all workers ran, infinite for never. A restart stops workers
-    that train; those `by_arrival` are for a machine that came.
+    end. `gathered` is how many seconds after the submit all workers ran: infinite for never, None where a world is only
+    begun with workers that run. A restart stops workers that train; those `by_arrival` are for a machine that came.
     """
 
     starts: tuple[Start, ...]
     idle: float
     reached: bool
     trained: bool
-    gathered: float = 0.0
+    gathered: float | None = None
     restarts: int = 0
     by_arrival: int = 0
 

@@ -93,6 +93,7 @@ def test_too_few_samples_are_no_figure() -> None:
 def test_hold_windows_end_at_every_moment_of_the_poll() -> None:
     phases = sorted(hold % decisions.POLL_SECONDS for hold in decisions.holds(100))
     gaps = [after - before for before, after in itertools.pairwise(phases)]
+    assert min(gaps) > 0
     assert max(gaps) <= 1.01 * decisions.POLL_SECONDS / 100
 
 

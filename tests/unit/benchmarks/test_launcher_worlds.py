@@ -112,6 +112,14 @@ def test_a_machine_that_trains_or_serves_others_does_not_idle(world: TalliedWorl
     assert world.idling() == 1
 
 
+def test_a_machine_with_nothing_but_finished_pods_is_an_empty_one(world: TalliedWorld) -> None:
+    machine(world, "a")
+    world.pods["w-0"] = {"spec": {"nodeName": "a"}, "metadata": {}, "status": {"phase": "Running"}}
+    assert len(world.on("a")) == 1
+    world.pods["w-0"]["status"]["phase"] = "Succeeded"
+    assert world.on("a") == []
+
+
 def test_after_the_end_empty_machines_go_and_cost_until_then(world: TalliedWorld) -> None:
     machine(world, "a")
     machine(world, "b", initialized=False, gpus_at=EPOCH + 20.0)
@@ -202,8 +210,16 @@ def test_an_elastic_job_takes_who_comes_within_the_last_call_without_a_restart(c
     found = elastic(asked(), 1)
     assert [start.nodes for start in found.starts] == [4]
     assert found.restarts == 0
-    # Each idles from its arrival until all four are there, and again when the training is over.
-    assert found.idle < 4 * 60.0
+    # Each idles from its arrival until all four are there, and when the training is over until it is gone.
+    waited, gone = 15.0 + 15.0 + 5.0, 5.0 + 30.0
+    assert found.idle <= waited + 4 * (gone + TICK)
+
+
+@pytest.mark.parametrize(("third", "restarts"), [(72.0, 1), (86.0, 0)])
+def test_an_elastic_job_trains_as_long_as_others_do(calm: Any, third: float, restarts: int) -> None:
+    calm(10.0, 10.0, third)  # two of them begin after 40 s
+    found = elastic(asked(), 1)
+    assert (found.restarts, found.trained) == (restarts, True)
 
 
 def test_an_elastic_job_restarts_when_a_machine_is_lost_and_keeps_its_progress(calm: Any) -> None:
