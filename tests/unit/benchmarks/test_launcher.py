@@ -121,7 +121,7 @@ def test_the_wrong_worlds_of_a_baseline_are_told_and_not_judged() -> None:
     assert missed(iter(found)) == []
     told = next(row.told for row in found if isinstance(row, Note) and row.name == "worlds: baseline A")
     assert told.startswith(
-        "3 begun, 3 wrong (1 below MIN), 2 without all workers after 60 s (1 ever), 0 restarts"
+        "3 begun, 3 wrong (1 below MIN), 2 without all workers after 60 s, 1 for good, 0 restarts"
     )
 
 
