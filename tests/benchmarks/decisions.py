@@ -80,7 +80,7 @@ def at_most(process: ApiProcess, nodes: int, pods: int = 0) -> tuple[float, floa
             server.call(cluster.grow, nodes - 1, pods)
         else:
             server.call(api_process.put_nodes, nodes - 1)
-        with _running(sized(nodes), gateway):
+        with Running(sized(nodes), gateway):
             server.until(api_process.watching, WATCHES, nodes)
             time.sleep(_QUIET_SECONDS)
             gateway.busy = -time.process_time()
@@ -93,13 +93,13 @@ def at_hold_end(process: ApiProcess, hold: float) -> float:
     request = sized(SMALL, min_nodes=2, hold_seconds=hold)
     with process.server() as server, closing(TimedGateway(server.rest())) as gateway:
         server.call(api_process.put_nodes, 2)
-        with _running(request, gateway):
+        with Running(request, gateway):
             answered = _answer(server, gateway, 2)
             assert gateway.reached is not None
             return answered - (gateway.reached + hold)
 
 
-class _running:
+class Running:
     """A launcher in a thread of its own; it is stopped at the end."""
 
     def __init__(self, request: Request, gateway: TimedGateway) -> None:
