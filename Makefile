@@ -12,10 +12,10 @@ quoted = '$(subst ','\'',$(1))'
 # Two at a time, in order: live tests wait more than they work. tests/conftest.py says which follow one another.
 LIVE := -p no:randomly -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help lives up down preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local reference locks
+.PHONY: help lives up down preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local bench-launcher reference locks
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 environment: ## the virtual environment, exactly as requirements.lock says
 	@test -n "$(PYTHON)" || { echo "Python 3.11 is needed: install it, or set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -79,6 +79,9 @@ record-states: environment ## record what the stack files deploy now: later prog
 
 bench-local: environment ## measure the local cloud against its targets (half an hour; WARM=1 leaves out the cold build)
 	@$(RUN) -m tests.benchmarks.local_cloud $(if $(filter-out 0 no false off,$(WARM)),--warm)
+
+bench-launcher: environment ## measure the launcher against its targets, beside two baselines (under 5 minutes)
+	@$(RUN) -m tests.benchmarks.launcher
 
 # A release that was tampered with is mostly found within days. The locks of tests/policy name their own commands.
 COOL_DOWN ?= 7 days

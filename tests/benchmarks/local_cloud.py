@@ -19,11 +19,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from local.deploy.engine import ROOT
 from local.home import Home
+from tests.benchmarks.figures import Figure, verdict
 from tests.previews import shipped
 
 DEPLOY = [sys.executable, "-m", "local.deploy"]
@@ -32,26 +32,6 @@ IDLE_WINDOW_SECONDS = 120
 TICKS = os.sysconf("SC_CLK_TCK")
 # Printed by local/bootstrap.py (Python packages) and local/tools (Go modules).
 DOWNLOADS = re.compile(r"downloads apart: \d+ MB in (\d+) s")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """One measured figure, its limit and its unit."""
-
-    name: str
-    value: float
-    limit: float
-    unit: str
-
-    @property
-    def missed(self) -> bool:
-        return self.value > self.limit
-
-    def __str__(self) -> str:
-        verdict = "MISSED" if self.missed else "ok"
-        return (
-            f"{self.name:<52} {self.value:8.1f} {self.unit:<4} limit {self.limit:g} {self.unit:<4} {verdict}"
-        )
 
 
 def timed(command: list[str], environment: dict[str, str], directory: Path = ROOT) -> tuple[float, str]:
@@ -226,10 +206,7 @@ def main() -> int:
     print(f"\nall figures:\n{report}")
     if arguments.write:
         arguments.write.write_text(report + "\n")
-    missed = [figure.name for figure in figures if figure.missed]
-    if missed:
-        print(f"missed: {', '.join(missed)}", file=sys.stderr)
-    return 1 if missed else 0
+    return verdict(figures)
 
 
 if __name__ == "__main__":

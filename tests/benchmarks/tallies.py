@@ -1,0 +1,187 @@
+"""What a trace of the launcher's unit tests is judged by here: the worlds that were started, and machines that idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.core.request import Request
+from tests.unit.launcher.trace import Trace
+from tests.unit.launcher.world import EPOCH, TICK, World
+
+Object = dict[str, Any]
+# After the end of a run, until the last machine is up and was empty for long enough (as in Trace).
+TAIL_TICKS = 50
+_FINISHED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A training of `nodes` workers, begun when `usable` machines could take one in truth."""
+
+    nodes: int
+    usable: int
+    least: int
+    most: int
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it is another world than MIN to MAX of the machines that were there."""
+        return self.nodes != min(self.usable, self.most) or self.below
+
+    @property
+    def below(self) -> bool:
+        """Whether it is smaller than MIN, whatever was there."""
+        return self.nodes < self.least
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One trace under one way to start a training. `idle` is in node-seconds.
+
+    `reached` says whether MIN machines were usable before the decision, and `trained` whether a training ran to its
+    end. `gathered` is how many seconds after the submit all workers ran: infinite for never, None where a world is only
+    begun with workers that run. A restart stops workers that train; those `by_arrival` are for a machine that came.
+    """
+
+    starts: tuple[Start, ...]
+    idle: float
+    reached: bool
+    trained: bool
+    gathered: float | None = None
+    restarts: int = 0
+    by_arrival: int = 0
+
+
+@dataclass
+class TalliedWorld(World):
+    """A world that adds up what its machines idle.
+
+    Idle is a machine that is usable and has no training on it, and each one that is surplus: more than are `wanted`,
+    also while it boots. Wanted are MAX while a run waits, as many as there are workers once a training is submitted,
+    and none after its end. A machine that pods of others use does not idle. Machines that stood there before the run
+    count like those that it buys. Who drives this world says what it has `decided`, what is `wanted`, and which
+    machines an elastic training has as its `members`.
+    """
+
+    idle: float = 0.0
+    decided: bool = False
+    wanted: int = 0
+    most_usable: int = 0
+    members: frozenset[str] = field(default_factory=frozenset)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.wanted = self.request.max_nodes
+
+    def advance(self, seconds: float) -> None:
+        self.idle += seconds * self.idling()
+        super().advance(seconds)
+        if not self.decided:
+            self.most_usable = max(self.most_usable, len(self.usable(self.request.pool.name)))
+
+    def on(self, node: str) -> list[Object]:
+        """As in World, without finished pods: Karpenter takes a machine with only those for an empty one."""
+        return [pod for pod in super().on(node) if pod.get("status", {}).get("phase") not in _FINISHED]
+
+    def usable(self, pool: str) -> list[str]:
+        """The machines of a pool where a worker would run now."""
+        return [name for name, one in self.machines.items() if one.pool == pool and one.usable(self.now)]
+
+    def trained_on(self) -> frozenset[str]:
+        """The machines with a worker of a training that runs."""
+        if self.training is None or self.training["status"]:
+            return self.members
+        workers = (pod for name, pod in self.pods.items() if name.startswith("w-"))
+        return frozenset(str(pod["spec"].get("nodeName")) for pod in workers)
+
+    def idling(self) -> int:
+        """How many machines idle now."""
+        busy = self.trained_on()
+        others = [one for one in self.machines.values() if one.name not in busy and not one.foreign]
+        usable = sum(one.usable(self.now) for one in others)
+        needed = max(0, self.wanted - len(busy) - usable)
+        return usable + max(0, len(others) - usable - needed)
+
+    def keep(self, kind: str, number: int) -> None:
+        """So many pods of this kind (`hold` or `w`): what is missing is made again, as a controller does."""
+        for name in (f"{kind}-{index}" for index in range(number)):
+            if name not in self.pods:
+                selector = {"karpenter.sh/nodepool": self.request.pool.name}
+                self.pods[name] = {
+                    "metadata": {"name": name, "namespace": self.request.namespace, "uid": name},
+                    "spec": {"nodeSelector": selector},
+                    "status": {"phase": "Pending"},
+                }
+
+    def remove(self, kind: str) -> None:
+        """Deletes the pods of this kind; they are gone when time passes."""
+        for name, pod in self.pods.items():
+            if name.startswith(f"{kind}-"):
+                pod["metadata"]["deletionTimestamp"] = "now"
+
+    def placed(self) -> frozenset[str]:
+        """The machines that have a worker."""
+        workers = [pod for name, pod in self.pods.items() if name.startswith("w-")]
+        return frozenset(pod["spec"]["nodeName"] for pod in workers if pod["spec"].get("nodeName"))
+
+    def begun(self, nodes: int, also: Iterable[str] = ()) -> Start:
+        """A training that begins now on so many nodes; `also` are machines that count though they are not usable."""
+        usable = {*self.usable(self.request.pool.name), *also}
+        return Start(
+            nodes=nodes, usable=len(usable), least=self.request.min_nodes, most=self.request.max_nodes
+        )
+
+    def elapsed(self) -> float:
+        """Seconds since the trace began."""
+        return self.now - EPOCH
+
+    def run_out(self) -> None:
+        """The time after a run: nothing is held, nothing goes wrong any more, machines that are empty go."""
+        self.decided, self.wanted, self.trouble, self.members = True, 0, 0.0, frozenset()
+        self.remove("hold")
+        self.remove("w")
+        for _ in range(TAIL_TICKS):
+            self.advance(TICK)
+
+    def outcome(self, starts: Iterable[Start], *, trained: bool, **more: Any) -> Outcome:
+        """What became of this trace; `more` are other fields of Outcome."""
+        reached = self.most_usable >= self.request.min_nodes
+        return Outcome(starts=tuple(starts), idle=self.idle, reached=reached, trained=trained, **more)
+
+
+@dataclass
+class TalliedTrace(Trace):
+    """A trace of the real launcher, as the unit tests run it, on a world that adds up."""
+
+    def __post_init__(self) -> None:
+        self.world: TalliedWorld = TalliedWorld(self.request, self.seed)
+        self.random = self.world.random
+        self.starts: list[Start] = []
+
+    def create_training(self, request: Request, manifest: Object) -> bool:
+        before, usable = self.submits, self.world.usable(request.pool.name)
+        try:
+            return super().create_training(request, manifest)
+        finally:  # it may be killed right after
+            if self.submits > before:
+                replicas = manifest["spec"]["pytorchReplicaSpecs"].values()
+                nodes = sum(replica["replicas"] for replica in replicas)
+                self.starts.append(
+                    Start(nodes=nodes, usable=len(usable), least=request.min_nodes, most=request.max_nodes)
+                )
+                self.world.decided, self.world.wanted = True, nodes
+
+    def _judge_end(self) -> None:
+        self.world.decided, self.world.wanted = True, 0
+        super()._judge_end()
+
+    def outcome(self) -> Outcome:
+        """Runs it to its end."""
+        self.run()
+        training = self.world.training
+        done = (
+            training is not None and training["status"].get("conditions", [{}])[0].get("type") == "Succeeded"
+        )
+        return self.world.outcome(self.starts, trained=done)

@@ -1,0 +1,127 @@
+"""The measurements of `make bench-launcher` themselves, over HTTP, with an API server in a process of its own."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from launcher.core.request import Request
+from tests.benchmarks import api_process, decisions, waits
+from tests.benchmarks.api_process import ApiProcess, HurriedApi
+from tests.benchmarks.decisions import TimedGateway
+from tests.unit.launcher import cluster
+from tests.unit.launcher.api_server import FakeApi
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[ApiProcess]:
+    with ApiProcess() as found:
+        yield found
+
+
+def pid(_api: FakeApi) -> int:
+    return os.getpid()
+
+
+def three(_api: FakeApi) -> int:
+    return 3
+
+
+def test_the_servers_are_in_another_process_and_apart_from_each_other(process: ApiProcess) -> None:
+    with process.server() as one, process.server() as other:
+        one.call(cluster.put_node, "a")
+        assert one.call(FakeApi.names, cluster.NODES) == ["a"]
+        assert other.call(FakeApi.names, cluster.NODES) == []
+        assert one.call(pid) == other.call(pid) != os.getpid()
+
+
+def test_what_fails_over_there_fails_here(process: ApiProcess) -> None:
+    with process.server() as server:
+        with pytest.raises(KeyError, match="nowhere"):
+            server.call(FakeApi.remove, "/nowhere")
+        with pytest.raises(TimeoutError, match=r"names.* did not come in 0 s"):
+            server.until(FakeApi.names, cluster.NODES, seconds=0.05)
+        assert server.call(api_process.replicas) is None
+
+
+def test_a_decision_is_timed_from_the_node_that_completes_max(process: ApiProcess) -> None:
+    seconds, busy = decisions.at_most(process, 2)
+    assert 0.0 < seconds < 10.0
+    assert 0.0 < busy <= seconds + 0.5
+
+
+def test_a_slow_answer_is_part_of_a_decision(process: ApiProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = TimedGateway.observe
+
+    def slow(self: TimedGateway, request: Request, *, fresh: bool) -> Any:
+        time.sleep(1.0 if fresh else 0.0)
+        return real(self, request, fresh=fresh)
+
+    monkeypatch.setattr(TimedGateway, "observe", slow)
+    seconds, busy = decisions.at_most(process, 2)
+    assert seconds > 1.0 + busy / 2
+
+
+def test_a_hold_window_that_ends_is_timed_from_its_end(
+    process: ApiProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launcher that looks often answers soon after the end, and so long before another window would be over."""
+    often = functools.partial(decisions.Launcher, poll_seconds=0.05)
+    monkeypatch.setattr(decisions, "Launcher", often)
+    assert 0.0 <= decisions.at_hold_end(process, 3.0) < 3.0
+
+
+def test_a_training_of_another_size_is_no_sample(
+    process: ApiProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_process, "replicas", three)
+    with pytest.raises(AssertionError, match="a training of 3 nodes was made, of 2 that there were"):
+        decisions.at_most(process, 2)
+
+
+def test_time_passes_faster_on_a_hurried_server() -> None:
+    query = {"resourceVersion": "100", "timeoutSeconds": "20", "watch": "true"}
+    began = time.monotonic()
+    list(HurriedApi(50.0).watch(cluster.NODES, query))
+    assert 0.4 <= time.monotonic() - began < 10.0
+    assert HurriedApi(50.0).bookmark_seconds == FakeApi().bookmark_seconds / 50
+
+
+def test_a_wait_counts_what_a_launcher_asks(process: ApiProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "SETTLING", 20.0)
+    monkeypatch.setattr(waits, "QUIET", (30.0, 60.0))
+    short, long = waits.quiet(process)
+    assert 3 <= short["lease"] <= 8
+    assert 7 <= long["lease"] <= 14
+    assert short["other"] == long["other"] == 0
+
+
+def test_requests_that_come_with_every_round_show(
+    process: ApiProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waits, "SETTLING", 20.0)
+    monkeypatch.setattr(waits, "QUIET", (30.0, 60.0))
+    real = waits.KubernetesGateway.observe
+
+    def asking(self: TimedGateway, request: Request, *, fresh: bool) -> Any:
+        real(self, request, fresh=True)
+        return real(self, request, fresh=fresh)
+
+    monkeypatch.setattr(waits.KubernetesGateway, "observe", asking)
+    short, long = waits.quiet(process)
+    assert long["other"] > short["other"] + 20
+
+
+def test_a_wait_that_ends_is_no_measurement(process: ApiProcess) -> None:
+    with (
+        pytest.raises(AssertionError, match="did not wait to the end"),
+        waits.waiting(process, least=1, present=4) as server,
+    ):
+        server.until(api_process.replicas)
