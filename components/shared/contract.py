@@ -49,6 +49,7 @@ ENV_MAX_NODES: Final = "MAX_NODES"
 ENV_POD_NAME: Final = "POD_NAME"
 ENV_POD_NAMESPACE: Final = "POD_NAMESPACE"
 ENV_POD_UID: Final = "POD_UID"
+ENV_POD_IP: Final = "POD_IP"
 ENV_JOB_NAME: Final = "JOB_NAME"
 ENV_DEVICE: Final = "TRAINYARD_DEVICE"
 ENV_MODEL_URI: Final = "TRAINYARD_MODEL_URI"
@@ -56,6 +57,13 @@ ENV_DATA: Final = "TRAINYARD_DATA"
 ENV_REGION: Final = "AWS_REGION"
 ENV_NODE_CHECK: Final = "TRAINYARD_NODE_CHECK"
 ENV_NODE: Final = "TRAINYARD_NODE"
+
+METRICS_PORT: Final = 9464
+METRICS_PORT_NAME: Final = "metrics"
+METRICS_PATH: Final = "/metrics"
+LABEL_SCRAPER: Final = "trainyard.dev/metrics"
+"""On a namespace whose pods may read the launcher's metrics, with the value `SCRAPER`."""
+SCRAPER: Final = "enabled"
 
 LAUNCHER_FINAL_EXIT_CODES: Final = (2, 10, 11, 12)
 """Exit codes of the launcher after which another pod of its Job would end the same way."""

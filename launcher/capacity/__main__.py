@@ -22,6 +22,9 @@ from launcher.core.manifests import JsonObject, Owner
 from launcher.core.progress import begun
 from launcher.core.request import Request, RequestError, parse_request
 
+# Outside of a pod: nobody else reaches the metrics there.
+_LOOPBACK = "127.0.0.1"
+
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs one launcher and returns its exit code."""
@@ -41,11 +44,16 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     if options.dry_run:
         print(dry_run(request, job), end="")
         return c.EXIT_SUCCEEDED
-    return run(request, job, environment.get(c.ENV_POD_UID) or str(uuid.uuid4()))
+    holder = environment.get(c.ENV_POD_UID) or str(uuid.uuid4())
+    return run(request, job, holder, environment.get(c.ENV_POD_IP) or _LOOPBACK)
 
 
-def run(request: Request, job: str, holder: str) -> int:
-    """Runs the request against the cluster as this holder of its Lease; SIGTERM and SIGINT end it in order."""
+def run(request: Request, job: str, holder: str, address: str) -> int:
+    """Runs the request against the cluster as this holder of its Lease; SIGTERM and SIGINT end it in order.
+
+    Metrics are served on this address.
+    """
+    from launcher.capacity import metrics
     from launcher.capacity.loop import Launcher
     from launcher.kube.gateway import KubernetesGateway
     from launcher.kube.rest import ApiUnavailable, Rest
@@ -63,8 +71,10 @@ def run(request: Request, job: str, holder: str) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    launcher = Launcher(request, job, gateway, stopping=stopping, holder=holder)
+    metrics.serve(lambda: launcher.tally, address, c.METRICS_PORT)
     try:
-        return Launcher(request, job, gateway, stopping=stopping, holder=holder).run()
+        return launcher.run()
     finally:
         gateway.close()
 

@@ -278,7 +278,7 @@ def test_the_holder_is_the_pod_or_outside_of_one_a_name_of_its_own(
     document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holders: list[str] = []
-    monkeypatch.setattr(entry, "run", lambda _request, _job, holder: holders.append(holder) or 0)
+    monkeypatch.setattr(entry, "run", lambda _request, _job, holder, _address: holders.append(holder) or 0)
     environment = {"TRAINYARD_REQUEST": json.dumps(document)}
     for uid in ({"POD_UID": "pod-a"}, {}, {}):
         assert entry.main([], {**environment, **uid}) == 0
