@@ -133,7 +133,6 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
         _field(c.ENV_POD_NAME, "metadata.name"),
         _field(c.ENV_POD_NAMESPACE, "metadata.namespace"),
         _field(c.ENV_POD_UID, "metadata.uid"),
-        _field(c.ENV_POD_IP, "status.podIP"),
         _field(c.ENV_JOB_NAME, "metadata.labels['batch.kubernetes.io/job-name']"),
     ]
     container = {

@@ -22,8 +22,8 @@ from launcher.core.manifests import JsonObject, Owner
 from launcher.core.progress import begun
 from launcher.core.request import Request, RequestError, parse_request
 
-# Outside of a pod: nobody else reaches the metrics there.
-_LOOPBACK = "127.0.0.1"
+# In a pod, network policies say who gets here, and `kubectl port-forward` does; outside of one only this machine.
+_ALL_ADDRESSES, _LOOPBACK = "", "127.0.0.1"
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -31,6 +31,11 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m launcher.capacity", description=__doc__.splitlines()[0])
     parser.add_argument(
         "--dry-run", action="store_true", help="print the request and the objects as YAML, create nothing"
+    )
+    parser.add_argument(
+        "--metrics-address",
+        metavar="ADDRESS",
+        help="serve metrics on this address (default: on each one of the pod, and outside of a pod on 127.0.0.1)",
     )
     options = parser.parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
@@ -44,8 +49,9 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     if options.dry_run:
         print(dry_run(request, job), end="")
         return c.EXIT_SUCCEEDED
-    holder = environment.get(c.ENV_POD_UID) or str(uuid.uuid4())
-    return run(request, job, holder, environment.get(c.ENV_POD_IP) or _LOOPBACK)
+    pod = environment.get(c.ENV_POD_UID)
+    address = options.metrics_address or (_ALL_ADDRESSES if pod else _LOOPBACK)
+    return run(request, job, pod or str(uuid.uuid4()), address)
 
 
 def run(request: Request, job: str, holder: str, address: str) -> int:

@@ -1,9 +1,8 @@
-"""What the launcher has counted, as Prometheus reads it: GET /metrics on the pod's own address."""
+"""What the launcher has counted, as Prometheus reads it: GET /metrics on a port of the pod."""
 
 from __future__ import annotations
 
 import logging
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -83,7 +82,6 @@ class MetricsServer(TCPServer):
     allow_reuse_address = True
 
     def __init__(self, read: Callable[[], Tally], host: str, port: int) -> None:
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(_Counts(read))
         super().__init__((host, port), _Scrape)
@@ -123,7 +121,7 @@ def serve(read: Callable[[], Tally], host: str, port: int) -> MetricsServer | No
         log.warning(
             "no metrics: %s port %d can't be listened on: %s; right would be an address of this pod and a free"
             " port. The run goes on without",
-            host,
+            host or "any address,",
             port,
             error,
         )

@@ -21,7 +21,7 @@ Scraped = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def launched(api: FakeApi, document: dict[str, Any], directory: Path, address: str) -> subprocess.Popen[str]:
-    """`python -m launcher.capacity` with this request; the pod's address is this one."""
+    """`python -m launcher.capacity` with this request and its metrics on this address."""
     kubeconfig = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -32,13 +32,12 @@ def launched(api: FakeApi, document: dict[str, Any], directory: Path, address: s
     }
     (directory / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
     return subprocess.Popen(
-        [sys.executable, "-m", "launcher.capacity"],
+        [sys.executable, "-m", "launcher.capacity", "--metrics-address", address],
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT),
             "KUBECONFIG": str(directory / "kubeconfig"),
             "TRAINYARD_REQUEST": json.dumps(document),
-            "POD_IP": address,
         },
         cwd=ROOT,
         stdout=subprocess.PIPE,

@@ -40,9 +40,9 @@ __all__ = ["ended"]  # ends the watches of `hurried` after each test
 
 
 @contextmanager
-def served(read: Callable[[], Tally]) -> Iterator[int]:
+def served(read: Callable[[], Tally], host: str = HOST) -> Iterator[int]:
     """The port where these counts are served."""
-    server = metrics.serve(read, HOST, 0)
+    server = metrics.serve(read, host, 0)
     assert server is not None
     try:
         yield server.server_address[1]
@@ -219,6 +219,12 @@ def test_nothing_else_is_served(port: int, method: str, path: str, status: int) 
         answer = connection.getresponse()
         assert answer.status == status
         assert "Python" not in (answer.headers["Server"] or "")
+
+
+def test_in_a_pod_each_of_its_addresses_answers(request_: Request) -> None:
+    """`kubectl port-forward` comes by the loopback one, Prometheus by the pod's own."""
+    with served(lambda: tally.nothing(request_), "") as port:
+        assert scrape(HOST, port) == scrape("127.83.0.3", port)
 
 
 def test_a_silent_client_keeps_the_others_waiting_for_no_longer_than_it_may(

@@ -190,7 +190,6 @@ def test_the_constants_are_those_of_the_contract() -> None:
         "ENV_POD_NAME": launcher["podName"],
         "ENV_POD_NAMESPACE": launcher["podNamespace"],
         "ENV_POD_UID": launcher["podUid"],
-        "ENV_POD_IP": launcher["podIp"],
         "ENV_JOB_NAME": launcher["jobName"],
         "ENV_EXPECTED_NODES": worker["expectedNodes"],
         "ENV_PROCESSES_PER_NODE": worker["processesPerNode"],
