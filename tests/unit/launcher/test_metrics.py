@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import logging
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -20,10 +21,11 @@ from launcher.core.manifests import Owner, stamp
 from launcher.core.progress import Progress
 from launcher.core.request import Request
 from launcher.core.tally import Tally
+from launcher.kube.gateway import Gateway
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, until
 from tests.unit.launcher.conftest import asked, fallback
-from tests.unit.launcher.program import Scraped, launched, scrape, value
+from tests.unit.launcher.program import ROOT, Scraped, launched, scrape, value
 from tests.unit.launcher.test_lease import Clock, tenure
 from tests.unit.launcher.test_runs import JOB, ended, hurried
 
@@ -56,6 +58,14 @@ def refuse(api: FakeApi, name: str, now: float, message: str = "InsufficientInst
     api.put(f"{cluster.WARNINGS}/{name}", {**item, "message": message, "lastTimestamp": stamp(now)})
 
 
+def shown(gateway: Gateway, request: Request, fresh: bool) -> tuple[object, ...]:
+    """What the watches have told, or what there is: a test goes on when both are the same."""
+    seen = gateway.observe(request, fresh=fresh)
+    claims = sorted(claim.name for claim in seen.claims)
+    warnings = sorted(seen.warnings, key=lambda warning: warning.uid)
+    return sorted(seen.nodes, key=lambda node: node.name), claims, warnings, seen.training
+
+
 def followed(
     api: FakeApi, request: Request, moments: dict[int, Moment], clock: Clock, holder: str = "pod-a"
 ) -> tuple[int, list[tuple[float, Scraped]]]:
@@ -67,6 +77,7 @@ def followed(
         scrapes.append((now - BEGAN, scrape(HOST, port)))
         for after in [after for after in waiting if now - BEGAN >= after]:
             waiting.pop(after)(now)
+            until(lambda: shown(runner.gateway, request, False) == shown(runner.gateway, request, True))
 
     runner, _ = hurried(api, request, look, clock, holder)
     with served(lambda: runner.tally) as port:
@@ -190,6 +201,19 @@ def test_a_launcher_that_follows_a_dead_one_begins_at_nothing(api: FakeApi) -> N
     assert value(last, "attempts_total", run="r1") == 0
     assert value(last, "insufficient_capacity_total", **REFUSED, code=CAPACITY) == 1
     assert value(scrapes[0][1], "waiting", run="r1") == 0, "it has no Lease yet"
+
+
+def test_the_page_has_each_metric_with_its_kind_and_labels() -> None:
+    refused = {tally.Refusal(pool="small", zone="z", instance_type="t", code="x"): 1}
+    every = Tally(run="r1", pool="small", refused=refused, decision_seconds=1.0)
+    served_ = {
+        sample.name: (family.type, set(sample.labels))
+        for family in metrics.families(every)
+        for sample in family.samples
+    }
+    row = re.compile(r"^\| `(trainyard_launcher_\w+)` \| (\w+) \| ([^|]+) \|", re.MULTILINE)
+    page = row.findall((ROOT / "docs" / "monitoring.md").read_text())
+    assert {name: (kind, set(re.findall(r"\w+", labels))) for name, kind, labels in page} == served_
 
 
 # -- the server
