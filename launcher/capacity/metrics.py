@@ -117,7 +117,7 @@ def serve(read: Callable[[], Tally], host: str, port: int) -> MetricsServer | No
     """Serves the metrics in a thread that ends with the process; None, and a warning, where that can't be."""
     try:
         server = MetricsServer(read, host, port)
-    except (OSError, ValueError) as error:  # ValueError: a text that can't be an address
+    except OSError as error:
         log.warning(
             "no metrics: %s port %d can't be listened on: %s; right would be an address of this pod and a free"
             " port. The run goes on without",

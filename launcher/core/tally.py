@@ -123,7 +123,7 @@ def _refused(tally: Tally, candidate: Request, progress: Progress | None, seen: 
         kind = Refusal(pool=pool.name, zone=pool.zone, instance_type=pool.instance_type, code=there[uid][1])
         refused[kind] = refused.get(kind, 0) + 1
     oldest = seen.now - REMEMBERED_SECONDS
-    kept = {uid: at for uid, at in tally.known.items() if at > oldest or uid in there}
+    kept = {uid: at for uid, at in tally.known.items() if at > oldest}
     return replace(
         tally, refused=refused, known={**kept, **{uid: warning.at for uid, (warning, _) in there.items()}}
     )

@@ -155,8 +155,8 @@ def test_refusals_are_remembered_for_as_long_as_they_may_be_told_again_and_no_lo
 
 def test_refusals_are_of_the_pool_that_is_tried() -> None:
     counting = Counting(asked(fallbacks=[fallback(zone="us-west-2c")]))
-    counting.see(at(NOW, refusal("a")), at(NOW + 300, refusal("a")))
-    now = counting.see(at(NOW + 301, refusal("a"), refusal("b", NOW + 301, "large-y")))
+    counting.see(at(NOW), at(NOW + 300, refusal("a", NOW + 299)))
+    now = counting.see(at(NOW + 301, refusal("a", NOW + 299), refusal("b", NOW + 301, "large-y")))
     assert (now.pool, now.waiting, now.nodes_wanted) == ("large", True, 2)
     other = SMALL._replace(pool="large", zone="us-west-2c", instance_type="p4d.24xlarge")
     assert now.refused == {SMALL: 1, other: 1}
