@@ -57,6 +57,13 @@ ENV_REGION: Final = "AWS_REGION"
 ENV_NODE_CHECK: Final = "TRAINYARD_NODE_CHECK"
 ENV_NODE: Final = "TRAINYARD_NODE"
 
+METRICS_PORT: Final = 9464
+METRICS_PORT_NAME: Final = "metrics"
+METRICS_PATH: Final = "/metrics"
+LABEL_SCRAPER: Final = "trainyard.dev/metrics"
+"""On a namespace whose pods may read the launcher's metrics, with the value `SCRAPER`."""
+SCRAPER: Final = "enabled"
+
 LAUNCHER_FINAL_EXIT_CODES: Final = (2, 10, 11, 12)
 """Exit codes of the launcher after which another pod of its Job would end the same way."""
 LAUNCHER_BACKOFF_LIMIT: Final = 3

@@ -12,6 +12,14 @@ from components.shared.pool import Pool, request
 
 JsonObject = dict[str, Any]
 
+# No standard, but what Prometheus' chart goes by as it comes
+# (prometheus-community/helm-charts@005bec2, charts/prometheus/values.yaml, job kubernetes-pods).
+_SCRAPED = {
+    "prometheus.io/scrape": "true",
+    "prometheus.io/port": str(c.METRICS_PORT),
+    "prometheus.io/path": c.METRICS_PATH,
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSize:
@@ -131,6 +139,7 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
         "name": "launcher",
         "image": resolved.launcher_image,
         "env": environment,
+        "ports": [{"name": c.METRICS_PORT_NAME, "containerPort": c.METRICS_PORT, "protocol": "TCP"}],
         "resources": {
             "requests": {"cpu": "100m", "memory": "256Mi"},
             "limits": {"memory": "512Mi"},
@@ -154,7 +163,10 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
             ]
         },
         "template": {
-            "metadata": {"labels": labels(run.run_id), "annotations": {c.DO_NOT_DISRUPT: "true"}},
+            "metadata": {
+                "labels": labels(run.run_id),
+                "annotations": {c.DO_NOT_DISRUPT: "true", **_SCRAPED},
+            },
             "spec": {
                 "restartPolicy": "Never",
                 "serviceAccountName": c.LAUNCHER_SERVICE_ACCOUNT,

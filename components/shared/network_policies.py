@@ -31,6 +31,25 @@ def jobs_from(peer: Mapping[str, Any]) -> JsonObject:
     }
 
 
+def scraped(labels: Mapping[str, str], port: int, scrapers: Mapping[str, str]) -> JsonObject:
+    """One TCP port of the pods with these labels is reached by the pods of the namespaces with the labels `scrapers`.
+
+    No namespace has them until its owner says so. kubebuilder's projects let their metrics be read this way, too
+    (kubernetes-sigs/kubebuilder@22b877f,
+    docs/book/src/cronjob-tutorial/testdata/project/config/network-policy/allow-metrics-traffic.yaml).
+    """
+    return {
+        "podSelector": {"matchLabels": dict(labels)},
+        "policyTypes": ["Ingress"],
+        "ingress": [
+            {
+                "from": [{"namespaceSelector": {"matchLabels": dict(scrapers)}}],
+                "ports": [{"protocol": "TCP", "port": port}],
+            }
+        ],
+    }
+
+
 def port_open(labels: Mapping[str, str], port: int) -> JsonObject:
     """One TCP port of the pods with these labels is reached by everybody.
 

@@ -22,12 +22,20 @@ from launcher.core.manifests import JsonObject, Owner
 from launcher.core.progress import begun
 from launcher.core.request import Request, RequestError, parse_request
 
+# In a pod, network policies say who gets here, and `kubectl port-forward` does; outside of one only this machine.
+_ALL_ADDRESSES, _LOOPBACK = "", "127.0.0.1"
+
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs one launcher and returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m launcher.capacity", description=__doc__.splitlines()[0])
     parser.add_argument(
         "--dry-run", action="store_true", help="print the request and the objects as YAML, create nothing"
+    )
+    parser.add_argument(
+        "--metrics-address",
+        metavar="ADDRESS",
+        help="serve metrics on this address (default: on each one of the pod, and outside of a pod on 127.0.0.1)",
     )
     options = parser.parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
@@ -41,11 +49,17 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     if options.dry_run:
         print(dry_run(request, job), end="")
         return c.EXIT_SUCCEEDED
-    return run(request, job, environment.get(c.ENV_POD_UID) or str(uuid.uuid4()))
+    pod = environment.get(c.ENV_POD_UID)
+    address = options.metrics_address or (_ALL_ADDRESSES if pod else _LOOPBACK)
+    return run(request, job, pod or str(uuid.uuid4()), address)
 
 
-def run(request: Request, job: str, holder: str) -> int:
-    """Runs the request against the cluster as this holder of its Lease; SIGTERM and SIGINT end it in order."""
+def run(request: Request, job: str, holder: str, address: str) -> int:
+    """Runs the request against the cluster as this holder of its Lease; SIGTERM and SIGINT end it in order.
+
+    Metrics are served on this address.
+    """
+    from launcher.capacity import metrics
     from launcher.capacity.loop import Launcher
     from launcher.kube.gateway import KubernetesGateway
     from launcher.kube.rest import ApiUnavailable, Rest
@@ -63,8 +77,10 @@ def run(request: Request, job: str, holder: str) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    launcher = Launcher(request, job, gateway, stopping=stopping, holder=holder)
+    metrics.serve(lambda: launcher.tally, address, c.METRICS_PORT)
     try:
-        return Launcher(request, job, gateway, stopping=stopping, holder=holder).run()
+        return launcher.run()
     finally:
         gateway.close()
 

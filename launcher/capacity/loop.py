@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from launcher.capacity.tenure import Lost, Tenure
 from launcher.core import contract as c
-from launcher.core import machine, manifests, report
+from launcher.core import machine, manifests, report, tally
 from launcher.core.actions import (
     Action,
     End,
@@ -59,7 +59,7 @@ def _print(text: str) -> None:
 
 @dataclass
 class Launcher:
-    """One launcher process of one run.
+    """One launcher process of one run. `tally` is what it has counted so far; other threads may read it.
 
     `stopping` is set by a signal, `holder` is what the run's Lease calls this launcher, and `draw` gives numbers from 0
     to below 1 by chance.
@@ -79,6 +79,7 @@ class Launcher:
     def __post_init__(self) -> None:
         self._began = self.clock()
         self._memory = Memory()
+        self.tally = tally.nothing(self.request)
         self._owner: Owner | None = None
         self._tenure: Tenure | None = None
         self._told: Report | None = None
@@ -132,6 +133,7 @@ class Launcher:
             if step.memory.progress != self._memory.progress:
                 # Before anything is done that rests on it, or a crash would leave what no launcher knows of.
                 self._tenure.write(step.memory.progress)
+            self.tally = tally.stepped(self.tally, self.request, self._memory, step, seen)
             self._memory = step.memory
             recount = any(isinstance(action, Recount) for action in step.actions)
             if not recount:  # what a recount may still change is no news
@@ -202,13 +204,14 @@ class Launcher:
                 case Start(nodes=nodes, reason=reason):
                     job = manifests.training_job(request, nodes, reason)
                     made = self.gateway.create_training(request, job)
+                    self.tally = tally.decided(self.tally, self.wall_clock() - seen.now)
                     word = "created" if made else "found"
                     log.info(
                         "%s PyTorchJob %s for %d nodes, %.3f s after the lists were read",
                         word,
                         self.request.training_job,
                         nodes,
-                        self.wall_clock() - seen.now,
+                        self.tally.decision_seconds,
                     )
                 case End():
                     return self._end(action)

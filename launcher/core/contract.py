@@ -45,6 +45,9 @@ EFA_RESOURCE: Final = "vpc.amazonaws.com/efa"
 
 POD_USER: Final = 10001
 
+METRICS_PORT: Final = 9464
+METRICS_PATH: Final = "/metrics"
+
 LEASE_SECONDS: Final = 15
 LEASE_RENEW_SECONDS: Final = 5
 

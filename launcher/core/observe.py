@@ -75,13 +75,17 @@ class Pod:
 
 @dataclass(frozen=True, kw_only=True)
 class Warned:
-    """A Warning event about a NodeClaim, a NodePool or a pod; `at` is seconds since the epoch."""
+    """A Warning event about a NodeClaim, a NodePool or a pod; `at` is seconds since the epoch.
+
+    `uid` is the Event's own: one that is told again, by a watch that began anew, has the same.
+    """
 
     kind: str
     name: str
     reason: str
     message: str
     at: float
+    uid: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,6 +254,7 @@ def warned(item: Object) -> Warned:
         reason=item.get("reason") or "",
         message=item.get("message") or "",
         at=seconds(stamp),
+        uid=item["metadata"].get("uid", ""),
     )
 
 

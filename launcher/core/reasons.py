@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from launcher.core import block
 from launcher.core.capacity import Count, ceiling, is_placeholder
@@ -25,19 +26,25 @@ _CODES = {
     "RequestLimitExceeded": "AWS throttles the account",
 }
 _CODE = re.compile(r"\b(" + "|".join(_CODES) + r")\b")
+# The reason of Karpenter's Event where its message has none of these codes.
+_WITHOUT_CODE = "InsufficientCapacityError"
 _MAX_PARTS = 4
 
 
-def missing_capacity(request: Request, warnings: tuple[Warned, ...], since: float) -> str:
-    """What EC2 refused since this moment, counted by error code; empty without a refusal."""
-    codes: Counter[str] = Counter()
+def refusals(request: Request, warnings: Iterable[Warned], since: float) -> Iterator[tuple[Warned, str]]:
+    """What EC2 refused to the pool since this moment: each Event, and the error code in it."""
     for warning in warnings:
         about_pool = warning.kind == "NodeClaim" and warning.name.startswith(f"{request.pool.name}-")
         if not about_pool or warning.at < since:
             continue
         found = _CODE.search(warning.message)
-        if found or warning.reason == "InsufficientCapacityError":
-            codes[found.group(1) if found else warning.reason] += 1
+        if found or warning.reason == _WITHOUT_CODE:
+            yield warning, found.group(1) if found else warning.reason
+
+
+def missing_capacity(request: Request, warnings: tuple[Warned, ...], since: float) -> str:
+    """What EC2 refused since this moment, counted by error code; empty without a refusal."""
+    codes = Counter(code for _, code in refusals(request, warnings, since))
     where = f"{request.pool.instance_type} in {request.pool.zone}"
     parts = []
     for code, times in sorted(codes.items()):

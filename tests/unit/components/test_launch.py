@@ -7,6 +7,7 @@ import json
 import pytest
 
 from components.shared.launch import job_spec, launch_request, manifest
+from launcher.core import contract as launcher
 from tests.unit.components.pools import pool
 from tests.unit.components.runs import RESOLVED, candidate, run
 
@@ -88,3 +89,16 @@ def test_the_manifest_names_no_run_so_that_each_creation_is_another() -> None:
     environment = {e["name"]: e.get("value") for e in job["spec"]["template"]["spec"]["containers"][0]["env"]}
     assert json.loads(environment["TRAINYARD_REQUEST"] or "")["runId"] is None
     assert environment["MIN_NODES"] == "2"
+
+
+def test_prometheus_finds_the_launchers_metrics_by_annotations_and_by_the_name_of_a_port() -> None:
+    template = job_spec(run(), RESOLVED)["template"]
+    (container,) = template["spec"]["containers"]
+    (port,) = container["ports"]
+    assert port == {"name": "metrics", "containerPort": launcher.METRICS_PORT, "protocol": "TCP"}
+    found = {k: v for k, v in template["metadata"]["annotations"].items() if k.startswith("prometheus.io/")}
+    assert found == {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(launcher.METRICS_PORT),
+        "prometheus.io/path": launcher.METRICS_PATH,
+    }

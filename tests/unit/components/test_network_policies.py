@@ -51,3 +51,15 @@ def test_one_port_is_open_to_all_and_only_that_one() -> None:
     assert spec["ingress"] == [{"ports": [{"protocol": "TCP", "port": 9443}]}]
     assert spec["podSelector"] == {"matchLabels": {"a": "b"}}
     assert spec["policyTypes"] == ["Ingress"]
+
+
+def test_metrics_are_read_from_marked_namespaces_at_one_port_and_by_nobody_beside() -> None:
+    spec = network_policies.scraped({"a": "b"}, 9464, {"c": "d"})
+    assert spec["podSelector"] == {"matchLabels": {"a": "b"}}
+    assert spec["policyTypes"] == ["Ingress"]
+    assert spec["ingress"] == [
+        {
+            "from": [{"namespaceSelector": {"matchLabels": {"c": "d"}}}],
+            "ports": [{"protocol": "TCP", "port": 9464}],
+        }
+    ]

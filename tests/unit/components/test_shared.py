@@ -212,6 +212,13 @@ def test_constants_are_those_of_the_contract() -> None:
     assert tuple(stated["exitCodes"]["launcherFinal"]) == contract.LAUNCHER_FINAL_EXIT_CODES
     assert stated["launcherJob"]["backoffLimit"] == contract.LAUNCHER_BACKOFF_LIMIT
     assert stated["podUser"] == contract.POD_USER
+    assert stated["launcherMetrics"] == {
+        "port": contract.METRICS_PORT,
+        "portName": contract.METRICS_PORT_NAME,
+        "path": contract.METRICS_PATH,
+        "scraperLabel": contract.LABEL_SCRAPER,
+        "scraperValue": contract.SCRAPER,
+    }
     assert list(stated["capacityBlocks"].values()) == [
         contract.TAKEN_BACK_SECONDS,
         contract.TAKEN_BACK_SECONDS_ULTRASERVER,

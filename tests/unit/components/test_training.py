@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from components.shared.launch import job_spec, labels
 from components.training import TrainingSpace, TrainingSpaceArgs
 from tests.unit.components.recording import deploy
+from tests.unit.components.runs import RESOLVED, run
+from tests.unit.components.test_network_policies import selects
 
 pytestmark = pytest.mark.unit
 
@@ -76,3 +79,26 @@ def test_the_launcher_changes_what_is_its_own_and_outside_of_its_namespace_it_gi
         (None, "karpenter.sh", "nodeclaims", "delete"),
     }
     assert ("training", "coordination.k8s.io", "leases", "get") in granted()
+
+
+def test_the_launchers_pods_are_reached_at_their_metrics_and_by_marked_namespaces_alone() -> None:
+    args = TrainingSpaceArgs(trainer_role_arn="arn:aws:iam::123456789012:role/t", after=[])
+    made = deploy(lambda: TrainingSpace("training", args)).of("kubernetes:networking.k8s.io/v1:NetworkPolicy")
+    policies = {each.inputs["metadata"]["name"]: each.inputs for each in made}
+    assert {each["metadata"]["namespace"] for each in policies.values()} == {"training"}
+    of_launchers = {
+        name: each["spec"]
+        for name, each in policies.items()
+        if all(selects(each["spec"]["podSelector"], labels(run)) for run in (None, "r1"))
+    }
+    assert sorted(of_launchers) == ["closed", "launcher-metrics"]
+    assert not of_launchers["closed"].get("ingress")
+    spec = of_launchers["launcher-metrics"]
+    assert spec["policyTypes"] == ["Ingress"]
+    (rule,) = spec["ingress"]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"trainyard.dev/metrics": "enabled"}}}]
+    pod = job_spec(run(), RESOLVED)["template"]["spec"]
+    assert [each["port"] for each in rule["ports"]] == [
+        port["containerPort"] for container in pod["containers"] for port in container["ports"]
+    ]
+    assert not selects(spec["podSelector"], {"trainyard.dev/role": "worker", "trainyard.dev/run": "r1"})

@@ -17,6 +17,8 @@ NODES = "/api/v1/nodes"
 CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 POOLS = "/apis/karpenter.sh/v1/nodepools"
 WARNINGS = "/api/v1/namespaces/default/events"
+# Of no machine (RFC 5737), so that nothing is served there.
+NO_ADDRESS = "192.0.2.1"
 CREATED = "2026-11-01T12:00:00Z"
 
 

@@ -302,7 +302,7 @@ def test_sigterm_ends_the_launchers_wait_and_its_watches(
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     began = time.monotonic()
     try:
-        assert program.run(request_, "launch-r1", "pod-a") == c.EXIT_STOPPED
+        assert program.run(request_, "launch-r1", "pod-a", cluster.NO_ADDRESS) == c.EXIT_STOPPED
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

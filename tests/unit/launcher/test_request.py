@@ -202,6 +202,8 @@ def test_the_constants_are_those_of_the_contract() -> None:
         "EXIT_API_ERROR": codes["apiError"],
         "EXIT_STOPPED": codes["stopped"],
         "EXIT_ALREADY_RUNNING": codes["alreadyRunning"],
+        "METRICS_PORT": CONTRACT["launcherMetrics"]["port"],
+        "METRICS_PATH": CONTRACT["launcherMetrics"]["path"],
         "LEASE_SECONDS": CONTRACT["launcherLease"]["durationSeconds"],
         "LEASE_RENEW_SECONDS": CONTRACT["launcherLease"]["renewSeconds"],
         **{f"STATE_{state.upper()}": state for state in CONTRACT["launcherStates"]},

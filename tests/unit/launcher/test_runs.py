@@ -278,9 +278,17 @@ def test_the_holder_is_the_pod_or_outside_of_one_a_name_of_its_own(
     document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holders: list[str] = []
-    monkeypatch.setattr(entry, "run", lambda _request, _job, holder: holders.append(holder) or 0)
+    addresses: list[str] = []
+
+    def run(_request: Request, _job: str, holder: str, address: str) -> int:
+        holders.append(holder)
+        addresses.append(address)
+        return 0
+
+    monkeypatch.setattr(entry, "run", run)
     environment = {"TRAINYARD_REQUEST": json.dumps(document)}
     for uid in ({"POD_UID": "pod-a"}, {}, {}):
         assert entry.main([], {**environment, **uid}) == 0
     assert holders[0] == "pod-a"
     assert len(set(holders)) == 3
+    assert addresses == ["", "127.0.0.1", "127.0.0.1"], "outside of a pod the metrics are for this machine"

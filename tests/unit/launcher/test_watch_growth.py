@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -17,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from launcher.capacity.loop import Launcher
 from launcher.core import contract as c
@@ -26,12 +23,14 @@ from launcher.kube.gateway import KubernetesGateway
 from launcher.kube.rest import Patience
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, serving, until
+from tests.unit.launcher.program import launched, scrape, value
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).resolve().parents[3]
 LARGE = (256, 2000)
 MEGABYTE = 1e6
+# One of its own on the loopback network, so that no other launcher has the port.
+METRICS_ADDRESS = "127.83.0.1"
 
 
 @pytest.fixture(scope="module")
@@ -132,23 +131,8 @@ def memory(pid: int, field: str) -> float:
     return int(found[1]) * 1024 / MEGABYTE
 
 
-@pytest.fixture
-def kubeconfig(large: FakeApi, tmp_path: Path) -> Path:
-    document = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "test",
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        "clusters": [{"name": "test", "cluster": {"server": large.url}}],
-        "users": [{"name": "test", "user": {"token": "x"}}],
-    }
-    path = tmp_path / "kubeconfig"
-    path.write_text(yaml.safe_dump(document))
-    return path
-
-
 def test_the_launcher_process_stays_small_at_256_nodes_and_ends_at_a_signal(
-    large: FakeApi, kubeconfig: Path, document: dict[str, Any]
+    large: FakeApi, tmp_path: Path, document: dict[str, Any]
 ) -> None:
     """Every node is taken by pods of others, so that the launcher waits, and recounts as nodes flap."""
     document.update(minNodes=2, maxNodes=256, capacityDeadlineSeconds=3000)
@@ -157,20 +141,7 @@ def test_the_launcher_process_stays_small_at_256_nodes_and_ends_at_a_signal(
         if name.startswith(cluster.NODES):
             item = large.objects[name]
             large.put(name, {**item, "spec": {**item["spec"], "unschedulable": True}})
-    environment = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(ROOT),
-        "KUBECONFIG": str(kubeconfig),
-        "TRAINYARD_REQUEST": json.dumps(document),
-    }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "launcher.capacity"],
-        env=environment,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    process = launched(large, document, tmp_path, METRICS_ADDRESS)
     said: list[str] = []
     assert process.stdout is not None
     reading = threading.Thread(target=said.extend, args=(process.stdout,), daemon=True)
@@ -185,6 +156,8 @@ def test_the_launcher_process_stays_small_at_256_nodes_and_ends_at_a_signal(
                 ready = "True" if round_ % 2 else "Unknown"
                 conditions = {**item["status"], "conditions": [{"type": "Ready", "status": ready}]}
                 large.put(name, {**item, "status": conditions})
+        for _ in range(100):
+            scraped = scrape(METRICS_ADDRESS, c.METRICS_PORT)
         time.sleep(1.0)
         asked = len(large.requests) - before
         now, most = memory(process.pid, "VmRSS"), memory(process.pid, "VmHWM")
@@ -203,6 +176,10 @@ def test_the_launcher_process_stays_small_at_256_nodes_and_ends_at_a_signal(
     )
     assert code == c.EXIT_STOPPED, "".join(said)
     assert large.names(cluster.PODS) == []
+    of_pool = {"run": "r1", "pool": "small"}
+    assert value(scraped, "waiting", run="r1") == 1
+    assert value(scraped, "ready_nodes", **of_pool) == 0
+    assert value(scraped, "nodes_wanted", **of_pool) == 256
     assert asked == 0
     assert now < 80
     assert most < 80

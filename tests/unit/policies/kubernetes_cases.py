@@ -279,6 +279,7 @@ CASES: dict[str, Cases] = {
             network_policy(**policies.closed()),
             network_policy(**policies.jobs_from(policies.OF_JOBS)),
             network_policy(**policies.port_open({"a": "b"}, 9443)),
+            network_policy(**policies.scraped({"a": "b"}, 9464, {"c": "d"})),
             let_in({"podSelector": {}}),
             let_in({"ipBlock": {"cidr": "10.0.0.0/16"}}),
             let_in({"namespaceSelector": {}, "podSelector": {"matchLabels": {"a": "b"}}}),

@@ -1,0 +1,308 @@
+"""The metrics of whole runs, scraped over HTTP while they go, and the server that answers."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.capacity import metrics
+from launcher.core import contract as c
+from launcher.core import tally
+from launcher.core.manifests import Owner, stamp
+from launcher.core.progress import Progress
+from launcher.core.request import Request
+from launcher.core.tally import Tally
+from launcher.kube.gateway import Gateway
+from tests.unit.launcher import cluster
+from tests.unit.launcher.api_server import FakeApi, until
+from tests.unit.launcher.conftest import asked, fallback
+from tests.unit.launcher.program import ROOT, Scraped, launched, scrape, value
+from tests.unit.launcher.test_lease import Clock, tenure
+from tests.unit.launcher.test_runs import JOB, ended, hurried
+
+pytestmark = pytest.mark.unit
+
+HOST = "127.0.0.1"
+BEGAN = 1_800_000_000.0
+SMALL = {"run": "r1", "pool": "small"}
+REFUSED = {**SMALL, "zone": "us-west-2b", "instance_type": "g5.12xlarge"}
+CAPACITY = "InsufficientInstanceCapacity"
+# What happens at a moment, in seconds since the epoch.
+Moment = Callable[[float], object]
+__all__ = ["ended"]  # ends the watches of `hurried` after each test
+
+
+@contextmanager
+def served(read: Callable[[], Tally], host: str = HOST) -> Iterator[int]:
+    """The port where these counts are served."""
+    server = metrics.serve(read, host, 0)
+    assert server is not None
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def refuse(api: FakeApi, name: str, now: float, message: str = "InsufficientInstanceCapacity: none") -> None:
+    item = cluster.put_warning(api, name, "small-x")
+    api.put(f"{cluster.WARNINGS}/{name}", {**item, "message": message, "lastTimestamp": stamp(now)})
+
+
+def shown(gateway: Gateway, request: Request, fresh: bool) -> tuple[object, ...]:
+    """What the watches have told, or what there is: a test goes on when both are the same."""
+    seen = gateway.observe(request, fresh=fresh)
+    claims = sorted(claim.name for claim in seen.claims)
+    warnings = sorted(seen.warnings, key=lambda warning: warning.uid)
+    return sorted(seen.nodes, key=lambda node: node.name), claims, warnings, seen.training
+
+
+def followed(
+    api: FakeApi, request: Request, moments: dict[int, Moment], clock: Clock, holder: str = "pod-a"
+) -> tuple[int, list[tuple[float, Scraped]]]:
+    """Runs the request to its end, calls `moments` after so many seconds, and gives exit code and all scrapes."""
+    scrapes: list[tuple[float, Scraped]] = []
+    waiting = dict(moments)
+
+    def look(now: float) -> None:
+        scrapes.append((now - BEGAN, scrape(HOST, port)))
+        for after in [after for after in waiting if now - BEGAN >= after]:
+            waiting.pop(after)(now)
+            until(lambda: shown(runner.gateway, request, False) == shown(runner.gateway, request, True))
+
+    runner, _ = hurried(api, request, look, clock, holder)
+    with served(lambda: runner.tally) as port:
+        code = runner.run()
+        scrapes.append((clock.now - BEGAN, scrape(HOST, port)))
+    return code, scrapes
+
+
+def at(scrapes: list[tuple[float, Scraped]], moment: float) -> Scraped:
+    """The last scrape up to this moment, in seconds from the beginning."""
+    return [scraped for now, scraped in scrapes if now <= moment][-1]
+
+
+def test_a_run_is_seen_from_its_wait_to_its_training(api: FakeApi) -> None:
+    def succeed(now: float) -> None:
+        training = f"{cluster.JOBS}/train-r1"
+        status = {"conditions": [{"type": "Succeeded", "status": "True"}]}
+        api.put(training, {**api.objects[training], "status": status})
+
+    moments = {
+        40: lambda now: cluster.put_node(api, "a"),
+        80: lambda now: [cluster.put_node(api, name) for name in "bcd"],
+        160: succeed,
+    }
+    code, scrapes = followed(api, asked(), moments, Clock())
+    assert code == c.EXIT_SUCCEEDED
+    first, second, following = at(scrapes, 40), at(scrapes, 80), at(scrapes, 150)
+    assert [value(each, "waiting", run="r1") for each in (first, second, following)] == [1, 1, 0]
+    assert [value(each, "ready_nodes", **SMALL) for each in (first, second)] == [0, 1]
+    assert value(first, "nodes_wanted", **SMALL) == value(following, "nodes_wanted", **SMALL) == 4
+    assert value(following, "ready_nodes", **SMALL) == 4
+    assert value(second, "decision_seconds", **SMALL) is None
+    took = value(following, "decision_seconds", **SMALL)
+    assert took is not None
+    assert 0 <= took < 10
+    idle = value(following, "node_seconds_idle_total", run="r1")
+    assert idle is not None
+    assert 20 <= idle <= 60, "one machine for some 40 s"
+
+
+def test_refusals_count_once_through_lost_watches_and_new_lists(api: FakeApi) -> None:
+    def tell(now: float) -> None:
+        refuse(api, "one", now)
+        refuse(api, "two", now)
+        refuse(api, "vcpu", now, "VcpuLimitExceeded: 64")
+
+    def change(now: float) -> None:
+        item = api.objects[f"{cluster.WARNINGS}/one"]
+        api.put(f"{cluster.WARNINGS}/one", {**item, "count": 2, "lastTimestamp": stamp(now)})
+
+    def expire(now: float) -> None:
+        lists = len(api.asked("list"))
+        api.expire(tell=True)
+        until(lambda: len(api.asked("list")) > lists)
+
+    moments = {
+        8: tell,
+        40: lambda now: api.drop(),
+        80: expire,
+        120: change,
+        160: expire,
+        200: lambda now: refuse(api, "three", now),
+    }
+    code, scrapes = followed(api, asked(), moments, Clock())
+    assert code == c.EXIT_BELOW_MINIMUM
+    counts = [value(each, "insufficient_capacity_total", **REFUSED, code=CAPACITY) for _, each in scrapes]
+    assert [count for count in dict.fromkeys(counts) if count] in ([2, 3], [1, 2, 3])
+    vcpu = {
+        value(each, "insufficient_capacity_total", **REFUSED, code="VcpuLimitExceeded") for _, each in scrapes
+    }
+    assert vcpu == {None, 1}
+
+
+def test_attempts_and_pools_are_told_apart(api: FakeApi) -> None:
+    pool = {"metadata": {"name": "large"}, "spec": {"limits": {"nvidia.com/gpu": "32"}}}
+    api.put(f"{cluster.POOLS}/large", pool)
+    request = asked(attempts=2, capacityDeadlineSeconds=40, fallbacks=[fallback()])
+    code, scrapes = followed(api, request, {}, Clock())
+    assert code == c.EXIT_BELOW_MINIMUM
+    small, large, pause, again = at(scrapes, 30), at(scrapes, 120), at(scrapes, 300), at(scrapes, 430)
+    assert value(small, "nodes_wanted", **SMALL) == 4
+    assert value(small, "nodes_wanted", run="r1", pool="large") is None
+    assert value(large, "nodes_wanted", run="r1", pool="large") == 4
+    assert value(large, "nodes_wanted", **SMALL) is None
+    assert value(pause, "nodes_wanted", **SMALL) == 0
+    assert [value(each, "waiting", run="r1") for each in (small, large, pause, again)] == [1] * 4
+    assert [value(each, "attempts_total", run="r1") for each in (small, large, pause, again)] == [1, 1, 1, 2]
+    assert value(scrapes[-1][1], "waiting", run="r1") == 0
+
+
+def test_a_machine_that_is_given_back_twice_is_one(api: FakeApi) -> None:
+    path = f"{cluster.CLAIMS}/small-x"
+    deleted: list[str] = []
+    api.on_request = lambda method, asked: deleted.append(asked) if method == "DELETE" else None
+
+    def come(now: float) -> None:
+        """A NodeClaim whose machine never has its devices, each time the same."""
+        cluster.put_node(api, "n", status__allocatable={"cpu": "47", "memory": "180Gi"})
+        labels = {"karpenter.sh/nodepool": "small"}
+        meta = {"name": "small-x", "uid": "u", "labels": labels, "creationTimestamp": stamp(BEGAN + 4)}
+        api.put(path, {"metadata": meta, "status": {"nodeName": "n"}})
+
+    request = asked(nodeStartSeconds=60, capacityDeadlineSeconds=100)
+    code, scrapes = followed(api, request, {4: come, 76: come}, Clock())
+    assert deleted.count(path) == 2
+    assert code == c.EXIT_BELOW_MINIMUM
+    counts = [value(each, "machines_given_back_total", run="r1") for _, each in scrapes]
+    assert list(dict.fromkeys(counts)) == [0, 1]
+
+
+def test_a_launcher_that_follows_a_dead_one_begins_at_nothing(api: FakeApi) -> None:
+    clock = Clock()
+    dead = tenure(api, "pod-a", clock, Owner(name="launch-r1", uid=api.objects[JOB]["metadata"]["uid"]))
+    dead.take()
+    dead.write(Progress(attempt=2, candidate=0, since=clock.now - 900, began=clock.now - 100))
+    refuse(api, "before", clock.now - 50)
+    moments = {60: lambda now: refuse(api, "own", now)}
+    code, scrapes = followed(api, asked(attempts=2), moments, clock, "pod-b")
+    assert code == c.EXIT_BELOW_MINIMUM
+    last = scrapes[-1][1]
+    assert value(last, "attempts_total", run="r1") == 0
+    assert value(last, "insufficient_capacity_total", **REFUSED, code=CAPACITY) == 1
+    assert value(scrapes[0][1], "waiting", run="r1") == 0, "it has no Lease yet"
+
+
+def test_the_page_has_each_metric_with_its_kind_and_labels() -> None:
+    refused = {tally.Refusal(pool="small", zone="z", instance_type="t", code="x"): 1}
+    every = Tally(run="r1", pool="small", refused=refused, decision_seconds=1.0)
+    served_ = {
+        sample.name: (family.type, set(sample.labels))
+        for family in metrics.families(every)
+        for sample in family.samples
+    }
+    row = re.compile(r"^\| `(trainyard_launcher_\w+)` \| (\w+) \| ([^|]+) \|", re.MULTILINE)
+    page = row.findall((ROOT / "docs" / "monitoring.md").read_text())
+    assert {name: (kind, set(re.findall(r"\w+", labels))) for name, kind, labels in page} == served_
+
+
+# -- the server
+
+
+@pytest.fixture
+def port(request_: Request) -> Iterator[int]:
+    with served(lambda: tally.nothing(request_)) as port:
+        yield port
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/metrics", 200),
+        ("GET", "/metrics?name=x", 200),
+        ("GET", "/", 404),
+        ("GET", "/metrics/", 404),
+        ("HEAD", "/metrics", 501),
+        ("POST", "/metrics", 501),
+        ("DELETE", "/metrics", 501),
+    ],
+)
+def test_nothing_else_is_served(
+    port: int, capfd: pytest.CaptureFixture[str], method: str, path: str, status: int
+) -> None:
+    with closing(http.client.HTTPConnection(HOST, port, timeout=5)) as connection:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        assert answer.status == status
+        assert "Python" not in (answer.headers["Server"] or "")
+    assert capfd.readouterr() == ("", ""), "the log is for the run"
+
+
+def test_in_a_pod_each_of_its_addresses_answers(request_: Request) -> None:
+    """`kubectl port-forward` comes by the loopback one, Prometheus by the pod's own."""
+    with served(lambda: tally.nothing(request_), "") as port:
+        assert scrape(HOST, port) == scrape("127.83.0.3", port)
+
+
+def test_a_silent_client_keeps_the_others_waiting_for_no_longer_than_it_may(port: int) -> None:
+    with socket.create_connection((HOST, port)) as silent:
+        silent.sendall(b"GET /met")
+        assert value(scrape(HOST, port), "waiting", run="r1") == 0
+
+
+def test_a_scrape_that_fails_is_one_line_and_the_next_one_is_answered(
+    request_: Request, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = threading.Event()
+
+    def read() -> Tally:
+        if broken.is_set():
+            raise RuntimeError("no counts")
+        return tally.nothing(request_)
+
+    with served(read) as port:
+        broken.set()
+        with pytest.raises(http.client.RemoteDisconnected):
+            scrape(HOST, port)
+        broken.clear()
+        assert value(scrape(HOST, port), "attempts_total", run="r1") == 0
+    assert [record.getMessage() for record in caplog.records] == [
+        "metrics: a scrape failed: RuntimeError('no counts')"
+    ]
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no address"])
+def test_an_address_that_cant_be_had_is_one_warning(
+    request_: Request, caplog: pytest.LogCaptureFixture, host: str
+) -> None:
+    assert metrics.serve(lambda: tally.nothing(request_), host, 0) is None
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith(f"no metrics: {host} port 0 can't be listened on: ")
+
+
+def test_a_launcher_whose_port_is_taken_says_so_once_and_runs(
+    api: FakeApi, document: dict[str, Any], tmp_path: Path
+) -> None:
+    address = "127.83.0.2"
+    document.update(capacityDeadlineSeconds=1)
+    with socket.create_server((address, c.METRICS_PORT)):
+        process = launched(api, document, tmp_path, address)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == c.EXIT_BELOW_MINIMUM, said
+    (told,) = (line for line in said.splitlines() if "metrics" in line)
+    assert told == (
+        f"WARNING launcher.capacity.metrics: no metrics: {address} port {c.METRICS_PORT} can't be listened on: "
+        "[Errno 98] Address already in use; right would be an address of this pod and a free port. The run goes on "
+        "without"
+    )

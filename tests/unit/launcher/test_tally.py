@@ -1,0 +1,199 @@
+"""What each step adds to the counts, without any server."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from launcher.core import contract as c
+from launcher.core import machine, observe, tally
+from launcher.core.actions import Memory
+from launcher.core.manifests import stamp
+from launcher.core.observe import Observation, Warned
+from launcher.core.progress import Loss, Progress
+from launcher.core.request import Request
+from launcher.core.tally import Refusal, Tally
+from tests.unit.launcher.conftest import asked, fallback
+from tests.unit.launcher.test_capacity import NOW, node, seen
+
+pytestmark = pytest.mark.unit
+
+SMALL = Refusal(
+    pool="small", zone="us-west-2b", instance_type="g5.12xlarge", code="InsufficientInstanceCapacity"
+)
+
+
+class Counting:
+    """A launcher's memory and counts over one observation after another."""
+
+    def __init__(self, request: Request, memory: Memory | None = None) -> None:
+        self.request, self.memory, self.tally = request, memory or Memory(), tally.nothing(request)
+
+    def see(self, *moments: Observation) -> Tally:
+        for moment in moments:
+            step = machine.step(self.request, self.memory, moment)
+            self.tally = tally.stepped(self.tally, self.request, self.memory, step, moment)
+            self.memory = step.memory
+        return self.tally
+
+
+def refusal(uid: str, at: float = NOW, about: str = "small-x", **changes: Any) -> Warned:
+    item = {
+        "metadata": {"name": uid, "uid": uid},
+        "involvedObject": {"kind": "NodeClaim", "name": about},
+        "reason": "InsufficientCapacityError",
+        "message": "InsufficientInstanceCapacity: none left",
+        "lastTimestamp": stamp(at),
+        **changes,
+    }
+    return observe.warned(item)
+
+
+def at(now: float, *warnings: Warned, nodes: int = 0, fresh: bool = True) -> Observation:
+    there = seen([node(f"n{index}") for index in range(nodes)])
+    return dataclasses.replace(there, now=now, warnings=warnings, fresh=fresh)
+
+
+def test_a_wait_shows_what_is_there_and_what_is_asked_for() -> None:
+    counting = Counting(asked())
+    assert (counting.tally.waiting, counting.tally.attempts) == (False, 0), "nothing was seen yet"
+    now = counting.see(at(NOW, nodes=1))
+    assert (now.run, now.pool, now.waiting) == ("r1", "small", True)
+    assert (now.ready_nodes, now.nodes_wanted, now.attempts) == (1, 4, 1)
+    now = counting.see(at(NOW + 1, nodes=2))
+    assert (now.waiting, now.ready_nodes) == (True, 2), "it holds for more"
+
+
+def test_what_is_asked_for_ends_at_the_pools_ceiling() -> None:
+    assert Counting(asked()).see(seen([], limit="12")).nodes_wanted == 3
+
+
+def test_a_training_ends_the_wait_and_its_nodes_are_those_that_are_wanted() -> None:
+    counting = Counting(asked(minNodes=2, maxNodes=3))
+    now = counting.see(at(NOW, nodes=3))
+    assert (now.waiting, now.ready_nodes, now.nodes_wanted) == (False, 3, 3), "it is submitted"
+    item = {
+        "metadata": {"uid": "t", "labels": {c.LABEL_RUN: "r1", c.LABEL_MANAGED_BY: c.MANAGED_BY}},
+        "spec": {"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 1}}},
+    }
+    training = observe.training(item, "r1")
+    now = counting.see(Observation(now=NOW + 5, fresh=False, training=training))
+    assert (now.waiting, now.ready_nodes, now.nodes_wanted, now.attempts) == (False, 2, 2, 1)
+
+
+def test_a_pause_asks_for_nothing_and_the_attempt_after_it_counts_when_it_begins() -> None:
+    counting = Counting(asked(attempts=2))
+    counting.see(at(NOW), at(NOW + 200, nodes=1))
+    now = counting.see(at(NOW + 300, nodes=1))
+    assert counting.memory.progress is not None
+    resumes = counting.memory.progress.resumes
+    assert resumes is not None, "it pauses"
+    assert (now.waiting, now.nodes_wanted, now.ready_nodes, now.attempts) == (True, 0, 1, 1)
+    now = counting.see(at(resumes - 1, nodes=1))
+    assert (now.waiting, now.nodes_wanted, now.ready_nodes, now.attempts) == (True, 0, 0, 1)
+    now = counting.see(at(resumes, nodes=1))
+    assert (now.waiting, now.nodes_wanted, now.ready_nodes, now.attempts) == (True, 4, 1, 2)
+
+
+def test_idle_machines_add_up_over_attempts() -> None:
+    counting = Counting(asked(attempts=2))
+    assert counting.see(at(NOW), at(NOW + 200, nodes=1)).idle_node_seconds == 0
+    assert counting.see(at(NOW + 300, nodes=1)).idle_node_seconds == pytest.approx(100)
+    assert counting.see(at(NOW + 600, nodes=1)).idle_node_seconds == pytest.approx(100), "the pause is over"
+    assert counting.see(at(NOW + 610, nodes=1)).idle_node_seconds == pytest.approx(110)
+
+
+def test_a_failed_end_is_no_wait() -> None:
+    now = Counting(asked()).see(at(NOW), at(NOW + 300))
+    assert (now.waiting, now.attempts) == (False, 1)
+
+
+def test_each_refusal_counts_once_however_often_it_is_told() -> None:
+    counting = Counting(asked())
+    one, two = refusal("a"), refusal("b", message="VcpuLimitExceeded: 64")
+    vcpus = SMALL._replace(code="VcpuLimitExceeded")
+    counting.see(at(NOW, one), at(NOW + 1, one, two), at(NOW + 2, two))
+    later = dataclasses.replace(one, at=NOW + 3)
+    now = counting.see(at(NOW + 3, later, two), at(NOW + 4, fresh=False), at(NOW + 5, later, two))
+    assert now.refused == {SMALL: 1, vcpus: 1}
+    assert counting.see(at(NOW + 6, refusal("c", NOW + 6), later)).refused == {SMALL: 2, vcpus: 1}
+
+
+def test_refusals_of_others_and_from_before_do_not_count() -> None:
+    others = (
+        refusal("a", about="large-x"),
+        refusal("b", NOW - 1),
+        refusal("c", involvedObject={"kind": "NodePool", "name": "small-x"}),
+        refusal("d", reason="Unconsolidatable", message="not all pods would schedule"),
+    )
+    assert Counting(asked()).see(at(NOW, *others)).refused == {}
+
+
+def test_a_refusal_in_the_launchers_first_second_counts() -> None:
+    """Events have whole seconds, cut off."""
+    assert Counting(asked()).see(at(NOW + 0.9, refusal("a", NOW))).refused == {SMALL: 1}
+
+
+def test_a_code_that_is_not_known_counts_under_the_events_reason() -> None:
+    now = Counting(asked()).see(at(NOW, refusal("a", message="no instance type met the requirements")))
+    assert [(kind.code, times) for kind, times in now.refused.items()] == [("InsufficientCapacityError", 1)]
+
+
+def test_refusals_are_remembered_for_as_long_as_they_may_be_told_again_and_no_longer() -> None:
+    counting = Counting(asked(capacityDeadlineSeconds=100_000))
+    old = refusal("old")
+    late = NOW + tally.REMEMBERED_SECONDS + 1
+    counting.see(at(NOW, old), at(late, old, refusal("new", late)), at(late + 1, old))
+    assert counting.tally.refused == {SMALL: 2}, "one that is still told is still known"
+    counting.see(at(late + 2, refusal("newest", late + 2)))
+    assert sorted(counting.tally.known) == ["new", "newest"]
+    counting.see(at(late + 3), at(late + 4, refusal("new", late)))
+    assert counting.tally.refused == {SMALL: 3}
+
+
+def test_refusals_are_of_the_pool_that_is_tried() -> None:
+    counting = Counting(asked(fallbacks=[fallback(zone="us-west-2c")]))
+    counting.see(at(NOW), at(NOW + 300, refusal("a", NOW + 299)))
+    now = counting.see(at(NOW + 301, refusal("a", NOW + 299), refusal("b", NOW + 301, "large-y")))
+    assert (now.pool, now.waiting, now.nodes_wanted) == ("large", True, 2)
+    other = SMALL._replace(pool="large", zone="us-west-2c", instance_type="p4d.24xlarge")
+    assert now.refused == {SMALL: 1, other: 1}
+
+
+def test_a_machine_that_is_given_back_counts_once() -> None:
+    claim = {
+        "metadata": {"name": "small-x", "uid": "u", "creationTimestamp": stamp(NOW)},
+        "status": {"conditions": []},
+    }
+    counting = Counting(asked(nodeStartSeconds=60))
+
+    def lost(now: float) -> Observation:
+        return dataclasses.replace(at(now), claims=(observe.claim(claim, now),))
+
+    assert counting.see(lost(NOW), lost(NOW + 59)).machines_given_back == 0
+    assert counting.see(lost(NOW + 60), lost(NOW + 61)).machines_given_back == 1
+
+
+def test_a_launcher_that_follows_a_dead_one_counts_only_what_is_its_own() -> None:
+    """The other one's counts are in its own series: a sum over the pods of a run has each thing once."""
+    inherited = Progress(
+        attempt=2,
+        candidate=0,
+        since=NOW - 900,
+        began=NOW - 100,
+        given_back=(Loss(uid="u", told="i-0"),),
+        idle_node_seconds=70.0,
+    )
+    counting = Counting(asked(attempts=3), Memory(progress=inherited))
+    now = counting.see(at(NOW, refusal("before", NOW - 50), nodes=1))
+    assert (now.attempts, now.machines_given_back, now.idle_node_seconds, now.refused) == (0, 0, 0, {})
+    now = counting.see(at(NOW + 10, refusal("before", NOW - 50), refusal("own", NOW + 9), nodes=1))
+    assert (now.attempts, now.idle_node_seconds, now.refused) == (0, pytest.approx(10), {SMALL: 1})
+
+
+def test_the_time_of_a_decision_is_kept() -> None:
+    counted = tally.decided(Counting(asked()).see(at(NOW, nodes=4)), 0.25)
+    assert counted.decision_seconds == 0.25
+    assert Counting(asked()).see(at(NOW, nodes=4)).decision_seconds is None
