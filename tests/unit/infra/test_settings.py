@@ -125,6 +125,24 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         ),
         (
             "trainyard:cluster",
+            {
+                "administrators": [
+                    "arn:aws:sts::111122223333:assumed-role/AWSReservedSSO_Admin_0123456789abcdef/alice"
+                ]
+            },
+            "trainyard:cluster.administrators[0]:"
+            " 'arn:aws:sts::111122223333:assumed-role/AWSReservedSSO_Admin_0123456789abcdef/alice' is a session of the"
+            " role AWSReservedSSO_Admin_0123456789abcdef; it must be that role's ARN, as 'aws iam get-role --role-name"
+            " AWSReservedSSO_Admin_0123456789abcdef --query Role.Arn' prints it",
+        ),
+        (
+            "trainyard:cluster",
+            {"administrators": ["arn:aws:iam::111122223333:root"]},
+            "trainyard:cluster.administrators[0]: 'arn:aws:iam::111122223333:root' is not right; it must be the ARN of"
+            " an IAM user or role, such as",
+        ),
+        (
+            "trainyard:cluster",
             {"administrators": ["arn:aws:iam::111111111111:role/a", "arn:aws:iam::222222222222:role/b"]},
             "trainyard:cluster.accountId: is missing; administrators are of 111111111111, 222222222222",
         ),
