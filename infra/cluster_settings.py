@@ -221,9 +221,7 @@ def _account_of(arn: str) -> str:
 
 
 def _public(section: Section) -> tuple[str, ...]:
-    public = section.texts(
-        "publicAccessCidrs", (), pattern=formats.CIDR, wanted="an IPv4 range such as 203.0.113.0/24"
-    )
+    public = section.texts("publicAccessCidrs", (), wanted="an IPv4 range such as 203.0.113.0/24")
     for index, block in enumerate(public):
         key = f"publicAccessCidrs[{index}]"
         if key in section.wrong:

@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from infra import settings
+from infra.preflight.identity import judge_ranges
+from infra.preflight.mapping import wanted_of
+from local.deploy.engine import ROOT
 from local.deploy.stack_file import (
     Sources,
     StackFileError,
@@ -24,6 +28,7 @@ SOURCES = Sources(
     karpenter_crd_chart=Path("/m/karpenter-crd"),
     training_operator=Path("/m/operator"),
 )
+SHIPPED = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.[!z]*.yaml"))
 DEPLOYER = "arn:aws:iam::123456789012:user/deployer"
 GPU_STACK: dict[str, Any] = {
     "config": {
@@ -66,6 +71,38 @@ def test_the_account_to_deploy_to_is_the_emulators() -> None:
     for document in (GPU_STACK, meant):
         cluster = for_local_cloud(document, SOURCES, DEPLOYER)["config"]["trainyard:cluster"]
         assert cluster["accountId"] == "123456789012"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "made"),
+    [
+        (["203.0.113.0/24"], ["127.0.0.1/32"]),
+        (["8.8.8.8/32", "198.51.100.7/32", "192.0.2.0/24"], ["127.0.0.1/32", "8.8.8.8/32"]),
+        (["127.0.0.1/32", "203.0.113.0/24"], ["127.0.0.1/32"]),
+        # Right as they are, or for the program to refuse.
+        (["203.0.112.0/23"], ["203.0.112.0/23"]),
+        (["203.0.113.7", "203.0.113.7/24", {"a": 1}], ["203.0.113.7", "203.0.113.7/24", {"a": 1}]),
+        ("203.0.113.0/24", "203.0.113.0/24"),
+    ],
+)
+def test_a_range_that_holds_a_place_becomes_this_machines(blocks: Any, made: Any) -> None:
+    document = copy.deepcopy(GPU_STACK)
+    document["config"]["trainyard:cluster"]["publicAccessCidrs"] = blocks
+    assert (
+        for_local_cloud(document, SOURCES, DEPLOYER)["config"]["trainyard:cluster"]["publicAccessCidrs"]
+        == made
+    )
+    assert (
+        "publicAccessCidrs"
+        not in for_local_cloud(GPU_STACK, SOURCES, DEPLOYER)["config"]["trainyard:cluster"]
+    )
+
+
+@pytest.mark.parametrize("stack", SHIPPED)
+def test_no_shipped_stack_lacks_a_range_on_the_local_cloud(stack: str) -> None:
+    document = for_local_cloud(read(ROOT / f"Pulumi.{stack}.yaml"), SOURCES, DEPLOYER)
+    del document["config"]["trainyard:sources"]  # there are no such directories
+    assert judge_ranges(wanted_of(settings.read(stack, document["config"]))) == []
 
 
 def test_given_images_are_built_from_the_checkout_on_the_local_cloud() -> None:
