@@ -147,6 +147,11 @@ class Section:
         """One of the given words."""
         self._asked(key, "one of " + ", ".join(f"`{option}`" for option in options), default)
         wanted = "one of " + ", ".join(options)
+        given = self._values.get(key)
+        if not isinstance(given, str) and str(given) in options:
+            self._seen.add(key)
+            self.reject(key, f'{given} is {type_name(given)}; write it in quotes: "{given}"')
+            return options[0] if default is None else default
         value = self.text(key, default, wanted=wanted)
         if key not in self.wrong and value not in options:
             self.reject(key, f"'{value}' is not known; it must be {wanted}")

@@ -181,7 +181,16 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
             "trainyard:cluster.accountId: is for a cluster that the stack makes",
         ),
         ("trainyard:cluster", {"version": "1.27"}, "trainyard:cluster.version: '1.27' is not known"),
-        ("trainyard:cluster", {"version": 1.35}, "trainyard:cluster.version: 1.35 is a number"),
+        (
+            "trainyard:cluster",
+            {"version": 1.35},
+            'trainyard:cluster.version: 1.35 is a number; write it in quotes: "1.35"',
+        ),
+        (
+            "trainyard:cluster",
+            {"version": 1.27},
+            "trainyard:cluster.version: 1.27 is a number; it must be one of 1.34, 1.35, 1.36",
+        ),
         ("trainyard:cluster", {"publicAccessCidrs": ["0.0.0.0/0"]}, "is the whole internet"),
         (
             "trainyard:cluster",
