@@ -70,10 +70,19 @@ def read(path: Path) -> JsonObject:
         raise StackFileError(f"{path.name} can't be read: {error.strerror}; it must be a file") from None
     # A date that is none is a ValueError.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise StackFileError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from error
+        raise StackFileError(_not_yaml(path.name, error)) from error
     if not isinstance(document, dict) or not isinstance(document.get("config"), dict):
         raise StackFileError(f"{path.name} needs a mapping named 'config' with the stack's settings")
     return document
+
+
+def _not_yaml(name: str, error: Exception) -> str:
+    """Where YAML ends and why, in one line, the number of the line as editors count them."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f"{name} is not valid YAML: {str(error).splitlines()[0]}"
+    begun = error.context_mark
+    since = f", {error.context} that begins in line {begun.line + 1}" if error.context and begun else ""
+    return f"{name}:{error.problem_mark.line + 1}: is not valid YAML: {error.problem}{since}"
 
 
 def with_sources(document: Mapping[str, Any], sources: Sources) -> JsonObject:

@@ -144,7 +144,7 @@ def test_a_missing_stack_file_names_those_that_exist(tmp_path: Path) -> None:
 def test_a_file_that_is_no_stack_file_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "Pulumi.dev.yaml"
     path.write_text(text)
-    with pytest.raises(StackFileError, match=r"Pulumi\.dev\.yaml (needs|is not valid YAML)") as error:
+    with pytest.raises(StackFileError, match=r"Pulumi\.dev\.yaml(:1:)? (needs|is not valid YAML)") as error:
         read(path)
     assert "\n" not in str(error.value)
 
@@ -153,7 +153,13 @@ def test_a_file_that_can_not_be_read_is_refused_in_one_line(tmp_path: Path) -> N
     path = tmp_path / "Pulumi.dev.yaml"
     for content, told in (
         (b"# \xff\nconfig: {}\n", "is not in UTF-8"),
-        (b"config: {a: 2027-13-45}\n", "is not valid YAML"),
+        (b"config: {a: 2027-13-45}\n", "^Pulumi.dev.yaml is not valid YAML: month must be in 1..12$"),
+        (b"config: \x07\n", "^Pulumi.dev.yaml is not valid YAML: unacceptable character"),
+        (
+            b"config:\n  a: {b: 1\n  c: 2\n",
+            "^Pulumi.dev.yaml:3: is not valid YAML: expected ',' or '}', but got ':', while parsing a flow mapping that"
+            " begins in line 2$",
+        ),
     ):
         path.write_bytes(content)
         with pytest.raises(StackFileError, match=told) as error:
