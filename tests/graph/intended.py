@@ -40,7 +40,7 @@ INTENDED: Final = (
         how=How.REPLACED,
         paths=("spec",),
         reason="It holds no data and nothing waits for it; whoever is in it is thrown out. Its image is the trainer's, "
-        "named by its digest, so that each new trainer starts another one, which proves that this image can use the mount.",
+        "named by its digest, so that each new trainer starts another one, which proves that it can use the mount.",
     ),
     Intended(
         resource=PROOF.format(kind="batch/v1:Job"),
