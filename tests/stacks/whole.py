@@ -31,7 +31,8 @@ def live(stack: str, root: Path) -> Times:
         machines(life)
         folder = root / "checkov"
         folder.mkdir()
-        assert faults(life, folder) == []
+        found = faults(life, folder)
+        assert not found, "\n".join(found)
         assert life.surprises() == []
         with times.of("up again"):
             life.unchanged("up")

@@ -119,7 +119,7 @@ def test_a_given_block_begins_when_the_stack_file_says_and_the_preflight_takes_i
     wanted = wanted_of(load("p5", tmp_path / "Pulumi.p5.yaml"))
     report = examine(preflights_account(account), wanted, datetime.now(UTC), checks("capacity reservations"))
     assert report.problems == []
-    assert len(report.notes) == (begins > 0)
+    assert len(report.cautions) == (begins > 0)
 
 
 def test_of_several_given_blocks_of_which_none_has_begun_the_first_begin_is_the_pools(account: Cloud) -> None:
