@@ -9,7 +9,7 @@ from typing import Final
 from infra import formats, ranges, versions
 from infra.model import Cluster, ExistingCluster
 from infra.pool_settings import known_type
-from infra.reading import Problems, Section, hint
+from infra.reading import Problems, Section, hint, shown
 
 DEPLOY_FROM: Final = ("internet", "vpc")
 # Eight cores: room for Karpenter (a core per copy), CoreDNS, the operators, the CSI controllers and the launcher on one
@@ -160,9 +160,13 @@ def _administrators(section: Section, *, required: bool) -> tuple[str, ...]:
     administrators = section.texts(
         "administrators",
         None if required else (),
-        pattern=formats.PRINCIPAL,
-        wanted="the ARN of an IAM user or role, such as arn:aws:iam::123456789012:role/platform",
+        wanted=formats.PRINCIPAL_WANTED,
     )
+    for index, arn in enumerate(administrators):
+        key = f"administrators[{index}]"
+        if key not in section.wrong and not re.fullmatch(formats.PRINCIPAL, arn):
+            section.reject(key, _no_principal(arn))
+            section.wrong.add("administrators")
     empty = section.has("administrators") and not administrators
     # Of a given cluster they are told as a whole.
     if required and empty and "administrators" not in section.wrong:
@@ -170,6 +174,18 @@ def _administrators(section: Section, *, required: bool) -> tuple[str, ...]:
     for arn in sorted({arn for arn in administrators if administrators.count(arn) > 1}):
         section.reject("administrators", f"names '{arn}' twice; each must be another one")
     return administrators
+
+
+def _no_principal(arn: str) -> str:
+    """What is wrong with an ARN that EKS gives no rights to."""
+    session = re.fullmatch(formats.ROLE_SESSION, arn)
+    if session is None:
+        return f"{shown(arn)} is not right; it must be {formats.PRINCIPAL_WANTED}"
+    role = session["role"]
+    return (
+        f"'{arn}' is a session of the role {role}; it must be that role's ARN, as"
+        f" 'aws iam get-role --role-name {role} --query Role.Arn' prints it"
+    )
 
 
 def _account(section: Section, administrators: tuple[str, ...], existing: ExistingCluster | None) -> str:
@@ -205,9 +221,7 @@ def _account_of(arn: str) -> str:
 
 
 def _public(section: Section) -> tuple[str, ...]:
-    public = section.texts(
-        "publicAccessCidrs", (), pattern=formats.CIDR, wanted="an IPv4 range such as 203.0.113.0/24"
-    )
+    public = section.texts("publicAccessCidrs", (), wanted="an IPv4 range such as 203.0.113.0/24")
     for index, block in enumerate(public):
         key = f"publicAccessCidrs[{index}]"
         if key in section.wrong:

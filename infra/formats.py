@@ -20,6 +20,10 @@ DNS_LABEL_WANTED: Final = "lower case letters, digits and hyphens, at most 40"
 ACCOUNT: Final = r"[0-9]{12}"
 ACCOUNT_WANTED: Final = "the twelve digits of an AWS account, in quotes"
 PRINCIPAL: Final = r"arn:aws[a-z-]*:iam::[0-9]{12}:(user|role)/.+"
+PRINCIPAL_WANTED: Final = "the ARN of an IAM user or role, such as arn:aws:iam::123456789012:role/platform"
+# What STS shows of a role that somebody has taken on
+# (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html).
+ROLE_SESSION: Final = r"arn:aws[a-z-]*:sts::[0-9]{12}:assumed-role/(?P<role>[A-Za-z0-9_+=,.@-]+)/.+"
 CIDR: Final = r"[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}"
 IMAGE: Final = r"[a-z0-9][a-z0-9._:/-]*(@sha256:[0-9a-f]{64})"
 IMAGE_WANTED: Final = "an image with its digest, such as registry/name@sha256:<64 hexadecimal digits>"

@@ -244,7 +244,10 @@ MEANINGS: Final = {
     ),
     "training.activeDeadlineSeconds": "The training proper may take no longer.",
     "training.data": "`digits`, or the path of MNIST's IDX files in the trainer's image.",
-    "training.args": "Arguments of the trainer.",
+    "training.args": (
+        "Options of the trainer (`trainer/config.py`), each followed by its value. Of a given image (`images.trainer`) "
+        "they are not judged."
+    ),
     "training.env": (
         "Further environment variables of the workers, in plain text. Credentials and what workers find each other by "
         "are refused."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from components.shared import cidr, endpoints
@@ -16,6 +17,11 @@ ONLY_NEW: Final = ("zones", "natPerZone")
 def zone_of(region: str, zone: str) -> bool:
     """Whether a zone's name is one of the region."""
     return bool(re.fullmatch(re.escape(region) + "[a-z]", zone))
+
+
+def zones_of(region: str, zones: Iterable[str]) -> tuple[str, ...]:
+    """Those of a network's zones that are in its region: the others are told there, and are of no use elsewhere."""
+    return tuple(zone for zone in zones if zone_of(region, zone))
 
 
 def read_network(problems: Problems, value: object, region: str, *, given_cluster: bool) -> Network:

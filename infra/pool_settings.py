@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -16,7 +17,7 @@ from components.shared.pool import (
     Pool,
 )
 from infra import accelerators, formats
-from infra.network_settings import zone_of
+from infra.network_settings import zone_of, zones_of
 from infra.reading import Problems, Section, entries
 
 PATH = "trainyard:pools"
@@ -107,13 +108,14 @@ def _pool(section: Section, region: str, zones: tuple[str, ...], cluster: str, n
 
 def _zone(section: Section, region: str, zones: tuple[str, ...]) -> str:
     zone = section.text("zone", wanted="the name of a zone")
+    usable = zones_of(region, zones)
     if "zone" not in section.wrong and region:
         if not zone_of(region, zone):
-            right = f"one of {', '.join(zones)}" if zones else f"a zone such as {region}a"
+            letter = zone[-1] if re.fullmatch(formats.ZONE, zone) else "a"
+            right = f"one of {', '.join(usable)}" if usable else f"a zone such as {region}{letter}"
             section.reject("zone", f"'{zone}' is not in {region}; it must be {right}")
-        # Without any, the network's mistake is told there.
-        elif zones and zone not in zones:
-            section.reject("zone", f"'{zone}' has no subnets here; it must be one of {', '.join(zones)}")
+        elif usable and zone not in usable:
+            section.reject("zone", f"'{zone}' has no subnets here; it must be one of {', '.join(usable)}")
     return zone
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Final
+
+from infra import formats
 
 # A /7 is more than any company has.
 WIDEST_PUBLIC: Final = 8
@@ -16,12 +19,22 @@ PRIVATE: Final = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/1
 LOOPBACK: Final = "127.0.0.0/8"
 # "This network", link-local, multicast and the rest (RFC 6890): no machine has such an address.
 NOBODYS: Final = ("0.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4")
+# For examples in documents, routed nowhere (RFC 5737).
+DOCUMENTS: Final = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
+ADDRESS: Final = r"[0-9]{1,3}(\.[0-9]{1,3}){3}"
 # What a VPC's range may be (vpc-cidr-blocks.html).
 VPC_PREFIXES: Final = range(16, 29)
 
 
 def public_problem(block: str) -> str | None:
-    """Why a range can't be one that reaches the API over the internet. Loopback can: the local cloud is there."""
+    """Why a range can't be one that reaches the API over the internet. Loopback can: the local cloud is there.
+
+    Ranges of documents can, too: they hold a place in stack files, of which the preflight tells (`documents`).
+    """
+    if re.fullmatch(ADDRESS, block):
+        return f"'{block}' is an address; did you mean {block}/32?"
+    if not re.fullmatch(formats.CIDR, block):
+        return f"'{block}' is not right; it must be an IPv4 range such as 203.0.113.0/24"
     try:
         network = ipaddress.IPv4Network(block)
     except ValueError as error:
@@ -40,6 +53,11 @@ def public_problem(block: str) -> str | None:
         return f"'{block}' is nobody's address; {right}"
     # EKS is not known to take /08.
     return None if str(network) == block else f"'{block}' is not right; it must be {network}"
+
+
+def documents(block: str) -> bool:
+    """Whether a range is one for documents, from which nobody comes."""
+    return _in(ipaddress.IPv4Network(block), DOCUMENTS)
 
 
 def new_vpc_problem(block: str) -> str | None:

@@ -84,7 +84,7 @@ class Section:
         if isinstance(value, Mapping):
             self._values = value
         elif value is not None:
-            problems.add(path, f"{_shown(value)} is {type_name(value)}; it must be {wanted}")
+            problems.add(path, f"{shown(value)} is {type_name(value)}; it must be {wanted}")
 
     def at(self, key: str) -> str:
         """The path of a key."""
@@ -111,7 +111,7 @@ class Section:
             return None
         # A boolean is an int for Python, not for a person.
         if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
-            self.reject(key, f"{_shown(value)} is {type_name(value)}; it must be {wanted}")
+            self.reject(key, f"{shown(value)} is {type_name(value)}; it must be {wanted}")
             return None
         return value
 
@@ -132,7 +132,7 @@ class Section:
                 self._missing(key, wanted)
             return default or ""
         if pattern and not re.fullmatch(pattern, value):
-            self.reject(key, f"{_shown(value)} is not right; it must be {wanted}")
+            self.reject(key, f"{shown(value)} is not right; it must be {wanted}")
         return str(value)
 
     def optional_text(self, key: str, *, pattern: str | None = None, wanted: str = "a text") -> str | None:
@@ -147,6 +147,11 @@ class Section:
         """One of the given words."""
         self._asked(key, "one of " + ", ".join(f"`{option}`" for option in options), default)
         wanted = "one of " + ", ".join(options)
+        given = self._values.get(key)
+        if not isinstance(given, str) and str(given) in options:
+            self._seen.add(key)
+            self.reject(key, f'{given} is {type_name(given)}; write it in quotes: "{given}"')
+            return options[0] if default is None else default
         value = self.text(key, default, wanted=wanted)
         if key not in self.wrong and value not in options:
             self.reject(key, f"'{value}' is not known; it must be {wanted}")
@@ -215,10 +220,10 @@ class Section:
             return default or ()
         for index, entry in enumerate(value):
             if not isinstance(entry, str):
-                self.reject(f"{key}[{index}]", f"{_shown(entry)} is {type_name(entry)}; it must be {wanted}")
+                self.reject(f"{key}[{index}]", f"{shown(entry)} is {type_name(entry)}; it must be {wanted}")
                 self.wrong.add(key)
             elif pattern and not re.fullmatch(pattern, entry):
-                self.reject(f"{key}[{index}]", f"{_shown(entry)} is not right; it must be {wanted}")
+                self.reject(f"{key}[{index}]", f"{shown(entry)} is not right; it must be {wanted}")
                 self.wrong.add(key)
         return tuple(str(entry) for entry in value)
 
@@ -249,12 +254,12 @@ class Section:
             elif isinstance(entry, str | int | float):
                 text = str(entry)
             else:
-                self.reject(path, f"{_shown(entry)} is {type_name(entry)}; it must be {wanted}")
+                self.reject(path, f"{shown(entry)} is {type_name(entry)}; it must be {wanted}")
                 continue
             if keys and not re.fullmatch(keys, name):
                 self.reject(path, f"has the key '{name}'; it must be {keys_wanted}")
             elif pattern and not re.fullmatch(pattern, text):
-                self.reject(path, f"{_shown(text)} is not right; it must be {wanted}")
+                self.reject(path, f"{shown(text)} is not right; it must be {wanted}")
             else:
                 result[name] = text
         if len(result) < len(value):
@@ -266,7 +271,7 @@ class Section:
         self._asked(key, "true, false or text", False)
         value = self._take(key, (bool, str), wanted)
         if isinstance(value, str) and not re.fullmatch(pattern, value):
-            self.reject(key, f"{_shown(value)} is not right; it must be {wanted}")
+            self.reject(key, f"{shown(value)} is not right; it must be {wanted}")
             return False
         return value if isinstance(value, str) else bool(value)
 
@@ -313,7 +318,7 @@ def entries(problems: Problems, path: str, value: object) -> list[Section]:
     if value is None:
         return []
     if not isinstance(value, list):
-        problems.add(path, f"{_shown(value)} is {type_name(value)}; it must be a list of mappings")
+        problems.add(path, f"{shown(value)} is {type_name(value)}; it must be a list of mappings")
         return []
     return [
         Section(problems, f"{path}[{index}]", {} if entry is None else entry)
@@ -338,6 +343,7 @@ def _known(keys: Iterable[str]) -> str:
     return ", ".join(sorted(keys))
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as a person recognises it; a long one is cut."""
     text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from components.shared import addresses, cidr, efa
 from components.shared import endpoints as services
-from infra import accelerators
+from infra import accelerators, trainer_options
 from infra.model import Cluster, Network, Settings, Storage
 from infra.reading import Problems
 
@@ -26,6 +26,7 @@ def check(problems: Problems, settings: Settings) -> None:
             " it must name the registry that holds the third-party images",
         )
     _kernels(problems, settings)
+    _arguments(problems, settings)
     _network_plugin(problems, settings)
     from_vpc = cluster.deploy_from == "vpc" and cluster.existing is None
     if (
@@ -58,6 +59,15 @@ def _kernels(problems: Problems, settings: Settings) -> None:
         f" {' and '.join(old)}; it must be an image of your own with a torch for CUDA 12.6 (docs/images.md), or"
         " training must be left out, or be on other pools",
     )
+
+
+def _arguments(problems: Problems, settings: Settings) -> None:
+    """The image that the stack builds has this repository's trainer; what a given one takes, nobody knows here."""
+    given = settings.images.trainer is not None or problems.about("trainyard:images")
+    if settings.training is None or given or problems.about("trainyard:training.args"):
+        return
+    for index, problem in trainer_options.wrong(settings.training.args):
+        problems.add(f"trainyard:training.args[{index}]", problem)
 
 
 def _network_plugin(problems: Problems, settings: Settings) -> None:

@@ -7,15 +7,13 @@ the running program.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from infra import config_keys, rules
+from infra import config_keys, regions, rules
 from infra.account_settings import read_service_accounts
 from infra.cluster_settings import gives_cluster, read_cluster
-from infra.formats import REGION
 from infra.image_settings import read_images, read_sources
 from infra.model import Settings
 from infra.network_settings import read_network
@@ -149,10 +147,11 @@ def _decoded(value: Any) -> Any:
 
 
 def _region(problems: Problems, value: object) -> str:
-    if isinstance(value, str) and re.fullmatch(REGION, value):
+    if isinstance(value, str) and value in regions.known():
         return value
-    said = "is missing" if value is None else f"'{value}' is not a region"
-    problems.add("aws:region", f"{said}; it must be the name of an AWS region, such as us-west-2")
+    said = "is missing" if value is None else f"'{value}' is not a known region"
+    near = hint(str(value), regions.known())
+    problems.add("aws:region", said + (near or "; it must be the name of an AWS region, such as us-west-2"))
     return ""
 
 

@@ -6,6 +6,7 @@ from components.shared import lustre
 from components.shared.pool import Pool
 from infra import formats
 from infra.model import ExistingLustre, Lustre, LustreLink, Network, Storage
+from infra.network_settings import zones_of
 from infra.reading import Problems, Section
 
 # What only a file system that the stack makes has.
@@ -98,7 +99,7 @@ def _lustre(section: Section, network: Network, region: str, pools: list[Pool | 
         capacity_gib=capacity,
         throughput=throughput,
         metadata_iops=section.integer("metadataIops", 0, least=0, unit="operations per second"),
-        zone=_zone(section, network.zones, pools),
+        zone=_zone(section, zones_of(region, network.zones), pools),
         compression=section.choice("compression", lustre.COMPRESSIONS, lustre.COMPRESSIONS[0]),
         mount_path=_mount_path(section),
         link=_link(link) if link else None,

@@ -64,6 +64,22 @@ LABEL_SCRAPER: Final = "trainyard.dev/metrics"
 """On a namespace whose pods may read the launcher's metrics, with the value `SCRAPER`."""
 SCRAPER: Final = "enabled"
 
+TRAINER_OPTIONS: Final = (
+    "--epochs",
+    "--batch-size",
+    "--learning-rate",
+    "--seed",
+    "--log-every",
+    "--timeout-seconds",
+    "--data",
+    "--device",
+    "--model-uri",
+    "--run-id",
+    "--expected-nodes",
+    "--processes-per-node",
+)
+"""Options of the trainer in this repository, each with a value behind it."""
+
 LAUNCHER_FINAL_EXIT_CODES: Final = (2, 10, 11, 12)
 """Exit codes of the launcher after which another pod of its Job would end the same way."""
 LAUNCHER_BACKOFF_LIMIT: Final = 3

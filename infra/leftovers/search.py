@@ -1,14 +1,17 @@
-"""The whole search: every kind by itself, so that a missing permission hides no other kind."""
+"""The whole search: every kind by itself, so that a missing permission or an error hides no other kind."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from botocore.exceptions import BotoCoreError, ClientError
+
 from infra.leftovers import read_ec2, read_services
 from infra.leftovers.found import Found, Target
-from infra.preflight.account import Account, Denied
+from infra.preflight.account import Account, Denied, said, without_credentials
 
 Reader = Callable[[Account, Target], list[Found]]
 
@@ -22,18 +25,34 @@ READERS: Final[dict[str, Reader]] = {
 }
 
 
-def search(account: Account, target: Target) -> tuple[list[Found], list[tuple[str, str]]]:
-    """Everything that exists, and (kind, missing permission) of what could not be asked.
+@dataclass(kw_only=True)
+class Search:
+    """Everything that exists, and the kinds that were not searched.
+
+    `unasked` are kinds and the permission that is missing for each; `failed` are those that AWS refused, or answered
+    not at all, for another reason: the kind and what it said.
+    """
+
+    found: list[Found] = field(default_factory=list)
+    unasked: list[tuple[str, str]] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)
+
+
+def search(account: Account, target: Target) -> Search:
+    """Ask for every kind.
 
     Raises:
-        botocore.exceptions.BotoCoreError: no credentials, no connection.
-        botocore.exceptions.ClientError: AWS refused a call for another reason than a permission.
+        botocore.exceptions.BotoCoreError: there are no credentials.
+        botocore.exceptions.ClientError: they are not good, or have ended.
     """
-    found: list[Found] = []
-    unasked: list[tuple[str, str]] = []
+    result = Search()
     for name, reader in READERS.items():
         try:
-            found += reader(account, target)
+            result.found += reader(account, target)
         except Denied as denied:
-            unasked.append((name, denied.permission))
-    return found, unasked
+            result.unasked.append((name, denied.permission))
+        except (BotoCoreError, ClientError) as error:
+            if without_credentials(error):
+                raise
+            result.failed.append((name, said(error)))
+    return result

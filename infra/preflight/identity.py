@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from infra import ranges
 from infra.preflight.wanted import Problem, Wanted
 
 # Zones in which EKS puts no control plane, by zone id
@@ -68,6 +69,19 @@ def judge_caller(wanted: Wanted, caller: str) -> list[Problem]:
             )
         )
     return problems
+
+
+def judge_ranges(wanted: Wanted) -> list[Problem]:
+    """Whoever deploys must come from one of the ranges. AWS tells nobody their address, but some are nobody's."""
+    return [
+        Problem(
+            key=f"trainyard:cluster.publicAccessCidrs[{index}]",
+            message=f"{block} is a documentation range, from which nobody comes; it must hold the address that you"
+            " deploy from",
+        )
+        for index, block in enumerate(wanted.public_ranges)
+        if ranges.documents(block)
+    ]
 
 
 def judge_zones(wanted: Wanted, zones: list[Zone]) -> list[Problem]:

@@ -69,6 +69,7 @@ def wanted_of(settings: Settings) -> Wanted:
         addons=cluster.addon_versions if own_cluster else {},
         ami=cluster.ami,
         images=_images(settings),
+        public_ranges=cluster.public_access_cidrs,
     )
 
 

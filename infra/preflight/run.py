@@ -86,6 +86,10 @@ def _caller(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     return identity.judge_caller(wanted, services_of.caller(account))
 
 
+def _ranges(_account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    return identity.judge_ranges(wanted)
+
+
 def _people(kind: str) -> Check:
     """The check of the administrators of one kind: each needs a permission of its own."""
 
@@ -322,6 +326,7 @@ def _names(kind: str) -> Check:
 
 CHECKS: Final[dict[str, Check]] = {
     "who deploys": _caller,
+    "where from": _ranges,
     **{f"administrators: {kind}s": _people(kind) for kind in administrators.KINDS},
     "zones": _zones,
     "VPC": _vpc,

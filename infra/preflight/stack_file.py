@@ -39,11 +39,20 @@ def load(stack: str, file: Path | None = None, *, takes_ended: bool = False) -> 
         raise StackFileError(f"{path.name} is not in UTF-8: {error}; it must be saved as UTF-8") from None
     # A date that is none is a ValueError.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise StackFileError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from None
+        raise StackFileError(_not_yaml(path.name, error)) from None
     config = document.get("config") if isinstance(document, dict) else None
     if not isinstance(config, dict):
         raise StackFileError(f"{path.name} needs a mapping named 'config' with the stack's settings")
     return settings.read(stack, config, takes_ended=takes_ended)
+
+
+def _not_yaml(name: str, error: Exception) -> str:
+    """Where YAML ends and why, in one line, the number of the line as editors count them."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f"{name} is not valid YAML: {str(error).splitlines()[0]}"
+    begun = error.context_mark
+    since = f", {error.context} that begins in line {begun.line + 1}" if error.context and begun else ""
+    return f"{name}:{error.problem_mark.line + 1}: is not valid YAML: {error.problem}{since}"
 
 
 class _Loader(yaml.SafeLoader):

@@ -157,6 +157,7 @@ class Wanted:
     nodes. `new_lustre` is (deployment type, GiB) of a file system that it makes. `repositories` are the ECR names and
     `key_aliases` the names of KMS keys that it will take, `queue` is that of Karpenter's queue (None: the cluster's).
 
+    `public_ranges` are those that reach the API of a cluster that the stack makes over the internet.
     `kubernetes` is the version of a cluster that the stack makes (None: it is given one), `kubernetes_supported` are
     those that the program knows, `addons` the versions that are pinned, by add-on. `ami` is the alias of the machines'
     image, `images` are the containers'.
@@ -187,3 +188,4 @@ class Wanted:
     kubernetes_supported: tuple[str, ...] = ()
     addons: dict[str, str] = field(default_factory=dict)
     images: tuple[WantedImage, ...] = ()
+    public_ranges: tuple[str, ...] = ()

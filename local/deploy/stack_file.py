@@ -7,6 +7,7 @@ the salt of the stack's secrets.
 from __future__ import annotations
 
 import copy
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from typing import Any
 import yaml
 
 JsonObject = dict[str, Any]
+# Ranges for examples in documents (RFC 5737), from which the preflight knows that nobody comes.
+DOCUMENTS = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
+HERE = "127.0.0.1/32"
 
 
 class StackFileError(Exception):
@@ -66,10 +70,19 @@ def read(path: Path) -> JsonObject:
         raise StackFileError(f"{path.name} can't be read: {error.strerror}; it must be a file") from None
     # A date that is none is a ValueError.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise StackFileError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from error
+        raise StackFileError(_not_yaml(path.name, error)) from error
     if not isinstance(document, dict) or not isinstance(document.get("config"), dict):
         raise StackFileError(f"{path.name} needs a mapping named 'config' with the stack's settings")
     return document
+
+
+def _not_yaml(name: str, error: Exception) -> str:
+    """Where YAML ends and why, in one line, the number of the line as editors count them."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f"{name} is not valid YAML: {str(error).splitlines()[0]}"
+    begun = error.context_mark
+    since = f", {error.context} that begins in line {begun.line + 1}" if error.context and begun else ""
+    return f"{name}:{error.problem_mark.line + 1}: is not valid YAML: {error.problem}{since}"
 
 
 def with_sources(document: Mapping[str, Any], sources: Sources) -> JsonObject:
@@ -83,8 +96,9 @@ def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn:
     """The same stack as the local cloud runs it.
 
     Its machines have no GPUs, so that training goes to the CPU with one process per node; the identity that
-    deploys there is the emulator's, and its control plane's logs are never late. Data is protected as the stack file
-    says, so that a destroy can be rehearsed; the account ends with the local cloud all the same.
+    deploys there is the emulator's and comes from this machine, and its control plane's logs are never late. Data is
+    protected as the stack file says, so that a destroy can be rehearsed; the account ends with the local cloud all the
+    same.
     """
     result = with_sources(document, sources)
     config = result["config"]
@@ -100,6 +114,7 @@ def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn:
             cluster["administrators"] = [*administrators, deployer_arn]
         # The emulator delivers late entries the moment their group is deleted: there is nothing to wait for.
         cluster["lateLogSeconds"] = 0
+        cluster.update(_from_here(cluster))
         # Others may be of the account that the stack file is meant for.
         cluster["accountId"] = deployer_arn.split(":")[4]
     images = config.setdefault("trainyard:images", {})
@@ -107,6 +122,24 @@ def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn:
         images.update(build=True, launcher=None, trainer=None)
         config["trainyard:images"] = {key: value for key, value in images.items() if value is not None}
     return result
+
+
+def _from_here(cluster: Mapping[str, Any]) -> JsonObject:
+    """Who reaches the API: a range that only holds a place in a stack file becomes that of whoever deploys here."""
+    blocks = cluster.get("publicAccessCidrs")
+    if not isinstance(blocks, list) or not any(_is_example(each) for each in blocks):
+        return {}
+    others = [each for each in blocks if not _is_example(each) and each != HERE]
+    return {"publicAccessCidrs": [HERE, *others]}
+
+
+def _is_example(block: object) -> bool:
+    """Whether a range is one for documents. What is no range is for the program to refuse."""
+    try:
+        network = ipaddress.IPv4Network(str(block))
+    except ValueError:
+        return False
+    return "/" in str(block) and any(network.subnet_of(ipaddress.IPv4Network(each)) for each in DOCUMENTS)
 
 
 def cluster_name(config: Mapping[str, Any], stack: str) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import ssl
 import time
 from pathlib import Path
+from typing import Final
 
 from aiohttp import web
 
@@ -14,6 +15,9 @@ from local.machines.container import Container
 from local.machines.pods import Pods
 from local.machines.process import NotRunningError
 from local.machines.quantity import epoch
+
+# What kubectl calls what its requests ask for.
+COMMANDS: Final = {"portForward": "port-forward"}
 
 
 def serving_tls(pki: Path) -> ssl.SSLContext:
@@ -42,6 +46,15 @@ def log_request(query: dict[str, str], now: float) -> logs.Request:
         timestamps=query.get("timestamps", "").lower() in ("true", "1"),
         limit=int(query["limitBytes"]) if "limitBytes" in query else None,
     )
+
+
+def _told(kind: type[web.HTTPError], message: str) -> web.HTTPError:
+    """A refusal as a metav1.Status.
+
+    kubectl reads a plain text as YAML, and shows nothing of one with a colon in it
+    (k8s.io/apimachinery@v0.35.4 pkg/util/httpstream/spdy/roundtripper.go).
+    """
+    return kind(text=remote.refused(kind.status_code, message), content_type="application/json")
 
 
 class Kubelet:
@@ -85,9 +98,11 @@ class Kubelet:
         return web.Response(text="ok")
 
     async def _other(self, request: web.Request) -> web.Response:
-        what = request.path.split("/")[1]
-        text = f"{what}: not supported by the local machines; they serve container logs and exec\n"
-        return web.Response(status=501, text=text)
+        path = request.path.split("/")[1]
+        what = COMMANDS.get(path, path)
+        raise _told(
+            web.HTTPNotImplemented, f"{what} is not there on the local machines; logs, exec and cp are"
+        )
 
     def _container(self, request: web.Request) -> Container:
         namespace, name = request.match_info["namespace"], request.match_info["pod"]
@@ -140,11 +155,11 @@ class Kubelet:
                 entry.command(streams.command, streams.terminal), entry.variables, streams
             )
         except ValueError as error:
-            raise web.HTTPBadRequest(text=f"{error}\n") from error
+            raise _told(web.HTTPBadRequest, str(error)) from error
         except NotRunningError as error:
-            raise web.HTTPConflict(text=f"container {container.name!r}: {error}\n") from error
+            raise _told(web.HTTPConflict, f"container {container.name!r}: {error}") from error
         except OSError as error:
-            raise web.HTTPInternalServerError(text=f"container {container.name!r}: {error}\n") from error
+            raise _told(web.HTTPInternalServerError, f"container {container.name!r}: {error}") from error
         try:
             await socket.prepare(request)
             await remote.serve(socket, command)

@@ -67,6 +67,12 @@ def ended(code: int) -> bytes:
     return json.dumps(status).encode()
 
 
+def refused(code: int, message: str) -> str:
+    """The answer to a request that is refused with an HTTP code, a metav1.Status."""
+    kind = {"kind": "Status", "apiVersion": "v1", "metadata": {}}
+    return json.dumps({**kind, "status": "Failure", "message": message, "code": code})
+
+
 class _UntilGone(asyncio.StreamReaderProtocol):
     """A terminal that nobody holds any more answers EIO: that is its end, and what it said before still counts."""
 

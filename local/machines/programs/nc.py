@@ -32,9 +32,11 @@ def main() -> int:
     place = f"{given.host} port {given.port} (tcp)"
     try:
         connection = socket.create_connection((given.host, given.port), given.seconds)
-    except OSError as error:
+    # A name with an empty label, such as .training, is no name for Python.
+    except (OSError, UnicodeError) as error:
         if given.say:
-            print(f"nc: connect to {place} failed: {error.strerror or error}", file=sys.stderr)
+            why = "no such name" if isinstance(error, UnicodeError) else error.strerror or error
+            print(f"nc: connect to {place} failed: {why}", file=sys.stderr)
         return 1
     if given.say:
         address = connection.getpeername()[0]

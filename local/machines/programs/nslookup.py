@@ -18,7 +18,7 @@ def main() -> int:
         found = socket.getaddrinfo(
             name.rstrip("."), None, socket.AF_INET, socket.SOCK_STREAM, 0, socket.AI_CANONNAME
         )
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):
         print(f"** server can't find {name}: NXDOMAIN")
         return 1
     canonical = found[0][3] or name

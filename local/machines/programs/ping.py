@@ -59,8 +59,10 @@ def main() -> int:
     try:
         address = socket.gethostbyname(given.host)
         link = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
-    except OSError as error:
-        print(f"ping: {given.host}: {error.strerror or error}", file=sys.stderr)
+    # A name with an empty label, such as .training, is no name for Python.
+    except (OSError, UnicodeError) as error:
+        why = "no such name" if isinstance(error, UnicodeError) else error.strerror or error
+        print(f"ping: {given.host}: {why}", file=sys.stderr)
         return 2
     print(f"PING {given.host} ({address}): {len(DATA)} data bytes", flush=True)
     sent = answered = 0

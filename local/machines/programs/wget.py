@@ -35,7 +35,7 @@ def main() -> int:
             else:
                 with open(given.file or Path(urlsplit(url).path).name or "index.html", "wb") as file:
                     shutil.copyfileobj(answer, file)
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, UnicodeError, http.client.HTTPException) as error:
         if not given.quiet:
             print(f"wget: {url}: {error}", file=sys.stderr)
         return REFUSED_BY_SERVER if isinstance(error, HTTPError) else FAILED

@@ -211,6 +211,7 @@ def test_constants_are_those_of_the_contract() -> None:
     )
     assert tuple(stated["exitCodes"]["launcherFinal"]) == contract.LAUNCHER_FINAL_EXIT_CODES
     assert stated["launcherJob"]["backoffLimit"] == contract.LAUNCHER_BACKOFF_LIMIT
+    assert tuple(stated["trainerOptions"]) == contract.TRAINER_OPTIONS
     assert stated["podUser"] == contract.POD_USER
     assert stated["launcherMetrics"] == {
         "port": contract.METRICS_PORT,

@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
+from infra import settings
+from infra.preflight.identity import judge_ranges
+from infra.preflight.mapping import wanted_of
+from local.deploy.engine import ROOT
 from local.deploy.stack_file import (
     Sources,
     StackFileError,
@@ -24,6 +28,7 @@ SOURCES = Sources(
     karpenter_crd_chart=Path("/m/karpenter-crd"),
     training_operator=Path("/m/operator"),
 )
+SHIPPED = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.[!z]*.yaml"))
 DEPLOYER = "arn:aws:iam::123456789012:user/deployer"
 GPU_STACK: dict[str, Any] = {
     "config": {
@@ -68,6 +73,38 @@ def test_the_account_to_deploy_to_is_the_emulators() -> None:
         assert cluster["accountId"] == "123456789012"
 
 
+@pytest.mark.parametrize(
+    ("blocks", "made"),
+    [
+        (["203.0.113.0/24"], ["127.0.0.1/32"]),
+        (["8.8.8.8/32", "198.51.100.7/32", "192.0.2.0/24"], ["127.0.0.1/32", "8.8.8.8/32"]),
+        (["127.0.0.1/32", "203.0.113.0/24"], ["127.0.0.1/32"]),
+        # Right as they are, or for the program to refuse.
+        (["203.0.112.0/23"], ["203.0.112.0/23"]),
+        (["203.0.113.7", "203.0.113.7/24", {"a": 1}], ["203.0.113.7", "203.0.113.7/24", {"a": 1}]),
+        ("203.0.113.0/24", "203.0.113.0/24"),
+    ],
+)
+def test_a_range_that_holds_a_place_becomes_this_machines(blocks: Any, made: Any) -> None:
+    document = copy.deepcopy(GPU_STACK)
+    document["config"]["trainyard:cluster"]["publicAccessCidrs"] = blocks
+    assert (
+        for_local_cloud(document, SOURCES, DEPLOYER)["config"]["trainyard:cluster"]["publicAccessCidrs"]
+        == made
+    )
+    assert (
+        "publicAccessCidrs"
+        not in for_local_cloud(GPU_STACK, SOURCES, DEPLOYER)["config"]["trainyard:cluster"]
+    )
+
+
+@pytest.mark.parametrize("stack", SHIPPED)
+def test_no_shipped_stack_lacks_a_range_on_the_local_cloud(stack: str) -> None:
+    document = for_local_cloud(read(ROOT / f"Pulumi.{stack}.yaml"), SOURCES, DEPLOYER)
+    del document["config"]["trainyard:sources"]  # there are no such directories
+    assert judge_ranges(wanted_of(settings.read(stack, document["config"]))) == []
+
+
 def test_given_images_are_built_from_the_checkout_on_the_local_cloud() -> None:
     assert for_local_cloud(GPU_STACK, SOURCES, DEPLOYER)["config"]["trainyard:images"] == {"build": True}
 
@@ -107,7 +144,7 @@ def test_a_missing_stack_file_names_those_that_exist(tmp_path: Path) -> None:
 def test_a_file_that_is_no_stack_file_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "Pulumi.dev.yaml"
     path.write_text(text)
-    with pytest.raises(StackFileError, match=r"Pulumi\.dev\.yaml (needs|is not valid YAML)") as error:
+    with pytest.raises(StackFileError, match=r"Pulumi\.dev\.yaml(:1:)? (needs|is not valid YAML)") as error:
         read(path)
     assert "\n" not in str(error.value)
 
@@ -116,7 +153,13 @@ def test_a_file_that_can_not_be_read_is_refused_in_one_line(tmp_path: Path) -> N
     path = tmp_path / "Pulumi.dev.yaml"
     for content, told in (
         (b"# \xff\nconfig: {}\n", "is not in UTF-8"),
-        (b"config: {a: 2027-13-45}\n", "is not valid YAML"),
+        (b"config: {a: 2027-13-45}\n", "^Pulumi.dev.yaml is not valid YAML: month must be in 1..12$"),
+        (b"config: \x07\n", "^Pulumi.dev.yaml is not valid YAML: unacceptable character"),
+        (
+            b"config:\n  a: {b: 1\n  c: 2\n",
+            "^Pulumi.dev.yaml:3: is not valid YAML: expected ',' or '}', but got ':', while parsing a flow mapping that"
+            " begins in line 2$",
+        ),
     ):
         path.write_bytes(content)
         with pytest.raises(StackFileError, match=told) as error:

@@ -287,3 +287,22 @@ def test_from_inside_the_vpc_no_range_is_needed() -> None:
     cluster = settings(with_({"cluster": {"publicAccessCidrs": [], "deployFrom": "vpc"}})).cluster
     assert cluster.public_access_cidrs == ()
     assert cluster.deploy_from == "vpc"
+
+
+def test_where_only_the_region_was_changed_no_zone_of_the_old_one_is_offered() -> None:
+    zones = [f"us-west-2{letter}" for letter in "abc"]
+    settled = {"network": {"zones": zones}, "storage": {"lustre": {"zone": "eu-central-1b"}}}
+    *of_network, of_pool = mistakes({**with_(settled), "aws:region": "eu-central-1"})
+    assert [line.partition(":")[2].partition(":")[0] for line in of_network] == [
+        f"network.zones[{index}]" for index in range(3)
+    ]
+    assert of_pool == (
+        "trainyard:pools[0].zone: 'us-west-2b' is not in eu-central-1; it must be a zone such as eu-central-1b"
+    )
+
+
+def test_a_pool_is_offered_those_zones_of_the_network_that_are_right() -> None:
+    config = with_({"network": {"zones": ["us-west-2a", "us-east-1b"]}})
+    assert mistakes(config)[1] == (
+        "trainyard:pools[0].zone: 'us-west-2b' has no subnets here; it must be one of us-west-2a"
+    )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import accelerators, versions
+from infra import accelerators, regions, versions
 from infra.settings import SettingsError, read
 
 pytestmark = pytest.mark.unit
@@ -112,7 +112,20 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("aws:region", "narnia", "aws:region: 'narnia' is not a region"),
+        (
+            "aws:region",
+            "narnia",
+            "aws:region: 'narnia' is not a known region; it must be the name of an AWS region, such as us-west-2",
+        ),
+        ("aws:region", "eu-wst-1", "aws:region: 'eu-wst-1' is not a known region; did you mean eu-west-1?"),
+        (
+            "aws:region",
+            "us-west-22",
+            "aws:region: 'us-west-22' is not a known region; did you mean us-west-2?",
+        ),
+        ("aws:region", "aws-global", "aws:region: 'aws-global' is not a known region"),
+        # The names of its ARNs are not known here.
+        ("aws:region", "us-iso-east-1", "aws:region: 'us-iso-east-1' is not a known region"),
         ("trainyard:pools", "small", "trainyard:pools: 'small' is a text; it must be a list of mappings"),
         ("trainyard:pools", [], "trainyard:pools: is missing"),
         ("trainyard:cluster", [1], "trainyard:cluster: [1] is a list; it must be a mapping"),
@@ -122,6 +135,24 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
             "trainyard:cluster",
             {"administrators": ["me"]},
             "trainyard:cluster.administrators[0]: 'me' is not right",
+        ),
+        (
+            "trainyard:cluster",
+            {
+                "administrators": [
+                    "arn:aws:sts::111122223333:assumed-role/AWSReservedSSO_Admin_0123456789abcdef/alice"
+                ]
+            },
+            "trainyard:cluster.administrators[0]:"
+            " 'arn:aws:sts::111122223333:assumed-role/AWSReservedSSO_Admin_0123456789abcdef/alice' is a session of the"
+            " role AWSReservedSSO_Admin_0123456789abcdef; it must be that role's ARN, as 'aws iam get-role --role-name"
+            " AWSReservedSSO_Admin_0123456789abcdef --query Role.Arn' prints it",
+        ),
+        (
+            "trainyard:cluster",
+            {"administrators": ["arn:aws:iam::111122223333:root"]},
+            "trainyard:cluster.administrators[0]: 'arn:aws:iam::111122223333:root' is not right; it must be the ARN of"
+            " an IAM user or role, such as",
         ),
         (
             "trainyard:cluster",
@@ -150,7 +181,16 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
             "trainyard:cluster.accountId: is for a cluster that the stack makes",
         ),
         ("trainyard:cluster", {"version": "1.27"}, "trainyard:cluster.version: '1.27' is not known"),
-        ("trainyard:cluster", {"version": 1.35}, "trainyard:cluster.version: 1.35 is a number"),
+        (
+            "trainyard:cluster",
+            {"version": 1.35},
+            'trainyard:cluster.version: 1.35 is a number; write it in quotes: "1.35"',
+        ),
+        (
+            "trainyard:cluster",
+            {"version": 1.27},
+            "trainyard:cluster.version: 1.27 is a number; it must be one of 1.34, 1.35, 1.36",
+        ),
         ("trainyard:cluster", {"publicAccessCidrs": ["0.0.0.0/0"]}, "is the whole internet"),
         (
             "trainyard:cluster",
@@ -183,7 +223,7 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         (
             "trainyard:network",
             {"cidr": "10.0.0.0/24"},
-            "trainyard:network.cidr: 10.0.0.0/24 has a prefix of /24",
+            "trainyard:network.cidr: 10.0.0.0/24 has a prefix of /24; it must be a private range of /16 to /20",
         ),
         (
             "trainyard:network",
@@ -264,6 +304,15 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
 def test_a_wrong_value_is_told_with_its_path(good: dict[str, Any], key: str, value: Any, told: str) -> None:
     good[key] = value
     assert any(told in line for line in mistakes(good))
+
+
+@pytest.mark.parametrize("region", ["us-west-2", "ap-southeast-7", "cn-northwest-1", "us-gov-east-1"])
+def test_a_region_of_each_partition_is_known_whatever_profile_is_named(
+    region: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    regions.known.cache_clear()
+    assert region in regions.known()
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
-from infra.leftovers import read_services
+from infra.leftovers import __main__, read_services
 from infra.leftovers.__main__ import lines
 from infra.leftovers.found import Found, Target, sort
-from infra.leftovers.search import READERS, search
+from infra.leftovers.search import READERS, Search, search
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.preflight.accounts import TAGS, Given, account, tagged
 
@@ -33,9 +34,9 @@ OTHER_PROJECT = {**TAGS, "trainyard:project": "yard"}
 
 
 def found(cloud: Cloud, target: Target = TARGET) -> list[str]:
-    things, unasked = search(account(cloud), target)
-    assert unasked == []
-    return sorted({str(each) for each in things})
+    searched = search(account(cloud), target)
+    assert searched.unasked + searched.failed == []
+    return sorted({str(each) for each in searched.found})
 
 
 def specified(kind: str, tags: dict[str, str]) -> list[dict[str, Any]]:
@@ -302,9 +303,9 @@ def test_every_kind_is_found_by_exactly_both_tags(cloud: Cloud) -> None:
     for make in BY_STACK_TAGS.values():
         for other in (SIMILAR, OTHER_PROJECT):
             make(cloud, other)
-    things, unasked = search(account(cloud), TARGET)
-    assert unasked == []
-    assert {(each.kind, each.identity) for each in things} == made
+    searched = search(account(cloud), TARGET)
+    assert searched.unasked + searched.failed == []
+    assert {(each.kind, each.identity) for each in searched.found} == made
 
 
 KARPENTER = {"eks:eks-cluster-name": "train"}
@@ -337,7 +338,7 @@ def test_what_others_made_for_the_cluster_is_found_by_its_exact_name(cloud: Clou
     made = {(kind, make(cloud, tags)) for kind, make, tags in BY_CLUSTER_TAGS}
     for _, make, tags in BY_CLUSTER_TAGS:
         make(cloud, similar(tags))
-    things, _ = search(account(cloud), TARGET)
+    things = search(account(cloud), TARGET).found
     assert {(each.kind, each.identity) for each in things} == made
     assert found(cloud, replace(TARGET, cluster=None)) == [], "a given cluster's things prove nothing"
 
@@ -488,7 +489,7 @@ def test_protected_data_its_keys_and_what_it_lies_in_are_kept_and_told_apart(clo
     logs_key = make_key(cloud, {**TAGS, "Name": "train-logs"})
     cloud.client("kms").create_alias(AliasName="alias/train-data", TargetKeyId=kept_key)
     bucket, repository, role = make_bucket(cloud, TAGS), make_repository(cloud, TAGS), make_role(cloud, TAGS)
-    things, _ = search(account(cloud), TARGET)
+    things = search(account(cloud), TARGET).found
     result = sort(replace(TARGET, protect=True), things)
     kept = {(each.kind, each.identity) for each in result.kept}
     assert {
@@ -517,27 +518,55 @@ def test_a_missing_permission_hides_no_other_kind_and_is_no_clean_bill(cloud: Cl
     everything = {"Effect": "Allow", "Action": "*", "Resource": "*"}
     but = {"Effect": "Deny", "Action": ["ec2:DescribeVolumes", "tag:GetResources"], "Resource": "*"}
     session = cloud.session("auditor", everything, but)
-    things, unasked = search(account(cloud, session), TARGET)
-    assert [each.identity for each in things] == [role]
-    assert ("volume", "ec2:DescribeVolumes") in unasked
-    assert ("KMS key", "tag:GetResources") in unasked
-    told = lines(TARGET, sort(TARGET, []), [("volume", "ec2:DescribeVolumes")])
+    searched = search(account(cloud, session), TARGET)
+    assert [each.identity for each in searched.found] == [role]
+    assert ("volume", "ec2:DescribeVolumes") in searched.unasked
+    assert ("KMS key", "tag:GetResources") in searched.unasked
+    told = lines(TARGET, sort(TARGET, []), Search(unasked=[("volume", "ec2:DescribeVolumes")]))
     assert told == [
         "not checked: volume: needs ec2:DescribeVolumes",
         "verify-clean of stack train: nothing is left of what could be checked",
     ]
 
 
+def test_an_error_that_is_no_missing_right_hides_no_other_kind_and_is_no_clean_bill(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    role = make_role(cloud, TAGS)
+    rule = {"action": "ec2:DescribeVolumes", "code": "InternalError", "message": "Try again.", "status": 503}
+    cloud.call("PUT", "faults", {"faults": [rule]})
+    searched = search(account(cloud), TARGET)
+    assert [each.identity for each in searched.found] == [role]
+    assert (searched.unasked, searched.failed) == ([], [("volume", "InternalError Try again.")])
+
+    monkeypatch.setattr(
+        __main__, "target_of", lambda _settings: replace(TARGET, tags=SIMILAR, cluster="other")
+    )
+    settings: Any = None
+    assert __main__.ask(settings, account(cloud)) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "not checked: volume: InternalError Try again.",
+        "verify-clean of stack train: nothing is left of what could be checked",
+    ]
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "UnrecognizedClientException"])
+def test_credentials_that_are_not_good_end_the_search(cloud: Cloud, code: str) -> None:
+    cloud.call("PUT", "faults", {"faults": [{"action": "ec2:DescribeInstances", "code": code}]})
+    with pytest.raises(ClientError, match=code):
+        search(account(cloud), TARGET)
+
+
 def test_what_a_person_reads_has_a_line_per_thing() -> None:
     left = Found(kind="VPC", identity="vpc-1", note="train")
     data = Found(kind="S3 bucket", identity="models")
-    told = lines(TARGET, sort(replace(TARGET, protect=True), [left, left, data]), [])
+    told = lines(TARGET, sort(replace(TARGET, protect=True), [left, left, data]), Search())
     assert told == [
         "left: VPC vpc-1 (train)",
         "kept: S3 bucket models, by protectData",
         "verify-clean of stack train: 1 thing is left",
     ]
-    assert lines(TARGET, sort(TARGET, []), []) == ["verify-clean of stack train: nothing is left"]
+    assert lines(TARGET, sort(TARGET, []), Search()) == ["verify-clean of stack train: nothing is left"]
 
 
 def test_searching_changes_nothing(cloud: Cloud) -> None:

@@ -115,3 +115,19 @@ def test_an_address_answers_and_a_name_that_is_none_does_not(programs: Path) -> 
     found = run(programs, "ping", "-c", "1", "127.0.0.9")
     assert (found.returncode, "1 packets received" in found.stdout) == (0, True)
     assert run(programs, "ping", "-c", "1", "nobody.invalid").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nc", "-zv", ".training", "80"),
+        ("ping", "-c1", ".training"),
+        ("nslookup", ".training"),
+        ("wget", "-O-", "http://.training"),
+    ],
+)
+def test_a_name_with_an_empty_part_is_told_in_one_line(programs: Path, words: tuple[str, ...]) -> None:
+    answer = run(programs, *words)
+    assert answer.returncode != 0
+    (line,) = (answer.stdout + answer.stderr).splitlines()
+    assert ".training" in line

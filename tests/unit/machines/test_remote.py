@@ -182,24 +182,41 @@ def test_a_client_that_leaves_takes_its_command_with_it(pki: Path) -> None:
 def test_a_refusal_says_why(
     pki: Path, inside: str, path: str, headers: dict[str, str], status: int, said: str
 ) -> None:
+    answer = refusal(pki, inside, f"exec/training/one/main{path or '?command=true&output=1'}", headers)
+    assert answer["code"] == status
+    assert said in answer["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [("attach/training/one/main", "attach"), ("portForward/training/one", "port-forward")],
+)
+def test_a_command_that_is_not_there_is_told_by_its_name(pki: Path, path: str, command: str) -> None:
+    answer = refusal(pki, "", path, {})
+    assert answer["message"] == f"{command} is not there on the local machines; logs, exec and cp are"
+    assert answer["code"] == 501
+
+
+def refusal(pki: Path, inside: str, path: str, headers: dict[str, str]) -> dict[str, Any]:
+    """The Status that a request is answered with: kubectl shows the message of nothing else."""
     pods: Any = SimpleNamespace(find=lambda *_: SimpleNamespace(every=[container(inside)]))
 
-    async def ask() -> tuple[int, str]:
+    async def ask() -> dict[str, Any]:
         kubelet = Kubelet(pods, pki, pki / "ours")
         port = await kubelet.start()
-        url = f"https://127.0.0.1:{port}/exec/training/one/main{path or '?command=true&output=1'}"
+        url = f"https://127.0.0.1:{port}/{path}"
         try:
             async with (
                 aiohttp.ClientSession() as session,
                 session.post(url, headers=headers, ssl=trusted(pki)) as answer,
             ):
-                return answer.status, await answer.text()
+                told: dict[str, Any] = await answer.json()
+                assert (told["kind"], told["status"], told["code"]) == ("Status", "Failure", answer.status)
+                return told
         finally:
             await kubelet.stop()
 
-    answered, text = asyncio.run(asyncio.wait_for(ask(), SECONDS))
-    assert (answered, text.count("\n")) == (status, 1)
-    assert said in text
+    return asyncio.run(asyncio.wait_for(ask(), SECONDS))
 
 
 def test_the_streams_are_those_that_are_asked_for() -> None:

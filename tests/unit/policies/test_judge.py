@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -182,3 +186,13 @@ def test_a_document_that_can_not_be_read_is_one_violation_of_the_command(
     assert judging.main([str(file)]) == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("violation: ")]
     assert lines == [f"violation: {type_} it: {told} [policy-document-readable]"]
+
+
+def test_a_reader_that_has_enough_is_no_error() -> None:
+    """As `python -m infra.policies.judge --rules | head` does: the pipe is closed before the list is written."""
+    ours, its = os.pipe()
+    os.close(ours)
+    command = [sys.executable, "-m", "infra.policies.judge", "--rules"]
+    answer = subprocess.run(command, stdout=its, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(its)
+    assert (answer.returncode, answer.stderr) == (128 + signal.SIGPIPE, "")

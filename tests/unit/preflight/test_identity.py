@@ -30,6 +30,19 @@ def test_of_a_role_with_a_path_the_name_decides_since_a_session_does_not_show_th
     assert told(session, given) == []
 
 
+def test_a_range_of_documents_is_nobodys_to_deploy_from(cloud: Cloud) -> None:
+    def told(*blocks: str) -> list[str]:
+        asked = examine(account(cloud), wanted(public_ranges=blocks), NOW, checks("where from"))
+        return [str(problem) for problem in asked.problems]
+
+    assert told("198.51.101.0/24", "203.0.112.0/23", "127.0.0.1/32") == []
+    assert told("8.8.8.8/32", "203.0.113.0/24", "198.51.100.7/32", "192.0.2.0/25") == [
+        f"trainyard:cluster.publicAccessCidrs[{index}]: {block} is a documentation range, from which nobody comes; it"
+        " must hold the address that you deploy from"
+        for index, block in ((1, "203.0.113.0/24"), (2, "198.51.100.7/32"), (3, "192.0.2.0/25"))
+    ]
+
+
 def test_a_user_is_not_a_role_of_the_same_name() -> None:
     only(
         told("arn:aws:iam::123456789012:user/platform", ROLE),

@@ -46,6 +46,7 @@ def test_every_shipped_stack_file_can_be_asked_for(stack: str) -> None:
     settings = load(stack)
     wanted = wanted_of(settings)
     assert [pool.name for pool in wanted.pools] == [pool.name for pool in settings.pools]
+    assert wanted.public_ranges == settings.cluster.public_access_cidrs
     assert (wanted.vpc is None) == (settings.network.existing is None)
     assert {name.kind for name in names(wanted)} == set(NAME_KINDS)
     assert target_of(settings).tags == wanted.tags

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from infra import check
+from infra.leftovers.search import Search
 from infra.model import Settings
 from infra.preflight import command, stack_file
 from infra.preflight.account import Account
@@ -45,13 +47,26 @@ def written(directory: Path, content: bytes) -> Path:
     [
         (
             b"config:\n  aws:region: us-west-2\n  aws:region: eu-west-1\n",
-            "is not valid YAML: the key 'aws:region' stands twice in one mapping",
+            "Pulumi.dev.yaml:3: is not valid YAML: the key 'aws:region' stands twice in one mapping",
         ),
         (
             b"config:\n  trainyard:pools:\n    - {name: a, maxNodes: 1, maxNodes: 9}\n",
             "the key 'maxNodes' stands twice in one mapping",
         ),
         (b"config: {}\nconfig: {}\n", "the key 'config' stands twice in one mapping"),
+        (
+            b"config:\n  a: [1\n  b: 2\n",
+            "Pulumi.dev.yaml:3: is not valid YAML: expected ',' or ']', but got ':', while parsing a flow sequence that"
+            " begins in line 2",
+        ),
+        (
+            b"config:\n  a: b: c\n",
+            "Pulumi.dev.yaml:2: is not valid YAML: mapping values are not allowed here",
+        ),
+        (
+            b"config: \x07\n",
+            "Pulumi.dev.yaml is not valid YAML: unacceptable character #x0007: special characters",
+        ),
         ("# Größe\nconfig: {}\n".encode("latin-1"), "is not in UTF-8: "),
         (b"config: {a: 2027-13-45}\n", "is not valid YAML: month must be in 1..12"),
         (b"config: " + b"[" * 5000 + b"]" * 5000, "is not valid YAML: maximum recursion"),
@@ -61,7 +76,7 @@ def written(directory: Path, content: bytes) -> Path:
 def test_a_file_that_is_no_stack_file_is_told_in_one_line(tmp_path: Path, content: bytes, told: str) -> None:
     with pytest.raises(StackFileError) as caught:
         load("dev", written(tmp_path, content))
-    assert str(caught.value).startswith("Pulumi.dev.yaml ")
+    assert re.match(r"Pulumi\.dev\.yaml(:[0-9]+:)? ", str(caught.value))
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -129,9 +144,9 @@ def test_the_command_that_looks_for_what_is_left_takes_it(
     monkeypatch.setattr("sys.argv", ["x", "--stack", "dev", "--file", str(path)])
     asked: list[str] = []
 
-    def search(account: Account, target: object) -> tuple[list[object], list[object]]:
+    def search(account: Account, target: object) -> Search:
         asked.append(account.region)
-        return [], []
+        return Search()
 
     monkeypatch.setattr("infra.leftovers.search.search", search)
     monkeypatch.delitem(sys.modules, "infra.leftovers.__main__", raising=False)

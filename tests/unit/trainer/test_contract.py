@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from trainer import contract
+from trainer.config import Config
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]
@@ -41,6 +43,10 @@ def test_environment_names_are_the_shared_ones() -> None:
     }
     assert SHARED["environment"]["nodeCheck"] == {"expected": contract.NODE_CHECK, "node": contract.NODE}
     assert SHARED["names"]["runIdMaxLength"] == contract.RUN_ID_MAX_LENGTH
+
+
+def test_options_are_the_shared_ones() -> None:
+    assert [f"--{each.name.replace('_', '-')}" for each in fields(Config)] == SHARED["trainerOptions"]
 
 
 @pytest.mark.parametrize("image", ["trainer", "launcher"])

@@ -1,0 +1,87 @@
+"""Arguments of the trainer that the stack builds: nothing that it would refuse once machines are bought."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from components.shared.contract import TRAINER_OPTIONS
+from infra.trainer_options import wrong
+from tests.unit.infra.changing import mistakes, settings, with_
+from trainer.config import Config
+from trainer.contract import TrainerError
+
+pytestmark = pytest.mark.unit
+TRAINING = {"pool": "small", "minNodes": 1, "maxNodes": 2}
+IMAGE = f"registry.example/trainer@sha256:{'0' * 64}"
+# Right for every option's kind, so that only the words themselves are judged.
+WORDS = [
+    "--epochs",
+    "--seed",
+    "--epochs=1",
+    "--seed=",
+    "--epoks",
+    "--help",
+    "-e",
+    "-",
+    "--",
+    "",
+    "1",
+    "-1",
+    "a b",
+]
+
+
+def told(*words: str) -> list[str]:
+    return mistakes(with_({"training": {**TRAINING, "args": list(words)}}))
+
+
+def test_a_mistyped_option_is_told_once_with_the_one_that_may_be_meant() -> None:
+    assert told("--seed", "7", "--epoks", "10") == [
+        "trainyard:training.args[2]: '--epoks' is no option of the trainer (trainer/config.py); did you mean --epochs?"
+    ]
+    (line,) = told("verbose")
+    assert line.startswith("trainyard:training.args[0]: 'verbose' is no option of the trainer")
+    assert "it must be one of --epochs, --batch-size, " in line
+
+
+def test_an_option_without_its_value_is_told() -> None:
+    line = "'--epochs' has no value; it must be followed by one"
+    assert told("--epochs", "--seed", "7") == [f"trainyard:training.args[0]: {line}"]
+    assert told("--seed=7", "--epochs") == [f"trainyard:training.args[1]: {line}"]
+
+
+def test_what_a_trainer_of_ones_own_takes_is_not_judged() -> None:
+    config = with_({"training": {**TRAINING, "args": ["--epoks"]}, "images": {"trainer": IMAGE}})
+    training = settings(config).training
+    assert training is not None
+    assert training.args == ("--epoks",)
+
+
+def test_what_is_no_text_is_told_alone() -> None:
+    config = with_({"training": {**TRAINING, "args": ["--epochs", 10]}})
+    assert [line.partition(": ")[0] for line in mistakes(config)] == ["trainyard:training.args[1]"]
+
+
+@hypothesis_settings(max_examples=300)
+@given(st.lists(st.sampled_from(WORDS), max_size=5))
+def test_words_are_wrong_exactly_where_the_trainers_parser_refuses_them(words: list[str]) -> None:
+    refused = False
+    try:
+        Config.read(words, {})
+    except TrainerError as error:
+        # A value is its own matter.
+        refused = "no such option" in str(error) or "expected one argument" in str(error)
+    except SystemExit:  # --help
+        refused = True
+    assert bool(list(wrong(words))) == refused
+
+
+def test_every_option_of_the_trainer_is_taken() -> None:
+    words = [f"--{each.name.replace('_', '-')}={each.default}" for each in fields(Config)]
+    assert list(wrong(words)) == []
+    assert len(words) == len(TRAINER_OPTIONS)
