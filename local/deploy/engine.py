@@ -16,6 +16,7 @@ from typing import Any
 
 from local.deploy.adopt import with_adopted
 from local.deploy.progress import Filter
+from local.deploy.salt import discard_foreign
 from local.deploy.session import Session, end_recorded
 from local.deploy.watched import watched
 from local.deploy.whole_state import WholeState
@@ -85,11 +86,12 @@ class Engine:
         return path
 
     def initialise(self) -> None:
-        """Create the stack in the backend unless it is there.
+        """Create the stack in the backend unless it is there. Our copy of its file keeps no foreign keys.
 
         `pulumi stack init` writes the salt of the stack's secrets into the project's stack file, so it runs in
         the directory of our copies, beside a copy of Pulumi.yaml.
         """
+        discard_foreign(self.config_file, self._passphrase_file().read_text().strip())
         if self._state_file.exists():
             return
         shutil.copy(ROOT / "Pulumi.yaml", self.directory / "Pulumi.yaml")

@@ -15,6 +15,8 @@ from typing import Any
 
 import yaml
 
+from local.deploy.salt import SALT, replace, without_keys
+
 JsonObject = dict[str, Any]
 
 
@@ -119,14 +121,12 @@ def cluster_name(config: Mapping[str, Any], stack: str) -> str:
 
 
 def write(document: Mapping[str, Any], target: Path) -> None:
-    """Write the engine's copy; the salt that the engine put into an earlier copy is kept."""
-    merged = dict(document)
+    """Write the engine's copy. The salt that the engine put into an earlier copy is kept; what protects the secrets
+    of the document itself is of another state.
+    """
+    merged = without_keys(document)
     if target.is_file():
         earlier = yaml.safe_load(target.read_text()) or {}
-        for key in ("encryptionsalt", "secretsprovider", "encryptedkey"):
-            if key in earlier and key not in merged:
-                merged[key] = earlier[key]
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_suffix(".tmp")
-    temporary.write_text(yaml.safe_dump(merged, sort_keys=False))
-    temporary.replace(target)
+        if SALT in earlier:
+            merged[SALT] = earlier[SALT]
+    replace(target, merged)

@@ -97,6 +97,25 @@ def test_the_engines_salt_survives_a_rewrite(tmp_path: Path) -> None:
     assert yaml.safe_load(target.read_text()) == {**GPU_STACK, "encryptionsalt": "v1:abc"}
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"encryptionsalt": "v1:theirs"},
+        {"secretsprovider": "awskms://alias/k?region=us-west-2", "encryptedkey": "QUJD"},
+    ],
+    ids=("passphrase", "kms"),
+)
+def test_what_protects_the_secrets_of_the_repositorys_file_never_reaches_the_copy(
+    keys: dict[str, str], tmp_path: Path
+) -> None:
+    target = tmp_path / "Pulumi.dev.yaml"
+    write({**keys, **GPU_STACK}, target)
+    assert yaml.safe_load(target.read_text()) == GPU_STACK
+    target.write_text("encryptionsalt: v1:abc\nsecretsprovider: awskms://k\nencryptedkey: QUJD\nconfig: {}\n")
+    write({**keys, **GPU_STACK}, target)
+    assert yaml.safe_load(target.read_text()) == {**GPU_STACK, "encryptionsalt": "v1:abc"}
+
+
 def test_a_missing_stack_file_names_those_that_exist(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_text("config: {}")
     with pytest.raises(StackFileError, match=r"Pulumi\.prod\.yaml does not exist; stack files here: dev"):
