@@ -18,7 +18,8 @@ from local.deploy.adopt import with_adopted
 from local.deploy.progress import Filter
 from local.deploy.salt import discard_foreign
 from local.deploy.session import Session, end_recorded
-from local.deploy.watched import watched
+from local.deploy.told import stopped
+from local.deploy.watched import Interrupted, watched
 from local.deploy.whole_state import WholeState
 from local.home import Home, write_atomically
 
@@ -217,6 +218,8 @@ class Engine:
         try:
             self._whole.begin()
             code = watched(words, ROOT, self.environment, log, self._session_file, show, self._whole.look)
+        except Interrupted:
+            raise Interrupted(stopped(self.stack, command)) from None
         finally:
             self._whole.end()
         if code != 0:

@@ -18,6 +18,8 @@ from local.deploy.gone import FORGET_UNREACHABLE, is_gone
 from local.deploy.kept import EXCEPT_DATA, check
 from local.deploy.node_checks import NodeChecks
 from local.deploy.runs import no_run, start_run
+from local.deploy.told import make, unwatched
+from local.deploy.watched import Interrupted
 
 
 def _find() -> None:
@@ -69,9 +71,12 @@ def _kubeconfig(outputs: dict[str, Any], directory: Path) -> Path:
     return file
 
 
-def _follow(outputs: dict[str, Any], job: str, kubeconfig: Path) -> int:
+def _follow(stack: str, outputs: dict[str, Any], job: str, kubeconfig: Path, again: str) -> int:
     run = Run(namespace=outputs["trainingNamespace"], launcher_job=job, run_id=job.removeprefix("launch-"))
-    result = Follower(kubeconfig, None, lambda line: print(line, flush=True)).follow(run)
+    try:
+        result = Follower(kubeconfig, None, lambda line: print(line, flush=True)).follow(run)
+    except KeyboardInterrupt:
+        raise Interrupted(unwatched(stack, "aws", run.run_id, again)) from None
     print(f"run {run.run_id} {'succeeded' if result.succeeded else 'failed: ' + result.message}", flush=True)
     return 0 if result.succeeded else 1
 
@@ -94,7 +99,8 @@ def up(stack: str) -> int:
         print(f"stack {stack} is up; {no_run(stack, outputs)}", flush=True)
         return 0
     with tempfile.TemporaryDirectory() as directory:
-        return _follow(outputs, job, _kubeconfig(outputs, Path(directory)))
+        kubeconfig = _kubeconfig(outputs, Path(directory))
+        return _follow(stack, outputs, job, kubeconfig, make("up", stack, "aws"))
 
 
 def _deployment(stack: str) -> dict[str, Any]:
@@ -123,7 +129,9 @@ def submit(stack: str, minimum: int, maximum: int) -> int:
     with tempfile.TemporaryDirectory() as directory:
         kubeconfig = _kubeconfig(outputs, Path(directory))
         job = start_run(outputs, minimum, maximum, {**os.environ, "KUBECONFIG": str(kubeconfig)})
-        return _follow(outputs, job, kubeconfig)
+        # Not the kubeconfig of this command, which ends with it.
+        again = f"kubectl logs -n {outputs['trainingNamespace']} -f job/{job}"
+        return _follow(stack, outputs, job, kubeconfig, again)
 
 
 def check_nodes(stack: str, pool: str) -> int:
