@@ -106,7 +106,8 @@ def cloud_environment(home: Home) -> dict[str, str]:
         raise NotRunningError(
             f"no local cloud is running ({home.cloud_file} is missing); `python -m local up` starts it"
         )
-    return _environment(home.cloud_file, record)
+    # Not in the person's own ~/.kube/cache: a folder per API server, which nobody would ever remove there.
+    return {**_environment(home.cloud_file, record), "KUBECACHEDIR": str(home.kube_cache)}
 
 
 def _environment(file: Path, record: Mapping[str, Any]) -> dict[str, str]:

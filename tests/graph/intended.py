@@ -39,8 +39,8 @@ INTENDED: Final = (
         resource=PROOF.format(kind="(batch/v1:Job|core/v1:Pod)"),
         how=How.REPLACED,
         paths=("spec",),
-        reason="It has ended long ago, holds no data and nobody waits for it. Its image is the trainer's, named by its "
-        "digest, so that each new trainer starts another one, which proves that this image can use the mount.",
+        reason="It holds no data; whoever is in it is thrown out. Its image is the trainer's, named by its digest, so "
+        "that each new trainer starts another one, which proves that this image can use the mount.",
     ),
     Intended(
         resource=PROOF.format(kind="batch/v1:Job"),

@@ -127,6 +127,10 @@ def test_the_environment_leaves_no_way_to_files_metadata_or_proxies(home: Home) 
     assert {v for k, v in variables.items() if k.startswith("AWS_ENDPOINT_URL")} == {"http://127.0.0.1:4566"}
 
 
+def test_what_helm_and_kubectl_remember_of_its_clusters_stays_in_the_home(home: Home) -> None:
+    assert cloud_environment(home)["KUBECACHEDIR"] == str(home.root / "kube-cache")
+
+
 def test_without_a_running_cloud_the_environment_says_how_to_start_one(tmp_path: Path) -> None:
     with pytest.raises(NotRunningError, match="python -m local up"):
         cloud_environment(Home(tmp_path))
