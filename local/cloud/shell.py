@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from local import backend
 from local.cloud.lifecycle import CloudError
 from local.cloud.namespaces import enter_prefix
 from local.cloud.record import running
@@ -78,7 +79,8 @@ def execute(home: Home, words: list[str]) -> NoReturn:
     """
     if not words:
         raise CloudError("say which command to run: python -m local exec -- COMMAND ...")
-    environment = {**os.environ, **tool_environment(home)}
+    # Of these the person's own shell learns nothing: there `pulumi` is for AWS.
+    environment = {**os.environ, **tool_environment(home), **backend.variables(home.root)}
     if words[0] == "kubectl" and not any(home.clusters.iterdir()):
         raise CloudError("the local cloud has no cluster yet; `make up` deploys a stack that makes one")
     process = running(home)

@@ -10,6 +10,7 @@ import yaml
 from local.deploy.engine import Engine
 from local.deploy.salt import is_of
 from local.deploy.stack_file import write
+from local.home import Home
 
 pytestmark = pytest.mark.unit
 
@@ -44,9 +45,11 @@ def test_what_is_no_salt_is_nobodys(salt: object) -> None:
 @pytest.fixture
 def engine(tmp_path: Path) -> Engine:
     """An engine of a home whose passphrase is `password`, with an (empty) state."""
-    folder = tmp_path / "home" / "stacks"
-    made = Engine(tmp_path / "home", "mine", {})
-    (folder / "passphrase").write_text(f"{PASSWORD}\n")
+    home = tmp_path / "home"
+    Home(home).claim()
+    (home / "stacks").mkdir()
+    (home / "stacks" / "passphrase").write_text(f"{PASSWORD}\n")
+    made = Engine(home, "mine", {})
     made._state_file.parent.mkdir(parents=True)
     made._state_file.write_text('{"checkpoint": {}}')
     return made
