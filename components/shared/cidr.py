@@ -33,7 +33,7 @@ def subnets(cidr: str, zones: int) -> Layout:
     """
     network = ipaddress.IPv4Network(cidr)
     if not LARGEST_PREFIX <= network.prefixlen <= SMALLEST_VPC_PREFIX:
-        raise ValueError(f"{cidr} has a prefix of /{network.prefixlen}; a VPC here is /16 to /20")
+        raise ValueError(f"{cidr} has a prefix of /{network.prefixlen}")
     if zones not in ZONES:
         raise ValueError(f"{zones} zones; 2 to 4 can be served")
     extra = 3 if zones == ZONES[-1] else 2
