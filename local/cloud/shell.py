@@ -34,7 +34,7 @@ def print_status(home: Home, found: dict[str, Any] | None, *, as_json: bool) -> 
         print(json.dumps(found if found is not None else stopped, indent=2))
         return
     if found is None:
-        print("local cloud: not running; `python -m local up` starts it")
+        print("local cloud: not running; `make up` starts it")
         return
     state = "ready" if found["ready"] else "starting"
     print(f"local cloud: {state}, process {found['pid']}, AWS at {found['awsEndpoint']}")
@@ -57,7 +57,7 @@ def tool_environment(home: Home) -> dict[str, str]:
         NotRunningError: no local cloud is running.
     """
     if running(home) is None:
-        raise NotRunningError(f"no local cloud is running in {home.root}; `python -m local up` starts it")
+        raise NotRunningError(f"no local cloud is running in {home.root}; `make up` starts it")
     return {
         **cloud_environment(home),
         "KUBECONFIG": str(home.kubeconfig),

@@ -65,6 +65,7 @@ def up(stack: str, cloud: str) -> int:
     program.check(stack)
     with turn(Home().root / "stacks", say):
         home = start_local_cloud()
+        deploying = time.monotonic()
         session = _Session.open(home, stack)
         session.recover()
         document = with_given(document, say)
@@ -72,7 +73,7 @@ def up(stack: str, cloud: str) -> int:
         write(settings, session.engine.config_file)
         session.engine.run("up", "--yes", "--skip-preview", "--suppress-outputs")
         outputs = session.engine.outputs()
-    up_line = f"stack {stack} is up after {time.monotonic() - started:.0f} s"
+    up_line = f"stack {stack} is up after {time.monotonic() - deploying:.0f} s"
     if outputs.get("launcherJobName") is None:
         say(f"{up_line}; {no_run(stack, outputs)}")
         return 0
@@ -114,12 +115,16 @@ def _down(home: Home, stack: str, keep_data: bool) -> int:
         # Also where nothing was left to destroy: an earlier `down` may have been killed just before.
         session.sweep()
         if kept:
-            say(f"stack {stack} is destroyed but for its data: {', '.join(kept)}; the local cloud stays up")
+            say(
+                f"stack {stack} is destroyed but for its data: {', '.join(kept)}; the local cloud stays up: "
+                "`.venv/bin/python -m local down` ends it, and this data with it"
+            )
             return 0
         session.engine.forget()
         others = _up(home)
         if others:
-            say(f"stack {stack} is destroyed; the local cloud stays up for stack {', '.join(others)}")
+            stacks = "stack" if len(others) == 1 else "stacks"
+            say(f"stack {stack} is destroyed; the local cloud stays up for {stacks} {', '.join(others)}")
             return 0
     # Without the local cloud no engine on it has anything to do.
     for record in (home.root / "stacks").glob("*.session.json"):

@@ -48,7 +48,11 @@ def check_name(stack: str) -> None:
         StackFileError: it is something else.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", stack):
-        raise StackFileError(f"{stack!r} is no stack name: 1 to 100 letters, digits, '-' and '_' are")
+        file = re.fullmatch(r"Pulumi\.([A-Za-z0-9_-]{1,100})\.yaml", stack)
+        meant = f"; did you mean {file[1]}?" if file else ""
+        raise StackFileError(
+            f"{stack!r} is no stack name; it must be 1 to 100 letters, digits, '-' and '_'{meant}"
+        )
 
 
 def read(path: Path) -> JsonObject:

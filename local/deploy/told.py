@@ -32,6 +32,13 @@ def places(home: Home, context: str, namespace: str) -> list[str]:
     ]
 
 
+def made_here(what: str, identity: str = "") -> str:
+    """What the stack file says is there was made in the emulated account; `identity` is its id where that is new."""
+    return f"made here what the stack file says is there already: {what}" + (
+        f", as {identity}" if identity else ""
+    )
+
+
 def unwatched(stack: str, cloud: str, run_id: str, again: str) -> str:
     """A person stopped watching a run; `again` is the command that shows it."""
     return (

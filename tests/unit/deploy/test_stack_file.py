@@ -154,6 +154,14 @@ def test_a_stack_name_that_is_a_path_or_no_name_is_refused_in_one_line(name: str
     assert "\n" not in str(refused.value)
 
 
+def test_who_names_the_file_is_told_the_stack() -> None:
+    with pytest.raises(StackFileError) as refused:
+        check_name("Pulumi.dev.yaml")
+    assert str(refused.value) == (
+        "'Pulumi.dev.yaml' is no stack name; it must be 1 to 100 letters, digits, '-' and '_'; did you mean dev?"
+    )
+
+
 @pytest.mark.parametrize("name", ["local", "dev", "team-a_2"])
 def test_a_plain_stack_name_is_taken(name: str) -> None:
     check_name(name)

@@ -151,5 +151,5 @@ def test_a_command_of_the_person_finds_the_stacks_and_their_secrets(
 
 
 def test_without_a_running_cloud_the_environment_says_how_to_start_one(tmp_path: Path) -> None:
-    with pytest.raises(NotRunningError, match="python -m local up"):
+    with pytest.raises(NotRunningError, match="`make up` starts it"):
         cloud_environment(Home(tmp_path))
