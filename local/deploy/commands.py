@@ -111,7 +111,9 @@ def _down(home: Home, stack: str, keep_data: bool) -> int:
             kept = check(session.engine.deployment(), stack, "local", keep_data)
             if not refreshed:
                 session.engine.refresh()
-            session.engine.run("destroy", "--yes", "--skip-preview", *(EXCEPT_DATA if kept else ()))
+            session.engine.run(
+                "destroy", "--yes", "--skip-preview", "--suppress-outputs", *(EXCEPT_DATA if kept else ())
+            )
         # Also where nothing was left to destroy: an earlier `down` may have been killed just before.
         session.sweep()
         if kept:

@@ -192,7 +192,7 @@ class Engine:
 
     def refresh(self) -> None:
         """Read what really exists into the state; creations that never were recorded are dropped from it."""
-        self.run("refresh", "--yes", "--skip-preview", "--clear-pending-creates")
+        self.run("refresh", "--yes", "--skip-preview", "--suppress-outputs", "--clear-pending-creates")
 
     def run(self, command: str, *arguments: str) -> None:
         """Run a command that works on the stack's resources and show its output.
@@ -204,7 +204,7 @@ class Engine:
         """
         arguments = (command, *arguments, "--non-interactive", "--color", "never")
         words = ["pulumi", *arguments, "--stack", self.stack, "--config-file", str(self.config_file)]
-        shown = Filter()
+        shown = Filter(command)
 
         def show(line: str) -> None:
             for each in shown.lines(line):
