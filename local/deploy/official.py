@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from local.deploy import program
+from local.deploy import program, sign_in
 from local.deploy.answers import is_yes
 from local.deploy.engine import ROOT, EngineError
 from local.deploy.follow import Follower, Run
@@ -22,16 +22,7 @@ from local.deploy.told import make, unwatched
 from local.deploy.watched import Interrupted
 
 
-def _find() -> None:
-    if shutil.which("pulumi") is None:
-        raise EngineError(
-            "deploying to AWS needs the official Pulumi CLI on PATH (https://www.pulumi.com/docs/install); "
-            "to run this stack on this machine instead, add CLOUD=local"
-        )
-
-
 def _pulumi(*arguments: str, variables: dict[str, str] | None = None) -> None:
-    _find()
     code = subprocess.run(
         ["pulumi", *arguments], cwd=ROOT, env={**os.environ, **(variables or {})}
     ).returncode
@@ -41,7 +32,6 @@ def _pulumi(*arguments: str, variables: dict[str, str] | None = None) -> None:
 
 def _asked(stack: str, *arguments: str) -> dict[str, Any]:
     """The JSON that `pulumi stack ...` says of a stack."""
-    _find()
     words = ["pulumi", "stack", *arguments, "--stack", stack]
     result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     if result.returncode != 0:
@@ -89,7 +79,7 @@ def up(stack: str) -> int:
     """
     wanted = is_yes("PREFLIGHT", os.environ.get("PREFLIGHT") or "yes")
     program.check(stack)
-    _find()
+    sign_in.check(stack)
     if wanted:
         program.preflight(stack)
     _pulumi("up", "--stack", stack)
@@ -115,6 +105,7 @@ def down(stack: str, keep_data: bool = False) -> int:
     Raises:
         KeptError: the stack has protected data and it is not to be kept, or has none.
     """
+    sign_in.check(stack)
     outputs = _outputs(stack)
     kept = check(_deployment(stack), stack, "aws", keep_data)
     gone = "clusterName" in outputs and is_gone(outputs["clusterName"], outputs["region"])
@@ -125,6 +116,7 @@ def down(stack: str, keep_data: bool = False) -> int:
 
 def submit(stack: str, minimum: int, maximum: int) -> int:
     """Start another run on the stack's own cluster with its launcher manifest."""
+    sign_in.check(stack)
     outputs = _outputs(stack)
     with tempfile.TemporaryDirectory() as directory:
         kubeconfig = _kubeconfig(outputs, Path(directory))
@@ -136,6 +128,7 @@ def submit(stack: str, minimum: int, maximum: int) -> int:
 
 def check_nodes(stack: str, pool: str) -> int:
     """Check the machines of a pool on the stack's own cluster."""
+    sign_in.check(stack)
     outputs = _outputs(stack)
     with tempfile.TemporaryDirectory() as directory:
         kubeconfig = _kubeconfig(outputs, Path(directory))

@@ -66,6 +66,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> commands._Sessio
     session = commands._Session(home=Home(tmp_path), cloud={}, engine=Stack())  # type: ignore[arg-type]
     monkeypatch.setattr(commands, "_running", lambda _stack: session)
     monkeypatch.setattr(commands, "start_run", lambda *_arguments: "launch-r2")
+    monkeypatch.setattr("local.deploy.sign_in.check", lambda _stack: None)
     monkeypatch.setattr(official, "start_run", lambda *_arguments: "launch-r2")
     monkeypatch.setattr(official, "_outputs", lambda _stack: OUTPUTS)
     monkeypatch.setattr(official, "_kubeconfig", lambda _outputs, folder: folder / "kubeconfig")
