@@ -21,6 +21,8 @@ STAMP = VENV / "trainyard-lock.sha256"
 UV = "uv==0.13.9"
 OLDEST = (3, 11)
 NEEDED_GIGABYTES = 7
+# A step that lasts minutes says this often that it is still going on.
+QUIET_SECONDS = 60.0
 # What the C library calls ENOSPC and EDQUOT, and with it pip and uv.
 FULL = re.compile("no space left on device|disk quota exceeded", re.IGNORECASE)
 # uv's own line of what it had to fetch: `Prepared 148 packages in 1m 05s`, `in 25.31s`, `in 731ms`.
@@ -48,7 +50,12 @@ def run(step: str, command: list[str]) -> str:
     log = ROOT / ".venv.log"
     with log.open("ab") as sink:
         before = sink.tell()
-        code = subprocess.run(command, cwd=ROOT, stdout=sink, stderr=subprocess.STDOUT).returncode
+        with subprocess.Popen(command, cwd=ROOT, stdout=sink, stderr=subprocess.STDOUT) as process:
+            try:
+                code = waited_for(step, process)
+            except BaseException:
+                process.kill()
+                raise
     output = log.read_bytes()[before:].decode(errors="replace")
     if code != 0:
         if FULL.search(output):
@@ -56,6 +63,16 @@ def run(step: str, command: list[str]) -> str:
         tail = "\n".join(output.splitlines()[-5:])
         raise SystemExit(f"{step} failed with exit code {code}; the whole output is in {log}\n{tail}")
     return output
+
+
+def waited_for(step: str, process: subprocess.Popen[bytes]) -> int:
+    """The exit code of a step; while it lasts, a line now and then says that it goes on."""
+    started = time.monotonic()
+    while True:
+        try:
+            return process.wait(timeout=QUIET_SECONDS)
+        except subprocess.TimeoutExpired:
+            print(f"python environment: {step}, {time.monotonic() - started:.0f} s", flush=True)
 
 
 def preparing_seconds(output: str) -> float:
@@ -78,7 +95,7 @@ def install() -> None:
     if STAMP.is_file() and STAMP.read_text() == digest:
         return
     started, before = time.monotonic(), received_bytes()
-    print("python environment: installing what requirements.lock names ...", flush=True)
+    print("python environment: installing what requirements.lock names, a minute or more ...", flush=True)
     (ROOT / ".venv.log").unlink(missing_ok=True)
     python = VENV / "bin" / "python"
     # `venv` makes the program pip last: an environment without it was interrupted, and nothing can be put into it.

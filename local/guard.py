@@ -104,9 +104,10 @@ def cloud_environment(home: Home) -> dict[str, str]:
     record = home.cloud()
     if record is None:
         raise NotRunningError(
-            f"no local cloud is running ({home.cloud_file} is missing); `python -m local up` starts it"
+            f"no local cloud is running ({home.cloud_file} is missing); `make up` starts it"
         )
-    return _environment(home.cloud_file, record)
+    # Not in the person's own ~/.kube/cache: a folder per API server, which nobody would ever remove there.
+    return {**_environment(home.cloud_file, record), "KUBECACHEDIR": str(home.kube_cache)}
 
 
 def _environment(file: Path, record: Mapping[str, Any]) -> dict[str, str]:

@@ -78,6 +78,11 @@ class Home:
         return self.root / "kubeconfig"
 
     @property
+    def kube_cache(self) -> Path:
+        """What kubectl and Helm remember of each API server's kinds (`KUBECACHEDIR`); ports are new at each start."""
+        return self.root / "kube-cache"
+
+    @property
     def bin(self) -> Path:
         """Every tool of the local cloud, first on PATH of whatever runs on it: links, and a script for kubectl."""
         return self.root / "bin"

@@ -171,12 +171,12 @@ class _Drain:
                 self._take_down(cluster, "is not running" if now > seen else "does not finish")
                 return
             if fresh := set(claims) - asked:
-                self.say(f"deleting {len(fresh)} NodeClaims: {some(list(fresh))}")
+                self.say(f"deleting NodeClaims: {some(list(fresh))}")
                 for name in sorted(fresh):
                     cluster.delete(NODE_CLAIMS, name)
                 asked |= fresh
             if held := cluster.delete_pods_that_hold_machines():
-                self.say(f"deleting {len(held)} pods that hold machines: {some(held)}")
+                self.say(f"deleting pods that hold machines: {some(held)}")
             if now - reported >= REPORT_SECONDS:
                 reported = now
                 self.say(f"waiting for {len(claims)} machines: {some(claims)}")
@@ -226,7 +226,7 @@ class _Drain:
             if ended := cluster.end_users_of_claims(claims):
                 self.say(f"ending what mounts volumes: {some(ended)}")
             if fresh := set(claims) - asked:
-                self.say(f"deleting {len(fresh)} volume claims: {some(list(fresh))}")
+                self.say(f"deleting volume claims: {some(list(fresh))}")
                 asked |= fresh
             for name in claims:
                 cluster.delete(VOLUME_CLAIMS, name)
@@ -250,7 +250,7 @@ class _Drain:
         names = cluster.names(kind)
         if not names:
             return
-        self.say(f"deleting {len(names)} {what}: {some(names)}")
+        self.say(f"deleting {what}: {some(names)}")
         for name in names:
             cluster.delete(kind, name)
         if not self._wait(cluster, kind, what, self.end):

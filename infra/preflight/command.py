@@ -14,6 +14,9 @@ from infra.preflight.account import Account
 from infra.preflight.stack_file import StackFileError, load
 from infra.settings import SettingsError
 
+# local/deploy/program.py knows it, too.
+NOT_ASKED = 3
+
 
 def say(line: str) -> None:
     """Print a line at once, also into a pipe."""
@@ -23,7 +26,8 @@ def say(line: str) -> None:
 def main(
     program: str, description: str, ask: Callable[[Settings, Account], int], *, takes_ended: bool = False
 ) -> int:
-    """Parse `--stack` and `--file`, ask, and tell what a person can mend in one line; returns the exit code.
+    """Parse `--stack` and `--file`, ask, and tell what a person can mend in one line; returns the exit code, which is
+    `NOT_ASKED` where AWS took no question at all.
 
     `takes_ended`: a reservation that has ended is no mistake.
     """
@@ -41,8 +45,10 @@ def main(
     except BotoCoreError as error:
         # No credentials, an ended session, no connection.
         print(f"error: AWS could not be asked: {' '.join(str(error).split())}", file=sys.stderr)
+        return NOT_ASKED
     except ClientError as error:
         print(f"error: AWS refused: {' '.join(str(error).split())}", file=sys.stderr)
+        return NOT_ASKED
     except KeyboardInterrupt:
         print("\ninterrupted; nothing was changed", file=sys.stderr)
         return 130

@@ -41,16 +41,18 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
         if pod.namespace == request.namespace and pod.labels.get(c.LABEL_JOB_NAME) == request.training_job
     )
     running = sum(pod.phase == "Running" for pod in workers)
+    finished = sum(pod.phase == "Succeeded" for pod in workers)
     report = replace(report, nodes=training.nodes, of=training.nodes)
     if training.outcome == "Succeeded":
-        return end(c.STATE_SUCCEEDED, c.EXIT_SUCCEEDED, f"trained on {training.nodes} nodes")
+        nodes = f"{training.nodes} node{'' if training.nodes == 1 else 's'}"
+        return end(c.STATE_SUCCEEDED, c.EXIT_SUCCEEDED, f"trained on {nodes}")
     if training.outcome == "Failed":
         left = tuple(pod for pod in workers if pod.phase in ("Pending", "Running") and not pod.deleting)
         return end(c.STATE_FAILED, c.EXIT_TRAINING_FAILED, training.message or "the PyTorchJob failed", left)
     placed = sum(bool(pod.node) for pod in workers)
     started = starts.told(workers, memory.ordered) if running == training.nodes else ""
     parts = (
-        _unreconciled(training, workers, seen.now) or f"{running} of {training.nodes} workers running",
+        _unreconciled(training, workers, seen.now) or _at_work(running, finished, training.nodes),
         started,
         block.notice(request, seen.now),
     )
@@ -58,6 +60,13 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
     # Until every worker has its node, the placeholders that are left hold those nodes.
     actions: tuple[Action, ...] = remove(held) if placed >= training.nodes else ()
     return Step(memory=memory, report=following, actions=actions)
+
+
+def _at_work(running: int, finished: int, nodes: int) -> str:
+    """What the workers do; the PyTorchJob says that it is over a moment after its last worker has ended."""
+    if finished >= nodes:
+        return f"{finished} of {nodes} workers finished"
+    return f"{running} of {nodes} workers running" + (f", {finished} finished" if finished else "")
 
 
 def _unreconciled(training: Training, workers: tuple[Pod, ...], now: float) -> str:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from local import backend
 from local.cloud.lifecycle import CloudError
 from local.cloud.namespaces import enter_prefix
 from local.cloud.record import running
@@ -33,7 +34,7 @@ def print_status(home: Home, found: dict[str, Any] | None, *, as_json: bool) -> 
         print(json.dumps(found if found is not None else stopped, indent=2))
         return
     if found is None:
-        print("local cloud: not running; `python -m local up` starts it")
+        print("local cloud: not running; `make up` starts it")
         return
     state = "ready" if found["ready"] else "starting"
     print(f"local cloud: {state}, process {found['pid']}, AWS at {found['awsEndpoint']}")
@@ -56,7 +57,7 @@ def tool_environment(home: Home) -> dict[str, str]:
         NotRunningError: no local cloud is running.
     """
     if running(home) is None:
-        raise NotRunningError(f"no local cloud is running in {home.root}; `python -m local up` starts it")
+        raise NotRunningError(f"no local cloud is running in {home.root}; `make up` starts it")
     return {
         **cloud_environment(home),
         "KUBECONFIG": str(home.kubeconfig),
@@ -78,7 +79,8 @@ def execute(home: Home, words: list[str]) -> NoReturn:
     """
     if not words:
         raise CloudError("say which command to run: python -m local exec -- COMMAND ...")
-    environment = {**os.environ, **tool_environment(home)}
+    # Of these the person's own shell learns nothing: there `pulumi` is for AWS.
+    environment = {**os.environ, **tool_environment(home), **backend.variables(home.root)}
     if words[0] == "kubectl" and not any(home.clusters.iterdir()):
         raise CloudError("the local cloud has no cluster yet; `make up` deploys a stack that makes one")
     process = running(home)

@@ -34,6 +34,7 @@ from local.deploy.stack_file import (
     write,
 )
 from local.deploy.sweep import stack_tags, sweep
+from local.deploy.told import kubectl, make, places, shown, unwatched
 from local.deploy.turns import turn
 from local.deploy.watched import Interrupted
 from local.guard import cloud_environment, refuse_foreign
@@ -64,6 +65,7 @@ def up(stack: str, cloud: str) -> int:
     program.check(stack)
     with turn(Home().root / "stacks", say):
         home = start_local_cloud()
+        deploying = time.monotonic()
         session = _Session.open(home, stack)
         session.recover()
         document = with_given(document, say)
@@ -71,12 +73,13 @@ def up(stack: str, cloud: str) -> int:
         write(settings, session.engine.config_file)
         session.engine.run("up", "--yes", "--skip-preview", "--suppress-outputs")
         outputs = session.engine.outputs()
-    up_line = f"stack {stack} is up after {time.monotonic() - started:.0f} s"
+    up_line = f"stack {stack} is up after {time.monotonic() - deploying:.0f} s"
     if outputs.get("launcherJobName") is None:
         say(f"{up_line}; {no_run(stack, outputs)}")
         return 0
     say(f"{up_line}; following run {outputs['runId']}")
-    code = session.follow(outputs, outputs["launcherJobName"], outputs["runId"])
+    again = make("up", stack, "local")
+    code = session.follow(outputs, outputs["launcherJobName"], outputs["runId"], again)
     say(f"all: {time.monotonic() - started:.0f} s")
     return code
 
@@ -108,16 +111,22 @@ def _down(home: Home, stack: str, keep_data: bool) -> int:
             kept = check(session.engine.deployment(), stack, "local", keep_data)
             if not refreshed:
                 session.engine.refresh()
-            session.engine.run("destroy", "--yes", "--skip-preview", *(EXCEPT_DATA if kept else ()))
+            session.engine.run(
+                "destroy", "--yes", "--skip-preview", "--suppress-outputs", *(EXCEPT_DATA if kept else ())
+            )
         # Also where nothing was left to destroy: an earlier `down` may have been killed just before.
         session.sweep()
         if kept:
-            say(f"stack {stack} is destroyed but for its data: {', '.join(kept)}; the local cloud stays up")
+            say(
+                f"stack {stack} is destroyed but for its data: {', '.join(kept)}; the local cloud stays up: "
+                "`.venv/bin/python -m local down` ends it, and this data with it"
+            )
             return 0
         session.engine.forget()
         others = _up(home)
         if others:
-            say(f"stack {stack} is destroyed; the local cloud stays up for stack {', '.join(others)}")
+            stacks = "stack" if len(others) == 1 else "stacks"
+            say(f"stack {stack} is destroyed; the local cloud stays up for {stacks} {', '.join(others)}")
             return 0
     # Without the local cloud no engine on it has anything to do.
     for record in (home.root / "stacks").glob("*.session.json"):
@@ -150,7 +159,8 @@ def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
     kubeconfig = home.cluster(outputs["clusterName"]) / "admin.kubeconfig"
     job = start_run(outputs, minimum, maximum, {**session.engine.environment, "KUBECONFIG": str(kubeconfig)})
     say(f"started {job}")
-    return session.follow(outputs, job, job.removeprefix("launch-"))
+    shows = f"{kubectl(home, outputs['clusterName'])} logs -n {outputs['trainingNamespace']} -f job/{job}"
+    return session.follow(outputs, job, job.removeprefix("launch-"), shows)
 
 
 def check_nodes(stack: str, cloud: str, pool: str) -> int:
@@ -340,30 +350,22 @@ class _Session:
         answer = subprocess.run(words, env=self.engine.environment, capture_output=True, text=True)
         return answer.returncode == 0 and json.loads(answer.stdout)["info"]["status"] == "deployed"
 
-    def follow(self, outputs: Mapping[str, Any], job: str, run_id: str) -> int:
-        """Follow one run and print how it ended and where its results are."""
+    def follow(self, outputs: Mapping[str, Any], job: str, run_id: str, again: str) -> int:
+        """Follow one run and print how it ended and where its results are; `again` is the command that shows it."""
         run = Run(namespace=outputs["trainingNamespace"], launcher_job=job, run_id=run_id)
+        stack, context = self.engine.stack, outputs["clusterName"]
         try:
-            result = Follower(self.home.kubeconfig, outputs["clusterName"], say).follow(run)
+            result = Follower(self.home.kubeconfig, context, say).follow(run)
         except KeyboardInterrupt:
-            raise Interrupted(
-                f"stopped watching; run {run_id} goes on: `make up` shows it again, `make down` ends it"
-            ) from None
+            raise Interrupted(unwatched(stack, "local", run_id, again)) from None
         if result.succeeded:
             say(f"run {run_id} succeeded in {result.seconds:.0f} s")
-            target = self.home.root / "models" / self.engine.stack / run_id
+            target = self.home.root / "models" / stack / run_id
             uri = f"{outputs['modelUri'].rstrip('/')}/{run_id}/model.pt"
             fetch_model(uri, outputs["region"], target)
-            say(f"model:      {_shown(target / 'model.pt')}  (copy of {uri})")
+            say(f"model:      {shown(target / 'model.pt')}  (copy of {uri})")
         else:
             say(f"run {run_id} failed: {result.message}")
-        kubeconfig = _shown(self.home.kubeconfig)
-        kubectl = f"KUBECONFIG={kubeconfig} {_shown(self.home.bin / 'kubectl')}"
-        say(f"logs:       {_shown(self.home.logs)}/, or {kubectl} logs -n {run.namespace} <pod>")
-        say(f"kubeconfig: {kubeconfig}")
+        for line in places(self.home, context, run.namespace):
+            say(line)
         return 0 if result.succeeded else 1
-
-
-def _shown(path: Path) -> str:
-    """A path as a person in the checkout types it."""
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)

@@ -14,10 +14,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from local import backend
 from local.deploy.adopt import with_adopted
 from local.deploy.progress import Filter
+from local.deploy.salt import discard_foreign
 from local.deploy.session import Session, end_recorded
-from local.deploy.watched import watched
+from local.deploy.told import stopped
+from local.deploy.watched import Interrupted, watched
 from local.deploy.whole_state import WholeState
 from local.home import Home, write_atomically
 
@@ -43,16 +46,18 @@ class Engine:
     the engine's state and our copies of the stack files.
     """
 
-    def __init__(self, home: Path, stack: str, variables: Mapping[str, str], state: str = "stacks") -> None:
+    def __init__(
+        self, home: Path, stack: str, variables: Mapping[str, str], state: str = backend.STACKS
+    ) -> None:
         self.stack = stack
         self.home = home
         self.directory = home / state
         self.config_file = self.directory / f"Pulumi.{stack}.yaml"
         self._session_file = self.directory / f"{stack}.session.json"
         self._recovery_file = self.directory / f"{stack}.recovering"
-        backend = self.directory / "state"
         Home(home).claim()
-        backend.mkdir(parents=True, exist_ok=True)
+        (self.directory / "state").mkdir(parents=True, exist_ok=True)
+        self._passphrase = self._read_passphrase()
         self._state_file = state_file(self.directory, stack)
         self._whole = WholeState(self._state_file, self.directory, stack)
         path = [str(PLUGINS), str(home / "bin"), str(ROOT / ".venv" / "bin"), os.environ["PATH"]]
@@ -63,33 +68,28 @@ class Engine:
             "VIRTUAL_ENV": str(ROOT / ".venv"),
             "PYTHONPATH": str(ROOT),
             "TRAINYARD_HOME": str(home),
-            # Otherwise each file has another beside it with its attributes, which is written in place: of a killed
-            # engine it stays empty, and no engine reads the state any more.
-            "PULUMI_BACKEND_URL": f"file://{backend}?metadata=skip",
-            "PULUMI_HOME": str(home / "pulumi-home"),
-            "PULUMI_CONFIG_PASSPHRASE_FILE": str(self._passphrase_file()),
-            "PULUMI_SKIP_UPDATE_CHECK": "true",
-            "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+            **backend.variables(home, state),
             "PULUMI_ERROR_OUTPUT_STRING": "true",
             "PULUMI_DEBUG_COMMANDS": "false",
         }
 
-    def _passphrase_file(self) -> Path:
+    def _read_passphrase(self) -> str:
         """A random passphrase, made once, readable by its owner alone."""
-        path = self.directory / "passphrase"
+        path = backend.passphrase_file(self.directory)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w") as file:
                 file.write(secrets.token_hex(32))
-        return path
+        return path.read_text().strip()
 
     def initialise(self) -> None:
-        """Create the stack in the backend unless it is there.
+        """Create the stack in the backend unless it is there. Our copy of its file keeps no foreign keys.
 
         `pulumi stack init` writes the salt of the stack's secrets into the project's stack file, so it runs in
         the directory of our copies, beside a copy of Pulumi.yaml.
         """
+        discard_foreign(self.config_file, self._passphrase)
         if self._state_file.exists():
             return
         shutil.copy(ROOT / "Pulumi.yaml", self.directory / "Pulumi.yaml")
@@ -192,7 +192,7 @@ class Engine:
 
     def refresh(self) -> None:
         """Read what really exists into the state; creations that never were recorded are dropped from it."""
-        self.run("refresh", "--yes", "--skip-preview", "--clear-pending-creates")
+        self.run("refresh", "--yes", "--skip-preview", "--suppress-outputs", "--clear-pending-creates")
 
     def run(self, command: str, *arguments: str) -> None:
         """Run a command that works on the stack's resources and show its output.
@@ -204,7 +204,7 @@ class Engine:
         """
         arguments = (command, *arguments, "--non-interactive", "--color", "never")
         words = ["pulumi", *arguments, "--stack", self.stack, "--config-file", str(self.config_file)]
-        shown = Filter()
+        shown = Filter(command)
 
         def show(line: str) -> None:
             for each in shown.lines(line):
@@ -215,6 +215,8 @@ class Engine:
         try:
             self._whole.begin()
             code = watched(words, ROOT, self.environment, log, self._session_file, show, self._whole.look)
+        except Interrupted:
+            raise Interrupted(stopped(self.stack, command)) from None
         finally:
             self._whole.end()
         if code != 0:

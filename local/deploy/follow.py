@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ UNREACHABLE_SECONDS = 60.0
 # A log is read whole each time, so that a long one is read less often: this bounds what one pod's costs the API server.
 LOG_BYTES_PER_SECOND = 100_000
 JOB_LABEL = "training.kubeflow.org/job-name"
+LAUNCHER_LINE = re.compile(r'launcher state=\S+ .*?reason=(?P<reason>".*") elapsed=\d+s$')
 NODEPOOL_LABEL = "karpenter.sh/nodepool"
 
 
@@ -56,6 +59,7 @@ class _Shown:
     nodes: dict[str, str] = field(default_factory=dict)
     log_lines: dict[str, int] = field(default_factory=dict)
     next_look: dict[str, float] = field(default_factory=dict)
+    reason: str = ""
 
 
 def job_result(job: dict[str, Any]) -> tuple[bool, str] | None:
@@ -65,6 +69,18 @@ def job_result(job: dict[str, Any]) -> tuple[bool, str] | None:
             words = [condition.get("reason") or "", condition.get("message") or ""]
             return condition["type"] == "Complete", ": ".join(word for word in words if word)
     return None
+
+
+def reason_of(line: str) -> str | None:
+    """The reason of a launcher's line of state (launcher/core/report.py); None where it is no such line."""
+    found = LAUNCHER_LINE.match(line)
+    if found is None:
+        return None
+    try:
+        reason = json.loads(found["reason"])
+    except ValueError:
+        return None
+    return str(reason)
 
 
 def node_state(node: dict[str, Any]) -> str:
@@ -133,7 +149,9 @@ class Follower:
                 _give_up_after_a_minute(last_answer, str(error), error)
             else:
                 if ended:
-                    return Result(succeeded=ended[0], message=ended[1], seconds=_job_seconds(job))
+                    # The Job's own message only says which exit code met which rule.
+                    why = self._shown.reason or ended[1]
+                    return Result(succeeded=ended[0], message=why, seconds=_job_seconds(job))
             time.sleep(POLL_SECONDS)
 
     def _plain(self, thing: Any) -> dict[str, Any]:
@@ -177,6 +195,7 @@ class Follower:
         # Fewer lines than before: the kubelet has begun a new file.
         for line in lines[shown if shown <= len(lines) else 0 :]:
             self._print(started, f"[{pod}] {line}")
+            self._shown.reason = reason_of(line) or self._shown.reason
         self._shown.log_lines[pod] = len(lines)
         self._shown.next_look[pod] = time.monotonic() + len(text) / LOG_BYTES_PER_SECOND
 

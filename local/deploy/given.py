@@ -20,6 +20,7 @@ from botocore.exceptions import ClientError
 
 from local.deploy.given_cluster import GIVEN_TAG, Clients, GivenClusterError, give_cluster
 from local.deploy.given_people import give_people
+from local.deploy.told import made_here
 
 GIVEN_CIDR = "10.80.0.0/16"
 SUBNET_PREFIX = 20
@@ -159,7 +160,7 @@ class _Given:
         """The id of what stands for a given id; `make` takes the tags and returns it."""
         if given not in self._known:
             self._known[given] = make([{"Key": GIVEN_TAG, "Value": given}])
-            self._say(f"given {kind} {given}: made as {self._known[given]}")
+            self._say(made_here(f"{kind} {given}", self._known[given]))
         return self._known[given]
 
     def network(self, network: Document) -> None:
@@ -327,7 +328,7 @@ class _Given:
                 LustreConfiguration={"DeploymentType": "SCRATCH_2"},
                 Tags=[{"Key": GIVEN_TAG, "Value": wanted}],
             )["FileSystem"]
-            self._say(f"given file system {wanted}: made as {system['FileSystemId']}")
+            self._say(made_here(f"file system {wanted}", str(system["FileSystemId"])))
         existing["fileSystemId"] = system["FileSystemId"]
         existing["dnsName"] = system["DNSName"]
         existing["mountName"] = system["LustreConfiguration"]["MountName"]

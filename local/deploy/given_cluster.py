@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from local.deploy.told import made_here
+
 Document = dict[str, Any]
 
 GIVEN_TAG = "trainyard.dev/given"
@@ -71,7 +73,7 @@ def give_cluster(
         maker.addon(addon)
     maker.nodes(private)
     if found is None:
-        say(f"given cluster {name}: made, with {NODES} system nodes")
+        say(f"{made_here(f'cluster {name}')}, with {NODES} system nodes")
     existing.update(
         endpoint=document["endpoint"],
         certificateAuthority=document["certificateAuthority"]["data"],

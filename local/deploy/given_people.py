@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from local.deploy.given_cluster import GIVEN_TAG
+from local.deploy.told import made_here
 
 PRINCIPAL: Final = re.compile(
     r"arn:aws[a-z-]*:iam::(?P<account>[0-9]{12}):(?P<kind>user|role)(?P<path>/(?:[!-~]+/)?)(?P<name>[\w+=,.@-]{1,64})",
@@ -29,7 +30,7 @@ def give_people(settings: Mapping[str, Any], iam: Any, account: str, say: Callab
     for arn in named if isinstance(named, list) else ():
         found = PRINCIPAL.fullmatch(arn) if isinstance(arn, str) else None
         if found is not None and found["account"] == account and _made(found, arn, iam, account):
-            say(f"given {found['kind']} {arn}: made")
+            say(made_here(f"{found['kind']} {arn}"))
 
 
 def _made(found: re.Match[str], arn: str, iam: Any, account: str) -> bool:

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from local.deploy import program
+from local.deploy import program, sign_in
 from local.deploy.answers import is_yes
 from local.deploy.engine import ROOT, EngineError
 from local.deploy.follow import Follower, Run
@@ -18,18 +18,11 @@ from local.deploy.gone import FORGET_UNREACHABLE, is_gone
 from local.deploy.kept import EXCEPT_DATA, check
 from local.deploy.node_checks import NodeChecks
 from local.deploy.runs import no_run, start_run
-
-
-def _find() -> None:
-    if shutil.which("pulumi") is None:
-        raise EngineError(
-            "deploying to AWS needs the official Pulumi CLI on PATH (https://www.pulumi.com/docs/install); "
-            "to run this stack on this machine instead, add CLOUD=local"
-        )
+from local.deploy.told import make, unwatched
+from local.deploy.watched import Interrupted
 
 
 def _pulumi(*arguments: str, variables: dict[str, str] | None = None) -> None:
-    _find()
     code = subprocess.run(
         ["pulumi", *arguments], cwd=ROOT, env={**os.environ, **(variables or {})}
     ).returncode
@@ -39,7 +32,6 @@ def _pulumi(*arguments: str, variables: dict[str, str] | None = None) -> None:
 
 def _asked(stack: str, *arguments: str) -> dict[str, Any]:
     """The JSON that `pulumi stack ...` says of a stack."""
-    _find()
     words = ["pulumi", "stack", *arguments, "--stack", stack]
     result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     if result.returncode != 0:
@@ -69,9 +61,12 @@ def _kubeconfig(outputs: dict[str, Any], directory: Path) -> Path:
     return file
 
 
-def _follow(outputs: dict[str, Any], job: str, kubeconfig: Path) -> int:
+def _follow(stack: str, outputs: dict[str, Any], job: str, kubeconfig: Path, again: str) -> int:
     run = Run(namespace=outputs["trainingNamespace"], launcher_job=job, run_id=job.removeprefix("launch-"))
-    result = Follower(kubeconfig, None, lambda line: print(line, flush=True)).follow(run)
+    try:
+        result = Follower(kubeconfig, None, lambda line: print(line, flush=True)).follow(run)
+    except KeyboardInterrupt:
+        raise Interrupted(unwatched(stack, "aws", run.run_id, again)) from None
     print(f"run {run.run_id} {'succeeded' if result.succeeded else 'failed: ' + result.message}", flush=True)
     return 0 if result.succeeded else 1
 
@@ -84,7 +79,7 @@ def up(stack: str) -> int:
     """
     wanted = is_yes("PREFLIGHT", os.environ.get("PREFLIGHT") or "yes")
     program.check(stack)
-    _find()
+    sign_in.check(stack)
     if wanted:
         program.preflight(stack)
     _pulumi("up", "--stack", stack)
@@ -94,7 +89,8 @@ def up(stack: str) -> int:
         print(f"stack {stack} is up; {no_run(stack, outputs)}", flush=True)
         return 0
     with tempfile.TemporaryDirectory() as directory:
-        return _follow(outputs, job, _kubeconfig(outputs, Path(directory)))
+        kubeconfig = _kubeconfig(outputs, Path(directory))
+        return _follow(stack, outputs, job, kubeconfig, make("up", stack, "aws"))
 
 
 def _deployment(stack: str) -> dict[str, Any]:
@@ -109,6 +105,7 @@ def down(stack: str, keep_data: bool = False) -> int:
     Raises:
         KeptError: the stack has protected data and it is not to be kept, or has none.
     """
+    sign_in.check(stack)
     outputs = _outputs(stack)
     kept = check(_deployment(stack), stack, "aws", keep_data)
     gone = "clusterName" in outputs and is_gone(outputs["clusterName"], outputs["region"])
@@ -119,15 +116,19 @@ def down(stack: str, keep_data: bool = False) -> int:
 
 def submit(stack: str, minimum: int, maximum: int) -> int:
     """Start another run on the stack's own cluster with its launcher manifest."""
+    sign_in.check(stack)
     outputs = _outputs(stack)
     with tempfile.TemporaryDirectory() as directory:
         kubeconfig = _kubeconfig(outputs, Path(directory))
         job = start_run(outputs, minimum, maximum, {**os.environ, "KUBECONFIG": str(kubeconfig)})
-        return _follow(outputs, job, kubeconfig)
+        # Not the kubeconfig of this command, which ends with it.
+        again = f"kubectl logs -n {outputs['trainingNamespace']} -f job/{job}"
+        return _follow(stack, outputs, job, kubeconfig, again)
 
 
 def check_nodes(stack: str, pool: str) -> int:
     """Check the machines of a pool on the stack's own cluster."""
+    sign_in.check(stack)
     outputs = _outputs(stack)
     with tempfile.TemporaryDirectory() as directory:
         kubeconfig = _kubeconfig(outputs, Path(directory))

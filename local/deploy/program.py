@@ -8,6 +8,9 @@ import sys
 
 from local.deploy.engine import ROOT
 
+# What infra.preflight ends with where AWS took no question at all (infra/preflight/command.py).
+NOT_ASKED = 3
+
 
 class RefusedError(Exception):
     """The stack file has mistakes, or the account lacks something; the text names each."""
@@ -32,7 +35,13 @@ def preflight(stack: str) -> None:
         RefusedError: something is missing, or the account could not be asked.
     """
     words = [sys.executable, "-m", "infra.preflight", "--stack", stack]
-    if subprocess.run(words, cwd=ROOT, env=_environment()).returncode != 0:
+    code = subprocess.run(words, cwd=ROOT, env=_environment()).returncode
+    if code == NOT_ASKED:
+        raise RefusedError(
+            f"AWS could not be asked for stack {stack}, see above, and nothing was made; sign in (README, step 3); "
+            "for the local cloud add CLOUD=local"
+        )
+    if code != 0:
         raise RefusedError(
             f"the preflight of stack {stack} found what is told above, and nothing was made; mend it, or go on "
             f"without it: make up STACK={stack} PREFLIGHT=no"

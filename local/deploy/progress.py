@@ -8,7 +8,9 @@ import re
 NOISE = (
     re.compile(r"using pulumi-\S+ from \$PATH"),
     re.compile(r"^@ "),
-    re.compile(r"(creating|updating|deleting|refreshing|reading) \(\d+s\)\s*$"),
+    re.compile(r"(creating|updating|deleting|refreshing|reading) \(\d+s\)(\[retain\])?\s*$"),
+    # A resource of which nothing was to do: no sign before it, no word behind it.
+    re.compile(r"^( {4}\S+:\S+ \S+| [ ~]  \S+:\S+ \S+ refresh \([\d.]+s\)) *$"),
     re.compile(r"^ *pulumi:pulumi:Stack \S+ +(\d+ (warnings?|messages?)[; ]*)*$"),
     re.compile(r"^The resources in the stack have been deleted, but the history"),
     # What the program printed is told again, whole, under "Diagnostics".
@@ -18,10 +20,26 @@ NOISE = (
 )
 
 
-class Filter:
-    """Drops noise, repeated blank lines, and headings under which nothing is left."""
+# The last of the provider's words while it waited stays in the row of what is done.
+DONE = re.compile(
+    r"(?P<row>^ \S{1,2} +\S+ \S+ (created|deleted)( replacement| original)? \([\d.]+s\)(\[retain\])?) "
+    r"(?!error|warning|\[diff)\S.*$"
+)
+# What the drain says is told as it comes, and whole again at the end.
+DRAIN = re.compile(r"^ +(pulumi:pulumi:Stack \S+ +)?(?P<said>(drain|remains) of \S+: .*\S)\s*$")
+# `up` leaves what is retained; before a destroy the drain has ended the run's Job.
+KEPT = re.compile(r"^(?P<row> -  \S+ \S+) deleted \([\d.]+s\)\[retain\]\s*$")
+DELETED = re.compile(r"^    - (?P<count>\d+) deleted$")
+LEAVING = "kept, no longer in the state"
 
-    def __init__(self) -> None:
+
+class Filter:
+    """Drops noise, repeated blank lines, and headings under which nothing is left. `command` is the engine's."""
+
+    def __init__(self, command: str = "up") -> None:
+        self._command = command
+        self._said: set[str] = set()
+        self._kept = 0
         self._held: list[str] = []
         self._trace: list[str] | None = None
 
@@ -38,9 +56,26 @@ class Filter:
             self._hold(line)
             return []
         line = re.sub(r" *\d+ warnings?$", "", line)
+        if drain := DRAIN.match(line):
+            if drain["said"] in self._said:
+                return []
+            self._said.add(drain["said"])
+        if done := DONE.match(line):
+            line = done["row"]
+        if self._command == "up":
+            if kept := KEPT.match(line):
+                self._kept += 1
+                line = f"{kept['row']} {LEAVING}"
+            elif (deleted := DELETED.match(line)) and self._kept:
+                return [*self._take_held(), *self._sum(int(deleted["count"]))]
         if re.match(r"^\S", line):
             self._held = [held for held in self._held if held == ""]
         return [*self._take_held(), line]
+
+    def _sum(self, deleted: int) -> list[str]:
+        """The engine counts what it keeps among what it deletes."""
+        gone, kept = deleted - self._kept, f"    - {self._kept} {LEAVING}"
+        return [f"    - {gone} deleted", kept] if gone > 0 else [kept]
 
     def _in_trace(self, line: str) -> list[str]:
         """A traceback is held until its last line: the engine ends the program by an interrupt when a resource has

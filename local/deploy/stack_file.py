@@ -16,6 +16,8 @@ from typing import Any
 
 import yaml
 
+from local.deploy.salt import SALT, replace, without_keys
+
 JsonObject = dict[str, Any]
 # Ranges for examples in documents (RFC 5737), from which the preflight knows that nobody comes.
 DOCUMENTS = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
@@ -50,7 +52,11 @@ def check_name(stack: str) -> None:
         StackFileError: it is something else.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", stack):
-        raise StackFileError(f"{stack!r} is no stack name: 1 to 100 letters, digits, '-' and '_' are")
+        file = re.fullmatch(r"Pulumi\.([A-Za-z0-9_-]{1,100})\.yaml", stack)
+        meant = f"; did you mean {file[1]}?" if file else ""
+        raise StackFileError(
+            f"{stack!r} is no stack name; it must be 1 to 100 letters, digits, '-' and '_'{meant}"
+        )
 
 
 def read(path: Path) -> JsonObject:
@@ -152,14 +158,12 @@ def cluster_name(config: Mapping[str, Any], stack: str) -> str:
 
 
 def write(document: Mapping[str, Any], target: Path) -> None:
-    """Write the engine's copy; the salt that the engine put into an earlier copy is kept."""
-    merged = dict(document)
+    """Write the engine's copy. The salt that the engine put into an earlier copy is kept; what protects the secrets
+    of the document itself is of another state.
+    """
+    merged = without_keys(document)
     if target.is_file():
         earlier = yaml.safe_load(target.read_text()) or {}
-        for key in ("encryptionsalt", "secretsprovider", "encryptedkey"):
-            if key in earlier and key not in merged:
-                merged[key] = earlier[key]
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_suffix(".tmp")
-    temporary.write_text(yaml.safe_dump(merged, sort_keys=False))
-    temporary.replace(target)
+        if SALT in earlier:
+            merged[SALT] = earlier[SALT]
+    replace(target, merged)

@@ -84,9 +84,7 @@ def watched(
                 _interrupt(process)
     end_recorded(record)
     if interrupts:
-        raise Interrupted(
-            f"{words[0]} {words[1]} was stopped; `make up` goes on from here, `make down` removes all"
-        )
+        raise Interrupted(f"{words[0]} {words[1]} was stopped")
     return process.returncode
 
 

@@ -2,7 +2,7 @@
 
 As an ordinary user the local cloud has a network of its own, and what runs outside it reaches none of its addresses.
 The script enters that network where it has to, and only for the home's own kubeconfig: another one's cluster may be
-anywhere.
+anywhere. What kubectl remembers of its API server stays in the home, too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from local.home import Home, write_atomically
 SCRIPT = """#!/bin/sh
 # Written by local/tools/entering.py.
 program={program} home={home}
+if [ "${{KUBECONFIG:-}}" -ef "$home/kubeconfig" ]; then
+  own=yes
+  export KUBECACHEDIR="${{KUBECACHEDIR:-$home/kube-cache}}"
+fi
 pid=$(sed -n 's/.*"pid": *\\([0-9][0-9]*\\).*/\\1/p' "$home/run/supervisor.json" 2>/dev/null)
-if [ -n "$pid" ] && [ "${{KUBECONFIG:-}}" -ef "$home/kubeconfig" ]; then
+if [ -n "$pid" ] && [ -n "${{own:-}}" ]; then
   there=$(readlink "/proc/$pid/ns/net") here=$(readlink /proc/self/ns/net)
   if [ -n "$there" ] && [ "$there" != "$here" ]; then
     exec nsenter --target="$pid" --user --preserve-credentials --net -- "$program" "$@"

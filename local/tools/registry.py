@@ -66,28 +66,32 @@ def ensure(names: Iterable[str], home: Home, quiet: bool = False) -> dict[str, P
         OSError: the cache or the home can't be written, or the home is none of ours.
     """
     home.claim()
-    places: dict[str, Path] = {}
+    wanted = known(names)
+    ignored = (cache_directory().resolve(), home.root.resolve())
+    on_path = {
+        tool.name: found
+        for tool in wanted
+        if not is_built(tool_directory(tool))
+        and (found := find(tool, os.environ.get("PATH", ""), ignored)) is not None
+    }
+    missing = [tool for tool in wanted if tool.name not in on_path and not is_built(tool_directory(tool))]
     built: list[Built] = []
-    for tool in known(names):
-        directory = tool_directory(tool)
-        if not is_built(directory):
-            ignored = (cache_directory().resolve(), home.root.resolve())
-            on_path = find(tool, os.environ.get("PATH", ""), ignored)
-            if on_path is not None:
-                places |= on_path
-                continue
-            built += _build_once(tool)
-        places |= {program: directory / "bin" / program for program in tool.programs}
+    for number, tool in enumerate(missing, start=1):
+        built += _build_once(tool, f"[{number}/{len(missing)}] " if len(missing) > 1 else "")
+    places: dict[str, Path] = {}
+    for tool in wanted:
+        own = {program: tool_directory(tool) / "bin" / program for program in tool.programs}
+        places |= on_path.get(tool.name, own)
     _link(places, home)
     if built and not quiet:
         _summarise(built)
     return places
 
 
-def _build_once(tool: Tool) -> list[Built]:
-    """Build the tool unless another process has done so meanwhile."""
+def _build_once(tool: Tool, which: str) -> list[Built]:
+    """Build the tool unless another process has done so meanwhile; `which` of how many it is, for its line."""
     cache = cache_directory()
-    progress = Progress(f"{tool.name} {tool.number}")
+    progress = Progress(f"{which}{tool.name} {tool.number}")
     with locked(cache / "locks" / f"{tool.key}.lock", progress) as lock:
         if is_built(tool_directory(tool)):
             progress.finish("built meanwhile by another process")

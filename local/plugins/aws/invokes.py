@@ -145,9 +145,7 @@ def _subnet(cloud: Cloud | None, _region: str, args: Props) -> Props:
 
 def _needed(cloud: Cloud | None, function: str) -> Cloud:
     if cloud is None:
-        raise LookupError(
-            f"{function} asks AWS and no local cloud is running: start it with `python -m local up`"
-        )
+        raise LookupError(f"{function} asks AWS and no local cloud is running: start it with `make up`")
     return cloud
 
 

@@ -49,7 +49,7 @@ SETTINGS = frozenset(
         "version",
     }
 )
-NO_CLOUD = "no local cloud to work on (TRAINYARD_LOCAL_CLOUD is not set): start it with `python -m local up`"
+NO_CLOUD = "no local cloud to work on (TRAINYARD_LOCAL_CLOUD is not set): start it with `make up`"
 
 
 class AwsProvider(Provider):

@@ -153,6 +153,6 @@ def _home() -> Home:
     named = os.environ.get("TRAINYARD_LOCAL_CLOUD")
     if not named:
         raise ProviderError(
-            "no local cloud to keep images for (TRAINYARD_LOCAL_CLOUD is not set): start it with `python -m local up`"
+            "no local cloud to keep images for (TRAINYARD_LOCAL_CLOUD is not set): start it with `make up`"
         )
     return Home(Path(named).parent.parent)

@@ -128,3 +128,30 @@ def test_a_stack_that_was_there_can_be_destroyed_again_while_another_is_up(
         lambda home, stack, variables: (Lasting if stack == "cpu" else Emptied)(home, stack, variables),
     )
     assert commands._down(home, "dev", keep_data=False) == 0
+
+
+def test_kept_data_is_told_with_the_command_that_ends_it(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "Engine", Lasting)
+    monkeypatch.setattr(commands, "check", lambda *_arguments: ["bucket models"])
+    write(home, {})
+    assert commands._down(home, "dev", keep_data=True) == 0
+    assert capsys.readouterr().out.endswith(
+        "stack dev is destroyed but for its data: bucket models; the local cloud stays up: "
+        "`.venv/bin/python -m local down` ends it, and this data with it\n"
+    )
+
+
+@pytest.mark.parametrize(("others", "told"), [(["cpu"], "stack cpu"), (["cpu", "lab"], "stacks cpu, lab")])
+def test_those_that_stay_up_are_named_in_their_number(
+    others: list[str],
+    told: str,
+    home: Home,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(commands, "_up", lambda _home: others)
+    write(home, {})
+    assert commands._down(home, "dev", keep_data=False) == 0
+    assert f"the local cloud stays up for {told}\n" in capsys.readouterr().out

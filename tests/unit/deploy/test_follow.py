@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from kubernetes.client.exceptions import ApiException
 
+from launcher.core.actions import Report
+from launcher.core.report import line
 from local.deploy import follow
 from local.deploy.follow import Follower, FollowError, Run, describe_node, job_result, node_state
 
@@ -138,6 +140,41 @@ def test_a_long_log_is_read_seldom_and_to_its_end_when_the_job_has_ended() -> No
     following.follow(RUN)
     assert len(answers.read) == 2
     assert said[-1].endswith("last")
+
+
+FAILED = {
+    "status": {
+        "startTime": "2026-01-01T00:00:00Z",
+        "conditions": [
+            {
+                "type": "Failed",
+                "status": "True",
+                "lastTransitionTime": "2026-01-01T00:00:07Z",
+                "reason": "PodFailurePolicy",
+                "message": "Container launcher for pod training/p failed with exit code 11",
+            },
+        ],
+    }
+}
+
+
+def test_a_failed_run_is_told_with_the_launchers_last_reason() -> None:
+    log = "".join(
+        line(Report(state=state, nodes=0, of=4, claims=0, reason=reason), 7.0) + "\n"
+        for state, reason in (("waiting", "4 NodeClaims starting"), ("failed", 'no "p5" in us-west-2b'))
+    )
+    result = follower(Answers({"launch": log}, [FAILED]), []).follow(RUN)
+    assert (result.succeeded, result.message) == (False, 'no "p5" in us-west-2b')
+
+
+def test_a_run_whose_launcher_said_nothing_is_told_with_the_jobs_message() -> None:
+    log = (
+        'Traceback: launcher state=failed\nlauncher state=failed nodes=0/4 claims=0 reason="half elapsed=1s\n'
+    )
+    result = follower(Answers({"launch": log}, [FAILED]), []).follow(RUN)
+    assert (
+        result.message == "PodFailurePolicy: Container launcher for pod training/p failed with exit code 11"
+    )
 
 
 def test_a_log_that_begins_anew_is_shown_from_its_beginning() -> None:

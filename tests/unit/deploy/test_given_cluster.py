@@ -98,14 +98,14 @@ def test_a_cluster_for_a_file_system_has_its_driver(account: Cloud) -> None:
 def test_the_next_up_finds_it_and_makes_what_an_interrupted_one_had_not(account: Cloud) -> None:
     said: list[str] = []
     first, eks = given(STACK, said), account.client("eks")
-    assert sum("given cluster research: made" in line for line in said) == 1
+    assert sum("is there already: cluster research" in line for line in said) == 1
     eks.delete_nodegroup(clusterName="research", nodegroupName="system")
     eks.delete_addon(clusterName="research", addonName="coredns")
     assert given(STACK, said) == first
     assert eks.list_nodegroups(clusterName="research")["nodegroups"] == ["system"]
     assert "coredns" in eks.list_addons(clusterName="research")["addons"]
     assert len(account.supervisor.started) == 1
-    assert sum("given cluster" in line for line in said) == 1
+    assert sum("already: cluster" in line for line in said) == 1
 
 
 def test_where_all_pools_are_in_one_zone_the_control_plane_still_has_two(account: Cloud) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import stat
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from infra.preflight import command
 from local.deploy import official
 from local.deploy.answers import AnswerError
-from local.deploy.engine import EngineError
+from local.deploy.engine import EngineError, state_file
 from local.deploy.program import RefusedError
+from local.home import Home
 
 pytestmark = pytest.mark.unit
 
@@ -27,6 +32,8 @@ def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.touch()
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    for name in ("PULUMI_ACCESS_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
     return program
 
 
@@ -54,7 +61,7 @@ def pulumi(aws: Path, tmp_path: Path) -> Path:
     return tmp_path / "asked"
 
 
-def test_what_the_account_lacks_stops_up_before_the_engine_starts(
+def test_an_account_that_can_not_be_asked_stops_up_before_the_engine_starts(
     pulumi: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A port that nothing listens on: the account can't even be asked.
@@ -62,12 +69,109 @@ def test_what_the_account_lacks_stops_up_before_the_engine_starts(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    with pytest.raises(RefusedError, match="PREFLIGHT=no"):
+    with pytest.raises(
+        RefusedError, match=r"AWS could not be asked for stack dev, .* add CLOUD=local"
+    ) as refused:
         official.up("dev")
+    assert "PREFLIGHT" not in str(refused.value), "AWS would not take the deployment either"
     assert not pulumi.exists()
     monkeypatch.setenv("PREFLIGHT", "no")
     assert official.up("dev") == 0
     assert pulumi.read_text().startswith("up --stack dev\n")
+
+
+def test_what_the_account_lacks_stops_up_with_the_way_past_it(
+    pulumi: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = subprocess.CompletedProcess([], 1)
+    monkeypatch.setattr(official.program, "check", lambda _stack: None)
+    monkeypatch.setattr(official.program.subprocess, "run", lambda *_words, **_options: missing)
+    with pytest.raises(RefusedError, match="make up STACK=dev PREFLIGHT=no"):
+        official.up("dev")
+    assert not pulumi.exists()
+
+
+def test_both_sides_know_the_exit_code_of_an_account_that_can_not_be_asked() -> None:
+    assert official.program.NOT_ASKED == command.NOT_ASKED
+
+
+@pytest.fixture
+def signed_out(pulumi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The CLI is there, and nobody is logged in anywhere; the local cloud's home is returned."""
+    for name in ("PULUMI_ACCESS_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, os.devnull)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("PULUMI_HOME", str(tmp_path / "pulumi-home"))
+    monkeypatch.setenv("TRAINYARD_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def log_in(tmp_path: Path, current: str) -> None:
+    (tmp_path / "pulumi-home").mkdir()
+    (tmp_path / "pulumi-home" / "credentials.json").write_text(json.dumps({"current": current}))
+
+
+COMMANDS: list[Callable[[], int]] = [
+    lambda: official.up("dev"),
+    lambda: official.down("dev"),
+    lambda: official.submit("dev", 1, 2),
+    lambda: official.check_nodes("dev", "small"),
+]
+NAMES = ("up", "down", "submit", "check-nodes")
+SIGN_IN = "sign in (README, step 3); for the local cloud add CLOUD=local"
+
+
+@pytest.mark.parametrize("called", COMMANDS, ids=NAMES)
+@pytest.mark.parametrize(
+    ("current", "told"),
+    [
+        (None, f"nobody is logged in to Pulumi, which keeps the stack's state: {SIGN_IN}"),
+        ("", f"nobody is logged in to Pulumi, which keeps the stack's state: {SIGN_IN}"),
+        ("s3://states", f"there are no AWS credentials: {SIGN_IN}"),
+    ],
+    ids=("never logged in", "logged out", "no credentials"),
+)
+def test_who_is_not_signed_in_is_told_how_to_before_anything_is_asked(
+    current: str | None, told: str, called: Callable[[], int], signed_out: Path, pulumi: Path, tmp_path: Path
+) -> None:
+    if current is not None:
+        log_in(tmp_path, current)
+    with pytest.raises(EngineError) as refused:
+        called()
+    assert str(refused.value) == told
+    assert not pulumi.exists(), "pulumi was started"
+
+
+def test_the_local_clouds_own_cli_is_none_for_aws(
+    signed_out: Path, pulumi: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (signed_out / "bin").mkdir(parents=True)
+    shutil.copy(pulumi.parent / "bin" / "pulumi", signed_out / "bin" / "pulumi")
+    monkeypatch.setenv("PATH", f"{signed_out / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(
+        EngineError, match=r"CLI on PATH \(that of .*/home/bin is the local cloud's\) .* CLOUD=local"
+    ):
+        official.down("dev")
+
+
+@pytest.mark.parametrize(("generation", "first"), [("g", True), ("earlier", False)])
+def test_a_stack_that_is_up_here_is_told_first(
+    generation: str, first: bool, signed_out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("local.deploy.sign_in.running", lambda _home: object())
+    home = Home(signed_out)
+    home.make()
+    home.cloud_file.write_text('{"generation": "g"}')
+    state = state_file(home.root / "stacks", "dev")
+    state.parent.mkdir(parents=True)
+    resources = [{"type": "pulumi:pulumi:Stack"}, {"type": "aws:ec2/vpc:Vpc"}]
+    state.write_text(json.dumps({"checkpoint": {"latest": {"resources": resources}}}))
+    (home.root / "stacks" / "Pulumi.dev.generation").write_text(generation)
+    with pytest.raises(EngineError) as refused:
+        official.submit("dev", 1, 2)
+    assert str(refused.value).startswith("stack dev is up on this machine's local cloud; ") is first
 
 
 @pytest.mark.parametrize("word", ["0", "no", "false", "No"])
@@ -97,30 +201,22 @@ def test_another_word_stops_up_before_all(pulumi: Path, monkeypatch: pytest.Monk
     assert not pulumi.exists()
 
 
-COMMANDS: list[Callable[[], int]] = [
-    lambda: official.up("dev"),
-    lambda: official.down("dev"),
-    lambda: official.submit("dev", 1, 2),
-    lambda: official.check_nodes("dev", "small"),
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=("up", "down", "submit", "check-nodes"))
+@pytest.mark.parametrize("called", COMMANDS, ids=NAMES)
 def test_without_the_official_cli_each_command_says_where_it_is(
-    command: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    called: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EngineError, match=r"needs the official Pulumi CLI on PATH .* add CLOUD=local"):
-        command()
+        called()
 
 
-@pytest.mark.parametrize("command", COMMANDS[1:], ids=("down", "submit", "check-nodes"))
-def test_a_stack_that_is_not_there_is_named(command: Callable[[], int], aws: Path) -> None:
+@pytest.mark.parametrize("called", COMMANDS[1:], ids=NAMES[1:])
+def test_a_stack_that_is_not_there_is_named(called: Callable[[], int], aws: Path) -> None:
     program = aws.with_name("pulumi")
     program.write_text("#!/bin/sh\necho 'error: no stack found' >&2; exit 255\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     with pytest.raises(EngineError) as refused:
-        command()
+        called()
     assert str(refused.value) == (
         "stack dev can't be read: pulumi stack output: error: no stack found"
         " (`pulumi stack ls` lists those that there are)"

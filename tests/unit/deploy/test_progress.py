@@ -7,8 +7,8 @@ from local.deploy.progress import Filter
 pytestmark = pytest.mark.unit
 
 
-def shown(text: str) -> list[str]:
-    kept = Filter()
+def shown(text: str, command: str = "up") -> list[str]:
+    kept = Filter(command)
     return [line for given in text.splitlines() for line in kept.lines(given)]
 
 
@@ -89,3 +89,81 @@ Diagnostics:
 def test_any_other_traceback_is_shown_whole() -> None:
     text = "    Traceback (most recent call last):\n      File x\n    ValueError: wrong"
     assert shown(text) == text.splitlines()
+
+
+@pytest.mark.parametrize("word", ["created", "deleted", "created replacement", "deleted original"])
+def test_what_is_done_does_not_look_as_if_it_still_waited(word: str) -> None:
+    row = f" +  kubernetes:apps/v1:Deployment app:web/app {word} (12s)"
+    waiting = f"{row} Waiting for app ReplicaSet to be available (0/1 Pods available)"
+    assert shown(waiting) == [row]
+    for telling in (f"{row} error: no room", f"{row} warning: old", f"{row} [diff: ~spec]"):
+        assert shown(telling) == [telling]
+
+
+def test_what_is_unchanged_is_not_listed() -> None:
+    text = """\
+Refreshing (local):
+ ~  aws:ec2:Vpc trainyard-local refreshing (0s)
+    aws:ec2:Vpc trainyard-local  
+    aws:ec2:Vpc trainyard-local refresh (0.25s) 
+ ~  aws:iam:Role node updated (0.3s) [diff: ~tags]
+Resources:
+    ~ 1 updated
+    174 unchanged
+"""
+    assert shown(text, "refresh") == [
+        "Refreshing (local):",
+        " ~  aws:iam:Role node updated (0.3s) [diff: ~tags]",
+        "Resources:",
+        "    ~ 1 updated",
+        "    174 unchanged",
+    ]
+
+
+def test_what_the_drain_says_is_told_once_and_as_it_comes() -> None:
+    text = """\
+    pulumi:pulumi:Stack trainyard-local  drain of trainyard-local: 0 s: deleting launcher Jobs: launch-r1
+ -  pulumi-python:dynamic:Drain drain deleted (19s)
+Diagnostics:
+  pulumi:pulumi:Stack (trainyard-local):
+    drain of trainyard-local: 0 s: deleting launcher Jobs: launch-r1
+    remains of trainyard-local: 0 s: removed log group /aws/eks/trainyard-local/cluster
+
+Resources:
+    - 175 deleted
+"""
+    assert shown(text, "destroy") == [
+        "    pulumi:pulumi:Stack trainyard-local  drain of trainyard-local: 0 s: deleting launcher Jobs: launch-r1",
+        " -  pulumi-python:dynamic:Drain drain deleted (19s)",
+        "Diagnostics:",
+        "  pulumi:pulumi:Stack (trainyard-local):",
+        "    remains of trainyard-local: 0 s: removed log group /aws/eks/trainyard-local/cluster",
+        "",
+        "Resources:",
+        "    - 175 deleted",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(1, []), (3, ["    - 2 deleted"])], ids=("nothing else went", "two others went")
+)
+def test_a_run_that_leaves_the_state_is_told_as_kept(count: int, told: list[str]) -> None:
+    text = f"""\
+ -  kubernetes:batch/v1:Job launch-lab1 deleting (0s)[retain] 
+ -  kubernetes:batch/v1:Job launch-lab1 deleted (0.06s)[retain] 
+Resources:
+    + 1 created
+    - {count} deleted
+"""
+    assert shown(text) == [
+        " -  kubernetes:batch/v1:Job launch-lab1 kept, no longer in the state",
+        "Resources:",
+        "    + 1 created",
+        *told,
+        "    - 1 kept, no longer in the state",
+    ]
+
+
+def test_a_destroy_does_not_say_that_it_kept_what_the_drain_has_ended() -> None:
+    text = " -  kubernetes:batch/v1:Job launch-r1 deleted (0.02s)[retain]\n    - 175 deleted"
+    assert shown(text, "destroy") == text.splitlines()

@@ -134,6 +134,25 @@ def test_the_engines_salt_survives_a_rewrite(tmp_path: Path) -> None:
     assert yaml.safe_load(target.read_text()) == {**GPU_STACK, "encryptionsalt": "v1:abc"}
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"encryptionsalt": "v1:theirs"},
+        {"secretsprovider": "awskms://alias/k?region=us-west-2", "encryptedkey": "QUJD"},
+    ],
+    ids=("passphrase", "kms"),
+)
+def test_what_protects_the_secrets_of_the_repositorys_file_never_reaches_the_copy(
+    keys: dict[str, str], tmp_path: Path
+) -> None:
+    target = tmp_path / "Pulumi.dev.yaml"
+    write({**keys, **GPU_STACK}, target)
+    assert yaml.safe_load(target.read_text()) == GPU_STACK
+    target.write_text("encryptionsalt: v1:abc\nsecretsprovider: awskms://k\nencryptedkey: QUJD\nconfig: {}\n")
+    write({**keys, **GPU_STACK}, target)
+    assert yaml.safe_load(target.read_text()) == {**GPU_STACK, "encryptionsalt": "v1:abc"}
+
+
 def test_a_missing_stack_file_names_those_that_exist(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_text("config: {}")
     with pytest.raises(StackFileError, match=r"Pulumi\.prod\.yaml does not exist; stack files here: dev"):
@@ -176,6 +195,14 @@ def test_a_stack_name_that_is_a_path_or_no_name_is_refused_in_one_line(name: str
     with pytest.raises(StackFileError, match="stack name") as refused:
         check_name(name)
     assert "\n" not in str(refused.value)
+
+
+def test_who_names_the_file_is_told_the_stack() -> None:
+    with pytest.raises(StackFileError) as refused:
+        check_name("Pulumi.dev.yaml")
+    assert str(refused.value) == (
+        "'Pulumi.dev.yaml' is no stack name; it must be 1 to 100 letters, digits, '-' and '_'; did you mean dev?"
+    )
 
 
 @pytest.mark.parametrize("name", ["local", "dev", "team-a_2"])

@@ -34,10 +34,35 @@ def test_every_line_is_shown_and_the_exit_code_returned(tmp_path: Path) -> None:
 def test_an_interrupt_is_passed_on_and_the_orderly_end_awaited(tmp_path: Path) -> None:
     shown: list[str] = []
     threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(Interrupted, match="make up"):
+    with pytest.raises(Interrupted, match=r"^sh -c was stopped$"):
         watched(["sh", "-c", SLOW], tmp_path, os.environ, tmp_path / "log", tmp_path / "record", shown.append)
     assert shown[0] == "begun"
     assert shown[-1] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("stack", "command", "told"),
+    [
+        ("local", "up", "pulumi up was stopped; `make up` goes on from here, `make down` removes all"),
+        (
+            "dev",
+            "destroy",
+            "pulumi destroy was stopped; `make up STACK=dev CLOUD=local` goes on from here, "
+            "`make down STACK=dev CLOUD=local` removes all",
+        ),
+        ("dev", "preview", "pulumi preview was stopped; nothing was changed"),
+    ],
+)
+def test_an_interrupted_engine_says_how_its_own_stack_goes_on(
+    stack: str, command: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_arguments: object) -> int:
+        raise Interrupted("stopped")
+
+    monkeypatch.setattr("local.deploy.engine.watched", interrupted)
+    with pytest.raises(Interrupted) as said:
+        Engine(tmp_path / "home", stack, {}).run(command)
+    assert str(said.value) == told
 
 
 def test_a_killed_watcher_does_not_end_the_engine(tmp_path: Path) -> None:

@@ -223,7 +223,8 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         (
             "trainyard:network",
             {"cidr": "10.0.0.0/24"},
-            "trainyard:network.cidr: 10.0.0.0/24 has a prefix of /24; it must be a private range of /16 to /20",
+            "trainyard:network.cidr: 10.0.0.0/24 has a prefix of /24; it must be a private range of /16 to /20, "
+            "such as 10.64.0.0/16",
         ),
         (
             "trainyard:network",

@@ -252,6 +252,26 @@ def worker(index: int, at: str, phase: str) -> Object:
     return item
 
 
+@pytest.mark.parametrize(
+    ("phases", "reason"),
+    [
+        (("Succeeded", "Running"), "1 of 2 workers running, 1 finished"),
+        (("Succeeded", "Succeeded"), "2 of 2 workers finished"),
+        (("Failed", "Succeeded"), "0 of 2 workers running, 1 finished"),
+    ],
+)
+def test_workers_that_have_ended_well_are_told_as_such(
+    request_: Request, phases: tuple[str, str], reason: str
+) -> None:
+    workers = [worker(index, "ab"[index], phase) for index, phase in enumerate(phases)]
+    assert machine.step(request_, Memory(), seen([], workers, training=training())).report.reason == reason
+
+
+def test_a_training_on_one_node_is_told_in_the_singular(request_: Request) -> None:
+    one = training(nodes=1, outcome="Succeeded")
+    assert machine.step(request_, Memory(), seen([], [], training=one)).report.reason == "trained on 1 node"
+
+
 def test_placeholders_stay_until_every_worker_has_its_node(request_: Request) -> None:
     some = [held(request_, 1, "b"), worker(0, "a", "Running"), worker(1, "", "Pending")]
     step = machine.step(request_, Memory(), seen([], some, training=training()))

@@ -69,6 +69,23 @@ def test_with_another_kubeconfig_or_none_it_stays_where_it_is(home: Home, tmp_pa
     assert said(home, None) == "kubectl, get, a b,"
 
 
+@pytest.mark.parametrize(
+    ("config", "own", "cache"),
+    [("kubeconfig", None, "{home}/kube-cache"), ("kubeconfig", "/mine", "/mine"), ("other", None, "")],
+)
+def test_what_it_remembers_of_the_homes_clusters_stays_in_the_home(
+    config: str, own: str | None, cache: str, home: Home
+) -> None:
+    program(home.root.parent / "real kubectl", 'printf %s "$KUBECACHEDIR"')
+    (home.root / "other").touch()
+    variables = {"PATH": "/usr/bin:/bin", "KUBECONFIG": str(home.root / config)}
+    variables |= {"KUBECACHEDIR": own} if own else {}
+    answer = subprocess.run(
+        [str(home.bin / "kubectl")], env=variables, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout == cache.format(home=home.root)
+
+
 @pytest.mark.usefixtures("elsewhere")
 def test_without_a_running_cloud_it_is_the_program_itself(home: Home) -> None:
     (home.run / "supervisor.json").unlink()

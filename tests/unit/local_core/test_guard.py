@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from local.cloud.shell import execute, tool_environment
+from local.deploy.engine import Engine
 from local.guard import (
     CREDENTIALS,
     ForeignCloudError,
@@ -127,6 +130,26 @@ def test_the_environment_leaves_no_way_to_files_metadata_or_proxies(home: Home) 
     assert {v for k, v in variables.items() if k.startswith("AWS_ENDPOINT_URL")} == {"http://127.0.0.1:4566"}
 
 
+def test_what_helm_and_kubectl_remember_of_its_clusters_stays_in_the_home(home: Home) -> None:
+    assert cloud_environment(home)["KUBECACHEDIR"] == str(home.root / "kube-cache")
+
+
+def test_a_command_of_the_person_finds_the_stacks_and_their_secrets(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    became: list[dict[str, str]] = []
+    monkeypatch.setattr("local.cloud.shell.running", lambda _home: object())
+    monkeypatch.setattr("local.cloud.shell.enter_prefix", lambda _process: [])
+    monkeypatch.setattr(os, "execvpe", lambda _program, _words, environment: became.append(environment))
+    execute(home, ["sh"])
+    engine = Engine(home.root, "dev", {}).environment
+    for name in ("PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE_FILE", "PULUMI_HOME"):
+        assert became[0][name] == engine[name]
+    assert not [name for name in tool_environment(home) if name.startswith("PULUMI_")], (
+        "a shell is for AWS, too"
+    )
+
+
 def test_without_a_running_cloud_the_environment_says_how_to_start_one(tmp_path: Path) -> None:
-    with pytest.raises(NotRunningError, match="python -m local up"):
+    with pytest.raises(NotRunningError, match="`make up` starts it"):
         cloud_environment(Home(tmp_path))

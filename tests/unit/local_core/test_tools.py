@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,22 @@ def test_a_missing_tool_is_built_once_and_linked(
     ensure(["sample"], Home(machine.home.root / "other"), quiet=True)
     assert machine.called() == before
     assert capsys.readouterr().out == ""
+
+
+def test_of_several_missing_tools_each_line_says_how_many_there_are(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second, there = (replace(SAMPLE, name=name, version="v1.2.4") for name in ("second", "there"))
+    monkeypatch.setattr(
+        registry, "TOOLS", {"sample": SAMPLE, "there": replace(there, version="v1.2.5"), "second": second}
+    )
+    machine.install_go()
+    ensure(["there"], machine.home, quiet=True)
+    capsys.readouterr()
+    places = ensure([], machine.home)
+    titles = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+    assert titles == ["[1/2] sample 1.2.3"] * 2 + ["[2/2] second 1.2.4"] * 2
+    assert len(places) == 3
 
 
 def test_a_build_that_takes_long_says_how_far_it_is(

@@ -224,7 +224,7 @@ def test_a_preview_of_an_update_keeps_the_outputs_that_stay(provider: AwsProvide
 
 
 def test_without_a_local_cloud_nothing_is_created_or_read(provider: AwsProvider) -> None:
-    with pytest.raises(ProviderError, match=r"TRAINYARD_LOCAL_CLOUD is not set.*python -m local up"):
+    with pytest.raises(ProviderError, match=r"TRAINYARD_LOCAL_CLOUD is not set.*`make up`"):
         provider.create(CreateRequest(**who(QUEUE), inputs={"name": "q"}, preview=False))
     with pytest.raises(ProviderError, match="TRAINYARD_LOCAL_CLOUD is not set"):
         provider.read(ReadRequest(**who(QUEUE), id="q", inputs={}, outputs={}))

@@ -1,0 +1,75 @@
+"""What protects a stack's secrets, in the engine's copy of its stack file: this home's own salt and nothing else.
+
+`pulumi stack init` against AWS leaves `encryptionsalt`, or `secretsprovider` and `encryptedkey`, in the repository's
+file. They belong to another state, another passphrase or a key of an account, none of which the local engine has. The
+engine puts a salt into its copy where there is none; what its state holds it reads with the salt of the state itself
+(github.com/pulumi/pulumi/pkg/v3@v3.250.0, cmd/pulumi/stack/secrets.go, GetSecretsManager).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+SALT = "encryptionsalt"
+KEYS = (SALT, "secretsprovider", "encryptedkey")
+ITERATIONS = 1_000_000
+
+
+def without_keys(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A stack file's content without what protects its secrets."""
+    return {key: value for key, value in document.items() if key not in KEYS}
+
+
+def is_of(passphrase: str, salt: object) -> bool:
+    """Whether an `encryptionsalt` was made with the passphrase, judged as the engine does it.
+
+    The form and the cipher are those of github.com/pulumi/pulumi/pkg/v3@v3.250.0, secrets/passphrase/manager.go: the
+    word `pulumi` by AES-256-GCM with a key of PBKDF2-SHA256.
+    """
+    try:
+        version, start, inner, nonce, encrypted = str(salt).split(":")
+        key = hashlib.pbkdf2_hmac("sha256", passphrase.encode(), _bytes(start), ITERATIONS)
+        word = AESGCM(key).decrypt(_bytes(nonce), _bytes(encrypted), None)
+    except (ValueError, InvalidTag):
+        return False
+    return (version, inner, word) == ("v1", "v1", b"pulumi")
+
+
+def discard_foreign(copy: Path, passphrase: str) -> None:
+    """Take out of the engine's copy of a stack file what earlier programs put there from the repository's file.
+
+    Raises:
+        OSError: the copy can't be read or written.
+    """
+    document = yaml.safe_load(copy.read_text()) if copy.is_file() else None
+    if not isinstance(document, dict) or not any(key in document for key in KEYS):
+        return
+    kept = without_keys(document)
+    if is_of(passphrase, document.get(SALT)):
+        kept[SALT] = document[SALT]
+    if kept != document:
+        replace(copy, kept)
+
+
+def replace(target: Path, document: Mapping[str, Any]) -> None:
+    """Write a stack file's content in one step.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_suffix(".tmp")
+    temporary.write_text(yaml.safe_dump(dict(document), sort_keys=False))
+    temporary.replace(target)
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)

@@ -1,0 +1,87 @@
+"""A stack file that `pulumi stack init` has salted for AWS is deployed by the local engine with its own salt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from local.deploy.engine import Engine
+from local.deploy.salt import is_of
+from local.deploy.stack_file import write
+from local.home import Home
+
+pytestmark = pytest.mark.unit
+
+# github.com/pulumi/pulumi/pkg/v3@v3.250.0, secrets/passphrase/manager_test.go: what the engine makes of "password".
+PASSWORD = "password"
+SALTED = "v1:fozI5u6B030=:v1:F+6ZduKKd8G0/V7L:PGMFeIzwobWRKmEAzUdaQHqC5mMRIQ=="
+CONFIG = {"config": {"aws:region": "us-west-2"}}
+KMS = {"secretsprovider": "awskms://alias/k?region=us-west-2", "encryptedkey": "QUJD"}
+
+
+def test_a_salt_is_known_by_its_passphrase() -> None:
+    assert is_of(PASSWORD, SALTED)
+    assert not is_of("another", SALTED)
+
+
+@pytest.mark.parametrize(
+    "salt",
+    [
+        None,
+        "",
+        "v1:abc",
+        "v1:a:b:c:d",
+        SALTED[:-6] + "AAAA==",
+        SALTED.replace("v1:F", "v2:F"),
+        "v2" + SALTED[2:],
+    ],
+)
+def test_what_is_no_salt_is_nobodys(salt: object) -> None:
+    assert not is_of(PASSWORD, salt)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    """An engine of a home whose passphrase is `password`, with an (empty) state."""
+    home = tmp_path / "home"
+    Home(home).claim()
+    (home / "stacks").mkdir()
+    (home / "stacks" / "passphrase").write_text(f"{PASSWORD}\n")
+    made = Engine(home, "mine", {})
+    made._state_file.parent.mkdir(parents=True)
+    made._state_file.write_text('{"checkpoint": {}}')
+    return made
+
+
+@pytest.mark.parametrize("keys", [{"encryptionsalt": "v1:theirs"}, KMS], ids=("passphrase", "kms"))
+def test_a_copy_that_an_earlier_program_spoiled_is_mended(keys: dict[str, str], engine: Engine) -> None:
+    engine.config_file.write_text(yaml.safe_dump({**keys, **CONFIG}))
+    engine.initialise()
+    assert yaml.safe_load(engine.config_file.read_text()) == CONFIG
+    write({**keys, **CONFIG}, engine.config_file)
+    assert yaml.safe_load(engine.config_file.read_text()) == CONFIG
+
+
+def test_the_engines_own_salt_stays(engine: Engine) -> None:
+    engine.config_file.write_text(yaml.safe_dump({"encryptionsalt": SALTED, **KMS, **CONFIG}))
+    engine.initialise()
+    assert yaml.safe_load(engine.config_file.read_text()) == {"encryptionsalt": SALTED, **CONFIG}
+    write({"encryptionsalt": "v1:theirs", **CONFIG}, engine.config_file)
+    assert yaml.safe_load(engine.config_file.read_text()) == {"encryptionsalt": SALTED, **CONFIG}
+
+
+def test_a_copy_is_mended_before_the_stack_is_made_from_it(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine._state_file.unlink()
+    engine.config_file.write_text(yaml.safe_dump({**KMS, **CONFIG}))
+    seen: list[object] = []
+    monkeypatch.setattr(
+        engine,
+        "_capture",
+        lambda *_words, directory: seen.append(yaml.safe_load(engine.config_file.read_text())),
+    )
+    engine.initialise()
+    assert seen == [CONFIG]
