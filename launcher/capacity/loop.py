@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from launcher.capacity.tenure import Lost, Tenure
 from launcher.core import contract as c
-from launcher.core import machine, manifests, report, tally
+from launcher.core import machine, manifests, report, tally, waiting
 from launcher.core.actions import (
     Action,
     End,
@@ -108,7 +108,13 @@ class Launcher:
                 code = self._unreachable(error, self.clock() - reachable)
             if code is not None:
                 return code
-            self.gateway.wait(self.poll_seconds)
+            self.gateway.wait(self._pause())
+
+    def _pause(self) -> float:
+        """Seconds until the next round, if nothing changes before."""
+        now = self.wall_clock()
+        due = waiting.due(self.request, self._memory, now)
+        return self.poll_seconds if due is None else min(self.poll_seconds, due - now)
 
     def _round(self) -> int | None:
         """One round, up to the point where nothing is left to do now; an exit code at the end."""

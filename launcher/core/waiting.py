@@ -79,6 +79,23 @@ def pause(request: Request, memory: Memory, progress: Progress, seen: Observatio
     return Step(memory=memory, report=report, actions=remove(held))
 
 
+def due(request: Request, memory: Memory, now: float) -> float | None:
+    """The next moment at which the clock alone decides: the end of a hold window, of a wait or of a pause.
+
+    Seconds since the epoch; None where nothing of that lies ahead.
+    """
+    progress = memory.progress
+    if progress is None:
+        return None
+    candidate = request.candidate(progress.candidate)
+    moments = [progress.began + candidate.deadline_seconds]
+    if progress.resumes is not None:
+        moments = [progress.resumes]
+    elif memory.quorum_since is not None:
+        moments.append(memory.quorum_since + candidate.hold_seconds)
+    return min((moment for moment in moments if moment > now), default=None)
+
+
 def _idle(memory: Memory, seen: Observation) -> float:
     """The node-seconds since the last observation: as many as usable nodes stood there then, for all that time."""
     return 0.0 if memory.seen_at is None else memory.idle * max(0.0, seen.now - memory.seen_at)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.core import contract as c
-from launcher.core import machine, manifests, observe
+from launcher.core import machine, manifests, observe, waiting
 from launcher.core import progress as progresses
 from launcher.core.actions import End, Hold, Memory, Remove, Start, Step
 from launcher.core.observe import Observation
@@ -218,3 +218,18 @@ def test_progress_of_another_request_is_refused(attempt: int, candidate: int) ->
     other = Progress(attempt=attempt, candidate=candidate, since=NOW, began=NOW)
     with pytest.raises(ValueError, match="with 2 candidates"):
         progresses.loads(progresses.dumps(other), 2)
+
+
+def test_the_next_moment_at_which_the_clock_decides() -> None:
+    request = asked(attempts=3, fallbacks=[fallback()])
+    first = Memory(progress=begun(NOW))
+    assert waiting.due(request, Memory(), NOW) is None
+    assert waiting.due(request, first, NOW) == NOW + 300, "the deadline of the wait"
+    held_open = dataclasses.replace(first, quorum_since=NOW + 10)
+    assert waiting.due(request, held_open, NOW + 10) == NOW + 40, "the end of the hold window"
+    assert waiting.due(request, held_open, NOW + 40) == NOW + 300
+    assert waiting.due(request, held_open, NOW + 300) is None
+    second = Memory(progress=dataclasses.replace(begun(NOW), candidate=1))
+    assert waiting.due(request, second, NOW) == NOW + 120, "each pool has a deadline of its own"
+    paused = Memory(progress=dataclasses.replace(begun(NOW), resumes=NOW + 900))
+    assert waiting.due(request, paused, NOW) == NOW + 900

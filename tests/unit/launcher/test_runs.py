@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -292,3 +293,38 @@ def test_the_holder_is_the_pod_or_outside_of_one_a_name_of_its_own(
     assert holders[0] == "pod-a"
     assert len(set(holders)) == 3
     assert addresses == ["", "127.0.0.1", "127.0.0.1"], "outside of a pod the metrics are for this machine"
+
+
+def test_a_round_comes_with_the_end_of_the_hold_window_and_not_seconds_later(api: FakeApi) -> None:
+    asked_for: list[float] = []
+
+    class Noting(Hurried):
+        def wait(self, timeout: float) -> None:
+            asked_for.append(timeout)
+            self.clock.now += timeout
+            KubernetesGateway.wait(self, 0.02)
+
+    clock = Clock()
+    for name in ("a", "b"):
+        api.put(f"/api/v1/nodes/{name}", node(name))
+    gateway = Noting(api.rest(patience=QUICK), clock, lambda _now: None)
+    MADE.append(gateway)
+    began = clock.now
+    runner = Launcher(
+        asked(holdSeconds=3), "launch-r1", gateway, say=lambda _: None, wall_clock=clock, clock=clock
+    )
+    runner.stopping = Stopped(api)
+    runner.run()
+    assert asked_for[:2] == [2.0, 1.0]
+    assert clock.now - began == 3.0
+
+
+class Stopped(threading.Event):
+    """Set once the training is there."""
+
+    def __init__(self, api: FakeApi) -> None:
+        super().__init__()
+        self.api = api
+
+    def is_set(self) -> bool:
+        return any("/pytorchjobs/" in path for path in self.api.objects)
