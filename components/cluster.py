@@ -11,7 +11,7 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_eks as eks
 
-from components.shared import addresses
+from components.shared import addresses, system_nodes
 from components.shared.logs_iam import control_plane_group
 from components.shared.tags import named
 
@@ -37,7 +37,6 @@ ADDON_VALUES: Final = {
 ADDONS_AFTER_NODES: Final = ("coredns", "eks-node-monitoring-agent")
 # pods that Karpenter's own machines must not hold run on nodes with this label
 SYSTEM_LABELS: Final = {"trainyard.dev/role": "system"}
-SYSTEM_VOLUME_GIB: Final = 50
 HTTPS: Final = 443
 
 
@@ -123,7 +122,9 @@ class Cluster(pulumi.ComponentResource):
             node_role=args.system_role,
             instance_types=[args.system_instance_type],
             scaling_config=aws.eks.NodeGroupScalingConfigArgs(
-                desired_size=args.system_count, min_size=args.system_count, max_size=args.system_count + 1
+                desired_size=args.system_count,
+                min_size=args.system_count,
+                max_size=args.system_count + system_nodes.SPARE,
             ),
             subnet_ids=args.private_subnet_ids,
             labels=dict(SYSTEM_LABELS),
@@ -188,7 +189,7 @@ class Cluster(pulumi.ComponentResource):
                 aws.ec2.LaunchTemplateBlockDeviceMappingArgs(
                     device_name="/dev/xvda",
                     ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
-                        volume_size=SYSTEM_VOLUME_GIB,
+                        volume_size=system_nodes.VOLUME_GIB,
                         volume_type="gp3",
                         encrypted="true",
                         delete_on_termination="true",

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from components.shared import addresses, cidr, efa
+from components.shared import addresses, cidr, efa, system_nodes
 from components.shared import endpoints as services
 from infra import accelerators, trainer_options
 from infra.model import Cluster, Network, Settings, Storage
 from infra.reading import Problems
-
-# EKS replaces system nodes by making new ones first, which takes this many more
-# (scaling of `components.cluster`).
-SPARE_SYSTEM_NODES = 1
 
 
 def check(problems: Problems, settings: Settings) -> None:
@@ -108,7 +104,7 @@ def needed_addresses(settings: Settings) -> dict[str, dict[str, int]]:
 def _system(cluster: Cluster, zones: int) -> int:
     """Addresses of the system nodes that may be in one zone."""
     facts = accelerators.TYPES[cluster.system_instance_type]
-    nodes = -(-cluster.system_count // zones) + SPARE_SYSTEM_NODES
+    nodes = -(-cluster.system_count // zones) + system_nodes.SPARE
     return nodes * addresses.of_machine(
         interfaces=facts.interfaces, addresses=facts.addresses, pods=addresses.SYSTEM_PODS
     )

@@ -58,13 +58,46 @@ def of_machine(
         own_cni: the CNI is configured by the stack; else, in a given cluster, it is taken to fill whole interfaces, for
             a handful of pods.
     """
-    with_efa = policy != efa.NONE and first_efa_card == 0
-    usable = max(1, interfaces - with_efa)
+    usable = _usable(interfaces, policy, first_efa_card)
+    used = _used(usable, addresses, pods=pods, own_cni=own_cni)
     extra = len(efa.ip_interfaces(cards, policy, cards_per_ip_group)) - 1
+    return extra + (_for_pods(usable, addresses, pods) + used if own_cni else used * addresses)
+
+
+def interfaces_of_machine(
+    *,
+    interfaces: int,
+    addresses: int,
+    cards: int = 1,
+    policy: str = efa.NONE,
+    cards_per_ip_group: int = 1,
+    first_efa_card: int = 0,
+    pods: int = PODS,
+    own_cni: bool = True,
+) -> int:
+    """Network interfaces of one machine: its EFA and IP interfaces, and those that the VPC CNI adds for pods.
+
+    The arguments are those of `of_machine`.
+    """
+    of_pods = _used(_usable(interfaces, policy, first_efa_card), addresses, pods=pods, own_cni=own_cni)
+    extra = len(efa.ip_interfaces(cards, policy, cards_per_ip_group)) - 1
+    return of_pods + extra + (0 if policy == efa.NONE else cards - first_efa_card)
+
+
+def _usable(interfaces: int, policy: str, first_efa_card: int) -> int:
+    """Interfaces of the first network card that the VPC CNI can have."""
+    return max(1, interfaces - (policy != efa.NONE and first_efa_card == 0))
+
+
+def _for_pods(usable: int, addresses: int, pods: int) -> int:
+    return min(max(LEAST, pods + SPARE), usable * (addresses - 1))
+
+
+def _used(usable: int, addresses: int, *, pods: int, own_cni: bool) -> int:
+    """Interfaces of the first network card that the VPC CNI takes."""
     if not own_cni:
-        return min(usable, 1 + WARM_INTERFACES) * addresses + extra
-    for_pods = min(max(LEAST, pods + SPARE), usable * (addresses - 1))
-    return for_pods + math.ceil(for_pods / (addresses - 1)) + extra
+        return min(usable, 1 + WARM_INTERFACES)
+    return math.ceil(_for_pods(usable, addresses, pods) / (addresses - 1))
 
 
 def of_file_system(capacity_gib: int) -> int:

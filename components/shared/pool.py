@@ -94,15 +94,21 @@ class Pool:
 
     def addresses(self, *, own_cni: bool) -> int:
         """Addresses that one of the machines takes from its subnet; `own_cni`: the stack configures the VPC CNI."""
-        return subnet_addresses.of_machine(
-            interfaces=self.interfaces,
-            addresses=self.addresses_per_interface,
-            cards=self.first_efa_card + max(1, self.efa),
-            policy=self.efa_policy,
-            cards_per_ip_group=self.cards_per_ip_group,
-            first_efa_card=self.first_efa_card,
-            own_cni=own_cni,
-        )
+        return subnet_addresses.of_machine(**self._network(), own_cni=own_cni)
+
+    def network_interfaces(self, *, own_cni: bool) -> int:
+        """Network interfaces that one of the machines has; `own_cni`: the stack configures the VPC CNI."""
+        return subnet_addresses.interfaces_of_machine(**self._network(), own_cni=own_cni)
+
+    def _network(self) -> JsonObject:
+        return {
+            "interfaces": self.interfaces,
+            "addresses": self.addresses_per_interface,
+            "cards": self.first_efa_card + max(1, self.efa),
+            "policy": self.efa_policy,
+            "cards_per_ip_group": self.cards_per_ip_group,
+            "first_efa_card": self.first_efa_card,
+        }
 
     @property
     def capacity_types(self) -> list[str]:

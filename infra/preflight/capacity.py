@@ -62,7 +62,7 @@ def judge_offerings(wanted: Wanted, zones_of: Mapping[str, frozenset[str]]) -> l
         if pool.zone not in zones_of.get(pool.instance_type, frozenset())
     ]
     if wanted.system:
-        name = wanted.system[0]
+        name = wanted.system.instance_type
         missing = [zone for zone in wanted.zones if zone not in zones_of.get(name, frozenset())]
         if missing:
             problems.append(

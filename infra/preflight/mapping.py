@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from components.shared import contract
+from components.shared import addresses, contract, system_nodes
 from components.shared.device_plugins import where
 from components.shared.efa import EFA_RESOURCE
 from components.shared.endpoints import private_endpoints
@@ -20,6 +20,7 @@ from infra.preflight.wanted import (
     WantedImage,
     WantedLustre,
     WantedPool,
+    WantedSystem,
     WantedVpc,
 )
 from infra.rules import needed_addresses
@@ -37,7 +38,6 @@ def wanted_of(settings: Settings) -> Wanted:
     gateways = (len(network.zones) if network.nat_per_zone else 1) if makes_vpc else 0
     lustre = settings.storage.lustre
     own_cluster = cluster.existing is None
-    system = accelerators.TYPES[cluster.system_instance_type]
     return Wanted(
         stack=settings.stack,
         region=settings.region,
@@ -48,8 +48,8 @@ def wanted_of(settings: Settings) -> Wanted:
         queue=cluster.prefix,
         administrators=cluster.administrators,
         zones=network.zones,
-        pools=tuple(_pool(index, pool) for index, pool in enumerate(settings.pools)),
-        system=(system.name, cluster.system_count, system.vcpus) if own_cluster else None,
+        pools=tuple(_pool(index, pool, own_cluster) for index, pool in enumerate(settings.pools)),
+        system=_system(settings) if own_cluster else None,
         vpc=_vpc(settings),
         elastic_ips=gateways,
         endpoints=_endpoints(settings),
@@ -81,7 +81,21 @@ def _account_key(settings: Settings) -> str:
     return f"{PROJECT}:cluster.{'accountId' if len(accounts) > 1 else 'administrators'}"
 
 
-def _pool(index: int, pool: Pool) -> WantedPool:
+def _system(settings: Settings) -> WantedSystem:
+    facts = accelerators.TYPES[settings.cluster.system_instance_type]
+    return WantedSystem(
+        instance_type=facts.name,
+        count=settings.cluster.system_count,
+        vcpus=facts.vcpus,
+        spare=system_nodes.SPARE,
+        disk_gib=system_nodes.VOLUME_GIB,
+        interfaces=addresses.interfaces_of_machine(
+            interfaces=facts.interfaces, addresses=facts.addresses, pods=addresses.SYSTEM_PODS
+        ),
+    )
+
+
+def _pool(index: int, pool: Pool, own_cluster: bool) -> WantedPool:
     return WantedPool(
         key=f"{PROJECT}:pools[{index}]",
         name=pool.name,
@@ -101,6 +115,7 @@ def _pool(index: int, pool: Pool) -> WantedPool:
         snapshot_id=pool.data_snapshot_id,
         data_volume_gib=pool.data_volume_gib,
         disks_gib=pool.root_volume_gib + (pool.data_volume_gib or 0),
+        interfaces=pool.network_interfaces(own_cni=own_cluster),
     )
 
 

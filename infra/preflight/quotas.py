@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,6 +76,11 @@ FILE_SYSTEMS: Final = {
         service="fsx", code="L-8F1B9C74", name="Lustre Persistent_2 storage capacity", unit="GiB"
     ),
 }
+# A quota of the region by its name, and enforced in each zone by itself (EC2's User Guide, "Application status checks",
+# "Network architecture"): `infra.preflight.interfaces` judges it.
+INTERFACES: Final = Quota(
+    service="vpc", code="L-DF5E4CA3", name="Network interfaces per Region", unit="network interfaces"
+)
 CLUSTERS: Final = Quota(service="eks", code="L-1194D53C", name="Clusters", unit="clusters")
 
 
@@ -100,6 +105,9 @@ def quota_of(instance_type: str, purchase: str) -> Quota | None:
     return (SPOT if purchase == "spot" else ON_DEMAND).get(group or "")
 
 
+SYSTEM_KEY: Final = "trainyard:cluster.systemNodes"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Use:
     """What one key of the stack file needs of a quota, and for what."""
@@ -114,11 +122,14 @@ def uses(wanted: Wanted) -> list[Use]:
     """Every need of the stack at its ceilings."""
     result = []
     if wanted.system:
-        name, count, vcpus = wanted.system
-        quota = quota_of(name, "on-demand")
+        nodes = wanted.system
+        what = f"{nodes.count} {nodes.instance_type}"
+        quota = quota_of(nodes.instance_type, "on-demand")
         if quota:
-            key = "trainyard:cluster.systemNodes"
-            result.append(Use(quota=quota, key=key, amount=count * vcpus, what=f"{count} {name}"))
+            result.append(Use(quota=quota, key=SYSTEM_KEY, amount=nodes.count * nodes.vcpus, what=what))
+        if nodes.disk_gib:
+            amount = nodes.count * nodes.disk_gib
+            result.append(Use(quota=DISKS, key=SYSTEM_KEY, amount=amount, what=f"the disks of {what}"))
     for pool in wanted.pools:
         quota = quota_of(pool.instance_type, pool.purchase)
         # What is reserved counts already, or never; only machines beside the reservation count anew.
@@ -173,21 +184,30 @@ def judge_quotas(
     problems = []
     needs = uses(wanted)
     for quota in dict.fromkeys(use.quota for use in needs):
-        value = limits.get(quota.code)
-        limit = None if value is None else value * quota.scale
         mine = [use for use in needs if use.quota == quota]
-        total, others = sum(use.amount for use in mine), used.get(quota.code, 0)
-        if limit is None or total + others <= limit:
-            continue
-        desired = math.ceil((total + others) / quota.scale)
-        keys = list(dict.fromkeys(use.key for use in mine))
-        problems.append(
-            Problem(
-                key=keys[-1] if len(keys) == 1 else " and ".join(keys),
-                message=f"{', '.join(use.what for use in mine)} need {total} {quota.unit} of the quota"
-                f" '{quota.name}' ({quota.code}), of which {max(0, int(limit) - others)} of {int(limit)} are left;"
-                f" it must be {desired}: aws service-quotas request-service-quota-increase"
-                f" --service-code {quota.service} --quota-code {quota.code} --desired-value {desired}",
-            )
-        )
+        problems += too_small(mine, limits.get(quota.code), used.get(quota.code, 0))
     return problems
+
+
+def too_small(
+    mine: Sequence[Use], value: float | None, others: int, zone: str | None = None
+) -> list[Problem]:
+    """What is wrong with a quota that all of `mine` need, and of which `others` are in use; None: it is not known.
+
+    `zone` is named where the quota holds in each zone.
+    """
+    quota = mine[0].quota
+    total = sum(use.amount for use in mine)
+    limit = None if value is None else int(value * quota.scale)
+    if limit is None or total + others <= limit:
+        return []
+    desired = math.ceil((total + others) / quota.scale)
+    return [
+        Problem(
+            key=" and ".join(dict.fromkeys(use.key for use in mine)),
+            message=f"{', '.join(use.what for use in mine)} need {total} {quota.unit} of the quota '{quota.name}'"
+            f" ({quota.code}), of which {max(0, limit - others)} of {limit} are left{f' in {zone}' if zone else ''};"
+            f" it must be {desired}: aws service-quotas request-service-quota-increase"
+            f" --service-code {quota.service} --quota-code {quota.code} --desired-value {desired}",
+        )
+    ]

@@ -17,7 +17,9 @@ SPOT_ROLE_PATH = "/aws-service-role/spot.amazonaws.com/"
 
 def offerings(account: Account, wanted: Wanted) -> dict[str, frozenset[str]]:
     """The zones in which each wanted type is offered."""
-    types = {pool.instance_type for pool in wanted.pools} | ({wanted.system[0]} if wanted.system else set())
+    types = {pool.instance_type for pool in wanted.pools} | (
+        {wanted.system.instance_type} if wanted.system else set()
+    )
     found = account.items(
         "ec2",
         "describe_instance_type_offerings",
@@ -47,11 +49,11 @@ def reservations(account: Account, wanted: Wanted) -> dict[str, Reservation | No
 
 def _own_machines(account: Account, wanted: Wanted) -> Counter[str]:
     """How many of this stack's own machines run in each reservation."""
-    machines = _instances(account, [*RUNNING, *by_tags(wanted.tags)])
+    machines = instances(account, [*RUNNING, *by_tags(wanted.tags)])
     return Counter(m["CapacityReservationId"] for m in machines if m.get("CapacityReservationId"))
 
 
-def _instances(account: Account, filters: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def instances(account: Account, filters: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = account.items("ec2", "describe_instances", "Reservations", Filters=filters)
     return [instance for entry in found for instance in entry["Instances"]]
 
@@ -87,7 +89,7 @@ def placement_groups(account: Account, wanted: Wanted) -> dict[str, PlacementGro
         "PlacementGroups",
         Filters=[{"Name": "group-name", "Values": given}],
     )
-    inside = _instances(account, [*RUNNING, {"Name": "placement-group-name", "Values": given}])
+    inside = instances(account, [*RUNNING, {"Name": "placement-group-name", "Values": given}])
     return {
         g["GroupName"]: PlacementGroup(
             name=g["GroupName"],
@@ -111,10 +113,11 @@ def spot_role(account: Account) -> bool:
 
 def limits(account: Account, wanted: Wanted) -> dict[str, float | None]:
     """The account's value of each quota that the stack uses; None for one that Service Quotas does not know."""
-    return {q.code: _limit(account, q) for q in dict.fromkeys(use.quota for use in quotas.uses(wanted))}
+    return {q.code: limit(account, q) for q in dict.fromkeys(use.quota for use in quotas.uses(wanted))}
 
 
-def _limit(account: Account, quota: quotas.Quota) -> float | None:
+def limit(account: Account, quota: quotas.Quota) -> float | None:
+    """The account's value of one quota; None where Service Quotas does not know it."""
     named = {"ServiceCode": quota.service, "QuotaCode": quota.code}
     # A quota that was never changed has no value of the account's own, and then the default holds.
     for method in ("get_service_quota", "get_aws_default_service_quota"):
@@ -160,7 +163,7 @@ def used(account: Account, wanted: Wanted) -> dict[str, int]:
 
 
 def _used_vcpus(account: Account, wanted: Wanted) -> Counter[str]:
-    machines = [m for m in _instances(account, RUNNING) if not has(tags_of(m), wanted.tags)]
+    machines = [m for m in instances(account, RUNNING) if not has(tags_of(m), wanted.tags)]
     reserved = account.items(
         "ec2",
         "describe_capacity_reservations",

@@ -19,6 +19,7 @@ from infra.preflight import (
     groups,
     identity,
     inside,
+    interfaces,
     machine_images,
     network,
     quotas,
@@ -224,9 +225,15 @@ def _spot(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
 
 
 def _quotas(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    sized = snapshots.with_sizes(wanted, snapshots.read(account, wanted))
     return quotas.judge_quotas(
-        wanted, read_capacity.limits(account, wanted), read_capacity.used(account, wanted)
+        sized, read_capacity.limits(account, sized), read_capacity.used(account, sized)
     )
+
+
+def _interfaces(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    limit = read_capacity.limit(account, quotas.INTERFACES)
+    return interfaces.judge(wanted, limit, interfaces.used(account, wanted))
 
 
 def _version(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
@@ -345,6 +352,7 @@ CHECKS: Final[dict[str, Check]] = {
     "snapshots": _snapshots,
     "role for spot machines": _spot,
     "service quotas": _quotas,
+    "network interfaces": _interfaces,
     "Kubernetes version": _version,
     "versions of add-ons": _addons,
     "machine images": _machine_images,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from infra.preflight.account import Account
@@ -34,6 +34,16 @@ def read(account: Account, wanted: Wanted) -> dict[str, Snapshot]:
                 encrypted=bool(found.get("Encrypted")),
             )
     return result
+
+
+def with_sizes(wanted: Wanted, found: Mapping[str, Snapshot]) -> Wanted:
+    """The same, with a disk made of a snapshot as large as that one where the stack file does not say how large."""
+    pools = []
+    for pool in wanted.pools:
+        snapshot = found.get(pool.snapshot_id or "")
+        more = snapshot.size_gib if snapshot and pool.data_volume_gib is None else 0
+        pools.append(replace(pool, disks_gib=pool.disks_gib + more))
+    return replace(wanted, pools=tuple(pools))
 
 
 def judge(wanted: Wanted, found: Mapping[str, Snapshot]) -> list[Problem]:

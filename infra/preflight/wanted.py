@@ -48,8 +48,8 @@ class WantedPool:
     name of the devices that its machines offer.
 
     `reservation_begins` and `reservation_ends` are what the stack file says (aware); `placement_group` names a group
-    that exists. `disks_gib` are all disks of one machine. A disk of `data_volume_gib` GiB (None: the snapshot's size)
-    is made of the snapshot `snapshot_id`, if any.
+    that exists. A disk of `data_volume_gib` GiB (None: the snapshot's size) is made of the snapshot `snapshot_id`, if
+    any. `disks_gib` are all disks of one machine, and `interfaces` its network interfaces.
     """
 
     key: str
@@ -70,6 +70,22 @@ class WantedPool:
     snapshot_id: str | None = None
     data_volume_gib: int | None = None
     disks_gib: int = 0
+    interfaces: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedSystem:
+    """The system nodes: `count` of them, and how many more there are while EKS replaces them.
+
+    `vcpus`, `disk_gib` and `interfaces` (network interfaces) are those of one.
+    """
+
+    instance_type: str
+    count: int
+    vcpus: int
+    spare: int = 0
+    disk_gib: int = 0
+    interfaces: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,9 +169,9 @@ class Wanted:
 
     `account` is the one to deploy to, as the key `account_key` says. `zones` are those that the stack has subnets in;
     `elastic_ips` are the addresses of a new VPC. `endpoints` are services that the stack makes an interface
-    endpoint for (`ecr.api`), in a subnet of each zone. `system` is (instance type, count, vCPUs of one) of the system
-    nodes. `new_lustre` is (deployment type, GiB) of a file system that it makes. `repositories` are the ECR names and
-    `key_aliases` the names of KMS keys that it will take, `queue` is that of Karpenter's queue (None: the cluster's).
+    endpoint for (`ecr.api`), in a subnet of each zone. `system` is None where a cluster is given. `new_lustre` is
+    (deployment type, GiB) of a file system that it makes. `repositories` are the ECR names and `key_aliases` the names
+    of KMS keys that it will take, `queue` is that of Karpenter's queue (None: the cluster's).
 
     `public_ranges` are those that reach the API of a cluster that the stack makes over the internet.
     `kubernetes` is the version of a cluster that the stack makes (None: it is given one), `kubernetes_supported` are
@@ -172,7 +188,7 @@ class Wanted:
     administrators: tuple[str, ...]
     zones: tuple[str, ...]
     pools: tuple[WantedPool, ...]
-    system: tuple[str, int, int] | None
+    system: WantedSystem | None
     ami: str
     vpc: WantedVpc | None = None
     elastic_ips: int = 0

@@ -8,7 +8,7 @@ from typing import Any
 
 from infra.preflight.account import Account
 from infra.preflight.run import CHECKS, Check, Report, examine
-from infra.preflight.wanted import Wanted, WantedPool, WantedVpc
+from infra.preflight.wanted import Wanted, WantedPool, WantedSystem, WantedVpc
 from tests.unit.emulator import REGION, Cloud
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -73,7 +73,7 @@ def wanted(**changes: Any) -> Wanted:
         administrators=(ADMINISTRATOR,),
         zones=(ZONE, OTHER),
         pools=(pool(),),
-        system=("m6i.large", 2, 2),
+        system=WantedSystem(instance_type="m6i.large", count=2, vcpus=2),
         elastic_ips=1,
         kubernetes="1.35",
         kubernetes_supported=("1.34", "1.35", "1.36"),

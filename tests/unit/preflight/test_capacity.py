@@ -9,7 +9,7 @@ import pytest
 
 from infra.preflight.capacity import Reservation, judge_reservations
 from infra.preflight.run import examine
-from infra.preflight.wanted import WantedPool
+from infra.preflight.wanted import WantedPool, WantedSystem
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.local_aws.test_fleets import Launcher
 from tests.unit.preflight.accounts import (
@@ -82,7 +82,7 @@ def test_a_type_that_no_zone_of_the_region_offers_is_told(cloud: Cloud) -> None:
 
 def test_system_nodes_need_their_type_in_every_zone(cloud: Cloud) -> None:
     only(
-        problems(cloud, pool(), system=("trn1.32xlarge", 1, 128)),
+        problems(cloud, pool(), system=WantedSystem(instance_type="trn1.32xlarge", count=1, vcpus=128)),
         "trainyard:cluster.systemNodes.instanceType",
         f"'trn1.32xlarge' is not offered in {ZONE};",
     )

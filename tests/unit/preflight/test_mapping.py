@@ -12,7 +12,7 @@ from infra.leftovers.target import target_of
 from infra.preflight.mapping import wanted_of
 from infra.preflight.services import NAME_KINDS, names
 from infra.preflight.stack_file import ROOT, StackFileError, load
-from infra.preflight.wanted import Wanted
+from infra.preflight.wanted import Wanted, WantedSystem
 from infra.settings import SettingsError, read
 from tests.unit.infra.changing import GIVEN_CLUSTER
 
@@ -85,6 +85,25 @@ def test_the_network_plugin_of_a_given_cluster_is_taken_to_keep_whole_interfaces
     assert others is not None
     assert own.addresses["us-west-2b"]["p4d (2 x p4d.24xlarge, 15 each)"] == 30
     assert others.addresses["us-west-2b"] == {"p4d (2 x p4d.24xlarge, 100 each)": 200}
+
+
+def test_machines_are_asked_for_with_their_disks_and_network_interfaces() -> None:
+    base = {"zone": "us-west-2b", "maxNodes": 2}
+    pools = [
+        {**base, "name": "p4d", "instanceType": "p4d.24xlarge", "rootVolumeGiB": 300},
+        {**base, "name": "p5", "instanceType": "p5.48xlarge", "efa": "bandwidth"},
+        {**base, "name": "cpu", "instanceType": "m5.large"},
+    ]
+    wanted = given(**{"trainyard:pools": pools})
+    # Four EFA interfaces and one for IP; 32 and eight; two of ten addresses each for the pods.
+    assert [pool.interfaces for pool in wanted.pools] == [5, 40, 2]
+    assert wanted.pools[0].disks_gib == 300
+    assert wanted.system == WantedSystem(
+        instance_type="c5.2xlarge", count=2, vcpus=8, spare=1, disk_gib=50, interfaces=2
+    )
+    theirs = given(**{"trainyard:cluster": {"existing": GIVEN_CLUSTER}, "trainyard:pools": pools})
+    # A given cluster's network plugin has an interface to spare, where the first card has room for one beside an EFA.
+    assert [pool.interfaces for pool in theirs.pools] == [6, 40, 2]
 
 
 def test_an_isolated_vpc_must_have_the_endpoints_that_the_stack_does_not_make() -> None:

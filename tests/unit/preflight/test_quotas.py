@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from infra import accelerators
 from infra.preflight.quotas import DISKS, ELASTIC_IPS, VPCS, quota_of
 from infra.preflight.run import examine
+from infra.preflight.wanted import WantedSystem
 from local.aws.quotas import QUOTAS
 from tests.unit.emulator import Cloud
 from tests.unit.preflight.accounts import NOW, TAGS, ZONE, Given, account, checks, only, pool, tagged, wanted
@@ -151,6 +153,26 @@ def test_the_disks_of_all_machines_count_in_tib_besides_those_of_others(cloud: C
     only(problems(cloud, pools=(half,)), "trainyard:pools[0].maxNodes", "924 of 1024 are left")
     ec2.create_tags(Resources=[made], Tags=tagged(TAGS))
     assert problems(cloud, pools=(half,)) == []
+
+
+def test_the_disks_of_the_system_nodes_and_those_as_large_as_their_snapshot_count_too(cloud: Cloud) -> None:
+    allow(cloud, DISKS.code, 1, "ebs")
+    system = WantedSystem(instance_type="m6i.large", count=3, vcpus=2, disk_gib=50)
+    key = "trainyard:cluster.systemNodes and trainyard:pools[0].maxNodes"
+    assert problems(cloud, system=system, pools=(pool(disks_gib=437),)) == []
+    only(
+        problems(cloud, system=system, pools=(pool(disks_gib=438),)),
+        key,
+        "the disks of 3 m6i.large, the disks of 2 g5.12xlarge need 1026 GiB",
+    )
+    ec2 = cloud.client("ec2")
+    disk = ec2.create_volume(AvailabilityZone=ZONE, Size=300, VolumeType="gp2", Encrypted=True)["VolumeId"]
+    snapshot = ec2.create_snapshot(VolumeId=disk)["SnapshotId"]
+    images = pool(disks_gib=137, snapshot_id=snapshot)
+    assert problems(cloud, system=system, pools=(images,)) == []
+    only(problems(cloud, system=system, pools=(replace(images, disks_gib=138),)), key, "need 1026 GiB")
+    # What the stack file says is counted already.
+    assert problems(cloud, system=system, pools=(replace(images, disks_gib=400, data_volume_gib=300),)) == []
 
 
 def test_a_new_file_system_needs_room_in_the_quota_of_its_kind(cloud: Cloud) -> None:
