@@ -54,6 +54,11 @@ def read_size(section: Section, pool: Pool | None, device: str, default: WorkerS
     if pool and section.has("memory") and "memory" not in section.wrong:
         _check_memory(section, pool, memory)
     shared_memory = _quantity(section, "sharedMemory", default.shared_memory)
+    if not {"memory", "sharedMemory"} & section.wrong and (pool or section.has("memory")):
+        _check_shared_memory(section, shared_memory, memory)
+    if "sharedMemory" in section.wrong:
+        # So that a fallback, which takes it over, is not told of it again.
+        shared_memory = default.shared_memory
     return WorkerSize(processes_per_node=processes, cpu=cpu, memory=memory, shared_memory=shared_memory)
 
 
@@ -79,6 +84,21 @@ def _check_memory(section: Section, pool: Pool, memory: str) -> None:
             "memory",
             f"'{memory}' leaves nothing of the {pool.memory_gib} GiB of {pool.instance_type} to the system; it must"
             f" be less, such as '{pool.worker_memory}'",
+        )
+
+
+def _check_shared_memory(section: Section, shared_memory: str, memory: str) -> None:
+    """What lies in it counts towards the worker's limit, which is its memory: one that filled it would be ended.
+
+    https://kubernetes.io/docs/concepts/storage/volumes/#emptydir
+    The default is no promise: where the memory is less, the kubelet makes it as small as that.
+    """
+    said = section.has("sharedMemory")
+    if (said or shared_memory != SHARED_MEMORY) and amount(shared_memory) > amount(memory):
+        section.reject(
+            "sharedMemory",
+            f"'{shared_memory}'{'' if said else ', as the training has it,'} is more than the worker's memory, of which"
+            f" it is a part; it must be at most '{memory}'",
         )
 
 

@@ -90,11 +90,39 @@ def test_the_waits_are_those_of_the_stack_file() -> None:
             "training.memory: '192Gi' leaves nothing of the 192 GiB of g5.12xlarge to the system",
         ),
         ({"sharedMemory": "0Gi"}, "trainyard:training.sharedMemory: '0Gi' is not right"),
+        (
+            # What three quarters of the machine's 192 GiB are.
+            {"sharedMemory": "145Gi"},
+            "trainyard:training.sharedMemory: '145Gi' is more than the worker's memory, of which it is a part; it must"
+            " be at most '144Gi'",
+        ),
+        ({"sharedMemory": "1Ti"}, "sharedMemory: '1Ti' is more than the worker's memory"),
+        ({"memory": "16Gi", "sharedMemory": "16385Mi"}, "it must be at most '16Gi'"),
+        (
+            # A fallback takes it over, and is not told of it as well.
+            {"sharedMemory": "1Ti", "fallbackPools": ["large"]},
+            "trainyard:training.sharedMemory: '1Ti' is more",
+        ),
+        ({"memory": "192Gi", "sharedMemory": "193Gi"}, "training.memory: '192Gi' leaves nothing"),
     ],
 )
 def test_a_wait_or_a_worker_that_can_not_be_is_one_line(change: dict[str, Any], told: str) -> None:
     (line,) = mistakes(stack(**change))
     assert told in line
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sharedMemory": "144Gi"},
+        {"memory": "16Gi", "sharedMemory": "16384Mi"},
+        # The default gives way to less memory, as the kubelet does.
+        {"memory": "4Gi"},
+        {"memory": "4Gi", "fallbackPools": ["elsewhere", "large"]},
+    ],
+)
+def test_shared_memory_may_be_all_of_a_workers_memory(change: dict[str, Any]) -> None:
+    assert settings(stack(**change)).training is not None
 
 
 def test_fallbacks_keep_their_order_as_names_or_mappings() -> None:
@@ -173,6 +201,18 @@ def test_processes_without_gpus_are_as_many_on_every_type() -> None:
             {},
             ".memory: '1152Gi' leaves nothing of the 1152 GiB of p4d.24xlarge to the system; it must be less, such as"
             " '864Gi'",
+        ),
+        (
+            {"pool": "large", "sharedMemory": "865Gi"},
+            {},
+            ".sharedMemory: '865Gi' is more than the worker's memory, of which it is a part; it must be at"
+            " most '864Gi'",
+        ),
+        (
+            {"pool": "large", "memory": "32Gi"},
+            {"sharedMemory": "64Gi"},
+            ".sharedMemory: '64Gi', as the training has it, is more than the worker's memory, of which it is a part; it"
+            " must be at most '32Gi'",
         ),
         ({"pool": "large", "memory": "0"}, {}, ".memory: '0' is not right; it must be a quantity above 0"),
         (
