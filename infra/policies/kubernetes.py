@@ -45,6 +45,14 @@ EVERYBODY: Final = (
 )
 # Every service account of one namespace, also those that come later.
 ACCOUNTS_OF_A_NAMESPACE: Final = "system:serviceaccounts:"
+# As what user a service account is known, followed by its namespace and name.
+ACCOUNT_AS_A_USER: Final = "system:serviceaccount:"
+# The second one is that of EKS Auto Mode. `kubernetes.io/aws-ebs` was part of Kubernetes until 1.27
+# (https://kubernetes.io/docs/concepts/storage/volumes/#awselasticblockstore).
+EBS_DRIVERS: Final = ("ebs.csi.aws.com", "ebs.csi.eks.amazonaws.com")
+# FSx encrypts all that it stores, and what is made of EFS is a directory of a file system that is there
+# (https://docs.aws.amazon.com/fsx/latest/LustreGuide/encryption-at-rest.html).
+FILE_DRIVERS: Final = ("fsx.csi.aws.com", "efs.csi.aws.com")
 
 
 @RULES.rule("namespace-of-its-own", "CKV_K8S_21", "CIS EKS 4.5.1", "CIS EKS 4.5.2", types=HELD_IN_NAMESPACES)
@@ -137,7 +145,7 @@ def rights_no_exec(resource: Resource, _stack: Stack) -> Iterator[str]:
                 yield f"rules[{index}].resources has {each}; it must not"
 
 
-@RULES.rule("binding-narrow", "CIS EKS 4.1.1", types=BINDINGS)
+@RULES.rule("binding-narrow", "CKV_K8S_42", "CIS EKS 4.1.1", "CIS EKS 4.1.5", types=BINDINGS)
 def binding_narrow(resource: Resource, _stack: Stack) -> Iterator[str]:
     """Rights are bound by roles whose rules are listed, and to somebody in particular."""
     role = resource.at("roleRef", "name")
@@ -148,12 +156,25 @@ def binding_narrow(resource: Resource, _stack: Stack) -> Iterator[str]:
         everybody = name in EVERYBODY or str(name).startswith(ACCOUNTS_OF_A_NAMESPACE)
         if everybody and at(subject, "kind") != "ServiceAccount":
             yield f"subjects[{index}].name is {name}; it must be a service account, or a group of one's own"
+        if _is_default_account(at(subject, "kind"), str(name)):
+            yield f"subjects[{index}].name is {name}, which pods have that name none; it must be one of their own"
 
 
-@RULES.rule("volumes-encrypted", types=[STORAGE_CLASS])
+def _is_default_account(kind: str, name: str) -> bool:
+    """Whether a subject is the account `default` of a namespace, by itself or by the user's name that it has."""
+    if kind == "ServiceAccount":
+        return name == "default"
+    return kind == "User" and name.startswith(ACCOUNT_AS_A_USER) and name.endswith(":default")
+
+
+@RULES.rule("volumes-encrypted", "CKV_AWS_3", types=[STORAGE_CLASS])
 def volumes_encrypted(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """Volumes of EBS are encrypted."""
-    if resource.at("provisioner") != "ebs.csi.aws.com":
+    """Volumes are made by AWS's drivers, and those of EBS are encrypted."""
+    provisioner = resource.at("provisioner")
+    if provisioner not in (*EBS_DRIVERS, *FILE_DRIVERS):
+        drivers = ", ".join((*EBS_DRIVERS, *FILE_DRIVERS))
+        yield f"provisioner is {provisioner or 'missing'}; it must be one of {drivers}"
+    if provisioner in FILE_DRIVERS:
         return
     if str(resource.at("parameters", "encrypted")).lower() != "true":
         yield 'parameters.encrypted is not "true"; it must be'

@@ -12,14 +12,25 @@ from typing import Any, Final
 
 from infra.policies.kubernetes import NAMESPACE
 from infra.policies.model import Resource, Rules, Stack, at, rows
-from infra.policies.security_groups import MOST_PORTS, anywhere
+from infra.policies.security_groups import anywhere
 
 RULES: Final = Rules()
 
 NETWORK_POLICY: Final = "kubernetes:networking.k8s.io/v1:NetworkPolicy"
 ADDON: Final = "aws:eks/addon:Addon"
+SERVICE: Final = "kubernetes:core/v1:Service"
 INGRESS: Final = "Ingress"
 ALL_PORTS: Final = 65536
+# What one component serves to everybody, such as a webhook and its metrics.
+FEW_PORTS: Final = 8
+# Every namespace has this label (https://kubernetes.io/docs/reference/labels-annotations-taints/).
+NAME_LABEL: Final = "kubernetes.io/metadata.name"
+# EKS's own controller goes by the first alone, and makes a public load balancer without it. By the second goes the AWS
+# Load Balancer Controller, which takes over Services with a class or with the type `external` alone
+# (https://kubernetes-sigs.github.io/aws-load-balancer-controller/latest/guide/service/nlb/).
+INTERNAL: Final = "service.beta.kubernetes.io/aws-load-balancer-internal"
+SCHEME: Final = "service.beta.kubernetes.io/aws-load-balancer-scheme"
+TYPE: Final = "service.beta.kubernetes.io/aws-load-balancer-type"
 
 
 @RULES.rule(
@@ -41,13 +52,34 @@ def namespace_closed(resource: Resource, stack: Stack) -> Iterator[str]:
     "network-policy-names-who", "CKV2_K8S_6", "CIS EKS 4.3.2", "CIS EKS 5.4.4", types=[NETWORK_POLICY]
 )
 def network_policy_names_who(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """A network policy lets in those it names, or everybody on the few ports that it names."""
+    """A network policy lets in those it names, or everybody on the few ports that it names.
+
+    Pods of every namespace are everybody, whatever their labels: who may make pods anywhere gives them the labels.
+    """
     if INGRESS not in (resource.known("spec", "policyTypes") or [INGRESS]):
         return
     for index, rule in enumerate(rows(resource.known("spec", "ingress"))):
         peers = rows(at(rule, "from"))
-        if (not peers or any(_everybody(peer) for peer in peers)) and _ports(rule) > MOST_PORTS:
-            yield f"spec.ingress[{index}] lets everybody in; it must name peers by labels or ranges, or a few ports"
+        if (not peers or any(_everybody(peer) for peer in peers)) and _ports(rule) > FEW_PORTS:
+            yield (
+                f"spec.ingress[{index}] lets everybody in; it must name namespaces by labels, pods of its own or"
+                f" ranges, or at most {FEW_PORTS} ports"
+            )
+
+
+@RULES.rule("service-not-public", "AVD-AWS-0053", "CIS EKS 5.4.3", types=[SERVICE])
+def service_not_public(resource: Resource, _stack: Stack) -> Iterator[str]:
+    """No Service is reached from the internet, or takes the traffic of an address that is not its own."""
+    if resource.at("spec", "externalIPs"):
+        yield "spec.externalIPs has addresses, whose traffic it takes from others; it must be left out"
+    if resource.at("spec", "type") != "LoadBalancer":
+        return
+    notes = {name: resource.at("metadata", "annotations", name) for name in (INTERNAL, SCHEME, TYPE)}
+    handed_over = resource.has("spec", "loadBalancerClass") or notes[TYPE] == "external"
+    named = INTERNAL if notes[SCHEME] is None or not handed_over else SCHEME
+    for name, wanted in ((INTERNAL, "true"), (SCHEME, "internal")):
+        if notes[name] != wanted and (notes[name] is not None or name == named):
+            yield f"metadata.annotations.{name} is {notes[name] or 'missing'}; it must be {wanted}, or type ClusterIP"
 
 
 @RULES.rule("network-policies-enforced", "CIS EKS 4.3.1", types=[ADDON])
@@ -72,9 +104,19 @@ def _everybody(peer: Any) -> bool:
     """Whether a peer is every pod of the cluster, or every address."""
     if at(peer, "ipBlock") is not None:
         return anywhere(str(at(peer, "ipBlock", "cidr")))
-    # A selector of no labels selects all; without one of namespaces, those of pods are about the policy's own.
-    whole_cluster = at(peer, "namespaceSelector") == {} and not at(peer, "podSelector")
-    return whole_cluster or not peer
+    # Without a selector of namespaces, the one of pods is about the policy's own.
+    return not peer or _every_namespace(at(peer, "namespaceSelector"))
+
+
+def _every_namespace(selector: Any) -> bool:
+    """Whether a selector selects all namespaces: of no labels, of one that all have, or of others than some."""
+    if selector is None or at(selector, "matchLabels"):
+        return False
+    return all(
+        at(each, "operator") in ("NotIn", "DoesNotExist")
+        or (at(each, "operator") == "Exists" and at(each, "key") == NAME_LABEL)
+        for each in rows(at(selector, "matchExpressions"))
+    )
 
 
 def _ports(rule: Any) -> int:

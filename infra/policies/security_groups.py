@@ -32,6 +32,9 @@ SHELL_PORTS: Final = (22, 3389)
 ALL_PROTOCOLS: Final = ("-1", "all")
 TCP: Final = ("tcp", "6")
 WITH_PORTS: Final = (*TCP, "udp", "17")
+# Messages about traffic. Any other protocol is let in whole, and most carry others: ESP, GRE, IP in IP
+# (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_IpPermission.html).
+ABOUT_TRAFFIC: Final = ("icmp", "1", "icmpv6", "58")
 # More ports than this are as good as all.
 MOST_PORTS: Final = 32768
 
@@ -55,8 +58,10 @@ class Opening:
 
     @property
     def unlisted(self) -> bool:
-        """Every protocol and port, or as good as every port of one protocol."""
-        return self.everything or (self.protocol in WITH_PORTS and self.last - self.first + 1 > MOST_PORTS)
+        """Every protocol and port, as good as every port of one protocol, or a protocol that has no ports."""
+        if self.protocol in WITH_PORTS:
+            return self.last - self.first + 1 > MOST_PORTS
+        return self.protocol not in ABOUT_TRAFFIC
 
     def passes(self, port: int) -> bool:
         """Whether TCP to this port gets through."""
@@ -138,9 +143,9 @@ def ingress_no_remote_shell(resource: Resource, _stack: Stack) -> Iterator[str]:
             yield f"lets port {port} through; nodes are reached by no remote shell, so it must leave that out"
 
 
-@RULES.rule("all-traffic-among-members-only", types=OPENINGS)
+@RULES.rule("all-traffic-among-members-only", "CKV_AWS_277", types=OPENINGS)
 def all_traffic_among_members_only(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """What lets every protocol, or all ports, in lets it in from its own group only, which is how EFA works."""
+    """What lets every protocol, a tunnel or all ports in lets it in from its own group only, which is how EFA works."""
     found = opening(resource)
     if found.inward and found.unlisted and not found.same:
         yield f"lets {_what(found)} in from elsewhere; it must name its own group, or protocol and ports"
@@ -155,7 +160,10 @@ def egress_listed(resource: Resource, _stack: Stack) -> Iterator[str]:
 
 
 def _what(found: Opening) -> str:
-    return "every protocol" if found.everything else f"{found.protocol} {found.first} to {found.last}"
+    if found.everything:
+        return "every protocol"
+    ports = f" {found.first} to {found.last}" if found.protocol in WITH_PORTS else ""
+    return f"{found.protocol}{ports}"
 
 
 def _same(resource: Resource, one: str, other: str) -> bool:

@@ -72,6 +72,11 @@ def let_in(*sources: dict[str, Any], **rule: Any) -> tuple[Resource, Resource]:
     return opened, made(n.NETWORK_POLICY, "closed", **network_policy(podSelector={}).properties)
 
 
+def service(kind: str | None = None, annotations: dict[str, str] | None = None, **spec: Any) -> Resource:
+    metadata = {"namespace": "training", "annotations": annotations or {}}
+    return made(n.SERVICE, metadata=metadata, spec={**({"type": kind} if kind else {}), **spec})
+
+
 def account(automount: bool | None = None) -> Resource:
     metadata = {"name": "trainer", "namespace": "training"}
     more = {} if automount is None else {"automountServiceAccountToken": automount}
@@ -272,6 +277,22 @@ CASES: dict[str, Cases] = {
             let_in({"namespaceSelector": {}}),
             let_in({"namespaceSelector": {}, "podSelector": {}}),
             let_in(ports=[{"protocol": "TCP"}]),
+            # A label of its pods binds nobody of another namespace.
+            let_in({"namespaceSelector": {}, "podSelector": {"matchLabels": {"a": "b"}}}),
+            let_in({"namespaceSelector": {}, "podSelector": policies.OF_JOBS}),
+            let_in({"namespaceSelector": {"matchLabels": {}, "matchExpressions": []}}),
+            let_in(
+                {"namespaceSelector": {"matchExpressions": [{"key": n.NAME_LABEL, "operator": "Exists"}]}}
+            ),
+            let_in({"namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}}),
+            let_in(
+                {
+                    "namespaceSelector": {
+                        "matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["b"]}]
+                    }
+                }
+            ),
+            let_in(ports=[{"port": 1, "endPort": 9}]),
             let_in(ports=[{"port": 1, "endPort": 65535}]),
             let_in(ports=[{"port": 1, "endPort": 32768}, {"port": 32769, "endPort": 65535}]),
         ],
@@ -282,9 +303,35 @@ CASES: dict[str, Cases] = {
             network_policy(**policies.scraped({"a": "b"}, 9464, {"c": "d"})),
             let_in({"podSelector": {}}),
             let_in({"ipBlock": {"cidr": "10.0.0.0/16"}}),
-            let_in({"namespaceSelector": {}, "podSelector": {"matchLabels": {"a": "b"}}}),
+            let_in({"namespaceSelector": {"matchLabels": {"team": "a"}}}),
+            let_in({"namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "Exists"}]}}),
             let_in({"namespaceSelector": {}}, ports=[{"port": "metrics"}]),
+            let_in(ports=[{"port": 1, "endPort": 8}]),
             network_policy(podSelector={}, policyTypes=["Egress"], ingress=[{}]),
+        ],
+    ),
+    "service-not-public": Cases(
+        rejects=[
+            service("LoadBalancer"),
+            service("LoadBalancer", {n.INTERNAL: "false"}),
+            # EKS's own controller knows no scheme, and makes a public one.
+            service("LoadBalancer", {n.SCHEME: "internal"}),
+            service("LoadBalancer", {n.SCHEME: "internal", n.TYPE: "nlb"}),
+            service("LoadBalancer", {n.SCHEME: "internet-facing", n.INTERNAL: "true"}),
+            service("LoadBalancer", {n.SCHEME: "internet-facing"}, loadBalancerClass="service.k8s.aws/nlb"),
+            service("LoadBalancer", {n.INTERNAL: "false", n.SCHEME: "internal", n.TYPE: "external"}),
+            service("LoadBalancer", loadBalancerClass="service.k8s.aws/nlb"),
+            service("ClusterIP", externalIPs=["203.0.113.1"]),
+        ],
+        accepts=[
+            service(),
+            service("ClusterIP"),
+            service("NodePort"),
+            service("LoadBalancer", {n.INTERNAL: "true"}),
+            service("LoadBalancer", {n.INTERNAL: "true", n.SCHEME: "internal"}),
+            service("LoadBalancer", {n.SCHEME: "internal", n.TYPE: "external"}),
+            service("LoadBalancer", {n.SCHEME: "internal"}, loadBalancerClass="eks.amazonaws.com/nlb"),
+            service("LoadBalancer", {n.INTERNAL: "true"}, loadBalancerClass="service.k8s.aws/nlb"),
         ],
     ),
     "namespace-default-account": Cases(
@@ -353,16 +400,33 @@ CASES: dict[str, Cases] = {
             binding("system:anonymous", kind="User", scope=1),
             binding("system:serviceaccounts", kind="Group"),
             binding("system:serviceaccounts:default", kind="Group", scope=1),
+            binding("system:authenticated", kind="Group", scope=1),
+            binding("system:unauthenticated", kind="Group"),
+            binding("default"),
+            binding("default", scope=1),
+            binding("system:serviceaccount:training:default", kind="User"),
         ],
-        accepts=[binding("launcher"), binding("launcher", scope=1), binding("platform-team", kind="Group")],
+        accepts=[
+            binding("system:serviceaccount:training:launcher", kind="User"),
+            binding("default", kind="Group"),
+            binding("launcher"),
+            binding("launcher", scope=1),
+            binding("platform-team", kind="Group"),
+        ],
     ),
     "volumes-encrypted": Cases(
         rejects=[
             made(k.STORAGE_CLASS, provisioner="ebs.csi.aws.com"),
             made(k.STORAGE_CLASS, provisioner="ebs.csi.aws.com", parameters={"encrypted": "false"}),
+            made(k.STORAGE_CLASS, provisioner="ebs.csi.eks.amazonaws.com", parameters={"type": "gp3"}),
+            made(k.STORAGE_CLASS, provisioner="kubernetes.io/aws-ebs", parameters={"encrypted": "true"}),
+            made(k.STORAGE_CLASS, provisioner="kubernetes.io/aws-ebs"),
+            made(k.STORAGE_CLASS, provisioner="rancher.io/local-path", parameters={"encrypted": "true"}),
+            made(k.STORAGE_CLASS, parameters={"encrypted": "true"}),
         ],
         accepts=[
             made(k.STORAGE_CLASS, provisioner="ebs.csi.aws.com", parameters={"encrypted": "true"}),
+            made(k.STORAGE_CLASS, provisioner="ebs.csi.eks.amazonaws.com", parameters={"encrypted": "true"}),
             made(k.STORAGE_CLASS, provisioner="fsx.csi.aws.com"),
         ],
     ),

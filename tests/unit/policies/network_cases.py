@@ -180,11 +180,20 @@ CASES: dict[str, Cases] = {
             ingress(OTHER, fromPort=1025, toPort=65535),
             ingress(OTHER, ipProtocol="17", fromPort=1, toPort=65534),
             old("ingress", protocol="-1", sourceSecurityGroupId="sg-2"),
+            # ESP, GRE and IP in IP carry any protocol, and have no ports.
+            ingress(cidrIpv4="10.0.0.0/8", ipProtocol="50", fromPort=None, toPort=None),
+            ingress(cidrIpv4="172.16.0.0/12", ipProtocol="esp", fromPort=None, toPort=None),
+            ingress(OTHER, ipProtocol="47", fromPort=None, toPort=None),
+            ingress(cidrIpv4="10.0.0.0/8", ipProtocol="all"),
+            old("ingress", protocol="4", cidrBlocks=["192.168.0.0/16"], fromPort=0, toPort=0),
         ],
         accepts=[
             ingress(GROUP, ipProtocol="-1"),
             ingress(GROUP, fromPort=0, toPort=65535),
             ingress(OTHER, ipProtocol="icmp", fromPort=-1, toPort=65535),
+            ingress(cidrIpv4="10.0.0.0/8", ipProtocol="58", fromPort=-1, toPort=-1),
+            ingress(GROUP, ipProtocol="50", fromPort=None, toPort=None),
+            ingress(cidrIpv4="10.0.0.0/8"),
             old("ingress", protocol="-1", self=True),
             made(g.INGRESS, ipProtocol="-1", securityGroupId="sg-1", referencedSecurityGroupId="sg-1"),
             ingress(OTHER),
@@ -197,6 +206,7 @@ CASES: dict[str, Cases] = {
             egress(cidrIpv6="::/0", ipProtocol="udp", fromPort=0, toPort=65535),
             egress(cidrIpv4="0.0.0.0/0", ipProtocol="tcp", fromPort=0, toPort=65535),
             old("egress", protocol="-1", cidrBlocks=["0.0.0.0/0"]),
+            egress(cidrIpv4="0.0.0.0/0", ipProtocol="47"),
         ],
         accepts=[
             egress(cidrIpv4="0.0.0.0/0", ipProtocol="tcp", fromPort=443, toPort=443),
