@@ -10,6 +10,7 @@ import pulumi_kubernetes as k8s
 
 from components.shared import contract as c
 from components.shared import network_policies, restricted
+from components.shared.pool import off_the_pools
 
 NAME: Final = "network-debug"
 LABELS: Final = {"app.kubernetes.io/name": NAME}
@@ -62,15 +63,7 @@ def spec(image: str) -> dict[str, Any]:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 1,
-        "affinity": {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [
-                        {"matchExpressions": [{"key": c.LABEL_NODEPOOL, "operator": "DoesNotExist"}]}
-                    ]
-                }
-            }
-        },
+        "affinity": off_the_pools(),
         "securityContext": restricted.pod(),
         "containers": [
             {

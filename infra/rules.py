@@ -105,9 +105,10 @@ def _system(cluster: Cluster, zones: int) -> int:
     """Addresses of the system nodes that may be in one zone."""
     facts = accelerators.TYPES[cluster.system_instance_type]
     nodes = -(-cluster.system_count // zones) + system_nodes.SPARE
-    return nodes * addresses.of_machine(
+    machine = addresses.Machine(
         interfaces=facts.interfaces, addresses=facts.addresses, pods=addresses.SYSTEM_PODS
     )
+    return nodes * machine.taken
 
 
 def _endpoints(network: Network, storage: Storage) -> int:

@@ -1,9 +1,10 @@
-"""How many addresses of a subnet machines and pods take. Pure: no Pulumi."""
+"""How many addresses of a subnet, and network interfaces, machines and pods take. Pure: no Pulumi."""
 
 from __future__ import annotations
 
 import ipaddress
 import math
+from dataclasses import dataclass
 from typing import Final
 
 from components.shared import efa
@@ -30,18 +31,9 @@ LEAST: Final = PODS + SPARE
 WARM_INTERFACES: Final = 1
 
 
-def of_machine(
-    *,
-    interfaces: int,
-    addresses: int,
-    cards: int = 1,
-    policy: str = efa.NONE,
-    cards_per_ip_group: int = 1,
-    first_efa_card: int = 0,
-    pods: int = PODS,
-    own_cni: bool = True,
-) -> int:
-    """Addresses that one machine takes from its subnet.
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What decides how many network interfaces and addresses one machine takes.
 
     The VPC CNI uses interfaces of the first network card, and an EFA there takes the place of one of them (Karpenter,
     `ENILimitedPods` in pkg/providers/instancetype/types.go). No pod gets the first address of an interface. Further
@@ -58,46 +50,50 @@ def of_machine(
         own_cni: the CNI is configured by the stack; else, in a given cluster, it is taken to fill whole interfaces, for
             a handful of pods.
     """
-    usable = _usable(interfaces, policy, first_efa_card)
-    used = _used(usable, addresses, pods=pods, own_cni=own_cni)
-    extra = len(efa.ip_interfaces(cards, policy, cards_per_ip_group)) - 1
-    return extra + (_for_pods(usable, addresses, pods) + used if own_cni else used * addresses)
 
+    interfaces: int
+    addresses: int
+    cards: int = 1
+    policy: str = efa.NONE
+    cards_per_ip_group: int = 1
+    first_efa_card: int = 0
+    pods: int = PODS
+    own_cni: bool = True
 
-def interfaces_of_machine(
-    *,
-    interfaces: int,
-    addresses: int,
-    cards: int = 1,
-    policy: str = efa.NONE,
-    cards_per_ip_group: int = 1,
-    first_efa_card: int = 0,
-    pods: int = PODS,
-    own_cni: bool = True,
-) -> int:
-    """Network interfaces of one machine: its EFA and IP interfaces, and those that the VPC CNI adds for pods.
+    @property
+    def taken(self) -> int:
+        """Addresses that it takes from its subnet."""
+        if not self.own_cni:
+            return self._of_cni * self.addresses + self._beside
+        return self._for_pods + self._of_cni + self._beside
 
-    The arguments are those of `of_machine`.
-    """
-    of_pods = _used(_usable(interfaces, policy, first_efa_card), addresses, pods=pods, own_cni=own_cni)
-    extra = len(efa.ip_interfaces(cards, policy, cards_per_ip_group)) - 1
-    return of_pods + extra + (0 if policy == efa.NONE else cards - first_efa_card)
+    @property
+    def network_interfaces(self) -> int:
+        """Its EFA and IP interfaces, and those that the VPC CNI adds for pods."""
+        with_efa = 0 if self.policy == efa.NONE else self.cards - self.first_efa_card
+        return with_efa + self._of_cni + self._beside
 
+    @property
+    def _usable(self) -> int:
+        """Interfaces of the first network card that the VPC CNI can have."""
+        return max(1, self.interfaces - (self.policy != efa.NONE and self.first_efa_card == 0))
 
-def _usable(interfaces: int, policy: str, first_efa_card: int) -> int:
-    """Interfaces of the first network card that the VPC CNI can have."""
-    return max(1, interfaces - (policy != efa.NONE and first_efa_card == 0))
+    @property
+    def _for_pods(self) -> int:
+        """Addresses that pods have, or may soon."""
+        return min(max(LEAST, self.pods + SPARE), self._usable * (self.addresses - 1))
 
+    @property
+    def _of_cni(self) -> int:
+        """Interfaces of the first network card that the VPC CNI takes, the machine's first one among them."""
+        if not self.own_cni:
+            return min(self._usable, 1 + WARM_INTERFACES)
+        return math.ceil(self._for_pods / (self.addresses - 1))
 
-def _for_pods(usable: int, addresses: int, pods: int) -> int:
-    return min(max(LEAST, pods + SPARE), usable * (addresses - 1))
-
-
-def _used(usable: int, addresses: int, *, pods: int, own_cni: bool) -> int:
-    """Interfaces of the first network card that the VPC CNI takes."""
-    if not own_cni:
-        return min(usable, 1 + WARM_INTERFACES)
-    return math.ceil(_for_pods(usable, addresses, pods) / (addresses - 1))
+    @property
+    def _beside(self) -> int:
+        """Interfaces for IP traffic of the other network cards."""
+        return len(efa.ip_interfaces(self.cards, self.policy, self.cards_per_ip_group)) - 1
 
 
 def of_file_system(capacity_gib: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from components.shared import contract as c
 from components.shared import restricted
-from components.shared.pool import Pool, request
+from components.shared.pool import Pool, off_the_pools, request
 
 JsonObject = dict[str, Any]
 
@@ -171,15 +171,7 @@ def job_spec(run: Run, resolved: Resolved) -> JsonObject:
                 "restartPolicy": "Never",
                 "serviceAccountName": c.LAUNCHER_SERVICE_ACCOUNT,
                 # The launcher waits for machines of the pools, so it stays off them.
-                "affinity": {
-                    "nodeAffinity": {
-                        "requiredDuringSchedulingIgnoredDuringExecution": {
-                            "nodeSelectorTerms": [
-                                {"matchExpressions": [{"key": c.LABEL_NODEPOOL, "operator": "DoesNotExist"}]}
-                            ]
-                        }
-                    }
-                },
+                "affinity": off_the_pools(),
                 "securityContext": restricted.pod(),
                 "containers": [container],
             },

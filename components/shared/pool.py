@@ -94,21 +94,22 @@ class Pool:
 
     def addresses(self, *, own_cni: bool) -> int:
         """Addresses that one of the machines takes from its subnet; `own_cni`: the stack configures the VPC CNI."""
-        return subnet_addresses.of_machine(**self._network(), own_cni=own_cni)
+        return self._network(own_cni).taken
 
     def network_interfaces(self, *, own_cni: bool) -> int:
         """Network interfaces that one of the machines has; `own_cni`: the stack configures the VPC CNI."""
-        return subnet_addresses.interfaces_of_machine(**self._network(), own_cni=own_cni)
+        return self._network(own_cni).network_interfaces
 
-    def _network(self) -> JsonObject:
-        return {
-            "interfaces": self.interfaces,
-            "addresses": self.addresses_per_interface,
-            "cards": self.first_efa_card + max(1, self.efa),
-            "policy": self.efa_policy,
-            "cards_per_ip_group": self.cards_per_ip_group,
-            "first_efa_card": self.first_efa_card,
-        }
+    def _network(self, own_cni: bool) -> subnet_addresses.Machine:
+        return subnet_addresses.Machine(
+            interfaces=self.interfaces,
+            addresses=self.addresses_per_interface,
+            cards=self.first_efa_card + max(1, self.efa),
+            policy=self.efa_policy,
+            cards_per_ip_group=self.cards_per_ip_group,
+            first_efa_card=self.first_efa_card,
+            own_cni=own_cni,
+        )
 
     @property
     def capacity_types(self) -> list[str]:
@@ -251,6 +252,12 @@ def _disks(pool: Pool) -> list[JsonObject]:
         source = {"snapshotID": pool.data_snapshot_id, "volumeInitializationRate": SNAPSHOT_RATE}
         disks.append({"deviceName": user_data.DATA_DEVICE, "ebs": {**size, **source, **common}})
     return disks
+
+
+def off_the_pools() -> JsonObject:
+    """The `affinity` of a pod that is kept off the machines of all pools."""
+    term = {"matchExpressions": [{"key": c.LABEL_NODEPOOL, "operator": "DoesNotExist"}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
 
 def request(pool: Pool) -> JsonObject:

@@ -89,9 +89,9 @@ def _system(settings: Settings) -> WantedSystem:
         vcpus=facts.vcpus,
         spare=system_nodes.SPARE,
         disk_gib=system_nodes.VOLUME_GIB,
-        interfaces=addresses.interfaces_of_machine(
+        interfaces=addresses.Machine(
             interfaces=facts.interfaces, addresses=facts.addresses, pods=addresses.SYSTEM_PODS
-        ),
+        ).network_interfaces,
     )
 
 

@@ -10,8 +10,8 @@ from datetime import datetime
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
-    """One thing that is missing or wrong: the settings key, and what is wrong and what would be right."""
+class _Told:
+    """One line for a person: of which settings key, and what."""
 
     key: str
     message: str
@@ -20,26 +20,16 @@ class Problem:
         return f"{self.key}: {self.message}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Caution:
-    """One thing that is right as the stack file says it, and may still be in the way: the settings key, and what."""
-
-    key: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.message}"
+class Problem(_Told):
+    """One thing that is missing or wrong; the message says what is wrong and what would be right."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unasked:
-    """One thing that this account can't be asked about: the settings key, and why not."""
+class Caution(_Told):
+    """One thing that is right as the stack file says it, and may still be in the way."""
 
-    key: str
-    message: str
 
-    def __str__(self) -> str:
-        return f"{self.key}: {self.message}"
+class Unasked(_Told):
+    """One thing that this account can't be asked about, and why not."""
 
 
 @dataclass(frozen=True, kw_only=True)

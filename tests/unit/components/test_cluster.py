@@ -110,7 +110,7 @@ def test_the_network_plugin_enforces_policies_and_keeps_few_addresses(recorded: 
     assert all(isinstance(value, str) for value in values["env"].values()), "EKS refuses numbers"
     machine = {"interfaces": 15, "addresses": 50}
     least = targets["MINIMUM_IP_TARGET"] + 1
-    assert addresses.of_machine(**machine) == least, "what is counted is what is asked for"
+    assert addresses.Machine(**machine).taken == least, "what is counted is what is asked for"
 
 
 def test_the_log_group_goes_before_what_looks_for_late_entries(recorded: Recorded) -> None:

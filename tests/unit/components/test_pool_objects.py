@@ -248,23 +248,40 @@ def test_what_is_given_by_id_is_not_searched_by_tags() -> None:
 )
 def test_a_machine_has_addresses_for_its_pods_and_some_to_spare(pods: int, taken: int) -> None:
     """As in the examples of the VPC CNI's documentation, of a p3dn with both targets."""
-    assert addresses.of_machine(interfaces=15, addresses=50, pods=pods) == taken
+    assert addresses.Machine(interfaces=15, addresses=50, pods=pods).taken == taken
 
 
 def test_the_cni_of_a_given_cluster_fills_whole_interfaces() -> None:
     """The examples of the VPC CNI's documentation: a p3dn with three pods has two interfaces of fifty addresses."""
     p3dn = {"interfaces": 15, "addresses": 50, "own_cni": False}
-    assert addresses.of_machine(**p3dn) == 100
-    assert addresses.of_machine(**p3dn, policy=efa.IP) == 100
+    assert addresses.Machine(**p3dn).taken == 100
+    assert addresses.Machine(**p3dn, policy=efa.IP).taken == 100
     assert addresses.free_in("10.0.0.0/24") == 251
 
 
 def test_an_efa_takes_the_place_of_an_interface_of_its_card() -> None:
     p5 = {"interfaces": 2, "addresses": 50, "policy": efa.IP}
-    assert addresses.of_machine(**p5, cards=32, own_cni=False) == 50
-    assert addresses.of_machine(**p5, cards=32, pods=90) == 50
-    assert addresses.of_machine(**p5, cards=33, first_efa_card=1, own_cni=False) == 100
-    assert addresses.of_machine(**p5, cards=33, first_efa_card=1, pods=90) == 96
+    assert addresses.Machine(**p5, cards=32, own_cni=False).taken == 50
+    assert addresses.Machine(**p5, cards=32, pods=90).taken == 50
+    assert addresses.Machine(**p5, cards=33, first_efa_card=1, own_cni=False).taken == 100
+    assert addresses.Machine(**p5, cards=33, first_efa_card=1, pods=90).taken == 96
+
+
+@pytest.mark.parametrize(
+    ("cards", "group", "first", "policy"),
+    [(4, 1, 0, efa.IP), (4, 1, 0, efa.BANDWIDTH), (32, 4, 0, efa.BANDWIDTH), (17, 1, 1, efa.IP)],
+)
+def test_a_machine_has_the_interfaces_of_its_layout_and_those_of_many_pods(
+    cards: int, group: int, first: int, policy: str
+) -> None:
+    network = {"interfaces": 15, "addresses": 50, "cards": cards, "policy": policy}
+    groups = {"cards_per_ip_group": group, "first_efa_card": first}
+    laid_out = len(efa.layout(cards - first, policy, group, first))
+    assert addresses.Machine(**network, **groups).network_interfaces == laid_out
+    # Forty-nine of an interface are for pods, of which four rest.
+    assert addresses.Machine(**network, **groups, pods=46).network_interfaces == laid_out + 1
+    assert addresses.Machine(**network, **groups, own_cni=False).network_interfaces == laid_out + 1
+    assert addresses.Machine(interfaces=15, addresses=50).network_interfaces == 1
 
 
 @given(
@@ -276,6 +293,6 @@ def test_an_efa_takes_the_place_of_an_interface_of_its_card() -> None:
 def test_no_machine_takes_more_than_its_interfaces_have(
     interfaces: int, each: int, pods: int, policy: str
 ) -> None:
-    taken = addresses.of_machine(interfaces=interfaces, addresses=each, pods=pods, policy=policy)
+    taken = addresses.Machine(interfaces=interfaces, addresses=each, pods=pods, policy=policy).taken
     usable = interfaces - (policy != efa.NONE)
     assert min(pods, usable * (each - 1)) < taken <= usable * each
