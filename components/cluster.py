@@ -124,7 +124,7 @@ class Cluster(pulumi.ComponentResource):
             scaling_config=aws.eks.NodeGroupScalingConfigArgs(
                 desired_size=args.system_count,
                 min_size=args.system_count,
-                max_size=args.system_count + system_nodes.SPARE,
+                max_size=args.system_count + 1,
             ),
             subnet_ids=args.private_subnet_ids,
             labels=dict(SYSTEM_LABELS),

@@ -104,7 +104,7 @@ def needed_addresses(settings: Settings) -> dict[str, dict[str, int]]:
 def _system(cluster: Cluster, zones: int) -> int:
     """Addresses of the system nodes that may be in one zone."""
     facts = accelerators.TYPES[cluster.system_instance_type]
-    nodes = -(-cluster.system_count // zones) + system_nodes.SPARE
+    nodes = -(-cluster.system_count // zones) + system_nodes.SPARE_IN_A_ZONE
     machine = addresses.Machine(
         interfaces=facts.interfaces, addresses=facts.addresses, pods=addresses.SYSTEM_PODS
     )

@@ -20,7 +20,7 @@ def needs(wanted: Wanted) -> dict[str, list[Use]]:
     found: dict[str, list[Use]] = {}
     if wanted.system:
         nodes = wanted.system
-        # They are spread evenly, and the spare ones may all come into one zone.
+        # They are spread evenly.
         count = -(-nodes.count // len(wanted.zones)) + nodes.spare
         what = f"{count} {nodes.instance_type}"
         for zone in wanted.zones:

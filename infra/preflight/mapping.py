@@ -87,7 +87,7 @@ def _system(settings: Settings) -> WantedSystem:
         instance_type=facts.name,
         count=settings.cluster.system_count,
         vcpus=facts.vcpus,
-        spare=system_nodes.SPARE,
+        spare=system_nodes.SPARE_IN_A_ZONE,
         disk_gib=system_nodes.VOLUME_GIB,
         interfaces=addresses.Machine(
             interfaces=facts.interfaces, addresses=facts.addresses, pods=addresses.SYSTEM_PODS

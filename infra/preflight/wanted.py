@@ -65,7 +65,7 @@ class WantedPool:
 
 @dataclass(frozen=True, kw_only=True)
 class WantedSystem:
-    """The system nodes: `count` of them, and how many more there are while EKS replaces them.
+    """The system nodes: `count` of them, and how many more there are in a zone while EKS replaces them.
 
     `vcpus`, `disk_gib` and `interfaces` (network interfaces) are those of one.
     """

@@ -152,12 +152,13 @@ def test_a_private_network_with_a_mirror_is_right() -> None:
     ("cidr", "zones", "nodes", "right"),
     [
         # A private subnet of a /20 in three zones is a /22: 1019 addresses, of which the control plane takes 16
-        # and two system nodes of 26 (c5.2xlarge: 24 for pods on two interfaces) 52.
-        ("10.0.0.0/20", 3, 63, True),
-        ("10.0.0.0/20", 3, 64, False),
+        # and three system nodes of 26 (c5.2xlarge: 24 for pods on two interfaces) 78: one, and two while it is
+        # replaced.
+        ("10.0.0.0/20", 3, 61, True),
+        ("10.0.0.0/20", 3, 62, False),
         ("10.0.0.0/16", 3, 542, True),
-        ("10.0.0.0/16", 4, 541, True),
-        ("10.0.0.0/16", 4, 542, False),
+        ("10.0.0.0/16", 4, 539, True),
+        ("10.0.0.0/16", 4, 540, False),
     ],
 )
 def test_a_range_must_hold_the_addresses_of_all_machines(

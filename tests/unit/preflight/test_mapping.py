@@ -99,7 +99,7 @@ def test_machines_are_asked_for_with_their_disks_and_network_interfaces() -> Non
     assert [pool.interfaces for pool in wanted.pools] == [5, 40, 2]
     assert wanted.pools[0].disks_gib == 300
     assert wanted.system == WantedSystem(
-        instance_type="c5.2xlarge", count=2, vcpus=8, spare=1, disk_gib=50, interfaces=2
+        instance_type="c5.2xlarge", count=2, vcpus=8, spare=2, disk_gib=50, interfaces=2
     )
     theirs = given(**{"trainyard:cluster": {"existing": GIVEN_CLUSTER}, "trainyard:pools": pools})
     # A given cluster's network plugin has an interface to spare, where the first card has room for one beside an EFA.
