@@ -161,7 +161,13 @@ def test_what_a_shipped_stack_is_given_is_what_the_preflight_takes(
     settings = load(stack, tmp_path / f"Pulumi.{stack}.yaml")
     of = {
         **OF_NETWORK,
-        **checks("given file system", "service quotas", "capacity reservations", "placement groups"),
+        **checks(
+            "given file system",
+            "service quotas",
+            "network interfaces",
+            "capacity reservations",
+            "placement groups",
+        ),
     }
     report = examine(Account(settings.region, SESSION), wanted_of(settings), datetime.now(UTC), of)
     assert [str(each) for each in report.problems if " is CREATING" not in each.message] == []
