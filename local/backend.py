@@ -12,6 +12,11 @@ def passphrase_file(directory: Path) -> Path:
     return directory / "passphrase"
 
 
+def engine_logs(home: Path) -> Path:
+    """Where the engine keeps logs of its own, unless it can't."""
+    return home / "pulumi-home" / "logs"
+
+
 def variables(home: Path, state: str = STACKS) -> dict[str, str]:
     """Variables with which `pulumi` finds the stacks in the folder `state` of a home."""
     directory = home / state

@@ -121,6 +121,14 @@ class Cluster:
             self.delete(ALL_PODS, name)
         return found
 
+    def forget_pods_of(self, nodes: frozenset[str]) -> list[str]:
+        of_nodes = [pod for pod in self._items(ALL_PODS) if pod.get("spec", {}).get("nodeName") in nodes]
+        found = [name_of(ALL_PODS, pod) for pod in of_nodes]
+        for name in found:
+            # Otherwise the API server waits for a kubelet that is gone.
+            self._call("DELETE", _path(ALL_PODS, name), {"gracePeriodSeconds": 0})
+        return found
+
     def claims_of_volumes(self) -> list[str]:
         bound = [
             item["spec"].get("claimRef") for item in self._items(VOLUMES) if self._scope.has(VOLUMES, item)

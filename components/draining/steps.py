@@ -62,6 +62,9 @@ class ClusterApi(Protocol):
     def delete_pods_that_hold_machines(self) -> list[str]:
         """Delete the pods on the stack's machines that Karpenter would wait for; returns those found."""
 
+    def forget_pods_of(self, nodes: frozenset[str]) -> list[str]:
+        """Remove the pods of nodes that are gone at once, as nobody ends them; returns those found."""
+
     def claims_of_volumes(self) -> list[str]:
         """Volume claims, `<namespace>/<name>`, whose volumes a driver made and removes again."""
 
@@ -112,6 +115,7 @@ def run(
         drain.give_back_machines(cluster)
     drain.terminate_rest()
     if cluster is not None:
+        drain.forget_pods(cluster)
         drain.release_volumes(cluster)
         drain.end_node_classes(cluster)
     for name in account.remove_remains_of_machines():
@@ -127,6 +131,7 @@ class _Drain:
     out: Callable[[str], None]
     timeout: float
     started: float = field(init=False)
+    nodes: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.started = self.clock.now()
@@ -164,6 +169,7 @@ class _Drain:
         asked: set[str] = set()
         seen = reported = self.clock.now()
         while claims := cluster.names(NODE_CLAIMS):
+            self.nodes |= set(cluster.names(NODES))
             now = self.clock.now()
             if cluster.controller_runs():
                 seen = now
@@ -205,6 +211,16 @@ class _Drain:
                 reported = self.clock.now()
                 self.say(f"waiting for {len(machines)} machines to terminate: {some(machines)}")
             self.clock.sleep(POLL_SECONDS * 2)
+
+    def forget_pods(self, cluster: ClusterApi) -> None:
+        """The pods of a DaemonSet outlive their machines, and a DaemonSet ends only with its pods.
+
+        The garbage collector of Kubernetes leaves them for 40 seconds and looks every 20 (kube-controller-manager,
+        pkg/controller/podgc/gc_controller.go), which all of a destroy would wait for.
+        """
+        gone = self.nodes - set(cluster.names(NODES))
+        if gone and (pods := cluster.forget_pods_of(frozenset(gone))):
+            self.say(f"removed pods of machines that are gone: {some(pods)}")
 
     def release_volumes(self, cluster: ClusterApi) -> None:
         """Disks that a driver made: after the machines that held them, while the driver still runs.

@@ -123,6 +123,12 @@ def test_a_home_whose_first_command_is_none_of_the_clouds_is_a_home_all_the_same
     Home(tmp_path / "other").make()
 
 
+def test_the_engine_finds_no_folder_for_a_log_of_its_own(tmp_path: Path) -> None:
+    Engine(tmp_path / "home", "local", {})
+    Engine(tmp_path / "home", "dev", {})
+    assert (tmp_path / "home" / "pulumi-home" / "logs").is_file()
+
+
 def test_a_recovery_that_was_killed_is_done_again(tmp_path: Path) -> None:
     first = Engine(tmp_path / "home", "local", {})
     assert not first.was_interrupted()

@@ -44,6 +44,8 @@ class World:
         # Per round, what mounts the claims and keeps them from going.
         self.users: list[list[str]] = []
         self.remains: list[str] = []
+        # The pods of each node, which outlive it.
+        self.pods_of: dict[str, list[str]] = {}
 
     def names(self, kind: Kind) -> list[str]:
         return list(self.objects.get(kind, []))
@@ -58,6 +60,8 @@ class World:
         self.objects[kind].remove(name)
         if kind == NODE_CLAIMS and self.instances:
             self.instances.pop()
+        if kind == NODE_CLAIMS and self.objects.get(NODES):
+            self.objects[NODES].pop()
         if kind == VOLUME_CLAIMS and self.finishes(VOLUMES):
             self.objects[VOLUMES] = []
 
@@ -75,6 +79,10 @@ class World:
             for name in self.names(NODE_CLAIMS):
                 self._gone(NODE_CLAIMS, name)
         return held
+
+    def forget_pods_of(self, nodes: frozenset[str]) -> list[str]:
+        self.log.append(f"forget pods of {','.join(sorted(nodes))}")
+        return [pod for node in sorted(nodes) for pod in self.pods_of.get(node, [])]
 
     def claims_of_volumes(self) -> list[str]:
         return self.names(VOLUME_CLAIMS)
@@ -148,12 +156,27 @@ def test_work_ends_before_machines_go_and_disks_after_them() -> None:
         "delete nodepools",
         "delete nodeclaims",
         "delete nodeclaims",
+        "forget pods of n1,n2",
         "delete persistentvolumeclaims",
         "delete ec2nodeclasses",
         "remains",
     ]
     assert world.instances == []
     assert lines[-1].endswith("no machine is left")
+
+
+def test_pods_that_outlive_their_machines_are_removed_but_for_those_of_nodes_that_stay() -> None:
+    world = World({NODE_CLAIMS: ["small-a"], NODES: ["own", "gone"]}, ["i-1"])
+    world.pods_of = {"gone": ["plugins/efa-1"], "own": ["plugins/efa-2"]}
+    lines = drain(world)
+    assert [entry for entry in world.log if entry.startswith("forget")] == ["forget pods of gone"]
+    assert any(line.endswith("removed pods of machines that are gone: plugins/efa-1") for line in lines)
+
+
+def test_nodes_that_nobody_saw_going_keep_their_pods() -> None:
+    world = World({NODES: ["own"]}, [])
+    drain(world)
+    assert not [entry for entry in world.log if entry.startswith("forget")]
 
 
 def test_an_empty_cluster_is_drained_at_once() -> None:
