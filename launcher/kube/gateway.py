@@ -48,6 +48,9 @@ class Gateway(Protocol):
     def create_training(self, request: Request, manifest: JsonObject) -> bool:
         """Makes this PyTorchJob; False if one of its name exists."""
 
+    def delete_training(self, request: Request, uid: str) -> None:
+        """Deletes exactly this PyTorchJob, if it still exists; it is there until its pods are gone."""
+
     def delete_pod(self, request: Request, name: str, uid: str) -> None:
         """Deletes exactly this pod, if it still exists."""
 
@@ -177,6 +180,12 @@ class KubernetesGateway:
     def create_training(self, request: Request, manifest: JsonObject) -> bool:
         return self._create(sources.training_jobs(request), manifest)
 
+    def delete_training(self, request: Request, uid: str) -> None:
+        # In the foreground: pods and Services go first (ownerReferences of the operator block the owner's end), and for
+        # as long as one of them is there the name is taken.
+        path = f"{sources.training_jobs(request)}/{request.training_job}"
+        self._delete(path, uid, propagationPolicy="Foreground")
+
     def delete_pod(self, request: Request, name: str, uid: str) -> None:
         self._delete(f"/api/v1/namespaces/{request.namespace}/pods/{name}", uid)
 
@@ -225,8 +234,8 @@ class KubernetesGateway:
         query = {**dict(source.selectors), **(_CACHED if cached else {})}
         return self._rest.list_items(source.path, query, source.convert)
 
-    def _delete(self, path: str, uid: str) -> None:
-        body: JsonObject = {"preconditions": {"uid": uid}}
+    def _delete(self, path: str, uid: str, **options: str) -> None:
+        body: JsonObject = {"preconditions": {"uid": uid}, **options}
         try:
             self._rest.request("DELETE", path, body=body)
         except ApiError as error:

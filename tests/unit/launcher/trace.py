@@ -17,6 +17,9 @@ from tests.unit.launcher.world import EPOCH, TICK, World
 
 Object = dict[str, Any]
 LONGEST = 6000.0
+_FINISHED = ("Succeeded", "Failed")
+# How a worker may end by itself: an error, no memory, a signal; and wrong settings, which no restart heals.
+MISHAPS = (1, 137, 143, 2)
 # A dead launcher's Lease runs out, and perhaps that of the one after it.
 OUTLIVED_TICKS = 20
 
@@ -117,7 +120,7 @@ class Trace:
         left = [
             name
             for name, pod in self.world.pods.items()
-            if "deletionTimestamp" not in pod["metadata"] and pod["status"]["phase"] != "Succeeded"
+            if "deletionTimestamp" not in pod["metadata"] and pod["status"]["phase"] not in _FINISHED
         ]
         if left:
             self.wrong(f"{left} left behind")
@@ -159,9 +162,14 @@ class Trace:
             manifest["metadata"]["uid"] = f"uid-{self.versions}"
             pods[name] = {**manifest, "status": {"phase": "Pending"}}
         pool = request.pool.name
-        held = [pod for pod in pods.values() if pod["spec"]["nodeSelector"]["karpenter.sh/nodepool"] == pool]
+        held = [
+            pod
+            for pod in pods.values()
+            if pod["spec"]["nodeSelector"]["karpenter.sh/nodepool"] == pool
+            and pod["status"]["phase"] not in _FINISHED
+        ]
         if len(held) > min(request.max_nodes, self.world.pools[pool].limit):
-            self.wrong(f"{len(held)} placeholders")
+            self.wrong(f"{len(held)} placeholders and workers")
         asked = sum(machine.pool == pool and not machine.deleting for machine in self.world.machines.values())
         if asked > self.world.pools[pool].limit:
             self.wrong(f"{asked} machines asked for")
@@ -171,6 +179,15 @@ class Trace:
         self._maybe_die()
         if name in self.world.pods and self.world.pods[name]["metadata"]["uid"] == uid:
             self.world.pods[name]["metadata"]["deletionTimestamp"] = "now"
+        self._maybe_die()
+
+    def delete_training(self, request: Request, uid: str) -> None:
+        self._maybe_die()
+        training = self.world.training
+        if training is not None and training["metadata"]["uid"] == uid:
+            if self.world.broken_at is None:
+                self.wrong("a training that goes on is deleted")
+            training["metadata"].setdefault("deletionTimestamp", "now")
         self._maybe_die()
 
     def give_back(self, claim: str, uid: str) -> None:
@@ -203,11 +220,23 @@ class Trace:
         alive = [pod for pod in world.pods.values() if "deletionTimestamp" not in pod["metadata"]]
         if len(alive) > nodes:
             self.wrong(f"{len(alive) - nodes} surplus placeholders at the submit")
+        if world.workers():
+            self.wrong("submitted beside the workers of the last training")
+        if manifest["metadata"]["annotations"][c.ANNOTATION_RESTART] != str(self.submits - 1):
+            self.wrong(f"submit {self.submits} is called {manifest['metadata']['annotations']}")
+        if self.submits > 1 + request.max_restarts:
+            self.wrong(f"{self.submits} submits with {request.max_restarts} restarts")
         world.training = {
             **manifest,
-            "metadata": {**manifest["metadata"], "uid": "t", "creationTimestamp": stamp(now)},
+            "metadata": {
+                **manifest["metadata"],
+                "uid": f"t-{self.submits}",
+                "creationTimestamp": stamp(now),
+            },
             "status": {},
         }
+        if request.max_restarts and world.fate.random() < 0.4:
+            world.mishap = (now + world.fate.uniform(5, 35), world.fate.choice(MISHAPS))
         selector = {"karpenter.sh/nodepool": pool}
         for index, machine in enumerate(usable[:nodes]):  # the operator's pods displace the placeholders
             for pod in world.on(machine.name):
@@ -216,7 +245,7 @@ class Trace:
             meta = {
                 "name": f"w-{index}",
                 "namespace": request.namespace,
-                "uid": f"w-{index}",
+                "uid": f"w-{self.submits}-{index}",
                 "labels": labels,
             }
             world.pods[f"w-{index}"] = {
@@ -262,6 +291,7 @@ def several(request: Request, seed: int) -> Trace:
         attempts=1 + seed % 4 % 3,
         fallbacks=request.fallbacks if seed % 2 else (),
         node_start_seconds=90,
+        max_restarts=(0, 1, 3)[seed // 8 % 3],
     )
     return Trace(chosen, seed, crashes=(0.0, 0.0, 0.01, 0.05)[seed // 2 % 4])
 
