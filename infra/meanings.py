@@ -243,7 +243,7 @@ MEANINGS: Final = {
         "for nothing in the three minutes after a refusal."
     ),
     "training.maxRestarts": (
-        "How often a training that failed is begun anew, on the machines that there are then: `minNodes` to `maxNodes`. "
+        "How often a training that failed is begun anew, on `minNodes` to `maxNodes` machines, as there are then. "
         "Wrong settings are never tried again. 0: the first failure ends the run. See docs/restarts.md."
     ),
     "training.shape": (

@@ -52,8 +52,8 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
         "attempts": section.integer("attempts", 1, least=1),
         "retry_seconds": section.integer("retrySeconds", 240, least=LEAST_RETRY_SECONDS, unit="seconds"),
         "max_restarts": section.integer("maxRestarts", MAX_RESTARTS, least=0),
-        "shape": section.choice("shape", (STATIC, ELASTIC), STATIC),
     }
+    shape = section.choice("shape", (STATIC, ELASTIC), STATIC)
     active = section.optional_integer("activeDeadlineSeconds", least=60, unit="seconds")
     data = section.text("data", "digits", wanted="digits, or the path of IDX files in the trainer's image")
     args = section.texts("args", (), wanted="a text (numbers in quotes)")
@@ -67,6 +67,7 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
         min_nodes=least,
         max_nodes=most,
         device=device,
+        shape=shape,
         active_deadline_seconds=active,
         data=data,
         args=args,

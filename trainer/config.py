@@ -62,7 +62,10 @@ class Config:
     )
 
     restart: int = _option(
-        int, 0, "trainings of this run that came before this one, for the log and the metadata", contract.RESTART
+        int,
+        0,
+        "trainings of this run that came before this one, for the log and the metadata",
+        contract.RESTART,
     )
 
     @classmethod

@@ -19,8 +19,8 @@ TRAINING_CONTAINER: Final = "pytorch"
 
 LABEL_RUN: Final = "trainyard.dev/run"
 LABEL_ROLE: Final = "trainyard.dev/role"
-# On placeholders: "<attempt>-<candidate>", "<attempt>-<candidate>-<restart>" in a restart's wait, so that one of another
-# wait is never taken for one of this.
+# On placeholders: "<attempt>-<candidate>", and "-<restart>" in a restart's wait, so that one of another wait is never
+# taken for one of this.
 LABEL_ATTEMPT: Final = "trainyard.dev/attempt"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "trainyard-launcher"

@@ -55,8 +55,8 @@ def ending(
 ) -> Ending | None:
     """How this training ended without success, or None while it may still come to a good end.
 
-    `pods` are its workers and `before` is what `gang` said of them at the last look, if there was one. `request` has the
-    time that this training may take.
+    `pods` are its workers and `before` is what `gang` said of them at the last look, if there was one. `request` has
+    the time that this training may take.
     """
     late = _late(request, training, now)
     failed = training.outcome == "Failed"
@@ -67,19 +67,15 @@ def ending(
         return None  # the operator takes its pods away, and says why a moment later
     if request.shape == c.SHAPE_ELASTIC and not failed:
         return None  # torchrun's agents go on without those that are lost, and with those that the operator makes anew
-    lost = _lost(training, pods, before, failed=failed)
-    if lost:
-        return Ending(reason=_listed(lost), again=True)
-    if not failed:
-        return None
-    ended = sorted((pod for pod in pods if pod.exit is not None), key=_ended_at)
-    final = [pod for pod in ended if _code(pod) in c.WORKER_FINAL_EXIT_CODES]
-    told = [_exited(pod) for pod in (final or ended)]
-    if final:
-        return Ending(reason=f"{_listed(told)}, which no restart heals", again=False)
-    if told:
-        return Ending(reason=_listed(told), again=True)
-    return Ending(reason=training.message or "the PyTorchJob failed", again=False)
+    ended = sorted((pod for pod in pods if pod.exit is not None and not pod.taken), key=_ended_at)
+    final = [_exited(pod) for pod in ended if _code(pod) in c.WORKER_FINAL_EXIT_CODES]
+    if failed and final:
+        return Ending(reason=f"{_listed(final)}, which no restart heals", again=False)
+    exited = [_exited(pod) for pod in ended] if failed else []
+    reasons = [_listed(told) for told in (_taken(pods), exited, _gone(training, pods, before)) if told]
+    if reasons:
+        return Ending(reason="; ".join(reasons), again=True)
+    return Ending(reason=training.message or "the PyTorchJob failed", again=False) if failed else None
 
 
 def _late(request: Request, training: Training, now: float) -> bool:
@@ -90,22 +86,28 @@ def _late(request: Request, training: Training, now: float) -> bool:
     return bool(longest and training.created and now - training.created >= longest - _CLOCKS_APART_SECONDS)
 
 
-def _lost(
-    training: Training, pods: tuple[Pod, ...], before: Mapping[str, str], *, failed: bool
-) -> list[str]:
-    """The workers that were taken from the training, each with how."""
-    here = {pod.name: pod for pod in pods}
+def _taken(pods: tuple[Pod, ...]) -> list[str]:
+    """The workers that somebody else ended, each with why."""
     found = []
     for pod in pods:
         if pod.phase == "Failed" and pod.taken:
             found.append(f"{_where(pod)} was lost: {pod.taken}")
         elif is_live(pod) and pod.deleting:
             found.append(f"{_where(pod)} is being deleted" + (f": {pod.taken}" if pod.taken else ""))
-        elif before.get(pod.name, pod.uid) != pod.uid:
-            found.append(f"{_where(pod)} took the place of one that is gone")
+    return found
+
+
+def _gone(training: Training, pods: tuple[Pod, ...], before: Mapping[str, str]) -> list[str]:
+    """The workers that are not there any more, those that have another in their place among them."""
+    here = {pod.name: pod for pod in pods}
+    found = [
+        f"{_where(pod)} took the place of one that is gone"
+        for pod in pods
+        if before.get(pod.name, pod.uid) != pod.uid
+    ]
     found += [f"worker {name} is gone" for name in before if name not in here]
     missing = training.nodes - len(pods)
-    if failed and not found and 0 < missing < training.nodes:
+    if training.outcome == "Failed" and not found and 0 < missing < training.nodes:
         found.append(f"{missing} of {training.nodes} workers {'is' if missing == 1 else 'are'} gone")
     return found
 
@@ -115,8 +117,11 @@ def _where(pod: Pod) -> str:
 
 
 def _exited(pod: Pod) -> str:
-    assert pod.exit is not None
-    container = "" if pod.exit.container in ("", c.TRAINING_CONTAINER) else f"container {pod.exit.container} of "
+    if pod.exit is None:
+        return _where(pod)
+    container = (
+        "" if pod.exit.container in ("", c.TRAINING_CONTAINER) else f"container {pod.exit.container} of "
+    )
     reason = f" ({pod.exit.reason})" if pod.exit.reason not in ("", "Error") else ""
     return f"{container}{_where(pod)} ended with {pod.exit.code}{reason}"
 

@@ -51,14 +51,16 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
         reason = f"PyTorchJob {request.training_job} is being deleted"
         return Step(memory=memory, report=replace(report, reason=reason), actions=())
     if training.suspended and not training.outcome:
-        return _suspended(request, replace(memory, progress=progress), report, training, seen)
+        return _suspended(request, memory, progress, report, training, seen)
     if progress.suspended and not training.outcome:
         if not seen.fresh:
             return Step(memory=memory, report=report, actions=(Recount(),))
         after = progresses.retired(progress, training, "it was resumed", seen.now, counted=False)
         return retire(request, Memory(progress=after), after, seen)
     ended = ending(candidate, training, pods, memory.gang, seen.now)
-    if ended is not None and ended.again and not seen.fresh:
+    if (
+        ended is not None and not seen.fresh
+    ):  # what the watches say of the pods may be older than what they say of the job
         return Step(memory=memory, report=report, actions=(Recount(),))
     if ended is not None and ended.again and progress.restarts < request.max_restarts:
         after = progresses.retired(progress, training, ended.reason, seen.now, counted=True)
@@ -75,13 +77,19 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
 
 
 def _suspended(
-    request: Request, memory: Memory, report: Report, training: Training, seen: Observation
+    request: Request,
+    memory: Memory,
+    progress: Progress,
+    report: Report,
+    training: Training,
+    seen: Observation,
 ) -> Step:
     """One step while somebody wants the training to have no pods. Nothing is held, and no time to train is used up."""
-    assert memory.progress is not None
-    progress = progresses.suspended(memory.progress, training, seen.now)
+    progress = progresses.suspended(progress, training, seen.now)
     memory = replace(memory, progress=progress, training_uid=training.uid, gang={})
-    reason = f"PyTorchJob {request.training_job} is suspended; it goes on when spec.runPolicy.suspend is false"
+    reason = (
+        f"PyTorchJob {request.training_job} is suspended; it goes on when spec.runPolicy.suspend is false"
+    )
     report = replace(report, state=c.STATE_SUSPENDED, nodes=0, reason=reason)
     return Step(memory=memory, report=report, actions=remove(placeholders(request, seen)))
 

@@ -48,8 +48,8 @@ def overdue(
 ) -> tuple[Overdue, ...]:
     """The machines to give back now: made after `since`, and without what they should have for too long.
 
-    `since` is when the run began and `heard` from when on machines are watched, in seconds since the epoch, and `complete`
-    what `complete_at` says. A machine where a pod of somebody else runs is never among them.
+    `since` is when the run began and `heard` from when on machines are watched, in seconds since the epoch, and
+    `complete` what `complete_at` says. A machine where a pod of somebody else runs is never among them.
     """
     lacking = _lacking(request, seen)
     pods: dict[str, list[Pod]] = defaultdict(list)

@@ -2,8 +2,8 @@
 
 Nothing that matters is only remembered. What the next launcher needs after a crash stands in the cluster: the run's
 progress in its Lease, where it is written before the actions of a step are done, the placeholders labelled with the
-wait that they are of, and the PyTorchJob with its deterministic name. A restart is counted there before the training that
-failed is touched, and the next one is submitted only when that one, known by its uid, has left nothing.
+wait that they are of, and the PyTorchJob with its deterministic name. A restart is counted there before the training
+that failed is touched, and the next one is submitted only when that one, known by its uid, has left nothing.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def placeholder(request: Request, index: int, owner: Owner, wait: str) -> JsonOb
 
 
 def training_job(request: Request, nodes: int, reason: str, restart: int = 0) -> JsonObject:
-    """The PyTorchJob for exactly this many nodes: one Master, and Workers for the rest; Workers alone in an elastic world.
+    """The PyTorchJob for exactly this many nodes: one Master and Workers for the rest, or Workers alone if elastic.
 
     `restart` is how many trainings of the run came before this one. It has no owner: a training goes on, and its record
     stays, when the launcher's Job is deleted. The restart policy is Never, since the operator restarts single pods,
@@ -184,8 +184,8 @@ def _elastic(request: Request, nodes: int, restart: int) -> JsonObject:
 def _rendezvous(request: Request, restart: int) -> str:
     """torchrun's --rdzv-id, else `none` for every job.
 
-    The names of the pods, and so the address of the rendezvous, are those of the training before: a process that outlived
-    it finds another id there than its own, and stays out.
+    The names of the pods, and so the address of the rendezvous, are those of the training before: a process that
+    outlived it finds another id there than its own, and stays out.
     """
     return f"{request.run_id}-{restart}"
 

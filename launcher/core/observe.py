@@ -53,7 +53,7 @@ class NodePool:
 
 @dataclass(frozen=True, kw_only=True)
 class Exit:
-    """A container that ended with another code than 0. `at` is seconds since the epoch; `reason` is the kubelet's word."""
+    """A container that ended with another code than 0. `at` is seconds since the epoch, `reason` the kubelet's word."""
 
     container: str
     code: int
@@ -67,8 +67,8 @@ class Pod:
 
     `owner` is the kind of the object that controls it, empty without one. `placed_at` and `started_at` are when it got
     its machine and when its first container began, in seconds since the epoch; 0 before. `taken` is why Kubernetes
-    ended it or never began it: the reason of its condition DisruptionTarget, or the one that the kubelet gave. `exit` is
-    the first of its containers that failed.
+    ended it or never began it: the reason of its condition DisruptionTarget, or the one that the kubelet gave. `exit`
+    is the first of its containers that failed.
     """
 
     name: str
@@ -267,8 +267,8 @@ def _first_start(item: Object) -> float:
 def _taken(item: Object) -> str:
     """Why a pod was ended, or refused, by another than its own program.
 
-    https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions; the kubelet's reasons for a
-    failed pod (Evicted, NodeShutdown, Preempting, UnexpectedAdmissionError ...) stand in `status.reason`.
+    https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions; the kubelet's reasons for
+    a failed pod (Evicted, NodeShutdown, Preempting, UnexpectedAdmissionError ...) stand in `status.reason`.
     """
     if _holds(item, "DisruptionTarget"):
         return str(_condition(item, "DisruptionTarget").get("reason") or "DisruptionTarget")

@@ -34,9 +34,9 @@ class Progress:
 
     `since` is when the run's first wait began and `began` when the one of this candidate did. Between two attempts
     `resumes` is when the next begins; `attempt` and `candidate` are already those of the next then, and `failures`
-    those of the last. `restarts` are those that count against the run's budget and `trainings` all that were begun and are
-    over; `retiring` is the uid of the last of them until it and its pods are gone, `why` the reason for which it is, and
-    `trained` for how many seconds there was a training. `suspended` says that the training was last seen so.
+    those of the last. `restarts` are those that count against the run's budget and `trainings` all that were begun and
+    are over; `retiring` is the uid of the last of them until it and its pods are gone, `why` the reason for which it
+    is, and `trained` for how many seconds there was a training. `suspended` says that the training was last seen so.
     `idle_node_seconds` is how long usable nodes stood without a training in this attempt; it grows
     all the time and so makes no difference between one progress and another.
     """
@@ -93,7 +93,7 @@ def failed(
 
 
 def retired(progress: Progress, training: Training, why: str, now: float, *, counted: bool) -> Progress:
-    """The progress of a run whose training is to go and to be begun anew, for this reason; `counted` against the budget.
+    """The progress of a run whose training is to be begun anew, for this reason; `counted` against the budget.
 
     The next capacity decision begins in the pool where the survivors are.
     """

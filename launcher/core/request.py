@@ -112,8 +112,9 @@ class Request:
 
     `pool`, `worker` and `deadline_seconds` are the first candidate's, `fallbacks` the candidates after it. An attempt
     tries each of them once; there are up to `attempts`, with at least `retry_seconds` between them. A machine that can
-    take no worker after `node_start_seconds` is given back. A training that fails is begun anew up to `max_restarts` times;
-    `active_deadline_seconds` is for all of its trainings together. `shape` is that of the world, static or elastic.
+    take no worker after `node_start_seconds` is given back. A training that fails is begun anew up to `max_restarts`
+    times; `active_deadline_seconds` is for all of its trainings together. `shape` is that of the world, static or
+    elastic.
     """
 
     run_id: str

@@ -105,9 +105,7 @@ def _hold_out(candidate: Request, step: Step, progress: Progress, seen: Observat
     """Keeps the placeholders, and gives back the machines that never became of use."""
     # What machines did while there was a training is not known: after that each has its time once more.
     heard = progress.began if progress.trainings else progress.since
-    late = giveback.overdue(
-        candidate, seen, since=progress.since, heard=heard, complete=step.memory.complete
-    )
+    late = giveback.overdue(candidate, seen, since=progress.since, heard=heard, complete=step.memory.complete)
     if late and not seen.fresh:
         return replace(step, actions=(Recount(),))
     known = {loss.uid for loss in progress.given_back}

@@ -87,7 +87,13 @@ def test_a_launcher_reads_whatever_the_settings_take(
     able = [pool["name"] for pool in POOLS if device == "cpu" or "cores" not in pool["name"]]
     order = data.draw(st.permutations(able))
     deadlines = data.draw(st.lists(st.integers(10, 9000), min_size=len(order), max_size=len(order)))
-    waits = {"nodeStartSeconds": start, "attempts": attempts, "retrySeconds": retry, "maxRestarts": restarts, "shape": shape}
+    waits = {
+        "nodeStartSeconds": start,
+        "attempts": attempts,
+        "retrySeconds": retry,
+        "maxRestarts": restarts,
+        "shape": shape,
+    }
     fallbacks = [
         {"pool": name, "capacityDeadlineSeconds": seconds}
         for name, seconds in zip(order[1:], deadlines[1:], strict=True)

@@ -58,12 +58,22 @@ class Trace:
     code: int | None = None
     given_back: int = 0
     outlived: int = 0
+    # Dies when it comes to this point: between any two writes, and any two waits.
+    dies_at: int | None = None
+    points: int = 0
+    sizes: list[int] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.world = World(self.request, self.seed)
         self.random = self.world.random
+
+    @property
+    def progress(self) -> progress.Progress | None:
+        """What the Lease says of how far the run is."""
+        text = lease.noted(self.lease_) if self.lease_ is not None else ""
+        return progress.loads(text, self.request.candidates) if text else None
 
     def wrong(self, what: str) -> None:
         self.world.wrongs.append(f"{what} at {self.world.now - EPOCH:.0f} s")
@@ -101,8 +111,8 @@ class Trace:
 
     def _judge_placeholders(self) -> None:
         """Those of an earlier wait are gone soon, even if their launcher was killed over them."""
-        text = lease.noted(self.lease_) if self.lease_ is not None else ""
-        label = progress.loads(text, self.request.candidates).label if text else ""
+        noted = self.progress
+        label = noted.label if noted is not None else ""
         old = [
             pod
             for pod in self.world.pods.values()
@@ -113,7 +123,8 @@ class Trace:
             self.wrong(f"placeholders of another wait than {label}")
 
     def _maybe_die(self) -> None:
-        if self.random.random() < self.crashes:
+        self.points += 1
+        if self.points == self.dies_at or (self.crashes and self.random.random() < self.crashes):
             raise Killed
 
     def _judge_end(self) -> None:
@@ -209,6 +220,9 @@ class Trace:
         if world.training is not None:
             return False
         self.submits += 1
+        self.sizes.append(
+            sum(replica["replicas"] for replica in manifest["spec"]["pytorchReplicaSpecs"].values())
+        )
         replicas = manifest["spec"]["pytorchReplicaSpecs"].values()
         nodes = sum(replica["replicas"] for replica in replicas)
         pool = request.pool.name

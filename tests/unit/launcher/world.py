@@ -72,9 +72,9 @@ class PoolTruth:
 class World:
     """The cluster of one trace. What must never happen is gathered in `wrongs`.
 
-    Only a training with a `spec`, which a launcher made, has workers that can be told apart: `mishap` is when one of them
-    ends by itself, and with which code. What happens to those is drawn by a generator of its own, so that everything else
-    happens as it does to a training that others made.
+    Only a training with a `spec`, which a launcher made, has workers that can be told apart: `mishap` is when one of
+    them ends by itself, and with which code. What happens to those is drawn by a generator of its own, so that
+    everything else happens as it does to a training that others made.
     """
 
     request: Request
