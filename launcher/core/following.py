@@ -58,9 +58,8 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
         after = progresses.retired(progress, training, "it was resumed", seen.now, counted=False)
         return retire(request, Memory(progress=after), after, seen)
     ended = ending(candidate, training, pods, memory.gang, seen.now)
-    if (
-        ended is not None and not seen.fresh
-    ):  # what the watches say of the pods may be older than what they say of the job
+    # What the watches say of the pods may be older than what they say of the job.
+    if ended is not None and not seen.fresh:
         return Step(memory=memory, report=report, actions=(Recount(),))
     if ended is not None and ended.again and progress.restarts < request.max_restarts:
         after = progresses.retired(progress, training, ended.reason, seen.now, counted=True)

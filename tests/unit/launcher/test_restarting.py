@@ -107,7 +107,8 @@ def test_the_next_one_is_submitted_only_when_the_last_is_gone_with_its_pods() ->
     step = later(request, memory, 10, late)
     assert step.actions == (Remove(name="train-r1-worker-0", uid="w0"),), "nobody owns it any more"
     cached = seen(nodes, [], fresh=False)
-    assert later(request, memory, 12, cached).actions == (Recount(),)
+    look = later(request, memory, 12, cached)
+    assert (look.actions, of(look).retiring) == ((Recount(),), "t")
     step = later(request, memory, 12, seen(nodes, []))
     assert step.actions == (Start(nodes=4, reason="restart 1 of 3: all 4 nodes are there"),)
     assert (of(step).retiring, of(step).began, of(step).label) == ("", NOW + 12, "1-0-1")
