@@ -18,6 +18,11 @@ from launcher.core.observe import Observation, Pod, Training
 from launcher.core.progress import Progress
 from launcher.core.request import Request
 
+# A pod on a machine that is gone leaves the API within two minutes of its Node (kubernetes/kubernetes v1.35,
+# pkg/controller/podgc: every 20 s, 40 s after it saw the Node missing); the Node of a machine that does not answer stays
+# until somebody sees that there is no machine any more.
+LONGEST_SECONDS = 600
+
 
 def retired(progress: Progress, request: Request, seen: Observation) -> bool:
     """Whether nothing is left of the training that goes."""
@@ -33,7 +38,7 @@ def retire(request: Request, memory: Memory, progress: Progress, seen: Observati
     )
     if retired(progress, request, seen):
         return Step(memory=memory, report=report, actions=(Recount(),))
-    if seen.now >= progress.began + candidate.deadline_seconds:
+    if seen.now >= progress.began + LONGEST_SECONDS:
         if not seen.fresh:
             return Step(memory=memory, report=report, actions=(Recount(),))
         reason = f"{_told(request, progress)}; {_stuck(candidate, left)}"
@@ -63,6 +68,6 @@ def _stuck(candidate: Request, left: tuple[Pod, ...]) -> str:
     """What is in the way of the next training, and what a person can do."""
     pods = ", ".join(f"{pod.name} on {pod.node or 'no node'}" for pod in left[:3])
     return (
-        f"PyTorchJob {candidate.training_job} or its pods are not gone after {candidate.deadline_seconds} s"
+        f"PyTorchJob {candidate.training_job} or its pods are not gone after {LONGEST_SECONDS} s"
         f" ({pods or 'no pod is left'}); right would be to delete the node that does not answer"
     )

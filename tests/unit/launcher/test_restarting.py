@@ -149,8 +149,8 @@ def test_a_job_whose_pods_never_go_ends_the_run_with_what_a_person_can_do() -> N
     hold = held_again(request, 0, "n2")
     observation = seen([], [stuck, hold], training=job(deleting=True))
     memory = lost(request).memory
-    assert later(request, memory, 299, observation).report.state == c.STATE_RESTARTING
-    step = later(request, memory, 300, observation)
+    assert later(request, memory, 599, observation).report.state == c.STATE_RESTARTING
+    step = later(request, memory, 600, observation)
     remove, end = step.actions
     assert remove == Remove(name="hold-r1-0", uid="uid-0")
     assert isinstance(end, End)
