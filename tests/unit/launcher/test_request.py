@@ -64,7 +64,7 @@ def test_every_mistake_is_told_at_once_with_its_place(document: dict[str, Any]) 
 
 @pytest.mark.parametrize(
     ("key", "wrong", "least"),
-    [("nodeStartSeconds", 59, 60), ("attempts", 0, 1), ("retrySeconds", 179, 180)],
+    [("nodeStartSeconds", 59, 60), ("attempts", 0, 1), ("retrySeconds", 179, 180), ("maxRestarts", -1, 0)],
 )
 def test_waits_and_attempts_have_a_least_and_are_required(
     document: dict[str, Any], key: str, wrong: int, least: int

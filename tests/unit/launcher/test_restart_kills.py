@@ -16,14 +16,15 @@ pytestmark = pytest.mark.unit
 
 # How long a training runs before it is struck.
 STRUCK_SECONDS = 10.0
+SUSPENDED_SECONDS = 50.0
 
 
 @dataclass
 class Struck(Trace):
     """Four machines that are there from the start; trainings that are struck, `blows` of them in turn.
 
-    A blow is the loss of a machine, which the operator says ("failed") or not ("silent", "made anew"), or the exit code
-    of a worker.
+    A blow is the loss of a machine, which the operator says ("failed") or not ("silent", "made anew"), the exit code
+    of a worker, or "suspended", for fifty seconds. `idle` is how many placeholders there were meanwhile.
     """
 
     blows: tuple[str | int, ...] = ()
@@ -38,17 +39,26 @@ class Struck(Trace):
         for name in "abcd":
             world.machines[name] = Machine(name, "small", EPOCH, EPOCH, EPOCH, 4, initialized=True)
         self.left = list(self.blows)
-        self.since = 0.0
+        self.since = self.paused = 0.0
+        self.idle = 0
 
     def tick(self) -> None:
         super().tick()
         world = self.world
+        if world.training is not None and world.training["spec"]["runPolicy"].get("suspend"):
+            self.idle = max(self.idle, len([pod for pod in world.pods if pod.startswith("hold-")]))
+            self.paused = self.paused or world.now
+            if world.now - self.paused >= SUSPENDED_SECONDS:
+                world.resume("small")
+            return
         going = world.training is not None and not world.training["status"] and world.broken_at is None
         self.since = (self.since or world.now) if going else 0.0
         if not self.left or not going or world.now - self.since < STRUCK_SECONDS:
             return
         blow = self.left.pop(0)
-        if isinstance(blow, int):
+        if blow == "suspended":
+            world.suspend()
+        elif isinstance(blow, int):
             world._fail_one(blow)
         else:
             world.fate.choice = lambda _kinds: blow  # type: ignore[assignment, method-assign]
@@ -87,6 +97,21 @@ def test_a_budget_is_kept_wherever_the_launcher_is_killed() -> None:
         assert (trace.code, trace.submits, trace.world.wrongs) == (c.EXIT_TRAINING_FAILED, 3, []), point
         assert "ended with 137; " in trace.said[-1], point
         assert "; after restart 2 of 2, the last one because " in trace.said[-1], point
+
+
+def test_a_suspended_run_holds_nothing_and_goes_on_with_the_machines_that_there_are_then() -> None:
+    undisturbed = struck("suspended", holdSeconds=200)
+    assert (undisturbed.code, undisturbed.sizes, undisturbed.idle) == (c.EXIT_SUCCEEDED, [4, 4], 0)
+    told = undisturbed.said
+    assert [sum(f"state={state} " in line for line in told) > 0 for state in ("suspended", "restarting")] == [
+        True,
+        True,
+    ]
+    for point in range(1, undisturbed.points + 1, 2):
+        trace = struck("suspended", dies_at=point, holdSeconds=200)
+        assert (trace.code, trace.submits, trace.world.wrongs) == (c.EXIT_SUCCEEDED, 2, []), point
+        assert trace.progress is not None
+        assert (trace.progress.restarts, trace.progress.trainings) == (0, 1), point
 
 
 def test_wrong_settings_end_the_run_at_once() -> None:

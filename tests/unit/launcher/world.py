@@ -318,6 +318,8 @@ class World:
             self._retire()
         if self.training is None or self.training["status"]:
             return
+        if self.training.get("spec", {}).get("runPolicy", {}).get("suspend"):
+            return
         if self.mishap is not None and self.now >= self.mishap[0]:
             self._fail_one(self.mishap[1])
             return
@@ -331,6 +333,25 @@ class World:
     def workers(self) -> list[dict[str, Any]]:
         """The pods of the training."""
         return [pod for name, pod in self.pods.items() if name.startswith("w-")]
+
+    def suspend(self) -> None:
+        """The operator ends the workers of a job that somebody suspends."""
+        assert self.training is not None
+        self.training["spec"]["runPolicy"]["suspend"] = True
+        for pod in self.workers():
+            pod["metadata"].setdefault("deletionTimestamp", "now")
+
+    def resume(self, pool: str) -> None:
+        """The operator makes as many pods as the job says, wherever there may be machines for them."""
+        assert self.training is not None
+        self.training["spec"]["runPolicy"]["suspend"] = False
+        self.broken_at = self.now
+        for index in range(observe.training(self.training, self.request.run_id).nodes):
+            labels = {"training.kubeflow.org/job-name": self.request.training_job}
+            meta = {"name": f"w-{index}", "namespace": self.request.namespace, "uid": f"r-{index}"}
+            spec = {"nodeSelector": {"karpenter.sh/nodepool": pool}}
+            pod = {"metadata": {**meta, "labels": labels}, "spec": spec, "status": {"phase": "Pending"}}
+            self.pods[f"w-{index}"] = pod
 
     def _retire(self) -> None:
         """The garbage collector takes the pods of a job that is deleted in the foreground, then the job."""
