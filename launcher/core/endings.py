@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launcher.core import contract as c
-from launcher.core.observe import Observation, Pod, Training
+from launcher.core.observe import Node, Observation, Pod, Training
 from launcher.core.request import Request
 
 # What the operator says of a job that ran out of its time (github.com/kubeflow/training-operator v1.9.4, ReconcileJobs
@@ -51,12 +51,17 @@ def gang(pods: tuple[Pod, ...]) -> dict[str, str]:
 
 
 def ending(
-    request: Request, training: Training, pods: tuple[Pod, ...], before: Mapping[str, str], now: float
+    request: Request,
+    training: Training,
+    pods: tuple[Pod, ...],
+    before: Mapping[str, str],
+    now: float,
+    nodes: tuple[Node, ...] = (),
 ) -> Ending | None:
     """How this training ended without success, or None while it may still come to a good end.
 
     `pods` are its workers and `before` is what `gang` said of them at the last look, if there was one. `request` has
-    the time that this training may take.
+    the time that this training may take. `nodes` are those of the pool, none where nobody has looked.
     """
     late = _late(request, training, now)
     failed = training.outcome == "Failed"
@@ -72,7 +77,7 @@ def ending(
     if failed and final:
         return Ending(reason=f"{_listed(final)}, which no restart heals", again=False)
     exited = [_exited(pod) for pod in ended] if failed else []
-    reasons = [_listed(told) for told in (_taken(pods), exited, _gone(training, pods, before)) if told]
+    reasons = [_listed(told) for told in (_taken(pods, nodes), exited, _gone(training, pods, before)) if told]
     if reasons:
         return Ending(reason="; ".join(reasons), again=True)
     return Ending(reason=training.message or "the PyTorchJob failed", again=False) if failed else None
@@ -86,14 +91,22 @@ def _late(request: Request, training: Training, now: float) -> bool:
     return bool(longest and training.created and now - training.created >= longest - _CLOCKS_APART_SECONDS)
 
 
-def _taken(pods: tuple[Pod, ...]) -> list[str]:
-    """The workers that somebody else ended, each with why."""
+def _taken(pods: tuple[Pod, ...], nodes: tuple[Node, ...]) -> list[str]:
+    """The workers that somebody else ended, each with why.
+
+    That a machine is gone stands on its worker's pod a minute or more after the others have missed it.
+    """
+    ready = {node.name: node.ready for node in nodes}
     found = []
     for pod in pods:
         if pod.phase == "Failed" and pod.taken:
             found.append(f"{_where(pod)} was lost: {pod.taken}")
         elif is_live(pod) and pod.deleting:
             found.append(f"{_where(pod)} is being deleted" + (f": {pod.taken}" if pod.taken else ""))
+        elif is_live(pod) and pod.node and nodes and not ready.get(pod.node):
+            found.append(
+                f"{_where(pod)} was lost: its node {'is not Ready' if pod.node in ready else 'is gone'}"
+            )
     return found
 
 

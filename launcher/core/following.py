@@ -57,7 +57,9 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
             return Step(memory=memory, report=report, actions=(Recount(),))
         after = progresses.retired(progress, training, "it was resumed", seen.now, counted=False)
         return retire(request, Memory(progress=after), after, seen)
-    ended = ending(candidate, training, pods, memory.gang, seen.now)
+    # A node that is not Ready for a moment has not lost its worker, unless the others have missed it.
+    known = seen.nodes if training.outcome == "Failed" else ()
+    ended = ending(candidate, training, pods, memory.gang, seen.now, known)
     # What the watches say of the pods may be older than what they say of the job.
     if ended is not None and not seen.fresh:
         return Step(memory=memory, report=report, actions=(Recount(),))

@@ -19,8 +19,8 @@ from launcher.core.progress import Progress
 from launcher.core.request import Request
 
 # A pod on a machine that is gone leaves the API within two minutes of its Node (kubernetes/kubernetes v1.35,
-# pkg/controller/podgc: every 20 s, 40 s after it saw the Node missing); the Node of a machine that does not answer stays
-# until somebody sees that there is no machine any more.
+# pkg/controller/podgc: every 20 s, 40 s after it saw the Node missing). The Node of a machine that does not answer is
+# there until somebody sees that there is no machine any more.
 LONGEST_SECONDS = 600
 
 

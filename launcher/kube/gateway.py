@@ -34,7 +34,7 @@ class Gateway(Protocol):
         """What the request needs of the cluster and is not there: priority classes, the training operator."""
 
     def observe(self, request: Request, *, fresh: bool) -> Observation:
-        """The cluster now. Once there is a PyTorchJob, only that and the run's own pods.
+        """The cluster now. Once there is a PyTorchJob, only that and the run's own pods; nodes once it has failed.
 
         With `fresh` it is read from the store itself, otherwise it is what the watches have told, which may lag.
         """
@@ -141,7 +141,10 @@ class KubernetesGateway:
         training = self._read_training(request)
         own = self._list(sources.own_pods(request))
         if training is not None:
-            return Observation(now=self._now(), fresh=True, pods=tuple(own), training=training)
+            nodes = self._list(sources.nodes(request)) if training.outcome == "Failed" else []
+            return Observation(
+                now=self._now(), fresh=True, nodes=tuple(nodes), pods=tuple(own), training=training
+            )
         pool = self._list(sources.node_pool(request))
         claims = self._list(sources.claims(request))
         warnings = self._list(sources.warnings(), cached=True)

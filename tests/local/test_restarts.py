@@ -89,8 +89,7 @@ def test_a_machine_lost_in_a_training_is_a_restart_on_the_machines_that_are_left
     told = [line for line in log.splitlines() if "state=restarting" in line]
     assert told, log
     assert all("restart 1 of 2: " in line for line in told), told
-    # The one that was lost, or the one that missed it first.
-    assert f"worker train-{run_id}-" in told[0], "the reason names no worker"
+    assert f"worker train-{run_id}-worker-0" in told[0], "the reason does not name the lost worker"
     submitted = [line for line in log.splitlines() if "state=submitting" in line]
     assert ["nodes=2/2" in submitted[0], "nodes=1/2" in submitted[-1]] == [True, True], submitted
     last = [line for line in log.splitlines() if line.startswith("launcher state=")][-1]

@@ -15,7 +15,7 @@ from launcher.core.manifests import stamp
 from launcher.core.observe import Pod, Training
 from tests.unit.launcher.conftest import asked
 from tests.unit.launcher.program import ROOT
-from tests.unit.launcher.test_capacity import NOW
+from tests.unit.launcher.test_capacity import NOW, node
 
 pytestmark = pytest.mark.unit
 
@@ -141,6 +141,22 @@ def test_a_worker_that_is_taken_is_the_end_before_the_operator_says_so(
 def test_a_taken_worker_is_told_before_what_followed_from_it() -> None:
     found = judged(ended("master-0", 1), worker("worker-0", "Failed", reason="Evicted"), ended("worker-1", 1))
     assert again(found).startswith("worker train-r1-worker-0 on node-worker-0 was lost: Evicted; worker")
+
+
+def test_a_node_that_is_gone_or_not_ready_is_told_though_its_pod_knows_nothing_yet() -> None:
+    pods = (ended("master-0", 1), worker("worker-0"), worker("worker-1"))
+    alive = [observe.node(node(f"node-{name}")) for name in ("master-0", "worker-1")]
+    failed = job(outcome="Failed")
+    found = ending(asked(), failed, pods, {}, NOW, tuple(alive))
+    assert again(found) == (
+        "worker train-r1-worker-0 on node-worker-0 was lost: its node is gone;"
+        " worker train-r1-master-0 on node-master-0 ended with 1"
+    )
+    silent = observe.node(node("node-worker-0", status__conditions=[{"type": "Ready", "status": "Unknown"}]))
+    found = ending(asked(), failed, pods, {}, NOW, (*alive, silent))
+    assert again(found).startswith(
+        "worker train-r1-worker-0 on node-worker-0 was lost: its node is not Ready;"
+    )
 
 
 def test_a_worker_that_is_gone_or_was_made_anew_is_the_end() -> None:

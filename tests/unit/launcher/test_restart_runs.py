@@ -39,8 +39,9 @@ def put_outcome(api: FakeApi, outcome: str) -> None:
 
 
 def lose(api: FakeApi) -> None:
-    """One worker's node is gone and the others fail; the garbage collector does not run here."""
-    put_worker(api, 0, "Failed", reason="NodeLost")
+    """One worker's node is gone and the others fail; no garbage collector of pods runs here."""
+    api.remove(f"{cluster.NODES}/a")
+    put_worker(api, 0, "Running")
     for index in (1, 2, 3):
         put_worker(api, index, "Running")
     put_outcome(api, "Failed")
@@ -75,10 +76,10 @@ def test_a_lost_training_is_deleted_with_its_pods_and_submitted_once_more(api: F
 
     runner, said = hurried(api, asked(maxRestarts=1), go)
     assert runner.run() == c.EXIT_SUCCEEDED
-    assert states(said) == ["submitting", "following", "restarting", "succeeded"]
-    reason = "restart 1 of 1: worker train-r1-worker-0 on a was lost: NodeLost"
+    assert states(said) == ["submitting", "following", "restarting", "holding", "succeeded"]
+    reason = "restart 1 of 1: worker train-r1-worker-0 on a was lost: its node is gone"
     assert any("state=restarting" in line and reason in line for line in said)
-    assert said[-1].split("reason=")[1].startswith('"trained on 4 nodes (restart 1 of 1)"')
+    assert said[-1].split("reason=")[1].startswith('"trained on 3 nodes (restart 1 of 1)"')
     job = [method for method, path in asked_for if path in (JOB, cluster.JOBS)]
     assert job == ["POST", "DELETE", "POST"]
     assert noted == [1], "the restart is counted before anything is deleted"
@@ -92,7 +93,9 @@ def test_a_lost_training_is_deleted_with_its_pods_and_submitted_once_more(api: F
         for path, event in api.objects.items()
         if path.startswith(EVENTS) and event["reason"] == "Submitting"
     ]
-    assert any("restart 1 of 1: all 4 nodes are there" in message for message in submitting)
+    assert any(
+        "restart 1 of 1: 3 nodes are there and no more came within 30 s" in message for message in submitting
+    )
     worker = api.objects[JOB]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
     values = {each["name"]: each["value"] for each in worker["env"]}
     assert (values["TRAINYARD_RESTART"], values["PET_RDZV_ID"]) == ("1", "r1-1")
@@ -104,7 +107,7 @@ def test_restarts_are_a_metric(api: FakeApi) -> None:
         cluster.put_node(api, name)
     moments = {
         30: lambda now: lose(api),
-        80: lambda now: put_outcome(api, "Succeeded"),
+        120: lambda now: put_outcome(api, "Succeeded"),
     }
     code, scrapes = followed(api, asked(maxRestarts=3), moments, Clock())
     assert code == c.EXIT_SUCCEEDED
