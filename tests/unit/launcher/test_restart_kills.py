@@ -31,7 +31,7 @@ class Struck(Trace):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        world = self.world
+        world, self.mishaps = self.world, 0.0
         world.trouble, world.machines = 0.0, {}
         world.pools["small"] = dataclasses.replace(
             world.pools["small"], limit=4, refusing_until=0.0, slow_gpus=0.0
@@ -59,10 +59,10 @@ class Struck(Trace):
         if blow == "suspended":
             world.suspend()
         elif isinstance(blow, int):
-            world._fail_one(blow)
+            world.fail_one(blow)
         else:
             world.fate.choice = lambda _kinds: blow  # type: ignore[assignment, method-assign]
-            world._lose(world.machines[sorted(pod["spec"]["nodeName"] for pod in world.workers())[0]])
+            world.lose(world.machines[sorted(pod["spec"]["nodeName"] for pod in world.workers())[0]])
 
 
 def struck(*blows: str | int, dies_at: int | None = None, **changes: object) -> Struck:

@@ -58,6 +58,8 @@ class Trace:
     code: int | None = None
     given_back: int = 0
     outlived: int = 0
+    # How often trainings that may be begun anew come to grief by themselves; 0 is never.
+    mishaps: float = 1.0
     # Dies when it comes to this point: between any two writes, and any two waits.
     dies_at: int | None = None
     points: int = 0
@@ -249,7 +251,8 @@ class Trace:
             },
             "status": {},
         }
-        if request.max_restarts and world.fate.random() < 0.4:
+        chance = self.mishaps if request.max_restarts else 0.0
+        if chance and world.fate.random() < 0.4 * chance:
             world.mishap = (now + world.fate.uniform(5, 35), world.fate.choice(MISHAPS))
         selector = {"karpenter.sh/nodepool": pool}
         for index, machine in enumerate(usable[:nodes]):  # the operator's pods displace the placeholders
@@ -267,6 +270,8 @@ class Trace:
                 "spec": {"nodeName": machine.name, "nodeSelector": selector},
                 "status": {"phase": "Running"},
             }
+        if chance and world.fate.random() < 0.15 * chance:
+            world.lose(usable[0])  # before any of its workers has done a step
         self._maybe_die()
         return True
 

@@ -267,7 +267,7 @@ class World:
             case "flap":
                 machine.flapping_until = self.now + self.random.uniform(1, 20)
             case "lose":
-                self._lose(machine)
+                self.lose(machine)
             case "cordon":
                 machine.cordoned = not machine.cordoned
             case "dip":  # the device plugin restarts
@@ -276,7 +276,8 @@ class World:
             case _ if not self.on(machine.name):
                 machine.foreign = not machine.foreign
 
-    def _lose(self, machine: Machine) -> None:
+    def lose(self, machine: Machine) -> None:
+        """The machine is gone, and with it its pods."""
         del self.machines[machine.name]
         lost = {pod["metadata"]["name"] for pod in self.on(machine.name)}
         workers = {name for name in lost if not name.startswith("hold-")}
@@ -321,11 +322,11 @@ class World:
         if self.training.get("spec", {}).get("runPolicy", {}).get("suspend"):
             return
         if self.mishap is not None and self.now >= self.mishap[0]:
-            self._fail_one(self.mishap[1])
+            self.fail_one(self.mishap[1])
             return
         if self.broken_at is not None and "spec" in self.training:
             if self.now > self.broken_at + COLLECTIVE_SECONDS:
-                self._fail_one(1)
+                self.fail_one(1)
             return
         if self.now > observe.seconds(self.training["metadata"]["creationTimestamp"]) + TRAINING_SECONDS:
             self._finish("Succeeded")
@@ -360,7 +361,7 @@ class World:
         if not self.workers():
             self.training, self.mishap, self.broken_at = None, None, None
 
-    def _fail_one(self, code: int) -> None:
+    def fail_one(self, code: int) -> None:
         """A worker ends with this code; the others hang, and the operator says that the job failed."""
         running = [pod for pod in self.workers() if pod["status"]["phase"] == "Running"]
         for pod in running[:1]:
