@@ -118,6 +118,8 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
         "nodeStartSeconds": 900,
         "attempts": 3,
         "retrySeconds": 240,
+        "maxRestarts": 3,
+        "shape": "static",
         "activeDeadlineSeconds": 14400,
         "device": "cuda",
         "processesPerNode": 8,

@@ -242,7 +242,15 @@ MEANINGS: Final = {
         "The pause between two attempts, in which no machine is held; up to a fifth more by chance. Karpenter asks EC2 "
         "for nothing in the three minutes after a refusal."
     ),
-    "training.activeDeadlineSeconds": "The training proper may take no longer.",
+    "training.maxRestarts": (
+        "How often a training that failed is begun anew, on `minNodes` to `maxNodes` machines, as there are then. "
+        "Wrong settings are never tried again. 0: the first failure ends the run. See docs/restarts.md."
+    ),
+    "training.shape": (
+        "`static`: the world has the size that the launcher counted, and whatever it loses is a restart. `elastic`: "
+        "torchrun's agents may also go on by themselves, with at least `minNodes` machines."
+    ),
+    "training.activeDeadlineSeconds": "The training proper may take no longer, all of its restarts together.",
     "training.data": "`digits`, or the path of MNIST's IDX files in the trainer's image.",
     "training.args": (
         "Options of the trainer (`trainer/config.py`), each followed by its value. Of a given image (`images.trainer`) "

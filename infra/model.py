@@ -166,7 +166,8 @@ class Training:
 
     `candidates` are the pools that it may train on, in the order in which they are asked: `pool`, then `fallbackPools`.
     A machine that is not usable `node_start_seconds` after it was ordered is given back. All candidates are asked
-    `attempts` times, with a pause of `retry_seconds` between.
+    `attempts` times, with a pause of `retry_seconds` between. A training that fails is begun anew up to `max_restarts`
+    times. `shape` is static (as many machines as at the submit, or none) or elastic (torchrun goes on with fewer).
     """
 
     candidates: tuple[Candidate, ...]
@@ -178,6 +179,8 @@ class Training:
     node_start_seconds: int
     attempts: int
     retry_seconds: int
+    max_restarts: int
+    shape: str
     active_deadline_seconds: int | None
     data: str
     args: tuple[str, ...]

@@ -260,6 +260,8 @@ def run_of(training: Training, region: str, mounts: dict[str, str]) -> Run:
         node_start_seconds=training.node_start_seconds,
         attempts=training.attempts,
         retry_seconds=training.retry_seconds,
+        max_restarts=training.max_restarts,
+        shape=training.shape,
         active_deadline_seconds=training.active_deadline_seconds,
         data=training.data,
         args=training.args,

@@ -16,6 +16,9 @@ RUN_ID = rf"[a-z0-9]([-a-z0-9]{{0,{RUN_ID_MAX_LENGTH - 2}}}[a-z0-9])?"
 # Karpenter leaves an offering out for three minutes after EC2 had none of it
 # (aws/karpenter-provider-aws v1.14.1, pkg/cache/cache.go, UnavailableOfferingsTTL): before that it asks for none.
 LEAST_RETRY_SECONDS = 180
+# As torchrun's own max_restarts (pytorch/pytorch, torch/distributed/launcher/api.py, LaunchConfig).
+MAX_RESTARTS = 3
+STATIC, ELASTIC = "static", "elastic"
 
 
 def read_training(problems: Problems, value: object, pools: list[Pool | None]) -> Training | None:
@@ -48,7 +51,9 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
         "node_start_seconds": section.integer("nodeStartSeconds", 900, least=60, unit="seconds"),
         "attempts": section.integer("attempts", 1, least=1),
         "retry_seconds": section.integer("retrySeconds", 240, least=LEAST_RETRY_SECONDS, unit="seconds"),
+        "max_restarts": section.integer("maxRestarts", MAX_RESTARTS, least=0),
     }
+    shape = section.choice("shape", (STATIC, ELASTIC), STATIC)
     active = section.optional_integer("activeDeadlineSeconds", least=60, unit="seconds")
     data = section.text("data", "digits", wanted="digits, or the path of IDX files in the trainer's image")
     args = section.texts("args", (), wanted="a text (numbers in quotes)")
@@ -62,6 +67,7 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
         min_nodes=least,
         max_nodes=most,
         device=device,
+        shape=shape,
         active_deadline_seconds=active,
         data=data,
         args=args,

@@ -61,6 +61,13 @@ class Config:
         int, None, "processes per machine that were promised", contract.PROCESSES_PER_NODE
     )
 
+    restart: int = _option(
+        int,
+        0,
+        "trainings of this run that came before this one, for the log and the metadata",
+        contract.RESTART,
+    )
+
     @classmethod
     def read(cls, arguments: Sequence[str], environ: Mapping[str, str]) -> Config:
         """The run that flags and environment describe. Raises TrainerError that names every mistake at once."""
@@ -109,6 +116,8 @@ class Config:
             value = getattr(self, name)
             if not 0 < value < float("inf"):
                 found.append(f"{name}: {value} is not a positive number")
+        if self.restart < 0:
+            found.append(f"restart: {self.restart} is less than 0")
         if not 0 <= self.seed < 2**63:
             found.append(f"seed: {self.seed} is not between 0 and 2^63 - 1")
         if self.device not in (None, "cuda", "cpu"):

@@ -9,6 +9,7 @@ from typing import Final
 EXPECTED_NODES: Final = "TRAINYARD_EXPECTED_NODES"
 PROCESSES_PER_NODE: Final = "TRAINYARD_PROCESSES_PER_NODE"
 RUN_ID: Final = "TRAINYARD_RUN_ID"
+RESTART: Final = "TRAINYARD_RESTART"
 
 # Given by the program, from the stack's settings.
 DEVICE: Final = "TRAINYARD_DEVICE"

@@ -165,6 +165,7 @@ def run(config: Config, world: World) -> None:
     say(
         f"rank={world.rank} world_size={world.size} nodes={world.nodes} processes_per_node={world.local_size} "
         f"device={device.type} backend={dist.get_backend()}"
+        + (f" restart={config.restart}" if config.restart else "")
     )
     data = together(lambda: load(config.data), device)
     network, outcome = train(config, world, device, data)

@@ -77,6 +77,7 @@ TRAINER_OPTIONS: Final = (
     "--run-id",
     "--expected-nodes",
     "--processes-per-node",
+    "--restart",
 )
 """Options of the trainer in this repository, each with a value behind it."""
 

@@ -57,6 +57,8 @@ class Run:
     node_start_seconds: int
     attempts: int
     retry_seconds: int
+    max_restarts: int
+    shape: str
     active_deadline_seconds: int | None
     data: str
     args: tuple[str, ...]
@@ -89,6 +91,8 @@ def launch_request(run: Run, resolved: Resolved) -> JsonObject:
         "nodeStartSeconds": run.node_start_seconds,
         "attempts": run.attempts,
         "retrySeconds": run.retry_seconds,
+        "maxRestarts": run.max_restarts,
+        "shape": run.shape,
         "activeDeadlineSeconds": run.active_deadline_seconds,
         "placeholder": {
             "image": resolved.placeholder_image,

@@ -36,7 +36,7 @@ LAUNCHER_RULES: Final = (
     # launcher's Job, whose dependent it is. A right to create can't be bound to a name
     # (https://kubernetes.io/docs/reference/access-authn-authz/rbac/#referring-to-resources).
     _rule(TRAINING_NAMESPACE, "coordination.k8s.io", "leases", "create get update"),
-    _rule(TRAINING_NAMESPACE, "kubeflow.org", "pytorchjobs", "create get list watch"),
+    _rule(TRAINING_NAMESPACE, "kubeflow.org", "pytorchjobs", "create delete get list watch"),
     _rule(CLUSTER_EVENTS_NAMESPACE, "", "events", "list watch"),
     _rule(None, "", "nodes pods", "list watch"),
     # Deleted are machines that never become usable (`training.nodeStartSeconds`), which Karpenter itself keeps without

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from launcher.capacity.tenure import Lost, Tenure
 from launcher.core import contract as c
-from launcher.core import machine, manifests, report, tally, waiting
+from launcher.core import machine, manifests, progress, report, tally, waiting
 from launcher.core.actions import (
     Action,
     End,
@@ -22,6 +22,7 @@ from launcher.core.actions import (
     Recount,
     Remove,
     Report,
+    Retire,
     Start,
     placeholders,
 )
@@ -48,6 +49,8 @@ _EVENT_REASONS = {
     c.STATE_PAUSING: ("Warning", "AttemptFailed"),
     c.STATE_SUBMITTING: ("Normal", "Submitting"),
     c.STATE_FOLLOWING: ("Normal", "Following"),
+    c.STATE_SUSPENDED: ("Warning", "Suspended"),
+    c.STATE_RESTARTING: ("Warning", "Restarting"),
     c.STATE_SUCCEEDED: ("Normal", "TrainingSucceeded"),
     c.STATE_FAILED: ("Warning", "LaunchFailed"),
 }
@@ -208,8 +211,7 @@ class Launcher:
                     self.gateway.give_back(claim, uid)
                     self._record("Warning", "MachineGivenBack", reason)
                 case Start(nodes=nodes, reason=reason):
-                    job = manifests.training_job(request, nodes, reason)
-                    made = self.gateway.create_training(request, job)
+                    made = self._submit(nodes, reason)
                     self.tally = tally.decided(self.tally, self.wall_clock() - seen.now)
                     word = "created" if made else "found"
                     log.info(
@@ -219,11 +221,20 @@ class Launcher:
                         nodes,
                         self.tally.decision_seconds,
                     )
+                case Retire(uid=uid):
+                    self.gateway.delete_training(request, uid)
                 case End():
                     return self._end(action)
                 case Recount():
                     pass  # the caller's business
         return None
+
+    def _submit(self, nodes: int, reason: str) -> bool:
+        """Makes the PyTorchJob, with what is left of the run's time to train; False if there is one already."""
+        now = self._memory.progress or progress.begun(self.wall_clock())
+        request = progress.asked(self.request, now)
+        job = manifests.training_job(request, nodes, reason, restart=now.trainings)
+        return self.gateway.create_training(request, job)
 
     def _end(self, end: End) -> int:
         succeeded = end.code == c.EXIT_SUCCEEDED

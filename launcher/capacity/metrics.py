@@ -39,10 +39,13 @@ def families(tally: Tally) -> Iterator[Metric]:
         family.add_metric(list(run.values()), value)
         return family
 
-    yield gauge("waiting", "1 while there is no training yet, pauses included", tally.waiting, run)
+    yield gauge(
+        "waiting", "1 while there is no training, in pauses and before a restart, too", tally.waiting, run
+    )
     yield gauge("ready_nodes", "Nodes that can take a worker, or have one", tally.ready_nodes, of_pool)
     yield gauge("nodes_wanted", "Nodes that are asked for, or that train", tally.nodes_wanted, of_pool)
     yield counter("attempts", "Attempts begun", tally.attempts)
+    yield counter("restarts", "Trainings that failed and were begun anew", tally.restarts)
     yield counter(
         "machines_given_back", "Machines given back as they never became of use", tally.machines_given_back
     )

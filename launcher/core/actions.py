@@ -50,6 +50,13 @@ class Start:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Retire:
+    """Delete exactly this PyTorchJob, whose name is free again once all of its pods are gone."""
+
+    uid: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class End:
     """Exit with this code."""
 
@@ -57,7 +64,7 @@ class End:
     reason: str
 
 
-Action = Hold | Remove | GiveBack | Recount | Start | End
+Action = Hold | Remove | GiveBack | Recount | Start | Retire | End
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +84,8 @@ class Memory:
 
     `seen_at` and `idle` are the last observation of a wait and the usable nodes in it, up to MAX. `ordered` says when
     the machines were ordered that came for this run, by their nodes, and `complete` when each was last seen with all of
-    its devices, by the uid of its NodeClaim; after a crash they are empty, and a line of the report shorter.
+    its devices, by the uid of its NodeClaim; after a crash they are empty, and a line of the report shorter. `gang` has
+    the uids of the workers that were last seen unfinished, by their names.
     """
 
     progress: Progress | None = None
@@ -87,6 +95,7 @@ class Memory:
     idle: int = 0
     ordered: Mapping[str, float] = field(default_factory=dict)
     complete: Mapping[str, float] = field(default_factory=dict)
+    gang: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def candidate(self) -> int:

@@ -19,7 +19,8 @@ TRAINING_CONTAINER: Final = "pytorch"
 
 LABEL_RUN: Final = "trainyard.dev/run"
 LABEL_ROLE: Final = "trainyard.dev/role"
-# On placeholders: "<attempt>-<candidate>", so that one of another wait is never taken for one of this.
+# On placeholders: "<attempt>-<candidate>", and "-<restart>" in a restart's wait, so that one of another wait is never
+# taken for one of this.
 LABEL_ATTEMPT: Final = "trainyard.dev/attempt"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "trainyard-launcher"
@@ -31,8 +32,13 @@ ROLE_WARM: Final = "warm"
 
 ANNOTATION_NODES: Final = "trainyard.dev/nodes"
 ANNOTATION_REASON: Final = "trainyard.dev/reason"
+# On the PyTorchJob: how many trainings of the run came before this one.
+ANNOTATION_RESTART: Final = "trainyard.dev/restart"
 # On the run's Lease: how far the run is, as JSON (launcher/core/progress.py).
 ANNOTATION_ATTEMPT: Final = "trainyard.dev/attempt"
+SHAPE_STATIC: Final = "static"
+SHAPE_ELASTIC: Final = "elastic"
+
 DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
 
 LABEL_NODEPOOL: Final = "karpenter.sh/nodepool"
@@ -62,6 +68,7 @@ ENV_JOB_NAME: Final = "JOB_NAME"
 ENV_EXPECTED_NODES: Final = "TRAINYARD_EXPECTED_NODES"
 ENV_PROCESSES_PER_NODE: Final = "TRAINYARD_PROCESSES_PER_NODE"
 ENV_RUN_ID: Final = "TRAINYARD_RUN_ID"
+ENV_RESTART: Final = "TRAINYARD_RESTART"
 
 EXIT_SUCCEEDED: Final = 0
 EXIT_BAD_REQUEST: Final = 2
@@ -72,10 +79,16 @@ EXIT_API_ERROR: Final = 13
 EXIT_STOPPED: Final = 14
 EXIT_ALREADY_RUNNING: Final = 15
 
+# Exit codes of a worker that a restart heals not: wrong settings, another world than promised, a command that can't be
+# run or isn't there.
+WORKER_FINAL_EXIT_CODES: Final = (2, 20, 126, 127)
+
 STATE_WAITING: Final = "waiting"
 STATE_HOLDING: Final = "holding"
 STATE_PAUSING: Final = "pausing"
 STATE_SUBMITTING: Final = "submitting"
 STATE_FOLLOWING: Final = "following"
+STATE_SUSPENDED: Final = "suspended"
+STATE_RESTARTING: Final = "restarting"
 STATE_SUCCEEDED: Final = "succeeded"
 STATE_FAILED: Final = "failed"

@@ -44,12 +44,12 @@ def complete_at(request: Request, seen: Observation, before: Mapping[str, float]
 
 
 def overdue(
-    request: Request, seen: Observation, *, since: float, complete: Mapping[str, float]
+    request: Request, seen: Observation, *, since: float, heard: float, complete: Mapping[str, float]
 ) -> tuple[Overdue, ...]:
     """The machines to give back now: made after `since`, and without what they should have for too long.
 
-    `since` is when the run began, in seconds since the epoch, and `complete` what `complete_at` says. A machine where a
-    pod of somebody else runs is never among them.
+    `since` is when the run began and `heard` from when on machines are watched, in seconds since the epoch, and
+    `complete` what `complete_at` says. A machine where a pod of somebody else runs is never among them.
     """
     lacking = _lacking(request, seen)
     pods: dict[str, list[Pod]] = defaultdict(list)
@@ -58,7 +58,7 @@ def overdue(
     found = []
     for claim in seen.claims:
         created = seen.now - claim.age
-        silent = seen.now - max(created, complete.get(claim.uid, created))
+        silent = seen.now - max(created, heard, complete.get(claim.uid, created))
         if claim.deleting or created < since or silent < request.node_start_seconds or not lacking[claim.uid]:
             continue
         here = pods.get(claim.node, []) if claim.node else []

@@ -2,7 +2,8 @@
 
 Nothing that matters is only remembered. What the next launcher needs after a crash stands in the cluster: the run's
 progress in its Lease, where it is written before the actions of a step are done, the placeholders labelled with the
-wait that they are of, and the PyTorchJob with its deterministic name.
+wait that they are of, and the PyTorchJob with its deterministic name. A restart is counted there before the training
+that failed is touched, and the next one is submitted only when that one, known by its uid, has left nothing.
 """
 
 from __future__ import annotations
@@ -15,14 +16,20 @@ from launcher.core.actions import Action, End, Memory, Step, placeholders, remov
 from launcher.core.following import follow
 from launcher.core.observe import Observation
 from launcher.core.request import Request
+from launcher.core.restarting import retire, retired
 from launcher.core.waiting import pause, wait
 
 
 def step(request: Request, memory: Memory, seen: Observation, jitter: float = 0.0) -> Step:
     """One step of the run. `seen` is of the pool of `memory.candidate`; `jitter`, from 0 to below 1, is chance."""
-    if seen.training is not None or memory.training_uid:
-        return follow(request.candidate(memory.candidate), memory, seen)
     progress = memory.progress or progresses.begun(seen.now)
+    if progress.retiring:
+        if not seen.fresh or not retired(progress, request, seen):
+            return retire(request, memory, progress, seen)
+        progress = progresses.gone(progress, seen.now)
+        memory = Memory(progress=progress)
+    if seen.training is not None or memory.training_uid:
+        return follow(request, memory, seen)
     if progress.resumes is not None and seen.now < progress.resumes:
         return pause(request, replace(memory, progress=progress), progress, seen)
     if progress.resumes is not None:

@@ -123,16 +123,23 @@ def placeholder(request: Request, index: int, owner: Owner, wait: str) -> JsonOb
     }
 
 
-def training_job(request: Request, nodes: int, reason: str) -> JsonObject:
-    """The PyTorchJob for exactly this many nodes: one Master, and Workers for the rest.
+def training_job(request: Request, nodes: int, reason: str, restart: int = 0) -> JsonObject:
+    """The PyTorchJob for exactly this many nodes: one Master and Workers for the rest, or Workers alone if elastic.
 
-    It has no owner: a training goes on, and its record stays, when the launcher's Job is deleted. The restart policy
-    is Never, since the operator restarts single pods, while the others of a static world wait for the lost one in
-    vain. Finished pods are kept for their logs; the launcher removes what still runs after a failure.
+    `restart` is how many trainings of the run came before this one. It has no owner: a training goes on, and its record
+    stays, when the launcher's Job is deleted. The restart policy is Never, since the operator restarts single pods,
+    while the others of a static world wait for the lost one in vain: the launcher begins the whole gang anew. Nor is
+    there a `backoffLimit`, at which the operator would delete the pods, and with them their logs and exit codes
+    (github.com/kubeflow/training-operator v1.9.4, ReconcileJobs in pkg/controller.v1/common/job.go). Finished pods are
+    kept for their logs; the launcher removes what still runs after a failure.
     """
-    replicas: JsonObject = {"Master": _replica(request, nodes, 1)}
+    replicas: JsonObject = {"Master": _replica(request, nodes, 1, restart)}
     if nodes > 1:
-        replicas["Worker"] = _replica(request, nodes, nodes - 1)
+        replicas["Worker"] = _replica(request, nodes, nodes - 1, restart)
+    elastic: JsonObject = {}
+    if request.shape == c.SHAPE_ELASTIC:
+        replicas = {"Worker": _replica(request, nodes, nodes, restart)}
+        elastic = {"elasticPolicy": _elastic(request, nodes, restart)}
     run_policy: JsonObject = {"cleanPodPolicy": "None"}
     if request.active_deadline_seconds is not None:
         run_policy["activeDeadlineSeconds"] = request.active_deadline_seconds
@@ -143,18 +150,56 @@ def training_job(request: Request, nodes: int, reason: str) -> JsonObject:
             "name": request.training_job,
             "namespace": request.namespace,
             "labels": labels(request, c.ROLE_WORKER),
-            "annotations": {c.ANNOTATION_NODES: str(nodes), c.ANNOTATION_REASON: reason},
+            "annotations": {
+                c.ANNOTATION_NODES: str(nodes),
+                c.ANNOTATION_REASON: reason,
+                c.ANNOTATION_RESTART: str(restart),
+            },
         },
         "spec": {
             # `auto` would make WORLD_SIZE count nodes instead of processes (kubeflow/trainer#1790).
             "nprocPerNode": str(request.worker.processes_per_node),
+            **elastic,
             "runPolicy": run_policy,
             "pytorchReplicaSpecs": replicas,
         },
     }
 
 
-def _replica(request: Request, nodes: int, replicas: int) -> JsonObject:
+def _elastic(request: Request, nodes: int, restart: int) -> JsonObject:
+    """What lets torchrun's agents go on with fewer workers, or with those whose processes failed, by themselves.
+
+    There are no `metrics`: with them the operator makes an autoscaler that sizes the job by its load
+    (github.com/kubeflow/training-operator v1.9.4, pkg/controller.v1/pytorch/hpa.go).
+    """
+    return {
+        "minReplicas": min(request.min_nodes, nodes),
+        "maxReplicas": nodes,
+        "maxRestarts": request.max_restarts,
+        "rdzvBackend": "c10d",
+        "rdzvId": _rendezvous(request, restart),
+    }
+
+
+def _rendezvous(request: Request, restart: int) -> str:
+    """torchrun's --rdzv-id, else `none` for every job.
+
+    The names of the pods, and so the address of the rendezvous, are those of the training before: a process that
+    outlived it finds another id there than its own, and stays out.
+    """
+    return f"{request.run_id}-{restart}"
+
+
+def _meeting(request: Request, nodes: int, restart: int) -> dict[str, str]:
+    """What workers are told of the others; the rest comes from the operator."""
+    if request.shape == c.SHAPE_ELASTIC:
+        # After a change of the members the survivors would look for the store of an agent that is gone
+        # (pytorch/pytorch, torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
+        return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return {c.ENV_EXPECTED_NODES: str(nodes), "PET_RDZV_ID": _rendezvous(request, restart)}
+
+
+def _replica(request: Request, nodes: int, replicas: int, restart: int) -> JsonObject:
     worker = request.worker
     env = {
         # EFA's huge pages are neither used nor asked for (`hugepages-2Mi`). For Karpenter no type has any, so that it
@@ -163,9 +208,10 @@ def _replica(request: Request, nodes: int, replicas: int) -> JsonObject:
         # memory; without them EFA is a little slower (github.com/aws/aws-ofi-nccl, doc/efa-env-var.md).
         **({"FI_EFA_USE_HUGE_PAGE": "0"} if request.pool.efa_per_node else {}),
         **worker.env,
-        c.ENV_EXPECTED_NODES: str(nodes),
         c.ENV_PROCESSES_PER_NODE: str(worker.processes_per_node),
         c.ENV_RUN_ID: request.run_id,
+        c.ENV_RESTART: str(restart),
+        **_meeting(request, nodes, restart),
     }
     container: JsonObject = {
         "name": c.TRAINING_CONTAINER,

@@ -52,11 +52,23 @@ class NodePool:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Exit:
+    """A container that ended with another code than 0. `at` is seconds since the epoch, `reason` the kubelet's word."""
+
+    container: str
+    code: int
+    reason: str
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pod:
     """A pod that is not finished, or one of this run. `requests` is what the scheduler reserves for it.
 
     `owner` is the kind of the object that controls it, empty without one. `placed_at` and `started_at` are when it got
-    its machine and when its first container began, in seconds since the epoch; 0 before.
+    its machine and when its first container began, in seconds since the epoch; 0 before. `taken` is why Kubernetes
+    ended it or never began it: the reason of its condition DisruptionTarget, or the one that the kubelet gave. `exit`
+    is the first of its containers that failed.
     """
 
     name: str
@@ -71,6 +83,8 @@ class Pod:
     owner: str = ""
     placed_at: float = 0.0
     started_at: float = 0.0
+    taken: str = ""
+    exit: Exit | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +106,8 @@ class Warned:
 class Training:
     """The PyTorchJob of the run. `outcome` is "" until it is "Succeeded" or "Failed".
 
-    `created` is when it was submitted, in seconds since the epoch; 0 where that is not known.
+    `created` is when it was submitted, in seconds since the epoch; 0 where that is not known. `restart` is how many
+    trainings of the run came before it, and `suspended` says that somebody wants it to have no pods.
     """
 
     uid: str
@@ -101,6 +116,9 @@ class Training:
     outcome: str
     message: str
     created: float = 0.0
+    deleting: bool = False
+    suspended: bool = False
+    restart: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +248,8 @@ def pod(item: Object) -> Pod:
         if _holds(item, "PodScheduled")
         else 0.0,
         started_at=_first_start(item),
+        taken=_taken(item),
+        exit=_first_exit(item),
     )
 
 
@@ -242,6 +262,33 @@ def _first_start(item: Object) -> float:
         for state in ("running", "terminated")
     ]
     return min((moment for moment in began if moment), default=0.0)
+
+
+def _taken(item: Object) -> str:
+    """Why a pod was ended, or refused, by another than its own program.
+
+    https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions; the kubelet's reasons for
+    a failed pod (Evicted, NodeShutdown, Preempting, UnexpectedAdmissionError ...) stand in `status.reason`.
+    """
+    if _holds(item, "DisruptionTarget"):
+        return str(_condition(item, "DisruptionTarget").get("reason") or "DisruptionTarget")
+    status = item.get("status", {})
+    return str(status.get("reason") or "") if status.get("phase") == "Failed" else ""
+
+
+def _first_exit(item: Object) -> Exit | None:
+    """The container that failed first, those that run before the others among them."""
+    status = item.get("status", {})
+    found = []
+    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        ended = each.get("state", {}).get("terminated") or {}
+        if ended.get("exitCode"):
+            at = seconds(ended.get("finishedAt"))
+            reason = str(ended.get("reason") or "")
+            found.append(
+                Exit(container=each.get("name", ""), code=int(ended["exitCode"]), reason=reason, at=at)
+            )
+    return min(found, key=lambda exit_: exit_.at, default=None)
 
 
 def warned(item: Object) -> Warned:
@@ -274,4 +321,12 @@ def training(item: Object, run_id: str) -> Training:
         outcome=outcome,
         message=message,
         created=seconds(meta.get("creationTimestamp")),
+        deleting="deletionTimestamp" in meta,
+        suspended=bool((item.get("spec", {}).get("runPolicy") or {}).get("suspend")),
+        restart=_number((meta.get("annotations") or {}).get(c.ANNOTATION_RESTART)),
     )
+
+
+def _number(text: str | None) -> int:
+    """The whole number that this annotation says; 0 where there is none."""
+    return int(text) if text and text.isascii() and text.isdecimal() else 0

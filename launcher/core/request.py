@@ -13,6 +13,7 @@ from launcher.core import quantity
 from launcher.core.reader import Reader
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_SHAPE = re.compile(f"{c.SHAPE_STATIC}|{c.SHAPE_ELASTIC}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # A tag after the last slash, or a digest: without either a node runs whatever `latest` is on that day.
 _PINNED_IMAGE = re.compile(r"\S+(@sha256:[0-9a-f]{64}|:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})")
@@ -111,7 +112,9 @@ class Request:
 
     `pool`, `worker` and `deadline_seconds` are the first candidate's, `fallbacks` the candidates after it. An attempt
     tries each of them once; there are up to `attempts`, with at least `retry_seconds` between them. A machine that can
-    take no worker after `node_start_seconds` is given back.
+    take no worker after `node_start_seconds` is given back. A training that fails is begun anew up to `max_restarts`
+    times; `active_deadline_seconds` is for all of its trainings together. `shape` is that of the world, static or
+    elastic.
     """
 
     run_id: str
@@ -124,6 +127,8 @@ class Request:
     node_start_seconds: int
     attempts: int
     retry_seconds: int
+    max_restarts: int
+    shape: str
     active_deadline_seconds: int | None
     placeholder: Placeholder
     worker: Worker
@@ -200,6 +205,8 @@ def parse_request(environment: Mapping[str, str]) -> Request:
         node_start_seconds=top.number("nodeStartSeconds", LEAST_NODE_START_SECONDS),
         attempts=top.number("attempts", 1),
         retry_seconds=top.number("retrySeconds", LEAST_RETRY_SECONDS),
+        max_restarts=top.number("maxRestarts", 0),
+        shape=top.text("shape", f"{c.SHAPE_STATIC} or {c.SHAPE_ELASTIC}", _SHAPE),
         active_deadline_seconds=None if active is None else top.number("activeDeadlineSeconds", 1),
         placeholder=_placeholder(top.section("placeholder")),
         worker=_worker(top.section("worker")),

@@ -22,7 +22,7 @@ from launcher.core.request import Request
 # An Event's uid is remembered for as long as it is seen, and this long: the API server's cache, from which some lists
 # come, may be older than what a watch has told.
 REMEMBERED_SECONDS = 7200.0
-_WITHOUT_TRAINING = frozenset({c.STATE_WAITING, c.STATE_HOLDING, c.STATE_PAUSING})
+_WITHOUT_TRAINING = frozenset({c.STATE_WAITING, c.STATE_HOLDING, c.STATE_PAUSING, c.STATE_RESTARTING})
 _ASKING = frozenset({c.STATE_WAITING, c.STATE_HOLDING})
 
 
@@ -51,6 +51,7 @@ class Tally:
     ready_nodes: int = 0
     nodes_wanted: int = 0
     attempts: int = 0
+    restarts: int = 0
     machines_given_back: int = 0
     idle_node_seconds: float = 0.0
     decision_seconds: float | None = None
@@ -75,6 +76,7 @@ def stepped(tally: Tally, request: Request, before: Memory, step: Step, seen: Ob
         ready_nodes=report.nodes,
         nodes_wanted=0 if report.state == c.STATE_PAUSING else wanted,
         attempts=tally.attempts + _begun(step.memory.progress) - _begun(before.progress),
+        restarts=tally.restarts + _restarts(step.memory.progress) - _restarts(before.progress),
         machines_given_back=tally.machines_given_back
         + _given_back(step.memory.progress)
         - _given_back(before.progress),
@@ -92,6 +94,10 @@ def decided(tally: Tally, seconds: float) -> Tally:
 def _begun(progress: Progress | None) -> int:
     """How many attempts have begun; in a pause the next one is noted already."""
     return 0 if progress is None else progress.attempt - (progress.resumes is not None)
+
+
+def _restarts(progress: Progress | None) -> int:
+    return 0 if progress is None else progress.restarts
 
 
 def _given_back(progress: Progress | None) -> int:

@@ -11,7 +11,6 @@ from launcher.core.actions import (
     Action,
     End,
     GiveBack,
-    Hold,
     Memory,
     Recount,
     Report,
@@ -20,7 +19,8 @@ from launcher.core.actions import (
     placeholders,
     remove,
 )
-from launcher.core.capacity import Count, GiveUp, Submit, Wait, count, decide, is_placeholder, target
+from launcher.core.capacity import Count, GiveUp, Submit, Wait, count, decide, target
+from launcher.core.holding import hold, is_of_this_wait
 from launcher.core.manifests import stamp
 from launcher.core.observe import Observation, Pod
 from launcher.core.progress import Failure, Progress
@@ -30,7 +30,7 @@ from launcher.core.request import Request
 
 def wait(request: Request, memory: Memory, progress: Progress, seen: Observation, jitter: float) -> Step:
     """One step of a wait. `seen` is of the pool of the candidate that `progress` names."""
-    candidate, started = request.candidate(progress.candidate), progress.began
+    candidate, started = progresses.asked(request, progress), progress.began
     counted = count(candidate, seen)
     progress = replace(progress, idle_node_seconds=progress.idle_node_seconds + _idle(memory, seen))
     memory = replace(
@@ -103,7 +103,9 @@ def _idle(memory: Memory, seen: Observation) -> float:
 
 def _hold_out(candidate: Request, step: Step, progress: Progress, seen: Observation) -> Step:
     """Keeps the placeholders, and gives back the machines that never became of use."""
-    late = giveback.overdue(candidate, seen, since=progress.since, complete=step.memory.complete)
+    # What machines did while there was a training is not known: after that each has its time once more.
+    heard = progress.began if progress.trainings else progress.since
+    late = giveback.overdue(candidate, seen, since=progress.since, heard=heard, complete=step.memory.complete)
     if late and not seen.fresh:
         return replace(step, actions=(Recount(),))
     known = {loss.uid for loss in progress.given_back}
@@ -113,28 +115,8 @@ def _hold_out(candidate: Request, step: Step, progress: Progress, seen: Observat
     for one in late:
         back += [GiveBack(claim=one.claim.name, uid=one.claim.uid, reason=giveback.loss(one).told)]
         back += remove(one.held_by)
-    actions = (*back, *_hold(candidate, seen, progress))
+    actions = (*back, *hold(candidate, seen, progress, target(candidate, seen)))
     return replace(step, memory=replace(step.memory, progress=progress), actions=actions)
-
-
-def _hold(candidate: Request, seen: Observation, progress: Progress) -> tuple[Action, ...]:
-    """One placeholder per node that is asked for: makes what is missing, removes what is too much, finished or old."""
-    wanted = {candidate.placeholder_name(index): index for index in range(target(candidate, seen))}
-    bad = tuple(
-        pod
-        for pod in placeholders(candidate, seen)
-        if pod.name not in wanted or pod.phase in ("Succeeded", "Failed") or not _of_this_wait(pod, progress)
-    )
-    # A name that is still on its way out can't be made again yet.
-    present = {pod.name for pod in seen.pods if is_placeholder(pod, candidate)}
-    missing = (
-        Hold(index=index, wait=progress.label) for name, index in wanted.items() if name not in present
-    )
-    return (*remove(bad), *missing)
-
-
-def _of_this_wait(pod: Pod, progress: Progress) -> bool:
-    return pod.labels.get(c.LABEL_ATTEMPT) == progress.label
 
 
 def _submit(request: Request, step: Step, counted: Count, nodes: int, reason: str, seen: Observation) -> Step:
@@ -151,7 +133,7 @@ def _surplus(request: Request, step: Step, counted: Count, nodes: int, seen: Obs
     held, progress = placeholders(request, seen), step.memory.progress
     usable = frozenset(counted.usable)
     on_counted = [
-        pod for pod in held if pod.node in usable and progress is not None and _of_this_wait(pod, progress)
+        pod for pod in held if pod.node in usable and progress is not None and is_of_this_wait(pod, progress)
     ]
     kept = {pod.uid for pod in on_counted[:nodes]}
     return tuple(pod for pod in held if pod.uid not in kept)
@@ -180,10 +162,10 @@ def _fail(
 
 
 def _placed(request: Request, progress: Progress) -> str:
-    """Which attempt and which pool a reason is about, where there are several."""
+    """Which restart, attempt and pool a reason is about, where there are several."""
     attempt = f"attempt {progress.attempt} of {request.attempts}" if request.attempts > 1 else ""
     pool = f"pool {request.candidate(progress.candidate).pool.name}" if request.candidates > 1 else ""
-    where = ", ".join(part for part in (attempt, pool) if part)
+    where = ", ".join(part for part in (progresses.counted(request, progress), attempt, pool) if part)
     return f"{where}: " if where else ""
 
 
@@ -201,7 +183,9 @@ def _failures(request: Request, progress: Progress, attempts: int) -> str:
     tried = f"after {attempts} of {request.attempts} attempts: " if request.attempts > 1 else ""
     hopeless = progresses.hopeless(progress.failures)
     idle = "" if hopeless else f"{progress.idle_node_seconds:.0f} node-seconds stood idle"
-    return tried + _joined(*reasons, idle, giveback.told(progress.given_back))
+    again = progresses.counted(request, progress)
+    lost = f"{again}, because {progress.why}: " if again else ""
+    return lost + tried + _joined(*reasons, idle, giveback.told(progress.given_back))
 
 
 def _joined(*parts: str) -> str:

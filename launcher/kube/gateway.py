@@ -34,7 +34,7 @@ class Gateway(Protocol):
         """What the request needs of the cluster and is not there: priority classes, the training operator."""
 
     def observe(self, request: Request, *, fresh: bool) -> Observation:
-        """The cluster now. Once there is a PyTorchJob, only that and the run's own pods.
+        """The cluster now. Once there is a PyTorchJob, only that and the run's own pods; nodes once it has failed.
 
         With `fresh` it is read from the store itself, otherwise it is what the watches have told, which may lag.
         """
@@ -47,6 +47,9 @@ class Gateway(Protocol):
 
     def create_training(self, request: Request, manifest: JsonObject) -> bool:
         """Makes this PyTorchJob; False if one of its name exists."""
+
+    def delete_training(self, request: Request, uid: str) -> None:
+        """Deletes exactly this PyTorchJob, if it still exists; it is there until its pods are gone."""
 
     def delete_pod(self, request: Request, name: str, uid: str) -> None:
         """Deletes exactly this pod, if it still exists."""
@@ -138,7 +141,10 @@ class KubernetesGateway:
         training = self._read_training(request)
         own = self._list(sources.own_pods(request))
         if training is not None:
-            return Observation(now=self._now(), fresh=True, pods=tuple(own), training=training)
+            nodes = self._list(sources.nodes(request)) if training.outcome == "Failed" else []
+            return Observation(
+                now=self._now(), fresh=True, nodes=tuple(nodes), pods=tuple(own), training=training
+            )
         pool = self._list(sources.node_pool(request))
         claims = self._list(sources.claims(request))
         warnings = self._list(sources.warnings(), cached=True)
@@ -176,6 +182,12 @@ class KubernetesGateway:
 
     def create_training(self, request: Request, manifest: JsonObject) -> bool:
         return self._create(sources.training_jobs(request), manifest)
+
+    def delete_training(self, request: Request, uid: str) -> None:
+        # In the foreground: pods and Services go first (ownerReferences of the operator block the owner's end), and for
+        # as long as one of them is there the name is taken.
+        path = f"{sources.training_jobs(request)}/{request.training_job}"
+        self._delete(path, uid, propagationPolicy="Foreground")
 
     def delete_pod(self, request: Request, name: str, uid: str) -> None:
         self._delete(f"/api/v1/namespaces/{request.namespace}/pods/{name}", uid)
@@ -225,8 +237,8 @@ class KubernetesGateway:
         query = {**dict(source.selectors), **(_CACHED if cached else {})}
         return self._rest.list_items(source.path, query, source.convert)
 
-    def _delete(self, path: str, uid: str) -> None:
-        body: JsonObject = {"preconditions": {"uid": uid}}
+    def _delete(self, path: str, uid: str, **options: str) -> None:
+        body: JsonObject = {"preconditions": {"uid": uid}, **options}
         try:
             self._rest.request("DELETE", path, body=body)
         except ApiError as error:

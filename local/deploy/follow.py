@@ -57,6 +57,7 @@ class _Shown:
     """What has been printed already."""
 
     nodes: dict[str, str] = field(default_factory=dict)
+    # Both by the pods' uids.
     log_lines: dict[str, int] = field(default_factory=dict)
     next_look: dict[str, float] = field(default_factory=dict)
     reason: str = ""
@@ -176,12 +177,13 @@ class Follower:
                 "items"
             ]
             for pod in pods:
-                name = pod["metadata"]["name"]
+                # A training that is begun anew has pods of the same names.
+                name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
                 begun = pod["status"].get("phase") in ("Running", "Succeeded", "Failed")
-                if begun and (to_the_end or time.monotonic() >= self._shown.next_look.get(name, 0)):
-                    self._show_log(run.namespace, name, started)
+                if begun and (to_the_end or time.monotonic() >= self._shown.next_look.get(uid, 0)):
+                    self._show_log(run.namespace, name, uid, started)
 
-    def _show_log(self, namespace: str, pod: str, started: float) -> None:
+    def _show_log(self, namespace: str, pod: str, uid: str, started: float) -> None:
         try:
             text: str = self._core.read_namespaced_pod_log(pod, namespace)
         except ApiException as error:
@@ -191,13 +193,13 @@ class Follower:
                 return
             raise
         lines = text.splitlines()
-        shown = self._shown.log_lines.get(pod, 0)
+        shown = self._shown.log_lines.get(uid, 0)
         # Fewer lines than before: the kubelet has begun a new file.
         for line in lines[shown if shown <= len(lines) else 0 :]:
             self._print(started, f"[{pod}] {line}")
             self._shown.reason = reason_of(line) or self._shown.reason
-        self._shown.log_lines[pod] = len(lines)
-        self._shown.next_look[pod] = time.monotonic() + len(text) / LOG_BYTES_PER_SECOND
+        self._shown.log_lines[uid] = len(lines)
+        self._shown.next_look[uid] = time.monotonic() + len(text) / LOG_BYTES_PER_SECOND
 
     def _print(self, started: float, line: str) -> None:
         self._say(f"{time.monotonic() - started:6.1f} s  {line}")

@@ -173,6 +173,10 @@ class TalliedTrace(Trace):
                 )
                 self.world.decided, self.world.wanted = True, nodes
 
+    def delete_training(self, request: Request, uid: str) -> None:
+        super().delete_training(request, uid)
+        self.world.wanted = request.max_nodes
+
     def _judge_end(self) -> None:
         self.world.decided, self.world.wanted = True, 0
         super()._judge_end()
@@ -184,4 +188,4 @@ class TalliedTrace(Trace):
         done = (
             training is not None and training["status"].get("conditions", [{}])[0].get("type") == "Succeeded"
         )
-        return self.world.outcome(self.starts, trained=done)
+        return self.world.outcome(self.starts, trained=done, restarts=max(0, len(self.starts) - 1))

@@ -47,7 +47,7 @@ class Calm(TalliedWorld):
         super().advance(seconds)
         if self.lost is not None and not self.lost_already and self.elapsed() >= self.lost[1]:
             self.lost_already = True
-            self._lose(self.machines[f"m{self.lost[0]}"])
+            self.lose(self.machines[f"m{self.lost[0]}"])
 
 
 @pytest.fixture

@@ -32,6 +32,8 @@ def run(**change: Any) -> Run:
         "node_start_seconds": 900,
         "attempts": 1,
         "retry_seconds": 240,
+        "max_restarts": 3,
+        "shape": "static",
         "active_deadline_seconds": None,
         "data": "digits",
         "args": ("--epochs", "3"),

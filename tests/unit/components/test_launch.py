@@ -40,7 +40,9 @@ def test_the_request_says_what_the_launcher_must_know() -> None:
 
 
 def test_the_request_has_every_key_of_the_waits_and_only_those_that_there_are() -> None:
-    request = launch_request(run(node_start_seconds=600, attempts=3, retry_seconds=300), RESOLVED)
+    request = launch_request(
+        run(node_start_seconds=600, attempts=3, retry_seconds=300, max_restarts=5, shape="elastic"), RESOLVED
+    )
     assert sorted(request) == [
         "activeDeadlineSeconds",
         "attempts",
@@ -48,6 +50,7 @@ def test_the_request_has_every_key_of_the_waits_and_only_those_that_there_are() 
         "fallbacks",
         "holdSeconds",
         "maxNodes",
+        "maxRestarts",
         "minNodes",
         "namespace",
         "nodeStartSeconds",
@@ -55,9 +58,11 @@ def test_the_request_has_every_key_of_the_waits_and_only_those_that_there_are() 
         "pool",
         "retrySeconds",
         "runId",
+        "shape",
         "worker",
     ]
     assert [request[key] for key in ("nodeStartSeconds", "attempts", "retrySeconds")] == [600, 3, 300]
+    assert (request["maxRestarts"], request["shape"]) == (5, "elastic")
     assert (request["capacityDeadlineSeconds"], request["fallbacks"]) == (1200, [])
 
 

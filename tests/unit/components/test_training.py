@@ -76,6 +76,7 @@ def test_the_launcher_changes_what_is_its_own_and_outside_of_its_namespace_it_gi
         ("training", "coordination.k8s.io", "leases", "create"),
         ("training", "coordination.k8s.io", "leases", "update"),
         ("training", "kubeflow.org", "pytorchjobs", "create"),
+        ("training", "kubeflow.org", "pytorchjobs", "delete"),
         (None, "karpenter.sh", "nodeclaims", "delete"),
     }
     assert ("training", "coordination.k8s.io", "leases", "get") in granted()

@@ -65,6 +65,7 @@ class Answers:
     def __init__(self, logs: dict[str, Any], jobs: list[Any]) -> None:
         self.logs = logs
         self.jobs = jobs
+        self.uids: dict[str, str] = {}
         self.read: list[str] = []
 
     def read_namespaced_pod_log(self, pod: str, _namespace: str) -> str:
@@ -78,7 +79,10 @@ class Answers:
         return {"items": []}
 
     def list_namespaced_pod(self, _namespace: str, label_selector: str) -> Any:
-        pods = [{"metadata": {"name": name}, "status": {"phase": "Running"}} for name in self.logs]
+        pods = [
+            {"metadata": {"name": name, "uid": self.uids.get(name, name)}, "status": {"phase": "Running"}}
+            for name in self.logs
+        ]
         return {"items": pods if label_selector.startswith("job-name=") else []}
 
     def sanitize_for_serialization(self, thing: Any) -> Any:
@@ -183,5 +187,15 @@ def test_a_log_that_begins_anew_is_shown_from_its_beginning() -> None:
     following = follower(answers, said)
     following.follow(RUN)
     answers.logs["pod"] = "three\n"
+    following.follow(RUN)
+    assert [line.rpartition(" ")[2] for line in said] == ["one", "two", "three"]
+
+
+def test_a_pod_of_a_training_that_is_begun_anew_is_shown_from_its_first_line() -> None:
+    said: list[str] = []
+    answers = Answers({"train-r1-master-0": "one\n"}, [COMPLETE])
+    following = follower(answers, said)
+    following.follow(RUN)
+    answers.logs["train-r1-master-0"], answers.uids["train-r1-master-0"] = "two\nthree\n", "another"
     following.follow(RUN)
     assert [line.rpartition(" ")[2] for line in said] == ["one", "two", "three"]

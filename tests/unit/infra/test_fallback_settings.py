@@ -58,11 +58,13 @@ def test_without_fallbacks_a_run_has_its_pool_and_one_attempt() -> None:
     (only,) = found.candidates
     assert (only.pool.name, only.capacity_deadline_seconds) == ("small", 1200)
     assert (found.node_start_seconds, found.attempts, found.retry_seconds) == (900, 1, 240)
+    assert (found.max_restarts, found.shape) == (3, "static")
 
 
 def test_the_waits_are_those_of_the_stack_file() -> None:
-    found = training(nodeStartSeconds=60, attempts=5, retrySeconds=180)
+    found = training(nodeStartSeconds=60, attempts=5, retrySeconds=180, maxRestarts=0, shape="elastic")
     assert (found.node_start_seconds, found.attempts, found.retry_seconds) == (60, 5, 180)
+    assert (found.max_restarts, found.shape) == (0, "elastic")
 
 
 @pytest.mark.parametrize(
@@ -80,6 +82,11 @@ def test_the_waits_are_those_of_the_stack_file() -> None:
             {"retrySeconds": 179},
             "retrySeconds: 179 is out of range; it must be a whole number of seconds of at least 180",
         ),
+        (
+            {"maxRestarts": -1},
+            "trainyard:training.maxRestarts: -1 is out of range; it must be a whole number of at least 0",
+        ),
+        ({"shape": "rigid"}, "trainyard:training.shape: 'rigid'"),
         ({"cpu": "0"}, "trainyard:training.cpu: '0' is not right; it must be a quantity above 0"),
         (
             {"cpu": "48000m"},

@@ -78,14 +78,22 @@ def test_a_launcher_reads_every_key_of_a_run() -> None:
     st.integers(60, 9000),
     st.integers(1, 9),
     st.integers(180, 9000),
+    st.integers(0, 50),
+    st.sampled_from(["static", "elastic"]),
 )
 def test_a_launcher_reads_whatever_the_settings_take(
-    data: st.DataObject, device: str, start: int, attempts: int, retry: int
+    data: st.DataObject, device: str, start: int, attempts: int, retry: int, restarts: int, shape: str
 ) -> None:
     able = [pool["name"] for pool in POOLS if device == "cpu" or "cores" not in pool["name"]]
     order = data.draw(st.permutations(able))
     deadlines = data.draw(st.lists(st.integers(10, 9000), min_size=len(order), max_size=len(order)))
-    waits = {"nodeStartSeconds": start, "attempts": attempts, "retrySeconds": retry}
+    waits = {
+        "nodeStartSeconds": start,
+        "attempts": attempts,
+        "retrySeconds": retry,
+        "maxRestarts": restarts,
+        "shape": shape,
+    }
     fallbacks = [
         {"pool": name, "capacityDeadlineSeconds": seconds}
         for name, seconds in zip(order[1:], deadlines[1:], strict=True)
@@ -100,6 +108,7 @@ def test_a_launcher_reads_whatever_the_settings_take(
     assert made is not None
     read = asked(made)
     assert (read.node_start_seconds, read.attempts, read.retry_seconds) == (start, attempts, retry)
+    assert (read.max_restarts, read.shape) == (restarts, shape)
     candidates = [read.candidate(index) for index in range(len(order))]
     assert [(each.pool.name, each.deadline_seconds) for each in candidates] == list(
         zip(order, deadlines, strict=True)

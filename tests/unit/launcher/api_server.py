@@ -52,6 +52,7 @@ class FakeApi(History):
         self.faults: list[Fault] = []
         self.after = False
         self.refused: set[tuple[str, str]] = set()
+        self.deletions: list[Object] = []
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.on_request: Callable[[str, str], None] = lambda _method, _path: None
         self.list_seconds = 0.0
@@ -130,6 +131,7 @@ class FakeApi(History):
         return 200, self.put(path, body)
 
     def _delete(self, path: str, _query: dict[str, str], body: Object) -> tuple[int, Object]:
+        self.deletions.append(body)
         if path not in self.objects:
             return status(404, "NotFound")
         if body["preconditions"]["uid"] != lookup(self.objects[path], "metadata.uid"):

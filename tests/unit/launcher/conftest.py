@@ -36,6 +36,8 @@ DOCUMENT: dict[str, Any] = {
     "nodeStartSeconds": 900,
     "attempts": 1,
     "retrySeconds": 240,
+    "maxRestarts": 0,
+    "shape": "static",
     "activeDeadlineSeconds": None,
     "placeholder": {"image": PAUSE, "priorityClassName": "trainyard-placeholder"},
     "worker": {

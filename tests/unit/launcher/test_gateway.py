@@ -98,6 +98,18 @@ def test_a_deletion_takes_exactly_the_pod_that_was_meant(api: FakeApi, request_:
     assert api.names(PODS) == []
 
 
+def test_a_training_is_deleted_by_its_uid_and_after_its_pods(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    api.put(f"{JOBS}/train-r1", {"metadata": {"name": "train-r1", "uid": "new"}})
+    gateway.delete_training(request_, "old")
+    assert api.names(JOBS) == ["train-r1"]
+    gateway.delete_training(request_, "new")
+    gateway.delete_training(request_, "new")
+    assert api.names(JOBS) == []
+    assert [body.get("propagationPolicy") for body in api.deletions] == ["Foreground"] * 3
+
+
 def asked(method: str, path: str, query: dict[str, str]) -> tuple[str | None, str, str, str]:
     """(namespace, API group, resource, verb) of a request, as RBAC sees it."""
     parts = path.strip("/").split("/")
@@ -120,6 +132,7 @@ def test_the_launcher_may_do_exactly_what_it_asks_for(
     gateway.create_pod(request_, pod("hold-r1-0"))
     gateway.delete_pod(request_, "hold-r1-0", "uid")
     gateway.create_training(request_, pod("train-r1"))
+    gateway.delete_training(request_, "uid")
     gateway.give_back("small-x", "uid")
     gateway.lease(request_)
     made = gateway.create_lease(request_, pod("launch-r1"))

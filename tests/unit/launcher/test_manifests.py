@@ -22,6 +22,7 @@ from tests.unit.launcher.conftest import asked, fallback
 pytestmark = pytest.mark.unit
 
 GOLDEN = Path(__file__).parent / "golden.yaml"
+ELASTIC = Path(__file__).parent / "golden-elastic.yaml"
 OWNER = Owner(name="launch-r1", uid="0f1e")
 
 
@@ -37,6 +38,56 @@ def test_the_objects_are_those_of_the_golden_file(request_: Request) -> None:
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text()
+
+
+def test_an_elastic_world_is_that_of_the_golden_file() -> None:
+    job = manifests.training_job(
+        asked(shape="elastic", maxRestarts=3, maxNodes=4),
+        3,
+        "restart 2 of 3: all 3 nodes are there",
+        restart=2,
+    )
+    text = yaml.safe_dump(_plain(job), sort_keys=False, width=110)
+    if os.environ.get("UPDATE_GOLDEN"):
+        ELASTIC.write_text(text)
+    assert text == ELASTIC.read_text()
+
+
+def test_an_elastic_world_has_workers_alone_and_is_promised_no_number_of_nodes() -> None:
+    spec = manifests.training_job(asked(shape="elastic", maxRestarts=3), 3, "", restart=1)["spec"]
+    assert spec["elasticPolicy"] == {
+        "minReplicas": 2,
+        "maxReplicas": 3,
+        "maxRestarts": 3,
+        "rdzvBackend": "c10d",
+        "rdzvId": "r1-1",
+    }
+    assert spec["nprocPerNode"] == "4", "and not in the elasticPolicy, too: both are refused"
+    (worker,) = spec["pytorchReplicaSpecs"].values()
+    assert (list(spec["pytorchReplicaSpecs"]), worker["replicas"]) == (["Worker"], 3)
+    assert worker["restartPolicy"] == "Never"
+    names = [each["name"] for each in worker["template"]["spec"]["containers"][0]["env"]]
+    assert "TRAINYARD_EXPECTED_NODES" not in names
+    assert "PET_RDZV_ID" not in names, "the operator sets it"
+
+
+@pytest.mark.parametrize(("nodes", "least"), [(1, 1), (2, 2), (4, 2)])
+def test_an_elastic_world_never_shrinks_below_the_minimum(nodes: int, least: int) -> None:
+    job = manifests.training_job(asked(shape="elastic"), nodes, "")
+    assert job["spec"]["elasticPolicy"]["minReplicas"] == least
+    assert replicas(job) == {"Worker": nodes}
+
+
+def test_each_training_of_a_run_has_a_rendezvous_of_its_own(request_: Request) -> None:
+    for restart in (0, 2):
+        job = manifests.training_job(request_, 2, "", restart=restart)
+        assert job["metadata"]["annotations"]["trainyard.dev/restart"] == str(restart)
+        assert job["metadata"]["name"] == "train-r1"
+        for replica in job["spec"]["pytorchReplicaSpecs"].values():
+            env = replica["template"]["spec"]["containers"][0]["env"]
+            values = {each["name"]: each["value"] for each in env}
+            assert (values["PET_RDZV_ID"], values["TRAINYARD_RESTART"]) == (f"r1-{restart}", str(restart))
+        assert "backoffLimit" not in job["spec"]["runPolicy"], "at which the operator deletes the pods"
 
 
 def replicas(job: dict[str, Any]) -> dict[str, int]:
@@ -105,7 +156,8 @@ def test_a_dry_run_prints_the_request_and_every_object(request_: Request) -> Non
     documents = list(yaml.safe_load_all(dry_run(request_, "launch-r1")))
     assert documents[0]["request"]["min_nodes"] == 2
     assert [document.get("kind") for document in documents[1:]] == ["Pod"] * 4 + ["PyTorchJob"]
-    assert {"attempts", "retry_seconds", "node_start_seconds", "fallbacks"} <= documents[0]["request"].keys()
+    waits = {"attempts", "retry_seconds", "node_start_seconds", "fallbacks"}
+    assert waits | {"max_restarts", "shape"} <= documents[0]["request"].keys()
 
 
 def test_a_dry_run_prints_the_objects_of_each_candidate() -> None:

@@ -63,7 +63,9 @@ def shown(gateway: Gateway, request: Request, fresh: bool) -> tuple[object, ...]
     seen = gateway.observe(request, fresh=fresh)
     claims = sorted(claim.name for claim in seen.claims)
     warnings = sorted(seen.warnings, key=lambda warning: warning.uid)
-    return sorted(seen.nodes, key=lambda node: node.name), claims, warnings, seen.training
+    # Of a training that has failed only fresh lists have the nodes.
+    nodes = [] if seen.training else sorted(seen.nodes, key=lambda node: node.name)
+    return nodes, claims, warnings, seen.training
 
 
 def followed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from tests.unit.launcher.conftest import fallback
 
 pytestmark = pytest.mark.unit
 
-CONTRACT = yaml.safe_load((Path(__file__).parents[3] / "contract.yaml").read_text())
+ROOT = Path(__file__).parents[3]
+CONTRACT = yaml.safe_load((ROOT / "contract.yaml").read_text())
 
 
 def problems(document: Any, **environment: str) -> tuple[str, ...]:
@@ -64,7 +66,7 @@ def test_every_mistake_is_told_at_once_with_its_place(document: dict[str, Any]) 
 
 @pytest.mark.parametrize(
     ("key", "wrong", "least"),
-    [("nodeStartSeconds", 59, 60), ("attempts", 0, 1), ("retrySeconds", 179, 180)],
+    [("nodeStartSeconds", 59, 60), ("attempts", 0, 1), ("retrySeconds", 179, 180), ("maxRestarts", -1, 0)],
 )
 def test_waits_and_attempts_have_a_least_and_are_required(
     document: dict[str, Any], key: str, wrong: int, least: int
@@ -79,6 +81,26 @@ def test_waits_and_attempts_have_a_least_and_are_required(
     assert problems(document)[0].startswith(f"TRAINYARD_REQUEST.{key} is missing")
     document[key] = least
     parse_request({"TRAINYARD_REQUEST": json.dumps(document)})
+
+
+@pytest.mark.parametrize("value", ["rigid", "", None, 3, "static "])
+def test_a_world_is_static_or_elastic(document: dict[str, Any], value: object) -> None:
+    document["shape"] = value
+    told = f"TRAINYARD_REQUEST.shape is {json.dumps(value)}; right would be static or elastic"
+    assert problems(document) == (told,)
+    document["shape"] = "elastic"
+    assert parse_request({"TRAINYARD_REQUEST": json.dumps(document)}).shape == "elastic"
+
+
+def test_the_page_has_every_exit_code() -> None:
+    text = (ROOT / "docs" / "monitoring.md").read_text().partition("## How a run ended")[2]
+    table, _, after = text.partition("\nAfter ")
+    codes = CONTRACT["exitCodes"]
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)] == sorted(
+        codes["launcher"].values()
+    )
+    final = after.partition(" the Job is over")[0]
+    assert [int(code) for code in re.findall(r"\d+", final)] == codes["launcherFinal"]
 
 
 def test_candidates_are_the_pool_and_then_each_fallback(document: dict[str, Any]) -> None:
@@ -181,7 +203,10 @@ def test_the_constants_are_those_of_the_contract() -> None:
         "LABEL_TRAINING_JOB": CONTRACT["labels"]["trainingJob"],
         "ANNOTATION_NODES": CONTRACT["annotations"]["nodes"],
         "ANNOTATION_REASON": CONTRACT["annotations"]["reason"],
+        "ANNOTATION_RESTART": CONTRACT["annotations"]["restart"],
         "ANNOTATION_ATTEMPT": CONTRACT["annotations"]["attempt"],
+        "SHAPE_STATIC": CONTRACT["trainingShapes"]["static"],
+        "SHAPE_ELASTIC": CONTRACT["trainingShapes"]["elastic"],
         "DO_NOT_DISRUPT": CONTRACT["annotations"]["doNotDisrupt"],
         "POD_USER": CONTRACT["podUser"],
         "ENV_REQUEST": launcher["request"],
@@ -194,6 +219,8 @@ def test_the_constants_are_those_of_the_contract() -> None:
         "ENV_EXPECTED_NODES": worker["expectedNodes"],
         "ENV_PROCESSES_PER_NODE": worker["processesPerNode"],
         "ENV_RUN_ID": worker["runId"],
+        "ENV_RESTART": worker["restart"],
+        "WORKER_FINAL_EXIT_CODES": tuple(CONTRACT["exitCodes"]["workerFinal"]),
         "EXIT_SUCCEEDED": codes["succeeded"],
         "EXIT_BAD_REQUEST": codes["badRequest"],
         "EXIT_BELOW_MINIMUM": codes["belowMinimum"],

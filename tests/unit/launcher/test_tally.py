@@ -11,8 +11,8 @@ from launcher.core import contract as c
 from launcher.core import machine, observe, tally
 from launcher.core.actions import Memory
 from launcher.core.manifests import stamp
-from launcher.core.observe import Observation, Warned
-from launcher.core.progress import Loss, Progress
+from launcher.core.observe import Observation, Training, Warned
+from launcher.core.progress import Loss, Progress, begun
 from launcher.core.request import Request
 from launcher.core.tally import Refusal, Tally
 from tests.unit.launcher.conftest import asked, fallback
@@ -108,6 +108,22 @@ def test_idle_machines_add_up_over_attempts() -> None:
 def test_a_failed_end_is_no_wait() -> None:
     now = Counting(asked()).see(at(NOW), at(NOW + 300))
     assert (now.waiting, now.attempts) == (False, 1)
+
+
+def test_a_restart_counts_once_and_is_a_wait_while_its_pods_leave() -> None:
+    counting = Counting(asked(maxRestarts=1), Memory(progress=begun(NOW - 500), training_uid="t"))
+    going = Training(uid="t", ours=True, nodes=3, outcome="", message="", created=NOW - 100)
+    labels = {"training.kubeflow.org/job-name": "train-r1"}
+    meta = {"name": "train-r1-worker-0", "namespace": "training", "uid": "w", "labels": labels}
+    status = {"phase": "Failed", "reason": "Evicted"}
+    evicted = [{"metadata": meta, "spec": {}, "status": status}]
+    assert counting.see(seen([], training=going)).restarts == 0
+    lost = seen([], evicted, training=going)
+    found = counting.see(lost, dataclasses.replace(lost, now=NOW + 2))
+    assert (found.restarts, found.waiting, found.ready_nodes) == (1, True, 0)
+    again = counting.see(dataclasses.replace(seen([node("a")]), now=NOW + 4))
+    assert (again.restarts, again.waiting, again.ready_nodes) == (1, True, 1)
+    assert again.idle_node_seconds == 0.0, "the training had them until now"
 
 
 def test_each_refusal_counts_once_however_often_it_is_told() -> None:

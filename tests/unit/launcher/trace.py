@@ -17,6 +17,9 @@ from tests.unit.launcher.world import EPOCH, TICK, World
 
 Object = dict[str, Any]
 LONGEST = 6000.0
+_FINISHED = ("Succeeded", "Failed")
+# How a worker may end by itself: an error, no memory, a signal; and wrong settings, which no restart heals.
+MISHAPS = (1, 137, 143, 2)
 # A dead launcher's Lease runs out, and perhaps that of the one after it.
 OUTLIVED_TICKS = 20
 
@@ -55,12 +58,24 @@ class Trace:
     code: int | None = None
     given_back: int = 0
     outlived: int = 0
+    # How often trainings that may be begun anew come to grief by themselves; 0 is never.
+    mishaps: float = 1.0
+    # Dies when it comes to this point: between any two writes, and any two waits.
+    dies_at: int | None = None
+    points: int = 0
+    sizes: list[int] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.world = World(self.request, self.seed)
         self.random = self.world.random
+
+    @property
+    def progress(self) -> progress.Progress | None:
+        """What the Lease says of how far the run is."""
+        text = lease.noted(self.lease_) if self.lease_ is not None else ""
+        return progress.loads(text, self.request.candidates) if text else None
 
     def wrong(self, what: str) -> None:
         self.world.wrongs.append(f"{what} at {self.world.now - EPOCH:.0f} s")
@@ -98,8 +113,8 @@ class Trace:
 
     def _judge_placeholders(self) -> None:
         """Those of an earlier wait are gone soon, even if their launcher was killed over them."""
-        text = lease.noted(self.lease_) if self.lease_ is not None else ""
-        label = progress.loads(text, self.request.candidates).label if text else ""
+        noted = self.progress
+        label = noted.label if noted is not None else ""
         old = [
             pod
             for pod in self.world.pods.values()
@@ -110,14 +125,15 @@ class Trace:
             self.wrong(f"placeholders of another wait than {label}")
 
     def _maybe_die(self) -> None:
-        if self.random.random() < self.crashes:
+        self.points += 1
+        if self.points == self.dies_at or (self.crashes and self.random.random() < self.crashes):
             raise Killed
 
     def _judge_end(self) -> None:
         left = [
             name
             for name, pod in self.world.pods.items()
-            if "deletionTimestamp" not in pod["metadata"] and pod["status"]["phase"] != "Succeeded"
+            if "deletionTimestamp" not in pod["metadata"] and pod["status"]["phase"] not in _FINISHED
         ]
         if left:
             self.wrong(f"{left} left behind")
@@ -159,9 +175,14 @@ class Trace:
             manifest["metadata"]["uid"] = f"uid-{self.versions}"
             pods[name] = {**manifest, "status": {"phase": "Pending"}}
         pool = request.pool.name
-        held = [pod for pod in pods.values() if pod["spec"]["nodeSelector"]["karpenter.sh/nodepool"] == pool]
+        held = [
+            pod
+            for pod in pods.values()
+            if pod["spec"]["nodeSelector"]["karpenter.sh/nodepool"] == pool
+            and pod["status"]["phase"] not in _FINISHED
+        ]
         if len(held) > min(request.max_nodes, self.world.pools[pool].limit):
-            self.wrong(f"{len(held)} placeholders")
+            self.wrong(f"{len(held)} placeholders and workers")
         asked = sum(machine.pool == pool and not machine.deleting for machine in self.world.machines.values())
         if asked > self.world.pools[pool].limit:
             self.wrong(f"{asked} machines asked for")
@@ -171,6 +192,15 @@ class Trace:
         self._maybe_die()
         if name in self.world.pods and self.world.pods[name]["metadata"]["uid"] == uid:
             self.world.pods[name]["metadata"]["deletionTimestamp"] = "now"
+        self._maybe_die()
+
+    def delete_training(self, request: Request, uid: str) -> None:
+        self._maybe_die()
+        training = self.world.training
+        if training is not None and training["metadata"]["uid"] == uid:
+            if self.world.broken_at is None:
+                self.wrong("a training that goes on is deleted")
+            training["metadata"].setdefault("deletionTimestamp", "now")
         self._maybe_die()
 
     def give_back(self, claim: str, uid: str) -> None:
@@ -192,6 +222,9 @@ class Trace:
         if world.training is not None:
             return False
         self.submits += 1
+        self.sizes.append(
+            sum(replica["replicas"] for replica in manifest["spec"]["pytorchReplicaSpecs"].values())
+        )
         replicas = manifest["spec"]["pytorchReplicaSpecs"].values()
         nodes = sum(replica["replicas"] for replica in replicas)
         pool = request.pool.name
@@ -203,11 +236,24 @@ class Trace:
         alive = [pod for pod in world.pods.values() if "deletionTimestamp" not in pod["metadata"]]
         if len(alive) > nodes:
             self.wrong(f"{len(alive) - nodes} surplus placeholders at the submit")
+        if world.workers():
+            self.wrong("submitted beside the workers of the last training")
+        if manifest["metadata"]["annotations"][c.ANNOTATION_RESTART] != str(self.submits - 1):
+            self.wrong(f"submit {self.submits} is called {manifest['metadata']['annotations']}")
+        if self.submits > 1 + request.max_restarts:
+            self.wrong(f"{self.submits} submits with {request.max_restarts} restarts")
         world.training = {
             **manifest,
-            "metadata": {**manifest["metadata"], "uid": "t", "creationTimestamp": stamp(now)},
+            "metadata": {
+                **manifest["metadata"],
+                "uid": f"t-{self.submits}",
+                "creationTimestamp": stamp(now),
+            },
             "status": {},
         }
+        chance = self.mishaps if request.max_restarts else 0.0
+        if chance and world.fate.random() < 0.4 * chance:
+            world.mishap = (now + world.fate.uniform(5, 35), world.fate.choice(MISHAPS))
         selector = {"karpenter.sh/nodepool": pool}
         for index, machine in enumerate(usable[:nodes]):  # the operator's pods displace the placeholders
             for pod in world.on(machine.name):
@@ -216,7 +262,7 @@ class Trace:
             meta = {
                 "name": f"w-{index}",
                 "namespace": request.namespace,
-                "uid": f"w-{index}",
+                "uid": f"w-{self.submits}-{index}",
                 "labels": labels,
             }
             world.pods[f"w-{index}"] = {
@@ -224,6 +270,8 @@ class Trace:
                 "spec": {"nodeName": machine.name, "nodeSelector": selector},
                 "status": {"phase": "Running"},
             }
+        if chance and world.fate.random() < 0.15 * chance:
+            world.lose(usable[0])  # before any of its workers has done a step
         self._maybe_die()
         return True
 
@@ -262,6 +310,7 @@ def several(request: Request, seed: int) -> Trace:
         attempts=1 + seed % 4 % 3,
         fallbacks=request.fallbacks if seed % 2 else (),
         node_start_seconds=90,
+        max_restarts=(0, 1, 3)[seed // 8 % 3],
     )
     return Trace(chosen, seed, crashes=(0.0, 0.0, 0.01, 0.05)[seed // 2 % 4])
 

@@ -20,6 +20,8 @@ TICK = 5.0
 # An empty machine that Karpenter may take for one goes after this time.
 IDLE_SECONDS = 30.0
 TRAINING_SECONDS = 40.0
+# Workers that wait for a lost one end with an error after this time.
+COLLECTIVE_SECONDS = 60.0
 
 
 @dataclass
@@ -68,7 +70,12 @@ class PoolTruth:
 
 @dataclass
 class World:
-    """The cluster of one trace. What must never happen is gathered in `wrongs`."""
+    """The cluster of one trace. What must never happen is gathered in `wrongs`.
+
+    Only a training with a `spec`, which a launcher made, has workers that can be told apart: `mishap` is when one of
+    them ends by itself, and with which code. What happens to those is drawn by a generator of its own, so that
+    everything else happens as it does to a training that others made.
+    """
 
     request: Request
     seed: int
@@ -79,9 +86,12 @@ class World:
     training: dict[str, Any] | None = None
     wrongs: list[str] = field(default_factory=list)
     bought: int = 0
+    mishap: tuple[float, int] | None = None
+    broken_at: float | None = None
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)  # noqa: S311
+        self.fate = random.Random(f"fate of {self.seed}")  # noqa: S311
         choose = self.random.choice
         self.pools: dict[str, PoolTruth] = {}
         for index in range(self.request.candidates):
@@ -257,7 +267,7 @@ class World:
             case "flap":
                 machine.flapping_until = self.now + self.random.uniform(1, 20)
             case "lose":
-                self._lose(machine)
+                self.lose(machine)
             case "cordon":
                 machine.cordoned = not machine.cordoned
             case "dip":  # the device plugin restarts
@@ -266,12 +276,32 @@ class World:
             case _ if not self.on(machine.name):
                 machine.foreign = not machine.foreign
 
-    def _lose(self, machine: Machine) -> None:
+    def lose(self, machine: Machine) -> None:
+        """The machine is gone, and with it its pods."""
         del self.machines[machine.name]
         lost = {pod["metadata"]["name"] for pod in self.on(machine.name)}
-        if self.training is not None and any(not name.startswith("hold-") for name in lost):
+        workers = {name for name in lost if not name.startswith("hold-")}
+        again = {}
+        if self.training is not None and workers:
+            again = self._lose_workers(workers)
+        self.pods = {**{name: pod for name, pod in self.pods.items() if name not in lost}, **again}
+
+    def _lose_workers(self, names: set[str]) -> dict[str, dict[str, Any]]:
+        """What a loss looks like: the job fails at once, or nothing is said, or a new pod of the name pends."""
+        assert self.training is not None
+        self.broken_at = self.now if self.broken_at is None else self.broken_at
+        kind = self.fate.choice(["failed", "silent", "made anew"]) if "spec" in self.training else "failed"
+        if kind == "failed":
             self._finish("Failed")
-        self.pods = {name: pod for name, pod in self.pods.items() if name not in lost}
+        if kind != "made anew" or self.training["status"] or "deletionTimestamp" in self.training["metadata"]:
+            return {}
+        again = {}
+        for name in names:
+            pod = self.pods[name]
+            meta = {**pod["metadata"], "uid": f"{pod['metadata']['uid']}-again"}
+            spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+            again[name] = {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}}
+        return again
 
     def _disrupt(self, machine: Machine) -> None:
         """Karpenter drains a NodeClaim that is deleted, and takes empty machines that are initialized."""
@@ -285,10 +315,61 @@ class World:
             del self.machines[machine.name]
 
     def _train(self) -> None:
+        if self.training is not None and "deletionTimestamp" in self.training["metadata"]:
+            self._retire()
         if self.training is None or self.training["status"]:
+            return
+        if self.training.get("spec", {}).get("runPolicy", {}).get("suspend"):
+            return
+        if self.mishap is not None and self.now >= self.mishap[0]:
+            self.fail_one(self.mishap[1])
+            return
+        if self.broken_at is not None and "spec" in self.training:
+            if self.now > self.broken_at + COLLECTIVE_SECONDS:
+                self.fail_one(1)
             return
         if self.now > observe.seconds(self.training["metadata"]["creationTimestamp"]) + TRAINING_SECONDS:
             self._finish("Succeeded")
+
+    def workers(self) -> list[dict[str, Any]]:
+        """The pods of the training."""
+        return [pod for name, pod in self.pods.items() if name.startswith("w-")]
+
+    def suspend(self) -> None:
+        """The operator ends the workers of a job that somebody suspends."""
+        assert self.training is not None
+        self.training["spec"]["runPolicy"]["suspend"] = True
+        for pod in self.workers():
+            pod["metadata"].setdefault("deletionTimestamp", "now")
+
+    def resume(self, pool: str) -> None:
+        """The operator makes as many pods as the job says, wherever there may be machines for them."""
+        assert self.training is not None
+        self.training["spec"]["runPolicy"]["suspend"] = False
+        self.broken_at = self.now
+        for index in range(observe.training(self.training, self.request.run_id).nodes):
+            labels = {"training.kubeflow.org/job-name": self.request.training_job}
+            meta = {"name": f"w-{index}", "namespace": self.request.namespace, "uid": f"r-{index}"}
+            spec = {"nodeSelector": {"karpenter.sh/nodepool": pool}}
+            pod = {"metadata": {**meta, "labels": labels}, "spec": spec, "status": {"phase": "Pending"}}
+            self.pods[f"w-{index}"] = pod
+
+    def _retire(self) -> None:
+        """The garbage collector takes the pods of a job that is deleted in the foreground, then the job."""
+        for pod in self.workers():
+            pod["metadata"].setdefault("deletionTimestamp", "now")
+        if not self.workers():
+            self.training, self.mishap, self.broken_at = None, None, None
+
+    def fail_one(self, code: int) -> None:
+        """A worker ends with this code; the others hang, and the operator says that the job failed."""
+        running = [pod for pod in self.workers() if pod["status"]["phase"] == "Running"]
+        for pod in running[:1]:
+            ended = {"exitCode": code, "reason": "Error", "finishedAt": stamp(self.now)}
+            statuses = [{"name": "pytorch", "state": {"terminated": ended}}]
+            pod["status"] = {"phase": "Failed", "containerStatuses": statuses}
+        self.broken_at = self.now
+        self._finish("Failed")
 
     def _finish(self, outcome: str) -> None:
         assert self.training is not None

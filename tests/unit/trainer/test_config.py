@@ -33,12 +33,14 @@ def test_the_environment_of_a_worker_is_read() -> None:
             "TRAINYARD_EXPECTED_NODES": "3",
             "TRAINYARD_PROCESSES_PER_NODE": "4",
             "TRAINYARD_RUN_ID": "r7",
+            "TRAINYARD_RESTART": "2",
             "TRAINYARD_DEVICE": "cuda",
             "TRAINYARD_MODEL_URI": "s3://models/runs",
             "TRAINYARD_DATA": "/data/mnist",
         },
     )
     assert (config.expected_nodes, config.processes_per_node, config.run_id) == (3, 4, "r7")
+    assert config.restart == 2
     assert (config.device, config.model_uri, config.data) == ("cuda", "s3://models/runs", "/data/mnist")
 
 
@@ -52,7 +54,7 @@ def test_an_empty_variable_counts_as_unset() -> None:
 
 def test_every_mistake_is_told_at_once_with_its_place_and_value() -> None:
     message = refused(
-        ["--epochs", "many", "--batch-size=0", "--learning-rate", "-1", "--epoch", "3"],
+        ["--epochs", "many", "--batch-size=0", "--learning-rate", "-1", "--epoch", "3", "--restart", "-1"],
         {"TRAINYARD_DEVICE": "tpu", "TRAINYARD_EXPECTED_NODES": "2.5", "TRAINYARD_MODEL_URI": "https://x/y"},
     )
     for part in (
@@ -60,6 +62,7 @@ def test_every_mistake_is_told_at_once_with_its_place_and_value() -> None:
         "batch_size: 0 is less than 1",
         "learning_rate: -1.0 is not a positive number",
         "--epoch: no such option",
+        "restart: -1 is less than 0",
         "device: 'tpu' is neither cuda nor cpu",
         "TRAINYARD_EXPECTED_NODES: '2.5' is not a whole number",
         "model_uri: 'https://x/y' is neither s3://bucket/prefix nor file:///path nor a path",
@@ -85,7 +88,7 @@ def test_the_options_are_exactly_these() -> None:
     """Each is a promise to those who use it: adding one means documenting it."""
     assert set(Config.__dataclass_fields__) == {
         *("epochs", "batch_size", "learning_rate", "seed", "log_every", "timeout_seconds"),
-        *("data", "device", "model_uri", "run_id", "expected_nodes", "processes_per_node"),
+        *("data", "device", "model_uri", "run_id", "expected_nodes", "processes_per_node", "restart"),
     }
     assert all(field.metadata["help"] for field in Config.__dataclass_fields__.values())
 

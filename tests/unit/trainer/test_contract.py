@@ -34,6 +34,7 @@ def test_environment_names_are_the_shared_ones() -> None:
         "expectedNodes": contract.EXPECTED_NODES,
         "processesPerNode": contract.PROCESSES_PER_NODE,
         "runId": contract.RUN_ID,
+        "restart": contract.RESTART,
     }
     assert program == {
         "device": contract.DEVICE,

@@ -1,0 +1,120 @@
+"""A machine that is lost under a training, on the stack of the main job's story: the run goes on by itself."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from launcher.capacity.submit import read_manifest, with_range
+from tests.local.conftest import Stack
+from tests.local.test_main_job import conditions, gone_within, model
+
+pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
+
+SPACE = ("-n", "training")
+# A pod of a machine that is gone is forgotten a minute later.
+WAIT_SECONDS = 300
+# Long enough to be struck after its first steps, on a machine that may be fast.
+EPOCHS = "150"
+
+
+def wait(done: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not done():
+        assert time.monotonic() < deadline, f"not within {WAIT_SECONDS} s: {what}"
+        time.sleep(0.5)
+
+
+def manifest(stack: Stack) -> dict[str, Any]:
+    """The stack's manifest for a run on one or two machines that is begun anew twice at most."""
+    job = with_range(read_manifest(stack.outputs["launcherManifest"]), 1, 2)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    for entry in container["env"]:
+        if entry["name"] == "TRAINYARD_REQUEST":
+            request = json.loads(entry["value"])
+            request["worker"]["args"] = ["--epochs", EPOCHS]
+            entry["value"] = json.dumps({**request, "maxRestarts": 2})
+    return job
+
+
+@pytest.fixture
+def run_id(stack: Stack) -> Iterator[str]:
+    """A run that trains on two machines; whatever is left of it ends with the test."""
+    created = stack.kubectl("create", "-f", "-", stdin=json.dumps(manifest(stack)))
+    found = re.search(r"job\.batch/launch-(\S+) created", created.output)
+    assert found, created.output
+    try:
+        wait(
+            lambda: "step=" in stack.kubectl("logs", *SPACE, f"train-{found[1]}-master-0").output,
+            "the first steps",
+        )
+        yield found[1]
+    finally:
+        stack.faults([])
+        # Nothing is left to do where it went well: the Job has ended.
+        stack.kubectl("delete", "job", f"launch-{found[1]}", *SPACE, "--wait=false")
+        stack.kubectl("delete", "pytorchjob", f"train-{found[1]}", *SPACE, "--ignore-not-found")
+
+
+def lose_machine(stack: Stack, pod: str) -> str:
+    """EC2 takes the machine of this pod, without a notice; the name of its node."""
+    node = str(stack.get("pod", pod, *SPACE)["spec"]["nodeName"])
+    instance = stack.get("node", node)["spec"]["providerID"].rpartition("/")[2]
+    stack.aws("ec2").terminate_instances(InstanceIds=[instance])
+    return node
+
+
+def test_a_machine_lost_in_a_training_is_a_restart_on_the_machines_that_are_left(
+    stack: Stack, run_id: str
+) -> None:
+    job = stack.get("pytorchjob", f"train-{run_id}", *SPACE)
+    assert job["metadata"]["annotations"]["trainyard.dev/nodes"] == "2"
+    assert job["metadata"]["annotations"]["trainyard.dev/restart"] == "0"
+    # No other machine can be had, so that the new decision is another one than the first.
+    stack.faults([{"code": "InsufficientInstanceCapacity", "instanceType": "g5.*"}])
+    node = lose_machine(stack, f"train-{run_id}-worker-0")
+
+    def over() -> bool:
+        launcher = stack.get("job", f"launch-{run_id}", *SPACE)
+        return bool({"Complete", "Failed"} & conditions(launcher))
+
+    wait(over, "the run's end")
+    log = stack.kubectl("logs", *SPACE, f"job/launch-{run_id}").output
+    assert "Complete" in conditions(stack.get("job", f"launch-{run_id}", *SPACE)), log
+    told = [line for line in log.splitlines() if "state=restarting" in line]
+    assert told, log
+    assert all("restart 1 of 2: " in line for line in told), told
+    assert f"worker train-{run_id}-worker-0" in told[0], "the reason does not name the lost worker"
+    submitted = [line for line in log.splitlines() if "state=submitting" in line]
+    assert ["nodes=2/2" in submitted[0], "nodes=1/2" in submitted[-1]] == [True, True], submitted
+    last = [line for line in log.splitlines() if line.startswith("launcher state=")][-1]
+    assert "state=succeeded" in last
+    assert "trained on 1 node (restart 1 of 2)" in last
+
+    again = stack.get("pytorchjob", f"train-{run_id}", *SPACE)
+    assert again["metadata"]["uid"] != job["metadata"]["uid"]
+    noted = again["metadata"]["annotations"]
+    assert (noted["trainyard.dev/nodes"], noted["trainyard.dev/restart"]) == ("1", "1")
+    assert noted["trainyard.dev/reason"].startswith("restart 1 of 2: ")
+    pods = stack.get("pods", *SPACE, "-l", f"trainyard.dev/run={run_id}")["items"]
+    of_training = [pod for pod in pods if pod["metadata"]["labels"]["trainyard.dev/role"] == "worker"]
+    assert [pod["metadata"]["name"] for pod in of_training] == [f"train-{run_id}-master-0"]
+    assert of_training[0]["spec"]["nodeName"] != node
+    output = stack.kubectl("logs", *SPACE, f"train-{run_id}-master-0").output
+    assert re.search(r"^rank=0 world_size=1 nodes=1 .* restart=1$", output, re.M), output
+    assert model(stack, run_id), "no model was saved"
+
+    events = stack.get("events", *SPACE)["items"]
+    about = [each for each in events if each["involvedObject"]["name"] == f"launch-{run_id}"]
+    assert [each["reason"] for each in about].count("Restarting") == 1
+
+    def placeholders() -> list[str]:
+        held = stack.get("pods", *SPACE, "-l", "trainyard.dev/role=placeholder")["items"]
+        return [pod["metadata"]["name"] for pod in held]
+
+    assert gone_within(30, placeholders) == []

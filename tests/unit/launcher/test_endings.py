@@ -1,0 +1,203 @@
+"""Which ends of a training are restarted and which are not."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import yaml
+
+from launcher.core import contract as c
+from launcher.core import observe
+from launcher.core.endings import Ending, ending, gang
+from launcher.core.manifests import stamp
+from launcher.core.observe import Pod, Training
+from tests.unit.launcher.conftest import asked
+from tests.unit.launcher.program import ROOT
+from tests.unit.launcher.test_capacity import NOW, node
+
+pytestmark = pytest.mark.unit
+
+EVERY = ("master-0", "worker-0", "worker-1")
+
+
+def worker(name: str, phase: str = "Running", uid: str = "", **changes: Any) -> Pod:
+    """A worker of run r1 on a node of its own, as the API shows it."""
+    meta = {
+        "name": f"train-r1-{name}",
+        "namespace": "training",
+        "uid": uid or name,
+        "labels": {"training.kubeflow.org/job-name": "train-r1"},
+        **changes.pop("metadata", {}),
+    }
+    item = {"metadata": meta, "spec": {"nodeName": f"node-{name}"}, "status": {"phase": phase, **changes}}
+    return observe.pod(item)
+
+
+def ended(name: str, code: int, reason: str = "Error", at: float = 0.0, container: str = "pytorch") -> Pod:
+    terminated = {"exitCode": code, "reason": reason, "finishedAt": stamp(NOW + at)}
+    statuses = [{"name": container, "state": {"terminated": terminated}}]
+    return worker(name, "Failed", containerStatuses=statuses)
+
+
+def job(**changes: Any) -> Training:
+    made = Training(uid="t", ours=True, nodes=3, outcome="", message="", created=NOW - 100)
+    return dataclasses.replace(made, **changes)
+
+
+def others(*but: str) -> tuple[Pod, ...]:
+    return tuple(worker(name) for name in EVERY if name not in but)
+
+
+def judged(
+    *pods: Pod,
+    outcome: str = "Failed",
+    message: str = "1 Worker replica(s) failed",
+    before: tuple[Pod, ...] = (),
+    **run: Any,
+) -> Ending | None:
+    training = job(outcome=outcome, message=message if outcome else "")
+    return ending(asked(**run), training, pods, gang(before), NOW)
+
+
+def again(found: Ending | None) -> str:
+    assert found is not None
+    assert found.again, found
+    return found.reason
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "told"),
+    [
+        (1, "Error", "ended with 1"),
+        (137, "OOMKilled", "ended with 137 (OOMKilled)"),
+        (143, "Error", "ended with 143"),
+        *((code, "Error", f"ended with {code}") for code in (21, 22, 23, 128)),
+    ],
+)
+def test_a_worker_that_fails_is_restarted_with_its_node_and_its_code(
+    code: int, reason: str, told: str
+) -> None:
+    found = judged(*others("worker-0"), ended("worker-0", code, reason))
+    assert again(found) == f"worker train-r1-worker-0 on node-worker-0 {told}"
+
+
+@pytest.mark.parametrize("code", [2, 20, 126, 127])
+def test_wrong_settings_and_broken_commands_are_never_restarted(code: int) -> None:
+    found = judged(*others("worker-0"), ended("worker-0", code))
+    assert found == Ending(
+        reason=f"worker train-r1-worker-0 on node-worker-0 ended with {code}, which no restart heals",
+        again=False,
+    )
+    lost = worker("worker-1", "Failed", reason="Evicted")
+    told = judged(worker("master-0"), ended("worker-0", code), lost)
+    assert told is not None
+    assert not told.again, "the others may have been taken away by a launcher that knew that already"
+
+
+def test_the_codes_that_are_final_are_the_trainers_own_for_wrong_settings() -> None:
+    codes = yaml.safe_load((ROOT / "contract.yaml").read_text())["exitCodes"]
+    trainer = codes["trainer"]
+    assert {trainer["configuration"], trainer["worldSize"]} == set(codes["workerFinal"]) & set(
+        trainer.values()
+    )
+
+
+def test_the_first_failure_is_told_and_how_many_followed_from_it() -> None:
+    found = judged(ended("master-0", 1, at=9), ended("worker-0", 139, at=3), ended("worker-1", 1, at=12))
+    assert again(found) == "worker train-r1-worker-0 on node-worker-0 ended with 139, and 2 more"
+
+
+def test_a_container_before_the_workers_own_is_named_and_its_code_means_nothing() -> None:
+    found = judged(*others("worker-0"), ended("worker-0", 2, container="init-pytorch"))
+    assert again(found) == "container init-pytorch of worker train-r1-worker-0 on node-worker-0 ended with 2"
+
+
+DISRUPTED = [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}]
+
+
+@pytest.mark.parametrize(
+    ("pod", "told"),
+    [
+        (worker("worker-0", "Failed", conditions=DISRUPTED), "was lost: DeletionByPodGC"),
+        (worker("worker-0", "Failed", reason="Evicted"), "was lost: Evicted"),
+        (worker("worker-0", "Failed", reason="NodeShutdown"), "was lost: NodeShutdown"),
+        (worker("worker-0", metadata={"deletionTimestamp": "now"}), "is being deleted"),
+        (
+            worker("worker-0", metadata={"deletionTimestamp": "now"}, conditions=DISRUPTED),
+            "is being deleted: DeletionByPodGC",
+        ),
+    ],
+)
+@pytest.mark.parametrize("outcome", ["", "Failed"])
+def test_a_worker_that_is_taken_is_the_end_before_the_operator_says_so(
+    pod: Pod, told: str, outcome: str
+) -> None:
+    found = judged(*others("worker-0"), pod, outcome=outcome)
+    assert again(found) == f"worker train-r1-worker-0 on node-worker-0 {told}"
+
+
+def test_a_taken_worker_is_told_before_what_followed_from_it() -> None:
+    found = judged(ended("master-0", 1), worker("worker-0", "Failed", reason="Evicted"), ended("worker-1", 1))
+    assert again(found).startswith("worker train-r1-worker-0 on node-worker-0 was lost: Evicted; worker")
+
+
+def test_a_node_that_is_gone_or_not_ready_is_told_though_its_pod_knows_nothing_yet() -> None:
+    pods = (ended("master-0", 1), worker("worker-0"), worker("worker-1"))
+    alive = [observe.node(node(f"node-{name}")) for name in ("master-0", "worker-1")]
+    failed = job(outcome="Failed")
+    found = ending(asked(), failed, pods, {}, NOW, tuple(alive))
+    assert again(found) == (
+        "worker train-r1-worker-0 on node-worker-0 was lost: its node is gone;"
+        " worker train-r1-master-0 on node-master-0 ended with 1"
+    )
+    silent = observe.node(node("node-worker-0", status__conditions=[{"type": "Ready", "status": "Unknown"}]))
+    found = ending(asked(), failed, pods, {}, NOW, (*alive, silent))
+    assert again(found).startswith(
+        "worker train-r1-worker-0 on node-worker-0 was lost: its node is not Ready;"
+    )
+
+
+def test_a_worker_that_is_gone_or_was_made_anew_is_the_end() -> None:
+    before = others()
+    gone = judged(*others("worker-1"), outcome="", before=before)
+    assert again(gone) == "worker train-r1-worker-1 is gone"
+    anew = worker("worker-1", "Pending", uid="another")
+    replaced = judged(*others("worker-1"), anew, outcome="", before=before)
+    assert "took the place of one that is gone" in again(replaced)
+    unknown = judged(*others("worker-1"))
+    assert again(unknown) == "1 of 3 workers is gone", "a launcher that saw nothing of it before"
+
+
+def test_a_world_that_goes_on_has_not_ended() -> None:
+    assert judged(*others(), outcome="", before=others()) is None
+    starting = (worker("master-0"), worker("worker-0", "Pending"))
+    assert judged(*starting, outcome="") is None, "the operator has not made all of them yet"
+    finished = (worker("master-0"), worker("worker-0", "Succeeded"))
+    assert judged(*finished, outcome="", before=(worker("master-0"), finished[1])) is None
+    leaving = worker("worker-0", "Succeeded", metadata={"deletionTimestamp": "now"})
+    assert judged(worker("master-0"), leaving, worker("worker-1"), outcome="") is None
+
+
+def test_a_failure_that_nothing_explains_is_not_restarted() -> None:
+    found = judged(*others(), message="PyTorchJob train-r1 is failed because it is wrong")
+    assert found == Ending(reason="PyTorchJob train-r1 is failed because it is wrong", again=False)
+
+
+OUT_OF_TIME = "Job train-r1 has failed because it was active longer than specified deadline"
+
+
+def test_a_training_that_ran_out_of_time_is_not_restarted_though_its_pods_are_gone() -> None:
+    found = judged(message=OUT_OF_TIME, activeDeadlineSeconds=100)
+    assert found == Ending(reason=OUT_OF_TIME, again=False)
+    leaving = worker("worker-0", metadata={"deletionTimestamp": "now"})
+    assert judged(leaving, outcome="", before=others(), activeDeadlineSeconds=100) is None
+    assert judged(leaving, outcome="", activeDeadlineSeconds=105) is None, "clocks differ a little"
+    assert again(judged(leaving, outcome="", activeDeadlineSeconds=130))
+
+
+def test_an_elastic_world_goes_on_without_a_lost_worker_until_the_job_has_failed() -> None:
+    lost = worker("worker-0", metadata={"deletionTimestamp": "now"})
+    assert judged(*others("worker-0"), lost, outcome="", shape=c.SHAPE_ELASTIC) is None
+    assert again(judged(*others("worker-0"), lost, shape=c.SHAPE_ELASTIC))

@@ -1,0 +1,144 @@
+"""A run that loses its training, with the launcher killed at every single point of it: each time the same end."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import pytest
+
+from launcher.core import contract as c
+from tests.unit.launcher.conftest import asked
+from tests.unit.launcher.trace import Trace
+from tests.unit.launcher.world import EPOCH, Machine, World
+
+pytestmark = pytest.mark.unit
+
+# How long a training runs before it is struck.
+STRUCK_SECONDS = 10.0
+SUSPENDED_SECONDS = 50.0
+
+
+@dataclass
+class Struck(Trace):
+    """Four machines that are there from the start; trainings that are struck, `blows` of them in turn.
+
+    A blow is the loss of a machine, which the operator says ("failed") or not ("silent", "made anew"), the exit code
+    of a worker, or "suspended", for fifty seconds. `idle` is how many placeholders there were meanwhile.
+    """
+
+    blows: tuple[str | int, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        world, self.mishaps = self.world, 0.0
+        world.trouble, world.machines = 0.0, {}
+        world.pools["small"] = dataclasses.replace(
+            world.pools["small"], limit=4, refusing_until=0.0, slow_gpus=0.0
+        )
+        for name in "abcd":
+            world.machines[name] = Machine(name, "small", EPOCH, EPOCH, EPOCH, 4, initialized=True)
+        self.left = list(self.blows)
+        self.since = self.paused = 0.0
+        self.idle = 0
+
+    def tick(self) -> None:
+        super().tick()
+        world = self.world
+        if world.training is not None and world.training["spec"]["runPolicy"].get("suspend"):
+            self.idle = max(self.idle, len([pod for pod in world.pods if pod.startswith("hold-")]))
+            self.paused = self.paused or world.now
+            if world.now - self.paused >= SUSPENDED_SECONDS:
+                world.resume("small")
+            return
+        going = world.training is not None and not world.training["status"] and world.broken_at is None
+        self.since = (self.since or world.now) if going else 0.0
+        if not self.left or not going or world.now - self.since < STRUCK_SECONDS:
+            return
+        blow = self.left.pop(0)
+        if blow == "suspended":
+            world.suspend()
+        elif isinstance(blow, int):
+            world.fail_one(blow)
+        else:
+            world.fate.choice = lambda _kinds: blow  # type: ignore[assignment, method-assign]
+            world.lose(world.machines[sorted(pod["spec"]["nodeName"] for pod in world.workers())[0]])
+
+
+def struck(*blows: str | int, dies_at: int | None = None, **changes: object) -> Struck:
+    """A run of 2 to 4 nodes with two restarts, to its end."""
+    request = asked(**{"maxRestarts": 2, "holdSeconds": 10, **changes})
+    trace = Struck(request, 7, blows=blows, dies_at=dies_at)
+    trace.run()
+    return trace
+
+
+@pytest.mark.parametrize("blow", ["failed", "silent", "made anew", 1])
+def test_a_launcher_that_is_killed_anywhere_in_a_restart_ends_the_run_the_same_way(blow: str | int) -> None:
+    undisturbed = struck(blow)
+    assert (undisturbed.code, undisturbed.submits, undisturbed.world.wrongs) == (c.EXIT_SUCCEEDED, 2, [])
+    assert undisturbed.points > 50
+    for point in range(1, undisturbed.points + 1):
+        trace = struck(blow, dies_at=point)
+        assert trace.kills == 1
+        told = (point, trace.said)
+        assert trace.world.wrongs == [], told
+        assert (trace.code, trace.submits) == (c.EXIT_SUCCEEDED, 2), told
+        assert trace.progress is not None
+        assert (trace.progress.restarts, trace.progress.retiring) == (1, ""), told
+
+
+def test_a_budget_is_kept_wherever_the_launcher_is_killed() -> None:
+    blows = (1, "failed", 137)
+    undisturbed = struck(*blows)
+    assert (undisturbed.code, undisturbed.submits) == (c.EXIT_TRAINING_FAILED, 3)
+    for point in range(1, undisturbed.points + 1):
+        trace = struck(*blows, dies_at=point)
+        assert (trace.code, trace.submits, trace.world.wrongs) == (c.EXIT_TRAINING_FAILED, 3, []), point
+        assert "ended with 137; " in trace.said[-1], point
+        assert "; after restart 2 of 2, the last one because " in trace.said[-1], point
+
+
+def test_a_suspended_run_holds_nothing_and_goes_on_with_the_machines_that_there_are_then() -> None:
+    undisturbed = struck("suspended", holdSeconds=200)
+    assert (undisturbed.code, undisturbed.sizes, undisturbed.idle) == (c.EXIT_SUCCEEDED, [4, 4], 0)
+    told = undisturbed.said
+    assert [sum(f"state={state} " in line for line in told) > 0 for state in ("suspended", "restarting")] == [
+        True,
+        True,
+    ]
+    for point in range(1, undisturbed.points + 1, 2):
+        trace = struck("suspended", dies_at=point, holdSeconds=200)
+        assert (trace.code, trace.submits, trace.world.wrongs) == (c.EXIT_SUCCEEDED, 2, []), point
+        assert trace.progress is not None
+        assert (trace.progress.restarts, trace.progress.trainings) == (0, 1), point
+
+
+def test_wrong_settings_end_the_run_at_once() -> None:
+    trace = struck(2)
+    assert (trace.code, trace.submits, trace.world.wrongs) == (c.EXIT_TRAINING_FAILED, 1, [])
+    assert "ended with 2, which no restart heals" in trace.said[-1]
+
+
+def test_each_restart_is_told_with_its_reason_and_its_number_of_nodes() -> None:
+    trace = struck("failed", 1)
+    states = [line.split()[1] for line in trace.said]
+    kept = [state for state, before in zip(states, [None, *states], strict=False) if state != before]
+    assert kept.count("state=restarting") == 2
+    assert kept[-2:] == ["state=following", "state=succeeded"]
+    submitting = [line for line in trace.said if "state=submitting" in line]
+    assert ["restart 1 of 2: " in line for line in submitting] == [False, True, False]
+    assert "restart 2 of 2: all 4 nodes are there" in submitting[2]
+    assert trace.events.count("Restarting") == 2
+    assert "trained on 4 nodes (restart 2 of 2)" in trace.said[-1]
+
+
+def test_a_lost_machine_is_replaced_and_its_training_grows_back_or_goes_on_with_fewer() -> None:
+    before = World(asked(), 7)
+    replaced = struck("failed", holdSeconds=200)
+    assert replaced.sizes == [4, 4]
+    assert replaced.world.bought == before.bought + 1
+    shrunk = Struck(asked(maxRestarts=2, holdSeconds=10), 7, blows=("failed",))
+    shrunk.world.pools["small"].refusing_until = EPOCH + 10_000
+    shrunk.run()
+    assert (shrunk.code, shrunk.sizes, shrunk.world.wrongs) == (c.EXIT_SUCCEEDED, [4, 3], [])

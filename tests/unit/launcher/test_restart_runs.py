@@ -1,0 +1,115 @@
+"""Whole runs over HTTP whose training is lost: what is asked of the API, in which order, and what is told of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launcher.core import contract as c
+from launcher.core import lease
+from launcher.core.progress import loads
+from tests.unit.launcher import cluster
+from tests.unit.launcher.api_server import FakeApi
+from tests.unit.launcher.conftest import asked
+from tests.unit.launcher.program import value
+from tests.unit.launcher.test_gateway import states
+from tests.unit.launcher.test_lease import LEASE, Clock
+from tests.unit.launcher.test_metrics import followed
+from tests.unit.launcher.test_runs import EVENTS, ended, hurried
+
+pytestmark = pytest.mark.unit
+
+JOB = f"{cluster.JOBS}/train-r1"
+BEGAN = 1_800_000_000.0
+__all__ = ["ended"]  # ends the watches of `hurried` after each test
+
+
+def put_worker(api: FakeApi, index: int, phase: str, **status: Any) -> None:
+    labels = {"trainyard.dev/run": "r1", "training.kubeflow.org/job-name": "train-r1"}
+    meta = {"name": f"train-r1-worker-{index}", "namespace": "training", "labels": labels}
+    spec = {"nodeName": "abcd"[index], "containers": [{"resources": {"requests": {"nvidia.com/gpu": "4"}}}]}
+    item = {"metadata": meta, "spec": spec, "status": {"phase": phase, **status}}
+    api.put(f"{cluster.PODS}/train-r1-worker-{index}", item)
+
+
+def put_outcome(api: FakeApi, outcome: str) -> None:
+    status = {"conditions": [{"type": outcome, "status": "True", "message": "as it is"}]}
+    api.put(JOB, {**api.objects[JOB], "status": status})
+
+
+def lose(api: FakeApi) -> None:
+    """One worker's node is gone and the others fail; no garbage collector of pods runs here."""
+    api.remove(f"{cluster.NODES}/a")
+    put_worker(api, 0, "Running")
+    for index in (1, 2, 3):
+        put_worker(api, index, "Running")
+    put_outcome(api, "Failed")
+
+
+def restarts(api: FakeApi) -> str:
+    labels = api.objects[JOB]["metadata"]["annotations"]
+    return str(labels[c.ANNOTATION_RESTART])
+
+
+def test_a_lost_training_is_deleted_with_its_pods_and_submitted_once_more(api: FakeApi) -> None:
+    for name in "abcd":
+        cluster.put_node(api, name)
+    asked_for: list[tuple[str, str]] = []
+    noted: list[int] = []
+
+    def look(method: str, path: str) -> None:
+        if method in ("POST", "DELETE") and "/events" not in path:
+            asked_for.append((method, path))
+        if (method, path) == ("DELETE", JOB):
+            noted.append(loads(lease.noted(api.objects[LEASE]), 1).restarts)
+
+    api.on_request = look
+
+    def go(now: float) -> None:
+        if JOB not in api.objects or api.objects[JOB].get("status"):
+            return
+        if restarts(api) == "0" and now > BEGAN + 20:
+            lose(api)
+        elif restarts(api) == "1":
+            put_outcome(api, "Succeeded")
+
+    runner, said = hurried(api, asked(maxRestarts=1), go)
+    assert runner.run() == c.EXIT_SUCCEEDED
+    assert states(said) == ["submitting", "following", "restarting", "holding", "succeeded"]
+    reason = "restart 1 of 1: worker train-r1-worker-0 on a was lost: its node is gone"
+    assert any("state=restarting" in line and reason in line for line in said)
+    assert said[-1].split("reason=")[1].startswith('"trained on 3 nodes (restart 1 of 1)"')
+    job = [method for method, path in asked_for if path in (JOB, cluster.JOBS)]
+    assert job == ["POST", "DELETE", "POST"]
+    assert noted == [1], "the restart is counted before anything is deleted"
+    between = [(method, path) for method, path in asked_for][asked_for.index(("DELETE", JOB)) :]
+    gone = {path.rpartition("/")[2] for method, path in between if (method, path) != ("DELETE", JOB)}
+    assert {f"train-r1-worker-{index}" for index in range(4)} <= gone
+    events = [event["reason"] for path, event in api.objects.items() if path.startswith(EVENTS)]
+    assert events.count("Restarting") == 1
+    submitting = [
+        event["message"]
+        for path, event in api.objects.items()
+        if path.startswith(EVENTS) and event["reason"] == "Submitting"
+    ]
+    assert any(
+        "restart 1 of 1: 3 nodes are there and no more came within 30 s" in message for message in submitting
+    )
+    worker = api.objects[JOB]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    values = {each["name"]: each["value"] for each in worker["env"]}
+    assert (values["TRAINYARD_RESTART"], values["PET_RDZV_ID"]) == ("1", "r1-1")
+    assert api.objects[JOB]["metadata"]["annotations"][c.ANNOTATION_REASON].startswith("restart 1 of 1: ")
+
+
+def test_restarts_are_a_metric(api: FakeApi) -> None:
+    for name in "abcd":
+        cluster.put_node(api, name)
+    moments = {
+        30: lambda now: lose(api),
+        120: lambda now: put_outcome(api, "Succeeded"),
+    }
+    code, scrapes = followed(api, asked(maxRestarts=3), moments, Clock())
+    assert code == c.EXIT_SUCCEEDED
+    counts = [value(each, "restarts_total", run="r1") for _, each in scrapes]
+    assert list(dict.fromkeys(counts)) == [0, 1]

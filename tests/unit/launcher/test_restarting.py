@@ -1,0 +1,254 @@
+"""A training that is begun anew: what is written, held, deleted and submitted, in which order; a suspended one."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from launcher.core import contract as c
+from launcher.core import machine, observe
+from launcher.core import progress as progresses
+from launcher.core.actions import End, Hold, Memory, Recount, Remove, Retire, Start, Step
+from launcher.core.observe import Observation, Training
+from launcher.core.progress import Progress, begun
+from launcher.core.request import Request
+from tests.unit.launcher.conftest import asked, fallback
+from tests.unit.launcher.test_capacity import NOW, held, node, seen
+
+pytestmark = pytest.mark.unit
+
+Object = dict[str, Any]
+BEGUN = dataclasses.replace(begun(NOW - 500), idle_node_seconds=40.0)
+
+
+def job(**changes: Any) -> Training:
+    made = Training(uid="t", ours=True, nodes=3, outcome="", message="", created=NOW - 100)
+    return dataclasses.replace(made, **changes)
+
+
+def worker(index: int, phase: str = "Running", **meta: Any) -> Object:
+    labels = {"trainyard.dev/run": "r1", "training.kubeflow.org/job-name": "train-r1"}
+    name = f"train-r1-worker-{index}"
+    return {
+        "metadata": {"name": name, "namespace": "training", "uid": f"w{index}", "labels": labels, **meta},
+        "spec": {
+            "nodeName": f"n{index}",
+            "containers": [{"resources": {"requests": {"nvidia.com/gpu": "4"}}}],
+        },
+        "status": {"phase": phase},
+    }
+
+
+def evicted(index: int) -> Object:
+    pod = worker(index, "Failed")
+    pod["status"]["reason"] = "Evicted"
+    return pod
+
+
+def of(step: Step) -> Progress:
+    assert step.memory.progress is not None
+    return step.memory.progress
+
+
+def lost(request: Request, **changes: Any) -> Step:
+    """The step that sees the loss of one of three workers."""
+    memory = Memory(progress=dataclasses.replace(BEGUN, **changes), training_uid="t")
+    pods = [worker(0), worker(1), evicted(2)]
+    return machine.step(request, memory, seen([], pods, training=job()))
+
+
+def later(request: Request, memory: Memory, seconds: float, observation: Observation) -> Step:
+    return machine.step(request, memory, dataclasses.replace(observation, now=NOW + seconds))
+
+
+def test_a_loss_is_counted_and_its_job_deleted_and_the_free_node_held() -> None:
+    request = asked(maxRestarts=3)
+    step = lost(request)
+    assert step.actions == (Retire(uid="t"), Hold(index=0, wait="1-0-1")), "one of its three nodes is free"
+    progress = of(step)
+    assert (progress.restarts, progress.trainings, progress.retiring) == (1, 1, "t")
+    assert (progress.trained, progress.began) == (100.0, NOW)
+    assert (step.report.state, step.report.nodes) == (c.STATE_RESTARTING, 2)
+    assert step.report.reason == "restart 1 of 3: worker train-r1-worker-2 on n2 was lost: Evicted"
+
+
+def test_what_the_watches_say_is_read_anew_before_a_training_is_deleted() -> None:
+    pods = [worker(0), worker(1), evicted(2)]
+    observation = seen([], pods, training=job(), fresh=False)
+    step = machine.step(asked(maxRestarts=3), Memory(progress=BEGUN), observation)
+    assert step.actions == (Recount(),)
+    assert of(step).restarts == 0
+
+
+def test_nodes_are_held_as_workers_leave_and_together_they_are_never_more_than_there_were() -> None:
+    request = asked(maxRestarts=3)
+    memory = lost(request).memory
+    deleting = job(deleting=True)
+    first = held_again(request, 0, "n2")
+    step = later(request, memory, 5, seen([], [worker(0), worker(1), first], training=deleting))
+    assert step.actions == (), "it is asked for once, and two workers still hold theirs"
+    step = later(request, memory, 9, seen([], [worker(0, "Failed"), first], training=deleting))
+    assert step.actions == (Hold(index=1, wait="1-0-1"), Hold(index=2, wait="1-0-1"))
+
+
+def held_again(request: Request, index: int, at: str = "") -> Object:
+    item = held(request, index, at)
+    item["metadata"]["labels"][c.LABEL_ATTEMPT] = "1-0-1"
+    return item
+
+
+def test_the_next_one_is_submitted_only_when_the_last_is_gone_with_its_pods() -> None:
+    request = asked(maxRestarts=3)
+    memory = lost(request).memory
+    nodes = [node(name) for name in "abcd"]
+    late = seen(nodes, [worker(0, "Failed")])
+    step = later(request, memory, 10, late)
+    assert step.actions == (Remove(name="train-r1-worker-0", uid="w0"),), "nobody owns it any more"
+    cached = seen(nodes, [], fresh=False)
+    look = later(request, memory, 12, cached)
+    assert (look.actions, of(look).retiring) == ((Recount(),), "t")
+    step = later(request, memory, 12, seen(nodes, []))
+    assert step.actions == (Start(nodes=4, reason="restart 1 of 3: all 4 nodes are there"),)
+    assert (of(step).retiring, of(step).began, of(step).label) == ("", NOW + 12, "1-0-1")
+
+
+def test_a_restart_waits_like_any_other_wait_and_goes_on_with_fewer_nodes() -> None:
+    request = asked(maxRestarts=3)
+    memory = lost(request).memory
+    step = later(request, memory, 12, seen([node("a"), node("b")], []))
+    assert step.report.state == c.STATE_HOLDING
+    assert [action for action in step.actions if isinstance(action, Hold)] == [
+        Hold(index=index, wait="1-0-1") for index in range(4)
+    ]
+    step = later(request, step.memory, 42, seen([node("a"), node("b")], []))
+    (start,) = step.actions
+    assert isinstance(start, Start)
+    assert (start.nodes, start.reason[:17]) == (2, "restart 1 of 3: 2")
+
+
+def test_below_the_minimum_a_restart_goes_to_the_next_pool_and_ends_with_the_reason_of_the_loss() -> None:
+    request = asked(maxRestarts=3, fallbacks=[fallback()])
+    step = later(request, lost(request).memory, 12, seen([node("a")], []))
+    step = later(request, step.memory, 312, seen([node("a")], []))
+    assert (of(step).candidate, of(step).label) == (1, "1-1-1")
+    step = later(request, step.memory, 313, seen([], []))
+    step = later(request, step.memory, 433, seen([], []))
+    end = step.actions[-1]
+    assert isinstance(end, End)
+    assert end.code == c.EXIT_BELOW_MINIMUM
+    assert end.reason.startswith(
+        "restart 1 of 3, because worker train-r1-worker-2 on n2 was lost: Evicted: pool small: 1 of at least 2"
+    )
+
+
+def test_a_job_whose_pods_never_go_ends_the_run_with_what_a_person_can_do() -> None:
+    request = asked(maxRestarts=3)
+    stuck = worker(1, deletionTimestamp="now")
+    hold = held_again(request, 0, "n2")
+    observation = seen([], [stuck, hold], training=job(deleting=True))
+    memory = lost(request).memory
+    assert later(request, memory, 599, observation).report.state == c.STATE_RESTARTING
+    step = later(request, memory, 600, observation)
+    remove, end = step.actions
+    assert remove == Remove(name="hold-r1-0", uid="uid-0")
+    assert isinstance(end, End)
+    assert end.code == c.EXIT_TRAINING_FAILED
+    assert "(train-r1-worker-1 on n1); right would be to delete the node that does not answer" in end.reason
+
+
+@pytest.mark.parametrize(("budget", "before"), [(0, 0), (2, 2)])
+def test_without_a_restart_left_a_loss_is_the_end(budget: int, before: int) -> None:
+    step = lost(asked(maxRestarts=budget), restarts=before, trainings=before, why="it fell")
+    end = step.actions[-1]
+    assert isinstance(end, End)
+    assert end.code == c.EXIT_TRAINING_FAILED
+    assert [action.name for action in step.actions if isinstance(action, Remove)] == [
+        "train-r1-worker-0",
+        "train-r1-worker-1",
+    ]
+    more = "; after restart 2 of 2, the last one because it fell" if budget else ""
+    assert end.reason == f"worker train-r1-worker-2 on n2 was lost: Evicted{more}"
+
+
+def test_a_launcher_without_a_lease_reads_the_number_of_restarts_off_the_job() -> None:
+    request = asked(maxRestarts=2)
+    pods = [worker(0), worker(1), evicted(2)]
+    step = machine.step(request, Memory(), seen([], pods, training=job(restart=2)))
+    assert isinstance(step.actions[-1], End)
+    step = machine.step(request, Memory(), seen([], pods, training=job(restart=1)))
+    assert of(step).restarts == 2
+
+
+def test_the_time_to_train_is_for_all_restarts_together() -> None:
+    request = asked(maxRestarts=3, activeDeadlineSeconds=1000)
+    progress = of(lost(request))
+    assert progresses.asked(request, progress).active_deadline_seconds == 900
+    again = dataclasses.replace(progress, retiring="", trained=995.0)
+    pods = [worker(0), worker(1), evicted(2)]
+    memory = Memory(progress=again, training_uid="t2")
+    step = machine.step(request, memory, seen([], pods, training=job(uid="t2", created=NOW - 1)))
+    assert step.report.state == c.STATE_FOLLOWING, "its five seconds are over, so that the operator ends it"
+    assert step.actions == ()
+
+
+def test_machines_that_trained_have_their_time_again_before_they_are_given_back() -> None:
+    request = asked(maxRestarts=3, nodeStartSeconds=60)
+    bare = node("a", status__allocatable={"cpu": "47", "memory": "180Gi"})
+    made = {"name": "c", "uid": "c", "creationTimestamp": "2027-01-15T07:55:00Z"}
+    claim = observe.claim({"metadata": made, "status": {"nodeName": "a"}}, NOW)
+    memory = lost(request).memory
+    observation = seen([bare], [], claims=(claim,))
+    step = later(request, memory, 10, observation)
+    assert not any("GiveBack" in type(action).__name__ for action in step.actions)
+    step = later(request, step.memory, 71, observation)
+    assert any("GiveBack" in type(action).__name__ for action in step.actions)
+
+
+def test_a_job_that_somebody_deletes_is_not_a_loss() -> None:
+    pods = [worker(0, deletionTimestamp="now")]
+    memory = Memory(progress=BEGUN, training_uid="t", gang={"train-r1-worker-1": "w1"})
+    step = machine.step(asked(maxRestarts=3), memory, seen([], pods, training=job(deleting=True)))
+    assert (step.actions, step.report.reason) == ((), "PyTorchJob train-r1 is being deleted")
+    step = machine.step(asked(maxRestarts=3), step.memory, seen([], []))
+    assert step.actions == (End(code=c.EXIT_TRAINING_FAILED, reason="PyTorchJob train-r1 was deleted"),)
+
+
+def test_what_a_lease_keeps_of_restarts_is_read_back() -> None:
+    progress = dataclasses.replace(of(lost(asked(maxRestarts=3))), suspended=True)
+    assert progresses.loads(progresses.dumps(progress), 1) == progress
+
+
+# -- suspended
+
+
+def test_a_suspended_training_is_no_failure_and_holds_nothing() -> None:
+    request = asked(maxRestarts=3)
+    memory = Memory(progress=BEGUN, training_uid="t", gang={"train-r1-worker-1": "w1"})
+    leaving = [worker(0, deletionTimestamp="now"), held(request, 0)]
+    observation = seen([], leaving, training=job(suspended=True))
+    step = machine.step(request, memory, observation)
+    assert step.actions == (Remove(name="hold-r1-0", uid="uid-0"),)
+    assert (step.report.state, step.report.nodes) == (c.STATE_SUSPENDED, 0)
+    assert (of(step).suspended, of(step).trained, of(step).restarts) == (True, 100.0, 0)
+    much_later = later(request, step.memory, 9000, seen([], [], training=job(suspended=True)))
+    assert (much_later.actions, of(much_later).trained) == ((), 100.0)
+
+
+def test_a_resumed_training_is_begun_anew_with_the_nodes_that_there_are_and_costs_no_restart() -> None:
+    request = asked(maxRestarts=1, activeDeadlineSeconds=1000)
+    suspended = dataclasses.replace(BEGUN, suspended=True, trained=100.0)
+    memory = Memory(progress=suspended, training_uid="t")
+    resumed = seen([], [worker(0, "Pending")], training=job())
+    assert machine.step(request, memory, dataclasses.replace(resumed, fresh=False)).actions == (Recount(),)
+    step = later(request, memory, 9000, resumed)
+    assert step.actions[0] == Retire(uid="t")
+    progress = of(step)
+    assert (progress.restarts, progress.trainings, progress.trained) == (0, 1, 100.0)
+    assert step.report.reason == "resumed 1x: it was resumed"
+    step = later(request, step.memory, 9010, seen([node("a"), node("b"), node("c")], []))
+    step = later(request, step.memory, 9040, seen([node("a"), node("b"), node("c")], []))
+    (start,) = step.actions
+    assert isinstance(start, Start)
+    assert start.nodes == 3
