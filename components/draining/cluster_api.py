@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import tempfile
 from collections.abc import Mapping
@@ -123,11 +124,13 @@ class Cluster:
 
     def forget_pods_of(self, nodes: frozenset[str]) -> list[str]:
         of_nodes = [pod for pod in self._items(ALL_PODS) if pod.get("spec", {}).get("nodeName") in nodes]
-        found = [name_of(ALL_PODS, pod) for pod in of_nodes]
-        for name in found:
-            # Otherwise the API server waits for a kubelet that is gone.
-            self._call("DELETE", _path(ALL_PODS, name), {"gracePeriodSeconds": 0})
-        return found
+        removed = []
+        for name in (name_of(ALL_PODS, pod) for pod in of_nodes):
+            # No grace: it would be a wait for a kubelet that is gone. Who may not do this waits for the collector.
+            with contextlib.suppress(ApiError):
+                self._call("DELETE", _path(ALL_PODS, name), {"gracePeriodSeconds": 0})
+                removed.append(name)
+        return removed
 
     def claims_of_volumes(self) -> list[str]:
         bound = [

@@ -63,7 +63,7 @@ class ClusterApi(Protocol):
         """Delete the pods on the stack's machines that Karpenter would wait for; returns those found."""
 
     def forget_pods_of(self, nodes: frozenset[str]) -> list[str]:
-        """Remove the pods of nodes that are gone at once, as nobody ends them; returns those found."""
+        """Remove the pods of nodes that are gone, as far as this may be done; returns those."""
 
     def claims_of_volumes(self) -> list[str]:
         """Volume claims, `<namespace>/<name>`, whose volumes a driver made and removes again."""

@@ -171,6 +171,10 @@ class Live:
         for kind in ("nodeclaims", *POOL_KINDS):
             assert self.get(kind) == [], kind
         assert self.get("nodes", "-l", "karpenter.sh/nodepool") == []
+        nodes = {node["metadata"]["name"] for node in self.get("nodes")}
+        pods = [pod for pod in self.get("pods", "--all-namespaces") if "nodeName" in pod["spec"]]
+        orphans = [pod["metadata"]["name"] for pod in pods if pod["spec"]["nodeName"] not in nodes]
+        assert orphans == [], "a DaemonSet would wait for the pods that it had on the machine"
         ec2, iam = self.made.client("ec2"), self.made.client("iam")
         (found,) = ec2.describe_instances(InstanceIds=[instance])["Reservations"][0]["Instances"]
         assert found["State"]["Name"] == "terminated"
