@@ -202,6 +202,7 @@ def _decide(request: Request, seen: Observation, started: float, quorum_since: f
         return hopeless
     counted = count(request, seen)
     have = min(len(counted.usable), request.max_nodes)
+    there = "1 node is there" if have == 1 else f"{have} nodes are there"
     deadline = started + request.deadline_seconds
     if have < request.min_nodes:
         if seen.now >= deadline:
@@ -212,20 +213,14 @@ def _decide(request: Request, seen: Observation, started: float, quorum_since: f
         return Wait(since=None)
     since = seen.now if quorum_since is None else quorum_since
     if have == request.max_nodes:
-        return Submit(nodes=have, reason=f"all {have} nodes are there")
+        return Submit(nodes=have, reason=f"all {there}" if have > 1 else there)
     most, said = ceiling(request, seen)
     if have >= most:
-        return Submit(nodes=have, reason=f"{have} nodes are there and no more can come: {said}")
+        return Submit(nodes=have, reason=f"{there} and no more can come: {said}")
     if have >= most - counted.foreign:
-        return Submit(
-            nodes=have, reason=f"{have} nodes are there and the pool's other {counted.foreign} are in use"
-        )
+        return Submit(nodes=have, reason=f"{there} and the pool's other {counted.foreign} are in use")
     if seen.now >= since + request.hold_seconds:
-        return Submit(
-            nodes=have, reason=f"{have} nodes are there and no more came within {request.hold_seconds} s"
-        )
+        return Submit(nodes=have, reason=f"{there} and no more came within {request.hold_seconds} s")
     if seen.now >= deadline:
-        return Submit(
-            nodes=have, reason=f"{have} nodes are there at the deadline of {request.deadline_seconds} s"
-        )
+        return Submit(nodes=have, reason=f"{there} at the deadline of {request.deadline_seconds} s")
     return Wait(since=since)

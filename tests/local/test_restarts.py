@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 
 SPACE = ("-n", "training")
 # A pod of a machine that is gone is forgotten a minute later.
-WAIT_SECONDS = 300
-# Long enough to be struck after its first steps, on a machine that may be fast.
-EPOCHS = "150"
+WAIT_SECONDS = 600
+# Half a minute on two cores: long enough to be struck after its first steps.
+EPOCHS = "60"
 
 
 def wait(done: Callable[[], object], what: str) -> None:

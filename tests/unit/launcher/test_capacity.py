@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -184,6 +185,14 @@ def test_the_hold_window_lies_between_minimum_and_maximum(request_: Request) -> 
     assert choice(request_, seen([node("a")]), 40, quorum=30) == Wait(since=None)
     assert isinstance(choice(request_, seen([node("a")]), 299), Wait)
     assert choice(request_, seen([node("a")]), 300).code == c.EXIT_BELOW_MINIMUM
+
+
+def test_one_node_is_one_node_in_words(request_: Request) -> None:
+    of_one_or_two = replace(request_, min_nodes=1, max_nodes=2)
+    assert choice(of_one_or_two, seen([node("a")]), 40, quorum=30).reason.startswith("1 node is there and")
+    assert (
+        choice(replace(request_, min_nodes=1, max_nodes=1), seen([node("a")]), 1).reason == "1 node is there"
+    )
 
 
 def test_nothing_is_held_for_nodes_that_can_not_come(request_: Request) -> None:
