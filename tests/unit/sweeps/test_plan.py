@@ -100,3 +100,11 @@ def test_only_finished_resources_are_counted(tmp_path: Path) -> None:
         " +  aws:ec2:Route r created (0.50s) \n -  aws:ec2:Vpc a deleted (0.1s) \n"
     )
     assert counter.count() == 2
+    with log.open("a") as file:
+        file.write(" +  aws:ec2:Eip e created (1s) \n +  aws:ec2:Eip f created (")
+    assert counter.count() == 3, "half a line counts when it is whole"
+    with log.open("a") as file:
+        file.write("2s) \n")
+    assert counter.count() == 4
+    log.write_text(" +  aws:ec2:Vpc a created (0.5s) \n")
+    assert counter.count() == 1, "another engine's log"
