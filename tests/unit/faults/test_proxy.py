@@ -77,7 +77,7 @@ def test_what_is_asked_is_passed_on_and_writes_are_numbered(proxy: Proxy, api: F
 
 
 def test_the_clients_own_token_and_query_arrive() -> None:
-    heard = {}
+    heard: dict[str, str] = {}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -190,6 +190,7 @@ def test_a_fault_happens_as_often_as_planned_and_may_let_the_request_pass(proxy:
     for name in "abcd":
         make(proxy, name)
     assert [call.write for call in seen] == [1, 2, 3]
+    assert [call.status for call in proxy.writes] == [201] * 4, "one had to be asked again"
     assert api.names(PODS) == ["a", "b", "c", "d"]
 
 
