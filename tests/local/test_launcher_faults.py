@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from launcher.core import contract as c
+from launcher.core.manifests import stamp
 from launcher.kube.rest import ApiError, ApiUnavailable
 from tests.faults.launched import Launched
 from tests.faults.place import NODES, Place, paused, until
@@ -97,6 +98,18 @@ def is_of(method: str, path: str) -> Callable[[Call], bool]:
     return lambda call: (call.method, call.path) == (method, path)
 
 
+def put_ready(place: Place, node: str, status: str) -> None:
+    """Let a node say this of being Ready, from now on: Karpenter repairs one that has not been for long."""
+    now = stamp(time.time())
+
+    def change(item: dict[str, Any]) -> None:
+        for condition in item["status"]["conditions"]:
+            if condition["type"] == "Ready":
+                condition.update(status=status, lastTransitionTime=now, lastHeartbeatTime=now)
+
+    place.change(f"{NODES}/{node}", change, "/status")
+
+
 def put_gpus(place: Place, node: str, number: int) -> None:
     """Let a node say that so many of its GPUs can be given to pods."""
     place.change(
@@ -151,6 +164,32 @@ def test_l4_a_ready_node_with_a_taint_or_without_its_gpus_is_not_counted(
         run.stays_unsubmitted(LOOK_SECONDS)
         taint(place, tainted, "")
         put_gpus(place, poor, 4)
+        ends_well(run, launcher, 2)
+    assert run.bought == set()
+
+
+def test_l5_a_node_lost_between_count_and_submit_is_missed_in_the_fresh_list(
+    place: Place, proxy: Proxy, begin: Callable[..., Run]
+) -> None:
+    lost = names(place)[0]
+    # What it counted came from its watches; before it submits it reads the nodes once more.
+    strikes = Fault(
+        on=lambda call: call.path == NODES and call.is_fresh,
+        moment="before",
+        does=lambda _call: put_ready(place, lost, "Unknown"),
+        then="pass",
+    )
+    proxy.plan(strikes)
+    with place.settings_of_pool(machines=2, idle="20m"):
+        run = begin(2, 2)
+        launcher = run.launch()
+        try:
+            until(lambda: run.is_waiting(launcher, "1 node: not Ready"), "it waits on")
+            assert strikes.times == 0
+            assert "nodes=1/2" in launcher.last
+            run.stays_unsubmitted(LOOK_SECONDS)
+        finally:
+            put_ready(place, lost, "True")
         ends_well(run, launcher, 2)
     assert run.bought == set()
 
@@ -286,6 +325,29 @@ def test_l12_machines_that_take_nobody_are_bought_up_to_the_ceiling_and_no_furth
     assert run.submits() == []
     until(lambda: not run.placeholders(), "no placeholder is left")
     place.without_machines()
+
+
+def test_l2_with_three_of_four_machines_the_job_has_three_workers_and_no_fourth_comes(
+    stack: Stack, place: Place, begin: Callable[..., Run]
+) -> None:
+    place.without_machines()
+    three = begin(3, 3)
+    ends_well(three, three.launch(), 3)
+    stack.faults([{"code": "InsufficientInstanceCapacity", "instanceType": "g5.*"}])
+    run = begin(2, 4, holdSeconds=6, trains=8)
+    launcher = run.launch()
+    until(run.submits, "it submits")
+    # From now on a fourth could be had, by whoever asks.
+    stack.faults([])
+    place.fresh_karpenter()
+    ends_well(run, launcher, 3)
+    assert "no more came within 6 s" in launcher.output
+    assert re.search(r"state=holding .*Insufficient\w+ for g5.12xlarge", launcher.output)
+    told = [str(call) for call in run.writes]
+    withdrawn = [index for index, each in enumerate(told) if each.startswith(f"DELETE {PODS}/hold-{run.id}-")]
+    assert withdrawn, "no placeholder was withdrawn"
+    assert withdrawn[0] < told.index(f"POST {TRAININGS}")
+    assert len(place.claims()) == 3, "a fourth machine arrived"
 
 
 def test_l1_without_any_capacity_it_ends_at_the_deadline_and_asks_little_meanwhile(
