@@ -1,0 +1,134 @@
+"""Which kills of a launcher a sweep tries, and what is kept of each."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests import seed as seeds
+from tests.faults.proxy import Moment
+from tests.sweeps import plan
+
+MOMENTS: tuple[Moment, ...] = ("before", "after")
+# The Job's next pod does not come at once.
+LONGEST_PAUSE_SECONDS = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """The launcher is killed at its `write`-th write, from 1: before it is sent on, or after it was carried out."""
+
+    write: int
+    moment: Moment
+
+    def __str__(self) -> str:
+        return f"killed {self.moment} write {self.write}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a kill led to at this commit: no `wrongs` are a success.
+
+    `at` is the write, with its path; empty where the run had fewer writes and ended undisturbed. `code` is the exit
+    code of the last launcher and `nodes` the size of the training.
+    """
+
+    kill: Kill
+    commit: str
+    at: str
+    code: int
+    nodes: int
+    wrongs: tuple[str, ...]
+
+    @property
+    def good(self) -> bool:
+        """Whether the run ended as an undisturbed one."""
+        return not self.wrongs
+
+
+def pause(seed: int, kill: Kill) -> float:
+    """How many seconds the Job's next pod takes after this kill; a seed gives the same again."""
+    chance = random.Random(f"{seed} {kill}")  # noqa: S311 - not for secrets
+    return round(chance.uniform(0, LONGEST_PAUSE_SECONDS), 1)
+
+
+def sample(seed: int, count: int, writes: int) -> list[Kill]:
+    """So many different kills of a run of so many writes."""
+    every = [Kill(write=write, moment=moment) for write in range(1, writes + 1) for moment in MOMENTS]
+    return random.Random(seed).sample(every, count)  # noqa: S311 - not for secrets
+
+
+@dataclass(kw_only=True)
+class Result:
+    """A sweep as it is kept in docs/sweeps/launcher.json: it is written after each kill.
+
+    `commit` is the one that the sweep went on with last; each outcome names the one that it was seen at. `complete`
+    says that every write was tried.
+    """
+
+    commit: str
+    seed: int
+    outcomes: list[Outcome] = field(default_factory=list)
+    complete: bool = False
+
+    @staticmethod
+    def path() -> Path:
+        """Where the result is."""
+        return plan.RESULTS / "launcher.json"
+
+    @classmethod
+    def resume(cls, seed: int | None) -> Result:
+        """The unfinished sweep, or a new one (with the given seed, where there is one).
+
+        What went wrong at an earlier commit is no outcome of this one: those kills are tried again.
+        """
+        now = plan.commit()
+        if cls.path().exists():
+            read = json.loads(cls.path().read_text())
+            outcomes = [_outcome(each) for each in read["outcomes"]]
+            kept = [each for each in outcomes if each.good or each.commit == now]
+            if seed in (None, read["seed"]) and not (read["complete"] and len(kept) == len(outcomes)):
+                return cls(commit=now, seed=read["seed"], outcomes=kept)
+        return cls(commit=now, seed=seeds.of_run() if seed is None else seed)
+
+    def next(self) -> Kill | None:
+        """The next kill to try; None when every write of the run was tried.
+
+        Writes come by the clock, too, so that runs differ by one or two: the first that ends before its kill is the
+        end of all.
+        """
+        tried = {each.kill: each for each in self.outcomes}
+        write = 1
+        while True:
+            for moment in MOMENTS:
+                kill = Kill(write=write, moment=moment)
+                if kill not in tried:
+                    return kill
+                if not tried[kill].at:
+                    return None
+            write += 1
+
+    def add(self, outcome: Outcome) -> None:
+        """Keep one outcome."""
+        self.outcomes.append(outcome)
+        self.complete = self.next() is None
+        document = {
+            "commit": self.commit,
+            "seed": self.seed,
+            "complete": self.complete,
+            "done": len(self.outcomes),
+            "clean": sum(each.good for each in self.outcomes),
+            "outcomes": [asdict(each) for each in self.outcomes],
+        }
+        plan.RESULTS.mkdir(parents=True, exist_ok=True)
+        self.path().write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _outcome(read: Mapping[str, Any]) -> Outcome:
+    given = dict(read)
+    kill, wrongs = Kill(**given.pop("kill")), tuple(given.pop("wrongs"))
+    return Outcome(kill=kill, wrongs=wrongs, **given)

@@ -1,0 +1,55 @@
+"""What the fault tests hold against a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.faults.verdict import Leavings, Trained
+
+pytestmark = pytest.mark.unit
+
+CLEAN = Leavings(most=2, at_once=2, bought=2)
+GOOD = Trained(code=0, made=1, nodes=2, counted=2, replicas=2, places=("a", "b"), worlds=("2", "2"))
+
+
+def test_a_run_that_did_nothing_wrong() -> None:
+    assert CLEAN.wrongs == GOOD.wrongs == []
+    assert replace(GOOD, counted=None).wrongs == [], "killed between its submit and its word of it"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"at_once": 3}, "3 placeholders for 2 machines"),
+        ({"bought": 3}, "3 machines were bought for 2"),
+        ({"placeholders": ("hold-x-0",)}, "placeholder hold-x-0 is left"),
+        ({"holder": "a"}, "the Lease is still held by a"),
+    ],
+)
+def test_what_is_too_much_or_left(changes: dict[str, Any], told: str) -> None:
+    assert replace(CLEAN, **changes).wrongs == [told]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"code": 13}, "exit code 13"),
+        ({"made": 2}, "2 PyTorchJobs were made"),
+        ({"made": 0}, "0 PyTorchJobs were made"),
+        ({"counted": 1}, "1 nodes were counted for a job of 2"),
+        ({"replicas": 3}, "a job of 2 nodes has 3 replicas and 2 workers on 2 nodes"),
+        ({"places": ("a", "a")}, "a job of 2 nodes has 2 replicas and 2 workers on 1 nodes"),
+        ({"worlds": ("2", "3")}, "a job of 2 nodes has workers in worlds of 2, 3"),
+        ({"worlds": ()}, "a job of 2 nodes has workers in worlds of "),
+        ({"nodes": None}, "there is no PyTorchJob"),
+    ],
+)
+def test_a_training_that_was_not_the_one(changes: dict[str, Any], told: str) -> None:
+    assert replace(GOOD, **changes).wrongs == [told]
+
+
+def test_a_lost_worker_is_told_once_for_each_thing_that_is_wrong() -> None:
+    assert len(replace(GOOD, places=("a",), worlds=("2",)).wrongs) == 1

@@ -1,0 +1,87 @@
+"""Which kills of a launcher a sweep tries, and how it goes on where it was stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.sweeps import plan
+from tests.sweeps.kills import LONGEST_PAUSE_SECONDS, Kill, Outcome, Result, pause, sample
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(plan, "RESULTS", tmp_path)
+    monkeypatch.setattr(plan, "commit", lambda: "abc")
+    return tmp_path
+
+
+def outcome(kill: Kill, at: str = "POST /api", wrongs: tuple[str, ...] = ()) -> Outcome:
+    return Outcome(kill=kill, commit=plan.commit(), at=at, code=0, nodes=2, wrongs=wrongs)
+
+
+def swept(result: Result, writes: int) -> list[Kill]:
+    """Go on with a run of so many writes, to the end."""
+    tried = []
+    while (kill := result.next()) is not None:
+        result.add(outcome(kill, "POST /api" if kill.write <= writes else ""))
+        tried.append(kill)
+    return tried
+
+
+def test_every_write_is_tried_before_and_after_until_a_run_has_no_more() -> None:
+    result = Result.resume(5)
+    tried = [(kill.write, kill.moment) for kill in swept(result, 2)]
+    assert tried == [(1, "before"), (1, "after"), (2, "before"), (2, "after"), (3, "before")]
+    assert result.complete
+
+
+def test_an_unfinished_sweep_goes_on_and_a_finished_one_begins_anew(results: Path) -> None:
+    first = Result.resume(5)
+    for _ in range(3):
+        kill = first.next()
+        assert kill is not None
+        first.add(outcome(kill))
+    again = Result.resume(None)
+    assert (again.seed, again.outcomes, again.complete) == (5, first.outcomes, False)
+    assert again.next() == Kill(write=2, moment="after")
+    swept(again, 3)
+    read = json.loads((results / "launcher.json").read_text())
+    assert (read["complete"], read["done"], read["clean"], read["seed"]) == (True, 7, 7, 5)
+    assert read["outcomes"][0]["kill"] == {"write": 1, "moment": "before"}
+    assert Result.resume(5).outcomes == []
+
+
+def test_what_went_wrong_at_an_earlier_commit_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Result.resume(5)
+    bad = Kill(write=1, moment="after")
+    first.add(outcome(Kill(write=1, moment="before")))
+    first.add(outcome(bad, wrongs=("2 PyTorchJobs were made",)))
+    swept(first, 3)
+    monkeypatch.setattr(plan, "commit", lambda: "other")
+    again = Result.resume(None)
+    assert again.next() == bad, "a complete sweep with a wrong outcome goes on, too"
+    again.add(outcome(bad))
+    assert again.complete
+    assert {each.commit for each in again.outcomes} == {"abc", "other"}
+
+
+def test_another_seed_begins_anew() -> None:
+    Result.resume(5).add(outcome(Kill(write=1, moment="before")))
+    assert Result.resume(6).outcomes == []
+
+
+def test_a_seed_draws_the_same_again() -> None:
+    kills = sample(7, 6, 12)
+    assert kills == sample(7, 6, 12)
+    assert kills != sample(8, 6, 12)
+    assert len(set(kills)) == 6
+    assert {kill.moment for kill in sample(7, 24, 12)} == {"before", "after"}
+    pauses = [pause(7, kill) for kill in kills]
+    assert pauses == [pause(7, kill) for kill in kills]
+    assert all(0 <= each <= LONGEST_PAUSE_SECONDS for each in pauses)
+    assert len(set(pauses)) > 3
