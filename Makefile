@@ -12,7 +12,7 @@ quoted = '$(subst ','\'',$(1))'
 # Two at a time, in order: live tests wait more than they work. tests/conftest.py says which follow one another.
 LIVE := -p no:randomly -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help lives up down preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local bench-launcher reference locks
+.PHONY: help faults lives up down preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local bench-launcher reference locks
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ test: check ## the fast tests, those on the AWS emulator, the trainer under torc
 	@$(RUN) -m local tools
 	@$(RUN) -m tests.policy.environments
 	@$(RUN) -m tests.own_namespaces -m pytest -v $(LIVE) -m "trainer or local"
+
+faults: environment ## the launcher under faults of the live cluster around it (ten minutes; docs/faults.md)
+	@$(RUN) -m local tools
+	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m faults tests/local
 
 lives: environment ## up, up again, refresh and down of every stack file on the local cloud (an hour; STACK=<stack>: of one)
 	@$(RUN) -m local tools

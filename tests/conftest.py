@@ -21,7 +21,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 TOGETHER = {
     "test_main_job": "main job",
     "test_restarts": "main job",
-    "test_launcher_faults": "main job",
     "test_made_stack": "main job",
     "test_identity": "main job",
     "test_permissions": "main job",

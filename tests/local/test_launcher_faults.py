@@ -1,4 +1,4 @@
-"""What the launcher does under faults, on the stack of the main job's story; docs/faults.md has the table of them.
+"""What the launcher does under faults, on a stack `local` of its own; docs/faults.md has the table of them.
 
 Each row is a run of its own whose launcher is a process beside the cluster, with a proxy in the place of the API
 server. The rows are one story, in order: machines stay from one to the next, and what is refused comes last, since
@@ -31,7 +31,7 @@ from tests.sweeps.kills import Kill, pause, sample
 from tests.sweeps.launcher import strike
 
 # A whole `up` before the first, on a machine that may be busy.
-pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
 
 # From the launcher's start to its end; the rows take less than a fifth of that on a quiet machine.
 END_SECONDS = 180.0
