@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -86,6 +87,21 @@ class Life:
         chosen = f"trainyard.dev/role=warm,trainyard.dev/pool={pool['name']}"
         pods = self.get("pods", "--all-namespaces", "--selector", chosen)
         return len({pod["spec"]["nodeName"] for pod in pods if pod["status"]["phase"] == "Running"})
+
+    def await_kept(self, pool: dict[str, Any]) -> None:
+        """Wait for the machines that a pool keeps and for their devices: no resource of `up` waits for either.
+
+        After the time they are as they are, which the caller judges.
+        """
+        deadline = time.monotonic() + MACHINE_SECONDS
+        while time.monotonic() < deadline:
+            shown = [node["status"]["allocatable"] for node in self.nodes(pool)]
+            is_complete = all(
+                each.get(name) == number for each in shown for name, number in wanted(pool).items()
+            )
+            if is_complete and self.kept(pool) >= pool.get("warmNodes", 0):
+                return
+            time.sleep(1)
 
     def system_nodes(self) -> list[str]:
         """The types of the machines that run what the cluster itself needs, one each."""

@@ -53,6 +53,7 @@ def machines(life: Life) -> None:
     system = life.made.settings["trainyard:cluster"]["systemNodes"]
     assert life.system_nodes() == [system["instanceType"]] * system["count"]
     for pool in life.pools:
+        life.await_kept(pool)
         assert life.kept(pool) == pool.get("warmNodes", 0)
         if not life.nodes(pool):
             life.buy(pool)
