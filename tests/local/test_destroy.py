@@ -97,6 +97,8 @@ class Live:
         self.made = made
         self.home = made.home
         self.pools: list[dict[str, Any]] = []
+        # Where the holder runs.
+        self.node = ""
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
         """kubectl as the administrator of the cluster."""
@@ -128,6 +130,7 @@ class Live:
         self.kubectl("apply", "-f", "-", text=json.dumps(HOLDER))
         self.wait(lambda: self.phase() == "Running", "the pod runs on a machine")
         (claim,) = self.get("nodeclaims")
+        self.node = str(claim["status"]["nodeName"])
         return str(claim["status"]["providerID"].rsplit("/", 1)[1])
 
     def phase(self) -> str:
@@ -171,10 +174,8 @@ class Live:
         for kind in ("nodeclaims", *POOL_KINDS):
             assert self.get(kind) == [], kind
         assert self.get("nodes", "-l", "karpenter.sh/nodepool") == []
-        nodes = {node["metadata"]["name"] for node in self.get("nodes")}
-        pods = [pod for pod in self.get("pods", "--all-namespaces") if "nodeName" in pod["spec"]]
-        orphans = [pod["metadata"]["name"] for pod in pods if pod["spec"]["nodeName"] not in nodes]
-        assert orphans == [], "a DaemonSet would wait for the pods that it had on the machine"
+        pods = self.get("pods", "--all-namespaces", "--field-selector", f"spec.nodeName={self.node}")
+        assert pods == [], "a DaemonSet would wait for the pods that it had on the machine"
         ec2, iam = self.made.client("ec2"), self.made.client("iam")
         (found,) = ec2.describe_instances(InstanceIds=[instance])["Reservations"][0]["Instances"]
         assert found["State"]["Name"] == "terminated"
