@@ -50,7 +50,7 @@ status: environment ## what the local cloud runs
 logs: environment ## logs of the local cloud's processes
 	@$(RUN) -m local logs
 
-check: environment ## format, lint, types, import rules and the fast tests (a minute, offline)
+check: environment ## format, lint, types, import rules and the fast tests (three minutes, offline)
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/mypy
