@@ -129,9 +129,7 @@ class Run:
 
     def made(self, path: str) -> int:
         """How many objects the launchers made there."""
-        return sum(
-            call.method == "POST" and call.path == path and call.status == 201 for call in self.proxy.writes
-        )
+        return sum(call.method == "POST" and call.path == path and call.status == 201 for call in self.writes)
 
     @staticmethod
     def is_waiting(launcher: Launched, *told: str) -> bool:
