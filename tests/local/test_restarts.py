@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from launcher.capacity.submit import read_manifest, with_range
+from tests.faults.place import until
 from tests.local.conftest import Stack
 from tests.local.test_main_job import conditions, gone_within, model
 
@@ -21,13 +21,6 @@ SPACE = ("-n", "training")
 WAIT_SECONDS = 600
 # Half a minute on two cores: long enough to be struck after its first steps.
 EPOCHS = "60"
-
-
-def wait(done: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not done():
-        assert time.monotonic() < deadline, f"not within {WAIT_SECONDS} s: {what}"
-        time.sleep(0.5)
 
 
 def manifest(stack: Stack) -> dict[str, Any]:
@@ -49,9 +42,10 @@ def run_id(stack: Stack) -> Iterator[str]:
     found = re.search(r"job\.batch/launch-(\S+) created", created.output)
     assert found, created.output
     try:
-        wait(
+        until(
             lambda: "step=" in stack.kubectl("logs", *SPACE, f"train-{found[1]}-master-0").output,
             "the first steps",
+            WAIT_SECONDS,
         )
         yield found[1]
     finally:
@@ -83,7 +77,7 @@ def test_a_machine_lost_in_a_training_is_a_restart_on_the_machines_that_are_left
         launcher = stack.get("job", f"launch-{run_id}", *SPACE)
         return bool({"Complete", "Failed"} & conditions(launcher))
 
-    wait(over, "the run's end")
+    until(over, "the run's end", WAIT_SECONDS)
     log = stack.kubectl("logs", *SPACE, f"job/launch-{run_id}").output
     assert "Complete" in conditions(stack.get("job", f"launch-{run_id}", *SPACE)), log
     told = [line for line in log.splitlines() if "state=restarting" in line]

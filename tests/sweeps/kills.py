@@ -124,8 +124,7 @@ class Result:
             "clean": sum(each.good for each in self.outcomes),
             "outcomes": [asdict(each) for each in self.outcomes],
         }
-        plan.RESULTS.mkdir(parents=True, exist_ok=True)
-        self.path().write_text(json.dumps(document, indent=1) + "\n")
+        plan.write(self.path(), document)
 
 
 def _outcome(read: Mapping[str, Any]) -> Outcome:

@@ -74,6 +74,12 @@ def commit() -> str:
     return f"{name}-changed" if changed else name
 
 
+def write(path: Path, document: Mapping[str, Any]) -> None:
+    """Keep what a sweep has seen so far."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
 @dataclass(kw_only=True)
 class Result:
     """A sweep of one stack, as it is kept under docs/sweeps: it is written after each interruption.
@@ -133,8 +139,7 @@ class Result:
             "clean": sum(each.good for each in self.outcomes),
             "outcomes": [asdict(each) for each in self.outcomes],
         }
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        self.path(self.stack).write_text(json.dumps(document, indent=1) + "\n")
+        write(self.path(self.stack), document)
 
 
 def _outcome(read: Mapping[str, Any]) -> Outcome:

@@ -17,13 +17,13 @@ from local.plugins.values import Props, is_unknown
 _KUSTOMIZE_SECONDS = 300
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """YAML as Kubernetes reads it: a date stays a text. The C parser takes a second for large CRDs, the other ten."""
 
 
-_Loader.yaml_implicit_resolvers = {
+Loader.yaml_implicit_resolvers = {
     key: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:timestamp"]
-    for key, pairs in _Loader.yaml_implicit_resolvers.items()
+    for key, pairs in Loader.yaml_implicit_resolvers.items()
 }
 
 
@@ -39,7 +39,7 @@ class Child:
 def parse(text: str, place: str) -> list[Props]:
     """Every object of a stream of documents, lists taken apart. Raises ProviderError naming `place`."""
     try:
-        documents = list(yaml.load_all(text, Loader=_Loader))
+        documents = list(yaml.load_all(text, Loader=Loader))
     except yaml.YAMLError as error:
         raise ProviderError(f"{place} is no YAML: {' '.join(str(error).split())}") from error
     return flatten(documents, place)

@@ -244,10 +244,10 @@ def resource_names(manifest: str, namespace: str) -> dict[str, list[str]]:
     """Objects of a release: `Deployment.apps/apps/v1` -> [`kube-system/karpenter`]."""
     import yaml
 
-    # CRDs are large: the parser in C takes a tenth of the other one's time.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    from local.plugins.kubernetes.documents import Loader
+
     names: dict[str, list[str]] = {}
-    for document in yaml.load_all(manifest, Loader=loader):
+    for document in yaml.load_all(manifest, Loader=Loader):
         if not document:
             continue
         api_version, kind = document["apiVersion"], document["kind"]

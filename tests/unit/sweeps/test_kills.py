@@ -13,13 +13,6 @@ from tests.sweeps.kills import LONGEST_PAUSE_SECONDS, Kill, Outcome, Result, pau
 pytestmark = pytest.mark.unit
 
 
-@pytest.fixture(autouse=True)
-def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(plan, "RESULTS", tmp_path)
-    monkeypatch.setattr(plan, "commit", lambda: "abc")
-    return tmp_path
-
-
 def outcome(kill: Kill, at: str = "POST /api", wrongs: tuple[str, ...] = ()) -> Outcome:
     return Outcome(kill=kill, commit=plan.commit(), at=at, code=0, nodes=2, wrongs=wrongs)
 

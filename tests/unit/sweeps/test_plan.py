@@ -16,13 +16,6 @@ from tests.sweeps.plan import Interruption, Outcome, Result, interruptions
 pytestmark = pytest.mark.unit
 
 
-@pytest.fixture(autouse=True)
-def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(plan, "RESULTS", tmp_path)
-    monkeypatch.setattr(plan, "commit", lambda: "abc")
-    return tmp_path
-
-
 def outcome(left: tuple[str, ...] = (), down: int = 0) -> Outcome:
     interruption = Interruption(command="up", at=3)
     return Outcome(
