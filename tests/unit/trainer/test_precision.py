@@ -1,0 +1,67 @@
+"""Which precision a device gets, and which it is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trainer.contract import Exit, TrainerError
+from trainer.precision import BF16, FP16, FP32, Precision, check_build, choose, prepare
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "expected"),
+    [
+        ("Tesla V100-SXM2-32GB", (7, 0), FP16),
+        ("Tesla T4", (7, 5), FP16),
+        ("NVIDIA A100-SXM4-80GB", (8, 0), BF16),
+        ("NVIDIA A10G", (8, 6), BF16),
+        ("NVIDIA H100 80GB HBM3", (9, 0), BF16),
+    ],
+)
+def test_the_compute_capability_chooses(name: str, capability: tuple[int, int], expected: Precision) -> None:
+    assert choose("auto", "cuda", name, capability) == expected
+    assert choose("fp32", "cuda", name, capability) == FP32
+    assert choose("fp16", "cuda", name, capability).scaled
+
+
+def test_the_cpu_computes_in_its_weights_precision_unless_told() -> None:
+    device = torch.device("cpu")
+    assert prepare("auto", device) == FP32
+    with prepare("bf16", device).autocast(device):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
+    with prepare("auto", device).autocast(device):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+
+def test_what_a_device_does_badly_is_refused_with_what_would_be_right() -> None:
+    with pytest.raises(
+        TrainerError, match=r"^precision: bf16 needs .* Tesla T4 has 7\.5; expected fp16"
+    ) as error:
+        choose("bf16", "cuda", "Tesla T4", (7, 5))
+    assert error.value.code == Exit.CONFIGURATION
+    with pytest.raises(TrainerError, match=r"^precision: fp16 needs a GPU"):
+        choose("fp16", "cpu")
+
+
+BUILT = ["sm_75", "sm_80", "sm_86", "sm_90a", "sm_100", "sm_120", "compute_120"]
+
+
+@pytest.mark.parametrize(
+    "capability", [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0), (12, 1), (13, 0)]
+)
+def test_a_build_runs_on_its_own_generation_and_by_its_portable_code_on_later_ones(
+    capability: tuple[int, int],
+) -> None:
+    check_build("some GPU", capability, BUILT)
+
+
+@pytest.mark.parametrize("capability", [(7, 0), (6, 1), (11, 0)])
+def test_a_gpu_that_the_build_has_no_code_for_is_named(capability: tuple[int, int]) -> None:
+    with pytest.raises(
+        TrainerError, match=r"some GPU has compute capability \d+\.\d, and torch .* sm_75"
+    ) as error:
+        check_build("some GPU", capability, BUILT)
+    assert error.value.code == Exit.NO_CUDA
