@@ -23,6 +23,7 @@ TOGETHER = {
     "test_restarts": "main job",
     "test_made_stack": "main job",
     "test_identity": "main job",
+    "test_ceiling": "main job",
     "test_permissions": "main job",
     "graph": "previews",
     "policy": "previews",

@@ -8,16 +8,21 @@ from typing import Any, Final
 from botocore.exceptions import ClientError
 
 from components.shared.contract import LABEL_NODEPOOL
+from components.shared.interfaces import CLUSTER_TAG as INTERFACE_CLUSTER_TAG
+from components.shared.interfaces import INSTANCE_TAG
 from components.shared.logs_iam import control_plane_group
 
-# Karpenter's (its documentation, "Cluster tags"), the network plugin's (amazon-vpc-cni-k8s, README, "CLUSTER_NAME")
-# and EKS's own on the group that it makes for a cluster (EKS user guide, "Security group requirements").
+# Karpenter's (its documentation, "Cluster tags") and EKS's own on the group that it makes for a cluster
+# (EKS user guide, "Security group requirements").
 KARPENTER_CLUSTER_TAG: Final = "eks:eks-cluster-name"
-INTERFACE_CLUSTER_TAG: Final = "cluster.k8s.amazonaws.com/name"
 EKS_CLUSTER_TAG: Final = "aws:eks:cluster-name"
+# Karpenter's on an instance profile: the EC2NodeClass, which has its pool's name (pkg/apis/v1/labels.go).
+NODE_CLASS_TAG: Final = "karpenter.k8s.aws/ec2nodeclass"
 # GuardDuty makes an endpoint and a group in every VPC that it watches and keeps both when the machines go
 # (GuardDuty user guide, "Runtime Monitoring", shared VPC and automated agent).
 GUARDDUTY_TAG: Final = "GuardDutyManaged"
+# Values of one filter (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Filtering.html).
+MOST_VALUES: Final = 200
 ALIVE: Final = ["pending", "running", "shutting-down", "stopping", "stopped"]
 # Codes of things that are gone by now, or that something still uses: the next round sees to those.
 PASSING: Final = (
@@ -35,20 +40,25 @@ PASSING: Final = (
 
 
 class Account:
-    """An `AccountApi`, and what the sweep after the cluster needs."""
+    """An `AccountApi`, and what the sweep after the cluster needs.
 
-    def __init__(self, session: Any, cluster: str) -> None:
+    `pools` names the stack's own pools in a given cluster, where machines of others have the cluster's tags, too, and
+    are left alone; None is a cluster that is all the stack's own.
+    """
+
+    def __init__(self, session: Any, cluster: str, pools: frozenset[str] | None = None) -> None:
         self._cluster = cluster
+        self._pools = pools
         self._ec2 = session.client("ec2")
         self._iam = session.client("iam")
         self._logs = session.client("logs")
 
     def machines(self) -> list[str]:
-        filters = [
-            *self._tagged(KARPENTER_CLUSTER_TAG),
-            {"Name": "tag-key", "Values": [LABEL_NODEPOOL]},
-            {"Name": "instance-state-name", "Values": ALIVE},
-        ]
+        return self._machines({"Name": "instance-state-name", "Values": ALIVE})
+
+    def _machines(self, *more: dict[str, Any]) -> list[str]:
+        """Karpenter's, also those that have ended within the last hour or so, which EC2 still shows."""
+        filters = [*self._karpenters(), {"Name": "tag-key", "Values": [LABEL_NODEPOOL]}, *more]
         pages = self._ec2.get_paginator("describe_instances").paginate(Filters=filters)
         return [
             instance["InstanceId"]
@@ -64,11 +74,11 @@ class Account:
         return [*self.remove_interfaces(), *self._remove_templates(), *self._remove_profiles()]
 
     def remove_interfaces(self) -> list[str]:
-        """Interfaces that the network plugin made and nothing holds any more; they would keep subnets and groups."""
+        """Interfaces that machines had and nothing holds any more; they would keep subnets and groups."""
         found: set[str] = set()
-        for tag in (INTERFACE_CLUSTER_TAG, KARPENTER_CLUSTER_TAG):
-            filters = [*self._tagged(tag), {"Name": "status", "Values": ["available"]}]
-            found |= set(self._ids("describe_network_interfaces", "NetworkInterfaces", filters))
+        for filters in (self._karpenters(), *self._network_plugins()):
+            free = [*filters, {"Name": "status", "Values": ["available"]}]
+            found |= set(self._ids("describe_network_interfaces", "NetworkInterfaces", free))
         return [
             f"network interface {each}"
             for each in sorted(found)
@@ -141,7 +151,7 @@ class Account:
         return held
 
     def _remove_templates(self) -> list[str]:
-        found = self._ids("describe_launch_templates", "LaunchTemplates", self._tagged(KARPENTER_CLUSTER_TAG))
+        found = self._ids("describe_launch_templates", "LaunchTemplates", self._karpenters())
         return [
             f"launch template {each}"
             for each in sorted(found)
@@ -164,13 +174,36 @@ class Account:
                     found = self._iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
                 except self._iam.exceptions.NoSuchEntityException:
                     continue
-                if {"Key": KARPENTER_CLUSTER_TAG, "Value": self._cluster} in found.get("Tags", []):
+                tags = {tag["Key"]: tag["Value"] for tag in found.get("Tags", [])}
+                ours = self._pools is None or tags.get(NODE_CLASS_TAG) in self._pools
+                if ours and tags.get(KARPENTER_CLUSTER_TAG) == self._cluster:
                     yield name, [role["RoleName"] for role in profile["Roles"]]
 
     def _remove_profile(self, name: str, roles: list[str]) -> bool:
         for role in roles:
             _passes(self._iam.remove_role_from_instance_profile, InstanceProfileName=name, RoleName=role)
         return _passes(self._iam.delete_instance_profile, InstanceProfileName=name)
+
+    def _karpenters(self) -> list[dict[str, Any]]:
+        """Filters of what Karpenter made for the cluster, or in a given one for the stack's pools."""
+        of_cluster = self._tagged(KARPENTER_CLUSTER_TAG)
+        if self._pools is None:
+            return of_cluster
+        return [*of_cluster, {"Name": f"tag:{LABEL_NODEPOOL}", "Values": sorted(self._pools)}]
+
+    def _network_plugins(self) -> Iterator[list[dict[str, Any]]]:
+        """Filters of the network plugin's interfaces. They tell the machine that they were made for, and no pool.
+
+        That of another's machine may be on its way there: it is available for some seconds before it is attached.
+        """
+        of_cluster = self._tagged(INTERFACE_CLUSTER_TAG)
+        if self._pools is None:
+            yield of_cluster
+            return
+        machines = self._machines()
+        for first in range(0, len(machines), MOST_VALUES):
+            ids = machines[first : first + MOST_VALUES]
+            yield [*of_cluster, {"Name": f"tag:{INSTANCE_TAG}", "Values": ids}]
 
     def _tagged(self, tag: str) -> list[dict[str, Any]]:
         return [{"Name": f"tag:{tag}", "Values": [self._cluster]}]

@@ -24,17 +24,18 @@ def at_delete(props: Mapping[str, Any]) -> None:
     """
     cluster, timeout = str(props["cluster"]), float(props["timeoutSeconds"])
     session = boto3.Session(region_name=str(props["region"]))
-    account = Account(session, cluster)
     say = _teller(f"{props['task']} of {cluster}")
     if props["task"] == REMAINS:
         vpc = str(props["vpc"]) if props.get("vpc") else None
         # A stack of an earlier program did not note it.
         late = float(props.get("lateLogSeconds", 0))
+        account = Account(session, cluster)
         remains.remove(account, vpc, timeout=timeout, late_logs=late, say=say, clock=steps.Clock())
         return
-    pools = props.get("pools")
-    scope = Scope(pools=None if pools is None else frozenset(map(str, pools)))
-    steps.run(connect(session, cluster, scope), account, timeout=timeout, say=say, clock=steps.Clock())
+    pools = None if props.get("pools") is None else frozenset(map(str, props["pools"]))
+    account = Account(session, cluster, pools)
+    found = connect(session, cluster, Scope(pools=pools))
+    steps.run(found, account, timeout=timeout, say=say, clock=steps.Clock())
     if pools is None:  # a given cluster stays
         protection.turn_off(session.client("eks"), cluster, say=say, clock=steps.Clock())
 

@@ -76,7 +76,7 @@ class AccountApi(Protocol):
     """What the drain asks of the account. `account_api` has the real one."""
 
     def machines(self) -> list[str]:
-        """Ids of the instances with exactly this cluster's tags that are not terminated."""
+        """Ids of instances with exactly this cluster's tags (in a given one: own pools') that are not terminated."""
 
     def terminate(self, instances: list[str]) -> None:
         """Terminate instances."""

@@ -6,6 +6,7 @@ import fnmatch
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,10 @@ def context_digest(root: Path, dockerfile: Path) -> str:
 
     What the build can see is everything under `root` that its .dockerignore does not hide
     (https://docs.docker.com/build/concepts/context/#dockerignore-files; a `<Dockerfile>.dockerignore` goes before
-    the one of the root). Names, contents and the executable bit count; times and owners do not.
+    the one of the root). Names, contents and modes count; times and owners do not. All of a mode counts, though git
+    keeps the executable bit alone: the plugin hashes it whole and builds anew where it differs, as it does between
+    checkouts of people with another umask (github.com/pulumi/pulumi-docker-build, provider/internal/context.go,
+    hashFile). The image then differs, too, and ECR would refuse it under a tag that is taken.
 
     Raises:
         FileNotFoundError: the Dockerfile does not exist.
@@ -109,7 +113,7 @@ def _expression(pattern: str) -> str:
 
 
 def _feed(digest: hashlib._Hash, name: str, path: Path) -> None:
-    executable = os.access(path, os.X_OK) and not path.is_symlink()
+    mode = stat.filemode(path.lstat().st_mode)
     content = os.readlink(path).encode() if path.is_symlink() else path.read_bytes()
-    digest.update(f"{len(name)}:{name}:{int(executable)}:{len(content)}:".encode())
+    digest.update(f"{len(name)}:{name}:{mode}:{len(content)}:".encode())
     digest.update(content)

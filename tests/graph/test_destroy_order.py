@@ -38,7 +38,9 @@ INSIDE = "kubernetes:"
 # Of a kind those alone whose names have this in them.
 ATTACHMENT = "aws:iam/rolePolicyAttachment:RolePolicyAttachment own policy"
 RIGHTS, DISK_RIGHTS, OPERATOR = "rights of Karpenter", "rights of the driver of disks", "training operator"
+WORKERS = "group of the machines"
 NAMED = {
+    WORKERS: (GROUP, "-workers"),
     RIGHTS: (ATTACHMENT, "-karpenter-"),
     DISK_RIGHTS: (ATTACHMENT, "-ebs-csi-"),
     OPERATOR: (DEPLOYMENT, "training-operator:"),
@@ -62,6 +64,9 @@ ORDER = [
     (DRAIN, OPERATOR),  # and their operator runs
     (DRAIN, DISKS),  # a claim's disk stays for ever without its driver
     (DRAIN, DISK_RIGHTS),
+    (DRAIN, "aws:ec2/placementGroup:PlacementGroup"),  # it stays while a machine is in it
+    (DRAIN, WORKERS),  # and so does this one
+    (DRAIN, "aws:iam/instanceProfile:InstanceProfile"),  # with it machines sign their calls to the end
     (DRAIN, "kubernetes:core/v1:PersistentVolumeClaim"),
     (POOL, DEFINITIONS),
     (CLASS, DEFINITIONS),

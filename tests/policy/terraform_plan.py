@@ -31,9 +31,9 @@ MODULES: Final[Mapping[str, str]] = {
 IRREGULAR: Final[Mapping[str, str]] = {
     "aws:iam/openIdConnectProvider:OpenIdConnectProvider": "aws_iam_openid_connect_provider",
 }
-# Lists that have another number in Terraform, where they are repeated blocks or lists with a name of their own.
 # What a value comes from that Pulumi does not record.
 ELSEWHERE = "terraform_data.not_recorded"
+# Lists that have another number in Terraform, where they are repeated blocks or lists with a name of their own.
 RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
     "aws_ecr_repository": {"encryption_configurations": "encryption_configuration"},
     "aws_iam_openid_connect_provider": {

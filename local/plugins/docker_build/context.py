@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -134,7 +135,8 @@ def build_digest(root: Path, dockerfile: Path, settings: Mapping[str, object]) -
         if path.is_symlink():
             add(name, "link", os.readlink(path).encode())
         elif path.is_file():
-            add(name, "program" if os.access(path, os.X_OK) else "file", path.read_bytes())
+            # As the official plugin does: the whole mode, also that of a checkout made under another umask.
+            add(name, stat.filemode(path.stat().st_mode), path.read_bytes())
     add("Dockerfile", "dockerfile", dockerfile.read_bytes())
     add("settings", "settings", json.dumps(settings, sort_keys=True).encode())
     return total.hexdigest()

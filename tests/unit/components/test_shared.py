@@ -287,6 +287,18 @@ def test_an_images_digest_changes_exactly_with_what_the_build_sees(tmp_path: Pat
     assert context_digest(tmp_path, dockerfile) != changed
 
 
+def test_a_checkout_under_another_umask_is_another_image_and_so_another_tag(tmp_path: Path) -> None:
+    """The plugin builds and pushes it anew, which ECR refuses under a tag that is taken."""
+    dockerfile, file = tmp_path / "Dockerfile", tmp_path / "a.py"
+    dockerfile.write_text("FROM scratch")
+    file.write_text("1")
+    tags = []
+    for mode in (0o644, 0o664, 0o600):
+        file.chmod(mode)
+        tags.append(context_digest(tmp_path, dockerfile))
+    assert len(set(tags)) == len(tags)
+
+
 def test_the_images_of_launcher_and_trainer_have_tags_of_their_own(tmp_path: Path) -> None:
     """An edit of the one leaves the other's tag, with the ignore files of this checkout."""
     images = ("launcher", "trainer")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from components.draining import account_api
 from components.draining.account_api import Account
 from tests.unit.emulator import Cloud
 
@@ -47,6 +48,16 @@ def profile(cloud: Cloud, name: str, values: dict[str, str]) -> None:
     iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=f"{name}-role")
 
 
+def launch(cloud: Cloud, values: dict[str, str]) -> str:
+    answer = cloud.client("ec2").run_instances(
+        ImageId="ami-12c6146b",
+        MinCount=1,
+        MaxCount=1,
+        TagSpecifications=specification("instance", values),
+    )
+    return str(answer["Instances"][0]["InstanceId"])
+
+
 def test_remains_of_machines_go_by_exact_tags(cloud: Cloud) -> None:
     ec2, iam = cloud.client("ec2"), cloud.client("iam")
     subnet = cloud.network()["subnets"][0]
@@ -74,6 +85,54 @@ def test_remains_of_machines_go_by_exact_tags(cloud: Cloud) -> None:
         "two"
     ]
     assert Account(Session(cloud), "main").remove_remains_of_machines() == []
+
+
+def test_in_a_given_cluster_what_belongs_to_pools_of_others_stays(cloud: Cloud) -> None:
+    ec2, iam = cloud.client("ec2"), cloud.client("iam")
+    subnet = cloud.network()["subnets"][0]
+    made: dict[str, list[str]] = {}
+    for pool in ("small", "theirs"):
+        of_pool = {**MINE, "karpenter.sh/nodepool": pool}
+        ended, running = (launch(cloud, of_pool) for _ in range(2))
+        ec2.terminate_instances(InstanceIds=[ended])
+        of_plugin = {
+            "cluster.k8s.amazonaws.com/name": "main",
+            "node.k8s.amazonaws.com/instance_id": ended,
+        }
+        made[pool] = [running, interface(cloud, subnet, of_pool), interface(cloud, subnet, of_plugin)]
+        profile(cloud, pool, {**MINE, "karpenter.k8s.aws/ec2nodeclass": pool})
+        ec2.create_launch_template(
+            LaunchTemplateName=pool,
+            LaunchTemplateData={},
+            TagSpecifications=specification("launch-template", of_pool),
+        )
+    account = Account(Session(cloud), "main", frozenset({"small"}))
+    assert account.machines() == made["small"][:1]
+    removed = account.remove_remains_of_machines()
+    assert {line for line in removed if "interface" in line} == {
+        f"network interface {each}" for each in made["small"][1:]
+    }
+    assert len(removed) == 4
+    left = {each["NetworkInterfaceId"] for each in ec2.describe_network_interfaces()["NetworkInterfaces"]}
+    assert left >= set(made["theirs"][1:])
+    assert [each["LaunchTemplateName"] for each in ec2.describe_launch_templates()["LaunchTemplates"]] == [
+        "theirs"
+    ]
+    assert [each["InstanceProfileName"] for each in iam.list_instance_profiles()["InstanceProfiles"]] == [
+        "theirs"
+    ]
+
+
+def test_more_machines_than_one_filter_takes_are_asked_for_in_parts(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(account_api, "MOST_VALUES", 2)
+    subnet = cloud.network()["subnets"][0]
+    cni = "cluster.k8s.amazonaws.com/name"
+    machines = [launch(cloud, {**MINE, "karpenter.sh/nodepool": "small"}) for _ in range(3)]
+    for each in machines:
+        interface(cloud, subnet, {cni: "main", "node.k8s.amazonaws.com/instance_id": each})
+    assert len(Account(Session(cloud), "main", frozenset({"small"})).remove_interfaces()) == 3
 
 
 GROUP = "/aws/eks/main/cluster"
@@ -108,21 +167,10 @@ def test_an_interface_in_use_is_left(cloud: Cloud) -> None:
 
 
 def test_only_karpenters_machines_of_this_cluster_are_counted(cloud: Cloud) -> None:
-    ec2 = cloud.client("ec2")
-
-    def launch(values: dict[str, str]) -> str:
-        answer = ec2.run_instances(
-            ImageId="ami-12c6146b",
-            MinCount=1,
-            MaxCount=1,
-            TagSpecifications=specification("instance", values),
-        )
-        return str(answer["Instances"][0]["InstanceId"])
-
     pool = {"karpenter.sh/nodepool": "small"}
-    mine = launch({**MINE, **pool})
+    mine = launch(cloud, {**MINE, **pool})
     for values in (MINE, {**THEIRS, **pool}):
-        launch(values)
+        launch(cloud, values)
     account = Account(Session(cloud), "main")
     assert account.machines() == [mine]
     account.terminate([mine])

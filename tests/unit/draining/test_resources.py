@@ -10,6 +10,7 @@ from components.drain import AtDelete
 from components.draining import entry
 from components.draining.cluster_api import _path, connect
 from components.draining.kinds import ALL_PODS, NODES, PODS, SERVICES, Scope
+from tests.unit.draining.test_account import launch
 from tests.unit.draining.test_steps import Time
 from tests.unit.emulator import Cloud
 
@@ -77,6 +78,19 @@ def test_the_log_group_of_a_cluster_that_is_gone_is_removed_when_it_comes_back(
     assert logs.describe_log_groups()["logGroups"] == []
     assert capsys.readouterr().out == "remains of main: 0 s: removed log group /aws/eks/main/cluster\n"
     assert clock.seconds == noted.get("lateLogSeconds", 0)
+
+
+def test_a_drain_of_a_given_cluster_ends_machines_of_the_stacks_own_pools_alone(
+    deployer: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, ec2 = Time(), deployer.client("ec2")
+    monkeypatch.setattr(entry.steps, "Clock", lambda: clock)
+    tags = {"eks:eks-cluster-name": "main"}
+    ours, theirs = (launch(deployer, {**tags, "karpenter.sh/nodepool": pool}) for pool in ("small", "theirs"))
+    AtDelete().delete("drain-main", {**PROPS, "pools": ["small"]})
+    shown = ec2.describe_instances(InstanceIds=[ours, theirs])["Reservations"]
+    states = {each["InstanceId"]: each["State"]["Name"] for item in shown for each in item["Instances"]}
+    assert states == {ours: "terminated", theirs: "running"}
 
 
 def test_a_cluster_that_eks_does_not_know_is_gone(cloud: Cloud) -> None:

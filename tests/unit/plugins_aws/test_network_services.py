@@ -10,7 +10,7 @@ import pytest
 
 from components.shared import logs_iam
 from components.shared.iam import document, key_policy, service_trust
-from components.shared.interfaces import leftover_filters
+from components.shared.interfaces import CLUSTER_TAG
 from local.aws.faults import LEFT_INTERFACE, Plan
 from local.plugins.provider import CheckRequest, DeleteRequest, DiffRequest, ReadRequest, UpdateRequest
 from tests.unit.emulator import Cloud as Emulator
@@ -364,7 +364,11 @@ def machine(cloud: Emulator, cluster: str) -> dict[str, Any]:
 
 
 def left(cloud: Emulator, cluster: str) -> list[dict[str, Any]]:
-    answer = cloud.client("ec2").describe_network_interfaces(Filters=leftover_filters(cluster))
+    filters = [
+        {"Name": "status", "Values": ["available"]},
+        {"Name": f"tag:{CLUSTER_TAG}", "Values": [cluster]},
+    ]
+    answer = cloud.client("ec2").describe_network_interfaces(Filters=filters)
     found: list[dict[str, Any]] = answer["NetworkInterfaces"]
     return found
 

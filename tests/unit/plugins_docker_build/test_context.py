@@ -83,6 +83,7 @@ def test_the_digest_changes_with_content_mode_dockerfile_and_target_and_with_not
     for change in (
         lambda: (context / "trainer/a.py").write_text("new"),
         lambda: (context / "trainer/a.py").chmod(0o755),
+        lambda: (context / "trainer/a.py").chmod(0o775),
         lambda: (context / "trainer/a.py").rename(context / "trainer/z.py"),
         lambda: dockerfile.write_text("FROM other\n"),
     ):
