@@ -134,7 +134,7 @@ MEANINGS: Final = {
         "When the reservation ends (of several: the first end), RFC 3339 in quotes; at most 182 days and 8 weeks from "
         "now for a capacity block, whose end `make preflight` tells. EC2 takes the machines of a block back 30 minutes "
         "before (UltraServers: 60), Karpenter drains them 10 minutes before that, and the launcher refuses a run that "
-        "may take longer."
+        "may take longer; a run that `up` starts on a block needs it."
     ),
     "pools[].onDemandFallback": "Buy on demand what the reservations do not hold.",
     "pools[].placementGroup": (
