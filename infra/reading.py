@@ -344,6 +344,8 @@ def _known(keys: Iterable[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as a person recognises it; a long one is cut."""
+    """A value as a person recognises it, who wrote it in YAML; a long one is cut."""
+    if isinstance(value, bool):
+        return str(value).lower()
     text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

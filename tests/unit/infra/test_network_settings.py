@@ -24,6 +24,12 @@ def test_a_given_vpc_is_read_with_its_zones() -> None:
     assert network.flow_logs is False, "of a VPC that is given nothing is made that was not asked for"
 
 
+def test_a_vpc_from_before_2018_has_a_short_id() -> None:
+    found = settings(with_({"network": {**GIVEN_VPC, "vpcId": "vpc-0123abcd"}})).network.existing
+    assert found is not None
+    assert found.vpc_id == "vpc-0123abcd"
+
+
 def test_a_new_vpc_keeps_flow_logs_for_a_year() -> None:
     network = settings(BASE).network
     assert (network.flow_logs, network.flow_log_retention_days) == (True, 365)
@@ -33,7 +39,15 @@ def test_a_new_vpc_keeps_flow_logs_for_a_year() -> None:
 @pytest.mark.parametrize(
     ("network", "told"),
     [
-        ({"vpcId": "vpc-1"}, "network.vpcId: 'vpc-1' is not right; it must be an id such as vpc-"),
+        (
+            {"vpcId": "vpc-1"},
+            "network.vpcId: 'vpc-1' is not right; it must be an id of 8 or 17 digits (0-9, a-f), such as vpc-",
+        ),
+        ({"vpcId": "vpc-0123456789abcdef"}, "network.vpcId: 'vpc-0123456789abcdef' is not right"),
+        (
+            {**GIVEN_VPC, "privateSubnetIds": {"us-west-2a": "subnet-0a23456789abcdef01"}},
+            "network.privateSubnetIds.us-west-2a: 'subnet-0a23456789abcdef01' is not right",
+        ),
         ({"vpcId": GIVEN_VPC["vpcId"]}, "network.privateSubnetIds: is missing"),
         ({**GIVEN_VPC, "cidr": "10.0.0.0/33x"}, "network.cidr: '10.0.0.0/33x' is not right"),
         ({**GIVEN_VPC, "natPerZone": True}, "network.natPerZone: is for a VPC that the stack makes"),

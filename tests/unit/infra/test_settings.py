@@ -209,7 +209,7 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
             "trainyard:cluster.administrators: names 'arn:aws:iam::123456789012:role/platform' twice",
         ),
         ("trainyard:cluster", {"ami": "bottlerocket@v1.40.0"}, "trainyard:cluster.ami: 'bottlerocket"),
-        ("trainyard:cluster", {"systemNodes": {"count": True}}, "systemNodes.count: True is a boolean"),
+        ("trainyard:cluster", {"systemNodes": {"count": True}}, "systemNodes.count: true is a boolean"),
         (
             "trainyard:cluster",
             {"lateLogSeconds": 601},
