@@ -47,8 +47,8 @@ MEANINGS: Final = {
         "`images.mirror`."
     ),
     "network.interfaceEndpoints": (
-        "AWS services to reach by an endpoint in the VPC. S3 always has one, a private network has those "
-        "that it needs."
+        "AWS services to reach by an endpoint in the VPC. In a VPC that the stack makes S3 always has one, and a "
+        "private one has those that it needs."
     ),
     "network.flowLogs": "A record of the VPC's traffic in CloudWatch Logs.",
     "network.flowLogRetentionDays": "How long that record is kept.",
