@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from components.shared.endpoints import private_endpoints, service_name, short_name
+from infra.rules import needed_addresses
 from infra.settings import SettingsError, read
 from tests.unit.infra.changing import BASE, GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, mistakes, settings, with_
 
@@ -190,6 +191,33 @@ def test_a_range_must_hold_the_addresses_of_all_machines(
     (line,) = mistakes(config)
     assert line.startswith(f"trainyard:network.cidr: {cidr} gives us-west-2b ")
     assert f"small ({nodes} x g5.12xlarge, 15 each): {15 * nodes}" in line
+
+
+def taken(network: dict[str, Any], **more: Any) -> dict[str, dict[str, int]]:
+    return needed_addresses(settings(with_({"network": network, **more})))
+
+
+def test_addresses_of_endpoints_and_of_the_file_system_are_counted_where_they_lie() -> None:
+    lustre = {"lustre": {"capacityGiB": 4800}}
+    zones = taken({"interfaceEndpoints": ["kms", "sts"]}, storage=lustre)
+    always = {"control plane": 16, "system nodes": 78, "endpoints": 2}
+    assert zones["us-west-2a"] == zones["us-west-2c"] == always, "endpoints have an address in each zone"
+    machines = {"small (4 x g5.12xlarge, 15 each)": 60}
+    assert zones["us-west-2b"] == {**machines, **always, "file system": 6}
+    private = taken({"private": True}, images={"mirror": "registry.example"}, storage=lustre)
+    assert private["us-west-2a"]["endpoints"] == len(
+        private_endpoints(file_system=True, load_balancers=False)
+    )
+    assert "endpoints" not in taken({})["us-west-2a"]
+
+
+def test_in_a_given_cluster_neither_control_plane_nor_system_nodes_are_counted() -> None:
+    config = with_({"network": GIVEN_VPC})
+    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
+    assert needed_addresses(settings(config)) == {
+        "us-west-2a": {},
+        "us-west-2b": {"small (4 x g5.12xlarge, 100 each)": 400},
+    }
 
 
 def test_a_given_cluster_needs_nothing_of_a_new_one() -> None:
