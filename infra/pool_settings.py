@@ -18,7 +18,7 @@ from components.shared.pool import (
 )
 from infra import accelerators, formats
 from infra.network_settings import zone_of, zones_of
-from infra.reading import Problems, Section, entries, shown
+from infra.reading import Problems, Section, entries, shown, twice
 
 PATH = "trainyard:pools"
 # How long a capacity block is, and how long before its start it is bought
@@ -158,8 +158,8 @@ def _reservation(section: Section, pool: Pool, now: datetime) -> Pool:
             if reserved
             else f"is given, but purchase is {pool.purchase}; it must be reserved",
         )
-    if len(set(ids)) < len(ids):
-        section.reject("capacityReservationIds", "names a reservation twice; each must be another one")
+    if again := twice(ids):
+        section.reject("capacityReservationIds", f"names '{again[0]}' twice; each must be another one")
     if not reserved:
         for key in ("reservationType", "reservationBegins", "reservationEnds", "onDemandFallback"):
             if section.has(key):

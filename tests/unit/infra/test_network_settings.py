@@ -60,7 +60,7 @@ def test_a_new_vpc_keeps_flow_logs_for_a_year() -> None:
         ({"workerSecurityGroupId": "sg-0123456789abcdef0"}, "workerSecurityGroupId: is given without vpcId"),
         (
             {**GIVEN_VPC, "privateSubnetIds": {"us-west-2b": "subnet-0b23456789abcdef0"}},
-            "network.privateSubnetIds: has 1 zones; an EKS cluster needs subnets in at least 2",
+            "network.privateSubnetIds: has 1 zone; an EKS cluster needs subnets in at least 2",
         ),
         (
             {**GIVEN_VPC, "privateSubnetIds": {"eu-west-1a": "subnet-0b23456789abcdef0"}},
@@ -70,6 +70,14 @@ def test_a_new_vpc_keeps_flow_logs_for_a_year() -> None:
             {**GIVEN_VPC, "privateSubnetIds": {"us-west-2a": "vpc-0b23456789abcdef0"}},
             "network.privateSubnetIds.us-west-2a: 'vpc-0b23456789abcdef0' is not right",
         ),
+        (
+            {
+                **GIVEN_VPC,
+                "privateSubnetIds": dict.fromkeys(("us-west-2a", "us-west-2b"), "subnet-0b23456789abcdef0"),
+            },
+            "network.privateSubnetIds: names 'subnet-0b23456789abcdef0' twice; each zone has a subnet of its own",
+        ),
+        ({"zones": ["us-west-2a"] * 2}, "network.zones: names 'us-west-2a' twice; each must be another one"),
         (
             {**GIVEN_VPC, "publicSubnetIds": {"us-west-2a": "subnet-0a23456789abcdef0"}},
             "network.publicSubnetIds: names subnet-0a23456789abcdef0, which is a private one, too",

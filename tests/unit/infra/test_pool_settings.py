@@ -159,7 +159,10 @@ def test_the_shipped_block_is_right_in_any_year(year: int) -> None:
             {**ODCR, "capacityReservationIds": ["cr-0123456789abcdef"]},
             "'cr-0123456789abcdef' is not right; it must be an id of 8 or 17 digits (0-9, a-f), such as cr-",
         ),
-        ({**ODCR, "capacityReservationIds": 2 * ["cr-0123456789abcdef0"]}, "names a reservation twice"),
+        (
+            {**ODCR, "capacityReservationIds": 2 * ["cr-0123456789abcdef0"]},
+            "names 'cr-0123456789abcdef0' twice",
+        ),
         ({"onDemandFallback": True}, "onDemandFallback: is given, but purchase is on-demand"),
         ({"purchase": "spot", "reservationType": "odcr"}, "reservationType: is given, but purchase is spot"),
         (

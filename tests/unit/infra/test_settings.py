@@ -231,7 +231,11 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
             {"cidr": "10.0.0.1/16"},
             "trainyard:network.cidr: 10.0.0.1/16 has host bits set",
         ),
-        ("trainyard:network", {"zones": ["us-west-2a"]}, "trainyard:network.zones: has 1 entries"),
+        (
+            "trainyard:network",
+            {"zones": ["us-west-2a"]},
+            "trainyard:network.zones: has 1 zone; it must have 2 to 4",
+        ),
         (
             "trainyard:network",
             {"zones": ["us-west-2a", "us-east-1b"]},
