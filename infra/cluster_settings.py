@@ -9,7 +9,7 @@ from typing import Final
 from infra import formats, ranges, versions
 from infra.model import Cluster, ExistingCluster
 from infra.pool_settings import known_type
-from infra.reading import Problems, Section, hint, shown
+from infra.reading import Problems, Section, hint, shown, twice
 
 DEPLOY_FROM: Final = ("internet", "vpc")
 # Eight cores: room for Karpenter (a core per copy), CoreDNS, the operators, the CSI controllers and the launcher on one
@@ -171,7 +171,7 @@ def _administrators(section: Section, *, required: bool) -> tuple[str, ...]:
     # Of a given cluster they are told as a whole.
     if required and empty and "administrators" not in section.wrong:
         section.reject("administrators", "is empty; it must name at least the user or role that deploys")
-    for arn in sorted({arn for arn in administrators if administrators.count(arn) > 1}):
+    for arn in twice(administrators):
         section.reject("administrators", f"names '{arn}' twice; each must be another one")
     return administrators
 

@@ -51,10 +51,6 @@ KEY_PREFIX: Final = r"[a-zA-Z0-9][a-zA-Z0-9/_.-]*[a-zA-Z0-9]"
 # No segment is `.` or `..`.
 ABSOLUTE_PATH: Final = r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._-]+)+"
 PLACEMENT_GROUP: Final = r"[ -~]{1,255}"
-RESERVATION: Final = r"cr-[0-9a-f]{8,17}"
-RESERVATION_WANTED: Final = "an id such as cr-0123456789abcdef0"
-SNAPSHOT: Final = r"snap-[0-9a-f]{8,17}"
-SNAPSHOT_WANTED: Final = "an id such as snap-0123456789abcdef0"
 ADDON_VERSION: Final = r"v[0-9]+\.[0-9]+\.[0-9]+-eksbuild\.[0-9]+"
 # Days that CloudWatch Logs keeps entries
 # (https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_PutRetentionPolicy.html).
@@ -67,10 +63,13 @@ ENDPOINT_SERVICE: Final = r"[a-z0-9][a-z0-9.-]*"
 
 
 def id_pattern(prefix: str) -> str:
-    """The pattern of EC2's ids with a prefix, such as vpc."""
-    return rf"{prefix}-[0-9a-f]{{8,17}}"
+    """The pattern of EC2's ids with a prefix, such as vpc: 17 digits, of old things 8.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html
+    """
+    return rf"{prefix}-[0-9a-f]{{8}}([0-9a-f]{{9}})?"
 
 
 def id_wanted(prefix: str) -> str:
     """How an id with a prefix is told to a person."""
-    return f"an id such as {prefix}-0123456789abcdef0"
+    return f"an id of 8 or 17 digits (0-9, a-f), such as {prefix}-0123456789abcdef0"

@@ -47,8 +47,8 @@ MEANINGS: Final = {
         "`images.mirror`."
     ),
     "network.interfaceEndpoints": (
-        "AWS services to reach by an endpoint in the VPC. S3 always has one, a private network has those "
-        "that it needs."
+        "AWS services to reach by an endpoint in the VPC. In a VPC that the stack makes S3 always has one, and a "
+        "private one has those that it needs."
     ),
     "network.flowLogs": "A record of the VPC's traffic in CloudWatch Logs.",
     "network.flowLogRetentionDays": "How long that record is kept.",
@@ -134,7 +134,7 @@ MEANINGS: Final = {
         "When the reservation ends (of several: the first end), RFC 3339 in quotes; at most 182 days and 8 weeks from "
         "now for a capacity block, whose end `make preflight` tells. EC2 takes the machines of a block back 30 minutes "
         "before (UltraServers: 60), Karpenter drains them 10 minutes before that, and the launcher refuses a run that "
-        "may take longer."
+        "may take longer; a run that `up` starts on a block needs it."
     ),
     "pools[].onDemandFallback": "Buy on demand what the reservations do not hold.",
     "pools[].placementGroup": (

@@ -9,7 +9,7 @@ from typing import Final
 from components.shared import cidr, endpoints
 from infra import formats, ranges
 from infra.model import ExistingVpc, Network
-from infra.reading import Problems, Section, hint
+from infra.reading import Problems, Section, counted, hint, twice
 
 ONLY_NEW: Final = ("zones", "natPerZone")
 
@@ -81,7 +81,8 @@ def _existing(section: Section, region: str, *, given_cluster: bool) -> Existing
         )
     elif "privateSubnetIds" not in section.wrong and len(private) < least:
         section.reject(
-            "privateSubnetIds", f"has {len(private)} zones; an EKS cluster needs subnets in at least {least}"
+            "privateSubnetIds",
+            f"has {counted(len(private), 'zone')}; an EKS cluster needs subnets in at least {least}",
         )
     both = sorted(set(private.values()) & set(public.values()))
     if both:
@@ -107,8 +108,8 @@ def _subnets(section: Section, key: str, region: str) -> dict[str, str]:
                 f"{key}.{zone}", f"'{zone}' is not in {region}; it must be a zone such as {region}a"
             )
             section.wrong.add(key)
-    if len(set(found.values())) < len(found):
-        section.reject(key, "names a subnet twice; each zone has its own")
+    if again := twice(found.values()):
+        section.reject(key, f"names '{again[0]}' twice; each zone has a subnet of its own")
     return found
 
 
@@ -117,9 +118,9 @@ def _zones(section: Section, region: str) -> tuple[str, ...]:
     if "zones" in section.wrong:
         return zones
     if len(zones) not in cidr.ZONES:
-        section.reject("zones", f"has {len(zones)} entries; it must have 2 to 4")
-    if len(set(zones)) != len(zones):
-        section.reject("zones", "names a zone twice; each must be another one")
+        section.reject("zones", f"has {counted(len(zones), 'zone')}; it must have 2 to 4")
+    if again := twice(zones):
+        section.reject("zones", f"names '{again[0]}' twice; each must be another one")
     for index, zone in enumerate(zones):
         if region and not zone_of(region, zone):
             section.reject(

@@ -18,7 +18,7 @@ from components.shared.pool import (
 )
 from infra import accelerators, formats
 from infra.network_settings import zone_of, zones_of
-from infra.reading import Problems, Section, entries
+from infra.reading import Problems, Section, entries, shown, twice
 
 PATH = "trainyard:pools"
 # How long a capacity block is, and how long before its start it is bought
@@ -84,7 +84,7 @@ def _pool(section: Section, region: str, zones: tuple[str, ...], cluster: str, n
         max_nodes=max_nodes,
         purchase=section.choice("purchase", PURCHASES, ON_DEMAND),
         capacity_reservation_ids=section.texts(
-            "capacityReservationIds", pattern=formats.RESERVATION, wanted=formats.RESERVATION_WANTED
+            "capacityReservationIds", pattern=formats.id_pattern("cr"), wanted=formats.id_wanted("cr")
         ),
         root_volume_gib=section.integer("rootVolumeGiB", 200, least=20, most=16384, unit="GiB"),
         idle_seconds=section.integer("idleSeconds", 600, least=30, unit="seconds"),
@@ -131,7 +131,7 @@ def _efa_policy(section: Section, facts: accelerators.InstanceType | None) -> st
 
 def _data_volume(section: Section, pool: Pool) -> Pool:
     snapshot = section.optional_text(
-        "dataSnapshotId", pattern=formats.SNAPSHOT, wanted=formats.SNAPSHOT_WANTED
+        "dataSnapshotId", pattern=formats.id_pattern("snap"), wanted=formats.id_wanted("snap")
     )
     size = section.optional_integer("dataVolumeGiB", least=1, most=16384, unit="GiB")
     if size is not None and snapshot is None and not {"dataSnapshotId", "dataVolumeGiB"} & section.wrong:
@@ -158,8 +158,8 @@ def _reservation(section: Section, pool: Pool, now: datetime) -> Pool:
             if reserved
             else f"is given, but purchase is {pool.purchase}; it must be reserved",
         )
-    if len(set(ids)) < len(ids):
-        section.reject("capacityReservationIds", "names a reservation twice; each must be another one")
+    if again := twice(ids):
+        section.reject("capacityReservationIds", f"names '{again[0]}' twice; each must be another one")
     if not reserved:
         for key in ("reservationType", "reservationBegins", "reservationEnds", "onDemandFallback"):
             if section.has(key):
@@ -251,12 +251,12 @@ def _check_placement(section: Section, pool: Pool, group: bool | str, around: st
     if group and pool.reservation_type == CAPACITY_BLOCK:
         section.reject(
             "placementGroup",
-            f"'{group}' is not for capacity blocks, which are placed close together; leave it out",
+            f"{shown(group)} is not for capacity blocks, which are placed close together; leave it out",
         )
     elif group and group != around:
         section.reject(
             "placementGroup",
-            f"'{group}' is not the group of the reservation, so that no machine could start;"
+            f"{shown(group)} is not the group of the reservation, so that no machine could start;"
             + (
                 f" it must be {around}"
                 if around

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -344,6 +345,18 @@ def _known(keys: Iterable[str]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as a person recognises it; a long one is cut."""
+    """A value as a person recognises it, who wrote it in YAML; a long one is cut."""
+    if isinstance(value, bool):
+        return str(value).lower()
     text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def twice(values: Iterable[str]) -> list[str]:
+    """What is there more than once, sorted."""
+    return sorted(value for value, count in Counter(values).items() if count > 1)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things in words."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from components.shared.contract import ENV_REGION
-from components.shared.pool import Pool
-from infra.reading import Section
+from components.shared.launch import Candidate
+from components.shared.pool import CAPACITY_BLOCK, Pool
+from infra.reading import Problems, Section
 
 NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 OWN: Final = "TRAINYARD_"
@@ -63,3 +64,22 @@ def check_ceiling(section: Section, pool: Pool | None, least: int) -> None:
             "minNodes",
             f"{least} is more than the pool '{pool.name}' may have; it must be at most {pool.max_nodes}, its maxNodes",
         )
+
+
+def check_ends(problems: Problems, pools: list[Pool | None], candidates: tuple[Candidate, ...]) -> None:
+    """A run that `up` starts must know when a capacity block ends, which nobody but the stack file tells its launcher.
+
+    `pools` are those of the stack file, in its order. Who deploys nothing starts no run.
+    """
+    if problems.takes_ended:
+        return
+    for pool in (candidate.pool for candidate in candidates):
+        if pool.reservation_type == CAPACITY_BLOCK and pool.reservation_ends is None:
+            ids = " ".join(pool.capacity_reservation_ids)
+            problems.add(
+                f"trainyard:pools[{pools.index(pool)}].reservationEnds",
+                "is missing, and training.runId starts a run, which has to know when its capacity block ends; it must"
+                " be the end (of several: the first one), in quotes, which this prints: aws ec2"
+                f" describe-capacity-reservations --capacity-reservation-ids {ids}"
+                " --query 'CapacityReservations[].EndDate'",
+            )

@@ -8,7 +8,7 @@ from components.shared.pool import GPU, Pool
 from infra.fallback_settings import read_fallbacks, read_pool
 from infra.model import Training
 from infra.reading import Problems, Section
-from infra.training_rules import check_ceiling, read_environment
+from infra.training_rules import check_ceiling, check_ends, read_environment
 from infra.worker_settings import CUDA, DEVICES, read_size, size_of_type
 
 PATH = "trainyard:training"
@@ -61,8 +61,11 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
     section.done()
     if first is None:
         return None
+    candidates = (first, *fallbacks)
+    if run_id is not None:
+        check_ends(problems, pools, candidates)
     return Training(
-        candidates=(first, *fallbacks),
+        candidates=candidates,
         run_id=run_id,
         min_nodes=least,
         max_nodes=most,

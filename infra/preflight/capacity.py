@@ -107,8 +107,15 @@ def judge_reservations(
             told = [Problem(key=key, message=m) for m in _reservation(pool, reservation, now)]
             problems += told + _group(pool, reservation)
             mine.append(reservation)
-        problems += [*_begin(pool, mine, now), *_end(pool, mine, now), *_count(pool, mine)]
-    return [*problems, *_shared(wanted, found)]
+        problems += [*_begin(pool, mine, now), *_end(pool, mine, now)]
+        problems += _count(pool, [each for each in mine if _may_serve(pool, each, now)])
+    return [*problems, *_shared(wanted, found, now)]
+
+
+def _may_serve(pool: WantedPool, found: Reservation, now: datetime) -> bool:
+    """Whether a reservation can be the pool's; of another one it says nothing how many machines are free."""
+    lasts = found.state in USABLE and (found.ends is None or found.ends > now)
+    return lasts and (found.zone, found.instance_type) == (pool.zone, pool.instance_type)
 
 
 def _reservation(pool: WantedPool, found: Reservation, now: datetime) -> list[str]:
@@ -237,17 +244,21 @@ def _count(pool: WantedPool, found: list[Reservation]) -> list[Problem]:
     ]
 
 
-def _shared(wanted: Wanted, found: Mapping[str, Reservation | None]) -> list[Problem]:
+def _shared(wanted: Wanted, found: Mapping[str, Reservation | None], now: datetime) -> list[Problem]:
     """Pools that share reservations must find enough machines in them together; those that may buy more do not count.
 
-    Only pools whose reservations are all there are counted, and pools that share none are judged by themselves.
+    Only pools all of whose reservations are there and may be theirs are counted; those that share none are judged by
+    themselves.
     """
     counted = [
         pool
         for pool in wanted.pools
         if pool.reservation_ids
         and not pool.on_demand_fallback
-        and all(found.get(identity) for identity in pool.reservation_ids)
+        and all(
+            each is not None and _may_serve(pool, each, now)
+            for each in (found.get(identity) for identity in pool.reservation_ids)
+        )
     ]
     problems = []
     for pools in _sharing(counted):

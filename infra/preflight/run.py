@@ -132,7 +132,7 @@ def _tags(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     return network.judge_tags(wanted, vpc, read_network.subnets(account, wanted.vpc))
 
 
-def _ways_out(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+def _ways_out(account: Account, wanted: Wanted, _now: datetime) -> list[Problem | Caution]:
     if wanted.vpc is None:
         return []
     subnets, routing = (
@@ -141,6 +141,7 @@ def _ways_out(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]
     )
     return [
         *ways_out.judge_ways_out(wanted.vpc, subnets, routing, wanted.region),
+        *ways_out.judge_s3(wanted.vpc, subnets, routing, wanted.region),
         *network.judge_made_endpoints(wanted, routing.endpoints),
     ]
 

@@ -8,7 +8,7 @@ from typing import Final
 from components.shared.endpoints import service_name
 from infra.preflight.groups import HTTPS, Group, lets_in
 from infra.preflight.network import KEY, Endpoint, Nat, Route, Routing, Subnet
-from infra.preflight.wanted import Problem, Unasked, WantedVpc
+from infra.preflight.wanted import Caution, Problem, Unasked, WantedVpc
 
 # Where a default route may lead so that machines without public addresses get out. An internet gateway is none of them:
 # it serves public addresses only (https://docs.aws.amazon.com/vpc/latest/userguide/VPC_Internet_Gateway.html).
@@ -101,10 +101,45 @@ def _nat(routing: Routing, nat: Nat | None) -> str | None:
     return "is a private NAT gateway, from which no default route leads to another way out"
 
 
+def judge_s3(wanted: WantedVpc, found: dict[str, Subnet], routing: Routing, region: str) -> list[Caution]:
+    """Private subnets with a way out that reach S3 by it, too: layers of images, data and models then pay for the NAT.
+
+    A VPC of the stack always has the endpoint; in a given one the route tables are its owner's. Without another way out
+    it must be there (`judge_ways_out`). Source: https://docs.aws.amazon.com/vpc/latest/privatelink/gateway-endpoints.html
+    """
+    up = _available(routing)
+    if wanted.isolated or _of_service(up, region, "s3"):
+        return []
+    told = []
+    for zone, subnet_id in wanted.private.items():
+        table, _ = routing.tables.get(subnet_id, ("", ()))
+        has_way_out = subnet_id in found and _default(routing, subnet_id) is not None
+        if has_way_out and not _has_gateway(up, region, table):
+            message = (
+                f"'{subnet_id}' has no route to a gateway endpoint for S3, which costs nothing: images, data and models"
+                f" go by its default route, where a NAT gateway costs by the gigabyte; its route table {table} should"
+                " be one of the endpoint's"
+            )
+            told.append(Caution(key=f"{KEY}.privateSubnetIds.{zone}", message=message))
+    return told
+
+
+def _available(routing: Routing) -> list[Endpoint]:
+    return [endpoint for endpoint in routing.endpoints if endpoint.state.lower() == "available"]
+
+
+def _has_gateway(up: Sequence[Endpoint], region: str, table: str) -> bool:
+    """Whether a route table leads to a gateway endpoint for S3."""
+    service = service_name(region, "s3")
+    return any(
+        each.kind == "Gateway" and each.service == service and table in each.route_tables for each in up
+    )
+
+
 def _endpoints(
     wanted: WantedVpc, key: str, subnet_id: str, table: str, routing: Routing, region: str
 ) -> list[Problem]:
-    up = [endpoint for endpoint in routing.endpoints if endpoint.state.lower() == "available"]
+    up = _available(routing)
     problems = []
     missing = [name for name in wanted.endpoints if name != "s3" and not _of_service(up, region, name)]
     if missing:
@@ -115,11 +150,7 @@ def _endpoints(
                 f" {', '.join(missing)}; it must have one each",
             )
         )
-    gateway = service_name(region, "s3")
-    if "s3" in wanted.endpoints and not any(
-        endpoint.kind == "Gateway" and endpoint.service == gateway and table in endpoint.route_tables
-        for endpoint in up
-    ):
+    if "s3" in wanted.endpoints and not _has_gateway(up, region, table):
         problems.append(
             Problem(
                 key=key,

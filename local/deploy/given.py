@@ -216,14 +216,22 @@ class _Given:
         self._ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
         address = self._ec2.allocate_address(Domain="vpc")["AllocationId"]
         nat = self._ec2.create_nat_gateway(SubnetId=public[0], AllocationId=address)["NatGateway"]
-        for subnets, target in (
-            (public, {"GatewayId": gateway}),
-            (private, {"NatGatewayId": nat["NatGatewayId"]}),
-        ):
-            table = self._ec2.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"]
-            self._ec2.create_route(RouteTableId=table, DestinationCidrBlock="0.0.0.0/0", **target)
-            for subnet in subnets:
-                self._ec2.associate_route_table(RouteTableId=table, SubnetId=subnet)
+        self._routed(vpc, public, GatewayId=gateway)
+        table = self._routed(vpc, private, NatGatewayId=nat["NatGatewayId"])
+        self._ec2.create_vpc_endpoint(
+            VpcId=vpc,
+            ServiceName=f"com.amazonaws.{self._ec2.meta.region_name}.s3",
+            VpcEndpointType="Gateway",
+            RouteTableIds=[table],
+        )
+
+    def _routed(self, vpc: str, subnets: list[str], **target: str) -> str:
+        """A route table of these subnets with a default route; its id."""
+        table = self._ec2.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"]
+        self._ec2.create_route(RouteTableId=table, DestinationCidrBlock="0.0.0.0/0", **target)
+        for subnet in subnets:
+            self._ec2.associate_route_table(RouteTableId=table, SubnetId=subnet)
+        return str(table)
 
     def reservation(self, given: str, pool: Mapping[str, Any]) -> str:
         """A reservation of the pool's type in its zone, with room for all of its machines."""

@@ -113,6 +113,27 @@ def test_the_network_plugin_enforces_policies_and_keeps_few_addresses(recorded: 
     assert addresses.Machine(**machine).taken == least, "what is counted is what is asked for"
 
 
+def test_what_makes_a_node_ready_is_there_before_one_and_what_needs_a_node_after(recorded: Recorded) -> None:
+    """CoreDNS is DEGRADED where there is no node; the monitoring agent is what node repair goes by."""
+    kind, of_nodes = "aws:eks/addon:Addon", recorded.needs(*NODES)
+    before = {"vpc-cni", "kube-proxy"}
+    after = {"coredns", "eks-node-monitoring-agent"}
+    assert {r.inputs["addonName"] for r in recorded.of(kind)} == before | after
+    for addon in before:
+        assert (kind, f"mine-{addon}") in of_nodes
+        assert CLUSTER in recorded.needs(kind, f"mine-{addon}")
+    for addon in after:
+        assert NODES in recorded.needs(kind, f"mine-{addon}")
+
+
+def test_a_system_nodes_identity_is_not_for_pods_and_its_disk_is_encrypted(recorded: Recorded) -> None:
+    template = recorded.one("aws:ec2/launchTemplate:LaunchTemplate").inputs
+    options = template["metadataOptions"]
+    assert (options["httpTokens"], options["httpPutResponseHopLimit"]) == ("required", 1)
+    (disk,) = template["blockDeviceMappings"]
+    assert disk["ebs"]["encrypted"] == "true"
+
+
 def test_the_log_group_goes_before_what_looks_for_late_entries(recorded: Recorded) -> None:
     under = recorded.needs("aws:cloudwatch/logGroup:LogGroup", "mine-control-plane")
     assert ("aws:ec2/securityGroup:SecurityGroup", "mine-workers") in under, "one of those under the cluster"

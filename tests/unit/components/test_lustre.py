@@ -102,6 +102,7 @@ def test_a_persistent_file_system_is_encrypted_with_our_key_and_backed_up() -> N
     assert inputs["subnetIds"] == "subnet-b"
     assert inputs["securityGroupIds"] == ["main-lustre-id"]
     assert (inputs["storageCapacity"], inputs["dataCompressionType"]) == (2400, "LZ4")
+    assert (inputs["storageType"], inputs["fileSystemTypeVersion"]) == ("SSD", "2.15"), "the client's version"
 
 
 def test_a_scratch_one_gets_nothing_that_it_refuses() -> None:

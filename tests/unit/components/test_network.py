@@ -133,6 +133,13 @@ def test_a_zones_traffic_goes_through_its_own_nat_gateway_where_there_is_one(mad
 
 
 @everywhere
+def test_names_are_resolved_in_the_vpc(made: All, shape: Shape) -> None:
+    """Nodes find the private endpoint of the API, and AWS by interface endpoints, by their names."""
+    (vpc,) = made.of(shape, "aws:ec2/vpc:Vpc")
+    assert (vpc.inputs["enableDnsSupport"], vpc.inputs["enableDnsHostnames"]) == (True, True)
+
+
+@everywhere
 def test_the_default_security_group_has_no_rules(made: All, shape: Shape) -> None:
     (group,) = made.of(shape, "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup")
     assert "ingress" not in group.inputs

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from components.shared.endpoints import private_endpoints, service_name, short_name
+from infra.rules import needed_addresses
 from infra.settings import SettingsError, read
 from tests.unit.infra.changing import BASE, GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, mistakes, settings, with_
 
@@ -24,6 +25,12 @@ def test_a_given_vpc_is_read_with_its_zones() -> None:
     assert network.flow_logs is False, "of a VPC that is given nothing is made that was not asked for"
 
 
+def test_a_vpc_from_before_2018_has_a_short_id() -> None:
+    found = settings(with_({"network": {**GIVEN_VPC, "vpcId": "vpc-0123abcd"}})).network.existing
+    assert found is not None
+    assert found.vpc_id == "vpc-0123abcd"
+
+
 def test_a_new_vpc_keeps_flow_logs_for_a_year() -> None:
     network = settings(BASE).network
     assert (network.flow_logs, network.flow_log_retention_days) == (True, 365)
@@ -33,7 +40,15 @@ def test_a_new_vpc_keeps_flow_logs_for_a_year() -> None:
 @pytest.mark.parametrize(
     ("network", "told"),
     [
-        ({"vpcId": "vpc-1"}, "network.vpcId: 'vpc-1' is not right; it must be an id such as vpc-"),
+        (
+            {"vpcId": "vpc-1"},
+            "network.vpcId: 'vpc-1' is not right; it must be an id of 8 or 17 digits (0-9, a-f), such as vpc-",
+        ),
+        ({"vpcId": "vpc-0123456789abcdef"}, "network.vpcId: 'vpc-0123456789abcdef' is not right"),
+        (
+            {**GIVEN_VPC, "privateSubnetIds": {"us-west-2a": "subnet-0a23456789abcdef01"}},
+            "network.privateSubnetIds.us-west-2a: 'subnet-0a23456789abcdef01' is not right",
+        ),
         ({"vpcId": GIVEN_VPC["vpcId"]}, "network.privateSubnetIds: is missing"),
         ({**GIVEN_VPC, "cidr": "10.0.0.0/33x"}, "network.cidr: '10.0.0.0/33x' is not right"),
         ({**GIVEN_VPC, "natPerZone": True}, "network.natPerZone: is for a VPC that the stack makes"),
@@ -45,7 +60,7 @@ def test_a_new_vpc_keeps_flow_logs_for_a_year() -> None:
         ({"workerSecurityGroupId": "sg-0123456789abcdef0"}, "workerSecurityGroupId: is given without vpcId"),
         (
             {**GIVEN_VPC, "privateSubnetIds": {"us-west-2b": "subnet-0b23456789abcdef0"}},
-            "network.privateSubnetIds: has 1 zones; an EKS cluster needs subnets in at least 2",
+            "network.privateSubnetIds: has 1 zone; an EKS cluster needs subnets in at least 2",
         ),
         (
             {**GIVEN_VPC, "privateSubnetIds": {"eu-west-1a": "subnet-0b23456789abcdef0"}},
@@ -55,6 +70,14 @@ def test_a_new_vpc_keeps_flow_logs_for_a_year() -> None:
             {**GIVEN_VPC, "privateSubnetIds": {"us-west-2a": "vpc-0b23456789abcdef0"}},
             "network.privateSubnetIds.us-west-2a: 'vpc-0b23456789abcdef0' is not right",
         ),
+        (
+            {
+                **GIVEN_VPC,
+                "privateSubnetIds": dict.fromkeys(("us-west-2a", "us-west-2b"), "subnet-0b23456789abcdef0"),
+            },
+            "network.privateSubnetIds: names 'subnet-0b23456789abcdef0' twice; each zone has a subnet of its own",
+        ),
+        ({"zones": ["us-west-2a"] * 2}, "network.zones: names 'us-west-2a' twice; each must be another one"),
         (
             {**GIVEN_VPC, "publicSubnetIds": {"us-west-2a": "subnet-0a23456789abcdef0"}},
             "network.publicSubnetIds: names subnet-0a23456789abcdef0, which is a private one, too",
@@ -176,6 +199,33 @@ def test_a_range_must_hold_the_addresses_of_all_machines(
     (line,) = mistakes(config)
     assert line.startswith(f"trainyard:network.cidr: {cidr} gives us-west-2b ")
     assert f"small ({nodes} x g5.12xlarge, 15 each): {15 * nodes}" in line
+
+
+def taken(network: dict[str, Any], **more: Any) -> dict[str, dict[str, int]]:
+    return needed_addresses(settings(with_({"network": network, **more})))
+
+
+def test_addresses_of_endpoints_and_of_the_file_system_are_counted_where_they_lie() -> None:
+    lustre = {"lustre": {"capacityGiB": 4800}}
+    zones = taken({"interfaceEndpoints": ["kms", "sts"]}, storage=lustre)
+    always = {"control plane": 16, "system nodes": 78, "endpoints": 2}
+    assert zones["us-west-2a"] == zones["us-west-2c"] == always, "endpoints have an address in each zone"
+    machines = {"small (4 x g5.12xlarge, 15 each)": 60}
+    assert zones["us-west-2b"] == {**machines, **always, "file system": 6}
+    private = taken({"private": True}, images={"mirror": "registry.example"}, storage=lustre)
+    assert private["us-west-2a"]["endpoints"] == len(
+        private_endpoints(file_system=True, load_balancers=False)
+    )
+    assert "endpoints" not in taken({})["us-west-2a"]
+
+
+def test_in_a_given_cluster_neither_control_plane_nor_system_nodes_are_counted() -> None:
+    config = with_({"network": GIVEN_VPC})
+    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
+    assert needed_addresses(settings(config)) == {
+        "us-west-2a": {},
+        "us-west-2b": {"small (4 x g5.12xlarge, 100 each)": 400},
+    }
 
 
 def test_a_given_cluster_needs_nothing_of_a_new_one() -> None:

@@ -140,12 +140,13 @@ def test_the_shipped_block_is_right_in_any_year(year: int) -> None:
             "pools[0].efa: 'ip' needs EFA and g5.xlarge has none; it must be",
         ),
         ({"efa": "most"}, "pools[0].efa: 'most' is not known"),
+        ({"efa": True}, "pools[0].efa: true is a boolean; it must be one of none, ip, bandwidth"),
         ({"warmNodes": 5}, "pools[0].warmNodes: 5 is more than maxNodes; it must be at most 4"),
         (
             {"dataSnapshotId": "snap-1"},
-            "dataSnapshotId: 'snap-1' is not right; it must be an id such as snap-",
+            "dataSnapshotId: 'snap-1' is not right; it must be an id of 8 or 17",
         ),
-        ({"dataSnapshotId": 1}, "dataSnapshotId: 1 is a whole number; it must be an id such as snap-"),
+        ({"dataSnapshotId": 1}, "dataSnapshotId: 1 is a whole number; it must be an id of 8 or 17"),
         ({"dataVolumeGiB": 300}, "dataVolumeGiB: 300 is given without dataSnapshotId; it is the disk of a"),
         ({**SNAPSHOT, "dataVolumeGiB": 0}, "dataVolumeGiB: 0 is out of range; it must be a whole number of"),
         ({**SNAPSHOT, "dataVolumeGiB": 16385}, "of GiB of at least 1 and at most 16384"),
@@ -154,7 +155,14 @@ def test_the_shipped_block_is_right_in_any_year(year: int) -> None:
         ({"purchase": "reserved"}, "capacityReservationIds: is missing; purchase: reserved needs the ids"),
         ({"purchase": "reserved", "capacityReservationIds": []}, "capacityReservationIds: is missing"),
         ({**ODCR, "capacityReservationIds": ["cr-1"]}, "capacityReservationIds[0]: 'cr-1' is not right"),
-        ({**ODCR, "capacityReservationIds": 2 * ["cr-0123456789abcdef0"]}, "names a reservation twice"),
+        (
+            {**ODCR, "capacityReservationIds": ["cr-0123456789abcdef"]},
+            "'cr-0123456789abcdef' is not right; it must be an id of 8 or 17 digits (0-9, a-f), such as cr-",
+        ),
+        (
+            {**ODCR, "capacityReservationIds": 2 * ["cr-0123456789abcdef0"]},
+            "names 'cr-0123456789abcdef0' twice",
+        ),
         ({"onDemandFallback": True}, "onDemandFallback: is given, but purchase is on-demand"),
         ({"purchase": "spot", "reservationType": "odcr"}, "reservationType: is given, but purchase is spot"),
         (
@@ -189,11 +197,11 @@ def test_the_shipped_block_is_right_in_any_year(year: int) -> None:
             {"reservationBegins": "2026-12-01T00:00:00Z"},
             "reservationBegins: is given, but purchase is on-demand",
         ),
-        ({**BLOCK, "placementGroup": True}, "placementGroup: 'True' is not for capacity blocks"),
-        ({**ODCR, "placementGroup": True}, "placementGroup: 'True' is not the group of the reservation"),
+        ({**BLOCK, "placementGroup": True}, "placementGroup: true is not for capacity blocks"),
+        ({**ODCR, "placementGroup": True}, "placementGroup: true is not the group of the reservation"),
         (
             {**ODCR, "placementGroup": "a", "placementGroupOfReservation": "b"},
-            "no machine could start; it must be b",
+            "placementGroup: 'a' is not the group of the reservation, so that no machine could start; it must be b",
         ),
         ({**ODCR, "placementGroupOfReservation": "b"}, "placementGroup: is missing; the reservation lies in"),
         (

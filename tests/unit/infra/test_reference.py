@@ -52,7 +52,8 @@ def test_pulumi_yaml_names_every_key_of_every_section() -> None:
     for path in MEANINGS:
         section, *rest = path.replace("[]", "").split(".")
         text = declared[section]["description"]
-        assert all(name in text for name in rest), f"Pulumi.yaml does not name {path}"
+        named = (re.search(rf"\b{name}\b", text) for name in rest)
+        assert all(named), f"Pulumi.yaml does not name {path}"
 
 
 README_ROW = re.compile(r"^\| `trainyard:(\w+)` \| [^|]+ \| `([^|]+)` \|$", re.MULTILINE)

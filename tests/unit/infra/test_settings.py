@@ -209,7 +209,7 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
             "trainyard:cluster.administrators: names 'arn:aws:iam::123456789012:role/platform' twice",
         ),
         ("trainyard:cluster", {"ami": "bottlerocket@v1.40.0"}, "trainyard:cluster.ami: 'bottlerocket"),
-        ("trainyard:cluster", {"systemNodes": {"count": True}}, "systemNodes.count: True is a boolean"),
+        ("trainyard:cluster", {"systemNodes": {"count": True}}, "systemNodes.count: true is a boolean"),
         (
             "trainyard:cluster",
             {"lateLogSeconds": 601},
@@ -231,7 +231,11 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
             {"cidr": "10.0.0.1/16"},
             "trainyard:network.cidr: 10.0.0.1/16 has host bits set",
         ),
-        ("trainyard:network", {"zones": ["us-west-2a"]}, "trainyard:network.zones: has 1 entries"),
+        (
+            "trainyard:network",
+            {"zones": ["us-west-2a"]},
+            "trainyard:network.zones: has 1 zone; it must have 2 to 4",
+        ),
         (
             "trainyard:network",
             {"zones": ["us-west-2a", "us-east-1b"]},

@@ -103,6 +103,47 @@ def test_more_machines_than_the_pool_may_have_are_told() -> None:
     assert (run.min_nodes, run.max_nodes) == (4, 8), "the launcher bounds what is wished for"
 
 
+BLOCK = {
+    **POOL,
+    "name": "block",
+    "instanceType": "p5.48xlarge",
+    "purchase": "reserved",
+    "reservationType": "capacity-block",
+    "capacityReservationIds": ["cr-0123456789abcdef0", "cr-0123456789abcdef1"],
+}
+
+
+@pytest.mark.parametrize("run", [{"pool": "block"}, {"fallbackPools": ["block"]}], ids=["first", "fallback"])
+def test_a_run_on_a_capacity_block_must_know_its_end(run: dict[str, Any]) -> None:
+    """Or its launcher refuses it, once all is made."""
+    config = with_training(**run)
+    config["trainyard:pools"] = [POOL, BLOCK]
+    (line,) = mistakes(config)
+    assert line.startswith("trainyard:pools[1].reservationEnds: is missing, and training.runId starts a run")
+    assert "--capacity-reservation-ids cr-0123456789abcdef0 cr-0123456789abcdef1 --query" in line
+    assert read("test", config, NOW, takes_ended=True).training is not None, "who deploys nothing starts none"
+    config["trainyard:pools"][1] = {**BLOCK, "reservationEnds": "2027-01-31T11:30:00Z"}
+    assert asked(config).min_nodes == 1
+    config["trainyard:pools"][1] = {**BLOCK, "reservationType": "odcr"}
+    assert asked(config).min_nodes == 1, "its machines outlive it"
+
+
+def test_without_a_run_or_on_another_pool_the_end_of_a_block_need_not_be_said() -> None:
+    for run in ({"pool": "block", "runId": None}, {"pool": "small"}):
+        config = with_training(**run)
+        config["trainyard:pools"] = [POOL, BLOCK]
+        assert settings(config).training is not None
+
+
+def test_a_block_is_told_by_its_place_though_a_pool_before_it_is_wrong() -> None:
+    config = with_training(pool="block")
+    config["trainyard:pools"] = [{**POOL, "maxNodes": 0}, BLOCK]
+    assert [line.partition(": ")[0] for line in mistakes(config)] == [
+        "trainyard:pools[0].maxNodes",
+        "trainyard:pools[1].reservationEnds",
+    ]
+
+
 NAMES = (
     st.text(max_size=8) | st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True) | st.sampled_from(RESERVED)
 )

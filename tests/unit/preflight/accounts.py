@@ -87,7 +87,8 @@ def tagged(tags: dict[str, str]) -> list[dict[str, str]]:
 
 
 class Given:
-    """A VPC as a team has it: two private subnets behind a NAT gateway, a public one, and a group for workers."""
+    """A VPC as a team has it: two private subnets behind a NAT gateway and with S3's endpoint, a public one, and a
+    group for workers."""
 
     def __init__(self, cloud: Cloud, prefix: int = 24) -> None:
         self.cloud, self.ec2 = cloud, cloud.client("ec2")
@@ -116,6 +117,12 @@ class Given:
             zone: ec2.associate_route_table(RouteTableId=self.table, SubnetId=subnet)["AssociationId"]
             for zone, subnet in self.private.items()
         }
+        self.s3 = ec2.create_vpc_endpoint(
+            VpcId=self.vpc,
+            ServiceName=f"com.amazonaws.{REGION}.s3",
+            VpcEndpointType="Gateway",
+            RouteTableIds=[self.table],
+        )["VpcEndpoint"]["VpcEndpointId"]
         self.group = self.make_group("workers")
 
     def subnet(self, block: str, zone: str) -> str:

@@ -135,6 +135,30 @@ def test_reservations_with_too_few_machines_are_told_unless_more_may_be_bought(c
     assert problems(cloud, reserved(*ids, max_nodes=4, on_demand_fallback=True)) == []
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"zone": OTHER},
+        {"instance_type": "p4d.24xlarge"},
+        {"state": "cancelled"},
+        {"ends": NOW, "state": "expired"},
+    ],
+)
+def test_of_a_reservation_that_can_not_be_the_pools_nobody_is_told_to_take_fewer(
+    wrong: dict[str, Any],
+) -> None:
+    """That would mend nothing."""
+    only(judged(made(free=1, **wrong)), ID)
+    pools = two_pools({"reservation_ids": (RESERVED,)}, {"reservation_ids": (RESERVED,)})
+    lines = [str(p) for p in judge_reservations(wanted(pools=pools), {RESERVED: made(**wrong)}, NOW)]
+    assert [line.partition(": ")[0] for line in lines] == [ID, ID.replace(POOL, "trainyard:pools[1]")]
+
+
+def test_of_one_that_anyone_may_use_up_both_mistakes_are_told_at_once() -> None:
+    keys = [line.partition(": ")[0] for line in judged(made(free=1, match="open"))]
+    assert keys == [ID, f"{POOL}.maxNodes"]
+
+
 SHARED = (f"{POOL}.maxNodes and trainyard:pools[1].maxNodes", "4 together is more than")
 
 

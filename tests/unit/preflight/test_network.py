@@ -342,6 +342,7 @@ def test_an_isolated_network_needs_an_endpoint_per_service(cloud: Cloud) -> None
 
 def test_an_isolated_subnet_must_reach_s3_by_a_gateway_endpoint_of_its_own_route_table(cloud: Cloud) -> None:
     given = Given(cloud)
+    given.ec2.delete_vpc_endpoints(VpcEndpointIds=[given.s3])
     endpoint(given, "s3", VpcEndpointType="Gateway", RouteTableIds=[])
     lines = given.problems(vpc=isolated(given, "s3"))
     assert [line.partition(": ")[0] for line in lines] == [
@@ -350,6 +351,23 @@ def test_an_isolated_subnet_must_reach_s3_by_a_gateway_endpoint_of_its_own_route
     ]
     endpoint(given, "s3", VpcEndpointType="Gateway", RouteTableIds=[given.table])
     assert given.problems(vpc=isolated(given, "s3")) == []
+
+
+def test_a_subnet_that_reaches_s3_through_nat_is_told_and_is_no_problem(cloud: Cloud) -> None:
+    given = Given(cloud)
+    assert given.report().cautions == []
+    other = given.ec2.create_route_table(VpcId=given.vpc)["RouteTable"]["RouteTableId"]
+    given.ec2.create_route(RouteTableId=other, DestinationCidrBlock="0.0.0.0/0", NatGatewayId=given.nat)
+    given.ec2.disassociate_route_table(AssociationId=given.associations[OTHER])
+    given.ec2.associate_route_table(RouteTableId=other, SubnetId=given.private[OTHER])
+    report = given.report()
+    assert report.problems == []
+    lines = [str(caution) for caution in report.cautions]
+    only(lines, f"{KEY}.privateSubnetIds.{OTHER}", given.private[OTHER], "gateway endpoint for S3", other)
+    given.ec2.delete_vpc_endpoints(VpcEndpointIds=[given.s3])
+    assert len(given.report().cautions) == 2
+    interface(given, "s3")
+    assert given.report().cautions == [], "it may be reached by an interface endpoint, too"
 
 
 def test_an_endpoint_that_the_stack_would_make_may_not_be_there(cloud: Cloud) -> None:
