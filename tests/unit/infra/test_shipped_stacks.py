@@ -155,11 +155,12 @@ def test_a_placement_group_is_there_before_its_pool() -> None:
 
 
 def test_machines_without_a_job_are_kept_where_the_settings_say_so() -> None:
-    for name, count in (("g4dn", 2), ("p4de-odcr", 2), ("lustre-existing-vpc", 4)):
+    kept = {"g4dn": 2, "g4dn-existing-vpc": 2, "p4de-odcr": 2, "p4de-odcr-existing-vpc": 2}
+    for name, count in {**kept, "p4d": 2, "p5": 2, "trn1": 2, "lustre-existing-vpc": 4}.items():
         pool = read(name, stack_file(name), NOW).pools[0].name
         warm = recorded(name).one("kubernetes:apps/v1:Deployment", f"warm-{pool}")
         assert warm.inputs["spec"]["replicas"] == count
-    assert not [r for r in recorded("p4d").of("kubernetes:apps/v1:Deployment") if r.name.startswith("warm-")]
+    assert not [r for r in recorded("dev").of("kubernetes:apps/v1:Deployment") if r.name.startswith("warm-")]
 
 
 def test_the_file_system_lies_beside_the_machines_with_the_bucket_behind_it() -> None:
@@ -216,8 +217,11 @@ def test_the_control_plane_waits_for_no_file_system() -> None:
 
 
 def test_no_machine_is_bought_to_prove_a_mount() -> None:
-    assert recorded("p4d").of("kubernetes:core/v1:PersistentVolumeClaim"), "there is a mount to prove"
-    assert recorded("p4d").of("kubernetes:core/v1:Pod") == []
+    file = stack_file("p4d")
+    del file["trainyard:pools"][0]["warmNodes"]
+    found = deploy(lambda: stack.deploy(read("p4d", file, NOW)))
+    assert found.of("kubernetes:core/v1:PersistentVolumeClaim"), "there is a mount to prove"
+    assert found.of("kubernetes:core/v1:Pod") == []
 
 
 def test_mpi_jobs_are_served_where_the_settings_say_so() -> None:
