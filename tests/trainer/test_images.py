@@ -1,4 +1,4 @@
-"""Digits, IDX files, and what is said about files that are missing or damaged."""
+"""Digits, IDX files and the network for them, and what is said about files that are missing or damaged."""
 
 from __future__ import annotations
 
@@ -9,13 +9,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
+from tests.trainer.conftest import ROOT
 from trainer.contract import Exit, TrainerError
-from trainer.data import MNIST_FILES, load, stratified_split
+from trainer.cursor import micro_batches, share
+from trainer.model import ConvNet, prepare, weights
+from trainer.workloads.images import MNIST_FILES, ImageClassification, load, stratified_split
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.trainer
+
+LAYERS = ("features.0", "features.3", "classifier.1", "classifier.3")
+FIRST_WEIGHTS = [-0.33049100637435913, -0.2629537582397461]
+DIGEST = "adf5a90f6611629ddfa29d3efd099a3bd60bdf0c8c753bd9756513a9ff401bd5"
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -58,7 +68,7 @@ def test_digits_are_the_ones_that_scikit_learn_loads() -> None:
 
 
 def test_the_same_split_every_time() -> None:
-    assert load("digits").digest == load("digits").digest
+    assert load("digits").digest == DIGEST
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=200), st.integers(0, 2**32))
@@ -126,3 +136,88 @@ def test_a_damaged_gzip_file_is_named(mnist: Path, damage: Callable[[bytes], byt
     path.write_bytes(damage(gzip.compress((mnist / MNIST_FILES[0]).read_bytes())))
     (mnist / MNIST_FILES[0]).unlink()
     assert f"{path} is damaged" in refused(str(mnist))
+
+
+@pytest.fixture(scope="module")
+def digits() -> ImageClassification:
+    return ImageClassification(load("digits"))
+
+
+def test_a_batch_holds_the_pixels_and_labels_of_its_indices(digits: ImageClassification) -> None:
+    for split, part in (("train", digits.data.train), ("test", digits.data.test)):
+        pixels, labels = digits.batch(np.array([5, 3, 5]), split)  # type: ignore[arg-type]
+        assert pixels.dtype == torch.uint8
+        assert torch.equal(pixels, torch.from_numpy(part.pixels[[5, 3, 5]]))
+        assert labels.tolist() == part.labels[[5, 3, 5]].tolist()
+    pixels.zero_()  # a batch's memory is its own
+    assert digits.batch(np.array([5]), "test")[0].any()
+
+
+def test_the_weights_are_those_of_the_network_that_the_loop_had_bit_by_bit(
+    digits: ImageClassification,
+) -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    ImageClassification(digits.data)  # draws nothing
+    assert torch.equal(torch.get_rng_state(), before)
+    ours = digits.model().state_dict()
+    torch.manual_seed(3)
+    theirs = ConvNet(8, 10).state_dict()
+    assert list(ours) == list(theirs) == [f"{part}.{end}" for part in LAYERS for end in ("weight", "bias")]
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    # What the first release drew with this seed.
+    assert ours["features.0.weight"].flatten()[:2].tolist() == FIRST_WEIGHTS
+    assert digits.parameters == weights(digits.model())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_loss_and_sums_are_those_of_the_scores(digits: ImageClassification, training: bool) -> None:
+    network = digits.model().train(training)
+    pixels, labels = digits.batch(np.arange(40), "train")
+    loss, sums = network(pixels, labels)
+    scores = network.scores(prepare(pixels, 16))
+    assert torch.equal(loss, F.cross_entropy(scores, labels, reduction="sum"))
+    assert sums.dtype == torch.float64
+    assert sums.tolist() == [loss.item(), int((scores.argmax(1) == labels).sum()), 40]
+    assert not sums.requires_grad
+
+
+def test_shares_and_micro_batches_change_no_gradient_and_empty_ones_give_none(
+    digits: ImageClassification,
+) -> None:
+    network = digits.model().double()
+    indices = np.arange(7)
+
+    def gradient(parts: list[np.ndarray]) -> torch.Tensor:
+        network.zero_grad()
+        for part in parts:
+            network(*digits.batch(part, "train"))[0].backward()
+        return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+
+    whole = gradient([indices])
+    for world in (3, 9):
+        parts = [p for rank in range(world) for p in micro_batches(share(indices, rank, world), 2)]
+        assert torch.allclose(gradient(parts), whole, rtol=1e-12, atol=1e-13)
+    assert not gradient([indices[:0]]).any()
+
+
+def test_the_network_compiles_whole(digits: ImageClassification) -> None:
+    network, batch = digits.model(), digits.batch(np.arange(9), "train")
+    compiled = torch.compile(network, fullgraph=True, backend="eager")
+    assert torch.allclose(compiled(*batch)[1], network(*batch)[1])
+
+
+def test_operations_are_counted_as_torch_counts_them_and_weights_as_the_page_says(mnist: Path) -> None:
+    page = (ROOT / "docs" / "workloads.md").read_text()
+    for data in (load("digits"), load(str(mnist))):
+        workload = ImageClassification(data)
+        assert f" {workload.parameters:,} " in page
+        with FlopCounterMode(display=False) as counter:
+            workload.model()(*workload.batch(np.arange(1), "train"))
+        assert workload.flops_per_sample == 3 * counter.get_total_flops()
+
+
+def test_the_description_tells_source_digest_and_sizes(digits: ImageClassification) -> None:
+    sizes = {"train": 1438, "test": 359, "imageSize": 8}
+    assert digits.describe() == {"source": "digits", "sha256": DIGEST, **sizes}
+    assert (digits.train_samples, digits.test_samples, digits.units_per_sample) == (1438, 359, 1)

@@ -1,0 +1,208 @@
+"""The thread that makes the next steps: the same samples, in order, never too many, and no end that is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from trainer.contract import Exit, TrainerError
+from trainer.cursor import Cursor
+from trainer.input import Prefetcher, Step, evaluation_steps, training_steps
+from trainer.workloads import Workload, load
+from trainer.world import World
+
+pytestmark = pytest.mark.trainer
+
+CPU = torch.device("cpu")
+LIMIT_SECONDS = 30
+
+
+def world(rank: int = 0, size: int = 1) -> World:
+    return World(rank, size, rank, size, 1)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Workload:
+    return load("digits")
+
+
+def step(number: int) -> Step:
+    return Step(1, 1, number, ((torch.tensor([number]), torch.tensor([number])),))
+
+
+def until(reached: threading.Event) -> None:
+    assert reached.wait(LIMIT_SECONDS)
+
+
+def test_all_processes_together_get_the_cursors_steps_to_the_end(digits: Workload) -> None:
+    cursor, size = Cursor(digits.train_samples, 5, 64), 3
+    start, end = 1438 - 64 - 30, 1438 + 64
+    plans = [training_steps(digits, cursor, world(rank, size), 10, start, end) for rank in range(size)]
+    together = zip(*(Prefetcher(plan, CPU) for plan in plans), strict=True)
+    position = start
+    for shares in together:
+        batch = cursor.batch(position)
+        assert {(each.epoch, each.samples, each.end) for each in shares} == {
+            (batch.epoch, len(batch.indices), batch.end)
+        }
+        inputs = [row for each in shares for part, _ in each.parts for row in part.flatten(1).tolist()]
+        labels = [label for each in shares for _, part in each.parts for label in part.tolist()]
+        expected = digits.batch(batch.indices, "train")
+        assert sorted(inputs) == sorted(expected[0].flatten(1).tolist())
+        assert sorted(labels) == sorted(expected[1].tolist())
+        assert max(len(part) for each in shares for part, _ in each.parts) <= 10
+        position = batch.end
+    assert position == 1438 + 64  # 64 and 30 to the end of the first epoch, 64 of the second
+
+
+def test_a_process_without_a_share_gets_one_empty_part(digits: Workload) -> None:
+    (found,) = training_steps(digits, Cursor(1438, 0, 2), world(2, 3), 10, 0, 1)
+    assert found.samples == 2
+    assert [len(labels) for _, labels in found.parts] == [0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_an_evaluation_has_every_test_sample_once_and_as_many_steps_in_every_process(
+    digits: Workload, size: int
+) -> None:
+    plans = [list(evaluation_steps(digits, world(rank, size), 50)) for rank in range(size)]
+    assert {len(plan) for plan in plans} == {-(-359 // (50 * size))}
+    assert all(len(each.parts) == 1 and len(each.parts[0][1]) <= 50 for plan in plans for each in plan)
+    seen = [row for plan in plans for each in plan for row in each.parts[0][0].flatten(1).tolist()]
+    assert sorted(seen) == sorted(digits.batch(np.arange(359), "test")[0].flatten(1).tolist())
+    assert sum(each.samples for each in plans[0]) == 359
+
+
+def test_steps_come_in_order_and_then_no_more() -> None:
+    with Prefetcher((step(number) for number in range(50)), CPU) as steps:
+        assert [each.end for each in steps] == list(range(50))
+        with pytest.raises(StopIteration):
+            next(steps)
+
+
+def test_not_more_steps_are_made_ahead_than_asked_for() -> None:
+    made: list[int] = []
+    enough = threading.Event()
+
+    def plan() -> Iterator[Step]:
+        for number in range(20):
+            made.append(number)
+            if number == 3:
+                enough.set()
+            yield step(number)
+
+    with Prefetcher(plan(), CPU, ahead=3) as steps:
+        until(enough)  # three are ready and the fourth waits for its place
+        time.sleep(0.05)
+        assert made == [0, 1, 2, 3]
+        next(steps)
+        for _ in range(LIMIT_SECONDS * 100):
+            if len(made) == 5:
+                break
+            time.sleep(0.01)
+        time.sleep(0.05)
+        assert made == [0, 1, 2, 3, 4]
+
+
+def test_an_error_reaches_the_loop_in_its_place() -> None:
+    error = TrainerError(Exit.DATA, "data: damaged")
+
+    def plan() -> Iterator[Step]:
+        yield step(0)
+        yield step(1)
+        raise error
+
+    with Prefetcher(plan(), CPU, ahead=5) as steps:
+        assert [next(steps).end, next(steps).end] == [0, 1]
+        for _ in range(2):
+            with pytest.raises(TrainerError) as caught:
+                next(steps)
+            assert caught.value is error
+
+
+def test_an_end_in_the_middle_stops_the_thread_that_waits_for_a_place() -> None:
+    full = threading.Event()
+
+    def plan() -> Iterator[Step]:
+        for number in range(10**9):
+            if number == 1:  # the place is taken by the one before
+                full.set()
+            yield step(number)
+
+    with Prefetcher(plan(), CPU, ahead=1) as steps:
+        until(full)
+        thread = steps._thread
+        assert thread.is_alive()
+    assert not thread.is_alive()
+    with pytest.raises(RuntimeError, match="the input was closed"):
+        next(steps)
+    steps.close()
+
+
+def test_a_thread_that_hangs_in_a_read_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.input.CLOSE_SECONDS", 0.05)
+    begun, release = threading.Event(), threading.Event()
+
+    def plan() -> Iterator[Step]:
+        begun.set()
+        release.wait(LIMIT_SECONDS)
+        yield step(0)
+
+    steps = Prefetcher(plan(), CPU)
+    until(begun)
+    began = time.monotonic()
+    steps.close()
+    assert time.monotonic() - began < LIMIT_SECONDS / 2
+    assert steps._thread.daemon  # so that it does not keep the process
+    release.set()
+    steps._thread.join(LIMIT_SECONDS)
+    assert not steps._thread.is_alive()
+
+
+def test_the_seconds_that_the_loop_waited_are_told_once() -> None:
+    made = threading.Event()
+
+    def plan() -> Iterator[Step]:
+        time.sleep(0.2)
+        yield step(0)
+        yield step(1)
+        made.set()
+        time.sleep(0.3)
+        yield step(2)
+
+    with Prefetcher(plan(), CPU) as steps:
+        next(steps)
+        assert 0.1 < steps.take_waited() < LIMIT_SECONDS
+        assert steps.take_waited() == 0
+        until(made)
+        next(steps)
+        next(steps)
+        assert 0.1 < steps.take_waited() < LIMIT_SECONDS
+
+
+def test_tensors_come_to_the_device() -> None:
+    """The path of a device that is no CPU, but for its memory: a meta tensor has a shape and nothing in it."""
+    with Prefetcher(iter([step(4)]), torch.device("meta")) as steps:
+        ((inputs, targets),) = next(steps).parts
+    assert (inputs.device.type, targets.device.type, inputs.shape) == ("meta", "meta", (1,))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gets_the_same_numbers_by_way_of_pinned_memory() -> None:
+    plan = (Step(1, 1, n, ((torch.full((1 << 20,), n), torch.full((1,), n)),)) for n in range(100))
+    with Prefetcher(plan, torch.device("cuda", 0), ahead=4) as steps:
+        for number, each in enumerate(steps):
+            ((inputs, targets),) = each.parts
+            assert inputs.device.type == "cuda"
+            assert (inputs == number).all()
+            assert targets.item() == number
+
+
+def test_a_place_for_less_than_one_step_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 steps ahead"):
+        Prefetcher(iter([]), CPU, ahead=0)

@@ -1,0 +1,141 @@
+"""Each sample is seen exactly once per epoch, at any world size and across changes of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer import cursor
+from trainer.cursor import Cursor, epoch_order, micro_batches, share
+from trainer.shards import global_batches
+
+pytestmark = pytest.mark.unit
+
+counts = st.integers(1, 300)
+batch_sizes = st.integers(1, 70)
+worlds = st.integers(1, 8)
+seeds = st.integers(0, 2**63 - 1)
+
+
+def seen_by_all(indices: np.ndarray, world: int, most: int) -> list[int]:
+    """What the processes of a world use of a global batch, by way of shares and micro-batches."""
+    return [
+        index
+        for rank in range(world)
+        for part in micro_batches(share(indices, rank, world), most)
+        for index in part.tolist()
+    ]
+
+
+@given(counts, batch_sizes, worlds, seeds, st.integers(1, 9), st.integers(0, 3))
+def test_all_processes_together_see_every_sample_exactly_once_per_epoch(
+    count: int, batch_size: int, world: int, seed: int, most: int, epoch: int
+) -> None:
+    order, position, seen = Cursor(count, seed, batch_size), epoch * count, list[int]()
+    for _ in range(order.steps_per_epoch):
+        batch = order.batch(position)
+        assert batch.epoch == epoch + 1
+        seen += seen_by_all(batch.indices, world, most)
+        position = batch.end
+    assert sorted(seen) == list(range(count))
+    assert position == (epoch + 1) * count
+
+
+@given(counts, seeds, st.lists(st.tuples(worlds, batch_sizes, st.integers(1, 9)), min_size=1, max_size=5))
+def test_a_run_that_goes_on_with_other_processes_and_batches_repeats_and_skips_nothing(
+    count: int, seed: int, lives: list[tuple[int, int, int]]
+) -> None:
+    position, seen = 0, Counter[int]()
+    for world, batch_size, steps in [*lives, (1, 1, 0)]:
+        order = Cursor(count, seed, batch_size)  # a new process: nothing but the position is carried over
+        for _ in range(steps):
+            batch = order.batch(position)
+            seen.update(seen_by_all(batch.indices, world, 3))
+            position = batch.end
+    whole, begun = divmod(position, count)
+    expected = Counter(dict.fromkeys(range(count), whole)) + Counter(
+        epoch_order(count, seed, whole + 1)[:begun].tolist()
+    )
+    assert seen == expected
+
+
+def test_four_three_two_and_four_processes_use_the_same_samples_in_each_step_as_one() -> None:
+    undisturbed, position, steps = Cursor(103, 7, 16), 0, []
+    for world in (4, 3, 2, 4):
+        order = Cursor(103, 7, 16)
+        for _ in range(6):
+            batch = order.batch(position)
+            steps.append(sorted(seen_by_all(batch.indices, world, 2)))
+            position = batch.end
+    position = 0
+    for step in steps:
+        batch = undisturbed.batch(position)
+        assert step == sorted(batch.indices.tolist())
+        position = batch.end
+    assert position == 3 * 103 + 3 * 16  # 7 steps an epoch, the last of 7 samples
+
+
+@given(counts, batch_sizes, worlds, seeds)
+def test_the_shares_of_a_step_differ_by_one_at_most(
+    count: int, batch_size: int, world: int, seed: int
+) -> None:
+    indices = Cursor(count, seed, batch_size).batch(0).indices
+    sizes = [len(share(indices, rank, world)) for rank in range(world)]
+    assert sum(sizes) == len(indices)
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(st.integers(0, 100), st.integers(1, 20))
+def test_micro_batches_are_as_few_and_as_equal_as_can_be(count: int, most: int) -> None:
+    parts = micro_batches(np.arange(count), most)
+    assert np.concatenate(parts).tolist() == list(range(count))
+    sizes = [len(part) for part in parts]
+    assert max(sizes) <= most
+    assert max(sizes) - min(sizes) <= 1
+    assert len(parts) == max(1, -(-count // most))
+
+
+def test_an_epochs_order_is_made_once_and_not_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def counted(count: int, seed: int, epoch: int) -> np.ndarray:
+        made.append(epoch)
+        return epoch_order(count, seed, epoch)
+
+    monkeypatch.setattr(cursor, "epoch_order", counted)
+    order, position = Cursor(100, 0, 7), 0
+    while position < 300:
+        position = order.batch(position).end
+    assert made == [1, 2, 3]
+
+
+def test_the_order_depends_on_seed_and_epoch_and_on_nothing_else() -> None:
+    first = epoch_order(100, 1, 1).tolist()
+    assert first == epoch_order(100, 1, 1).tolist()
+    assert first != epoch_order(100, 1, 2).tolist()
+    assert first != epoch_order(100, 2, 1).tolist()
+
+
+def test_the_order_is_the_one_that_it_has_always_been() -> None:
+    """A numpy that shuffles otherwise (NEP 19 allows it) would make runs that go on repeat and skip samples."""
+    assert epoch_order(10, 0, 1).tolist() == [9, 1, 3, 8, 7, 6, 0, 4, 2, 5]
+    assert epoch_order(10, 2**63 - 1, 7).tolist() == [8, 1, 3, 5, 4, 0, 7, 2, 9, 6]
+
+
+def test_the_loop_of_one_epoch_takes_the_same_batches() -> None:
+    order, position = Cursor(50, 3, 8), 0
+    for batch in global_batches(epoch_order(50, 3, 1), 8):
+        assert order.batch(position).indices.tolist() == batch.tolist()
+        position = order.batch(position).end
+
+
+@pytest.mark.parametrize(("samples", "batch_size"), [(0, 1), (1, 0)])
+def test_nothing_to_learn_from_is_refused(samples: int, batch_size: int) -> None:
+    with pytest.raises(ValueError, match=f"{samples} samples in batches of {batch_size}"):
+        Cursor(samples, 0, batch_size)
+    with pytest.raises(ValueError, match="position -1"):
+        Cursor(1, 0, 1).batch(-1)

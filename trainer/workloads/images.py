@@ -1,0 +1,274 @@
+"""Image classification: scikit-learn's handwritten digits, or MNIST in its own files, and a small network for them.
+
+The digits are the 1797 scans of 8 by 8 that scikit-learn carries (from the UCI set "Optical Recognition of Handwritten
+Digits"). MNIST is four IDX files, plain or gzipped; the format stands on http://yann.lecun.com/exdb/mnist/.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import math
+import struct
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from trainer.contract import Exit, TrainerError
+from trainer.workloads import DIGITS, Split
+
+CLASSES = 10
+TEST_SHARE = 0.2
+# The split is not the run's business: runs with different seeds are judged on the same test images.
+SPLIT_SEED = 0
+UNSIGNED_BYTE = 0x08  # the only type of values that MNIST uses
+MNIST_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Grey images `pixels` (count, height, width), 0 to `white`, and their `labels` 0 to 9."""
+
+    pixels: Bytes
+    labels: Bytes
+    white: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """What to learn from and what to be judged on; `digest` is the SHA-256 of all of it."""
+
+    source: str
+    train: Images
+    test: Images
+
+    @property
+    def image_size(self) -> int:
+        """Height and width of every image, in pixels."""
+        return int(self.train.pixels.shape[1])
+
+    @property
+    def digest(self) -> str:
+        """64 hexadecimal digits that change with any pixel, any label and the split."""
+        total = hashlib.sha256()
+        for part in (self.train, self.test):
+            total.update(repr(part.pixels.shape).encode())
+            total.update(part.pixels.tobytes())
+            total.update(part.labels.tobytes())
+        return total.hexdigest()
+
+
+def load(source: str) -> Dataset:
+    """The images of `source`: `digits` or a directory. Raises TrainerError when they cannot be read."""
+    try:
+        return load_digits() if source == DIGITS else load_mnist(Path(source))
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise TrainerError(Exit.DATA, f"data: {error}") from error
+
+
+def load_digits() -> Dataset:
+    """scikit-learn's digits. Its file is read directly: importing sklearn.datasets takes seconds and imports scipy."""
+    found = find_spec("sklearn")
+    if found is None or not found.submodule_search_locations:
+        raise ValueError("digits need the package scikit-learn, which is not installed")
+    file = Path(found.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+    with gzip.open(file, "rt") as lines:
+        table = np.loadtxt(lines, delimiter=",", dtype=np.uint8)
+    pixels, labels = table[:, :-1].reshape(-1, 8, 8), table[:, -1]
+    train, test = stratified_split(labels, TEST_SHARE, SPLIT_SEED)
+    return Dataset(
+        DIGITS, Images(pixels[train], labels[train], white=16), Images(pixels[test], labels[test], white=16)
+    )
+
+
+def stratified_split(labels: Bytes, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Indices to train on and to test on: `share` of every class goes to the test."""
+    random = np.random.default_rng(seed)
+    train, test = [], []
+    for label in np.unique(labels):
+        members = random.permutation(np.flatnonzero(labels == label))
+        cut = round(len(members) * share)
+        test.append(members[:cut])
+        train.append(members[cut:])
+    return np.sort(np.concatenate(train)), np.sort(np.concatenate(test))
+
+
+def load_mnist(directory: Path) -> Dataset:
+    """MNIST's four files in `directory`, each plain or with the ending .gz."""
+    if not directory.is_dir():
+        raise ValueError(
+            f"{directory} is not a directory; expected {DIGITS!r} or a directory of MNIST's IDX files"
+        )
+    files = [_find(directory, name) for name in MNIST_FILES]
+    parts = []
+    for images_file, labels_file in (files[:2], files[2:]):
+        pixels, labels = read_idx(images_file, dimensions=3), read_idx(labels_file, dimensions=1)
+        if len(pixels) != len(labels) or not len(labels):
+            raise ValueError(
+                f"{images_file} holds {len(pixels)} images and {labels_file} {len(labels)} labels"
+            )
+        if labels.max() >= CLASSES:
+            raise ValueError(f"{labels_file} holds the label {labels.max()}; expected 0 to {CLASSES - 1}")
+        if pixels.shape[1] != pixels.shape[2] or pixels.shape[1] < 8:
+            height, width = pixels.shape[1:]
+            raise ValueError(
+                f"{images_file} holds images of {height} x {width}; expected squares of at least 8 x 8"
+            )
+        parts.append(Images(pixels, labels, white=255))
+    if parts[0].pixels.shape[1:] != parts[1].pixels.shape[1:]:
+        raise ValueError(f"{files[0]} and {files[2]} hold images of different sizes")
+    return Dataset(str(directory), *parts)
+
+
+def _find(directory: Path, name: str) -> Path:
+    for candidate in (name, f"{name}.gz"):
+        if (directory / candidate).is_file():
+            return directory / candidate
+    raise ValueError(f"{directory / name} is missing, and so is {name}.gz")
+
+
+def read_idx(file: Path, dimensions: int) -> Bytes:
+    """The array in an IDX file of bytes. Raises ValueError when the file is damaged or holds something else."""
+    try:
+        raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{file} is damaged: {error}") from error
+    start = 4 + 4 * dimensions
+    expected = bytes((0, 0, UNSIGNED_BYTE, dimensions))
+    if len(raw) < start or raw[:4] != expected:
+        raise ValueError(
+            f"{file} begins with {raw[:4].hex() or 'nothing'}; expected {expected.hex()}, an IDX file of bytes"
+        )
+    shape = struct.unpack(f">{dimensions}I", raw[4:start])
+    if len(raw) - start != math.prod(shape):
+        wanted = " x ".join(map(str, shape))
+        raise ValueError(
+            f"{file} is damaged: {len(raw) - start} bytes of values; its header promises {wanted}"
+        )
+    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
+
+
+class ConvNet(nn.Module):
+    """Two 3 x 3 convolutions and two linear layers: 151 thousand weights at 8 x 8, 421 thousand at 28 x 28.
+
+    Nothing in it depends on the other images of a batch (no batch normalisation), so that the same global batch gives
+    the same gradient however many processes share it.
+    """
+
+    def __init__(self, image_size: int, classes: int, white: int) -> None:
+        super().__init__()
+        self.image_size, self.white = image_size, white
+        pools = 1 if image_size < 16 else 2
+        side = image_size // 2**pools
+        self.features = nn.Sequential(
+            nn.Conv2d(1, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2) if pools == 2 else nn.Identity(),
+            nn.Conv2d(32, 64, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
+        self.classifier = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(64 * side * side, 128),
+            nn.ReLU(),
+            nn.Linear(128, classes),
+        )
+
+    def forward(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Summed loss of images (n, size, size) of bytes with these labels, and (loss, correct, images) as float64."""
+        scores = self.scores(prepare(pixels, self.white, next(self.parameters()).dtype))
+        loss = F.cross_entropy(scores, labels, reduction="sum")
+        correct = (scores.argmax(1) == labels).sum()
+        seen = torch.full((), len(labels), dtype=torch.float64, device=loss.device)
+        return loss, torch.stack([loss.detach().double(), correct.double(), seen])
+
+    def scores(self, images: Tensor) -> Tensor:
+        """Scores (n, classes) of prepared images (n, 1, size, size)."""
+        found: Tensor = self.classifier(self.features(images))
+        return found
+
+    def flops(self) -> int:
+        """Floating-point operations of the forward pass of one image, in convolutions and linear layers."""
+        total, side = 0, self.image_size
+        for layer in (*self.features, *self.classifier):
+            if isinstance(layer, nn.Conv2d):
+                total += 2 * layer.weight.numel() * side * side
+            elif isinstance(layer, nn.MaxPool2d):
+                side //= 2
+            elif isinstance(layer, nn.Linear):
+                total += 2 * layer.weight.numel()
+        return total
+
+
+def prepare(pixels: Tensor, white: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Images (n, height, width) of bytes as the network wants them: (n, 1, height, width), 0 to 1."""
+    return pixels.unsqueeze(1).to(dtype) / white
+
+
+class ImageClassification:
+    """The workload (`trainer.workloads.Workload`): name the digit on a grey image."""
+
+    name = "convnet"
+    unit: Literal["samples", "tokens"] = "samples"
+    units_per_sample = 1
+
+    def __init__(self, data: Dataset) -> None:
+        self.data = data
+        self.source = data.source
+        self.train_samples, self.test_samples = len(data.train), len(data.test)
+        self._parts = {
+            "train": (data.train.pixels, data.train.labels.astype(np.int64)),
+            "test": (data.test.pixels, data.test.labels.astype(np.int64)),
+        }
+        with torch.device("meta"):  # shapes alone: no memory, no random numbers
+            shapes = self._network()
+        self.parameters = sum(parameter.numel() for parameter in shapes.parameters())
+        # The backward pass is counted as two forward ones: a gradient of the weights and one of the inputs.
+        self.flops_per_sample = 3 * shapes.flops()
+
+    @cached_property
+    def digest(self) -> str:
+        """As the data set's."""
+        return self.data.digest
+
+    def _network(self) -> ConvNet:
+        return ConvNet(self.data.image_size, CLASSES, self.data.train.white)
+
+    def model(self) -> ConvNet:
+        """A new network on the CPU."""
+        return self._network()
+
+    def batch(self, indices: NDArray[np.int64], split: Split) -> tuple[Tensor, Tensor]:
+        """Bytes (n, size, size) and labels (n) of these images."""
+        pixels, labels = self._parts[split]
+        return torch.from_numpy(pixels[indices]), torch.from_numpy(labels[indices])
+
+    def describe(self) -> dict[str, Any]:
+        """Source, digest and sizes of the data."""
+        return {
+            "source": self.source,
+            "sha256": self.digest,
+            "train": self.train_samples,
+            "test": self.test_samples,
+            "imageSize": self.data.image_size,
+        }
