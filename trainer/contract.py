@@ -38,6 +38,8 @@ class Exit(IntEnum):
     NO_CUDA = 21
     DATA = 22
     SAVE = 23
+    STOPPED = 24
+    HUNG = 25
 
 
 class CheckExit(IntEnum):

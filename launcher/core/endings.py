@@ -20,6 +20,7 @@ from launcher.core.request import Request
 _OUT_OF_TIME = "active longer than specified deadline"
 # The operator counts from its own first look at the job, by its own clock.
 _CLOCKS_APART_SECONDS = 10.0
+_WORDS = {c.WORKER_EXIT_STOPPED: "it was told to stop", c.WORKER_EXIT_HUNG: "it hung"}
 _LIVE = frozenset({"Pending", "Running"})
 
 
@@ -135,8 +136,8 @@ def _exited(pod: Pod) -> str:
     container = (
         "" if pod.exit.container in ("", c.TRAINING_CONTAINER) else f"container {pod.exit.container} of "
     )
-    reason = f" ({pod.exit.reason})" if pod.exit.reason not in ("", "Error") else ""
-    return f"{container}{_where(pod)} ended with {pod.exit.code}{reason}"
+    reason = pod.exit.reason if pod.exit.reason not in ("", "Error") else _WORDS.get(_code(pod), "")
+    return f"{container}{_where(pod)} ended with {pod.exit.code}" + (f" ({reason})" if reason else "")
 
 
 def _code(pod: Pod) -> int:

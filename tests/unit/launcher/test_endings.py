@@ -73,6 +73,9 @@ def again(found: Ending | None) -> str:
         (1, "Error", "ended with 1"),
         (137, "OOMKilled", "ended with 137 (OOMKilled)"),
         (143, "Error", "ended with 143"),
+        (24, "Error", "ended with 24 (it was told to stop)"),
+        (25, "Error", "ended with 25 (it hung)"),
+        (25, "OOMKilled", "ended with 25 (OOMKilled)"),
         *((code, "Error", f"ended with {code}") for code in (21, 22, 23, 128)),
     ],
 )
@@ -110,8 +113,10 @@ def test_the_first_failure_is_told_and_how_many_followed_from_it() -> None:
 
 
 def test_a_container_before_the_workers_own_is_named_and_its_code_means_nothing() -> None:
-    found = judged(*others("worker-0"), ended("worker-0", 2, container="init-pytorch"))
-    assert again(found) == "container init-pytorch of worker train-r1-worker-0 on node-worker-0 ended with 2"
+    for code in (2, 25):
+        found = judged(*others("worker-0"), ended("worker-0", code, container="init-pytorch"))
+        told = f"container init-pytorch of worker train-r1-worker-0 on node-worker-0 ended with {code}"
+        assert again(found) == told
 
 
 DISRUPTED = [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}]

@@ -221,6 +221,8 @@ def test_the_constants_are_those_of_the_contract() -> None:
         "ENV_RUN_ID": worker["runId"],
         "ENV_RESTART": worker["restart"],
         "WORKER_FINAL_EXIT_CODES": tuple(CONTRACT["exitCodes"]["workerFinal"]),
+        "WORKER_EXIT_STOPPED": CONTRACT["exitCodes"]["trainer"]["stopped"],
+        "WORKER_EXIT_HUNG": CONTRACT["exitCodes"]["trainer"]["hung"],
         "EXIT_SUCCEEDED": codes["succeeded"],
         "EXIT_BAD_REQUEST": codes["badRequest"],
         "EXIT_BELOW_MINIMUM": codes["belowMinimum"],
