@@ -98,6 +98,7 @@ locks: environment ## resolve requirements.txt of all parts into their locks; re
 	  local/requirements.txt tests/requirements.txt --output-file requirements.lock
 	@for image in $(IMAGES); do $(COMPILE) --exclude-newer "$(COOL_DOWN)" $$image/requirements.txt \
 	  --constraint requirements.lock --output-file $$image/requirements.lock || exit 1; done
+	@$(COMPILE) --exclude-newer "$(COOL_DOWN)" trainer/requirements-v100.txt --output-file trainer/requirements-v100.lock
 
 reference: environment ## write docs/settings.md, the page of all settings, anew
 	@$(RUN) -m infra.reference

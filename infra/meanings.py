@@ -146,7 +146,7 @@ MEANINGS: Final = {
     "images.build": "Build the launcher's and the trainer's image with Docker and push them to ECR.",
     "images.launcher": "A ready launcher image, with its digest.",
     "images.trainer": (
-        "A ready trainer image, with its digest. Training on V100 needs one with a torch for CUDA 12.6: docs/images.md."
+        "A ready trainer image, with its digest. Training on V100 needs one of the target v100: docs/images.md."
     ),
     "images.placeholder": "What pods run that only hold a machine.",
     "images.trainingOperator": "The training operator's image, instead of the one that its manifests name.",

@@ -44,7 +44,7 @@ def test_training_on_v100_with_the_image_that_the_stack_builds_is_refused() -> N
         "trainyard:images.trainer: is missing; the image that is built has a torch for CUDA 13"
     )
     assert "no kernels for the V100 of p3dn.24xlarge (pool 'old')" in line
-    assert "it must be an image of your own with a torch for CUDA 12.6" in line
+    assert "it must be one that has, such as the target v100 of trainer/Dockerfile" in line
     assert settings(training(T4)).training is not None
 
 

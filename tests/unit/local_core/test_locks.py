@@ -27,7 +27,7 @@ def test_what_a_part_needs_is_pinned_and_locked(part: str) -> None:
         assert f"\n{pin.lower()} \\\n    --hash=sha256:" in f"\n{locked}", f"{pin}: run make locks"
 
 
-@pytest.mark.parametrize("lock", [ROOT / "requirements.lock", *ROOT.glob("*/requirements.lock")])
+@pytest.mark.parametrize("lock", [ROOT / "requirements.lock", *ROOT.glob("*/requirements*.lock")])
 def test_every_locked_package_has_a_hash(lock: Path) -> None:
     for package in re.split(r"\n(?=[a-z0-9])", lock.read_text().strip()):
         assert "--hash=sha256:" in package, package.splitlines()[0]
@@ -37,5 +37,10 @@ def test_the_makefile_resolves_every_part() -> None:
     recipe = re.search(r"^locks:.*?\n\n", (ROOT / "Makefile").read_text(), re.DOTALL | re.MULTILINE)
     assert recipe is not None
     assert "--exclude-newer" in recipe[0]
-    for part in ("requirements.txt", "local/requirements.txt", "tests/requirements.txt"):
+    for part in (
+        "requirements.txt",
+        "local/requirements.txt",
+        "tests/requirements.txt",
+        "trainer/requirements-v100.txt",
+    ):
         assert f" {part}" in recipe[0]

@@ -1,0 +1,119 @@
+"""One record to all who take it, and training goes on whatever they do."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.unit.trainer.records import START, STEP
+from trainer.metrics.hub import Metrics, open_metrics
+from trainer.metrics.record import Record, to_line
+
+pytestmark = pytest.mark.unit
+
+HOST = "127.83.1.1"
+
+
+class Taker:
+    """Keeps what it is told, and fails as often as it is asked to."""
+
+    def __init__(self, name: str, failures: int = 0) -> None:
+        self.name, self.failures = name, failures
+        self.told: list[Record] = []
+        self.closed = 0
+
+    def write(self, record: Record) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(28, "No space left on device")
+        self.told.append(record)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def port() -> int:
+    """A port that was free a moment ago."""
+    with socket.create_server((HOST, 0)) as free:
+        number = free.getsockname()[1]
+    return number
+
+
+def test_one_that_fails_is_said_once_and_the_others_are_told() -> None:
+    said = io.StringIO()
+    failing, other = Taker("records", failures=3), Taker("other")
+    metrics = Metrics([failing, other], said)
+    for _ in range(5):
+        metrics.tell(STEP)
+    assert len(other.told) == 5
+    assert len(failing.told) == 2
+    assert said.getvalue().splitlines() == [
+        "metrics: records can't be written: [Errno 28] No space left on device; training goes on without",
+        "metrics: records is written again; 3 records are missing",
+    ]
+    failing.failures = 1
+    metrics.tell(STEP)
+    assert said.getvalue().count("can't be written") == 2, "a second failure is another one"
+
+
+def test_closing_closes_all_though_one_fails() -> None:
+    said = io.StringIO()
+
+    class Stuck(Taker):
+        def close(self) -> None:
+            raise OSError("stuck")
+
+    last = Taker("last")
+    Metrics([Stuck("first"), last], said).close()
+    assert last.closed == 1
+    assert said.getvalue() == "metrics: first can't be written: stuck; training goes on without\n"
+
+
+def test_everything_that_is_asked_for_is_there(tmp_path: Path, port: int) -> None:
+    said = io.StringIO()
+    metrics = open_metrics("r1", directory=tmp_path, tensorboard=True, port=port, host=HOST, stream=said)
+    for record in (START, STEP):
+        metrics.tell(record)
+    with closing(http.client.HTTPConnection(HOST, port, timeout=5)) as connection:
+        connection.request("GET", "/metrics")
+        assert b'trainyard_trainer_step{run="r1"} 20.0' in connection.getresponse().read()
+    metrics.close()
+    metrics.close()
+    assert (tmp_path / "r1.jsonl").read_text() == to_line(START) + to_line(STEP)
+    (events,) = (tmp_path / "tensorboard" / "r1").iterdir()
+    assert b"train/loss" in events.read_bytes()
+    assert said.getvalue() == ""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((HOST, port), timeout=5)
+
+
+def test_nothing_is_there_that_is_not_asked_for(tmp_path: Path) -> None:
+    metrics = open_metrics("r1", directory=tmp_path, tensorboard=False, port=0)
+    metrics.tell(STEP)
+    metrics.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["r1.jsonl"]
+    open_metrics("r1", directory=None, tensorboard=True, port=0).tell(STEP)
+
+
+def test_what_cant_be_opened_is_one_line_and_the_others_are_told(tmp_path: Path) -> None:
+    said = io.StringIO()
+    (tmp_path / "file").touch()
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        metrics = open_metrics(
+            "r1", directory=tmp_path / "file", tensorboard=True, port=port, host=HOST, stream=said
+        )
+    metrics.tell(STEP)
+    lines = said.getvalue().splitlines()
+    assert [line.partition(": [")[0] for line in lines] == [
+        "metrics: no records",
+        "metrics: no tensorboard",
+        f"metrics: no prometheus on port {port}",
+    ]
+    assert all(line.endswith("; training goes on without") for line in lines)

@@ -1,0 +1,179 @@
+"""The images' Dockerfiles, judged by hadolint and by what each target has to be."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+
+from local.machines.dockerfile import instructions, parse
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[3]
+DOCKERFILE = ROOT / "trainer" / "Dockerfile"
+USER = yaml.safe_load((ROOT / "contract.yaml").read_text())["podUser"]
+PINNED = f"FROM python:3.11@sha256:{'0' * 64}\n"
+GPU_TARGETS = ("cuda", "v100")
+
+
+def findings(dockerfile: str, tmp_path: Path) -> list[str]:
+    """The codes of what hadolint finds, with none of its rules left out."""
+    hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert hadolint, "hadolint is not in the environment: run make environment"
+    file, settings = tmp_path / "Dockerfile", tmp_path / "hadolint.yaml"
+    file.write_text(dockerfile)
+    settings.write_text("{}")
+    command = [
+        hadolint,
+        "--config",
+        settings,
+        "--disable-ignore-pragma",
+        "--no-fail",
+        "--format",
+        "json",
+        file,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return [finding["code"] for finding in json.loads(done.stdout)]
+
+
+def stages(dockerfile: str) -> list[list[tuple[str, str]]]:
+    """The instructions of each stage, FROM first."""
+    found: list[list[tuple[str, str]]] = []
+    for instruction in instructions(dockerfile):
+        if instruction[0] == "FROM":
+            found.append([])
+        if found:
+            found[-1].append(instruction)
+    return found
+
+
+@pytest.mark.parametrize("image", ["trainer", "launcher"])
+def test_hadolint_finds_nothing(image: str, tmp_path: Path) -> None:
+    assert findings((ROOT / image / "Dockerfile").read_text(), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "dockerfile"),
+    [
+        ("DL3002", PINNED + "USER root\n"),
+        ("DL3003", PINNED + "RUN cd /tmp && make\n"),
+        ("DL3006", "FROM python\n"),
+        ("DL3007", "FROM python:latest\n"),
+        ("DL3008", PINNED + "RUN apt-get update && apt-get install --yes --no-install-recommends curl\n"),
+        ("DL3009", PINNED + "RUN apt-get update && apt-get install -y --no-install-recommends curl=1\n"),
+        ("DL3013", PINNED + "RUN pip install --no-cache-dir torch\n"),
+        ("DL3015", PINNED + "RUN apt-get update && apt-get install -y curl=1 && rm -r /var/lib/apt/lists\n"),
+        ("DL3020", PINNED + "WORKDIR /app\nADD trainer trainer\n"),
+        ("DL3025", PINNED + "ENTRYPOINT python -m trainer.entrypoint\n"),
+        ("DL3042", PINNED + "RUN pip install torch==2.15.0\n"),
+        ("DL4006", PINNED + "RUN wget -q -O - https://example.com | tar -x\n"),
+        ("SC2086", PINNED + 'RUN x="a b"; rm $x\n'),
+    ],
+)
+def test_hadolint_finds_what_is_wrong(code: str, dockerfile: str, tmp_path: Path) -> None:
+    assert code in findings(dockerfile, tmp_path)
+    assert code in findings(f"# hadolint global ignore={code}\n{dockerfile}", tmp_path), (
+        "a pragma hides nothing"
+    )
+
+
+def test_what_is_not_a_stage_has_a_digest() -> None:
+    text = DOCKERFILE.read_text()
+    defaults = dict(re.findall(r"^ARG (\w+)=(\S+)$", text.split("\nFROM ")[0], re.MULTILINE))
+    names: set[str] = set()
+    for stage in stages(text):
+        base, _, name = stage[0][1].partition(" AS ")
+        given = re.sub(r"\$\{(\w+)\}", lambda match: defaults[match[1]], base)
+        assert base in names or re.fullmatch(r"\S+:[\w.-]+@sha256:[0-9a-f]{64}", given), base
+        names.add(name)
+    assert {"cpu", *GPU_TARGETS} <= names
+    assert ":latest" not in text
+
+
+def test_the_default_target_is_the_one_for_gpus() -> None:
+    text = DOCKERFILE.read_text()
+    assert stages(text)[-1][0][1] == "efa AS cuda"
+    assert parse(text) == parse(text, "cuda")
+
+
+@pytest.mark.parametrize("target", ["cpu", *GPU_TARGETS])
+def test_each_target_ends_as_the_pods_user_and_trains_without_an_argument(target: str) -> None:
+    text = DOCKERFILE.read_text()
+    (stage,) = (stage for stage in stages(text) if stage[0][1].endswith(f" AS {target}"))
+    assert stage[-1] == ("USER", f"{USER}:{USER}")
+    image = parse(text, target)
+    assert image.entrypoint == ("python", "-m", "trainer.entrypoint")
+    assert image.command == (), "it would stand where a run has no arguments of its own"
+    assert image.environment.get("TRAINYARD_DEVICE") == ("cpu" if target == "cpu" else None)
+
+
+@pytest.mark.parametrize(("target", "lock"), [("cpu", ""), ("cuda", ""), ("v100", "-v100")])
+def test_each_target_has_its_lock(target: str, lock: str) -> None:
+    (stage,) = (stage for stage in stages(DOCKERFILE.read_text()) if stage[0][1].endswith(f" AS {target}"))
+    file = f"trainer/requirements{lock}.lock"
+    assert ("RUN", f"pip install --no-cache-dir --require-hashes --requirement {file}") in stage
+    assert ("COPY", f"{file} {file}") in stage
+    assert ("ARG", "PIP_INDEX_URL") in stage
+
+
+def pins(name: str) -> dict[str, str]:
+    lines = (ROOT / "trainer" / name).read_text().splitlines()
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+def test_the_image_for_v100_differs_in_torch_alone() -> None:
+    usual, volta = pins("requirements.txt"), pins("requirements-v100.txt")
+    assert volta.pop("torch") == "2.10.0", "another release needs another look at its kernels"
+    usual.pop("torch")
+    assert volta == usual
+    lock = (ROOT / "trainer" / "requirements-v100.lock").read_text()
+    for name, version in [*volta.items(), ("torch", "2.10.0")]:
+        assert f"{name}=={version} \\\n    --hash=sha256:" in lock
+    assert "nvidia-cuda-runtime-cu12==12.8." in lock
+
+
+def test_nothing_is_set_that_the_plugin_chooses_by_machine() -> None:
+    """With a current libfabric and plugin these do harm (the cheat sheet that the Dockerfile names)."""
+    for target in GPU_TARGETS:
+        names = set(parse(DOCKERFILE.read_text(), target).environment)
+        assert not names & {
+            "FI_PROVIDER",
+            "FI_EFA_USE_DEVICE_RDMA",
+            "FI_EFA_FORK_SAFE",
+            "RDMAV_FORK_SAFE",
+            "NCCL_PROTO",
+            "NCCL_BUFFSIZE",
+            "NCCL_MIN_CHANNELS",
+            "NCCL_SHM_USE_CUDA_MEMCPY",
+        }
+        assert parse(DOCKERFILE.read_text(), target).environment["FI_EFA_USE_HUGE_PAGE"] == "0"
+
+
+def test_the_pinned_torch_knows_each_of_its_variables() -> None:
+    found = find_spec("torch")
+    assert found is not None
+    assert found.origin is not None
+    libraries = Path(found.origin).parent / "lib"
+    names = {
+        name.encode()
+        for name in parse(DOCKERFILE.read_text(), "cuda").environment
+        if name.startswith(("TORCH_", "PYTORCH_"))
+    }
+    assert len(names) == 5
+    for library in ("libc10_cuda.so", "libtorch_cpu.so", "libtorch_cuda.so"):
+        if names and (libraries / library).exists():
+            with (libraries / library).open("rb") as file:
+                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                names = {name for name in names if content.find(b"\0" + name + b"\0") < 0}
+    assert names == set()

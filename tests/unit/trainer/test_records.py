@@ -1,0 +1,180 @@
+"""Records as lines, and the file that they are appended to."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.trainer.records import COMMON, EVERY, STEP
+from trainer.metrics.file import RecordFile
+from trainer.metrics.record import KINDS, Record, from_line, to_line
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("record", EVERY, ids=lambda record: record.kind)
+def test_a_record_comes_back_from_its_line(record: Record) -> None:
+    line = to_line(record)
+    assert line.count("\n") == 1
+    assert line.endswith("\n")
+    assert from_line(line) == record
+    assert json.loads(line)["kind"] == record.kind
+
+
+def test_every_kind_is_tried_here() -> None:
+    assert {type(record) for record in EVERY} == set(KINDS.values())
+
+
+def test_a_loss_that_is_no_number_is_null_and_none_stays_none() -> None:
+    line = to_line(replace(STEP, loss=math.nan, accuracy=None, mfu=math.inf))
+    assert json.loads(line)["loss"] is None
+    back = from_line(line)
+    assert math.isnan(back.loss)  # type: ignore[attr-defined]
+    assert back.accuracy is None  # type: ignore[attr-defined]
+    assert back.mfu is None  # type: ignore[attr-defined]
+
+
+def test_a_later_field_is_ignored_and_a_whole_number_serves_for_a_number() -> None:
+    document = {**json.loads(to_line(STEP)), "later": 1, "loss": 3}
+    found = from_line(json.dumps(document))
+    assert found == replace(STEP, loss=3.0)
+    assert isinstance(found.loss, float)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": 2}, "format is 2; expected 1"),
+        ({"format": None}, "format is null; expected 1"),
+        ({"kind": "steps"}, 'kind is "steps"; expected one of start, step, evaluation, '),
+        ({"step": 1.5}, "step is 1.5; expected a whole number"),
+        ({"step": True}, "step is true; expected a whole number"),
+        ({"loss": "low"}, 'loss is "low"; expected a number'),
+        ({"loss": True}, "loss is true; expected a number"),
+        ({"run": None}, "run is null; expected a text"),
+        ({"run": ["x" * 99]}, "expected a text"),
+        ({"restart": None}, "restart is null; expected a whole number"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_would_be_right(change: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)) as caught:
+        from_line(json.dumps({**json.loads(to_line(STEP)), **change}))
+    assert len(str(caught.value)) < 150
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("", "it is no JSON"), ('{"format":1,"ki', "it is no JSON"), ("[1]", "it is no JSON object but [1]")],
+)
+def test_what_is_no_object_is_refused(line: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        from_line(line)
+
+
+def test_a_field_that_is_missing_is_named() -> None:
+    document = json.loads(to_line(STEP))
+    document.pop("goodput")
+    with pytest.raises(ValueError, match=r"^goodput is missing$"):
+        from_line(json.dumps(document))
+
+
+def test_the_page_has_each_field_of_each_record() -> None:
+    page = (ROOT / "docs" / "training-metrics.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page, re.MULTILINE)
+    told = {kind: set(re.findall(r"`(\w+)`", text)) for kind, text in rows if kind in KINDS}
+    assert told == {record.kind: set(asdict(record)) - set(COMMON) for record in EVERY}
+    common = re.search(r"^Each line has (.+?)\.\n", page, re.MULTILINE | re.DOTALL)
+    assert common
+    assert set(re.findall(r"`(\w+)`", common[1])) == {"format", "kind", *COMMON}
+
+
+# -- the file
+
+
+def lines(file: RecordFile) -> list[str]:
+    return file.path.read_text().splitlines()
+
+
+def test_each_training_appends_to_the_runs_file(tmp_path: Path) -> None:
+    for record in EVERY:
+        file = RecordFile(tmp_path / "new" / "place", "r1")
+        file.write(record)
+        file.close()
+        file.close()
+    assert file.path == tmp_path / "new" / "place" / "r1.jsonl"
+    assert [from_line(line) for line in lines(file)] == list(EVERY)
+
+
+def test_half_a_line_of_a_lost_machine_does_not_swallow_the_next(tmp_path: Path) -> None:
+    whole = to_line(STEP)
+    (tmp_path / "r1.jsonl").write_text(whole + whole[:40])
+    file = RecordFile(tmp_path, "r1")
+    file.write(STEP)
+    assert lines(file) == [whole.strip(), whole[:40], whole.strip()]
+
+
+def test_a_file_that_ends_well_gets_no_empty_line(tmp_path: Path) -> None:
+    RecordFile(tmp_path, "r1").write(STEP)
+    RecordFile(tmp_path, "r1").write(STEP)
+    assert "\n\n" not in (tmp_path / "r1.jsonl").read_text()
+
+
+def test_a_full_disk_leaves_whole_lines_and_the_next_record_is_written(tmp_path: Path) -> None:
+    """The limit on a file's size stands in for the disk: the kernel takes a part of the line, then refuses."""
+    line = to_line(STEP)
+    program = f"""
+import errno, resource, signal
+from pathlib import Path
+from tests.unit.trainer.records import STEP
+from trainer.metrics.file import RecordFile
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+file = RecordFile(Path({str(tmp_path)!r}), "r1")
+file.write(STEP)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({len(line) + 100}, resource.RLIM_INFINITY))
+try:
+    file.write(STEP)
+except OSError as error:
+    print(errno.errorcode[error.errno])
+print(file.path.stat().st_size)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+file.write(STEP)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
+    assert done.stderr == ""
+    assert done.stdout.split() == [errno.errorcode[errno.EFBIG], str(len(line))]
+    assert (tmp_path / "r1.jsonl").read_text() == line * 2
+
+
+def test_a_record_outlives_a_process_that_is_killed(tmp_path: Path) -> None:
+    program = f"""
+import os, signal
+from pathlib import Path
+from tests.unit.trainer.records import STEP
+from trainer.metrics.file import RecordFile
+RecordFile(Path({str(tmp_path)!r}), "r1").write(STEP)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / "r1.jsonl").read_text() == to_line(STEP)
+
+
+def test_a_place_that_is_no_directory_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        RecordFile(tmp_path / "file", "r1")
+    assert os.listdir(tmp_path) == ["file"]

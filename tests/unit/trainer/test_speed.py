@@ -1,0 +1,153 @@
+"""Speed of an interval, peaks of GPUs, and goodput over restarts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.metrics.goodput import Carried, Goodput
+from trainer.metrics.peaks import PEAKS, peak
+from trainer.metrics.speed import Interval, speed
+
+pytestmark = pytest.mark.unit
+
+INTERVAL = Interval(seconds=10.0, samples=640, data_wait_seconds=2.0, checkpoint_stall_seconds=1.0)
+SECONDS = st.floats(0, 1e7)
+
+
+def test_rates_are_of_all_processes_and_mfu_of_each_gpu() -> None:
+    found = speed(INTERVAL, units_per_sample=1024, flops_per_sample=1e12, processes=4, peak=100e12)
+    assert found.samples_per_second == 64
+    assert found.units_per_second == 65_536
+    assert found.mfu == pytest.approx(64e12 / 400e12)
+    assert (found.data_wait_share, found.checkpoint_stall_share) == (0.2, 0.1)
+
+
+def test_what_is_not_known_gives_no_mfu() -> None:
+    for flops, top in ((None, 1e12), (1e12, None)):
+        found = speed(INTERVAL, units_per_sample=1, flops_per_sample=flops, processes=1, peak=top)
+        assert found.mfu is None
+        assert found.samples_per_second == 64
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_an_interval_of_no_time_is_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match=r"no speed; expected more than 0 s"):
+        speed(replace(INTERVAL, seconds=seconds), units_per_sample=1, flops_per_sample=1, processes=1, peak=1)
+
+
+def test_waits_are_not_useful() -> None:
+    assert INTERVAL.useful_seconds == 7
+    assert Interval(seconds=1, samples=1, data_wait_seconds=2).useful_seconds == 0
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "found"),
+    [
+        ("NVIDIA A10G", "bf16", 70e12),
+        ("NVIDIA H100 80GB HBM3", "bf16", 989e12),
+        ("NVIDIA H200", "tf32", 494.5e12),
+        ("Tesla T4", "fp16", 65e12),
+        ("Tesla T4", "bf16", None),
+        ("Tesla V100-SXM2-32GB", "tf32", None),
+        ("NVIDIA A10", "bf16", None),
+        ("NVIDIA H100 PCIe", "bf16", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16", None),
+        ("NVIDIA H200", "fp32", None),
+        ("cpu", "bf16", None),
+        ("", "", None),
+    ],
+)
+def test_peaks_are_of_exactly_the_gpus_with_a_figure(
+    device: str, precision: str, found: float | None
+) -> None:
+    assert peak(device, precision) == found
+
+
+def test_formats_of_one_gpu_agree() -> None:
+    """Tensor cores have bf16 as fast as fp16, and tf32 half as fast; a typing error breaks one of these."""
+    for name, each in PEAKS.items():
+        assert each.bf16 in (None, each.fp16), name
+        assert (each.bf16 is None) == (each.tf32 is None), name
+        assert each.tf32 is None or each.tf32 / each.fp16 == pytest.approx(0.5, rel=0.03), name
+
+
+class Clocks:
+    """The host's clock that only goes on, and the one that shows the time of day."""
+
+    def __init__(self, wall: float = 1000.0) -> None:
+        self.steady, self.wall = 50.0, wall
+
+    def passes(self, seconds: float) -> None:
+        self.steady += seconds
+        self.wall += seconds
+
+    def goodput(self, carried: Carried | None = None) -> Goodput:
+        return Goodput(carried, clock=lambda: self.steady, wall=lambda: self.wall)
+
+
+def test_goodput_is_useful_time_over_all_time() -> None:
+    clocks = Clocks()
+    goodput = clocks.goodput()
+    assert goodput.share() == 0
+    clocks.passes(100)
+    goodput.add(75)
+    assert goodput.share() == 0.75
+
+
+def test_work_after_the_last_checkpoint_is_lost_and_the_pause_counts() -> None:
+    clocks = Clocks()
+    first = clocks.goodput()
+    clocks.passes(100)
+    first.add(80)
+    saved = first.carried()
+    clocks.passes(50)
+    first.add(50)  # lost: killed here
+    clocks.passes(30)  # until the next training begins
+    second = clocks.goodput()
+    clocks.passes(20)  # start and load
+    second.go_on_from(Carried.read(json.loads(json.dumps(saved.document()))))
+    clocks.passes(40)
+    second.add(40)
+    assert second.share() == pytest.approx((80 + 40) / (100 + 50 + 30 + 20 + 40))
+
+
+def test_loading_a_checkpoint_forgets_what_was_learned_before() -> None:
+    clocks = Clocks()
+    goodput = clocks.goodput()
+    clocks.passes(10)
+    goodput.add(10)
+    goodput.go_on_from(Carried(useful_seconds=5, total_seconds=10, began_at=1000.0))
+    assert goodput.carried().useful_seconds == 5
+
+
+def test_a_clock_that_was_set_back_loses_no_time_that_was_counted() -> None:
+    clocks = Clocks(wall=500.0)
+    goodput = clocks.goodput(Carried(useful_seconds=90, total_seconds=100, began_at=1000.0))
+    clocks.passes(100)
+    goodput.add(70)
+    assert goodput.carried().total_seconds == 200
+    assert goodput.share() == 0.8
+
+
+@given(SECONDS, SECONDS, SECONDS, SECONDS, SECONDS, SECONDS)
+def test_goodput_is_a_share_whatever_clocks_say(
+    useful: float, total: float, began: float, wall: float, passed: float, added: float
+) -> None:
+    clocks = Clocks(wall)
+    goodput = clocks.goodput(Carried(useful_seconds=useful, total_seconds=total, began_at=began))
+    clocks.passes(passed)
+    goodput.add(added)
+    assert 0 <= goodput.share() <= 1
+    assert goodput.carried().total_seconds >= total
+
+
+@pytest.mark.parametrize("value", [None, "1", True, -1, float("nan"), float("inf")])
+def test_a_checkpoint_with_no_such_number_is_refused_by_its_name(value: object) -> None:
+    document = {"useful_seconds": 1, "total_seconds": value, "began_at": 1}
+    with pytest.raises(ValueError, match=r"^goodput\.total_seconds is .*; expected a number of seconds"):
+        Carried.read(document)

@@ -1,0 +1,152 @@
+"""The tally as Prometheus reads it: GET /metrics on a port of the pod of rank 0."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer
+from typing import Final
+from urllib.parse import urlsplit
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from trainer.metrics.record import Record
+from trainer.metrics.tally import Tally, after
+
+PATH: Final = "/metrics"
+# One client at a time is served; one that says nothing, or takes nothing, does not keep the next waiting for longer.
+SILENT_SECONDS: Final = 2.0
+
+
+def families(tally: Tally) -> Iterator[Metric]:
+    """Each metric with its value now; none for what was not told yet. docs/training-metrics.md has the table."""
+
+    def gauge(name: str, told: str, value: float | None, **labels: str) -> Iterator[Metric]:
+        if value is None:
+            return
+        family = GaugeMetricFamily(f"trainyard_trainer_{name}", told, labels=["run", *labels])
+        family.add_metric([tally.run, *labels.values()], value)
+        yield family
+
+    def counter(name: str, told: str, values: dict[str, float], label: str | None = None) -> Metric:
+        labels = ["run"] if label is None else ["run", label]
+        family = CounterMetricFamily(f"trainyard_trainer_{name}", told, labels=labels)
+        for key, value in sorted(values.items()):
+            family.add_metric([tally.run, key][: len(labels)], value)
+        return family
+
+    start, last, evaluation = tally.start, tally.last, tally.evaluation
+    if start is not None:
+        told = "1, with what is trained and on what"
+        labels = {"workload": start.workload, "device": start.device, "precision": start.precision}
+        yield from gauge("info", told, 1, **labels)
+        yield from gauge("processes", "Processes that train", start.world_size)
+        yield from gauge("restart", "Trainings of this run that came before this one", start.restart)
+    yield from gauge("step", "Optimizer steps done since the start of the run", tally.step)
+    yield from gauge(
+        "position_samples", "Samples used by all processes since the start of the run", tally.position
+    )
+    if last is not None:
+        yield from gauge("loss", "Mean loss per unit over the last steps", last.loss)
+        told = "Samples that all processes together train on in a second"
+        yield from gauge("samples_per_second", told, last.samples_per_second)
+        if start is not None and start.unit == "tokens":
+            told = "Tokens that all processes together train on in a second"
+            yield from gauge("tokens_per_second", told, last.units_per_second)
+        told = "Model FLOPs over the peak of the GPUs, 0 to 1"
+        yield from gauge("mfu_ratio", told, last.mfu)
+        told = "Of the time since the run began, the share in which the model learned what it still knows"
+        yield from gauge("goodput_ratio", told, last.goodput)
+        told = "Of the time of the last steps, the share that went by waiting for input"
+        yield from gauge("data_wait_ratio", told, last.data_wait_seconds / last.seconds)
+    if evaluation is not None:
+        yield from gauge("evaluation_loss", "Mean loss per unit over the test data", evaluation.loss)
+        told = "Share of right answers over the test data"
+        yield from gauge("evaluation_accuracy_ratio", told, evaluation.accuracy)
+    yield counter("data_wait_seconds", "Seconds of waiting for input", {"": tally.data_wait_seconds})
+    told = "Seconds of waiting for a checkpoint's copy"
+    yield counter("checkpoint_stall_seconds", told, {"": tally.checkpoint_stall_seconds})
+    yield counter("checkpoints", "Checkpoints by their outcome", dict(tally.checkpoints), "outcome")
+    told = "When the last good checkpoint was whole, in seconds since 1970"
+    yield from gauge("checkpoint_last_timestamp_seconds", told, tally.last_saved)
+    yield counter("alarms", "Alarms by what they are about", dict(tally.alarms), "alarm")
+
+
+class _Values(Collector):
+    """Reads the tally once per scrape, so that all values of an answer are of one moment."""
+
+    def __init__(self, read: Callable[[], Tally]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        return families(self._read())
+
+
+class _Server(TCPServer):
+    """Answers scrapes one after another in one thread, so that no number of clients takes much from training.
+
+    It is no `HTTPServer`: that one asks the name service for its own name, which may take long.
+    """
+
+    allow_reuse_address = True
+
+    def __init__(self, read: Callable[[], Tally], host: str, port: int) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(_Values(read))
+        super().__init__((host, port), _Scrape)
+
+    def handle_error(self, *_: object) -> None:
+        """A client that left is nobody's business; anything else is told, and the next scrape is answered."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            print(f"metrics: a scrape failed: {error!r}", file=sys.stderr, flush=True)
+
+
+class _Scrape(BaseHTTPRequestHandler):
+    timeout = SILENT_SECONDS
+    server: _Server
+    server_version, sys_version = "trainyard-trainer", ""
+
+    def do_GET(self) -> None:
+        if urlsplit(self.path).path != PATH:
+            self.send_error(404)
+            return
+        data = generate_latest(self.server.registry)
+        self.send_response(200)
+        self.send_header("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Silent: a line per scrape would hide the training's own."""
+
+
+class Exposition:
+    """Keeps the tally and serves it. Records are told by one thread; scrapes read the whole tally or its successor."""
+
+    name = "prometheus"
+
+    def __init__(self, run: str, host: str, port: int) -> None:
+        """Listens on `host` ("": every address of this machine). Raises OSError where that can't be."""
+        self._tally = Tally(run=run)
+        self._server = _Server(lambda: self._tally, host, port)
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
+
+    def write(self, record: Record) -> None:
+        """What the next scrape will say."""
+        self._tally = after(self._tally, record)
+
+    def close(self) -> None:
+        """Ends the listening; a second time does nothing."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()

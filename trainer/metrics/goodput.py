@@ -1,0 +1,86 @@
+"""Goodput: of all the time since a run began, the share in which the model learned what it still knows.
+
+Each checkpoint carries the seconds that went into it. A run that goes on from it has lost what came later, and the
+seconds spent on that count as time, never as use; so do the pause between two trainings, start, compilation and
+evaluation.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carried:
+    """What a checkpoint says of the time before it, in seconds; `began_at` since 1970, by the first host's clock."""
+
+    useful_seconds: float
+    total_seconds: float
+    began_at: float
+
+    def document(self) -> dict[str, float]:
+        """For JSON; `read` takes it back."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, document: Mapping[str, object]) -> Carried:
+        """Raises ValueError that names the value that is no finite number, or negative."""
+        values = {}
+        for each in fields(cls):
+            value = document.get(each.name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"goodput.{each.name} is {value!r}; expected a number of seconds")
+            if not math.isfinite(value) or value < 0:
+                raise ValueError(f"goodput.{each.name} is {value}; expected a number of seconds from 0 on")
+            values[each.name] = float(value)
+        return cls(**values)
+
+
+class Goodput:
+    """Counts from its making on, and what an earlier checkpoint carried. Make it when the process starts."""
+
+    def __init__(
+        self,
+        carried: Carried | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock, self._wall = clock, wall
+        self._made = clock()
+        self._carried = Carried(useful_seconds=0.0, total_seconds=0.0, began_at=wall())
+        self._useful = 0.0
+        if carried is not None:
+            self.go_on_from(carried)
+
+    def go_on_from(self, carried: Carried) -> None:
+        """The model was loaded from this checkpoint: what came before counts as it carries it."""
+        self._carried = carried
+        self._useful = 0.0
+
+    def add(self, useful_seconds: float) -> None:
+        """The model learned for so long."""
+        self._useful += useful_seconds
+
+    def carried(self) -> Carried:
+        """For the checkpoint of this moment."""
+        return Carried(
+            useful_seconds=self._carried.useful_seconds + self._useful,
+            total_seconds=self._total(),
+            began_at=self._carried.began_at,
+        )
+
+    def share(self) -> float:
+        """0 to 1; 0 at the very beginning."""
+        now = self.carried()
+        return now.useful_seconds / now.total_seconds if now.total_seconds else 0.0
+
+    def _total(self) -> float:
+        # Pauses between trainings are known by the wall clock alone. Where that was set back, or another host's goes
+        # behind, the seconds that were counted are a lower bound.
+        counted = self._carried.total_seconds + self._clock() - self._made
+        passed = self._wall() - self._carried.began_at
+        return max(counted, passed, self._carried.useful_seconds + self._useful)

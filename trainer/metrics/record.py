@@ -1,0 +1,185 @@
+"""What a run tells, one record at a time, and how a record is one line of JSON. Pure.
+
+docs/training-metrics.md has the table of all fields. A reader takes lines of its own FORMAT alone and ignores fields
+that it does not know; a field that changes its meaning or goes away is a new FORMAT.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Final, Literal, get_args, get_origin, get_type_hints
+
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What all records have. `time` is in seconds since 1970, `position` in samples since the start of the run."""
+
+    kind: ClassVar[str]
+
+    time: float
+    run: str
+    restart: int
+    step: int
+    position: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start(Record):
+    """Training begins, or goes on: `step` and `position` are those of the checkpoint, 0 without one."""
+
+    kind = "start"
+
+    workload: str
+    unit: Literal["samples", "tokens"]
+    units_per_sample: int
+    parameters: int
+    flops_per_sample: float | None
+    batch_size: int
+    steps: int
+    world_size: int
+    nodes: int
+    device: str
+    precision: str
+    peak_flops: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step(Record):
+    """The steps since the record before. `loss` is the mean per unit, `accuracy` the share of right answers.
+
+    `seconds` is the time of these steps; rates are of all processes together, `mfu` of each GPU.
+    """
+
+    kind = "step"
+
+    loss: float
+    accuracy: float | None
+    learning_rate: float
+    seconds: float
+    samples_per_second: float
+    units_per_second: float
+    mfu: float | None
+    data_wait_seconds: float
+    checkpoint_stall_seconds: float
+    goodput: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Record):
+    """The model was judged on the test data."""
+
+    kind = "evaluation"
+
+    loss: float
+    accuracy: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(Record):
+    """A checkpoint of this step was saved, failed, or was left out because another was still in flight.
+
+    `blocked_seconds` is how long training waited for its copy, `durable_seconds` how long it took to be whole.
+    """
+
+    kind = "checkpoint"
+
+    name: str
+    outcome: Literal["saved", "failed", "skipped"]
+    blocked_seconds: float
+    durable_seconds: float | None
+    size_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alarm(Record):
+    """Training goes on, and somebody should look: `alarm` is what it is about, `message` one line."""
+
+    kind = "alarm"
+
+    alarm: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop(Record):
+    """All processes agreed to stop; `reason` is a signal's name or the notice."""
+
+    kind = "stop"
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class End(Record):
+    """Training is over, for this time or for good. `seconds` since the process began."""
+
+    kind = "end"
+
+    outcome: Literal["succeeded", "stopped", "failed"]
+    exit_code: int
+    seconds: float
+    goodput: float
+
+
+KINDS: Final[dict[str, type[Record]]] = {
+    each.kind: each for each in (Start, Step, Evaluation, Checkpoint, Alarm, Stop, End)
+}
+# Kind -> field -> its type.
+_HINTS: Final[dict[str, dict[str, Any]]] = {
+    name: {each.name: get_type_hints(kind)[each.name] for each in fields(kind)}
+    for name, kind in KINDS.items()
+}
+
+
+def to_line(record: Record) -> str:
+    """One line of JSON with its line feed. A number that is not finite is null, which JSON has."""
+    values = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in asdict(record).items()
+    }
+    document = {"format": FORMAT, "kind": record.kind, **values}
+    return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def from_line(line: str) -> Record:
+    """The record of this line. Raises ValueError that says what is wrong with it."""
+    try:
+        document: Any = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"it is no JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise ValueError(f"it is no JSON object but {_short(document)}")
+    if document.get("format") != FORMAT:
+        raise ValueError(f"format is {_short(document.get('format'))}; expected {FORMAT}")
+    kind = KINDS.get(str(document.get("kind")))
+    if kind is None:
+        raise ValueError(f"kind is {_short(document.get('kind'))}; expected one of {', '.join(KINDS)}")
+    return kind(**{name: _value(name, hint, document) for name, hint in _HINTS[kind.kind].items()})
+
+
+def _value(name: str, hint: Any, document: dict[str, Any]) -> Any:
+    if name not in document:
+        raise ValueError(f"{name} is missing")
+    value = document[name]
+    if get_origin(hint) is Literal:
+        allowed, expected = value in get_args(hint), " or ".join(get_args(hint))
+    else:
+        kinds = get_args(hint) or (hint,)
+        if value is None and float in kinds:
+            return None if type(None) in kinds else math.nan
+        expected = "a text" if str in kinds else "a number" if float in kinds else "a whole number"
+        wanted = (*kinds, int) if float in kinds else kinds
+        allowed = isinstance(value, wanted) and not isinstance(value, bool)
+    if not allowed:
+        raise ValueError(f"{name} is {_short(value)}; expected {expected}")
+    return float(value) if float in (get_args(hint) or (hint,)) else value
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
