@@ -135,9 +135,11 @@ class Launcher:
         while True:
             self._tenure.keep(self._memory.progress)
             candidate = self._memory.candidate
-            seen = self.gateway.observe(self.request.candidate(candidate), fresh=fresh)
-            if self.stopping.is_set():
-                return self._do(machine.stop(self.request, seen), seen, self._owner, self._tenure)
+            stopping = self.stopping.is_set()
+            seen = self.gateway.observe(self.request.candidate(candidate), fresh=fresh or stopping)
+            if stopping:
+                actions = machine.stop(self.request, self._memory, seen)
+                return self._do(actions, seen, self._owner, self._tenure)
             step = machine.step(self.request, self._memory, seen, self._chance())
             if step.memory.progress != self._memory.progress:
                 # Before anything is done that rests on it, or a crash would leave what no launcher knows of.
@@ -207,9 +209,9 @@ class Launcher:
                     self.gateway.create_pod(request, manifests.placeholder(request, index, owner, wait))
                 case Remove(name=name, uid=uid):
                     self.gateway.delete_pod(request, name, uid)
-                case GiveBack(claim=claim, uid=uid, reason=reason):
+                case GiveBack(claim=claim, uid=uid, reason=reason, late=late):
                     self.gateway.give_back(claim, uid)
-                    self._record("Warning", "MachineGivenBack", reason)
+                    self._record("Warning" if late else "Normal", "MachineGivenBack", reason)
                 case Start(nodes=nodes, reason=reason):
                     made = self._submit(nodes, reason)
                     self.tally = tally.decided(self.tally, self.wall_clock() - seen.now)

@@ -29,11 +29,15 @@ class Remove:
 
 @dataclass(frozen=True, kw_only=True)
 class GiveBack:
-    """Delete exactly this NodeClaim, whose machine never became of use; `reason` says what it lacked."""
+    """Delete exactly this NodeClaim, whose machine is of no use; `reason` says why.
+
+    `late` says that it took too long, and not only that it is not waited for any more.
+    """
 
     claim: str
     uid: str
     reason: str
+    late: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -65,7 +65,8 @@ class Exit:
 class Pod:
     """A pod that is not finished, or one of this run. `requests` is what the scheduler reserves for it.
 
-    `owner` is the kind of the object that controls it, empty without one. `placed_at` and `started_at` are when it got
+    `selector` are the labels of the nodes that it may run on, as far as that is said by labels alone. `owner` is the
+    kind of the object that controls it, empty without one. `placed_at` and `started_at` are when it got
     its machine and when its first container began, in seconds since the epoch; 0 before. `taken` is why Kubernetes
     ended it or never began it: the reason of its condition DisruptionTarget, or the one that the kubelet gave. `exit`
     is the first of its containers that failed.
@@ -80,6 +81,7 @@ class Pod:
     phase: str
     deleting: bool
     requests: Mapping[str, Amount]
+    selector: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
     placed_at: float = 0.0
     started_at: float = 0.0
@@ -241,6 +243,7 @@ def pod(item: Object) -> Pod:
         phase=item.get("status", {}).get("phase") or "Pending",
         deleting="deletionTimestamp" in meta,
         requests=effective_requests(spec),
+        selector=spec.get("nodeSelector") or {},
         owner=next(
             (owner["kind"] for owner in meta.get("ownerReferences") or () if owner.get("controller")), ""
         ),

@@ -34,9 +34,10 @@ class Gateway(Protocol):
         """What the request needs of the cluster and is not there: priority classes, the training operator."""
 
     def observe(self, request: Request, *, fresh: bool) -> Observation:
-        """The cluster now. Once there is a PyTorchJob, only that and the run's own pods; nodes once it has failed.
+        """The cluster now, without what keeps one from buying machines once there is a PyTorchJob: pool and Events.
 
-        With `fresh` it is read from the store itself, otherwise it is what the watches have told, which may lag.
+        With `fresh` it is read from the store itself, otherwise it is what the watches have told, which may lag, and
+        once there is a PyTorchJob only that and the run's own pods.
         """
 
     def wait(self, timeout: float) -> None:
@@ -140,16 +141,12 @@ class KubernetesGateway:
     def _read(self, request: Request) -> Observation:
         training = self._read_training(request)
         own = self._list(sources.own_pods(request))
-        if training is not None:
-            nodes = self._list(sources.nodes(request)) if training.outcome == "Failed" else []
-            return Observation(
-                now=self._now(), fresh=True, nodes=tuple(nodes), pods=tuple(own), training=training
-            )
-        pool = self._list(sources.node_pool(request))
-        claims = self._list(sources.claims(request))
-        warnings = self._list(sources.warnings(), cached=True)
-        # Nodes after pods: a pod that has left its node by then makes the count too low, never too high.
+        pool = [] if training is not None else self._list(sources.node_pool(request))
+        warnings = [] if training is not None else self._list(sources.warnings(), cached=True)
+        # Nodes after pods: a pod that has left its node by then makes the count too low, never too high. NodeClaims
+        # after pods, too: one whose pod has found its node by then says which node that is.
         others = self._list(sources.others_pods(request, self._is_near))
+        claims = self._list(sources.claims(request))
         nodes = self._list(sources.nodes(request))
         near = _names(nodes, claims)
         now = self._now()
@@ -159,8 +156,9 @@ class KubernetesGateway:
             nodes=tuple(nodes),
             claims=tuple(each.at(now) for each in claims),
             pool=next(iter(pool), None),
-            pods=(*own, *(pod for pod in others if pod.node in near)),
+            pods=(*own, *(pod for pod in others if not pod.node or pod.node in near)),
             warnings=tuple(warnings),
+            training=training,
         )
 
     def _read_training(self, request: Request) -> Training | None:
@@ -266,4 +264,4 @@ def _uid(training: Training | None) -> str:
 
 def _names(nodes: Iterable[Node], claims: Iterable[Aging]) -> frozenset[str]:
     """The machines of the pool, those among them that have no Node yet or none with its labels."""
-    return frozenset((*(node.name for node in nodes), *(each.claim.node for each in claims)))
+    return frozenset((*(node.name for node in nodes), *(each.claim.node for each in claims))) - {""}

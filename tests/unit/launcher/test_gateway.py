@@ -163,6 +163,32 @@ def add_node(api: FakeApi, name: str) -> None:
     api.put(f"/api/v1/nodes/{name}", node(name))
 
 
+def test_pods_of_others_that_want_a_machine_of_the_pool_are_seen_in_fresh_lists_alone(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    add_claim(api)
+    for name, asked_for in (("wants-one", "nvidia.com/gpu"), ("wants-none", "cpu")):
+        spec = {"containers": [{"resources": {"requests": {asked_for: "4"}}}]}
+        meta = {"name": name, "namespace": "default"}
+        api.put(f"/api/v1/namespaces/default/pods/{name}", {"metadata": meta, "spec": spec})
+    seen = {
+        fresh: [pod.name for pod in gateway.observe(request_, fresh=fresh).pods] for fresh in (False, True)
+    }
+    assert seen == {False: [], True: ["wants-one"]}
+    # Once there is a training, too: at its end machines may be on their way.
+    api.put(f"{JOBS}/train-r1", pod("train-r1"))
+    found = gateway.observe(request_, fresh=True)
+    assert [pod.name for pod in found.pods] == ["wants-one"]
+    assert [claim.name for claim in found.claims] == ["small-1"]
+    assert found.training is not None
+
+
+def add_claim(api: FakeApi) -> None:
+    """A NodeClaim that has no Node yet."""
+    meta = {"name": "small-1", "labels": {"karpenter.sh/nodepool": "small"}}
+    api.put("/apis/karpenter.sh/v1/nodeclaims/small-1", {"metadata": meta})
+
+
 def test_a_whole_run_submits_for_the_nodes_there_are_and_cleans_up(
     api: FakeApi, gateway: KubernetesGateway, request_: Request
 ) -> None:
