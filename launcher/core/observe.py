@@ -30,7 +30,10 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A NodeClaim. `age` is in seconds; `instance` is the id of its machine, empty before it has one."""
+    """A NodeClaim. `age` is in seconds; `instance` is the id of its machine, empty before it has one.
+
+    `problem` is why it could not be launched so far, in Karpenter's words; empty where it was, or not tried yet.
+    """
 
     name: str
     node: str
@@ -40,6 +43,7 @@ class Claim:
     age: float
     uid: str = ""
     instance: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,17 +191,35 @@ def claim(item: Object, now: float) -> Claim:
         uid=meta.get("uid", ""),
         # aws:///<zone>/<instance id>
         instance=(item.get("status", {}).get("providerID") or "").rpartition("/")[2],
+        problem=_launch_problem(item),
     )
+
+
+def _launch_problem(item: Object) -> str:
+    """Why Karpenter could not launch this NodeClaim at its last try.
+
+    What EC2 lacks is told by an Event, and the NodeClaim goes; everything else (rights, throttling, an image that is
+    not there) stands in this condition, and Karpenter tries again (sigs.k8s.io/karpenter v1.14.1, launchNodeClaim in
+    pkg/controllers/nodeclaim/lifecycle/launch.go).
+    """
+    condition = _condition(item, "Launched")
+    reason = str(condition.get("reason") or "")
+    if condition.get("status") in (None, "True") or reason in ("", "AwaitingReconciliation"):
+        return ""
+    return ": ".join(part for part in (reason, str(condition.get("message") or "")) if part)
 
 
 def node_pool(item: Object) -> NodePool:
     """A karpenter.sh/v1 NodePool."""
-    condition = _condition(item, "Ready")
-    failing = condition.get("status") == "False"
+    # Of an unready node class the pool's own condition only says that there is one.
+    found = {kind: _condition(item, kind) for kind in ("NodeClassReady", "Ready")}
+    failing = {kind: condition for kind, condition in found.items() if condition.get("status") == "False"}
+    ready = "Ready" not in failing
+    cause = failing.get("NodeClassReady") or failing.get("Ready") or {}
     return NodePool(
         limits=_amounts(item.get("spec", {}).get("limits")),
-        ready=not failing,
-        problem=str(condition.get("message") or condition.get("reason") or "") if failing else "",
+        ready=ready,
+        problem="" if ready else str(cause.get("message") or cause.get("reason") or ""),
     )
 
 

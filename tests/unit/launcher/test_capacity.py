@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from launcher.core import contract as c
-from launcher.core import machine, manifests, observe, reasons
+from launcher.core import machine, manifests, observe
 from launcher.core.actions import End, Hold, Memory, Recount, Remove, Start
 from launcher.core.capacity import GiveUp, Submit, Wait, count, decide, preflight
 from launcher.core.manifests import Owner
-from launcher.core.observe import NodePool, Observation, Training
+from launcher.core.observe import Observation, Training
 from launcher.core.progress import begun
 from launcher.core.request import Request
 
@@ -318,32 +318,3 @@ def test_the_end_of_the_training_is_the_launchers_end(
     end = step.actions[-1]
     assert isinstance(end, End)
     assert end.code == code
-
-
-def test_the_reason_names_what_ec2_refused_and_what_helps(request_: Request) -> None:
-    def warning(name: str, message: str, at: float = NOW) -> observe.Warned:
-        return observe.Warned(
-            kind="NodeClaim", name=name, reason="InsufficientCapacityError", message=message, at=at
-        )
-
-    warnings = (
-        warning("small-1", "with fleet error(s), InsufficientInstanceCapacity: no capacity"),
-        warning("small-2", "InsufficientInstanceCapacity"),
-        warning("small-3", "VcpuLimitExceeded: you have requested more"),
-        warning("large-1", "UnfulfillableCapacity"),
-        warning("small-4", "Unsupported", at=NOW - 1000),
-    )
-    observation = seen([], warnings=warnings)
-    text = reasons.shortfall(request_, observation, count(request_, observation), NOW - 10)
-    assert text == (
-        "InsufficientInstanceCapacity for g5.12xlarge in us-west-2b (2x), "
-        "VcpuLimitExceeded for g5.12xlarge in us-west-2b (1x; raise the account's vCPU quota)"
-    )
-
-
-def test_the_reason_names_an_unready_class_and_the_nodes_that_do_not_count(request_: Request) -> None:
-    pool = NodePool(limits={}, ready=False, problem="NodeClassReady=False")
-    nodes = [node("a", status__allocatable={}), node("b", spec__unschedulable=True)]
-    observation = seen(nodes, pool=pool)
-    text = reasons.shortfall(request_, observation, count(request_, observation), NOW)
-    assert text == "NodePool small is not ready: NodeClassReady=False; 1 node: 0 of 40 cpu; 1 node: cordoned"
