@@ -24,6 +24,7 @@ from launcher.core.actions import (
     Report,
     Retire,
     Start,
+    batches,
     placeholders,
 )
 from launcher.core.lease import Standing
@@ -202,13 +203,16 @@ class Launcher:
 
     def _do(self, actions: tuple[Action, ...], seen: Observation, owner: Owner, tenure: Tenure) -> int | None:
         request = self.request.candidate(self._memory.candidate)
-        for action in actions:
+        for some in batches(actions):
             tenure.keep(self._memory.progress)
-            match action:
-                case Hold(index=index, wait=wait):
-                    self.gateway.create_pod(request, manifests.placeholder(request, index, owner, wait))
-                case Remove(name=name, uid=uid):
-                    self.gateway.delete_pod(request, name, uid)
+            match some[0]:
+                case Hold():
+                    wanted = [each for each in some if isinstance(each, Hold)]
+                    pods = [manifests.placeholder(request, each.index, owner, each.wait) for each in wanted]
+                    self.gateway.create_pods(request, pods)
+                case Remove():
+                    gone = [(each.name, each.uid) for each in some if isinstance(each, Remove)]
+                    self.gateway.delete_pods(request, gone)
                 case GiveBack(claim=claim, uid=uid, reason=reason, late=late):
                     self.gateway.give_back(claim, uid)
                     self._record("Warning" if late else "Normal", "MachineGivenBack", reason)
@@ -225,8 +229,8 @@ class Launcher:
                     )
                 case Retire(uid=uid):
                     self.gateway.delete_training(request, uid)
-                case End():
-                    return self._end(action)
+                case End() as end:
+                    return self._end(end)
                 case Recount():
                     pass  # the caller's business
         return None
@@ -286,8 +290,8 @@ class Launcher:
             return
         try:
             seen = self.gateway.observe(self.request, fresh=True)
-            for pod in placeholders(self.request, seen):
-                self.gateway.delete_pod(self.request, pod.name, pod.uid)
+            left = [(pod.name, pod.uid) for pod in placeholders(self.request, seen)]
+            self.gateway.delete_pods(self.request, left)
         except (ApiError, ApiUnavailable) as error:
             log.warning("placeholders may be left: %s", error)
 

@@ -234,7 +234,9 @@ def effective_requests(spec: Mapping[str, Any]) -> dict[str, Amount]:
         resources = container.get("resources") or {}
         return {**_amounts(resources.get("limits")), **_amounts(resources.get("requests"))}
 
-    def plus(one: dict[str, Amount], other: Mapping[str, Amount]) -> dict[str, Amount]:
+    def plus(one: dict[str, Amount], other: dict[str, Amount]) -> dict[str, Amount]:
+        if not one or not other:  # of a pod with one container, as most are
+            return one or other
         return {name: one.get(name, 0) + other.get(name, 0) for name in {*one, *other}}
 
     total: dict[str, Amount] = {}
@@ -248,7 +250,8 @@ def effective_requests(spec: Mapping[str, Any]) -> dict[str, Amount]:
             sidecars = together
         peak = {name: max(peak.get(name, 0), together.get(name, 0)) for name in {*peak, *together}}
     total = plus(total, sidecars)
-    total = {name: max(total.get(name, 0), peak.get(name, 0)) for name in {*total, *peak}}
+    if peak:
+        total = {name: max(total.get(name, 0), peak.get(name, 0)) for name in {*total, *peak}}
     return plus(total, _amounts(spec.get("overhead")))
 
 

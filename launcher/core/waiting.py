@@ -41,7 +41,7 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
         ordered=starts.orders(seen.claims, seen.now, started),
         complete=giveback.complete_at(candidate, seen, memory.complete),
     )
-    decision = decide(candidate, seen, started=started, quorum_since=memory.quorum_since)
+    decision = decide(candidate, seen, counted, started=started, quorum_since=memory.quorum_since)
     missing = shortfall(candidate, seen, counted, started)
     report = Report(
         state=c.STATE_WAITING,
@@ -56,7 +56,12 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
             state = c.STATE_WAITING if since is None else c.STATE_HOLDING
             memory, report = replace(memory, quorum_since=since), replace(report, state=state)
             return _hold_out(candidate, Step(memory=memory, report=report, actions=()), progress, seen)
-        case Submit() | GiveUp(code=c.EXIT_BELOW_MINIMUM) if not seen.fresh:
+        case Submit(nodes=nodes) if not seen.fresh:
+            # What is too much goes before the fresh lists are read, so that one reading of them is enough.
+            return replace(
+                step, actions=(*remove(_surplus(candidate, step, counted, nodes, seen)), Recount())
+            )
+        case GiveUp(code=c.EXIT_BELOW_MINIMUM) if not seen.fresh:
             return replace(step, actions=(Recount(),))
         case Submit(nodes=nodes, reason=reason):
             return _submit(candidate, step, counted, nodes, _placed(request, progress) + reason, seen)

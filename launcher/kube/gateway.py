@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from launcher.core import observe
@@ -18,6 +19,8 @@ from launcher.kube.watch import Source
 
 T = TypeVar("T")
 
+# Beside the watches, and within the connections that `Rest` keeps.
+AT_ONCE = 8
 _NOT_FOUND = 404
 _CONFLICT = 409
 # An answer that the API server may give from its cache, which costs the store nothing.
@@ -43,8 +46,8 @@ class Gateway(Protocol):
     def wait(self, timeout: float) -> None:
         """Returns when something has changed since the last `observe`, and after this many seconds at the latest."""
 
-    def create_pod(self, request: Request, manifest: JsonObject) -> None:
-        """Makes this pod, unless one of its name exists."""
+    def create_pods(self, request: Request, manifests: Sequence[JsonObject]) -> None:
+        """Makes each of these pods, unless one of its name exists."""
 
     def create_training(self, request: Request, manifest: JsonObject) -> bool:
         """Makes this PyTorchJob; False if one of its name exists."""
@@ -52,8 +55,8 @@ class Gateway(Protocol):
     def delete_training(self, request: Request, uid: str) -> None:
         """Deletes exactly this PyTorchJob, if it still exists; it is there until its pods are gone."""
 
-    def delete_pod(self, request: Request, name: str, uid: str) -> None:
-        """Deletes exactly this pod, if it still exists."""
+    def delete_pods(self, request: Request, pods: Sequence[tuple[str, str]]) -> None:
+        """Deletes exactly the pods of these names and uids, as far as they still exist."""
 
     def give_back(self, claim: str, uid: str) -> None:
         """Deletes exactly this NodeClaim, if it still exists."""
@@ -175,8 +178,9 @@ class KubernetesGateway:
     def _is_near(self, node: str) -> bool:
         return node in self._near
 
-    def create_pod(self, request: Request, manifest: JsonObject) -> None:
-        self._create(f"/api/v1/namespaces/{request.namespace}/pods", manifest)
+    def create_pods(self, request: Request, manifests: Sequence[JsonObject]) -> None:
+        path = f"/api/v1/namespaces/{request.namespace}/pods"
+        _each(lambda manifest: self._create(path, manifest), manifests)
 
     def create_training(self, request: Request, manifest: JsonObject) -> bool:
         return self._create(sources.training_jobs(request), manifest)
@@ -187,8 +191,9 @@ class KubernetesGateway:
         path = f"{sources.training_jobs(request)}/{request.training_job}"
         self._delete(path, uid, propagationPolicy="Foreground")
 
-    def delete_pod(self, request: Request, name: str, uid: str) -> None:
-        self._delete(f"/api/v1/namespaces/{request.namespace}/pods/{name}", uid)
+    def delete_pods(self, request: Request, pods: Sequence[tuple[str, str]]) -> None:
+        path = f"/api/v1/namespaces/{request.namespace}/pods"
+        _each(lambda pod: self._delete(f"{path}/{pod[0]}", pod[1]), pods)
 
     def give_back(self, claim: str, uid: str) -> None:
         self._delete(f"/apis/karpenter.sh/v1/nodeclaims/{claim}", uid)
@@ -252,6 +257,17 @@ class KubernetesGateway:
                 return False
             raise
         return True
+
+
+def _each(work: Callable[[T], object], items: Sequence[T]) -> None:
+    """Does this to every item, to several at a time where there are many. Raises what the first failure raises."""
+    if len(items) <= AT_ONCE:
+        for item in items:
+            work(item)
+        return
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for _ in pool.map(work, items):
+            pass
 
 
 def _leases(request: Request) -> str:

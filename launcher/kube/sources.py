@@ -57,11 +57,12 @@ def others_pods(request: Request, near: Callable[[str], bool]) -> Source[Pod]:
     """
 
     def convert(item: JsonObject) -> Pod | None:
-        pod = observe.pod(item)
-        own = pod.namespace == request.namespace and pod.labels.get(c.LABEL_RUN) == request.run_id
-        if own or not (pod.node or giveback.wants_pool(pod, request)):
+        meta = item["metadata"]
+        run = (meta.get("labels") or {}).get(c.LABEL_RUN)
+        if meta.get("namespace") == request.namespace and run == request.run_id:
             return None
-        return replace(pod, annotations={})
+        pod = observe.pod({**item, "metadata": {**meta, "annotations": None}})
+        return pod if pod.node or giveback.wants_pool(pod, request) else None
 
     return Source(
         path="/api/v1/pods",

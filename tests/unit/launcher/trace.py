@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -168,6 +169,14 @@ class Trace:
         if fresh:
             self.world.advance(0.5)  # time passes between any two requests
         return self.world.show(request.pool.name, fresh)
+
+    def create_pods(self, request: Request, manifests: Sequence[Object]) -> None:
+        for manifest in manifests:
+            self.create_pod(request, manifest)
+
+    def delete_pods(self, request: Request, pods: Sequence[tuple[str, str]]) -> None:
+        for name, uid in pods:
+            self.delete_pod(request, name, uid)
 
     def create_pod(self, request: Request, manifest: Object) -> None:
         self._maybe_die()
