@@ -24,6 +24,7 @@ from launcher.core.actions import (
     Report,
     Retire,
     Start,
+    batches,
     placeholders,
 )
 from launcher.core.lease import Standing
@@ -135,9 +136,11 @@ class Launcher:
         while True:
             self._tenure.keep(self._memory.progress)
             candidate = self._memory.candidate
-            seen = self.gateway.observe(self.request.candidate(candidate), fresh=fresh)
-            if self.stopping.is_set():
-                return self._do(machine.stop(self.request, seen), seen, self._owner, self._tenure)
+            stopping = self.stopping.is_set()
+            seen = self.gateway.observe(self.request.candidate(candidate), fresh=fresh or stopping)
+            if stopping:
+                actions = machine.stop(self.request, self._memory, seen)
+                return self._do(actions, seen, self._owner, self._tenure)
             step = machine.step(self.request, self._memory, seen, self._chance())
             if step.memory.progress != self._memory.progress:
                 # Before anything is done that rests on it, or a crash would leave what no launcher knows of.
@@ -200,16 +203,19 @@ class Launcher:
 
     def _do(self, actions: tuple[Action, ...], seen: Observation, owner: Owner, tenure: Tenure) -> int | None:
         request = self.request.candidate(self._memory.candidate)
-        for action in actions:
+        for some in batches(actions):
             tenure.keep(self._memory.progress)
-            match action:
-                case Hold(index=index, wait=wait):
-                    self.gateway.create_pod(request, manifests.placeholder(request, index, owner, wait))
-                case Remove(name=name, uid=uid):
-                    self.gateway.delete_pod(request, name, uid)
-                case GiveBack(claim=claim, uid=uid, reason=reason):
+            match some[0]:
+                case Hold():
+                    wanted = [each for each in some if isinstance(each, Hold)]
+                    pods = [manifests.placeholder(request, each.index, owner, each.wait) for each in wanted]
+                    self.gateway.create_pods(request, pods)
+                case Remove():
+                    gone = [(each.name, each.uid) for each in some if isinstance(each, Remove)]
+                    self.gateway.delete_pods(request, gone)
+                case GiveBack(claim=claim, uid=uid, reason=reason, late=late):
                     self.gateway.give_back(claim, uid)
-                    self._record("Warning", "MachineGivenBack", reason)
+                    self._record("Warning" if late else "Normal", "MachineGivenBack", reason)
                 case Start(nodes=nodes, reason=reason):
                     made = self._submit(nodes, reason)
                     self.tally = tally.decided(self.tally, self.wall_clock() - seen.now)
@@ -223,8 +229,8 @@ class Launcher:
                     )
                 case Retire(uid=uid):
                     self.gateway.delete_training(request, uid)
-                case End():
-                    return self._end(action)
+                case End() as end:
+                    return self._end(end)
                 case Recount():
                     pass  # the caller's business
         return None
@@ -284,8 +290,8 @@ class Launcher:
             return
         try:
             seen = self.gateway.observe(self.request, fresh=True)
-            for pod in placeholders(self.request, seen):
-                self.gateway.delete_pod(self.request, pod.name, pod.uid)
+            left = [(pod.name, pod.uid) for pod in placeholders(self.request, seen)]
+            self.gateway.delete_pods(self.request, left)
         except (ApiError, ApiUnavailable) as error:
             log.warning("placeholders may be left: %s", error)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from launcher.core.capacity import is_placeholder
 from launcher.core.observe import Observation, Pod
@@ -29,11 +30,15 @@ class Remove:
 
 @dataclass(frozen=True, kw_only=True)
 class GiveBack:
-    """Delete exactly this NodeClaim, whose machine never became of use; `reason` says what it lacked."""
+    """Delete exactly this NodeClaim, whose machine is of no use; `reason` says why.
+
+    `late` says that it took too long, and not only that it is not waited for any more.
+    """
 
     claim: str
     uid: str
     reason: str
+    late: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +70,8 @@ class End:
 
 
 Action = Hold | Remove | GiveBack | Recount | Start | Retire | End
+# Between two batches the Lease is renewed where it is time to.
+MOST_AT_ONCE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +117,17 @@ class Step:
     memory: Memory
     report: Report
     actions: tuple[Action, ...]
+
+
+def batches(actions: Iterable[Action]) -> Iterator[tuple[Action, ...]]:
+    """The actions in their order, those together that may be done at the same time: up to `MOST_AT_ONCE` of a kind.
+
+    These are pods to make, and pods to remove; every other action is alone.
+    """
+    for kind, some in groupby(actions, type):
+        most = MOST_AT_ONCE if kind in (Hold, Remove) else 1
+        run = tuple(some)
+        yield from (run[start : start + most] for start in range(0, len(run), most))
 
 
 def placeholders(request: Request, seen: Observation) -> tuple[Pod, ...]:

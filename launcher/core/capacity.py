@@ -76,12 +76,13 @@ def count(request: Request, seen: Observation) -> Count:
     they occupy nothing.
     """
     needs = {name: quantity.parse(amount) for name, amount in request.resources.items()}
-    taken: dict[str, dict[str, Amount]] = defaultdict(lambda: defaultdict(int))
+    taken: dict[tuple[str, str], Amount] = defaultdict(int)
     for pod in seen.pods:
-        gives_way = is_placeholder(pod, request) or is_warm(pod, request)
-        if pod.node and pod.phase not in ("Succeeded", "Failed") and not gives_way:
-            for name, amount in pod.requests.items():
-                taken[pod.node][name] += amount
+        if not pod.node or pod.phase in ("Succeeded", "Failed"):
+            continue
+        if not (is_placeholder(pod, request) or is_warm(pod, request)):
+            for name in needs.keys() & pod.requests.keys():
+                taken[pod.node, name] += pod.requests[name]
     usable: list[str] = []
     unusable: dict[str, str] = {}
     foreign = 0
@@ -95,7 +96,7 @@ def count(request: Request, seen: Observation) -> Count:
         busy = [
             name
             for name, need in needs.items()
-            if node.allocatable.get(name, 0) - taken[node.name][name] < need
+            if (node.name, name) in taken and node.allocatable.get(name, 0) - taken[node.name, name] < need
         ]
         if not problem and busy:
             foreign += 1
@@ -111,8 +112,8 @@ def incomplete(request: Request, node: Node) -> str:
     """What this machine still lacks of the devices that make it one of the pool; empty if nothing."""
     if node.labels.get(c.LABEL_INITIALIZED) != "true":
         return "not initialized"
-    for name in (request.pool.resource, c.EFA_RESOURCE):
-        need = quantity.parse(request.resources.get(name, 0))
+    pool = request.pool
+    for name, need in ((pool.resource, pool.per_node), (c.EFA_RESOURCE, pool.efa_per_node)):
         if node.allocatable.get(name, 0) < need:
             return _gap(node, name, need)
     return ""
@@ -187,20 +188,26 @@ def preflight(request: Request, seen: Observation, started: float) -> GiveUp | N
     return None
 
 
-def decide(request: Request, seen: Observation, *, started: float, quorum_since: float | None) -> Decision:
-    """What to do now. `started` is when the wait began and `quorum_since` what the last Wait said."""
-    decision = _decide(request, seen, started, quorum_since)
+def decide(
+    request: Request, seen: Observation, counted: Count, *, started: float, quorum_since: float | None
+) -> Decision:
+    """What to do now. `started` is when the wait began and `quorum_since` what the last Wait said.
+
+    `counted` is what `count` says of the same.
+    """
+    decision = _decide(request, seen, counted, started, quorum_since)
     warning = block.notice(request, seen.now)
     if isinstance(decision, Submit) and warning:
         return replace(decision, reason=f"{decision.reason}; {warning}")
     return decision
 
 
-def _decide(request: Request, seen: Observation, started: float, quorum_since: float | None) -> Decision:
+def _decide(
+    request: Request, seen: Observation, counted: Count, started: float, quorum_since: float | None
+) -> Decision:
     hopeless = preflight(request, seen, started)
     if hopeless is not None:
         return hopeless
-    counted = count(request, seen)
     have = min(len(counted.usable), request.max_nodes)
     there = "1 node is there" if have == 1 else f"{have} nodes are there"
     deadline = started + request.deadline_seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from launcher.core import block, starts
+from launcher.core import block, giveback, starts
 from launcher.core import contract as c
 from launcher.core import progress as progresses
 from launcher.core.actions import Action, End, Memory, Recount, Report, Step, placeholders, remove
@@ -24,8 +24,8 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
     claims = sum(not claim.deleting for claim in seen.claims)
     report = Report(state=c.STATE_FAILED, nodes=0, of=request.max_nodes, claims=claims, reason="")
 
-    def end(state: str, code: int, reason: str, also: tuple[Pod, ...] = ()) -> Step:
-        actions: tuple[Action, ...] = (*remove(held), *remove(also), End(code=code, reason=reason))
+    def end(state: str, code: int, reason: str, also: tuple[Action, ...] = ()) -> Step:
+        actions: tuple[Action, ...] = (*remove(held), *also, End(code=code, reason=reason))
         return Step(memory=memory, report=replace(report, state=state, reason=reason), actions=actions)
 
     if training is None:
@@ -68,7 +68,10 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
         return retire(request, Memory(progress=after), after, seen)
     if ended is not None:
         left = tuple(pod for pod in pods if pod.phase in ("Pending", "Running") and not pod.deleting)
-        return end(c.STATE_FAILED, c.EXIT_TRAINING_FAILED, _last(request, progress, ended), left)
+        # Those that came for a worker's second pod, perhaps.
+        unneeded = giveback.unneeded(candidate, seen, since=progress.since)
+        also = (*remove(left), *unneeded)
+        return end(c.STATE_FAILED, c.EXIT_TRAINING_FAILED, _last(request, progress, ended), also)
     memory = replace(memory, progress=progress, training_uid=training.uid, gang=gang(pods))
     placed = sum(bool(pod.node) for pod in pods)
     following = replace(report, reason=_told(candidate, memory, seen, training, pods))

@@ -1,9 +1,10 @@
-"""Machines that cost and never become of use, and whether they may be given back. Pure.
+"""Machines that cost and are of no use, and whether they may be given back. Pure.
 
-Karpenter deletes the NodeClaim of a machine that has not registered after 15 minutes
-(sigs.k8s.io/karpenter v1.14.1, pkg/controllers/nodeclaim/lifecycle/liveness.go), but waits without end for one that is
-not initialized, and does not take it for an empty one
-(pkg/controllers/nodeclaim/disruption/consolidation.go).
+Karpenter takes an empty machine by itself, once it is initialized. It deletes the NodeClaim of one that has not
+registered after 15 minutes (sigs.k8s.io/karpenter v1.14.1, pkg/controllers/nodeclaim/lifecycle/liveness.go), but waits
+without end for one that is not initialized, and does not take it for an empty one (pkg/controllers/state/statenode.go,
+ValidateNodeDisruptable). So two kinds are given back here: those that take too long, and, when a wait is over, those
+that are still on their way and that nobody waits for any more.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from launcher.core import contract as c
+from launcher.core.actions import GiveBack
 from launcher.core.capacity import incomplete, is_placeholder, is_warm
 from launcher.core.observe import Claim, Observation, Pod
 from launcher.core.progress import Loss
@@ -24,7 +27,7 @@ _FINISHED = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Overdue:
+class Return:
     """A NodeClaim to give back, why, and the placeholders on its node, which would hold up the drain."""
 
     claim: Claim
@@ -45,11 +48,12 @@ def complete_at(request: Request, seen: Observation, before: Mapping[str, float]
 
 def overdue(
     request: Request, seen: Observation, *, since: float, heard: float, complete: Mapping[str, float]
-) -> tuple[Overdue, ...]:
-    """The machines to give back now: made after `since`, and without what they should have for too long.
+) -> tuple[Return, ...]:
+    """The machines that are given back since they take too long to have all that they should have.
 
-    `since` is when the run began and `heard` from when on machines are watched, in seconds since the epoch, and
-    `complete` what `complete_at` says. A machine where a pod of somebody else runs is never among them.
+    They were made after `since`, which is when the run began; `heard` is from when on machines are watched, both in
+    seconds since the epoch, and `complete` what `complete_at` says. A machine where a pod of somebody else runs is
+    never among them.
     """
     lacking = _lacking(request, seen)
     pods: dict[str, list[Pod]] = defaultdict(list)
@@ -66,14 +70,40 @@ def overdue(
             continue
         held_by = tuple(pod for pod in here if is_placeholder(pod, request) and not pod.deleting)
         reason = f"{lacking[claim.uid]} after {request.node_start_seconds} s"
-        found.append(Overdue(claim=claim, reason=reason, held_by=held_by))
+        found.append(Return(claim=claim, reason=reason, held_by=held_by))
     return tuple(found)
 
 
-def loss(one: Overdue) -> Loss:
-    """A machine that is given back, as it is remembered."""
-    instance = f"{one.claim.instance} / " if one.claim.instance else ""
-    return Loss(uid=one.claim.uid, told=f"{instance}NodeClaim {one.claim.name}: {one.reason}")
+def unneeded(request: Request, seen: Observation, *, since: float) -> tuple[GiveBack, ...]:
+    """Gives back, when a wait or a run is over, the machines that were made after `since` and are not initialized yet.
+
+    A NodeClaim does not say for which pods it was bought. So all of them are left alone as long as any pod of somebody
+    else waits for a machine of the pool; `seen` has to be of fresh lists, which show such pods.
+    """
+    if any(_waits(pod, request) for pod in seen.pods):
+        return ()
+    nodes = {node.name: node for node in seen.nodes}
+    busy = {pod.node for pod in seen.pods if _of_somebody_else(pod, request)}
+    found = []
+    for claim in seen.claims:
+        node = nodes.get(claim.node)
+        if node is not None and node.labels.get(c.LABEL_INITIALIZED) == "true":
+            continue
+        if claim.deleting or seen.now - claim.age < since or (claim.node and claim.node in busy):
+            continue
+        state = "not registered" if node is None else "not initialized"
+        reason = f"{_named(claim)}: {state}, and not waited for any more"
+        found.append(GiveBack(claim=claim.name, uid=claim.uid, reason=reason, late=False))
+    return tuple(found)
+
+
+def loss(one: Return) -> Loss:
+    """A machine that is given back since it took too long, as it is remembered."""
+    return Loss(uid=one.claim.uid, told=f"{_named(one.claim)}: {one.reason}")
+
+
+def _named(claim: Claim) -> str:
+    return f"{claim.instance} / NodeClaim {claim.name}" if claim.instance else f"NodeClaim {claim.name}"
 
 
 def told(losses: Iterable[Loss]) -> str:
@@ -94,6 +124,21 @@ def _lacking(request: Request, seen: Observation) -> dict[str, str]:
         node = nodes.get(claim.node)
         lacking[claim.uid] = "not registered" if node is None else incomplete(request, node)
     return lacking
+
+
+def _waits(pod: Pod, request: Request) -> bool:
+    """Whether this pod of another run, or of anybody else, has no node and may wait for one of this pool."""
+    own = pod.namespace == request.namespace and pod.labels.get(c.LABEL_RUN) == request.run_id
+    if own or pod.node or pod.deleting or pod.phase in _FINISHED:
+        return False
+    return pod.owner not in _OWNERS_THAT_COME_WITH_A_MACHINE and wants_pool(pod, request)
+
+
+def wants_pool(pod: Pod, request: Request) -> bool:
+    """Whether a pod asks for the pool's resource, and its node selector does not name another kind of node."""
+    labels = request.pool.node_selector
+    elsewhere = any(labels.get(key, value) != value for key, value in pod.selector.items())
+    return bool(pod.requests.get(request.pool.resource)) and not elsewhere
 
 
 def _of_somebody_else(pod: Pod, request: Request) -> bool:

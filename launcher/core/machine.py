@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from launcher.core import contract as c
+from launcher.core import giveback
 from launcher.core import progress as progresses
 from launcher.core.actions import Action, End, Memory, Step, placeholders, remove
 from launcher.core.following import follow
@@ -37,6 +38,13 @@ def step(request: Request, memory: Memory, seen: Observation, jitter: float = 0.
     return wait(request, memory, progress, seen, jitter)
 
 
-def stop(request: Request, seen: Observation) -> tuple[Action, ...]:
-    """What to do when a signal ends the launcher. A training that was submitted goes on."""
-    return (*remove(placeholders(request, seen)), End(code=c.EXIT_STOPPED, reason="stopped by a signal"))
+def stop(request: Request, memory: Memory, seen: Observation) -> tuple[Action, ...]:
+    """What to do when a signal ends the launcher; `seen` is of fresh lists.
+
+    A training that was submitted goes on, and keeps its machines.
+    """
+    gone: tuple[Action, ...] = remove(placeholders(request, seen))
+    if seen.training is None and memory.progress is not None:
+        candidate = request.candidate(memory.candidate)
+        gone = (*gone, *giveback.unneeded(candidate, seen, since=memory.progress.since))
+    return (*gone, End(code=c.EXIT_STOPPED, reason="stopped by a signal"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -30,7 +30,10 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A NodeClaim. `age` is in seconds; `instance` is the id of its machine, empty before it has one."""
+    """A NodeClaim. `age` is in seconds; `instance` is the id of its machine, empty before it has one.
+
+    `problem` is why it could not be launched so far, in Karpenter's words; empty where it was, or not tried yet.
+    """
 
     name: str
     node: str
@@ -40,6 +43,7 @@ class Claim:
     age: float
     uid: str = ""
     instance: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +69,8 @@ class Exit:
 class Pod:
     """A pod that is not finished, or one of this run. `requests` is what the scheduler reserves for it.
 
-    `owner` is the kind of the object that controls it, empty without one. `placed_at` and `started_at` are when it got
+    `selector` are the labels of the nodes that it may run on, as far as that is said by labels alone. `owner` is the
+    kind of the object that controls it, empty without one. `placed_at` and `started_at` are when it got
     its machine and when its first container began, in seconds since the epoch; 0 before. `taken` is why Kubernetes
     ended it or never began it: the reason of its condition DisruptionTarget, or the one that the kubelet gave. `exit`
     is the first of its containers that failed.
@@ -80,6 +85,7 @@ class Pod:
     phase: str
     deleting: bool
     requests: Mapping[str, Amount]
+    selector: Mapping[str, str] = field(default_factory=dict)
     owner: str = ""
     placed_at: float = 0.0
     started_at: float = 0.0
@@ -185,17 +191,35 @@ def claim(item: Object, now: float) -> Claim:
         uid=meta.get("uid", ""),
         # aws:///<zone>/<instance id>
         instance=(item.get("status", {}).get("providerID") or "").rpartition("/")[2],
+        problem=_launch_problem(item),
     )
+
+
+def _launch_problem(item: Object) -> str:
+    """Why Karpenter could not launch this NodeClaim at its last try.
+
+    What EC2 lacks is told by an Event, and the NodeClaim goes; everything else (rights, throttling, an image that is
+    not there) stands in this condition, and Karpenter tries again (sigs.k8s.io/karpenter v1.14.1, launchNodeClaim in
+    pkg/controllers/nodeclaim/lifecycle/launch.go).
+    """
+    condition = _condition(item, "Launched")
+    reason = str(condition.get("reason") or "")
+    if condition.get("status") in (None, "True") or reason in ("", "AwaitingReconciliation"):
+        return ""
+    return ": ".join(part for part in (reason, str(condition.get("message") or "")) if part)
 
 
 def node_pool(item: Object) -> NodePool:
     """A karpenter.sh/v1 NodePool."""
-    condition = _condition(item, "Ready")
-    failing = condition.get("status") == "False"
+    # Of an unready node class the pool's own condition only says that there is one.
+    found = {kind: _condition(item, kind) for kind in ("NodeClassReady", "Ready")}
+    failing = {kind: condition for kind, condition in found.items() if condition.get("status") == "False"}
+    ready = "Ready" not in failing
+    cause = failing.get("NodeClassReady") or failing.get("Ready") or {}
     return NodePool(
         limits=_amounts(item.get("spec", {}).get("limits")),
-        ready=not failing,
-        problem=str(condition.get("message") or condition.get("reason") or "") if failing else "",
+        ready=ready,
+        problem="" if ready else str(cause.get("message") or cause.get("reason") or ""),
     )
 
 
@@ -210,7 +234,9 @@ def effective_requests(spec: Mapping[str, Any]) -> dict[str, Amount]:
         resources = container.get("resources") or {}
         return {**_amounts(resources.get("limits")), **_amounts(resources.get("requests"))}
 
-    def plus(one: dict[str, Amount], other: Mapping[str, Amount]) -> dict[str, Amount]:
+    def plus(one: dict[str, Amount], other: dict[str, Amount]) -> dict[str, Amount]:
+        if not one or not other:  # of a pod with one container, as most are
+            return one or other
         return {name: one.get(name, 0) + other.get(name, 0) for name in {*one, *other}}
 
     total: dict[str, Amount] = {}
@@ -224,7 +250,8 @@ def effective_requests(spec: Mapping[str, Any]) -> dict[str, Amount]:
             sidecars = together
         peak = {name: max(peak.get(name, 0), together.get(name, 0)) for name in {*peak, *together}}
     total = plus(total, sidecars)
-    total = {name: max(total.get(name, 0), peak.get(name, 0)) for name in {*total, *peak}}
+    if peak:
+        total = {name: max(total.get(name, 0), peak.get(name, 0)) for name in {*total, *peak}}
     return plus(total, _amounts(spec.get("overhead")))
 
 
@@ -241,6 +268,7 @@ def pod(item: Object) -> Pod:
         phase=item.get("status", {}).get("phase") or "Pending",
         deleting="deletionTimestamp" in meta,
         requests=effective_requests(spec),
+        selector=spec.get("nodeSelector") or {},
         owner=next(
             (owner["kind"] for owner in meta.get("ownerReferences") or () if owner.get("controller")), ""
         ),

@@ -29,12 +29,14 @@ _CODE = re.compile(r"\b(" + "|".join(_CODES) + r")\b")
 # The reason of Karpenter's Event where its message has none of these codes.
 _WITHOUT_CODE = "InsufficientCapacityError"
 _MAX_PARTS = 4
+_MAX_NAMES = 4
 
 
 def refusals(request: Request, warnings: Iterable[Warned], since: float) -> Iterator[tuple[Warned, str]]:
     """What EC2 refused to the pool since this moment: each Event, and the error code in it."""
     for warning in warnings:
-        about_pool = warning.kind == "NodeClaim" and warning.name.startswith(f"{request.pool.name}-")
+        # <pool>-<five characters>; another pool's name may begin like this one's.
+        about_pool = warning.kind == "NodeClaim" and warning.name.rpartition("-")[0] == request.pool.name
         if not about_pool or warning.at < since:
             continue
         found = _CODE.search(warning.message)
@@ -51,6 +53,12 @@ def missing_capacity(request: Request, warnings: tuple[Warned, ...], since: floa
         advice = _CODES.get(code, "")
         parts.append(f"{code} for {where} ({times}x{'; ' + advice if advice else ''})")
     return ", ".join(parts)
+
+
+def _starting(names: list[str]) -> str:
+    """These NodeClaims, so that a person can look at them."""
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"{len(names)} NodeClaim{'s' if len(names) > 1 else ''} starting: {', '.join(names[:_MAX_NAMES])}{more}"
 
 
 def shortfall(
@@ -72,8 +80,11 @@ def shortfall(
     for problem, times in Counter(counted.unusable.values()).most_common(2):
         parts.append(f"{times} node{'s' if times > 1 else ''}: {problem}")
     starting = [claim for claim in seen.claims if not claim.initialized and not claim.deleting]
-    if starting:
-        parts.append(f"{len(starting)} NodeClaim{'s' if len(starting) > 1 else ''} starting")
+    for problem, times in Counter(claim.problem for claim in starting if claim.problem).most_common(1):
+        parts.append(f"{times} NodeClaim{'s' if times > 1 else ''} not launched: {problem}")
+    on_their_way = sorted(claim.name for claim in starting if not claim.problem)
+    if on_their_way:
+        parts.append(_starting(on_their_way))
     pending = sum(
         is_placeholder(pod, request) and not pod.node and not pod.deleting for pod in seen.pods
     ) - len([claim for claim in starting if not claim.node])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from launcher.core import contract as c
+from launcher.core import giveback
 from launcher.core import progress as progresses
 from launcher.core.actions import Action, End, Memory, Recount, Report, Retire, Step, placeholders, remove
 from launcher.core.endings import is_live, workers
@@ -44,7 +45,9 @@ def retire(request: Request, memory: Memory, progress: Progress, seen: Observati
         reason = f"{_told(request, progress)}; {_stuck(candidate, left)}"
         report = replace(report, state=c.STATE_FAILED, reason=reason)
         end = End(code=c.EXIT_TRAINING_FAILED, reason=reason)
-        return Step(memory=memory, report=report, actions=(*remove(placeholders(request, seen)), end))
+        unneeded = giveback.unneeded(candidate, seen, since=progress.since)
+        gone = remove(placeholders(request, seen))
+        return Step(memory=memory, report=report, actions=(*gone, *unneeded, end))
     actions: list[Action] = []
     if old is not None and not old.deleting:
         actions.append(Retire(uid=old.uid))

@@ -41,7 +41,7 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
         ordered=starts.orders(seen.claims, seen.now, started),
         complete=giveback.complete_at(candidate, seen, memory.complete),
     )
-    decision = decide(candidate, seen, started=started, quorum_since=memory.quorum_since)
+    decision = decide(candidate, seen, counted, started=started, quorum_since=memory.quorum_since)
     missing = shortfall(candidate, seen, counted, started)
     report = Report(
         state=c.STATE_WAITING,
@@ -56,10 +56,15 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
             state = c.STATE_WAITING if since is None else c.STATE_HOLDING
             memory, report = replace(memory, quorum_since=since), replace(report, state=state)
             return _hold_out(candidate, Step(memory=memory, report=report, actions=()), progress, seen)
-        case Submit() | GiveUp(code=c.EXIT_BELOW_MINIMUM) if not seen.fresh:
+        case Submit(nodes=nodes) if not seen.fresh:
+            # What is too much goes before the fresh lists are read, so that one reading of them is enough.
+            return replace(
+                step, actions=(*remove(_surplus(candidate, step, counted, nodes, seen)), Recount())
+            )
+        case GiveUp(code=c.EXIT_BELOW_MINIMUM) if not seen.fresh:
             return replace(step, actions=(Recount(),))
         case Submit(nodes=nodes, reason=reason):
-            return _submit(request, step, counted, nodes, _placed(request, progress) + reason, seen)
+            return _submit(candidate, step, counted, nodes, _placed(request, progress) + reason, seen)
         case GiveUp(code=code, reason=reason):
             if code == c.EXIT_BELOW_MINIMUM:
                 # One of several failures is told shortly.
@@ -122,10 +127,17 @@ def _hold_out(candidate: Request, step: Step, progress: Progress, seen: Observat
 def _submit(request: Request, step: Step, counted: Count, nodes: int, reason: str, seen: Observation) -> Step:
     step = replace(step, report=replace(step.report, state=c.STATE_SUBMITTING, nodes=nodes, reason=reason))
     surplus = _surplus(request, step, counted, nodes, seen)
-    if surplus:
+    unneeded = _unneeded(request, step, seen)
+    if surplus or unneeded:
         # They go first, so that Karpenter buys nothing more; then the count has to hold without them.
-        return replace(step, actions=(*remove(surplus), Recount()))
+        return replace(step, actions=(*remove(surplus), *unneeded, Recount()))
     return replace(step, actions=(Start(nodes=nodes, reason=reason),))
+
+
+def _unneeded(candidate: Request, step: Step, seen: Observation) -> tuple[GiveBack, ...]:
+    """The machines on their way that are given back, now that the wait is over."""
+    progress = step.memory.progress
+    return () if progress is None else giveback.unneeded(candidate, seen, since=progress.since)
 
 
 def _surplus(request: Request, step: Step, counted: Count, nodes: int, seen: Observation) -> tuple[Pod, ...]:
@@ -142,8 +154,15 @@ def _surplus(request: Request, step: Step, counted: Count, nodes: int, seen: Obs
 def _fail(
     request: Request, step: Step, progress: Progress, failure: Failure, seen: Observation, jitter: float
 ) -> Step:
-    """A candidate can't give MIN nodes: the next one, a pause, or the end. Its placeholders go in each case."""
+    """A candidate can't give MIN nodes: the next one, a pause, or the end. Its placeholders go in each case.
+
+    So do its machines that are on their way. That comes first: the next launcher looks at another pool, if this one is
+    killed once the next candidate is noted.
+    """
     gone = remove(placeholders(request, seen))
+    unneeded = _unneeded(request.candidate(progress.candidate), step, seen)
+    if unneeded:
+        return replace(step, actions=(*gone, *unneeded, Recount()) if seen.fresh else (Recount(),))
     after = progresses.failed(progress, request, failure, seen.now, jitter)
     if after is None:
         failures = (*progress.failures, failure)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from launcher.core import observe
@@ -18,6 +19,8 @@ from launcher.kube.watch import Source
 
 T = TypeVar("T")
 
+# Beside the watches, and within the connections that `Rest` keeps.
+AT_ONCE = 8
 _NOT_FOUND = 404
 _CONFLICT = 409
 # An answer that the API server may give from its cache, which costs the store nothing.
@@ -34,16 +37,17 @@ class Gateway(Protocol):
         """What the request needs of the cluster and is not there: priority classes, the training operator."""
 
     def observe(self, request: Request, *, fresh: bool) -> Observation:
-        """The cluster now. Once there is a PyTorchJob, only that and the run's own pods; nodes once it has failed.
+        """The cluster now, without what keeps one from buying machines once there is a PyTorchJob: pool and Events.
 
-        With `fresh` it is read from the store itself, otherwise it is what the watches have told, which may lag.
+        With `fresh` it is read from the store itself, otherwise it is what the watches have told, which may lag, and
+        once there is a PyTorchJob only that and the run's own pods.
         """
 
     def wait(self, timeout: float) -> None:
         """Returns when something has changed since the last `observe`, and after this many seconds at the latest."""
 
-    def create_pod(self, request: Request, manifest: JsonObject) -> None:
-        """Makes this pod, unless one of its name exists."""
+    def create_pods(self, request: Request, manifests: Sequence[JsonObject]) -> None:
+        """Makes each of these pods, unless one of its name exists."""
 
     def create_training(self, request: Request, manifest: JsonObject) -> bool:
         """Makes this PyTorchJob; False if one of its name exists."""
@@ -51,8 +55,8 @@ class Gateway(Protocol):
     def delete_training(self, request: Request, uid: str) -> None:
         """Deletes exactly this PyTorchJob, if it still exists; it is there until its pods are gone."""
 
-    def delete_pod(self, request: Request, name: str, uid: str) -> None:
-        """Deletes exactly this pod, if it still exists."""
+    def delete_pods(self, request: Request, pods: Sequence[tuple[str, str]]) -> None:
+        """Deletes exactly the pods of these names and uids, as far as they still exist."""
 
     def give_back(self, claim: str, uid: str) -> None:
         """Deletes exactly this NodeClaim, if it still exists."""
@@ -140,16 +144,12 @@ class KubernetesGateway:
     def _read(self, request: Request) -> Observation:
         training = self._read_training(request)
         own = self._list(sources.own_pods(request))
-        if training is not None:
-            nodes = self._list(sources.nodes(request)) if training.outcome == "Failed" else []
-            return Observation(
-                now=self._now(), fresh=True, nodes=tuple(nodes), pods=tuple(own), training=training
-            )
-        pool = self._list(sources.node_pool(request))
-        claims = self._list(sources.claims(request))
-        warnings = self._list(sources.warnings(), cached=True)
-        # Nodes after pods: a pod that has left its node by then makes the count too low, never too high.
+        pool = [] if training is not None else self._list(sources.node_pool(request))
+        warnings = [] if training is not None else self._list(sources.warnings(), cached=True)
+        # Nodes after pods: a pod that has left its node by then makes the count too low, never too high. NodeClaims
+        # after pods, too: one whose pod has found its node by then says which node that is.
         others = self._list(sources.others_pods(request, self._is_near))
+        claims = self._list(sources.claims(request))
         nodes = self._list(sources.nodes(request))
         near = _names(nodes, claims)
         now = self._now()
@@ -159,8 +159,9 @@ class KubernetesGateway:
             nodes=tuple(nodes),
             claims=tuple(each.at(now) for each in claims),
             pool=next(iter(pool), None),
-            pods=(*own, *(pod for pod in others if pod.node in near)),
+            pods=(*own, *(pod for pod in others if not pod.node or pod.node in near)),
             warnings=tuple(warnings),
+            training=training,
         )
 
     def _read_training(self, request: Request) -> Training | None:
@@ -177,8 +178,9 @@ class KubernetesGateway:
     def _is_near(self, node: str) -> bool:
         return node in self._near
 
-    def create_pod(self, request: Request, manifest: JsonObject) -> None:
-        self._create(f"/api/v1/namespaces/{request.namespace}/pods", manifest)
+    def create_pods(self, request: Request, manifests: Sequence[JsonObject]) -> None:
+        path = f"/api/v1/namespaces/{request.namespace}/pods"
+        _each(lambda manifest: self._create(path, manifest), manifests)
 
     def create_training(self, request: Request, manifest: JsonObject) -> bool:
         return self._create(sources.training_jobs(request), manifest)
@@ -189,8 +191,9 @@ class KubernetesGateway:
         path = f"{sources.training_jobs(request)}/{request.training_job}"
         self._delete(path, uid, propagationPolicy="Foreground")
 
-    def delete_pod(self, request: Request, name: str, uid: str) -> None:
-        self._delete(f"/api/v1/namespaces/{request.namespace}/pods/{name}", uid)
+    def delete_pods(self, request: Request, pods: Sequence[tuple[str, str]]) -> None:
+        path = f"/api/v1/namespaces/{request.namespace}/pods"
+        _each(lambda pod: self._delete(f"{path}/{pod[0]}", pod[1]), pods)
 
     def give_back(self, claim: str, uid: str) -> None:
         self._delete(f"/apis/karpenter.sh/v1/nodeclaims/{claim}", uid)
@@ -256,6 +259,17 @@ class KubernetesGateway:
         return True
 
 
+def _each(work: Callable[[T], object], items: Sequence[T]) -> None:
+    """Does this to every item, to several at a time where there are many. Raises what the first failure raises."""
+    if len(items) <= AT_ONCE:
+        for item in items:
+            work(item)
+        return
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for _ in pool.map(work, items):
+            pass
+
+
 def _leases(request: Request) -> str:
     return f"/apis/coordination.k8s.io/v1/namespaces/{request.namespace}/leases"
 
@@ -266,4 +280,4 @@ def _uid(training: Training | None) -> str:
 
 def _names(nodes: Iterable[Node], claims: Iterable[Aging]) -> frozenset[str]:
     """The machines of the pool, those among them that have no Node yet or none with its labels."""
-    return frozenset((*(node.name for node in nodes), *(each.claim.node for each in claims)))
+    return frozenset((*(node.name for node in nodes), *(each.claim.node for each in claims))) - {""}

@@ -22,7 +22,8 @@ T = TypeVar("T")
 
 CONNECT_SECONDS = 3.0
 READ_SECONDS = 15.0
-_CHUNK_BYTES = 65536
+# An object that is cut by the end of a chunk is read again with the next one.
+_CHUNK_BYTES = 262144
 # A launcher's watches stand side by side with its requests, and urllib3 complains of each connection beyond its pool's
 # size. The client's own default is five for each processor.
 _CONNECTIONS = 16

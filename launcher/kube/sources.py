@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from launcher.core import contract as c
-from launcher.core import observe
+from launcher.core import giveback, observe
 from launcher.core.observe import Claim, Node, NodePool, Pod, Training, Warned
 from launcher.core.request import Request
 from launcher.kube.rest import JsonObject
@@ -50,15 +50,19 @@ def own_pods(request: Request) -> Source[Pod]:
 
 
 def others_pods(request: Request, near: Callable[[str], bool]) -> Source[Pod]:
-    """The pods of others that are on a node and not finished; a change is news where the node is `near`.
+    """The pods of others that are not finished, and on a node or in want of one of the pool.
 
-    Annotations are left out: nothing is decided on those of others, and they can be larger than all the rest.
+    A change is news where the node is `near`. Annotations are left out: nothing is decided on those of others, and they
+    can be larger than all the rest.
     """
 
     def convert(item: JsonObject) -> Pod | None:
-        pod = observe.pod(item)
-        own = pod.namespace == request.namespace and pod.labels.get(c.LABEL_RUN) == request.run_id
-        return None if own or not pod.node else replace(pod, annotations={})
+        meta = item["metadata"]
+        run = (meta.get("labels") or {}).get(c.LABEL_RUN)
+        if meta.get("namespace") == request.namespace and run == request.run_id:
+            return None
+        pod = observe.pod({**item, "metadata": {**meta, "annotations": None}})
+        return pod if pod.node or giveback.wants_pool(pod, request) else None
 
     return Source(
         path="/api/v1/pods",

@@ -123,24 +123,21 @@ def check_fleet(fleet_type: str | None, capacity: dict[str, Any], on_demand: dic
         )
 
 
-def free_of(backend: Any, templates: list[dict[str, Any]]) -> int:
-    """Instances that the block has left which all of the templates name; a fleet launches no more than these.
+def check_one(templates: list[dict[str, Any]]) -> None:
+    """Hold the templates of a fleet that launches into a block to one block.
 
     Raises:
         ApiError: they name more than one block, which a fleet can't launch into.
     """
-    targets = {
-        t["CapacityReservationSpecification"]["CapacityReservationTarget"]["CapacityReservationId"]
+    targets = [
+        (t.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
         for t in templates
-    }
-    if len(targets) > 1:
+    ]
+    if len({t["CapacityReservationId"] for t in targets if t.get("CapacityReservationId")}) > 1:
         raise ApiError(
             "InvalidParameterCombination",
             "Multiple Capacity Blocks in the same EC2 Fleet request are not supported.",
         )
-    identity = targets.pop()
-    total: int = reservations(backend)[identity]["TotalInstanceCount"]
-    return total - used(backend, identity)
 
 
 def launch_error(

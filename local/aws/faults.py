@@ -4,8 +4,9 @@
 
 - capacity: `{"code": "InsufficientInstanceCapacity" | "VcpuLimitExceeded" | ..., "instanceType": "g5.*",
   "zone": "us-west-2b", "capacityType": "on-demand" | "spot" | "reserved", "available": 2, "times": 3}`. Patterns take
-  * and ?; a key left out matches all. `available` is how many such instances may run at once (0 if left out), `times`
-  how often the rule fires before it is spent (for ever if left out).
+  * and ?; a key left out matches all. `available` is how many such instances may run at once (0 if left out): a fleet
+  that asks for more gets as many as are left, and an error. `times` is how often the rule fires before it is spent (for
+  ever if left out); a fleet that gets less by it is one time.
 - leftovers: `{"code": "NetworkInterfaceLeft", "instanceType": "g5.*", "times": 1}`: the end of such a machine of a
   cluster leaves a network interface of VPC CNI behind (`local.aws.interfaces`).
 - calls: `{"action": "ec2:CreateFleet", "code": "RequestLimitExceeded", "status": 503, "times": 2}`: the call fails.
@@ -119,10 +120,14 @@ class Plan:
         with self.lock:
             return {"faults": [f.to_json() for f in self.faults]}
 
-    def launch_fault(
-        self, instance_type: str, zone: str, capacity_type: str, running: Callable[[Fault], int]
-    ) -> Fault | None:
-        """The rule that keeps one more such instance from starting; `running` counts those that match a rule."""
+    def launch_room(
+        self, instance_type: str, zone: str, capacity_type: str, wanted: int, running: Callable[[Fault], int]
+    ) -> tuple[int, Fault | None]:
+        """How many of the `wanted` instances may start, and the rule that keeps the others from it.
+
+        `running` counts the instances that match a rule.
+        """
+        room, keeps = wanted, None
         with self.lock:
             for fault in self.faults:
                 spent = fault.times is not None and fault.fired >= fault.times
@@ -131,10 +136,12 @@ class Plan:
                 )
                 if other or spent or not fault.matches(instance_type, zone, capacity_type):
                     continue
-                if running(fault) >= fault.available:
-                    fault.fired += 1
-                    return fault
-        return None
+                free = max(0, fault.available - running(fault))
+                if free < room:
+                    room, keeps = free, fault
+            if keeps is not None:
+                keeps.fired += 1
+        return room, keeps
 
     def left_interface(self, instance_type: str, zone: str, capacity_type: str) -> Fault | None:
         """The rule that makes the end of such a machine leave a network interface."""

@@ -1,22 +1,28 @@
 """CreateFleet with a market: the cheapest offer first, and failures as the plan of `local.aws.faults` says.
 
-moto always has capacity, and launches nothing into capacity blocks, which it does not know. As on AWS, an override that
-cannot be launched is told in `Errors`; the call itself succeeds.
+moto always has capacity, and launches nothing into capacity blocks, which it does not know. As on AWS, what cannot be
+launched is told in `Errors`, the call itself succeeds, and a fleet gets as many machines as there are.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from moto.core.responses import ActionResult
+from moto.ec2.models.fleets import Fleet
 from moto.ec2.responses.fleets import Fleets
 from moto.ec2.utils import random_fleet_id
 
 from local.aws import capacity_blocks, faults, placement_groups, prices, reservations
+from local.aws.errors import ApiError
 
 CAPACITY_DEFAULT = "on-demand"
+
+Error = tuple[str, str]
+"""Code and message."""
 
 
 def capacity_type(instance: Any) -> str:
@@ -47,43 +53,119 @@ def _template_data(backend: Any, specification: dict[str, Any]) -> dict[str, Any
     return data
 
 
-def _judge(
-    backend: Any, config: dict[str, Any], override: dict[str, Any], asked: str
-) -> dict[str, Any] | None:
-    """The error that keeps an override from being launched, or None."""
-    specification = config["LaunchTemplateSpecification"]
-    data = _template_data(backend, specification)
-    instance_type = override.get("InstanceType") or data.get("InstanceType", "")
-    zone = override.get("AvailabilityZone") or ""
-    if override.get("SubnetId"):
-        zone = backend.get_subnet(override["SubnetId"]).availability_zone
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """One override of a fleet's request: where and as what its machines may be launched."""
+
+    config: dict[str, Any]
+    override: dict[str, Any]
+    data: dict[str, Any]
+    instance_type: str
+    zone: str
+    reservation_id: str
+    asked: str
+
+    @property
+    def kind(self) -> str:
+        """How its machines are paid, in Karpenter's word."""
+        return "reserved" if self.reservation_id else self.asked
+
+    def error(self, error: Error) -> dict[str, Any]:
+        """This error as the fleet tells it of the offer."""
+        return {
+            "LaunchTemplateAndOverrides": {
+                "LaunchTemplateSpecification": self.config["LaunchTemplateSpecification"],
+                "Overrides": self.override,
+            },
+            "Lifecycle": self.asked if self.asked in ("spot", capacity_blocks.BLOCK) else "on-demand",
+            "ErrorCode": error[0],
+            "ErrorMessage": error[1],
+        }
+
+
+def _offers(backend: Any, config: dict[str, Any], asked: str) -> list[Offer]:
+    """Those of one launch template, the cheapest first, as the strategy `lowest-price` has it."""
+    data = _template_data(backend, config["LaunchTemplateSpecification"])
     target = (data.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
-    reservation_id = target.get("CapacityReservationId")
-    targeted = reservations.reservations(backend).get(reservation_id) if reservation_id else None
+    found = []
+    for override in config.get("Overrides") or [{}]:
+        zone = override.get("AvailabilityZone") or ""
+        if override.get("SubnetId"):
+            zone = backend.get_subnet(override["SubnetId"]).availability_zone
+        found.append(
+            Offer(
+                config=config,
+                override=override,
+                data=data,
+                instance_type=override.get("InstanceType") or data.get("InstanceType", ""),
+                zone=zone,
+                reservation_id=target.get("CapacityReservationId") or "",
+                asked=asked,
+            )
+        )
+    return sorted(found, key=lambda offer: prices.hourly(offer.override.get("InstanceType", "")))
+
+
+def _refusal(backend: Any, offer: Offer) -> Error | None:
+    """What keeps even one machine from being launched, but for capacity."""
+    targeted = reservations.reservations(backend).get(offer.reservation_id)
     error = None
-    if not reservation_id or targeted:
-        error = capacity_blocks.launch_error(backend, data, targeted, asked)
-    if error is None and reservation_id:
-        error = reservations.launch_error(backend, reservation_id, instance_type, zone)
-    kind = "reserved" if reservation_id else asked
-    if error is None:
-        error = placement_groups.launch_error(backend, data, targeted)
-    if error is None:
-        fault = faults.plan().launch_fault(instance_type, zone, kind, lambda f: count_running(backend, f))
-        if fault is None:
-            return None
-        error = (fault.code, fault.text(instance_type, zone))
-    return {
-        "LaunchTemplateAndOverrides": {"LaunchTemplateSpecification": specification, "Overrides": override},
-        "Lifecycle": asked if asked in ("spot", capacity_blocks.BLOCK) else "on-demand",
-        "ErrorCode": error[0],
-        "ErrorMessage": error[1],
-    }
+    if not offer.reservation_id or targeted:
+        error = capacity_blocks.launch_error(backend, offer.data, targeted, offer.asked)
+    if error is None and offer.reservation_id:
+        error = reservations.launch_error(backend, offer.reservation_id, offer.instance_type, offer.zone)
+    return error or placement_groups.launch_error(backend, offer.data, targeted)
+
+
+def _room(
+    backend: Any, offer: Offer, wanted: int, shares: list[tuple[Offer, int]]
+) -> tuple[int, Error | None]:
+    """How many of the `wanted` machines this offer can give beside the `shares` of others, and why not all."""
+    if offer.reservation_id:
+        taken = sum(number for other, number in shares if other.reservation_id == offer.reservation_id)
+        free = max(0, reservations.room(backend, offer.reservation_id) - taken)
+        if free < wanted:
+            return free, reservations.exceeded(offer.reservation_id)
+
+    def count(fault: faults.Fault) -> int:
+        beside = sum(n for each, n in shares if fault.matches(each.instance_type, each.zone, each.kind))
+        return count_running(backend, fault) + beside
+
+    room, fault = faults.plan().launch_room(offer.instance_type, offer.zone, offer.kind, wanted, count)
+    return room, (fault.code, fault.text(offer.instance_type, offer.zone)) if fault else None
+
+
+def _share(
+    backend: Any, configs: list[dict[str, Any]], asked: str, wanted: int
+) -> tuple[list[tuple[Offer, int]], list[dict[str, Any]]]:
+    """Which offers give how many of the `wanted` machines, and the errors of those that can't give what is left."""
+    shares: list[tuple[Offer, int]] = []
+    errors: list[dict[str, Any]] = []
+    for config in configs:
+        for offer in _offers(backend, config, asked):
+            left = wanted - sum(number for _, number in shares)
+            error = _refusal(backend, offer)
+            if error is None and left > 0:
+                number, error = _room(backend, offer, left, shares)
+                shares += [(offer, number)] if number else []
+            if error is not None:
+                errors.append(offer.error(error))
+    return shares, errors
+
+
+_shared: ContextVar[list[int] | None] = ContextVar("shared", default=None)
+"""How many machines each launch specification of the fleet gives that is being made."""
 
 
 def install() -> None:
-    """Wrap the response of CreateFleet."""
-    create = Fleets.create_fleet
+    """Wrap the response of CreateFleet, and what moto launches by it."""
+    create, counts = Fleets.create_fleet, Fleet.get_launch_spec_counts
+
+    def get_launch_spec_counts(self: Any, weight_to_add: float) -> Any:
+        shared = _shared.get()
+        if shared is None:
+            return counts(self, weight_to_add)
+        return dict(zip(self.launch_specs, shared, strict=True)), float(sum(shared))
 
     def create_fleet(self: Any) -> Any:
         self.error_on_dryrun()  # Karpenter validates its EC2NodeClasses with dry runs; they meet no capacity
@@ -93,36 +175,31 @@ def install() -> None:
         if into_block:
             on_demand = self._get_param("OnDemandOptions") or {}
             capacity_blocks.check_fleet(self._get_param("Type"), capacity, on_demand)
-        backend = self.ec2_backend
-        errors, configs = [], []
-        for config in self._get_param("LaunchTemplateConfigs", []):
-            good = []
-            for override in config.get("Overrides") or [{}]:
-                error = _judge(backend, config, override, asked or CAPACITY_DEFAULT)
-                if error is None:
-                    good.append(override)
-                else:
-                    errors.append(error)
-            if good:
-                # moto takes the first; the strategy `lowest-price` takes the cheapest.
-                good.sort(key=lambda o: prices.hourly(o.get("InstanceType", "")))
-                kept = copy.copy(config)
-                kept["Overrides"] = [o for o in good if o]
-                configs.append(kept)
-        if not configs:
-            return ActionResult({"FleetId": random_fleet_id(), "Instances": [], "Errors": errors})
-        self.params["LaunchTemplateConfigs"] = configs
-        if into_block:
-            # What is paid before is launched as what is paid by the hour; `local.aws.launch` tells them apart.
-            free = capacity_blocks.free_of(
-                backend,
-                [_template_data(backend, config["LaunchTemplateSpecification"]) for config in configs],
+        elif capacity.get("SpotTargetCapacity") or capacity.get("OnDemandTargetCapacity"):
+            raise ApiError(
+                "UnsupportedOperation",
+                "the local cloud launches fleets of one capacity type, which is DefaultTargetCapacityType",
             )
-            self.params["TargetCapacitySpecification"] = {
-                "DefaultTargetCapacityType": CAPACITY_DEFAULT,
-                "TotalTargetCapacity": min(int(capacity["TotalTargetCapacity"]), free),
-            }
-        result = create(self)
+        configs, total = self._get_param("LaunchTemplateConfigs", []), int(capacity["TotalTargetCapacity"])
+        if into_block:
+            templates = [config["LaunchTemplateSpecification"] for config in configs]
+            capacity_blocks.check_one([_template_data(self.ec2_backend, each) for each in templates])
+        shares, errors = _share(self.ec2_backend, configs, asked or CAPACITY_DEFAULT, total)
+        if not shares:
+            return ActionResult({"FleetId": random_fleet_id(), "Instances": [], "Errors": errors})
+        self.params["LaunchTemplateConfigs"] = [
+            {**offer.config, "Overrides": [offer.override] if offer.override else []} for offer, _ in shares
+        ]
+        # What is paid before is launched as what is paid by the hour; `local.aws.launch` tells them apart.
+        self.params["TargetCapacitySpecification"] = {
+            "DefaultTargetCapacityType": CAPACITY_DEFAULT if into_block else asked or CAPACITY_DEFAULT,
+            "TotalTargetCapacity": sum(number for _, number in shares),
+        }
+        token = _shared.set([number for _, number in shares])
+        try:
+            result = create(self)
+        finally:
+            _shared.reset(token)
         if into_block:
             for launched in result.result["Instances"]:
                 launched["Lifecycle"] = capacity_blocks.BLOCK
@@ -130,4 +207,5 @@ def install() -> None:
             result.result["Errors"] = errors
         return result
 
+    Fleet.get_launch_spec_counts = get_launch_spec_counts
     Fleets.create_fleet = create_fleet

@@ -45,12 +45,21 @@ def launch_error(backend: Any, reservation_id: str, instance_type: str, zone: st
             f"{reservation_id} is for {found['InstanceType']} in {found['AvailabilityZone']}, "
             f"not {instance_type} in {zone}",
         )
-    if used(backend, reservation_id) >= found["TotalInstanceCount"]:
-        return (
-            "ReservationCapacityExceeded",
-            f"The capacity reservation {reservation_id} has no instance left",
-        )
     return None
+
+
+def room(backend: Any, reservation_id: str) -> int:
+    """How many more instances can be launched into a reservation."""
+    total: int = reservations(backend)[reservation_id]["TotalInstanceCount"]
+    return max(0, total - used(backend, reservation_id))
+
+
+def exceeded(reservation_id: str) -> tuple[str, str]:
+    """Error code and message of a launch of more instances than a reservation has left."""
+    return (
+        "ReservationCapacityExceeded",
+        f"The capacity reservation {reservation_id} has no instance left",
+    )
 
 
 def state(reservation: dict[str, Any]) -> str:

@@ -205,8 +205,10 @@ class Machines:
         self.ready(machine.name, node.resources(machine.instance, ALL)[1])
 
     async def _report(self, machine: Machine) -> None:
-        now = time.time()
-        found = node.status(machine.instance, self.kubelet_port, self._version, now, machine.devices)
+        # Others change conditions, too: Kubernetes itself says Unknown of a node whose Lease was not renewed.
+        there = await self.api.get(f"{NODES}/{machine.name}")
+        before, now = (there.get("status") or {}).get("conditions") or [], time.time()
+        found = node.status(machine.instance, self.kubelet_port, self._version, now, machine.devices, before)
         await self.api.patch(f"{NODES}/{machine.name}/status", {"status": found})
         machine.reported_at = now
 

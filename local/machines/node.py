@@ -105,10 +105,13 @@ def taints(instance: Object) -> list[Object]:
     ]
 
 
-def conditions(instance: Object, now: float) -> list[Object]:
-    """The four conditions of a healthy kubelet, and those that EKS's node monitoring agent found."""
+def conditions(instance: Object, now: float, before: list[Object]) -> list[Object]:
+    """The four conditions of a healthy kubelet, and those that EKS's node monitoring agent found.
+
+    `before` are those that the Node shows: a condition is since when its status is what it is.
+    """
     found = instance.get("conditions") or []
-    return [*_kubelet(now), *(_found(each, now) for each in found)]
+    return [*_kubelet(now, before), *(_found(each, now) for each in found)]
 
 
 def _found(condition: Object, now: float) -> Object:
@@ -122,7 +125,8 @@ def _found(condition: Object, now: float) -> Object:
     }
 
 
-def _kubelet(now: float) -> list[Object]:
+def _kubelet(now: float, before: list[Object]) -> list[Object]:
+    since = {(each["type"], each["status"]): each.get("lastTransitionTime") for each in before}
     healthy = [
         ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
         ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
@@ -136,18 +140,24 @@ def _kubelet(now: float) -> list[Object]:
             "reason": reason,
             "message": message,
             "lastHeartbeatTime": timestamp(now),
+            "lastTransitionTime": since.get((kind, status)) or timestamp(now),
         }
         for kind, status, reason, message in healthy
     ]
 
 
-def status(instance: Object, kubelet_port: int, version: str, now: float, devices: Devices) -> Object:
-    """The Node's status. The API server dials its address for logs: the loopback address."""
+def status(
+    instance: Object, kubelet_port: int, version: str, now: float, devices: Devices, before: list[Object]
+) -> Object:
+    """The Node's status; `before` are the conditions that it shows.
+
+    The API server dials its address for logs: the loopback address.
+    """
     capacity, allocatable = resources(instance, devices)
     return {
         "capacity": capacity,
         "allocatable": allocatable,
-        "conditions": conditions(instance, now),
+        "conditions": conditions(instance, now, before),
         # No Hostname and no InternalDNS: the API server would try those first, and nothing here resolves them.
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}},
@@ -180,5 +190,5 @@ def build(instance: Object, region: str, kubelet_port: int, version: str, now: f
             "providerID": f"aws:///{instance['zone']}/{instance['instanceId']}",
             "taints": taints(instance),
         },
-        "status": status(instance, kubelet_port, version, now, NONE),
+        "status": status(instance, kubelet_port, version, now, NONE, []),
     }

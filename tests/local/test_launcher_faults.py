@@ -134,15 +134,16 @@ def names(place: Place) -> list[str]:
     return sorted(node["metadata"]["name"] for node in place.nodes())
 
 
-def test_l3_machines_that_do_not_register_are_told_and_not_counted(
+def test_l3_machines_that_do_not_register_are_named_and_not_counted(
     place: Place, begin: Callable[..., Run]
 ) -> None:
     with place.closed_to_new_machines():
         run = begin(2, 2)
         launcher = run.launch()
         until(lambda: run.is_waiting(launcher, "claims=2 "), "it sees two NodeClaims")
+        named = ", ".join(sorted(claim["metadata"]["name"] for claim in place.claims()))
+        until(lambda: run.is_waiting(launcher, f"2 NodeClaims starting: {named}"), "it names both")
         assert "nodes=0/2 claims=2" in launcher.last
-        assert "2 NodeClaims starting" in launcher.last
         run.stays_unsubmitted(LOOK_SECONDS)
         assert names(place) == []
     ends_well(run, launcher, 2)

@@ -14,7 +14,7 @@ from components.shared.pool import request as program_side
 from launcher.core import block, machine
 from launcher.core import contract as c
 from launcher.core.actions import End, Memory, Remove
-from launcher.core.capacity import GiveUp, Submit, Wait, decide
+from launcher.core.capacity import Decision, GiveUp, Submit, Wait, count, decide
 from launcher.core.observe import Observation, Training
 from launcher.core.progress import begun
 from launcher.core.request import Block, Request, RequestError, parse_request
@@ -45,11 +45,15 @@ def four(now: float = NOW) -> Observation:
     return seen([node(f"n{i}") for i in range(4)], now=now)
 
 
+def decided(run: Request, observation: Observation, **since: Any) -> Decision:
+    return decide(run, observation, count(run, observation), **since)
+
+
 def test_a_run_that_ends_in_time_starts_and_one_second_more_is_refused() -> None:
-    fits = decide(request(left=HOUR, longest=HOUR), four(), started=NOW, quorum_since=None)
+    fits = decided(request(left=HOUR, longest=HOUR), four(), started=NOW, quorum_since=None)
     assert isinstance(fits, Submit)
     assert fits.reason == "all 4 nodes are there"
-    late = decide(request(left=HOUR, longest=HOUR + 1), four(), started=NOW, quorum_since=None)
+    late = decided(request(left=HOUR, longest=HOUR + 1), four(), started=NOW, quorum_since=None)
     assert isinstance(late, GiveUp)
     assert late.code == c.EXIT_IMPOSSIBLE
 
@@ -72,7 +76,7 @@ def test_nothing_starts_once_the_machines_are_being_taken_back(longest: int | No
 
 def test_a_wait_ends_when_it_has_used_up_what_the_run_needs() -> None:
     run = request(left=HOUR, longest=HOUR - 100)
-    assert isinstance(decide(run, seen([], now=NOW + 100), started=NOW, quorum_since=None), Wait)
+    assert isinstance(decided(run, seen([], now=NOW + 100), started=NOW, quorum_since=None), Wait)
     pods = [held(run, 0)]
     step = machine.step(run, Memory(progress=begun(NOW)), seen([], pods, now=NOW + 101))
     assert step.report.state == c.STATE_FAILED
@@ -80,7 +84,7 @@ def test_a_wait_ends_when_it_has_used_up_what_the_run_needs() -> None:
 
 
 def test_a_training_without_a_limit_is_warned_of_the_end_and_one_with_a_limit_is_not() -> None:
-    warned = decide(request(left=HOUR), four(), started=NOW, quorum_since=None)
+    warned = decided(request(left=HOUR), four(), started=NOW, quorum_since=None)
     assert isinstance(warned, Submit)
     assert warned.reason == (
         "all 4 nodes are there; the machines are taken back from 2027-01-15T09:00:00Z,"

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from launcher.core import contract as c
-from launcher.core import machine, manifests, observe, reasons
-from launcher.core.actions import End, Hold, Memory, Recount, Remove, Start
+from launcher.core import machine, manifests, observe
+from launcher.core.actions import MOST_AT_ONCE, End, Hold, Memory, Recount, Remove, Start, batches
 from launcher.core.capacity import GiveUp, Submit, Wait, count, decide, preflight
 from launcher.core.manifests import Owner
-from launcher.core.observe import NodePool, Observation, Training
+from launcher.core.observe import Observation, Training
 from launcher.core.progress import begun
 from launcher.core.request import Request
 
@@ -172,7 +172,8 @@ def test_a_ceiling_below_the_minimum_is_hopeless_at_once(request_: Request) -> N
 
 def choice(request: Request, observation: Observation, waited: float, quorum: float | None = None) -> Any:
     since = None if quorum is None else NOW - quorum
-    return decide(request, observation, started=NOW - waited, quorum_since=since)
+    counted = count(request, observation)
+    return decide(request, observation, counted, started=NOW - waited, quorum_since=since)
 
 
 def test_the_hold_window_lies_between_minimum_and_maximum(request_: Request) -> None:
@@ -214,7 +215,12 @@ def test_a_submit_needs_a_fresh_list_and_no_surplus(request_: Request) -> None:
     pods = [held(request_, 0, "a"), held(request_, 1, "c"), held(request_, 2), held(request_, 3, "gone")]
     memory = Memory(progress=begun(NOW - 60), quorum_since=NOW - 31)
     cached = machine.step(request_, memory, seen(nodes, pods, fresh=False))
-    assert cached.actions == (Recount(),)
+    # What is too much goes first, so that the fresh lists need not be read twice.
+    assert cached.actions == (
+        Remove(name="hold-r1-2", uid="uid-2"),
+        Remove(name="hold-r1-3", uid="uid-3"),
+        Recount(),
+    )
     fresh = machine.step(request_, memory, seen(nodes, pods))
     assert fresh.actions == (
         Remove(name="hold-r1-2", uid="uid-2"),
@@ -320,30 +326,15 @@ def test_the_end_of_the_training_is_the_launchers_end(
     assert end.code == code
 
 
-def test_the_reason_names_what_ec2_refused_and_what_helps(request_: Request) -> None:
-    def warning(name: str, message: str, at: float = NOW) -> observe.Warned:
-        return observe.Warned(
-            kind="NodeClaim", name=name, reason="InsufficientCapacityError", message=message, at=at
-        )
-
-    warnings = (
-        warning("small-1", "with fleet error(s), InsufficientInstanceCapacity: no capacity"),
-        warning("small-2", "InsufficientInstanceCapacity"),
-        warning("small-3", "VcpuLimitExceeded: you have requested more"),
-        warning("large-1", "UnfulfillableCapacity"),
-        warning("small-4", "Unsupported", at=NOW - 1000),
-    )
-    observation = seen([], warnings=warnings)
-    text = reasons.shortfall(request_, observation, count(request_, observation), NOW - 10)
-    assert text == (
-        "InsufficientInstanceCapacity for g5.12xlarge in us-west-2b (2x), "
-        "VcpuLimitExceeded for g5.12xlarge in us-west-2b (1x; raise the account's vCPU quota)"
-    )
-
-
-def test_the_reason_names_an_unready_class_and_the_nodes_that_do_not_count(request_: Request) -> None:
-    pool = NodePool(limits={}, ready=False, problem="NodeClassReady=False")
-    nodes = [node("a", status__allocatable={}), node("b", spec__unschedulable=True)]
-    observation = seen(nodes, pool=pool)
-    text = reasons.shortfall(request_, observation, count(request_, observation), NOW)
-    assert text == "NodePool small is not ready: NodeClassReady=False; 1 node: 0 of 40 cpu; 1 node: cordoned"
+def test_pods_to_make_and_to_remove_are_done_in_batches_and_all_else_alone_in_its_place() -> None:
+    holds = tuple(Hold(index=index, wait="1-0") for index in range(MOST_AT_ONCE + 1))
+    removes = (Remove(name="a", uid="a"), Remove(name="b", uid="b"))
+    found = list(batches((*removes, Recount(), *holds, Recount(), Recount())))
+    assert found == [
+        removes,
+        (Recount(),),
+        holds[:MOST_AT_ONCE],
+        holds[MOST_AT_ONCE:],
+        (Recount(),),
+        (Recount(),),
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,7 +18,7 @@ from launcher.capacity.loop import Launcher
 from launcher.capacity.submit import ManifestError, read_manifest, with_range
 from launcher.core import contract as c
 from launcher.core.request import Request, RequestError
-from launcher.kube.gateway import KubernetesGateway
+from launcher.kube.gateway import AT_ONCE, KubernetesGateway
 from launcher.kube.rest import ApiError, ApiUnavailable, Patience
 from tests.unit.launcher.api_server import FakeApi, until
 from tests.unit.launcher.test_capacity import node
@@ -91,11 +92,37 @@ def test_a_job_without_a_name_is_never_created_twice(api: FakeApi) -> None:
 def test_a_deletion_takes_exactly_the_pod_that_was_meant(api: FakeApi, request_: Request) -> None:
     gateway = KubernetesGateway(api.rest(), time.time)
     api.put(f"{PODS}/hold-r1-0", {"metadata": {"name": "hold-r1-0", "uid": "new"}})
-    gateway.delete_pod(request_, "hold-r1-0", "old")
+    gateway.delete_pods(request_, [("hold-r1-0", "old")])
     assert api.names(PODS) == ["hold-r1-0"]
-    gateway.delete_pod(request_, "hold-r1-0", "new")
-    gateway.delete_pod(request_, "hold-r1-0", "new")
+    gateway.delete_pods(request_, [("hold-r1-0", "new")])
+    gateway.delete_pods(request_, [("hold-r1-0", "new")])
     assert api.names(PODS) == []
+
+
+@pytest.mark.parametrize("number", [AT_ONCE, 5 * AT_ONCE])
+def test_pods_are_made_and_deleted_many_at_a_time(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request, number: int
+) -> None:
+    threads = set()
+    api.on_request = lambda _method, _path: threads.add(threading.get_ident())
+    names = [f"hold-r1-{index}" for index in range(number)]
+    gateway.create_pods(request_, [{"metadata": {"name": name, "uid": f"uid of {name}"}} for name in names])
+    assert api.names(PODS) == sorted(names)
+    assert 1 <= len(threads) <= AT_ONCE
+    assert (len(threads) > 1) == (number > AT_ONCE), "few are done one after another, many are not"
+    gateway.delete_pods(request_, [(name, f"uid of {name}") for name in names])
+    assert api.names(PODS) == []
+
+
+def test_of_many_pods_the_refusal_of_one_is_told(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    names = [f"hold-r1-{index}" for index in range(3 * AT_ONCE)]
+    api.refused = {("DELETE", f"{PODS}/hold-r1-0")}
+    gateway.create_pods(request_, [{"metadata": {"name": name, "uid": name}} for name in names])
+    with pytest.raises(ApiError, match="403 Forbidden"):
+        gateway.delete_pods(request_, [(name, name) for name in names])
+    assert "hold-r1-0" in api.names(PODS)
 
 
 def test_a_training_is_deleted_by_its_uid_and_after_its_pods(
@@ -129,8 +156,8 @@ def test_the_launcher_may_do_exactly_what_it_asks_for(
     gateway.observe(request_, fresh=True)
     gateway.observe(request_, fresh=False)
     until(lambda: len(api.asked("watch")) == 7)
-    gateway.create_pod(request_, pod("hold-r1-0"))
-    gateway.delete_pod(request_, "hold-r1-0", "uid")
+    gateway.create_pods(request_, [pod("hold-r1-0")])
+    gateway.delete_pods(request_, [("hold-r1-0", "uid")])
     gateway.create_training(request_, pod("train-r1"))
     gateway.delete_training(request_, "uid")
     gateway.give_back("small-x", "uid")
@@ -161,6 +188,32 @@ def states(said: list[str]) -> list[str]:
 
 def add_node(api: FakeApi, name: str) -> None:
     api.put(f"/api/v1/nodes/{name}", node(name))
+
+
+def test_pods_of_others_that_want_a_machine_of_the_pool_are_seen_in_fresh_lists_alone(
+    api: FakeApi, gateway: KubernetesGateway, request_: Request
+) -> None:
+    add_claim(api)
+    for name, asked_for in (("wants-one", "nvidia.com/gpu"), ("wants-none", "cpu")):
+        spec = {"containers": [{"resources": {"requests": {asked_for: "4"}}}]}
+        meta = {"name": name, "namespace": "default"}
+        api.put(f"/api/v1/namespaces/default/pods/{name}", {"metadata": meta, "spec": spec})
+    seen = {
+        fresh: [pod.name for pod in gateway.observe(request_, fresh=fresh).pods] for fresh in (False, True)
+    }
+    assert seen == {False: [], True: ["wants-one"]}
+    # Once there is a training, too: at its end machines may be on their way.
+    api.put(f"{JOBS}/train-r1", pod("train-r1"))
+    found = gateway.observe(request_, fresh=True)
+    assert [pod.name for pod in found.pods] == ["wants-one"]
+    assert [claim.name for claim in found.claims] == ["small-1"]
+    assert found.training is not None
+
+
+def add_claim(api: FakeApi) -> None:
+    """A NodeClaim that has no Node yet."""
+    meta = {"name": "small-1", "labels": {"karpenter.sh/nodepool": "small"}}
+    api.put("/apis/karpenter.sh/v1/nodeclaims/small-1", {"metadata": meta})
 
 
 def test_a_whole_run_submits_for_the_nodes_there_are_and_cleans_up(

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from launcher.core import giveback, machine, observe
-from launcher.core.actions import GiveBack, Hold, Memory, Recount, Remove, Step
+from launcher.core.actions import End, GiveBack, Hold, Memory, Recount, Remove, Step
 from launcher.core.manifests import stamp
-from launcher.core.observe import Observation
+from launcher.core.observe import Observation, Training
 from launcher.core.progress import Progress, begun
 from launcher.core.request import Request
-from tests.unit.launcher.conftest import asked
+from tests.unit.launcher.conftest import asked, fallback
 from tests.unit.launcher.test_capacity import NOW, held, node, pod, seen, warm
 
 pytestmark = pytest.mark.unit
@@ -181,3 +181,137 @@ def test_a_loss_counts_once_however_often_a_launcher_is_killed_over_it(patient: 
     assert giveback.told(progress.given_back) == (
         "2 machines given back, the last: i-0d / NodeClaim d: not registered after 900 s"
     )
+
+
+def starting(name: str, at: str = "", age: float = 60) -> Object:
+    return claim(name, age, at)
+
+
+def cut_short(request: Request, observation: Observation) -> Step:
+    """The step at a deadline that is long over."""
+    return waited(request, observation, began=4000)
+
+
+def other_pod(**changes: Any) -> Object:
+    """A pod of another run that waits for a machine of pool small."""
+    item = held(asked(runId="r2"), 0)
+    for path, value in changes.items():
+        section, key = path.split("__")
+        item[section][key] = value
+    return item
+
+
+UNINITIALIZED = {"karpenter.sh/nodepool": "small"}
+
+
+def test_at_the_deadline_machines_on_their_way_go_after_the_placeholders_and_before_the_end(
+    patient: Request,
+) -> None:
+    bare = node("b", metadata__labels=UNINITIALIZED, status__allocatable=BARE)
+    claims = [starting("new"), starting("registered", "b"), starting("whole", "a")]
+    observation = cluster(claims, [node("a"), bare], [held(patient, 0, "a"), held(patient, 1)])
+    step = cut_short(patient, observation)
+    told = "i-0new / NodeClaim new: not registered, and not waited for any more"
+    assert step.actions == (
+        Remove(name="hold-r1-0", uid="uid-0"),
+        Remove(name="hold-r1-1", uid="uid-1"),
+        GiveBack(claim="new", uid="uid-new", reason=told, late=False),
+        GiveBack(
+            claim="registered",
+            uid="uid-registered",
+            reason="i-0registered / NodeClaim registered: not initialized, and not waited for any more",
+            late=False,
+        ),
+        Recount(),
+    )
+    # They did not take too long, so that nothing is lost.
+    assert step.memory.progress is not None
+    assert step.memory.progress.given_back == ()
+    going = [{**one, "metadata": {**one["metadata"], "deletionTimestamp": stamp(NOW)}} for one in claims[:2]]
+    (end,) = machine.step(patient, step.memory, cluster([*going, claims[2]], [node("a"), bare])).actions
+    assert isinstance(end, End)
+
+
+def test_machines_on_their_way_go_before_the_next_pool_is_noted() -> None:
+    request = asked(fallbacks=[fallback()])
+    step = cut_short(request, cluster([starting("new")], []))
+    assert given_back(step) == ["new"]
+    assert step.memory.candidate == 0
+    assert machine.step(request, step.memory, cluster([], [])).memory.candidate == 1
+
+
+def test_a_submit_for_fewer_gives_back_those_that_would_come_too_late(patient: Request) -> None:
+    observation = cluster(
+        [starting("late"), starting("a-1", "a"), starting("b-1", "b")],
+        [node("a"), node("b")],
+        [held(patient, 0, "a"), held(patient, 1, "b"), held(patient, 2)],
+    )
+    memory = {"quorum_since": NOW - patient.hold_seconds}
+    step = waited(patient, observation, **memory)
+    assert (given_back(step), step.actions[-1]) == (["late"], Recount())
+    assert step.actions[0] == Remove(name="hold-r1-2", uid="uid-2")
+    holding = waited(patient, observation, quorum_since=NOW - patient.hold_seconds + 1)
+    assert given_back(holding) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "back"),
+    [
+        (other_pod(), []),
+        (other_pod(spec__nodeSelector={}), []),
+        (other_pod(spec__nodeSelector={"karpenter.sh/nodepool": "large"}), ["new"]),
+        (other_pod(metadata__deletionTimestamp=stamp(NOW)), ["new"]),
+        (other_pod(status__phase="Failed"), ["new"]),
+        (other_pod(spec__nodeName="elsewhere"), ["new"]),
+        (other_pod(spec__containers=[{"resources": {"requests": {"cpu": "1"}}}]), ["new"]),
+        (other_pod(metadata__ownerReferences=[{"kind": "DaemonSet", "controller": True}]), ["new"]),
+    ],
+)
+def test_machines_on_their_way_stay_as_long_as_somebody_else_waits_for_one(
+    patient: Request, other: Object, back: list[str]
+) -> None:
+    assert given_back(cut_short(patient, cluster([starting("new")], [], [other]))) == back
+
+
+def test_pods_that_keep_a_machine_without_a_job_wait_for_one_too(patient: Request) -> None:
+    waiting = {**warm(""), "spec": other_pod()["spec"], "status": {"phase": "Pending"}}
+    assert given_back(cut_short(patient, cluster([starting("new")], [], [waiting]))) == []
+
+
+@pytest.mark.parametrize(
+    ("claims", "others"),
+    [
+        ([claim("before", 4001, "")], []),
+        ([claim("going", 60, "", deletionTimestamp=stamp(NOW))], []),
+        ([claim("used", 60, "b")], [pod("theirs", "b")]),
+    ],
+)
+def test_machines_from_before_those_that_go_already_and_those_in_use_stay(
+    patient: Request, claims: list[Object], others: list[Object]
+) -> None:
+    bare = node("b", metadata__labels=UNINITIALIZED, status__allocatable=BARE)
+    assert given_back(cut_short(patient, cluster(claims, [bare], others))) == []
+
+
+def test_without_fresh_lists_a_wait_that_can_never_succeed_looks_again_before_it_ends(
+    patient: Request,
+) -> None:
+    gone = cluster([starting("new")], [], pool=None)
+    assert waited(patient, dataclasses.replace(gone, fresh=False)).actions == (Recount(),)
+    assert given_back(waited(patient, gone)) == ["new"]
+
+
+def test_a_signal_gives_back_what_is_on_its_way_but_for_a_training_that_goes_on(patient: Request) -> None:
+    observation, memory = cluster([starting("new")], []), Memory(progress=begun(NOW - 100))
+    back, end = machine.stop(patient, memory, observation)
+    assert isinstance(back, GiveBack)
+    assert isinstance(end, End)
+    training = Training(uid="t", ours=True, nodes=2, outcome="", message="")
+    going = dataclasses.replace(observation, training=training)
+    assert [type(action) for action in machine.stop(patient, memory, going)] == [End]
+
+
+def test_a_training_that_fails_for_good_gives_back_what_came_for_its_lost_worker(patient: Request) -> None:
+    failed = Training(uid="t", ours=True, nodes=2, outcome="Failed", message="it did")
+    observation = cluster([starting("new")], [], training=failed)
+    assert given_back(waited(patient, observation, training_uid="t")) == ["new"]

@@ -121,7 +121,7 @@ def test_wrong_settings_end_the_run_at_once() -> None:
 
 
 def test_each_restart_is_told_with_its_reason_and_its_number_of_nodes() -> None:
-    trace = struck("failed", 1)
+    trace = struck("failed", 1, holdSeconds=200)
     states = [line.split()[1] for line in trace.said]
     kept = [state for state, before in zip(states, [None, *states], strict=False) if state != before]
     assert kept.count("state=restarting") == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,6 +154,8 @@ class Trace:
                 self.wrong(f"{machine.name} never drained")
             if machine.initialized and not machine.foreign and not self.world.on(machine.name):
                 self.wrong(f"{machine.name} stands idle after the end")
+            if not machine.initialized and not machine.shared and machine.created >= EPOCH:
+                self.wrong(f"{machine.name}, which never becomes of use, is left")
 
     # -- the gateway
 
@@ -166,6 +169,14 @@ class Trace:
         if fresh:
             self.world.advance(0.5)  # time passes between any two requests
         return self.world.show(request.pool.name, fresh)
+
+    def create_pods(self, request: Request, manifests: Sequence[Object]) -> None:
+        for manifest in manifests:
+            self.create_pod(request, manifest)
+
+    def delete_pods(self, request: Request, pods: Sequence[tuple[str, str]]) -> None:
+        for name, uid in pods:
+            self.delete_pod(request, name, uid)
 
     def create_pod(self, request: Request, manifest: Object) -> None:
         self._maybe_die()
@@ -208,13 +219,23 @@ class Trace:
         machine = self.world.machines.get(claim.removeprefix("claim-"))
         if machine is not None and not machine.deleting and uid == f"uid-{machine.name}":
             now = self.world.now
-            if machine.complete(now) or machine.foreign or machine.created < EPOCH:
+            taken = machine.foreign and now >= machine.ready_at  # before that there is no Node for a pod
+            if machine.complete(now) or taken or machine.created < EPOCH:
                 self.wrong(f"{machine.name} given back")
-            if now - machine.created < self.request.node_start_seconds:
+            early = now - machine.created < self.request.node_start_seconds
+            if early and (machine.initialized or self._held(machine.pool)):
                 self.wrong(f"{machine.name} given back after {now - machine.created:.0f} s")
             machine.deleting = True
             self.given_back += 1
         self._maybe_die()
+
+    def _held(self, pool: str) -> bool:
+        """Whether a pod of the run waits for a machine of this pool."""
+        return any(
+            not pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]
+            for pod in self.world.pods.values()
+            if pod["spec"]["nodeSelector"]["karpenter.sh/nodepool"] == pool
+        )
 
     def create_training(self, request: Request, manifest: Object) -> bool:
         self._maybe_die()

@@ -26,7 +26,10 @@ COLLECTIVE_SECONDS = 60.0
 
 @dataclass
 class Machine:
-    """The truth about one machine. `ready_at` and `gpus_at` are moments; None is never."""
+    """The truth about one machine. `ready_at` and `gpus_at` are moments; None is never.
+
+    `shared` says that a pod of somebody else is or was there.
+    """
 
     name: str
     pool: str
@@ -38,6 +41,7 @@ class Machine:
     cordoned: bool = False
     startup_taint_until: float = 0.0
     foreign: bool = False
+    shared: bool = False
     initialized: bool = False
     deleting: bool = False
     empty_since: float | None = None
@@ -275,6 +279,7 @@ class World:
                     machine.gpus_at = max(machine.gpus_at, self.now + self.random.uniform(1, 15))
             case _ if not self.on(machine.name):
                 machine.foreign = not machine.foreign
+                machine.shared = True
 
     def lose(self, machine: Machine) -> None:
         """The machine is gone, and with it its pods."""

@@ -43,7 +43,7 @@ class Launcher:
             },
         )["LaunchTemplate"]["LaunchTemplateId"]
 
-    def fleet(self, zones="ab", capacity="on-demand", template=None, types=(TYPE,), **more):
+    def fleet(self, zones="ab", capacity="on-demand", template=None, types=(TYPE,), machines=1, **more):
         overrides = [
             {
                 "InstanceType": t,
@@ -57,9 +57,9 @@ class Launcher:
             {"Key": "kubernetes.io/cluster/main", "Value": "owned"},
             {"Key": "karpenter.sh/nodepool", "Value": "p"},
         ]
-        return self.ec2.create_fleet(
-            Type="instant",
-            LaunchTemplateConfigs=[
+        request = {
+            "Type": "instant",
+            "LaunchTemplateConfigs": [
                 {
                     "LaunchTemplateSpecification": {
                         "LaunchTemplateId": template or self.template,
@@ -68,10 +68,13 @@ class Launcher:
                     "Overrides": overrides,
                 }
             ],
-            TargetCapacitySpecification={"DefaultTargetCapacityType": capacity, "TotalTargetCapacity": 1},
-            TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
-            **more,
-        )
+            "TargetCapacitySpecification": {
+                "DefaultTargetCapacityType": capacity,
+                "TotalTargetCapacity": machines,
+            },
+            "TagSpecifications": [{"ResourceType": "instance", "Tags": tags}],
+        }
+        return self.ec2.create_fleet(**request | more)
 
     def instance(self, instance_id):
         return self.ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
@@ -144,6 +147,54 @@ def test_so_many_instances_are_available_and_no_more(launcher):
     assert launcher.cloud.call("GET", "faults")[0]["faults"][0]["fired"] == 1
 
 
+def launched(fleet):
+    """The zone of each machine of a fleet."""
+    return [
+        each["LaunchTemplateAndOverrides"]["Overrides"]["AvailabilityZone"][-1]
+        for each in fleet["Instances"]
+        for _ in each["InstanceIds"]
+    ]
+
+
+def test_one_fleet_of_many_machines_gets_those_that_are_available(launcher):
+    """Karpenter asks for machines of one kind by one fleet."""
+    launcher.plan({"code": "InsufficientInstanceCapacity", "instanceType": TYPE, "available": 3})
+    assert len(launched(launcher.fleet(zones="a"))) == 1
+    fleet = launcher.fleet(zones="a", machines=4)
+    assert len(launched(fleet)) == 2
+    assert [error["ErrorCode"] for error in fleet["Errors"]] == ["InsufficientInstanceCapacity"]
+    assert launcher.cloud.call("GET", "faults")[0]["faults"][0]["fired"] == 1
+    assert launched(launcher.fleet(zones="a", machines=4)) == []
+
+
+def test_what_one_zone_lacks_comes_from_the_next_and_both_count_for_a_rule_of_both(launcher):
+    zone = {"code": "InsufficientInstanceCapacity", "zone": "us-west-2a", "available": 2}
+    launcher.plan(zone, {"code": "VcpuLimitExceeded", "available": 4})
+    fleet = launcher.fleet(machines=3)
+    assert launched(fleet) == ["a", "a", "b"]
+    assert [error["ErrorCode"] for error in fleet["Errors"]] == [zone["code"]]
+    launcher.plan(zone | {"available": 3}, {"code": "VcpuLimitExceeded", "available": 5})
+    fleet = launcher.fleet(machines=4)
+    assert launched(fleet) == ["a", "b"]
+    assert [error["ErrorCode"] for error in fleet["Errors"]] == [zone["code"], "VcpuLimitExceeded"]
+
+
+def test_spot_machines_count_too(launcher):
+    launcher.plan({"code": "InsufficientInstanceCapacity", "capacityType": "spot", "available": 2})
+    assert len(launched(launcher.fleet(zones="a", capacity="spot", machines=3))) == 2
+    assert len(launched(launcher.fleet(zones="a", machines=3))) == 3
+
+
+def test_a_fleet_of_two_capacity_types_is_refused(launcher):
+    mixed = {
+        "DefaultTargetCapacityType": "spot",
+        "TotalTargetCapacity": 2,
+        "OnDemandTargetCapacity": 1,
+    }
+    with pytest.raises(ClientError, match="DefaultTargetCapacityType"):
+        launcher.fleet(TargetCapacitySpecification=mixed)
+
+
 def test_a_rule_is_spent_after_its_times(launcher):
     launcher.plan({"code": "InsufficientInstanceCapacity", "times": 1})
     assert launcher.fleet(zones="a")["Instances"] == []
@@ -193,7 +244,7 @@ def test_a_spot_instance_says_so(launcher):
 def test_a_reservation_serves_as_many_instances_as_it_has(launcher):
     ec2 = launcher.ec2
     made = ec2.create_capacity_reservation(
-        InstanceType=TYPE, InstancePlatform="Linux/UNIX", AvailabilityZone="us-west-2a", InstanceCount=1
+        InstanceType=TYPE, InstancePlatform="Linux/UNIX", AvailabilityZone="us-west-2a", InstanceCount=2
     )["CapacityReservation"]["CapacityReservationId"]
     target = {
         "CapacityReservationPreference": "capacity-reservations-only",
@@ -201,16 +252,18 @@ def test_a_reservation_serves_as_many_instances_as_it_has(launcher):
     }
     template = launcher.make_template("reserved", CapacityReservationSpecification=target)
     first = launcher.fleet(zones="a", template=template)
+    assert "Errors" not in first or first["Errors"] == []
     instance = launcher.instance(first["Instances"][0]["InstanceIds"][0])
     assert instance["CapacityReservationId"] == made
     assert (
         instance["CapacityReservationSpecification"]["CapacityReservationPreference"]
         == "capacity-reservations-only"
     )
-    second = launcher.fleet(zones="a", template=template)
+    second = launcher.fleet(zones="a", template=template, machines=2)
+    assert len(launched(second)) == 1
     assert second["Errors"][0]["ErrorCode"] == "ReservationCapacityExceeded"
     shown = ec2.describe_capacity_reservations(CapacityReservationIds=[made])["CapacityReservations"][0]
-    assert (shown["AvailableInstanceCount"], shown["TotalInstanceCount"]) == (0, 1)
+    assert (shown["AvailableInstanceCount"], shown["TotalInstanceCount"]) == (0, 2)
     assert launcher.cloud.call("GET", "instances?cluster=main")[0][0]["capacityType"] == "reserved"
 
 

@@ -29,13 +29,14 @@ INSTANCE = {
 class FakeApi:
     """Knows Nodes by path. `away` is how many deletions meet no answer; `stuck` never answers a creation.
 
-    `reports` are the statuses that were patched, the newest last.
+    `reports` are the statuses that were patched, the newest last, and `shown` the conditions before the first.
     """
 
-    def __init__(self, away: int = 0, stuck: bool = False) -> None:
+    def __init__(self, away: int = 0, stuck: bool = False, shown: list[dict[str, Any]] | None = None) -> None:
         self.nodes: set[str] = set()
         self.reports: list[dict[str, Any]] = []
         self.away = away
+        self.shown = shown or []
         self.stuck = stuck
 
     async def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -49,6 +50,10 @@ class FakeApi:
         if path.endswith("/status"):
             self.reports.append(body["status"])
         return {}
+
+    async def get(self, path: str) -> dict[str, Any]:
+        conditions = self.reports[-1]["conditions"] if self.reports else self.shown
+        return {"metadata": {"name": path.rsplit("/", 1)[1]}, "status": {"conditions": conditions}}
 
     async def delete(self, path: str) -> dict[str, Any]:
         if self.away:
@@ -139,6 +144,22 @@ def test_a_plugin_that_ends_while_it_registers_leaves_no_device() -> None:
         machines.plugin_seen("node-1")
         report = await told(api, 2)
         assert report["allocatable"].get("nvidia.com/gpu", "0") == "0"
+        await machines._apply([])
+
+    asyncio.run(story())
+
+
+def test_a_report_keeps_since_when_the_node_is_what_it_is() -> None:
+    async def story() -> None:
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-31T12:00:00Z"}
+        api = FakeApi(shown=[ready])
+        machines = await joined(api)
+        for count in (1, 2):
+            report = await told(api, count)
+            found = {each["type"]: each["lastTransitionTime"] for each in report["conditions"]}
+            assert found["Ready"] == ready["lastTransitionTime"]
+            machines.plugin_seen("node-1")
+        assert found["DiskPressure"] > ready["lastTransitionTime"]
         await machines._apply([])
 
     asyncio.run(story())

@@ -6,6 +6,7 @@ import pytest
 
 from local.machines import node
 from local.machines.devices import ALL, NONE
+from local.machines.quantity import timestamp
 
 pytestmark = pytest.mark.unit
 
@@ -78,6 +79,23 @@ def test_what_the_monitoring_agent_found_stands_beside_the_kubelets_conditions()
         "lastHeartbeatTime": "1970-01-01T00:16:40Z",
         "lastTransitionTime": "1970-01-01T00:06:40Z",
     }
+
+
+def test_a_condition_tells_since_when_it_has_its_status_and_not_when_it_was_last_told() -> None:
+    def since(before: list[dict[str, Any]], now: float) -> tuple[list[dict[str, Any]], dict[str, str]]:
+        told = node.conditions(instance(), now, before)
+        assert {each["lastHeartbeatTime"] for each in told} == {timestamp(now)}
+        return told, {each["type"]: each["lastTransitionTime"] for each in told}
+
+    told, first = since([], 1000.0)
+    assert set(first.values()) == {timestamp(1000.0)}
+    told, second = since(told, 1240.0)
+    assert second == first
+    for each in told:
+        if each["type"] == "Ready":  # Kubernetes heard nothing of the node for a while
+            each |= {"status": "Unknown", "lastTransitionTime": timestamp(1300.0)}
+    told, third = since(told, 1480.0)
+    assert third == {**first, "Ready": timestamp(1480.0)}
 
 
 def test_allocatable_is_what_eks_leaves_to_pods() -> None:

@@ -406,5 +406,5 @@ def test_without_a_plan_nothing_is_left_and_interfaces_in_use_are_not_found(depl
 def test_the_rule_for_leftovers_keeps_no_machine_from_starting() -> None:
     plan = Plan()
     plan.replace({"faults": [{"code": LEFT_INTERFACE}]})
-    assert plan.launch_fault("m5.large", "us-west-2a", "on-demand", lambda _: 0) is None
+    assert plan.launch_room("m5.large", "us-west-2a", "on-demand", 1, lambda _: 0) == (1, None)
     assert plan.left_interface("m5.large", "us-west-2a", "on-demand") is not None

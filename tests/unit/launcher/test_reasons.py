@@ -1,0 +1,97 @@
+"""Why nodes are not there yet, as a person reads it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from launcher.core import observe, reasons
+from launcher.core.capacity import count
+from launcher.core.observe import NodePool
+from launcher.core.request import Request
+from tests.unit.launcher.test_capacity import NOW, node, seen
+
+pytestmark = pytest.mark.unit
+
+
+def test_the_reason_names_what_ec2_refused_and_what_helps(request_: Request) -> None:
+    def warning(name: str, message: str, at: float = NOW) -> observe.Warned:
+        return observe.Warned(
+            kind="NodeClaim", name=name, reason="InsufficientCapacityError", message=message, at=at
+        )
+
+    warnings = (
+        warning("small-1", "with fleet error(s), InsufficientInstanceCapacity: no capacity"),
+        warning("small-2", "InsufficientInstanceCapacity"),
+        warning("small-3", "VcpuLimitExceeded: you have requested more"),
+        warning("large-1", "UnfulfillableCapacity"),
+        warning("small-4", "Unsupported", at=NOW - 1000),
+    )
+    observation = seen([], warnings=warnings)
+    text = reasons.shortfall(request_, observation, count(request_, observation), NOW - 10)
+    assert text == (
+        "InsufficientInstanceCapacity for g5.12xlarge in us-west-2b (2x), "
+        "VcpuLimitExceeded for g5.12xlarge in us-west-2b (1x; raise the account's vCPU quota)"
+    )
+
+
+def test_the_reason_names_an_unready_class_and_the_nodes_that_do_not_count(request_: Request) -> None:
+    pool = NodePool(limits={}, ready=False, problem="NodeClassReady=False")
+    nodes = [node("a", status__allocatable={}), node("b", spec__unschedulable=True)]
+    observation = seen(nodes, pool=pool)
+    text = reasons.shortfall(request_, observation, count(request_, observation), NOW)
+    assert text == "NodePool small is not ready: NodeClassReady=False; 1 node: 0 of 40 cpu; 1 node: cordoned"
+
+
+def test_of_an_unready_class_the_pool_tells_what_the_class_lacks() -> None:
+    def pool(**statuses: tuple[str, str]) -> NodePool:
+        conditions = [
+            {"type": kind, "status": status, "message": message}
+            for kind, (status, message) in statuses.items()
+        ]
+        return observe.node_pool({"metadata": {"name": "small"}, "status": {"conditions": conditions}})
+
+    lacking = ("False", "SubnetsReady=False")
+    found = pool(NodeClassReady=lacking, Ready=("False", "NodeClassReady=False"))
+    assert (found.ready, found.problem) == (False, "SubnetsReady=False")
+    found = pool(Ready=("False", "ValidationSucceeded=False"))
+    assert (found.ready, found.problem) == (False, "ValidationSucceeded=False")
+    found = pool(NodeClassReady=("True", ""), Ready=("True", ""))
+    assert (found.ready, found.problem) == (True, "")
+
+
+def starting(name: str, status: str = "True", reason: str = "Launched", message: str = "") -> observe.Claim:
+    launched = {"type": "Launched", "status": status, "reason": reason, "message": message}
+    return observe.claim({"metadata": {"name": name}, "status": {"conditions": [launched]}}, NOW)
+
+
+def test_the_reason_names_the_nodeclaims_that_start_and_why_others_are_not_launched(
+    request_: Request,
+) -> None:
+    def told(*claims: observe.Claim) -> str:
+        observation = seen([], claims=claims)
+        return reasons.shortfall(request_, observation, count(request_, observation), NOW)
+
+    new = starting("small-a", "Unknown", "AwaitingReconciliation", "object is awaiting reconciliation")
+    assert told(starting("small-b"), new) == "2 NodeClaims starting: small-a, small-b"
+    assert told(*(starting(f"small-{index}") for index in range(6))) == (
+        "6 NodeClaims starting: small-0, small-1, small-2, small-3 and 2 more"
+    )
+    refused = starting(
+        "small-c", "Unknown", "Unauthorized", "User is not authorized to perform this operation"
+    )
+    assert told(refused, starting("small-b")) == (
+        "1 NodeClaim not launched: Unauthorized: User is not authorized to perform this operation; "
+        "1 NodeClaim starting: small-b"
+    )
+    assert told(dataclasses.replace(refused, deleting=True)) == "waiting for Karpenter"
+
+
+def test_another_pool_whose_name_begins_alike_has_its_own_refusals(request_: Request) -> None:
+    refused = observe.Warned(
+        kind="NodeClaim", name="small-b-x4k2p", reason="InsufficientCapacityError", message="", at=NOW
+    )
+    assert list(reasons.refusals(request_, (refused,), NOW)) == []
+    other = dataclasses.replace(request_, pool=dataclasses.replace(request_.pool, name="small-b"))
+    assert [code for _, code in reasons.refusals(other, (refused,), NOW)] == ["InsufficientCapacityError"]
