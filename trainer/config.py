@@ -15,8 +15,28 @@ from typing import Any
 from trainer import contract
 from trainer.contract import Exit, TrainerError
 from trainer.save import destination
+from trainer.workloads import DIGITS, MODELS
 
-DIGITS = "digits"
+_AT_LEAST_ONE = (
+    *(
+        "epochs",
+        "steps",
+        "batch_size",
+        "micro_batch_size",
+        "sequence_length",
+        "bucket_megabytes",
+        "log_every",
+    ),
+    *("checkpoint_every", "checkpoint_keep", "expected_nodes", "processes_per_node"),
+)
+_AT_LEAST_ZERO = ("warmup_steps", "weight_decay", "gradient_clip", "metrics_port", "restart")
+_CHOICES = {
+    "device": ("cuda", "cpu"),
+    "model": MODELS,
+    "precision": ("auto", "bf16", "fp16", "fp32"),
+    "compile": ("auto", "yes", "no"),
+    "parallel": ("ddp", "fsdp"),
+}
 RUN_ID = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -28,18 +48,62 @@ def _option(kind: type, default: object, help: str, env: str | None = None) -> A
 class Config:
     """One training run. `Config.read` makes it from flags and environment and checks every value."""
 
-    epochs: int = _option(int, 20, "passes over the training images")
+    epochs: int = _option(int, 20, "passes over the training data")
+    steps: int | None = _option(int, None, "steps to train, in place of a number of epochs")
     batch_size: int = _option(
-        int, 64, "images per step, over all processes: it stays when the world size changes"
+        int, 64, "samples per step, over all processes: it stays when the world size changes"
     )
-    learning_rate: float = _option(
-        float, 0.001, "of AdamW at the first step; it falls evenly to 0 at the last"
+    micro_batch_size: int | None = _option(
+        int, None, "most samples that a process computes at once; by default its whole share of a step"
     )
-    seed: int = _option(int, 0, "of the model's first weights and of the order of the images")
-    log_every: int = _option(int, 20, "steps between two lines of loss, accuracy and speed")
-    timeout_seconds: float = _option(float, 300.0, "seconds after which a collective that hangs ends the run")
     data: str = _option(
-        str, DIGITS, "digits (scikit-learn's), or a directory of MNIST's IDX files", contract.DATA
+        str,
+        DIGITS,
+        "digits (scikit-learn's), corpus (a book), or a directory: MNIST's IDX files, or train.bin and val.bin",
+        contract.DATA,
+    )
+    model: str | None = _option(str, None, f"{', '.join(MODELS)}; by default the one that fits the data")
+    sequence_length: int | None = _option(
+        int, None, "tokens per sample of a language model; by default the model's own"
+    )
+    learning_rate: float | None = _option(
+        float, None, "of AdamW after the warm-up; it falls evenly to 0. By default what fits the model"
+    )
+    warmup_steps: int | None = _option(
+        int, None, "steps over which the rate rises. By default what fits the model"
+    )
+    weight_decay: float | None = _option(float, None, "of matrices. By default what fits the model")
+    gradient_clip: float | None = _option(
+        float, None, "greatest norm of a step's gradient, 0 for any. By default what fits the model"
+    )
+    seed: int = _option(int, 0, "of the model's first weights and of the order of the data")
+    precision: str = _option(
+        str, "auto", "bf16, fp16 or fp32; auto: fp32 on the CPU, on GPUs bf16 where they have it, else fp16"
+    )
+    compile: str = _option(str, "auto", "yes or no: torch.compile; auto: on GPUs")
+    parallel: str = _option(str, "ddp", "ddp (each process has the whole model) or fsdp (each has a part)")
+    bucket_megabytes: int = _option(int, 25, "gradients that DDP exchanges at once")
+    log_every: int = _option(int, 20, "steps between two lines of loss, accuracy and speed")
+    metrics_directory: str | None = _option(
+        str, None, "where <run id>.jsonl and TensorBoard's files go; none writes none"
+    )
+    metrics_port: int = _option(int, 0, "port of rank 0 on which Prometheus finds the metrics; 0 for none")
+    checkpoint_uri: str | None = _option(
+        str, None, "s3://bucket/prefix, file:///path or a path, for this run alone; none saves none"
+    )
+    checkpoint_every: int = _option(int, 100, "steps between two checkpoints")
+    checkpoint_keep: int = _option(int, 2, "checkpoints that stay")
+    owner: str | None = _option(
+        str, None, "of the checkpoints: a training with the same one goes on with them at once"
+    )
+    notice_file: str | None = _option(
+        str, None, "a path: once a file is written there, the training stops as by SIGTERM"
+    )
+    timeout_seconds: float = _option(
+        float, 300.0, "seconds without a step after which a training that hangs is ended"
+    )
+    start_timeout_seconds: float = _option(
+        float, 1800.0, "the same until the first step is done, while models load and compile"
     )
     device: str | None = _option(
         str,
@@ -60,7 +124,6 @@ class Config:
     processes_per_node: int | None = _option(
         int, None, "processes per machine that were promised", contract.PROCESSES_PER_NODE
     )
-
     restart: int = _option(
         int,
         0,
@@ -108,30 +171,42 @@ class Config:
 
     def _problems(self) -> list[str]:
         found = []
-        for name in ("epochs", "batch_size", "log_every", "expected_nodes", "processes_per_node"):
+        for name in _AT_LEAST_ONE:
             value = getattr(self, name)
             if value is not None and value < 1:
                 found.append(f"{name}: {value} is less than 1")
-        for name in ("learning_rate", "timeout_seconds"):
+        for name in _AT_LEAST_ZERO:
             value = getattr(self, name)
-            if not 0 < value < float("inf"):
+            if value is not None and not 0 <= value < float("inf"):
+                found.append(
+                    f"{name}: {value} is less than 0" if value < 0 else f"{name}: {value} is no number"
+                )
+        for name in ("learning_rate", "timeout_seconds", "start_timeout_seconds"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
                 found.append(f"{name}: {value} is not a positive number")
-        if self.restart < 0:
-            found.append(f"restart: {self.restart} is less than 0")
+        for name, allowed in _CHOICES.items():
+            value = getattr(self, name)
+            if value is not None and value not in allowed:
+                found.append(f"{name}: {value!r} is none of {', '.join(allowed)}")
         if not 0 <= self.seed < 2**63:
             found.append(f"seed: {self.seed} is not between 0 and 2^63 - 1")
-        if self.device not in (None, "cuda", "cpu"):
-            found.append(f"device: {self.device!r} is neither cuda nor cpu")
+        if self.metrics_port > 65535:
+            found.append(f"metrics_port: {self.metrics_port} is no port; expected 0 to 65535")
+        if self.parallel == "fsdp" and self.precision == "fp16":
+            found.append("precision: 'fp16' does not go with parallel 'fsdp'; expected bf16, fp32 or auto")
         if not RUN_ID.fullmatch(self.run_id) or len(self.run_id) > contract.RUN_ID_MAX_LENGTH:
             found.append(
                 f"run_id: {self.run_id!r} is not a name of lower-case letters, digits and hyphens "
                 f"of at most {contract.RUN_ID_MAX_LENGTH} characters"
             )
-        if self.model_uri is not None:
-            try:
-                destination(self.model_uri)
-            except ValueError as error:
-                found.append(f"model_uri: {error}")
+        for name in ("model_uri", "checkpoint_uri"):
+            uri = getattr(self, name)
+            if uri is not None:
+                try:
+                    destination(uri)
+                except ValueError as error:
+                    found.append(f"{name}: {error}")
         return found
 
 

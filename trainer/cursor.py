@@ -69,9 +69,11 @@ def share(indices: Indices, rank: int, world_size: int) -> Indices:
     return indices[rank::world_size]
 
 
-def micro_batches(indices: Indices, most: int) -> list[Indices]:
-    """A process's share in pieces of at most `most`, whose sizes differ by one at most.
+def micro_batches(indices: Indices, rank: int, world_size: int, most: int) -> list[Indices]:
+    """The share of process `rank` in pieces of at most `most`, whose sizes differ by one at most.
 
-    An empty share is one empty piece: its process takes part in the step all the same, since the others wait for it.
+    Every process has as many pieces, the one with an empty share, too: a sharded model exchanges weights in each, and
+    all take part in that.
     """
-    return np.array_split(indices, max(1, math.ceil(len(indices) / most)))
+    count = max(1, math.ceil(math.ceil(len(indices) / world_size) / most))
+    return np.array_split(share(indices, rank, world_size), count)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
+from trainer.hang import timeout
 from trainer.world import World, check_promise
 
 T = TypeVar("T")
@@ -37,18 +38,28 @@ def join(config: Config, world: World) -> torch.device:
     device = find_device(config.device, world.local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    limit = timeout(config.start_timeout_seconds)  # shorter after the first step
     dist.init_process_group(
         backend="nccl" if device.type == "cuda" else "gloo",
-        timeout=timedelta(seconds=config.timeout_seconds),
+        timeout=limit,
+        store=_store(world, limit),
+        rank=world.rank,
+        world_size=world.size,
         device_id=device if device.type == "cuda" else None,
     )
     return device
 
 
-def sum_over_ranks(values: Tensor) -> Tensor:
-    """The sum of `values` over all processes, in place."""
-    dist.all_reduce(values)
-    return values
+def _store(world: World, limit: timedelta) -> dist.Store:
+    """torchrun's own store, with names apart for each of its attempts on one machine.
+
+    torch 2.15 keeps one store for all attempts (`_bootstrap_store_info` in elastic/rendezvous/dynamic_rendezvous.py),
+    where processes that are started anew find the addresses of those before them, and end. Agents on several machines
+    count their attempts apart; `trainer.entrypoint` has them make a store for each.
+    """
+    store, _, _ = next(dist.rendezvous("env://", timeout=limit))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if world.nodes == 1 else "0"
+    return dist.PrefixStore(f"attempt {attempt}", store)
 
 
 def together(work: Callable[[], T], device: torch.device) -> T:

@@ -53,8 +53,8 @@ def check_device(config: Config, processes: int) -> None:
     find_device(config.device, processes - 1)
 
 
-def _stop(number: int, _frame: FrameType | None) -> None:
-    sys.exit(128 + number)
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(int(Exit.STOPPED))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _stop)
     own = list(sys.argv[1:] if arguments is None else arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # see trainer.distributed
     try:
         config = Config.read(own, os.environ)
         options = launch_options(config, os.environ)
@@ -85,8 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told = ", ".join(f"process {failure.local_rank} with {failure.exitcode}" for failure in failures)
         print(f"error: training ended with exit code {code} ({told})", file=sys.stderr, flush=True)
         return code
-    except SignalException as error:
-        return 128 + int(error.sigval)
+    except SignalException:
+        return int(Exit.STOPPED)
     return int(Exit.SUCCEEDED)
 
 

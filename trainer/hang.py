@@ -150,7 +150,12 @@ def set_timeouts(limit: float, groups: tuple[dist.ProcessGroup, ...] = ()) -> No
     Long before the first step, short after it: a lost peer is noticed by a collective's timeout alone.
     """
     for group in (None, *groups):
-        dist.set_timeout(timedelta(seconds=limit + SPARE_SECONDS), group)
+        dist.set_timeout(timeout(limit), group)
+
+
+def timeout(limit: float) -> timedelta:
+    """The timeout of a process group that goes with a watch of `limit` seconds."""
+    return timedelta(seconds=limit + SPARE_SECONDS)
 
 
 def timed_out(error: BaseException) -> bool:

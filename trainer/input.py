@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.cursor import Cursor, Indices, micro_batches, share
+from trainer.cursor import Cursor, Indices, micro_batches
 from trainer.workloads import Split, Workload
 from trainer.world import World
 
@@ -26,7 +26,7 @@ class Step:
     """One process's part of one step.
 
     `samples` are those of all processes together, `end` is the position after them. `parts` are inputs and targets of
-    this process's micro-batches: at least one, which is empty when the process has no share.
+    this process's micro-batches, as many as any other's; they are empty when the process has no share.
     """
 
     epoch: int
@@ -36,14 +36,11 @@ class Step:
 
 
 def training_steps(
-    workload: Workload, cursor: Cursor, world: World, micro_batch: int, start: int, end: int
+    workload: Workload, cursor: Cursor, world: World, micro_batch: int, start: int, count: int
 ) -> Iterator[Step]:
-    """The steps from position `start` up to `end`, each process's share in pieces of at most `micro_batch` samples.
-
-    The last step ends at `end` or, where that is within a batch, behind it.
-    """
+    """`count` steps from position `start` on, each process's share in pieces of at most `micro_batch` samples."""
     position = start
-    while position < end:
+    for _ in range(count):
         batch = cursor.batch(position)
         position = batch.end
         parts = _parts(workload, batch.indices, "train", world, micro_batch)
@@ -62,8 +59,8 @@ def evaluation_steps(workload: Workload, world: World, micro_batch: int) -> Iter
 def _parts(
     workload: Workload, indices: Indices, split: Split, world: World, micro_batch: int
 ) -> tuple[tuple[Tensor, Tensor], ...]:
-    own = share(indices, world.rank, world.size)
-    return tuple(workload.batch(part, split) for part in micro_batches(own, micro_batch))
+    pieces = micro_batches(indices, world.rank, world.size, micro_batch)
+    return tuple(workload.batch(piece, split) for piece in pieces)
 
 
 class Prefetcher(Iterator[Step]):

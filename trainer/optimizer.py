@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import torch
 from torch import nn
+
+from trainer.config import Config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +20,29 @@ class Recipe:
     weight_decay: float
     gradient_clip: float
     warmup_steps: int
+
+
+# Of images, AdamW's own. Of tokens, those of "Language Models are Few-Shot Learners" (Brown et al., 2020, appendix B)
+# for its smallest model, which warms up over 375 million tokens at half a million a step; a short run warms up less.
+_IMAGES: Final = Recipe(
+    learning_rate=0.001, betas=(0.9, 0.999), weight_decay=0.01, gradient_clip=0.0, warmup_steps=0
+)
+_TOKENS: Final = Recipe(
+    learning_rate=6e-4, betas=(0.9, 0.95), weight_decay=0.1, gradient_clip=1.0, warmup_steps=750
+)
+_LONGEST_WARMUP: Final = 0.1
+
+
+def recipe(config: Config, unit: str, steps: int) -> Recipe:
+    """What fits the model, but for what the settings say."""
+    fitting = _TOKENS if unit == "tokens" else _IMAGES
+    fitting = replace(fitting, warmup_steps=min(fitting.warmup_steps, int(_LONGEST_WARMUP * steps)))
+    told = {
+        name: getattr(config, name)
+        for name in ("learning_rate", "weight_decay", "gradient_clip", "warmup_steps")
+        if getattr(config, name) is not None
+    }
+    return replace(fitting, **told)
 
 
 def learning_rate(step: int, steps: int, recipe: Recipe) -> float:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.precision import Precision
 
-KINDS: Final = ("ddp", "fsdp")
-
 
 def distribute(
     network: nn.Module,
-    blocks: Iterable[nn.Module],
     *,
-    kind: str,
+    sharded: bool,
     compiled: bool,
     precision: Precision,
     device: torch.device,
@@ -29,18 +26,17 @@ def distribute(
 ) -> nn.Module:
     """The model that the loop calls; its weights are `network`'s, which stands on `device` already.
 
-    `ddp` averages gradients in buckets of `bucket_megabytes` while the backward pass still runs. `fsdp` keeps of each
-    of `blocks`, and of the rest, only this process's shard. A world of one process needs neither.
+    DDP averages gradients in buckets of `bucket_megabytes` while the backward pass still runs. Sharded, each process
+    keeps its part of each of `network.blocks`, where it has some, and of the rest. One process alone needs neither.
     """
-    alone = dist.get_world_size() == 1
-    if kind == "fsdp" and not alone:
+    if sharded:
         policy = MixedPrecisionPolicy(param_dtype=precision.dtype, reduce_dtype=torch.float32)
-        for block in blocks:
+        for block in getattr(network, "blocks", ()):
             fully_shard(block, mp_policy=policy)
         fully_shard(network, mp_policy=policy)
     # Before DDP: compiled around it, the graph would be cut at each bucket.
     model: nn.Module = torch.compile(network, dynamic=False) if compiled else network  # type: ignore[assignment]
-    if kind == "ddp" and not alone:
+    if not sharded and dist.get_world_size() > 1:
         model = DistributedDataParallel(
             model,
             device_ids=[device] if device.type == "cuda" else None,
@@ -62,3 +58,8 @@ def accumulating(model: nn.Module, last: bool) -> Iterator[None]:
             module.set_requires_gradient_sync(last)
             module.set_is_last_backward(last)
     yield
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A parameter as one tensor, also where each process has a part of it: called by all processes together."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

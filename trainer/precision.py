@@ -10,7 +10,6 @@ import torch
 
 from trainer.contract import Exit, TrainerError
 
-KINDS: Final = ("auto", "bf16", "fp16", "fp32")
 # bfloat16's matrix units came with compute capability 8.0, Ampere
 # (https://docs.nvidia.com/cuda/cuda-c-programming-guide/, "Features and Technical Specifications").
 BF16_CAPABILITY: Final = (8, 0)

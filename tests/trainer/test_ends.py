@@ -69,7 +69,7 @@ def test_nothing_at_the_end_of_a_process_can_make_a_finished_training_a_failed_o
     assert "result=succeeded" in ended.output
 
 
-def test_a_stopped_pod_ends_soon_with_143_and_its_process_is_gone(start: Start) -> None:
+def test_a_stopped_pod_ends_soon_with_24_says_where_and_its_process_is_gone(start: Start) -> None:
     node = start("--epochs", "100000", "--device", "cpu", TRAINYARD_PROCESSES_PER_NODE="1")
     assert node.process.stdout is not None
     while not node.process.stdout.readline().startswith("step="):
@@ -77,5 +77,6 @@ def test_a_stopped_pod_ends_soon_with_143_and_its_process_is_gone(start: Start) 
     began = time.monotonic()
     node.process.send_signal(signal.SIGTERM)
     ended = node.end()  # returns only when no process holds the output open any more
-    assert ended.code == 128 + signal.SIGTERM, ended.output
+    assert ended.code == Exit.STOPPED, ended.output
+    assert "result=stopped reason=SIGTERM steps=" in ended.output
     assert time.monotonic() - began < 25

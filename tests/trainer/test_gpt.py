@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.trainer.conftest import ROOT
-from trainer.cursor import micro_batches, share
+from trainer.cursor import micro_batches
 from trainer.workloads import TOKEN_MODELS, load
 from trainer.workloads.gpt import GPT, PRESETS, LanguageModel, Shape, flops_per_token
 
@@ -197,7 +197,7 @@ def test_shares_and_micro_batches_change_no_gradient_and_empty_ones_give_none(co
         return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
 
     whole = gradient([indices])
-    parts = [part for rank in range(7) for part in micro_batches(share(indices, rank, 7), 2)]
+    parts = [part for rank in range(7) for part in micro_batches(indices, rank, 7, 2)]
     assert sum(len(part) == 0 for part in parts) == 2
     assert torch.allclose(gradient(parts), whole, rtol=1e-9, atol=1e-12)
     nothing = gradient([indices[:0]])

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.trainer.conftest import ROOT
 from trainer.contract import Exit, TrainerError
-from trainer.cursor import micro_batches, share
+from trainer.cursor import micro_batches
 from trainer.model import ConvNet, prepare, weights
 from trainer.workloads.images import MNIST_FILES, ImageClassification, load, stratified_split
 
@@ -196,7 +196,7 @@ def test_shares_and_micro_batches_change_no_gradient_and_empty_ones_give_none(
 
     whole = gradient([indices])
     for world in (3, 9):
-        parts = [p for rank in range(world) for p in micro_batches(share(indices, rank, world), 2)]
+        parts = [p for rank in range(world) for p in micro_batches(indices, rank, world, 2)]
         assert torch.allclose(gradient(parts), whole, rtol=1e-12, atol=1e-13)
     assert not gradient([indices[:0]]).any()
 

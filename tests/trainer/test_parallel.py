@@ -24,11 +24,11 @@ class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(5, 7)
-        self.block = nn.Sequential(nn.Linear(7, 7), nn.GELU())
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(7, 7), nn.GELU())])
         self.last = nn.Linear(7, 3)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        result: Tensor = self.last(self.block(self.first(inputs)))
+        result: Tensor = self.last(self.blocks[0](self.first(inputs)))
         return result
 
 

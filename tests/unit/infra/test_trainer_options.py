@@ -46,7 +46,7 @@ def test_a_mistyped_option_is_told_once_with_the_one_that_may_be_meant() -> None
     ]
     (line,) = told("verbose")
     assert line.startswith("trainyard:training.args[0]: 'verbose' is no option of the trainer")
-    assert "it must be one of --epochs, --batch-size, " in line
+    assert "it must be one of --epochs, --steps, " in line
 
 
 def test_an_option_without_its_value_is_told() -> None:

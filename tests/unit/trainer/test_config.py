@@ -54,7 +54,9 @@ def test_an_empty_variable_counts_as_unset() -> None:
 
 def test_every_mistake_is_told_at_once_with_its_place_and_value() -> None:
     message = refused(
-        ["--epochs", "many", "--batch-size=0", "--learning-rate", "-1", "--epoch", "3", "--restart", "-1"],
+        ["--epochs", "many", "--batch-size=0", "--learning-rate", "-1", "--epoch", "3", "--restart", "-1"]
+        + ["--model", "llama", "--precision", "fp16", "--parallel", "fsdp", "--weight-decay", "nan"]
+        + ["--metrics-port", "70000", "--checkpoint-uri", "ftp://x/y"],
         {"TRAINYARD_DEVICE": "tpu", "TRAINYARD_EXPECTED_NODES": "2.5", "TRAINYARD_MODEL_URI": "https://x/y"},
     )
     for part in (
@@ -63,7 +65,12 @@ def test_every_mistake_is_told_at_once_with_its_place_and_value() -> None:
         "learning_rate: -1.0 is not a positive number",
         "--epoch: no such option",
         "restart: -1 is less than 0",
-        "device: 'tpu' is neither cuda nor cpu",
+        "device: 'tpu' is none of cuda, cpu",
+        "model: 'llama' is none of convnet, gpt-tiny",
+        "precision: 'fp16' does not go with parallel 'fsdp'",
+        "weight_decay: nan is no number",
+        "metrics_port: 70000 is no port",
+        "checkpoint_uri: 'ftp://x/y' is neither s3://bucket/prefix nor file:///path nor a path",
         "TRAINYARD_EXPECTED_NODES: '2.5' is not a whole number",
         "model_uri: 'https://x/y' is neither s3://bucket/prefix nor file:///path nor a path",
     ):
@@ -87,8 +94,13 @@ def test_a_learning_rate_that_is_no_positive_number_is_refused(value: str) -> No
 def test_the_options_are_exactly_these() -> None:
     """Each is a promise to those who use it: adding one means documenting it."""
     assert set(Config.__dataclass_fields__) == {
-        *("epochs", "batch_size", "learning_rate", "seed", "log_every", "timeout_seconds"),
-        *("data", "device", "model_uri", "run_id", "expected_nodes", "processes_per_node", "restart"),
+        *("epochs", "steps", "batch_size", "micro_batch_size", "data", "model", "sequence_length"),
+        *("learning_rate", "warmup_steps", "weight_decay", "gradient_clip", "seed"),
+        *("precision", "compile", "parallel", "bucket_megabytes"),
+        *("log_every", "metrics_directory", "metrics_port"),
+        *("checkpoint_uri", "checkpoint_every", "checkpoint_keep", "owner"),
+        *("notice_file", "timeout_seconds", "start_timeout_seconds"),
+        *("device", "model_uri", "run_id", "expected_nodes", "processes_per_node", "restart"),
     }
     assert all(field.metadata["help"] for field in Config.__dataclass_fields__.values())
 

@@ -26,7 +26,7 @@ def seen_by_all(indices: np.ndarray, world: int, most: int) -> list[int]:
     return [
         index
         for rank in range(world)
-        for part in micro_batches(share(indices, rank, world), most)
+        for part in micro_batches(indices, rank, world, most)
         for index in part.tolist()
     ]
 
@@ -89,14 +89,18 @@ def test_the_shares_of_a_step_differ_by_one_at_most(
     assert max(sizes) - min(sizes) <= 1
 
 
-@given(st.integers(0, 100), st.integers(1, 20))
-def test_micro_batches_are_as_few_and_as_equal_as_can_be(count: int, most: int) -> None:
-    parts = micro_batches(np.arange(count), most)
-    assert np.concatenate(parts).tolist() == list(range(count))
-    sizes = [len(part) for part in parts]
-    assert max(sizes) <= most
-    assert max(sizes) - min(sizes) <= 1
-    assert len(parts) == max(1, -(-count // most))
+@given(st.integers(0, 100), worlds, st.integers(1, 20))
+def test_micro_batches_are_as_few_and_as_equal_as_can_be_and_as_many_everywhere(
+    count: int, world: int, most: int
+) -> None:
+    parts = [micro_batches(np.arange(count), rank, world, most) for rank in range(world)]
+    largest = -(-count // world)
+    for rank, own in enumerate(parts):
+        assert np.concatenate(own).tolist() == list(range(count))[rank::world]
+        sizes = [len(part) for part in own]
+        assert max(sizes) <= most
+        assert max(sizes) - min(sizes) <= 1
+        assert len(own) == max(1, -(-largest // most))
 
 
 def test_an_epochs_order_is_made_once_and_not_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:

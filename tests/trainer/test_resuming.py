@@ -1,0 +1,160 @@
+"""Killed, stopped and resized trainings: what they end with is what they would have ended with undisturbed."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import signal
+import struct
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.trainer.conftest import Ended, Node, Start
+from trainer.contract import Exit
+from trainer.workloads.images import MNIST_FILES
+
+pytestmark = pytest.mark.trainer
+
+SAMPLES, BATCH, EPOCHS = 500, 48, 3
+STEPS = EPOCHS * -(-SAMPLES // BATCH)
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MNIST's four files; the first two pixels of a training image are its number."""
+    folder, chance = tmp_path_factory.mktemp("numbered"), np.random.default_rng(0)
+    for count, images, labels in ((SAMPLES, *MNIST_FILES[:2]), (40, *MNIST_FILES[2:])):
+        pixels = chance.integers(0, 256, (count, 8, 8), dtype=np.uint8)
+        pixels[:, 0, 0], pixels[:, 0, 1] = np.divmod(np.arange(count), 256)
+        named = chance.integers(0, 10, count, dtype=np.uint8)
+        with gzip.open(folder / f"{images}.gz", "wb") as file:
+            file.write(struct.pack(">HBBIII", 0, 8, 3, count, 8, 8) + pixels.tobytes())
+        (folder / labels).write_bytes(struct.pack(">HBBI", 0, 8, 1, count) + named.tobytes())
+    return folder
+
+
+class Runs:
+    """Trainings of one run, one after another, in one place."""
+
+    def __init__(self, start: Start, data: Path, place: Path) -> None:
+        self._start, self._data, self.place, self.notes = start, data, place, place / "notes"
+        self.notes.mkdir(parents=True)
+
+    def train(self, processes: int, *more: str, restarts: int = 0, **environ: str) -> Node:
+        torchrun = ("--standalone", f"--nproc-per-node={processes}", f"--max-restarts={restarts}")
+        words = ("--data", str(self._data), "--device", "cpu", "--batch-size", str(BATCH), "--owner", "test")
+        words += ("--epochs", str(EPOCHS), "--checkpoint-uri", str(self.place / "checkpoints"))
+        words += ("--model-uri", str(self.place), "--checkpoint-every", "5", *more)
+        entry = ("-m", "torch.distributed.run", *torchrun, "-m", "tests.trainer.recorded", str(self.notes))
+        return self._start(*words, entry=entry, **environ)
+
+    def model(self) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = torch.load(self.place / "run" / "model.pt", weights_only=True)
+        return found
+
+    def seen(self) -> list[Counter[int]]:
+        """For each epoch, how often each sample was used by the steps that made the model."""
+        epochs = [Counter[int]() for _ in range(EPOCHS)]
+        worlds: dict[str, set[str]] = {}
+        for note in sorted(self.notes.iterdir(), key=lambda each: each.stat().st_mtime_ns):
+            step, _, _, size = note.name.split("-")
+            worlds[step] = {size} if size not in worlds.get(step, ()) else worlds[step]
+        for note in self.notes.iterdir():
+            step, _, _, size = note.name.split("-")
+            epoch, *numbers = map(int, note.read_text().split())
+            if size in worlds[step]:
+                epochs[epoch - 1].update(numbers)
+        return epochs
+
+
+Place = Callable[[str], Runs]
+
+
+@pytest.fixture(scope="module")
+def place(start: Start, numbered: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return lambda name: Runs(start, numbered, tmp_path_factory.mktemp(name))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(place: Place) -> Runs:
+    runs = place("undisturbed")
+    ended = runs.train(2).end()
+    assert ended.code == 0, ended.output
+    return runs
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def stopped_at(ended: Ended) -> int:
+    found = re.search(
+        r"^result=stopped reason=SIGTERM steps=(\d+) position=\d+ checkpoint=(\d+)$", ended.output, re.M
+    )
+    assert found, ended.output
+    assert found[1] == found[2]
+    return int(found[1])
+
+
+def stop_after(node: Node, step: int) -> Ended:
+    """Read its log up to a step's line, then send SIGTERM to the agent."""
+    assert node.process.stdout is not None
+    lines = []
+    for line in node.process.stdout:
+        lines.append(line)
+        if line.startswith(f"step={step} "):
+            break
+    node.process.send_signal(signal.SIGTERM)
+    ended = node.end()
+    return Ended(ended.code, "".join(lines) + ended.output)
+
+
+def test_an_undisturbed_training_sees_every_sample_once_per_epoch(undisturbed: Runs) -> None:
+    assert undisturbed.seen() == [Counter(range(SAMPLES))] * EPOCHS
+
+
+@pytest.mark.parametrize(("step", "rank"), [(3, 0), (17, 1)])
+def test_a_killed_process_changes_nothing_of_the_model(
+    undisturbed: Runs, place: Place, step: int, rank: int
+) -> None:
+    runs = place("killed")
+    ended = runs.train(2, restarts=1, KILL_STEP=str(step), KILL_RANK=str(rank)).end()
+    assert ended.code == 0, ended.output
+    assert ended.output.count("rank=0 world_size=2") == 2, "it was started anew"
+    assert same(runs.model(), undisturbed.model())
+    assert runs.seen() == undisturbed.seen()
+
+
+def test_a_stopped_training_goes_on_as_if_it_had_not_been_stopped(undisturbed: Runs, place: Place) -> None:
+    runs = place("stopped")
+    step = stopped_at(stop_after(runs.train(2, "--log-every", "1"), 12))
+    assert 12 <= step < STEPS
+    ended = runs.train(2).end()
+    assert ended.code == 0, ended.output
+    assert f"step={step}/{STEPS}" in ended.output, "no step was lost"
+    assert same(runs.model(), undisturbed.model())
+
+
+def test_four_three_two_and_four_processes_see_every_sample_once_per_epoch(place: Place) -> None:
+    runs, steps = place("resized"), [0]
+    for processes, step in ((4, 6), (3, 15), (2, 24)):
+        steps.append(stopped_at(stop_after(runs.train(processes, "--log-every", "1"), step)))
+    ended = runs.train(4).end()
+    assert ended.code == 0, ended.output
+    assert 0 < steps[1] < steps[2] < steps[3] < STEPS
+    assert runs.seen() == [Counter(range(SAMPLES))] * EPOCHS
+
+
+def test_without_a_checkpoint_a_stopped_training_says_so(start: Start) -> None:
+    node = start("--epochs", "100000", "--device", "cpu", "--log-every", "1")
+    ended = stop_after(node, 3)
+    assert ended.code == Exit.STOPPED, ended.output
+    assert re.search(
+        r"^result=stopped reason=SIGTERM steps=\d+ position=\d+ checkpoint=none$", ended.output, re.M
+    )

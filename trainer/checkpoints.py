@@ -1,0 +1,150 @@
+"""The checkpoints of one run, from the training's side: go on from the newest, save now and then, end well."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import torch.distributed as dist
+
+from trainer.checkpoint.load import Share, newest, read
+from trainer.checkpoint.owner import Owner
+from trainer.checkpoint.saver import Counts, Saver
+from trainer.checkpoint.state import fingerprint, gather, model_tensors
+from trainer.config import Config
+from trainer.contract import Exit, TrainerError
+from trainer.metrics.goodput import Carried, Goodput
+from trainer.stores import Store, StoreError, destination
+from trainer.training import Training
+
+# A file system that hangs must not keep a training from its end for ever. After a signal the deadline of
+# `trainer.stopping` comes first.
+LONGEST_SAVE = timedelta(minutes=30)
+# The names that torchrun gives a run without one: they say nothing of who goes on with what.
+_NO_NAMES = ("", "none")
+
+
+class Checkpoints:
+    """Made by all processes together: claims the place, puts the newest checkpoint into `training`, then saves.
+
+    Raises TrainerError in all of them: for a place that another run writes to, that cannot be read or written, and
+    that holds checkpoints of another model or of other data.
+    """
+
+    def __init__(self, uri: str, training: Training, goodput: Goodput, say: Callable[[str], None]) -> None:
+        config, world = training.config, training.world
+        self._training, self._goodput, self._every = training, goodput, config.checkpoint_every
+        store = destination(uri)
+        group = dist.new_group(backend="gloo", timeout=LONGEST_SAVE)
+        self._owner = _claim(store, config, group, say)
+        share = Share(world.rank, world.size, world.local_rank, world.local_size)
+        self.resumed_from: str | None = None
+        found = newest(
+            store,
+            group,
+            share,
+            model=fingerprint(model_tensors(training.model)),
+            data_digest=training.workload.digest,
+            say=say,
+        )
+        if found is not None:
+            read(found, training.model, training.optimizer, group)
+            dist.barrier(group=group)
+            if world.local_rank == 0:
+                found.forget()
+            self._go_on(found.manifest.step, found.manifest.position, found.manifest.notes)
+            self.resumed_from = store.uri(f"step {found.manifest.step}")
+        cuda = training.device.type == "cuda"
+        self._saver = Saver(
+            store,
+            group,
+            keep=config.checkpoint_keep,
+            data_digest=training.workload.digest,
+            background="process" if cuda else "thread",
+            meeting=(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) if cuda else None,
+            owner=self._owner,
+            last_good=found.manifest.step if found else None,
+            damaged=found.damaged if found else (),
+            scratch=Path(tempfile.gettempdir()),
+            timeout=LONGEST_SAVE,
+            say=say,
+        )
+
+    @property
+    def counts(self) -> Counts:
+        """What was saved so far, and what failed."""
+        return self._saver.counts
+
+    def before_update(self) -> float:
+        """Wait until the copy is made that the weights may change after. Returns the seconds."""
+        return self._saver.staged()
+
+    def stepped(self) -> float:
+        """A step is done: begin a save where one is due. Returns the seconds that this took."""
+        if self._training.step % self._every:
+            return 0.0
+        return self._save()
+
+    def end(self) -> bool:
+        """Save what there is, wait until it is durable, and let others have the place. Whether all is saved."""
+        well = True
+        if self._training.step > 0:
+            self._saver.finish()
+            self._save()
+            well = self._saver.finish()
+        self._saver.close()
+        if self._owner is not None:
+            self._owner.release()
+        return well
+
+    def _save(self) -> float:
+        training = self._training
+        state = gather(training.model, training.optimizer)
+        return self._saver.save(state, training.step, training.position, self._notes())
+
+    def _notes(self) -> dict[str, Any]:
+        scaler = self._training.scaler.state_dict()
+        return {"goodput": self._goodput.carried().document(), "scaler": scaler}
+
+    def _go_on(self, step: int, position: int, notes: dict[str, Any]) -> None:
+        self._training.step, self._training.position = step, position
+        if notes.get("scaler"):
+            self._training.scaler.load_state_dict(notes["scaler"])
+        with suppress(ValueError):  # a figure, and not worth a training
+            self._goodput.go_on_from(Carried.read(notes.get("goodput", {})))
+
+
+def _claim(
+    store: Store, config: Config, group: dist.ProcessGroup, say: Callable[[str], None]
+) -> Owner | None:
+    """Rank 0 claims the place for the run. Raises TrainerError in all processes when it is another's or fails."""
+    told: list[tuple[Exit, str] | None] = [None]
+    owner = None
+    if dist.get_rank() == 0:
+        owner = Owner(store, _token(config), config.run_id, say=say)
+        try:
+            owner.claim()
+        except TrainerError as error:
+            told = [(error.code, str(error))]
+        except StoreError as error:
+            told = [(Exit.SAVE, f"checkpoint_uri: {error}")]
+        else:
+            owner.start()
+    dist.broadcast_object_list(told, src=0, group=group)
+    if told[0] is not None:
+        raise TrainerError(*told[0])
+    return owner
+
+
+def _token(config: Config) -> str:
+    """Who goes on with a run at once: what the launcher says, or the processes that one torchrun starts anew."""
+    if config.owner:
+        return config.owner
+    started = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    return uuid4().hex if started in _NO_NAMES else f"torchrun-{started}"

@@ -1,0 +1,184 @@
+"""What a training tells while it runs: lines of log, and records for the metrics. Rank 0 speaks for all."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from trainer.checkpoints import Checkpoints
+from trainer.metrics import record
+from trainer.metrics.goodput import Goodput
+from trainer.metrics.hub import Metrics
+from trainer.metrics.speed import Interval, speed
+from trainer.say import say
+from trainer.training import Judged, Observer, Progress, Training
+
+
+class Reporter(Observer):
+    """Saves checkpoints when they are due, and tells how it goes.
+
+    `peak` is what the device could do, in FLOP/s, None where that is not known.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        checkpoints: Checkpoints | None,
+        metrics: Metrics,
+        goodput: Goodput,
+        peak: float | None,
+    ) -> None:
+        self._training, self._checkpoints, self._metrics = training, checkpoints, metrics
+        self._goodput, self._peak = goodput, peak
+        self._chief = training.world.rank == 0
+        self._began = time.perf_counter()
+        self._saved = self._failed = self._skipped = 0
+        self.accuracy, self.loss = 0.0, 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Since the training began."""
+        return time.perf_counter() - self._began
+
+    def before_update(self) -> float:
+        return self._checkpoints.before_update() if self._checkpoints else 0.0
+
+    def stepped(self, training: Training) -> None:
+        if self._checkpoints is not None:
+            training.stall_seconds += self._checkpoints.stepped()
+            self._tell_checkpoints()
+
+    def logged(self, training: Training, progress: Progress) -> None:
+        workload, config = training.workload, training.config
+        interval = Interval(
+            seconds=progress.seconds,
+            samples=progress.samples,
+            data_wait_seconds=progress.data_wait_seconds,
+            checkpoint_stall_seconds=progress.stall_seconds,
+        )
+        self._goodput.add(interval.useful_seconds)
+        rates = speed(
+            interval,
+            units_per_sample=workload.units_per_sample,
+            flops_per_sample=workload.flops_per_sample,
+            processes=training.world.size,
+            peak=self._peak,
+        )
+        images = workload.unit == "samples"
+        accuracy = progress.correct / progress.units if images else None
+        if self._chief:
+            say(
+                f"step={training.step} epoch={progress.epoch}"
+                + ("" if config.steps else f"/{config.epochs}")
+                + f" loss={progress.loss / progress.units:.4f}"
+                + ("" if accuracy is None else f" accuracy={accuracy:.4f}")
+                + f" {workload.unit}_per_second={rates.units_per_second:.1f}"
+                + ("" if rates.mfu is None else f" mfu={rates.mfu:.4f}")
+                + f" data_wait={rates.data_wait_share:.3f} elapsed={self.seconds:.1f}s"
+            )
+        self._tell(
+            record.Step,
+            loss=progress.loss / progress.units,
+            accuracy=accuracy,
+            learning_rate=progress.learning_rate,
+            seconds=progress.seconds,
+            samples_per_second=rates.samples_per_second,
+            units_per_second=rates.units_per_second,
+            mfu=rates.mfu,
+            data_wait_seconds=progress.data_wait_seconds,
+            checkpoint_stall_seconds=progress.stall_seconds,
+            goodput=self._goodput.share(),
+        )
+
+    def judged(self, training: Training, judged: Judged) -> None:
+        self.loss, self.accuracy = judged.loss, judged.accuracy
+        epoch = training.position // training.cursor.samples
+        if self._chief:
+            say(
+                f"epoch={epoch}"
+                + ("" if training.config.steps else f"/{training.config.epochs}")
+                + f" test_loss={judged.loss:.4f} test_accuracy={judged.accuracy:.4f} elapsed={self.seconds:.1f}s"
+            )
+        self._tell(record.Evaluation, loss=judged.loss, accuracy=judged.accuracy, seconds=judged.seconds)
+
+    def start(self) -> None:
+        """Tell what is trained on what, and from where."""
+        training, workload = self._training, self._training.workload
+        if self._chief:
+            described = " ".join(
+                f"{name}={value}" for name, value in workload.describe().items() if name != "sha256"
+            )
+            say(
+                f"model={workload.name} weights={workload.parameters} data={described} "
+                f"batch_size={training.config.batch_size} precision={training.precision.name} "
+                f"seed={training.config.seed} step={training.step}/{training.steps}"
+            )
+        self._tell(
+            record.Start,
+            workload=workload.name,
+            unit=workload.unit,
+            units_per_sample=workload.units_per_sample,
+            parameters=workload.parameters,
+            flops_per_sample=workload.flops_per_sample,
+            batch_size=training.config.batch_size,
+            steps=training.steps,
+            world_size=training.world.size,
+            nodes=training.world.nodes,
+            device=training.device.type,
+            precision=training.precision.name,
+            peak_flops=self._peak,
+        )
+        self._began = time.perf_counter()
+
+    def stop(self, reason: str) -> None:
+        """All processes agreed to stop."""
+        self._tell(record.Stop, reason=reason)
+
+    def end(self, outcome: str, exit_code: int) -> None:
+        """The last record."""
+        self._tell_checkpoints()
+        self._tell(
+            record.End,
+            outcome=outcome,
+            exit_code=exit_code,
+            seconds=self.seconds,
+            goodput=self._goodput.share(),
+        )
+        self._metrics.close()
+
+    def _tell_checkpoints(self) -> None:
+        """A record of each save that came to an end since the last look."""
+        if self._checkpoints is None:
+            return
+        counts = self._checkpoints.counts
+        for outcome, now, before in (
+            ("saved", counts.saved, self._saved),
+            ("failed", counts.failed, self._failed),
+            ("skipped", counts.skipped, self._skipped),
+        ):
+            if now == before:
+                continue
+            self._tell(
+                record.Checkpoint,
+                name=f"step-{self._training.step:09d}",
+                outcome=outcome,
+                blocked_seconds=counts.last_blocked_seconds,
+                durable_seconds=counts.last_writing_seconds if outcome == "saved" else None,
+                size_bytes=None,
+            )
+            if outcome == "failed":
+                self._tell(record.Alarm, alarm="checkpoint", message="a checkpoint failed; the log says why")
+        self._saved, self._failed, self._skipped = counts.saved, counts.failed, counts.skipped
+
+    def _tell(self, kind: type[record.Record], **values: Any) -> None:
+        training = self._training
+        self._metrics.tell(
+            kind(
+                time=time.time(),
+                run=training.config.run_id,
+                restart=training.config.restart,
+                step=training.step,
+                position=training.position,
+                **values,
+            )
+        )

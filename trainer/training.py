@@ -1,0 +1,227 @@
+"""The loop: one step after another, from wherever the run is, until it is done or all are told to stop."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainer.config import Config
+from trainer.cursor import Cursor
+from trainer.hang import Watch, set_timeouts
+from trainer.input import Prefetcher, Step, evaluation_steps, training_steps
+from trainer.optimizer import learning_rate, make, recipe, set_learning_rate
+from trainer.parallel import accumulating, distribute
+from trainer.precision import Precision
+from trainer.stopping import Stop
+from trainer.workloads import Workload
+from trainer.world import World
+
+# Test samples per forward pass and process: bounds the memory of an evaluation, changes no result.
+EVALUATION_UNITS = 4096
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the steps since the last line gave, over all processes, and how long they took.
+
+    `loss` and `correct` are sums over `units`, of which each sample has the workload's number.
+    """
+
+    epoch: int
+    loss: float
+    correct: float
+    units: float
+    samples: int
+    learning_rate: float
+    seconds: float
+    data_wait_seconds: float
+    stall_seconds: float
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The test data's mean loss per unit and the share of units that were named rightly, exact."""
+
+    loss: float
+    accuracy: float
+    seconds: float
+
+
+class Observer:
+    """What happens beside the steps: nothing, here. All processes call each method alike, at the same steps."""
+
+    def before_update(self) -> float:
+        """The weights are about to change. Returns the seconds that this waited."""
+        return 0.0
+
+    def stepped(self, training: Training) -> None:
+        """A step is done."""
+
+    def logged(self, training: Training, progress: Progress) -> None:
+        """Every `log_every` steps."""
+
+    def judged(self, training: Training, judged: Judged) -> None:
+        """After each epoch, and at the end."""
+
+
+class Training:
+    """A model, its optimizer and its place in the data, on all processes alike.
+
+    `step` and `position` say where it is: steps done, and samples that all processes together have used. The same seed
+    and world size give the same weights, bit by bit, on the CPU, also when it was stopped and went on in between.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        world: World,
+        device: torch.device,
+        precision: Precision,
+        workload: Workload,
+        stop: Stop,
+        watch: Watch,
+    ) -> None:
+        self.config, self.world, self.device, self.workload = config, world, device, workload
+        self.precision, self.stop, self.watch = precision, stop, watch
+        torch.manual_seed(config.seed)
+        self.network = workload.model().to(device)
+        sharded = config.parallel == "fsdp" and world.size > 1
+        self.model = distribute(
+            self.network,
+            sharded=sharded,
+            compiled=config.compile == "yes" or (config.compile == "auto" and device.type == "cuda"),
+            precision=self.precision,
+            device=device,
+            bucket_megabytes=config.bucket_megabytes,
+        )
+        self.cursor = Cursor(workload.train_samples, config.seed, config.batch_size)
+        self.steps = config.steps or config.epochs * self.cursor.steps_per_epoch
+        self.recipe = recipe(config, workload.unit, self.steps)
+        self.optimizer = make(self.model, self.recipe, device)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision.scaled)
+        # FSDP2 has a precision of its own, given when the model was distributed.
+        self._autocast = nullcontext if sharded else lambda: self.precision.autocast(device)
+        self.step = self.position = 0
+        self.stall_seconds = 0.0
+        self._first = True
+
+    def run(self, observer: Observer, steps: int | None = None) -> bool:
+        """Train to the end, or so many steps more: True. False when all processes agreed to stop before."""
+        self.watch.enter("compiling and the first step" if self._first else "training", long=self._first)
+        if self._judgement_is_due() and not self._judge(observer):
+            return False
+        window = torch.zeros(3, dtype=torch.float64, device=self.device)
+        began, samples = time.perf_counter(), 0
+        self.stall_seconds = 0.0
+        count = self.steps - self.step if steps is None else steps
+        made = training_steps(self.workload, self.cursor, self.world, self._micro_batch, self.position, count)
+        with Prefetcher(made, self.device) as prefetched:
+            for step in prefetched:
+                if self.stop.agreed():
+                    return False
+                window += self._learn(step, observer)
+                samples += step.samples
+                observer.stepped(self)
+                if self.step % self.config.log_every == 0:
+                    loss, correct, units = self.sum(window).tolist()
+                    now = time.perf_counter()
+                    observer.logged(
+                        self,
+                        Progress(
+                            epoch=step.epoch,
+                            loss=loss,
+                            correct=correct,
+                            units=units,
+                            samples=samples,
+                            learning_rate=self.optimizer.param_groups[0]["lr"],
+                            seconds=now - began,
+                            data_wait_seconds=prefetched.take_waited(),
+                            stall_seconds=self.stall_seconds,
+                        ),
+                    )
+                    window.zero_()
+                    began, samples, self.stall_seconds = now, 0, 0.0
+                if self._judgement_is_due():
+                    paused = time.perf_counter()
+                    if not self._judge(observer):
+                        return False
+                    began += time.perf_counter() - paused
+        return True
+
+    @torch.no_grad()
+    def evaluate(self) -> Judged | None:
+        """Judge the model on all test samples, each by exactly one process; None when told to stop meanwhile."""
+        began = time.perf_counter()
+        total = torch.zeros(3, dtype=torch.float64, device=self.device)
+        model = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
+        size = max(1, EVALUATION_UNITS // self.workload.units_per_sample)
+        model.eval()
+        try:
+            with Prefetcher(evaluation_steps(self.workload, self.world, size), self.device) as steps:
+                for step in steps:
+                    if self.stop.agreed():
+                        return None
+                    for inputs, targets in step.parts:
+                        with self._autocast():
+                            total += model(inputs, targets)[1]
+                    self.watch.beat()
+        finally:
+            model.train()
+        loss, correct, units = self.sum(total).tolist()
+        return Judged(loss / units, correct / units, time.perf_counter() - began)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        dist.all_reduce(values)
+        return values
+
+    @property
+    def _micro_batch(self) -> int:
+        return self.config.micro_batch_size or self.config.batch_size
+
+    def _judgement_is_due(self) -> bool:
+        return self.step > 0 and (self.position % self.cursor.samples == 0 or self.step >= self.steps)
+
+    def _judge(self, observer: Observer) -> bool:
+        self.watch.enter("evaluation")
+        found = self.evaluate()
+        if found is None:
+            return False
+        observer.judged(self, found)
+        self.watch.enter("training", long=self._first)
+        return True
+
+    def _learn(self, step: Step, observer: Observer) -> Tensor:
+        """One step of the optimizer. Returns this process's sums of loss, units named rightly and units."""
+        set_learning_rate(self.optimizer, learning_rate(self.step, self.steps, self.recipe))
+        # DDP and FSDP take the mean over processes, whatever their shares; hence the factor, which makes it the mean
+        # over all units of the step.
+        scale = self.world.size / (step.samples * self.workload.units_per_sample)
+        total = torch.zeros(3, dtype=torch.float64, device=self.device)
+        for number, (inputs, targets) in enumerate(step.parts, start=1):
+            with accumulating(self.model, last=number == len(step.parts)):
+                with self._autocast():
+                    loss, sums = self.model(inputs, targets)
+                self.scaler.scale(loss * scale).backward()
+            total += sums
+        if self.recipe.gradient_clip:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.gradient_clip)
+        self.stall_seconds += observer.before_update()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        self.position = step.end
+        if self._first:
+            self._first = False
+            set_timeouts(self.config.timeout_seconds, self.stop.groups)
+            self.watch.enter("training")
+        self.watch.beat()
+        return total
