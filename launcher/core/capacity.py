@@ -12,6 +12,8 @@ from launcher.core.observe import Node, Observation, Pod
 from launcher.core.quantity import Amount
 from launcher.core.request import Request
 
+# Karpenter may see a NodePool a moment before its node class.
+CLASS_SECONDS = 10
 # A taint with this effect is a wish, not a rule: the scheduler still places pods there.
 _SOFT_EFFECT = "PreferNoSchedule"
 
@@ -175,6 +177,23 @@ def preflight(request: Request, seen: Observation, started: float) -> GiveUp | N
         return GiveUp(
             code=c.EXIT_IMPOSSIBLE,
             reason=f"there is no NodePool {request.pool.name}; right would be the name of a pool of this cluster",
+        )
+    for label, wanted in (
+        (c.LABEL_INSTANCE_TYPE, request.pool.instance_type),
+        (c.LABEL_ZONE, request.pool.zone),
+    ):
+        offered = seen.pool.offers.get(label)
+        if offered is not None and wanted not in offered:
+            return GiveUp(
+                code=c.EXIT_IMPOSSIBLE,
+                reason=f"NodePool {request.pool.name} has {label} {', '.join(offered)} and not {wanted}; right would be"
+                " a request of the stack as it is now",
+            )
+    if seen.pool.lost_at is not None and seen.now - seen.pool.lost_at >= CLASS_SECONDS:
+        return GiveUp(
+            code=c.EXIT_IMPOSSIBLE,
+            reason=f"NodePool {request.pool.name} is not ready: {seen.pool.problem}; right would be the EC2NodeClass"
+            " that it names",
         )
     most, said = ceiling(request, seen)
     if most < request.min_nodes:
