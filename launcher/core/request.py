@@ -15,6 +15,7 @@ from launcher.core.reader import Reader
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SHAPE = re.compile(f"{c.SHAPE_STATIC}|{c.SHAPE_ELASTIC}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESOURCE = re.compile(r"([a-z0-9][a-z0-9.-]*/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 # A registry with or without a port, a repository, and a tag or a digest or both: without either a node runs whatever
 # `latest` is on that day (github.com/distribution/reference v0.6.0, reference.go).
@@ -31,6 +32,7 @@ LEAST_RETRY_SECONDS = 180
 LEAST_NODE_START_SECONDS = 60
 LABEL_LENGTH = 63
 GPU_RESOURCE = "nvidia.com/gpu"
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 (not a temporary file)
 
 
 class RequestError(ValueError):
@@ -191,10 +193,8 @@ def parse_request(environment: Mapping[str, str]) -> Request:
         raise RequestError([f"{c.ENV_REQUEST} is not set; right would be the request of a run as JSON"])
     try:
         document = json.loads(text)
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # also of a number without end, or lists in lists without end
+    # Also of a number or of lists in lists without end.
+    except (ValueError, RecursionError) as error:
         raise RequestError([f"{c.ENV_REQUEST} is no JSON: {error}"]) from None
     top = Reader(document, c.ENV_REQUEST, problems)
     lowest, highest = top.number("minNodes", 1), top.number("maxNodes", 1)
@@ -251,6 +251,12 @@ def _contradictions(request: Request, top: str, told: list[str]) -> list[str]:
                 f"{place}.worker.processesPerNode is {processes}; right would be at most pool.perNode "
                 f"({pool.per_node}), which is how many GPUs {pool.instance_type} has"
             )
+        worker = candidate.worker
+        if quantity.parse(worker.shared_memory) > quantity.parse(worker.memory):
+            found.append(
+                f"{place}.worker.sharedMemory is {worker.shared_memory}; right would be at most memory"
+                f" ({worker.memory}), of which it is a part"
+            )
         if pool.name and pool.name in names:
             found.append(
                 f"{place}.pool.name is {json.dumps(pool.name)}; right would be a pool that no candidate before names"
@@ -290,14 +296,16 @@ def _run_id(top: Reader, environment: Mapping[str, str], problems: list[str]) ->
 
 def _pool(reader: Reader) -> Pool:
     tolerations = reader.raw("tolerations")
-    if not isinstance(tolerations, list) or not all(isinstance(item, dict) for item in tolerations):
-        reader.wrong("tolerations", "a list of tolerations")
+    if not isinstance(tolerations, list) or not all(map(_is_toleration, tolerations)):
+        reader.wrong(
+            "tolerations", "a list of tolerations, each with texts for key, operator, value and effect"
+        )
         tolerations = []
     pool = Pool(
         name=reader.text("name", "a DNS label", _LABEL, LABEL_LENGTH),
         instance_type=reader.text("instanceType"),
         zone=reader.text("zone"),
-        resource=reader.text("resource", "the name of a resource, for instance nvidia.com/gpu"),
+        resource=reader.text("resource", "the name of a resource, for instance nvidia.com/gpu", _RESOURCE),
         per_node=reader.number("perNode", 1),
         max_nodes=reader.number("maxNodes", 1),
         efa_per_node=reader.number("efaPerNode", 0),
@@ -309,6 +317,13 @@ def _pool(reader: Reader) -> Pool:
         reader.wrong("nodeSelector", f"one with {c.LABEL_NODEPOOL}: {pool.name}")
     reader.finish()
     return pool
+
+
+def _is_toleration(value: Any) -> bool:
+    parts = ("key", "operator", "value", "effect")
+    return isinstance(value, dict) and all(
+        key in parts and isinstance(item, str) for key, item in value.items()
+    )
 
 
 def _block(reader: Reader) -> Block:
@@ -353,9 +368,14 @@ def _worker(reader: Reader) -> Worker:
             reader.problems.append(f"{reader.place}.env has {name!r}; right would be letters, digits and _")
     mounts = reader.table("mounts") if "mounts" in reader.values else {}
     for claim, path in mounts.items():
-        if not path.startswith("/"):
+        if not _NAME.fullmatch(claim):
             reader.problems.append(
-                f"{reader.place}.mounts.{claim} is {path!r}; right would be an absolute path"
+                f"{reader.place}.mounts has {claim!r}; right would be the name of a claim, a DNS name"
+            )
+        if not path.startswith("/") or path == SHARED_MEMORY or list(mounts.values()).count(path) > 1:
+            reader.problems.append(
+                f"{reader.place}.mounts.{claim} is {path!r}; right would be an absolute path of its own"
+                f" and not {SHARED_MEMORY}"
             )
     worker = Worker(
         image=reader.text("image", "an image with a tag or digest", _PINNED_IMAGE),

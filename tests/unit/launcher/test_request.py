@@ -179,6 +179,12 @@ def test_more_processes_than_the_type_has_gpus_are_refused(document: dict[str, A
         ("capacityDeadlineSeconds", 10**30, "a whole number of at most 1000000000"),
         ("activeDeadlineSeconds", "1h", "a whole number of at least 1"),
         ("pool.perNode", -4, "a whole number of at least 1"),
+        ("pool.resource", "gpu!", "the name of a resource, for instance nvidia.com/gpu"),
+        (
+            "pool.tolerations",
+            [{"key": 5}],
+            "a list of tolerations, each with texts for key, operator, value and effect",
+        ),
     ],
 )
 def test_a_wrong_name_or_duration_is_told_with_what_is_right(
@@ -193,6 +199,28 @@ def test_a_wrong_name_or_duration_is_told_with_what_is_right(
         document["pool"]["nodeSelector"] = {"karpenter.sh/nodepool": ""}
     told = f"TRAINYARD_REQUEST.{place} is {json.dumps(value)}; right would be {right}"
     assert problems(document) == (told,)
+
+
+@pytest.mark.parametrize(
+    ("mounts", "told"),
+    [
+        ({"Fsx": "/fsx"}, "mounts has 'Fsx'; right would be the name of a claim"),
+        ({"fsx": "/dev/shm"}, "mounts.fsx is '/dev/shm'; right would be an absolute path of its own"),
+        ({"fsx": "/fsx", "two": "/fsx"}, "mounts.fsx is '/fsx'; right would be an absolute path of its own"),
+    ],
+)
+def test_mounts_have_names_and_places_of_their_own(
+    document: dict[str, Any], mounts: dict[str, str], told: str
+) -> None:
+    document["worker"]["mounts"] = mounts
+    assert f"TRAINYARD_REQUEST.worker.{told}" in problems(document)[0]
+
+
+def test_shared_memory_is_a_part_of_the_memory(document: dict[str, Any]) -> None:
+    document["worker"]["sharedMemory"] = "145Gi"
+    assert problems(document) == (
+        "TRAINYARD_REQUEST.worker.sharedMemory is 145Gi; right would be at most memory (144Gi), of which it is a part",
+    )
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"minNodes": 1' + "0" * 5000 + "}", "{'a': 1}", "\0"])
