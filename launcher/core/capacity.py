@@ -10,6 +10,7 @@ from launcher.core import block, quantity
 from launcher.core import contract as c
 from launcher.core.observe import Node, Observation, Pod
 from launcher.core.quantity import Amount
+from launcher.core.refusals import closed, missing_capacity
 from launcher.core.request import Request
 
 # Karpenter may see a NodePool a moment before its node class.
@@ -245,6 +246,10 @@ def _decide(
         return Submit(nodes=have, reason=f"{there} and no more can come: {said}")
     if have >= most - counted.foreign:
         return Submit(nodes=have, reason=f"{there} and the pool's other {counted.foreign} are in use")
+    on_their_way = len(counted.unusable) - counted.foreign
+    if not on_their_way and closed(request, seen, started, since + request.hold_seconds):
+        refused = missing_capacity(request, seen.warnings, started)
+        return Submit(nodes=have, reason=f"{there} and no more can come: {refused}")
     if seen.now >= since + request.hold_seconds:
         return Submit(nodes=have, reason=f"{there} and no more came within {request.hold_seconds} s")
     if seen.now >= deadline:

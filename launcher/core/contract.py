@@ -45,6 +45,7 @@ LABEL_NODEPOOL: Final = "karpenter.sh/nodepool"
 LABEL_INITIALIZED: Final = "karpenter.sh/initialized"
 LABEL_INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 LABEL_ZONE: Final = "topology.kubernetes.io/zone"
+LABEL_CAPACITY_TYPE: Final = "karpenter.sh/capacity-type"
 # Set by the training operator on the pods of a PyTorchJob.
 LABEL_JOB_NAME: Final = "training.kubeflow.org/job-name"
 # The same name under the key that people type: `kubectl logs -l pytorch-job-name=...`.

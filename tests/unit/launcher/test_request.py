@@ -368,6 +368,7 @@ def test_the_constants_are_those_of_the_contract() -> None:
         "LABEL_INITIALIZED": "karpenter.sh/initialized",
         "LABEL_INSTANCE_TYPE": "node.kubernetes.io/instance-type",
         "LABEL_ZONE": "topology.kubernetes.io/zone",
+        "LABEL_CAPACITY_TYPE": "karpenter.sh/capacity-type",
         "LABEL_JOB_NAME": "training.kubeflow.org/job-name",
         "EFA_RESOURCE": "vpc.amazonaws.com/efa",
     }
