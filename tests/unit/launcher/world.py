@@ -22,6 +22,9 @@ IDLE_SECONDS = 30.0
 TRAINING_SECONDS = 40.0
 # Workers that wait for a lost one end with an error after this time.
 COLLECTIVE_SECONDS = 60.0
+ONE_WAY_TO_PAY = {
+    "requirements": [{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]
+}
 
 
 @dataclass
@@ -132,7 +135,7 @@ class World:
             fresh=True,
             nodes=tuple(observe.node(self._node(one)) for one in here if self.now >= one.ready_at),
             claims=tuple(observe.claim(self._claim(one), self.now) for one in here),
-            pool=observe.node_pool({"metadata": {"name": pool}, "spec": {"limits": limits}}),
+            pool=observe.node_pool({"spec": {"limits": limits, "template": {"spec": ONE_WAY_TO_PAY}}}),
             pods=tuple(observe.pod(item) for item in (*self.pods.values(), *foreign, *daemons)),
             warnings=tuple(observe.warned(item) for item in self.warnings),
         )
