@@ -27,6 +27,12 @@ TOGETHER = {
     "test_permissions": "main job",
     "graph": "previews",
     "policy": "previews",
+    # Unit tests that read the same deployments (tests/unit/infra/whole.py).
+    "test_shipped_stacks": "shipped stacks",
+    "test_stack": "shipped stacks",
+    "test_documents": "shipped stacks",
+    "test_existing_vpc": "shipped stacks",
+    "test_last_access": "shipped stacks",
 }
 # Whoever begins with the longest ends first; the order within the main job's story tests/local/conftest.py sets.
 LONGEST = (
@@ -36,6 +42,21 @@ LONGEST = (
     "test_lives",
     "test_sweep",
     "test_given_cluster",
+)
+# The same of unit tests, of which the two first begin side by side.
+LONGEST_UNITS = (
+    "shipped stacks",
+    "test_watch_growth",
+    "test_traces",
+    "test_restart_kills",
+    "test_network",
+    "test_official",
+    "test_protected_data",
+    "test_stream",
+    "test_metrics",
+    "test_launcher_live",
+    "test_launcher_worlds",
+    "test_watch",
 )
 # On a busy machine an example may take any time.
 hypothesis.settings.register_profile("trainyard", deadline=None)
@@ -51,12 +72,14 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The live tests with the longest groups first; within a group the order stays."""
-    rank = {name: index for index, name in enumerate(LONGEST)}
+    """The live tests first; of them and of the unit tests the longest groups first. Within a group the order stays."""
     live = [item for item in items if item.get_closest_marker("local")]
-    live.sort(key=lambda item: rank.get(group(item.nodeid), len(LONGEST)))
     chosen = set(live)
-    items[:] = live + [item for item in items if item not in chosen]
+    others = [item for item in items if item not in chosen]
+    for each, longest in ((live, LONGEST), (others, LONGEST_UNITS)):
+        rank = {name: index for index, name in enumerate(longest)}
+        each.sort(key=lambda item, rank=rank: rank.get(group(item.nodeid), len(rank)))
+    items[:] = [*live, *others]
 
 
 def pytest_collection_finish() -> None:
