@@ -56,10 +56,10 @@ check: environment ## format, lint, types, import rules and the fast tests (thre
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/mypy
 	@PYTHONPATH=$(CURDIR) .venv/bin/lint-imports --no-logo
-	@$(PYTEST) -q -n auto --dist loadgroup --no-loadscope-reorder -m "unit and not emulator" tests/unit
+	@$(PYTEST) -q -n auto --dist loadgroup --no-loadscope-reorder -m "unit and not emulator and not long" tests/unit
 
-test: check ## the fast tests, those on the AWS emulator, the trainer under torchrun, and the whole stack on the local cloud
-	@$(PYTEST) -q -n auto --dist loadfile -m emulator tests/unit
+test: check ## the fast tests, those on the AWS emulator, the long ones, the trainer under torchrun, and the whole stack on the local cloud
+	@$(PYTEST) -q -n auto --dist loadfile -m "emulator or long" tests/unit
 	@$(RUN) -m local tools
 	@$(RUN) -m tests.policy.environments
 	@$(RUN) -m tests.own_namespaces -m pytest -v $(LIVE) -m "trainer or local"

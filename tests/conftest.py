@@ -27,13 +27,18 @@ TOGETHER = {
     "test_permissions": "main job",
     "graph": "previews",
     "policy": "previews",
-    # Unit tests that read the same deployments (tests/unit/infra/whole.py).
-    "test_shipped_stacks": "shipped stacks",
-    "test_stack": "shipped stacks",
-    "test_documents": "shipped stacks",
-    "test_existing_vpc": "shipped stacks",
-    "test_last_access": "shipped stacks",
 }
+# Unit tests that read the same deployments (tests/unit/infra/whole.py), by folder and file.
+UNITS_TOGETHER = dict.fromkeys(
+    (
+        "infra/test_existing_vpc",
+        "infra/test_last_access",
+        "infra/test_shipped_stacks",
+        "infra/test_stack",
+        "policies/test_documents",
+    ),
+    "shipped stacks",
+)
 # Whoever begins with the longest ends first; the order within the main job's story tests/local/conftest.py sets.
 LONGEST = (
     "test_interruptions",
@@ -43,20 +48,20 @@ LONGEST = (
     "test_sweep",
     "test_given_cluster",
 )
-# The same of unit tests, of which the two first begin side by side.
+# The same of those that `make check` runs; the first two begin side by side.
 LONGEST_UNITS = (
     "shipped stacks",
-    "test_watch_growth",
-    "test_traces",
-    "test_restart_kills",
-    "test_network",
-    "test_official",
-    "test_protected_data",
-    "test_stream",
-    "test_metrics",
-    "test_launcher_live",
-    "test_launcher_worlds",
-    "test_watch",
+    "launcher/test_restart_kills",
+    "components/test_network",
+    "deploy/test_official",
+    "infra/test_protected_data",
+    "launcher/test_stream",
+    "infra/test_settings_properties",
+    "components/test_lustre",
+    "launcher/test_metrics",
+    "benchmarks/test_launcher_live",
+    "benchmarks/test_launcher_worlds",
+    "launcher/test_watch",
 )
 # On a busy machine an example may take any time.
 hypothesis.settings.register_profile("trainyard", deadline=None)
@@ -83,7 +88,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Half a million objects of imported modules stay to the end: the garbage collector need not look at them again.
+    """What imported modules are made of stays to the end: the garbage collector need not look at it again.
 
     Nor need it look after each 700 new objects, Python's default: the registrations of one stack are 60,000.
     """
@@ -108,6 +113,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def group(nodeid: str) -> str:
     """The tests that a test runs in one row with: its file's, where nothing else is said."""
     file = Path(nodeid.partition("::")[0])
+    if "unit" in file.parts:
+        name = f"{file.parent.name}/{file.stem}"
+        return UNITS_TOGETHER.get(name, name)
     return TOGETHER.get(file.stem) or TOGETHER.get(file.parent.name) or file.stem
 
 
