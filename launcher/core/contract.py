@@ -86,6 +86,10 @@ EXIT_ALREADY_RUNNING: Final = 15
 # Exit codes of a worker that a restart heals not: wrong settings, another world than promised, a command that can't be
 # run or isn't there.
 WORKER_FINAL_EXIT_CODES: Final = (2, 20, 126, 127)
+SHUTDOWN_VARIABLE: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+SHUTDOWN_SECONDS: Final = 30
+SHUTDOWN_MOST_SECONDS: Final = 540
+SHUTDOWN_SPARE_SECONDS: Final = 15
 # Those of the trainer that say by themselves what became of it.
 WORKER_EXIT_STOPPED: Final = 24
 WORKER_EXIT_HUNG: Final = 25

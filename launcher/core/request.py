@@ -366,6 +366,12 @@ def _worker(reader: Reader) -> Worker:
     for name in env:
         if not _ENV_NAME.fullmatch(name):
             reader.problems.append(f"{reader.place}.env has {name!r}; right would be letters, digits and _")
+    stops = env.get(c.SHUTDOWN_VARIABLE, "1")
+    if not (stops.isascii() and stops.isdecimal() and 1 <= int(stops) <= c.SHUTDOWN_MOST_SECONDS):
+        reader.problems.append(
+            f"{reader.place}.env.{c.SHUTDOWN_VARIABLE} is {stops!r}; "
+            f"right would be a whole number of seconds from 1 to {c.SHUTDOWN_MOST_SECONDS}"
+        )
     mounts = reader.table("mounts") if "mounts" in reader.values else {}
     for claim, path in mounts.items():
         if not _NAME.fullmatch(claim):
