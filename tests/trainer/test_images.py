@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.trainer.conftest import ROOT
 from trainer.contract import Exit, TrainerError
 from trainer.cursor import micro_batches, share
-from trainer.model import ConvNet, prepare, weights
+from trainer.model import ConvNet, weights
 from trainer.workloads.images import MNIST_FILES, ImageClassification, load, stratified_split
 
 pytestmark = pytest.mark.trainer
@@ -175,7 +175,7 @@ def test_loss_and_sums_are_those_of_the_scores(digits: ImageClassification, trai
     network = digits.model().train(training)
     pixels, labels = digits.batch(np.arange(40), "train")
     loss, sums = network(pixels, labels)
-    scores = network.scores(prepare(pixels, 16))
+    scores = network.scores(pixels[:, None].float() / 16)  # the digits' white
     assert torch.equal(loss, F.cross_entropy(scores, labels, reduction="sum"))
     assert sums.dtype == torch.float64
     assert sums.tolist() == [loss.item(), int((scores.argmax(1) == labels).sum()), 40]
@@ -199,6 +199,14 @@ def test_shares_and_micro_batches_change_no_gradient_and_empty_ones_give_none(
         parts = [p for rank in range(world) for p in micro_batches(share(indices, rank, world), 2)]
         assert torch.allclose(gradient(parts), whole, rtol=1e-12, atol=1e-13)
     assert not gradient([indices[:0]]).any()
+
+
+def test_a_loss_is_summed_in_32_bits_whatever_the_weights_are(digits: ImageClassification) -> None:
+    network, batch = digits.model(), digits.batch(np.arange(40), "train")
+    exact = network(*batch)[0]
+    half = network.bfloat16()(*batch)[0]
+    assert half.dtype == torch.float32
+    assert half.item() == pytest.approx(exact.item(), rel=0.02)
 
 
 def test_the_network_compiles_whole(digits: ImageClassification) -> None:
