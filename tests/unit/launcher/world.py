@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from launcher.core import observe
 from launcher.core.manifests import stamp
 from launcher.core.observe import Observation
 from launcher.core.request import Request
+from tests.unit.launcher import shown
 
 EPOCH = 1_800_000_000.0
 TICK = 5.0
@@ -76,50 +76,6 @@ class PoolTruth:
     per_node: int
 
 
-# Each object is read once in each state that is shown: the same ones are shown a million times.
-@cache
-def _node(
-    name: str, pool: str, gpus: int, *, ready: bool, starting: bool, initialized: bool, cordoned: bool
-) -> observe.Node:
-    """A node that shows so many devices."""
-    taints = [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]
-    if starting:
-        taints.append({"key": "example.com/starting", "effect": "NoSchedule"})
-    labels = {"karpenter.sh/nodepool": pool}
-    if initialized:
-        labels["karpenter.sh/initialized"] = "true"
-    return observe.node(
-        {
-            "metadata": {"name": name, "labels": labels},
-            "spec": {"taints": taints, **({"unschedulable": True} if cordoned else {})},
-            "status": {
-                "conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}],
-                "allocatable": {"cpu": "95", "memory": "1000Gi", "nvidia.com/gpu": str(gpus)},
-            },
-        }
-    )
-
-
-@cache
-def _foreign_pod(node: str) -> observe.Pod:
-    """A pod of others that has a device of this node."""
-    return observe.pod(
-        {
-            "metadata": {"name": f"other-{node}", "namespace": "default", "uid": f"other-{node}"},
-            "spec": {"nodeName": node, "containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
-            "status": {"phase": "Running"},
-        }
-    )
-
-
-@cache
-def _daemon_pod(node: str) -> observe.Pod:
-    """A DaemonSet's pod on this node."""
-    owner = {"kind": "DaemonSet", "name": "plugin", "uid": "d", "controller": True}
-    meta = {"name": f"d-{node}", "namespace": "kube-system", "uid": f"d-{node}", "ownerReferences": [owner]}
-    return observe.pod({"metadata": meta, "spec": {"nodeName": node}, "status": {"phase": "Running"}})
-
-
 @dataclass
 class World:
     """The cluster of one trace. What must never happen is gathered in `wrongs`.
@@ -167,16 +123,16 @@ class World:
 
     def show(self, pool: str, fresh: bool) -> Observation:
         """The truth if fresh, else what a lagging cache shows; whether there is a training is always true."""
-        shown = None if fresh else self.stale.get(pool)
-        shown = shown or self._observation(pool)
-        return Observation(**{**vars(shown), "now": self.now, "fresh": fresh, "training": self._training()})
+        seen = None if fresh else self.stale.get(pool)
+        seen = seen or self._observation(pool)
+        return Observation(**{**vars(seen), "now": self.now, "fresh": fresh, "training": self._training()})
 
     def _observation(self, pool: str) -> Observation:
         truth = self.pools[pool]
         limits = {truth.resource: str(truth.limit * truth.per_node)}
         here = [machine for machine in self.machines.values() if machine.pool == pool]
-        foreign = (_foreign_pod(machine.name) for machine in self.machines.values() if machine.foreign)
-        daemons = (_daemon_pod(machine.name) for machine in here)
+        foreign = (shown.foreign_pod(machine.name) for machine in self.machines.values() if machine.foreign)
+        daemons = (shown.daemon_pod(machine.name) for machine in here)
         return Observation(
             now=self.now,
             fresh=True,
@@ -194,7 +150,7 @@ class World:
 
     def _node(self, machine: Machine) -> observe.Node:
         gpus = machine.gpus if machine.gpus_at is not None and self.now >= machine.gpus_at else 0
-        return _node(
+        return shown.node(
             machine.name,
             machine.pool,
             gpus,
