@@ -16,7 +16,7 @@ from components.shared import lustre_client
 from infra import stack
 from infra.model import Settings
 from infra.settings import read
-from tests.unit.components.recording import Recorded
+from tests.unit.components.recording import Recorded, deploy
 from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, ROOT, stack_file, with_
 from tests.unit.infra.whole import images, in_a_small_checkout, whole
 from tests.unit.infra.whole import shipped as recorded
