@@ -6,7 +6,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 STACK ?= local
 CLOUD ?= $(if $(filter local,$(STACK)),local,aws)
 RUN := PYTHONPATH=$(CURDIR) .venv/bin/python
-PYTEST := $(RUN) -m pytest
+# Byte code is kept, whatever the environment says: to make it anew takes each of the workers ten seconds.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest
 # One word for the shell, whatever is in it.
 quoted = '$(subst ','\'',$(1))'
 # Two at a time, in order: live tests wait more than they work. tests/conftest.py says which follow one another.
@@ -55,10 +56,10 @@ check: environment ## format, lint, types, import rules and the fast tests (thre
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/mypy
 	@PYTHONPATH=$(CURDIR) .venv/bin/lint-imports --no-logo
-	@$(PYTEST) -q -n auto --dist loadfile -m "unit and not emulator" tests/unit
+	@$(PYTEST) -q -n auto --dist loadgroup --no-loadscope-reorder -m "unit and not emulator and not long" tests/unit
 
-test: check ## the fast tests, those on the AWS emulator, the trainer under torchrun, and the whole stack on the local cloud
-	@$(PYTEST) -q -n auto --dist loadfile -m emulator tests/unit
+test: check ## the fast tests, those on the AWS emulator, the long ones, the trainer under torchrun, and the whole stack on the local cloud
+	@$(PYTEST) -q -n auto --dist loadfile -m "emulator or long" tests/unit
 	@$(RUN) -m local tools
 	@$(RUN) -m tests.policy.environments
 	@$(RUN) -m tests.own_namespaces -m pytest -v $(LIVE) -m "trainer or local"

@@ -227,7 +227,7 @@ MEANINGS: Final = {
     "training.fallbackPools[].cpu": "Cores that a worker asks for there.",
     "training.fallbackPools[].memory": "Memory that a worker asks for there.",
     "training.fallbackPools[].sharedMemory": "Size of a worker's /dev/shm there.",
-    "training.holdSeconds": "How long to wait on for more machines once the minimum is there.",
+    "training.holdSeconds": "How long to wait for more machines once the minimum is there, as long as more may come.",
     "training.nodeStartSeconds": (
         "A machine that was ordered for the run and is not usable after this time (not registered, not initialized, "
         "without all of its devices) is given back, and another one is bought. Where a deadline is shorter, it comes "

@@ -52,8 +52,8 @@ def _kernels(problems: Problems, settings: Settings) -> None:
     problems.add(
         "trainyard:images.trainer",
         f"is missing; the image that is built has a torch for CUDA {accelerators.TORCH_CUDA}, which has no kernels for"
-        f" {' and '.join(old)}; it must be one that has, such as the target v100 of trainer/Dockerfile (docs/images.md),"
-        " or training must be left out, or be on other pools",
+        f" {' and '.join(old)}; it must be one that has, such as the target v100 of trainer/Dockerfile (docs/images.md)"
+        ", or training must be left out, or be on other pools",
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from components.shared.contract import ENV_REGION
+from components.shared.contract import ENV_REGION, SHUTDOWN_MOST_SECONDS, SHUTDOWN_VARIABLE
 from components.shared.launch import Candidate
 from components.shared.pool import CAPACITY_BLOCK, Pool
 from infra.reading import Problems, Section
@@ -42,6 +42,12 @@ def read_environment(section: Section) -> dict[str, str]:
     for name in env:
         if problem := _reserved(name):
             section.reject(f"env.{name}", problem)
+    stops = env.get(SHUTDOWN_VARIABLE, "1")
+    if not (stops.isascii() and stops.isdecimal() and 1 <= int(stops) <= SHUTDOWN_MOST_SECONDS):
+        section.reject(
+            f"env.{SHUTDOWN_VARIABLE}",
+            f"is {stops!r}; it must be a whole number of seconds from 1 to {SHUTDOWN_MOST_SECONDS}",
+        )
     return env
 
 

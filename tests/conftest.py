@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -28,6 +29,17 @@ TOGETHER = {
     "graph": "previews",
     "policy": "previews",
 }
+# Unit tests that read the same deployments (tests/unit/infra/whole.py), by folder and file.
+UNITS_TOGETHER = dict.fromkeys(
+    (
+        "infra/test_existing_vpc",
+        "infra/test_last_access",
+        "infra/test_shipped_stacks",
+        "infra/test_stack",
+        "policies/test_documents",
+    ),
+    "shipped stacks",
+)
 # Whoever begins with the longest ends first; the order within the main job's story tests/local/conftest.py sets.
 LONGEST = (
     "test_interruptions",
@@ -36,6 +48,21 @@ LONGEST = (
     "test_lives",
     "test_sweep",
     "test_given_cluster",
+)
+# The same of those that `make check` runs; the first two begin side by side.
+LONGEST_UNITS = (
+    "shipped stacks",
+    "launcher/test_restart_kills",
+    "components/test_network",
+    "deploy/test_official",
+    "infra/test_protected_data",
+    "launcher/test_stream",
+    "infra/test_settings_properties",
+    "components/test_lustre",
+    "launcher/test_metrics",
+    "benchmarks/test_launcher_live",
+    "benchmarks/test_launcher_worlds",
+    "launcher/test_watch",
 )
 # On a busy machine an example may take any time.
 hypothesis.settings.register_profile("trainyard", deadline=None)
@@ -51,12 +78,23 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The live tests with the longest groups first; within a group the order stays."""
-    rank = {name: index for index, name in enumerate(LONGEST)}
+    """The live tests first; of them and of the unit tests the longest groups first. Within a group the order stays."""
     live = [item for item in items if item.get_closest_marker("local")]
-    live.sort(key=lambda item: rank.get(group(item.nodeid), len(LONGEST)))
     chosen = set(live)
-    items[:] = live + [item for item in items if item not in chosen]
+    others = [item for item in items if item not in chosen]
+    for each, longest in ((live, LONGEST), (others, LONGEST_UNITS)):
+        rank = {name: index for index, name in enumerate(longest)}
+        each.sort(key=lambda item, rank=rank: rank.get(group(item.nodeid), len(rank)))
+    items[:] = [*live, *others]
+
+
+def pytest_collection_finish() -> None:
+    """What imported modules are made of stays to the end: the garbage collector need not look at it again.
+
+    Nor need it look after each 700 new objects, Python's default: the registrations of one stack are 60,000.
+    """
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -76,6 +114,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def group(nodeid: str) -> str:
     """The tests that a test runs in one row with: its file's, where nothing else is said."""
     file = Path(nodeid.partition("::")[0])
+    if "unit" in file.parts:
+        name = f"{file.parent.name}/{file.stem}"
+        return UNITS_TOGETHER.get(name, name)
     return TOGETHER.get(file.stem) or TOGETHER.get(file.parent.name) or file.stem
 
 

@@ -71,7 +71,7 @@ def look(
     listed = (fi_info or run_fi_info)()
     return Machine(
         devices=len(list((root / "dev").glob(_DEVICES[resource]))) if resource in _DEVICES else 0,
-        driver=_driver(root, resource),
+        driver=driver_version(resource, root),
         cuda=(cuda or ask_cuda)() if resource == GPU else None,
         efa_cards=_efa_cards(root),
         efa_given=len(list((root / "dev/infiniband").glob("uverbs*"))),
@@ -88,7 +88,8 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _driver(root: Path, resource: str) -> str | None:
+def driver_version(resource: str, root: Path = Path("/")) -> str | None:
+    """The version of the kernel's driver for this kind of device; None without one."""
     if resource not in _DRIVERS:
         return None
     found = re.search(r"\b[0-9]+(\.[0-9]+)+\b", _text(root / _DRIVERS[resource]))

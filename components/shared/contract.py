@@ -102,4 +102,7 @@ TRAINER_OPTIONS: Final = (
 
 LAUNCHER_FINAL_EXIT_CODES: Final = (2, 10, 11, 12)
 """Exit codes of the launcher after which another pod of its Job would end the same way."""
+SHUTDOWN_VARIABLE: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+SHUTDOWN_MOST_SECONDS: Final = 540
+"""The workers' variable for how many seconds torchrun leaves its processes after SIGTERM, and its most."""
 LAUNCHER_BACKOFF_LIMIT: Final = 3

@@ -10,8 +10,11 @@ from launcher.core import block, quantity
 from launcher.core import contract as c
 from launcher.core.observe import Node, Observation, Pod
 from launcher.core.quantity import Amount
+from launcher.core.refusals import closed, missing_capacity
 from launcher.core.request import Request
 
+# Karpenter may see a NodePool a moment before its node class.
+CLASS_SECONDS = 10
 # A taint with this effect is a wish, not a rule: the scheduler still places pods there.
 _SOFT_EFFECT = "PreferNoSchedule"
 
@@ -176,6 +179,23 @@ def preflight(request: Request, seen: Observation, started: float) -> GiveUp | N
             code=c.EXIT_IMPOSSIBLE,
             reason=f"there is no NodePool {request.pool.name}; right would be the name of a pool of this cluster",
         )
+    for label, wanted in (
+        (c.LABEL_INSTANCE_TYPE, request.pool.instance_type),
+        (c.LABEL_ZONE, request.pool.zone),
+    ):
+        offered = seen.pool.offers.get(label)
+        if offered is not None and wanted not in offered:
+            return GiveUp(
+                code=c.EXIT_IMPOSSIBLE,
+                reason=f"NodePool {request.pool.name} has {label} {', '.join(offered)} and not {wanted}; right would be"
+                " a request of the stack as it is now",
+            )
+    if seen.pool.lost_at is not None and seen.now - seen.pool.lost_at >= CLASS_SECONDS:
+        return GiveUp(
+            code=c.EXIT_IMPOSSIBLE,
+            reason=f"NodePool {request.pool.name} is not ready: {seen.pool.problem}; right would be the EC2NodeClass"
+            " that it names",
+        )
     most, said = ceiling(request, seen)
     if most < request.min_nodes:
         return GiveUp(
@@ -226,6 +246,10 @@ def _decide(
         return Submit(nodes=have, reason=f"{there} and no more can come: {said}")
     if have >= most - counted.foreign:
         return Submit(nodes=have, reason=f"{there} and the pool's other {counted.foreign} are in use")
+    on_their_way = len(counted.unusable) - counted.foreign
+    if not on_their_way and closed(request, seen, started, since + request.hold_seconds):
+        refused = missing_capacity(request, seen.warnings, started)
+        return Submit(nodes=have, reason=f"{there} and no more can come: {refused}")
     if seen.now >= since + request.hold_seconds:
         return Submit(nodes=have, reason=f"{there} and no more came within {request.hold_seconds} s")
     if seen.now >= deadline:

@@ -43,6 +43,9 @@ DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
 
 LABEL_NODEPOOL: Final = "karpenter.sh/nodepool"
 LABEL_INITIALIZED: Final = "karpenter.sh/initialized"
+LABEL_INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
+LABEL_ZONE: Final = "topology.kubernetes.io/zone"
+LABEL_CAPACITY_TYPE: Final = "karpenter.sh/capacity-type"
 # Set by the training operator on the pods of a PyTorchJob.
 LABEL_JOB_NAME: Final = "training.kubeflow.org/job-name"
 # The same name under the key that people type: `kubectl logs -l pytorch-job-name=...`.
@@ -69,6 +72,7 @@ ENV_EXPECTED_NODES: Final = "TRAINYARD_EXPECTED_NODES"
 ENV_PROCESSES_PER_NODE: Final = "TRAINYARD_PROCESSES_PER_NODE"
 ENV_RUN_ID: Final = "TRAINYARD_RUN_ID"
 ENV_RESTART: Final = "TRAINYARD_RESTART"
+ENV_DEVICE: Final = "TRAINYARD_DEVICE"
 
 EXIT_SUCCEEDED: Final = 0
 EXIT_BAD_REQUEST: Final = 2
@@ -82,6 +86,10 @@ EXIT_ALREADY_RUNNING: Final = 15
 # Exit codes of a worker that a restart heals not: wrong settings, another world than promised, a command that can't be
 # run or isn't there.
 WORKER_FINAL_EXIT_CODES: Final = (2, 20, 126, 127)
+SHUTDOWN_VARIABLE: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+SHUTDOWN_SECONDS: Final = 30
+SHUTDOWN_MOST_SECONDS: Final = 540
+SHUTDOWN_SPARE_SECONDS: Final = 15
 # Those of the trainer that say by themselves what became of it.
 WORKER_EXIT_STOPPED: Final = 24
 WORKER_EXIT_HUNG: Final = 25

@@ -70,7 +70,7 @@ def follow(request: Request, memory: Memory, seen: Observation) -> Step:
         left = tuple(pod for pod in pods if pod.phase in ("Pending", "Running") and not pod.deleting)
         # Those that came for a worker's second pod, perhaps.
         unneeded = giveback.unneeded(candidate, seen, since=progress.since)
-        also = (*remove(left), *unneeded)
+        also: tuple[Action, ...] = (*remove(left), *unneeded)
         return end(c.STATE_FAILED, c.EXIT_TRAINING_FAILED, _last(request, progress, ended), also)
     memory = replace(memory, progress=progress, training_uid=training.uid, gang=gang(pods))
     placed = sum(bool(pod.node) for pod in pods)

@@ -7,15 +7,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from launcher.core import contract as c
-from launcher.core.request import Request
+from launcher.core.request import Request, Worker
 
 JsonObject = dict[str, Any]
 
 # A deletion with a grace period of 0 removes the pod from the API before the kubelet has ended it, and the kubelet then
 # refuses the worker that takes its place, as the GPUs are still given away. The pause process ends at once anyway.
 PLACEHOLDER_GRACE_SECONDS = 1
-# torchrun kills its workers 30 s after its own SIGTERM (pytorch/pytorch#119856); the rest is for the pod's own end.
-WORKER_GRACE_SECONDS = 45
 # A placeholder on a node that does not answer holds nothing. Kubernetes' own default is 300 s.
 LOST_NODE_SECONDS = 30
 OPEN = 'for root in "$@"; do [ "$(stat -c %u "$root")" != 0 ] || chmod 1777 "$root"; done'
@@ -241,7 +239,7 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int) -> JsonO
                 **_placement(request),
                 "serviceAccountName": worker.service_account,
                 "priorityClassName": worker.priority_class,
-                "terminationGracePeriodSeconds": WORKER_GRACE_SECONDS,
+                "terminationGracePeriodSeconds": _grace(worker),
                 **({"initContainers": [_opening(request, shared)]} if shared else {}),
                 "containers": [container],
                 # Data loaders and NCCL exchange data through /dev/shm, of which containers get 64 MiB by default.
@@ -258,6 +256,11 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int) -> JsonO
             },
         },
     }
+
+
+def _grace(worker: Worker) -> int:
+    """Seconds from a worker's SIGTERM to its SIGKILL: what torchrun leaves its processes, and some for its own end."""
+    return int(worker.env.get(c.SHUTDOWN_VARIABLE, c.SHUTDOWN_SECONDS)) + c.SHUTDOWN_SPARE_SECONDS
 
 
 def _opening(request: Request, shared: list[JsonObject]) -> JsonObject:

@@ -13,6 +13,10 @@ from launcher.core.quantity import Amount
 
 Object = Mapping[str, Any]
 
+# Why a NodePool is not ready where no node class can become so (sigs.k8s.io/karpenter v1.14.1,
+# pkg/controllers/nodepool/readiness/controller.go).
+_CLASS_LOST = frozenset({"NodeClassNotFound", "NodeClassTerminating"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
@@ -48,11 +52,17 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class NodePool:
-    """The NodePool of the run; `ready` is false with `problem` when its node class is not usable."""
+    """The NodePool of the run; `ready` is false with `problem` when its node class is not usable.
+
+    `offers` are the values that its machines may have of a label, for each label whose values it names. `lost_at` is
+    since when it has no node class, in seconds since the epoch; None where it has one.
+    """
 
     limits: Mapping[str, Amount]
     ready: bool
     problem: str
+    offers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lost_at: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,6 +230,12 @@ def node_pool(item: Object) -> NodePool:
         limits=_amounts(item.get("spec", {}).get("limits")),
         ready=ready,
         problem="" if ready else str(cause.get("message") or cause.get("reason") or ""),
+        offers={
+            each["key"]: tuple(each.get("values") or ())
+            for each in item.get("spec", {}).get("template", {}).get("spec", {}).get("requirements") or ()
+            if each.get("operator") == "In"
+        },
+        lost_at=seconds(cause.get("lastTransitionTime")) if cause.get("reason") in _CLASS_LOST else None,
     )
 
 

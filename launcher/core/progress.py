@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from launcher.core import contract as c
@@ -156,8 +156,11 @@ def hopeless(failures: tuple[Failure, ...]) -> bool:
 
 def dumps(progress: Progress) -> str:
     """The progress as one line of JSON."""
-    values = asdict(progress)
-    values["idle_node_seconds"] = round(progress.idle_node_seconds, 1)
+    values = vars(progress) | {
+        "failures": [vars(failure) for failure in progress.failures],
+        "given_back": [vars(loss) for loss in progress.given_back],
+        "idle_node_seconds": round(progress.idle_node_seconds, 1),
+    }
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
 
 

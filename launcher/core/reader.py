@@ -9,6 +9,9 @@ from typing import Any
 
 from launcher.core import quantity
 
+# More seconds than anybody waits, and more of anything else than there is.
+MOST = 1_000_000_000
+
 
 class Reader:
     """Takes typed values out of a JSON object and gathers what is wrong with them in `problems`, a line each."""
@@ -38,10 +41,16 @@ class Reader:
             Reader(item, f"{self.place}.{key}[{index}]", self.problems) for index, item in enumerate(value)
         ]
 
-    def text(self, key: str, right: str = "a text", pattern: re.Pattern[str] | None = None) -> str:
+    def text(
+        self, key: str, right: str = "a text", pattern: re.Pattern[str] | None = None, most: int = 0
+    ) -> str:
+        """A text of this form, of up to `most` characters where that is given."""
         value = self.raw(key)
         if not isinstance(value, str) or not value or (pattern is not None and not pattern.fullmatch(value)):
             self.wrong(key, right)
+            return ""
+        if most and len(value) > most:
+            self.wrong(key, f"{right} of at most {most} characters")
             return ""
         return value
 
@@ -51,6 +60,9 @@ class Reader:
             return least
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             self.wrong(key, f"a whole number of at least {least}")
+            return least
+        if value > MOST:
+            self.wrong(key, f"a whole number of at most {MOST}")
             return least
         return value
 

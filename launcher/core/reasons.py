@@ -2,57 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
 
 from launcher.core import block
 from launcher.core.capacity import Count, ceiling, is_placeholder
-from launcher.core.observe import Observation, Warned
+from launcher.core.observe import Observation
+from launcher.core.refusals import missing_capacity
 from launcher.core.request import Request
 
-# Error codes of EC2's CreateFleet that Karpenter treats as missing capacity (karpenter-provider-aws, pkg/errors), and
-# what a person can do about those that waiting does not heal.
-_CODES = {
-    "InsufficientInstanceCapacity": "",
-    "InsufficientCapacityOnHost": "",
-    "UnfulfillableCapacity": "",
-    "Unsupported": "the zone does not offer this type",
-    "MaxSpotInstanceCountExceeded": "raise the account's spot quota",
-    "VcpuLimitExceeded": "raise the account's vCPU quota",
-    "InsufficientFreeAddressesInSubnet": "the subnet has no free addresses",
-    "MaxFleetCountExceeded": "raise the account's fleet quota",
-    "ReservationCapacityExceeded": "the capacity reservation is full",
-    "RequestLimitExceeded": "AWS throttles the account",
-}
-_CODE = re.compile(r"\b(" + "|".join(_CODES) + r")\b")
-# The reason of Karpenter's Event where its message has none of these codes.
-_WITHOUT_CODE = "InsufficientCapacityError"
 _MAX_PARTS = 4
 _MAX_NAMES = 4
-
-
-def refusals(request: Request, warnings: Iterable[Warned], since: float) -> Iterator[tuple[Warned, str]]:
-    """What EC2 refused to the pool since this moment: each Event, and the error code in it."""
-    for warning in warnings:
-        # <pool>-<five characters>; another pool's name may begin like this one's.
-        about_pool = warning.kind == "NodeClaim" and warning.name.rpartition("-")[0] == request.pool.name
-        if not about_pool or warning.at < since:
-            continue
-        found = _CODE.search(warning.message)
-        if found or warning.reason == _WITHOUT_CODE:
-            yield warning, found.group(1) if found else warning.reason
-
-
-def missing_capacity(request: Request, warnings: tuple[Warned, ...], since: float) -> str:
-    """What EC2 refused since this moment, counted by error code; empty without a refusal."""
-    codes = Counter(code for _, code in refusals(request, warnings, since))
-    where = f"{request.pool.instance_type} in {request.pool.zone}"
-    parts = []
-    for code, times in sorted(codes.items()):
-        advice = _CODES.get(code, "")
-        parts.append(f"{code} for {where} ({times}x{'; ' + advice if advice else ''})")
-    return ", ".join(parts)
 
 
 def _starting(names: list[str]) -> str:

@@ -15,14 +15,24 @@ from launcher.core.reader import Reader
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SHAPE = re.compile(f"{c.SHAPE_STATIC}|{c.SHAPE_ELASTIC}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# A tag after the last slash, or a digest: without either a node runs whatever `latest` is on that day.
-_PINNED_IMAGE = re.compile(r"\S+(@sha256:[0-9a-f]{64}|:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})")
+_RESOURCE = re.compile(r"([a-z0-9][a-z0-9.-]*/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+# A registry with or without a port, a repository, and a tag or a digest or both: without either a node runs whatever
+# `latest` is on that day (github.com/distribution/reference v0.6.0, reference.go).
+_PART = r"[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
+_TAG, _DIGEST = r":[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", r"@sha256:[0-9a-f]{64}"
+_PINNED_IMAGE = re.compile(
+    rf"([A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?/)?{_PART}(/{_PART})*({_TAG}|({_TAG})?{_DIGEST})"
+)
 
 
 # Karpenter leaves an offering out for three minutes after EC2 refused it: another try before that is in vain
 # (github.com/aws/karpenter-provider-aws v1.14.1, UnavailableOfferingsTTL in pkg/cache/cache.go).
 LEAST_RETRY_SECONDS = 180
 LEAST_NODE_START_SECONDS = 60
+LABEL_LENGTH = 63
+GPU_RESOURCE = "nvidia.com/gpu"
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 (not a temporary file)
 
 
 class RequestError(ValueError):
@@ -183,7 +193,8 @@ def parse_request(environment: Mapping[str, str]) -> Request:
         raise RequestError([f"{c.ENV_REQUEST} is not set; right would be the request of a run as JSON"])
     try:
         document = json.loads(text)
-    except json.JSONDecodeError as error:
+    # Also of a number or of lists in lists without end.
+    except (ValueError, RecursionError) as error:
         raise RequestError([f"{c.ENV_REQUEST} is no JSON: {error}"]) from None
     top = Reader(document, c.ENV_REQUEST, problems)
     lowest, highest = top.number("minNodes", 1), top.number("maxNodes", 1)
@@ -196,7 +207,7 @@ def parse_request(environment: Mapping[str, str]) -> Request:
     active = top.raw("activeDeadlineSeconds")
     request = Request(
         run_id=_run_id(top, environment, problems),
-        namespace=top.text("namespace", "a DNS label", _LABEL),
+        namespace=top.text("namespace", "a DNS label", _LABEL, LABEL_LENGTH),
         pool=_pool(top.section("pool")),
         min_nodes=lowest,
         max_nodes=highest,
@@ -213,14 +224,14 @@ def parse_request(environment: Mapping[str, str]) -> Request:
         fallbacks=tuple(_fallback(reader) for reader in top.items("fallbacks")),
     )
     top.finish()
-    problems += _contradictions(request, top.place)
+    problems += _contradictions(request, top.place, problems)
     if problems:
         raise RequestError(problems)
     return request
 
 
-def _contradictions(request: Request, top: str) -> list[str]:
-    """What each value alone does not show."""
+def _contradictions(request: Request, top: str, told: list[str]) -> list[str]:
+    """What each value alone does not show, but for values that are `told` of already."""
     found: list[str] = []
     names: list[str] = []
     for index in range(request.candidates):
@@ -231,6 +242,20 @@ def _contradictions(request: Request, top: str) -> list[str]:
             found.append(
                 f"{place}.worker.cpu is {candidate.worker.cpu}; right would be pool.perNode "
                 f"({pool.per_node}) in a pool that is counted by its CPUs"
+            )
+        processes = candidate.worker.processes_per_node
+        on_gpus = candidate.worker.env.get(c.ENV_DEVICE) == "cuda"
+        known = not any(problem.startswith(f"{place}.pool.perNode is ") for problem in told)
+        if on_gpus and known and pool.resource == GPU_RESOURCE and processes > pool.per_node:
+            found.append(
+                f"{place}.worker.processesPerNode is {processes}; right would be at most pool.perNode "
+                f"({pool.per_node}), which is how many GPUs {pool.instance_type} has"
+            )
+        worker = candidate.worker
+        if quantity.parse(worker.shared_memory) > quantity.parse(worker.memory):
+            found.append(
+                f"{place}.worker.sharedMemory is {worker.shared_memory}; right would be at most memory"
+                f" ({worker.memory}), of which it is a part"
             )
         if pool.name and pool.name in names:
             found.append(
@@ -271,14 +296,16 @@ def _run_id(top: Reader, environment: Mapping[str, str], problems: list[str]) ->
 
 def _pool(reader: Reader) -> Pool:
     tolerations = reader.raw("tolerations")
-    if not isinstance(tolerations, list) or not all(isinstance(item, dict) for item in tolerations):
-        reader.wrong("tolerations", "a list of tolerations")
+    if not isinstance(tolerations, list) or not all(map(_is_toleration, tolerations)):
+        reader.wrong(
+            "tolerations", "a list of tolerations, each with texts for key, operator, value and effect"
+        )
         tolerations = []
     pool = Pool(
-        name=reader.text("name", "a DNS label", _LABEL),
+        name=reader.text("name", "a DNS label", _LABEL, LABEL_LENGTH),
         instance_type=reader.text("instanceType"),
         zone=reader.text("zone"),
-        resource=reader.text("resource", "the name of a resource, for instance nvidia.com/gpu"),
+        resource=reader.text("resource", "the name of a resource, for instance nvidia.com/gpu", _RESOURCE),
         per_node=reader.number("perNode", 1),
         max_nodes=reader.number("maxNodes", 1),
         efa_per_node=reader.number("efaPerNode", 0),
@@ -290,6 +317,13 @@ def _pool(reader: Reader) -> Pool:
         reader.wrong("nodeSelector", f"one with {c.LABEL_NODEPOOL}: {pool.name}")
     reader.finish()
     return pool
+
+
+def _is_toleration(value: Any) -> bool:
+    parts = ("key", "operator", "value", "effect")
+    return isinstance(value, dict) and all(
+        key in parts and isinstance(item, str) for key, item in value.items()
+    )
 
 
 def _block(reader: Reader) -> Block:
@@ -320,7 +354,7 @@ def _fallback(reader: Reader) -> Fallback:
 def _placeholder(reader: Reader) -> Placeholder:
     placeholder = Placeholder(
         image=reader.text("image", "an image with a tag or digest", _PINNED_IMAGE),
-        priority_class=reader.text("priorityClassName"),
+        priority_class=reader.text("priorityClassName", "a DNS name", _NAME),
     )
     reader.finish()
     return placeholder
@@ -332,16 +366,27 @@ def _worker(reader: Reader) -> Worker:
     for name in env:
         if not _ENV_NAME.fullmatch(name):
             reader.problems.append(f"{reader.place}.env has {name!r}; right would be letters, digits and _")
+    stops = env.get(c.SHUTDOWN_VARIABLE, "1")
+    if not (stops.isascii() and stops.isdecimal() and 1 <= int(stops) <= c.SHUTDOWN_MOST_SECONDS):
+        reader.problems.append(
+            f"{reader.place}.env.{c.SHUTDOWN_VARIABLE} is {stops!r}; "
+            f"right would be a whole number of seconds from 1 to {c.SHUTDOWN_MOST_SECONDS}"
+        )
     mounts = reader.table("mounts") if "mounts" in reader.values else {}
     for claim, path in mounts.items():
-        if not path.startswith("/"):
+        if not _NAME.fullmatch(claim):
             reader.problems.append(
-                f"{reader.place}.mounts.{claim} is {path!r}; right would be an absolute path"
+                f"{reader.place}.mounts has {claim!r}; right would be the name of a claim, a DNS name"
+            )
+        if not path.startswith("/") or path == SHARED_MEMORY or list(mounts.values()).count(path) > 1:
+            reader.problems.append(
+                f"{reader.place}.mounts.{claim} is {path!r}; right would be an absolute path of its own"
+                f" and not {SHARED_MEMORY}"
             )
     worker = Worker(
         image=reader.text("image", "an image with a tag or digest", _PINNED_IMAGE),
-        service_account=reader.text("serviceAccountName"),
-        priority_class=reader.text("priorityClassName"),
+        service_account=reader.text("serviceAccountName", "a DNS name", _NAME),
+        priority_class=reader.text("priorityClassName", "a DNS name", _NAME),
         processes_per_node=reader.number("processesPerNode", 1),
         cpu=reader.amount("cpu"),
         memory=reader.amount("memory"),

@@ -12,11 +12,11 @@ from math import floor
 from typing import NamedTuple
 
 from launcher.core import contract as c
-from launcher.core import reasons
 from launcher.core.actions import Memory, Step
 from launcher.core.capacity import target
 from launcher.core.observe import Observation
 from launcher.core.progress import Progress
+from launcher.core.refusals import refusals
 from launcher.core.request import Request
 
 # An Event's uid is remembered for as long as it is seen, and this long: the API server's cache, from which some lists
@@ -118,9 +118,7 @@ def _refused(tally: Tally, candidate: Request, progress: Progress | None, seen: 
         return tally
     # Events have whole seconds, cut off.
     since = floor(max(progress.began, tally.began))
-    there = {
-        warning.uid: (warning, code) for warning, code in reasons.refusals(candidate, seen.warnings, since)
-    }
+    there = {warning.uid: (warning, code) for warning, code in refusals(candidate, seen.warnings, since)}
     if there.keys() <= tally.known.keys():
         return tally
     refused = dict(tally.refused)

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import numpy as np
 import pytest
 import torch
 from moto.server import ThreadedMotoServer
 
 from tests.trainer.conftest import Ended, Start
 from trainer.contract import Exit, TrainerError
-from trainer.data import CLASSES, load
-from trainer.model import ConvNet, prepare
 from trainer.save import save
+from trainer.workloads import load
 
 pytestmark = pytest.mark.trainer
 
@@ -84,13 +84,14 @@ def test_the_model_reaches_95_percent_and_the_log_says_so(run: Run) -> None:
 
 def test_the_saved_model_is_as_good_as_was_said(run: Run) -> None:
     """Judged here in one process on all test images at once: the sum over processes was exact."""
-    network = ConvNet(8, CLASSES)
+    digits = load("digits")
+    network = digits.model()
     network.load_state_dict(torch.load(io.BytesIO(run.model), weights_only=True))
-    test = load("digits").test
+    network.eval()
     with torch.no_grad():
-        named = network(prepare(torch.from_numpy(test.pixels.copy()), test.white)).argmax(1)
-    right = int((named == torch.from_numpy(test.labels.astype("int64"))).sum())
-    assert right / len(test) == run.metadata["testAccuracy"]
+        loss, right, images = network(*digits.batch(np.arange(digits.test_samples), "test"))[1].tolist()
+    assert right / images == run.metadata["testAccuracy"]
+    assert loss / images == pytest.approx(run.metadata["testLoss"])
 
 
 def test_the_metadata_say_how_the_model_came_about(run: Run) -> None:
@@ -107,7 +108,10 @@ def test_every_process_tells_its_place(run: Run) -> None:
 
 
 def test_progress_is_told_by_the_first_process_only(run: Run) -> None:
-    pattern = r"step=\d+ epoch=\d+/\d+ loss=\d+\.\d{4} accuracy=\d\.\d{4} samples_per_second=\d+\.\d elapsed=\d+\.\ds"
+    pattern = (
+        r"step=\d+ epoch=\d+/\d+ loss=\d+\.\d{4} accuracy=\d\.\d{4} samples_per_second=\d+\.\d "
+        r"data_wait=\d\.\d{3} elapsed=\d+\.\ds"
+    )
     first, second = (
         [line for line in node.output.splitlines() if line.startswith("step=")] for node in run.nodes
     )

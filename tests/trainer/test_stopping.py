@@ -184,10 +184,23 @@ def test_a_notice_has_no_deadline_and_a_signal_after_it_has_one(alone: Any, tmp_
     time.sleep(0.2)
     (tmp_path / "notice").touch()
     wait_for(stop.agreed)
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    os.kill(os.getpid(), signal.SIGUSR1)  # wakes the thread that keeps the deadline, and says nothing
+    signal.signal(signal.SIGUSR1, before)
     time.sleep(0.6)
     assert ends == []
     os.kill(os.getpid(), signal.SIGTERM)
     assert "told to stop by SIGTERM" in wait_for(lambda: ends)[0][1]
+
+
+def test_a_notice_of_before_counts_once_it_is_written_anew(alone: Any, tmp_path: Path) -> None:
+    (tmp_path / "notice").touch()
+    stop, _ = alone(notice=tmp_path / "notice")
+    time.sleep(1.5)
+    assert not stop.agreed()
+    (tmp_path / "new").touch()
+    (tmp_path / "new").rename(tmp_path / "notice")
+    wait_for(stop.agreed)
 
 
 def test_a_notice_that_cannot_be_looked_at_is_told_once_and_ends_nothing(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,14 @@ def test_the_type_of_the_numbers_is_the_one_that_meta_json_says(tmp_path: Path, 
     workload = load(str(tmp_path), "gpt-tiny")
     assert workload.batch(np.array([1]), "test")[1].tolist() == [numbers[65:129].tolist()]
     assert workload.model().embedding.weight.shape[0] == 128  # type: ignore[union-attr]
+
+
+def test_a_meta_json_that_says_no_vocabulary_means_all_that_fits_up_to_gpt2s(tokens: Path) -> None:
+    for dtype, vocabulary in (("uint8", 256), ("uint16", 50257), ("uint32", 50257)):
+        (tokens / "meta.json").write_text(json.dumps({"dtype": dtype}))
+        np.zeros(65, gpt.DTYPES[dtype]).tofile(tokens / "train.bin")
+        np.zeros(65, gpt.DTYPES[dtype]).tofile(tokens / "val.bin")
+        assert load(str(tokens), "gpt-tiny").describe()["vocabulary"] == vocabulary
 
 
 def test_the_corpus_is_the_book_and_the_files_are_as_long_as_its_page_says() -> None:
@@ -267,3 +277,9 @@ def test_what_does_not_go_together_is_refused_in_one_line(
     found, message = refused(data, model, sequence)
     assert found == code
     assert said in message
+
+
+def test_the_list_of_models_is_there_before_torch_and_numpy_are() -> None:
+    """Settings name the models and are checked before the seconds that importing torch takes."""
+    code = "import sys, trainer.workloads; sys.exit(any(name in sys.modules for name in ('torch', 'numpy')))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

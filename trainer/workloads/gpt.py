@@ -130,10 +130,9 @@ class GPT(nn.Module):
         """
         scores = self.scores(tokens).flatten(0, 1)
         wanted = targets.flatten()
-        # Autocast does this by itself, other kinds of mixed precision do not: a sum over a batch needs 32 bits.
-        loss = F.cross_entropy(
-            scores.to(torch.promote_types(scores.dtype, torch.float32)), wanted, reduction="sum"
-        )
+        # Autocast does this by itself, FSDP's mixed precision does not: a sum over a batch needs 32 bits.
+        exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        loss = F.cross_entropy(exact, wanted, reduction="sum")
         correct = (scores.argmax(1) == wanted).sum() if not self.training else torch.zeros_like(loss)
         seen = torch.full((), wanted.numel(), dtype=torch.float64, device=loss.device)
         return loss, torch.stack([loss.detach().double(), correct.double(), seen])
@@ -149,7 +148,8 @@ class GPT(nn.Module):
 
 def undrawn(rows: int, width: int) -> nn.Embedding:
     """An embedding without numbers. Its default ones, on the meta device, import seconds of torch's Python."""
-    return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)  # type: ignore[no-untyped-call]
+    made: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)  # type: ignore[no-untyped-call]
+    return made
 
 
 def flops_per_token(parameters: int, shape: Shape) -> int:
@@ -299,7 +299,7 @@ def read_meta(directory: Path) -> tuple[np.dtype[Any], int]:
         raise ValueError(f"{file}: dtype is {name!r}; expected {', '.join(DTYPES)}")
     most = 2 ** (8 * DTYPES[name].itemsize)
     vocabulary = said.get("vocabulary", min(most, GPT2_VOCABULARY))
-    if type(vocabulary) is not int or not 1 < vocabulary <= most:
+    if not isinstance(vocabulary, int) or not 1 < vocabulary <= most:
         raise ValueError(f"{file}: vocabulary is {vocabulary!r}; expected 2 to {most}, as {name} can hold")
     return DTYPES[name], vocabulary
 

@@ -197,7 +197,9 @@ class ConvNet(nn.Module):
     def forward(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Summed loss of images (n, size, size) of bytes with these labels, and (loss, correct, images) as float64."""
         scores = self.scores(prepare(pixels, self.white, next(self.parameters()).dtype))
-        loss = F.cross_entropy(scores, labels, reduction="sum")
+        # Autocast does this by itself, FSDP's mixed precision does not: a sum over a batch needs 32 bits.
+        exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        loss = F.cross_entropy(exact, labels, reduction="sum")
         correct = (scores.argmax(1) == labels).sum()
         seen = torch.full((), len(labels), dtype=torch.float64, device=loss.device)
         return loss, torch.stack([loss.detach().double(), correct.double(), seen])

@@ -210,6 +210,8 @@ def test_constants_are_those_of_the_contract() -> None:
         contract.WARM_PRIORITY,
     )
     assert tuple(stated["exitCodes"]["launcherFinal"]) == contract.LAUNCHER_FINAL_EXIT_CODES
+    assert stated["workerShutdown"]["variable"] == contract.SHUTDOWN_VARIABLE
+    assert stated["workerShutdown"]["most"] == contract.SHUTDOWN_MOST_SECONDS
     assert stated["launcherJob"]["backoffLimit"] == contract.LAUNCHER_BACKOFF_LIMIT
     assert tuple(stated["trainerOptions"]) == contract.TRAINER_OPTIONS
     assert stated["podUser"] == contract.POD_USER

@@ -179,6 +179,7 @@ def test_the_preflight_can_be_left_out_by_any_word_for_no(
     word: str, pulumi: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(official.program, "preflight", lambda _stack: pytest.fail("the account was asked"))
+    monkeypatch.setattr(official.program, "check", lambda _stack: None)
     monkeypatch.setenv("PREFLIGHT", word)
     assert official.up("dev") == 0
 
@@ -189,6 +190,7 @@ def test_the_preflight_is_made_where_nobody_says_no(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(official.program, "preflight", asked.append)
+    monkeypatch.setattr(official.program, "check", lambda _stack: None)
     monkeypatch.setenv("PREFLIGHT", word)
     assert official.up("dev") == 0
     assert asked == ["dev"]

@@ -7,16 +7,15 @@ import json
 
 import pytest
 
-from infra import stack
 from infra.examples import IS_GIVEN_EVERYTHING
 from infra.leftovers.target import target_of
 from infra.model import Settings
 from infra.preflight import services
 from infra.preflight.mapping import wanted_of
 from infra.settings import read
-from tests.unit.components.recording import Recorded, deploy
+from tests.unit.components.recording import Recorded
 from tests.unit.infra.changing import NOW
-from tests.unit.infra.test_stack import checkout  # noqa: F401 (a fixture)
+from tests.unit.infra.whole import in_a_small_checkout, whole
 
 pytestmark = [
     pytest.mark.unit,
@@ -37,7 +36,8 @@ def given(name: str) -> Settings:
 
 @pytest.fixture(scope="module")
 def made() -> Recorded:
-    return deploy(lambda: stack.deploy(given(AWKWARD)))
+    with in_a_small_checkout():
+        return whole(given(AWKWARD))
 
 
 def test_no_name_that_is_bounded_holds_the_clusters(made: Recorded) -> None:

@@ -5,15 +5,10 @@ With the entry gone first, every deletion in the cluster is refused, and the des
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from components import operators
-from infra import stack
-from tests.unit.components.recording import Recorded, deploy
-from tests.unit.infra.test_stack import OPERATOR_OBJECTS, settings_of
+from tests.unit.components.recording import Recorded
+from tests.unit.infra.whole import shipped
 
 pytestmark = [
     pytest.mark.unit,
@@ -27,17 +22,9 @@ REMAINS = "pulumi-python:dynamic/drain:Remains"
 DRAIN = "pulumi-python:dynamic/drain:Drain"
 
 
-@pytest.fixture(scope="module")
-def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
-    root: Path = tmp_path_factory.mktemp("checkout")
-    for name in stack.IMAGES:
-        (root / name).mkdir()
-        (root / name / "Dockerfile").write_text("FROM scratch")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PULUMI_ERROR_OUTPUT_STRING", "true")
-        patch.setattr(stack, "ROOT", root)
-        patch.setattr(operators, "render", lambda source: OPERATOR_OBJECTS)
-        yield deploy(lambda: stack.deploy(settings_of("dev")))
+@pytest.fixture
+def dev() -> Recorded:
+    return shipped("dev")
 
 
 def in_the_cluster(recorded: Recorded) -> list[tuple[str, str]]:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from components import operators
-from infra import stack
-from tests.unit.components.recording import Recorded, deploy
-from tests.unit.infra.test_stack import GIVEN, OPERATOR_OBJECTS, ROOT, settings_of
+from tests.unit.components.recording import Recorded
+from tests.unit.infra.changing import ROOT
+from tests.unit.infra.test_stack import GIVEN, settings_of
+from tests.unit.infra.whole import in_a_small_checkout, whole
 
 pytestmark = [
     pytest.mark.unit,
@@ -24,7 +24,7 @@ MIRROR = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mirror"
 
 
 @pytest.fixture(scope="module")
-def private() -> Iterator[Recorded]:
+def private() -> Recorded:
     config = yaml.safe_load((ROOT / "Pulumi.dev.yaml").read_text())["config"]
     cluster = {k: v for k, v in config["trainyard:cluster"].items() if k != "publicAccessCidrs"}
     changes = {
@@ -32,10 +32,8 @@ def private() -> Iterator[Recorded]:
         "trainyard:cluster": {**cluster, "deployFrom": "vpc"},
         "trainyard:images": {"build": False, "mirror": MIRROR, **GIVEN},
     }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PULUMI_ERROR_OUTPUT_STRING", "true")
-        patch.setattr(operators, "render", lambda source: OPERATOR_OBJECTS)
-        yield deploy(lambda: stack.deploy(settings_of("dev", **changes)))
+    with in_a_small_checkout():
+        return whole(settings_of("dev", **changes))
 
 
 def test_there_is_no_gateway_and_no_public_endpoint(private: Recorded) -> None:

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from components import operators
-from infra import stack
-from tests.unit.components.recording import Recorded, deploy
-from tests.unit.infra.test_stack import OPERATOR_OBJECTS, ROOT, settings_of, small_checkout
+from tests.unit.infra.changing import ROOT
+from tests.unit.infra.test_stack import settings_of
+from tests.unit.infra.whole import in_a_small_checkout, whole
 
 pytestmark = [
     pytest.mark.unit,
@@ -25,16 +24,11 @@ BUCKET = "aws:s3/bucket:Bucket"
 BUCKET_SETTINGS = 6
 
 
-def kept(
-    protect: bool, storage: dict[str, Any], factory: pytest.TempPathFactory
-) -> tuple[Counter[str], set[str]]:
+def kept(protect: bool, storage: dict[str, Any]) -> tuple[Counter[str], set[str]]:
     """Types of what a destroy leaves of the stack `p4d`, with how many of each; and the types that are protected."""
     settings = settings_of("p4d", **{"trainyard:protectData": protect, "trainyard:storage": storage})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PULUMI_ERROR_OUTPUT_STRING", "true")
-        patch.setattr(stack, "ROOT", small_checkout(factory))
-        patch.setattr(operators, "render", lambda source: OPERATOR_OBJECTS)
-        found: Recorded = deploy(lambda: stack.deploy(settings))
+    with in_a_small_checkout():
+        found = whole(settings)
     left = set(found.protected)
     for kind, name in found.protected:
         left |= found.needs(kind, name)
@@ -48,11 +42,9 @@ def storage_of(**lustre: Any) -> dict[str, Any]:
     return {**storage, "lustre": {**storage["lustre"], **lustre}}
 
 
-def test_it_is_the_data_its_keys_and_what_a_file_system_lies_in(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_it_is_the_data_its_keys_and_what_a_file_system_lies_in() -> None:
     link = {"bucket": "models", "prefix": "data", "path": "/data"}
-    found, protected = kept(True, storage_of(backupDays=0, s3=link), tmp_path_factory)
+    found, protected = kept(True, storage_of(backupDays=0, s3=link))
     settings = {kind: n for kind, n in found.items() if kind.startswith("aws:s3/") and kind != BUCKET}
     rules = sum(found.pop(kind) for kind in RULES)
     assert sum(settings.values()) == BUCKET_SETTINGS
@@ -76,5 +68,5 @@ def test_it_is_the_data_its_keys_and_what_a_file_system_lies_in(
     )
 
 
-def test_without_protection_it_is_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
-    assert kept(False, storage_of(), tmp_path_factory) == ({}, set())
+def test_without_protection_it_is_nothing() -> None:
+    assert kept(False, storage_of()) == ({}, set())

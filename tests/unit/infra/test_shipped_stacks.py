@@ -12,14 +12,14 @@ from typing import Any
 import pulumi
 import pytest
 
-from components import operators
 from components.shared import lustre_client
 from infra import stack
 from infra.model import Settings
 from infra.settings import read
 from tests.unit.components.recording import Recorded, deploy
 from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, ROOT, stack_file, with_
-from tests.unit.infra.test_stack import OPERATOR_OBJECTS
+from tests.unit.infra.whole import images, in_a_small_checkout, whole
+from tests.unit.infra.whole import shipped as recorded
 
 pytestmark = [
     pytest.mark.unit,
@@ -28,11 +28,6 @@ pytestmark = [
 ]
 
 SHIPPED = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.[!z]*.yaml"))
-MPI = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "mpijobs.kubeflow.org"},
-}
 VPC = "aws:ec2/vpc:Vpc"
 SUBNET = "aws:ec2/subnet:Subnet"
 NODE_CLASS = "kubernetes:karpenter.k8s.aws/v1:EC2NodeClass"
@@ -44,32 +39,18 @@ LUSTRE = "aws:fsx/lustreFileSystem:LustreFileSystem"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def checkout() -> Iterator[None]:
     """A small checkout, so that image digests don't read this one."""
-    root = tmp_path_factory.mktemp("checkout")
-    for name in stack.IMAGES:
-        (root / name).mkdir()
-        (root / name / "Dockerfile").write_text("FROM scratch")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PULUMI_ERROR_OUTPUT_STRING", "true")
-        patch.setattr(stack, "ROOT", root)
-        patch.setattr(operators, "render", lambda source: [*OPERATOR_OBJECTS, MPI])
-        caches = (recorded, plain, unusual)
-        for each in caches:
+    with in_a_small_checkout():
+        for each in (plain, unusual):
             each.cache_clear()
         yield
-        for each in caches:
+        for each in (plain, unusual):
             each.cache_clear()
-
-
-@cache
-def recorded(name: str) -> Recorded:
-    """A shipped stack file under mocks."""
-    return deploy(lambda: stack.deploy(read(name, stack_file(name), NOW)))
 
 
 def made(config: dict[str, Any]) -> Recorded:
-    return deploy(lambda: stack.deploy(read("test", config, NOW)))
+    return whole(read("test", config, NOW))
 
 
 @cache
@@ -325,21 +306,21 @@ def test_who_deploys_from_the_vpc_reaches_the_api_there() -> None:
 
 
 def test_packages_come_from_the_index_that_the_settings_give() -> None:
-    def images(**settings: Any) -> dict[str, dict[str, Any]]:
-        found = made(with_({"images": settings})).of("docker-build:index:Image")
+    def built(**settings: Any) -> dict[str, dict[str, Any]]:
+        found = images(read("test", with_({"images": settings}), NOW)).of("docker-build:index:Image")
         return {image.name.rsplit("-", 1)[1]: image.inputs for image in found}
 
     index = "https://pypi.example/simple"
-    given = images(packageIndex=index)
+    given = built(packageIndex=index)
     assert {name: image["buildArgs"] for name, image in given.items()} == {
         "launcher": {"PIP_INDEX_URL": index},
         "trainer": {"PIP_INDEX_URL": index},
     }
-    both = images(packageIndex=index, baseImages={"trainer": BASE_IMAGE})["trainer"]
+    both = built(packageIndex=index, baseImages={"trainer": BASE_IMAGE})["trainer"]
     assert both["buildArgs"] == {"PYTHON_IMAGE": BASE_IMAGE, "PIP_INDEX_URL": index}
-    other = images(packageIndex="https://pypi.example/other")["trainer"]
-    alone = images(baseImages={"trainer": BASE_IMAGE})["trainer"]
-    tags = [image["tags"][0] for image in (images()["trainer"], given["trainer"], other, both, alone)]
+    other = built(packageIndex="https://pypi.example/other")["trainer"]
+    alone = built(baseImages={"trainer": BASE_IMAGE})["trainer"]
+    tags = [image["tags"][0] for image in (built()["trainer"], given["trainer"], other, both, alone)]
     assert len(set(tags)) == len(tags), "tags never move: another index is another tag"
 
 

@@ -15,12 +15,12 @@ import pulumi
 import pytest
 import yaml
 
-from components import operators
 from components.cluster import without_creator_rights
 from components.shared.context import context_digest
 from infra import stack
 from infra.settings import read
 from tests.unit.components.recording import Recorded, deploy
+from tests.unit.infra.whole import images, in_a_small_checkout, shipped, small_checkout, whole
 
 pytestmark = [
     pytest.mark.unit,
@@ -32,22 +32,6 @@ GIVEN = {name: f"registry.example/{name}@sha256:{'0' * 64}" for name in ("launch
 
 ROOT = Path(__file__).resolve().parents[3]
 
-POD = {"spec": {"containers": [{"name": "training-operator", "image": "published"}]}}
-OPERATOR_OBJECTS = [
-    {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kubeflow"}},
-    {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "training-operator", "namespace": "kubeflow"},
-        "spec": {"template": POD},
-    },
-    {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": "pytorchjobs.kubeflow.org"},
-    },
-]
-
 
 def settings_of(name: str, **changes: Any) -> Any:
     config = copy.deepcopy(yaml.safe_load((ROOT / f"Pulumi.{name}.yaml").read_text())["config"])
@@ -55,28 +39,21 @@ def settings_of(name: str, **changes: Any) -> Any:
     return read(name, {k: v if isinstance(v, str) else json.dumps(v) for k, v in config.items()})
 
 
-def small_checkout(factory: pytest.TempPathFactory) -> Path:
-    root = factory.mktemp("checkout")
-    for name in stack.IMAGES:
-        (root / name).mkdir()
-        (root / name / "Dockerfile").write_text("FROM scratch")
-    return root
-
-
 @pytest.fixture(scope="module", autouse=True)
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def checkout() -> Iterator[None]:
     """A small checkout, so that image digests don't read this one."""
-    root = small_checkout(tmp_path_factory)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PULUMI_ERROR_OUTPUT_STRING", "true")
-        patch.setattr(stack, "ROOT", root)
-        patch.setattr(operators, "render", lambda source: OPERATOR_OBJECTS)
+    with in_a_small_checkout():
         yield
 
 
-@pytest.fixture(scope="module")
-def local(checkout: None) -> Recorded:
-    return deploy(lambda: stack.deploy(settings_of("local")))
+@pytest.fixture
+def local() -> Recorded:
+    return shipped("local")
+
+
+@pytest.fixture
+def dev() -> Recorded:
+    return shipped("dev")
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +70,7 @@ def other(checkout: None) -> Recorded:
         ],
         "trainyard:training": {"pool": "cpu", "minNodes": 1, "maxNodes": 2, "device": "cpu"},
     }
-    return deploy(lambda: stack.deploy(settings_of("dev", **changes)))
-
-
-@pytest.fixture(scope="module")
-def dev(checkout: None) -> Recorded:
-    return deploy(lambda: stack.deploy(settings_of("dev")))
+    return whole(settings_of("dev", **changes))
 
 
 def test_the_provider_takes_credentials_of_the_stacks_own_account_alone(dev: Recorded) -> None:
@@ -293,16 +265,16 @@ def test_images_are_built_and_named_by_the_digest_of_their_context(dev: Recorded
 
 
 def test_a_changed_file_changes_the_tags_of_the_images_that_hold_it(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = small_checkout(tmp_path_factory)
+    root = small_checkout(tmp_path)
     # As in this checkout: each build sees its own directory alone.
     for name in stack.IMAGES:
         (root / name / "Dockerfile.dockerignore").write_text(f"*\n!{name}\n")
     monkeypatch.setattr(stack, "ROOT", root)
 
     def tags() -> dict[str, str]:
-        return image_tags(deploy(lambda: stack.deploy(settings_of("dev"))))
+        return image_tags(images(settings_of("dev")))
 
     (root / "trainer" / "train.py").write_text("epochs = 1")
     before = tags()
@@ -329,11 +301,11 @@ def test_whatever_runs_an_image_of_ours_names_it_by_its_digest(dev: Recorded) ->
 
 
 def test_another_checkout_with_the_same_content_builds_nothing_anew(
-    dev: Recorded, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    dev: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its push to a tag that exists would be refused."""
-    monkeypatch.setattr(stack, "ROOT", small_checkout(tmp_path_factory))
-    other = deploy(lambda: stack.deploy(settings_of("dev"))).of("docker-build:index:Image")
+    monkeypatch.setattr(stack, "ROOT", small_checkout(tmp_path))
+    other = images(settings_of("dev")).of("docker-build:index:Image")
     assert {i.name: i.inputs for i in other} == {i.name: i.inputs for i in dev.of("docker-build:index:Image")}
     assert len(other) == 2
 

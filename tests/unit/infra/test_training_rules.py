@@ -79,6 +79,21 @@ def test_a_variable_that_others_set_is_told_once(name: str) -> None:
     assert "it must be " in line
 
 
+@pytest.mark.parametrize("text", ["", "0", "541", "2m", "-5", "1.5", "²"])
+def test_a_time_to_stop_that_is_none_is_told_once(text: str) -> None:
+    (line,) = mistakes(with_training(env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": text}))
+    assert line == (
+        f"trainyard:training.env.TORCH_ELASTIC_SHUTDOWN_TIMEOUT: is {text!r}; "
+        "it must be a whole number of seconds from 1 to 540"
+    )
+
+
+@pytest.mark.parametrize("text", ["1", "540"])
+def test_a_time_to_stop_at_its_limits_is_the_workers(text: str) -> None:
+    env = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": text}
+    assert asked(with_training(env=env)).worker.env.items() >= env.items()
+
+
 @pytest.mark.parametrize(
     "name", ["NCCL_DEBUG", "FI_EFA_USE_HUGE_PAGE", "PATH", "RANKS", "AWS_MAX_ATTEMPTS", "_x", "PETS"]
 )

@@ -13,7 +13,7 @@ from launcher.core import machine, manifests, observe
 from launcher.core.actions import MOST_AT_ONCE, End, Hold, Memory, Recount, Remove, Start, batches
 from launcher.core.capacity import GiveUp, Submit, Wait, count, decide, preflight
 from launcher.core.manifests import Owner
-from launcher.core.observe import Observation, Training
+from launcher.core.observe import NodePool, Observation, Training
 from launcher.core.progress import begun
 from launcher.core.request import Request
 
@@ -338,3 +338,47 @@ def test_pods_to_make_and_to_remove_are_done_in_batches_and_all_else_alone_in_it
         (Recount(),),
         (Recount(),),
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("node.kubernetes.io/instance-type", "g5.24xlarge", "g5.24xlarge and not g5.12xlarge"),
+        ("topology.kubernetes.io/zone", "us-west-2a", "us-west-2a and not us-west-2b"),
+    ],
+)
+def test_a_pool_of_another_type_or_zone_than_the_requests_is_hopeless(
+    request_: Request, key: str, value: str, told: str
+) -> None:
+    def pool(*values: str, operator: str = "In") -> NodePool:
+        requirements = [{"key": key, "operator": operator, "values": list(values)}]
+        return observe.node_pool({"spec": {"template": {"spec": {"requirements": requirements}}}})
+
+    refused = preflight(request_, seen([], pool=pool(value)), NOW)
+    assert refused is not None
+    assert refused.code == c.EXIT_IMPOSSIBLE
+    assert f"NodePool small has {key} {told}; right would be" in refused.reason
+    right = {"g5.12xlarge", "us-west-2b"}
+    assert preflight(request_, seen([], pool=pool(value, *right)), NOW) is None
+    assert preflight(request_, seen([], pool=pool(value, operator="NotIn")), NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "age", "code"),
+    [
+        ("NodeClassNotFound", 10, c.EXIT_IMPOSSIBLE),
+        ("NodeClassTerminating", 10, c.EXIT_IMPOSSIBLE),
+        ("NodeClassNotFound", 9, None),
+        ("SubnetsNotFound", 1000, None),
+    ],
+)
+def test_a_pool_without_a_node_class_is_hopeless_in_seconds_and_an_unready_class_may_heal(
+    request_: Request, reason: str, age: float, code: int | None
+) -> None:
+    condition = {"type": "NodeClassReady", "status": "False", "reason": reason, "message": "no class"}
+    since = {"lastTransitionTime": manifests.stamp(NOW - age)}
+    ready = {"type": "Ready", "status": "False", "message": "NodeClassReady=False"}
+    pool = observe.node_pool({"status": {"conditions": [{**condition, **since}, ready]}})
+    refused = preflight(request_, seen([], pool=pool), NOW)
+    assert (refused.code if refused else None) == code
+    assert refused is None or "NodePool small is not ready: no class; right would be" in refused.reason

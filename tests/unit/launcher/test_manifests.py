@@ -16,7 +16,7 @@ import yaml
 from launcher.capacity.__main__ import _plain, dry_run
 from launcher.core import manifests
 from launcher.core.manifests import Owner
-from launcher.core.request import Request, parse_request
+from launcher.core.request import Request, RequestError, parse_request
 from tests.unit.launcher.conftest import asked, fallback
 
 pytestmark = pytest.mark.unit
@@ -173,3 +173,23 @@ def test_a_dry_run_prints_the_objects_of_each_candidate() -> None:
     assert placed == [("1-0", small)] * 4 + [("1-1", large)] * 4
     jobs = [item["metadata"]["annotations"] for item in documents[1:] if item["kind"] == "PyTorchJob"]
     assert ["pool small" in jobs[0]["trainyard.dev/reason"], len(jobs)] == [True, 2]
+
+
+@pytest.mark.parametrize(("env", "seconds"), [({}, 45), ({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "120"}, 135)])
+def test_a_worker_has_as_long_to_stop_as_torchrun_leaves_it_and_some_more(
+    document: dict[str, Any], env: dict[str, str], seconds: int
+) -> None:
+    worker = {**document["worker"], "env": env}
+    spec = manifests.training_job(asked(worker=worker), 3, "")["spec"]["pytorchReplicaSpecs"]
+    graces = [each["template"]["spec"]["terminationGracePeriodSeconds"] for each in spec.values()]
+    assert graces == [seconds, seconds]
+
+
+@pytest.mark.parametrize("text", ["", "0", "541", "2m", "²"])
+def test_a_time_to_stop_that_is_none_is_refused(document: dict[str, Any], text: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        asked(worker={**document["worker"], "env": {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": text}})
+    (line,) = caught.value.problems
+    assert line.endswith(
+        f"worker.env.TORCH_ELASTIC_SHUTDOWN_TIMEOUT is {text!r}; right would be a whole number of seconds from 1 to 540"
+    )

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from launcher.core import observe, reasons
-from launcher.core.capacity import count
+from launcher.core import observe, reasons, refusals
+from launcher.core.capacity import Submit, Wait, count, decide
 from launcher.core.observe import NodePool
 from launcher.core.request import Request
 from tests.unit.launcher.test_capacity import NOW, node, seen
@@ -92,6 +92,71 @@ def test_another_pool_whose_name_begins_alike_has_its_own_refusals(request_: Req
     refused = observe.Warned(
         kind="NodeClaim", name="small-b-x4k2p", reason="InsufficientCapacityError", message="", at=NOW
     )
-    assert list(reasons.refusals(request_, (refused,), NOW)) == []
+    assert list(refusals.refusals(request_, (refused,), NOW)) == []
     other = dataclasses.replace(request_, pool=dataclasses.replace(request_.pool, name="small-b"))
-    assert [code for _, code in reasons.refusals(other, (refused,), NOW)] == ["InsufficientCapacityError"]
+    assert [code for _, code in refusals.refusals(other, (refused,), NOW)] == ["InsufficientCapacityError"]
+
+
+REFUSED = observe.Warned(
+    kind="NodeClaim",
+    name="small-x4k2p",
+    reason="InsufficientCapacityError",
+    message="VcpuLimitExceeded",
+    at=NOW - 20,
+)
+
+
+def pool(*capacity_types: str) -> NodePool:
+    requirement = {"key": "karpenter.sh/capacity-type", "operator": "In", "values": list(capacity_types)}
+    return observe.node_pool({"spec": {"template": {"spec": {"requirements": [requirement]}}}})
+
+
+def decided(request: Request, observation: observe.Observation, held: float = 0.0) -> Submit | Wait:
+    counted = count(request, observation)
+    found = decide(request, observation, counted, started=NOW - 60, quorum_since=NOW - held)
+    assert isinstance(found, Submit | Wait)
+    return found
+
+
+TWO = [node("a"), node("b")]
+
+
+def test_nothing_is_held_for_machines_that_ec2_has_just_refused(request_: Request) -> None:
+    observation = seen(TWO, pool=pool("on-demand"), warnings=(REFUSED,))
+    assert decided(request_, observation) == Submit(
+        nodes=2,
+        reason="2 nodes are there and no more can come: VcpuLimitExceeded for g5.12xlarge in us-west-2b"
+        " (1x; raise the account's vCPU quota)",
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"warnings": ()},
+        {"warnings": (dataclasses.replace(REFUSED, at=NOW - 61),)},
+        {"warnings": (dataclasses.replace(REFUSED, name="large-x4k2p"),)},
+        {"pool": pool("reserved", "on-demand")},
+        {"pool": pool()},
+        {"claims": (starting("small-b"),)},
+        {"nodes": tuple(map(observe.node, (*TWO, node("c", status__conditions=[]))))},
+    ],
+)
+def test_it_is_held_as_long_as_more_may_come(request_: Request, changes: dict[str, object]) -> None:
+    observation = seen(TWO, pool=pool("on-demand"), warnings=(REFUSED,))
+    assert decided(request_, dataclasses.replace(observation, **changes)) == Wait(since=NOW)
+
+
+def test_a_hold_that_outlasts_the_three_minutes_after_a_refusal_goes_on(request_: Request) -> None:
+    observation = seen(TWO, pool=pool("on-demand"), warnings=(REFUSED,))
+    for seconds, kind in ((160, Submit), (161, Wait)):
+        patient = dataclasses.replace(request_, hold_seconds=seconds)
+        assert isinstance(decided(patient, observation), kind)
+
+
+def test_machines_that_can_not_be_launched_or_go_are_not_held_for(request_: Request) -> None:
+    lost = dataclasses.replace(starting("small-c"), deleting=True)
+    refused = starting("small-d", "Unknown", "Unauthorized", "no")
+    ready = dataclasses.replace(starting("small-e"), initialized=True)
+    observation = seen(TWO, pool=pool("on-demand"), warnings=(REFUSED,), claims=(lost, refused, ready))
+    assert isinstance(decided(request_, observation), Submit)

@@ -103,6 +103,134 @@ def test_the_page_has_every_exit_code() -> None:
     assert [int(code) for code in re.findall(r"\d+", final)] == codes["launcherFinal"]
 
 
+DIGEST = "@sha256:" + "0" * 64
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "t:1",
+        "host:5000/t:1",
+        "host.example/a/b__c-d:v1.2_3",
+        f"t{DIGEST}",
+        f"t:1{DIGEST}",
+        f"host:5000/t{DIGEST}",
+    ],
+)
+def test_an_image_has_a_tag_or_a_digest(document: dict[str, Any], image: str) -> None:
+    document["worker"]["image"] = document["placeholder"]["image"] = image
+    assert parse_request({"TRAINYARD_REQUEST": json.dumps(document)}).worker.image == image
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        *(
+            "trainer",
+            "trainer:",
+            "host:5000/trainer",
+            "host:5000/",
+            ":1",
+            "",
+            "t: 1",
+            "t:1\n",
+            " t:1",
+            "TR:1",
+        ),
+        *("http://host/t:1", "a//b:1", "t@sha256:abc", f"t{DIGEST}0", f"t{DIGEST}:1", "t@md5:" + "0" * 64),
+        *("t:" + "1" * 129, "-t:1", None, 1),
+    ],
+)
+def test_an_image_without_either_or_with_a_broken_one_is_refused(
+    document: dict[str, Any], image: object
+) -> None:
+    for part in ("worker", "placeholder"):
+        document[part]["image"] = image
+    told = f"image is {json.dumps(image)}; right would be an image with a tag or digest"
+    assert problems(document) == tuple(
+        f"TRAINYARD_REQUEST.{part}.{told}" for part in ("placeholder", "worker")
+    )
+
+
+def test_more_processes_than_the_type_has_gpus_are_refused(document: dict[str, Any]) -> None:
+    document["fallbacks"] = [fallback()]
+    document["worker"]["processesPerNode"], document["fallbacks"][0]["worker"]["processesPerNode"] = 5, 9
+    assert problems(document) == (
+        "TRAINYARD_REQUEST.worker.processesPerNode is 5; right would be at most pool.perNode (4), which is how many "
+        "GPUs g5.12xlarge has",
+        "TRAINYARD_REQUEST.fallbacks[0].worker.processesPerNode is 9; right would be at most pool.perNode (8), which "
+        "is how many GPUs p4d.24xlarge has",
+    )
+    for candidate in (document, document["fallbacks"][0]):  # processes on CPUs share them
+        candidate["worker"]["env"] = {"TRAINYARD_DEVICE": "cpu"}
+    parse_request({"TRAINYARD_REQUEST": json.dumps(document)})
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "right"),
+    [
+        ("namespace", "n" * 64, "a DNS label of at most 63 characters"),
+        ("pool.name", "p" * 64, "a DNS label of at most 63 characters"),
+        ("worker.serviceAccountName", "Trainer_1", "a DNS name"),
+        ("worker.priorityClassName", "no class", "a DNS name"),
+        ("placeholder.priorityClassName", ".x", "a DNS name"),
+        ("holdSeconds", "10m", "a whole number of at least 0"),
+        ("capacityDeadlineSeconds", "", "a whole number of at least 1"),
+        ("capacityDeadlineSeconds", 10**30, "a whole number of at most 1000000000"),
+        ("activeDeadlineSeconds", "1h", "a whole number of at least 1"),
+        ("pool.perNode", -4, "a whole number of at least 1"),
+        ("pool.resource", "gpu!", "the name of a resource, for instance nvidia.com/gpu"),
+        (
+            "pool.tolerations",
+            [{"key": 5}],
+            "a list of tolerations, each with texts for key, operator, value and effect",
+        ),
+    ],
+)
+def test_a_wrong_name_or_duration_is_told_with_what_is_right(
+    document: dict[str, Any], place: str, value: object, right: str
+) -> None:
+    *parents, last = place.split(".")
+    target = document
+    for parent in parents:
+        target = target[parent]
+    target[last] = value
+    if place == "pool.name":
+        document["pool"]["nodeSelector"] = {"karpenter.sh/nodepool": ""}
+    told = f"TRAINYARD_REQUEST.{place} is {json.dumps(value)}; right would be {right}"
+    assert problems(document) == (told,)
+
+
+@pytest.mark.parametrize(
+    ("mounts", "told"),
+    [
+        ({"Fsx": "/fsx"}, "mounts has 'Fsx'; right would be the name of a claim"),
+        ({"fsx": "/dev/shm"}, "mounts.fsx is '/dev/shm'; right would be an absolute path of its own"),
+        ({"fsx": "/fsx", "two": "/fsx"}, "mounts.fsx is '/fsx'; right would be an absolute path of its own"),
+    ],
+)
+def test_mounts_have_names_and_places_of_their_own(
+    document: dict[str, Any], mounts: dict[str, str], told: str
+) -> None:
+    document["worker"]["mounts"] = mounts
+    assert f"TRAINYARD_REQUEST.worker.{told}" in problems(document)[0]
+
+
+def test_shared_memory_is_a_part_of_the_memory(document: dict[str, Any]) -> None:
+    document["worker"]["sharedMemory"] = "145Gi"
+    assert problems(document) == (
+        "TRAINYARD_REQUEST.worker.sharedMemory is 145Gi; right would be at most memory (144Gi), of which it is a part",
+    )
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"minNodes": 1' + "0" * 5000 + "}", "{'a': 1}", "\0"])
+def test_what_is_no_json_is_one_line(text: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_request({"TRAINYARD_REQUEST": text})
+    (line,) = caught.value.problems
+    assert line.startswith("TRAINYARD_REQUEST is no JSON: ")
+
+
 def test_candidates_are_the_pool_and_then_each_fallback(document: dict[str, Any]) -> None:
     document["fallbacks"] = [
         fallback(),
@@ -220,7 +348,12 @@ def test_the_constants_are_those_of_the_contract() -> None:
         "ENV_PROCESSES_PER_NODE": worker["processesPerNode"],
         "ENV_RUN_ID": worker["runId"],
         "ENV_RESTART": worker["restart"],
+        "ENV_DEVICE": CONTRACT["environment"]["workerFromProgram"]["device"],
         "WORKER_FINAL_EXIT_CODES": tuple(CONTRACT["exitCodes"]["workerFinal"]),
+        "SHUTDOWN_VARIABLE": CONTRACT["workerShutdown"]["variable"],
+        "SHUTDOWN_SECONDS": CONTRACT["workerShutdown"]["seconds"],
+        "SHUTDOWN_MOST_SECONDS": CONTRACT["workerShutdown"]["most"],
+        "SHUTDOWN_SPARE_SECONDS": CONTRACT["workerShutdown"]["spare"],
         "WORKER_EXIT_STOPPED": CONTRACT["exitCodes"]["trainer"]["stopped"],
         "WORKER_EXIT_HUNG": CONTRACT["exitCodes"]["trainer"]["hung"],
         "EXIT_SUCCEEDED": codes["succeeded"],
@@ -239,6 +372,9 @@ def test_the_constants_are_those_of_the_contract() -> None:
         # Names of others, which are not ours to agree on.
         "LABEL_NODEPOOL": "karpenter.sh/nodepool",
         "LABEL_INITIALIZED": "karpenter.sh/initialized",
+        "LABEL_INSTANCE_TYPE": "node.kubernetes.io/instance-type",
+        "LABEL_ZONE": "topology.kubernetes.io/zone",
+        "LABEL_CAPACITY_TYPE": "karpenter.sh/capacity-type",
         "LABEL_JOB_NAME": "training.kubeflow.org/job-name",
         "EFA_RESOURCE": "vpc.amazonaws.com/efa",
     }

@@ -16,7 +16,7 @@ from tests.unit.launcher.conftest import asked, fallback
 from tests.unit.launcher.trace import FINAL, Trace, several
 from tests.unit.launcher.world import EPOCH, TICK
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.long]
 
 TRACES = 240
 

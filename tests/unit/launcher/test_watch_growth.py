@@ -25,7 +25,7 @@ from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, serving, until
 from tests.unit.launcher.program import launched, scrape, value
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.long]
 
 LARGE = (256, 2000)
 MEGABYTE = 1e6

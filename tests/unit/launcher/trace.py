@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from launcher.capacity.loop import Launcher
@@ -23,6 +24,10 @@ _FINISHED = ("Succeeded", "Failed")
 MISHAPS = (1, 137, 143, 2)
 # A dead launcher's Lease runs out, and perhaps that of the one after it.
 OUTLIVED_TICKS = 20
+
+
+# Looked at with every tick, and written anew seldom.
+_read = lru_cache(maxsize=64)(progress.loads)
 
 
 class Killed(BaseException):
@@ -76,7 +81,7 @@ class Trace:
     def progress(self) -> progress.Progress | None:
         """What the Lease says of how far the run is."""
         text = lease.noted(self.lease_) if self.lease_ is not None else ""
-        return progress.loads(text, self.request.candidates) if text else None
+        return _read(text, self.request.candidates) if text else None
 
     def wrong(self, what: str) -> None:
         self.world.wrongs.append(f"{what} at {self.world.now - EPOCH:.0f} s")
@@ -147,6 +152,7 @@ class Trace:
         if self.lease_ is None or self.lease_["spec"]["holderIdentity"]:
             self.wrong("the Lease is still held")
         self.world.trouble = 0.0
+        self.world.watched = False
         for _ in range(50):  # until the last machine is up and was empty for long enough
             self.world.advance(TICK)
         for machine in self.world.machines.values():

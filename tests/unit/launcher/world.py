@@ -14,6 +14,7 @@ from launcher.core import observe
 from launcher.core.manifests import stamp
 from launcher.core.observe import Observation
 from launcher.core.request import Request
+from tests.unit.launcher import shown
 
 EPOCH = 1_800_000_000.0
 TICK = 5.0
@@ -22,6 +23,9 @@ IDLE_SECONDS = 30.0
 TRAINING_SECONDS = 40.0
 # Workers that wait for a lost one end with an error after this time.
 COLLECTIVE_SECONDS = 60.0
+ONE_WAY_TO_PAY = {
+    "requirements": [{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]
+}
 
 
 @dataclass
@@ -78,7 +82,8 @@ class World:
 
     Only a training with a `spec`, which a launcher made, has workers that can be told apart: `mishap` is when one of
     them ends by itself, and with which code. What happens to those is drawn by a generator of its own, so that
-    everything else happens as it does to a training that others made.
+    everything else happens as it does to a training that others made. Once no launcher looks any more, it is not
+    `watched`: nothing is kept of what a lagging cache shows.
     """
 
     request: Request
@@ -86,12 +91,13 @@ class World:
     now: float = EPOCH
     machines: dict[str, Machine] = field(default_factory=dict)
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
-    warnings: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[observe.Warned] = field(default_factory=list)
     training: dict[str, Any] | None = None
     wrongs: list[str] = field(default_factory=list)
     bought: int = 0
     mishap: tuple[float, int] | None = None
     broken_at: float | None = None
+    watched: bool = True
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)  # noqa: S311
@@ -117,47 +123,42 @@ class World:
 
     def show(self, pool: str, fresh: bool) -> Observation:
         """The truth if fresh, else what a lagging cache shows; whether there is a training is always true."""
-        shown = None if fresh else self.stale.get(pool)
-        shown = shown or self._observation(pool)
-        return Observation(**{**vars(shown), "now": self.now, "fresh": fresh, "training": self._training()})
+        seen = None if fresh else self.stale.get(pool)
+        seen = seen or self._observation(pool)
+        return Observation(**{**vars(seen), "now": self.now, "fresh": fresh, "training": self._training()})
 
     def _observation(self, pool: str) -> Observation:
         truth = self.pools[pool]
         limits = {truth.resource: str(truth.limit * truth.per_node)}
         here = [machine for machine in self.machines.values() if machine.pool == pool]
-        foreign = [self._foreign_pod(machine.name) for machine in self.machines.values() if machine.foreign]
-        daemons = [self._daemon_pod(machine.name) for machine in here]
+        foreign = (shown.foreign_pod(machine.name) for machine in self.machines.values() if machine.foreign)
+        daemons = (shown.daemon_pod(machine.name) for machine in here)
         return Observation(
             now=self.now,
             fresh=True,
-            nodes=tuple(observe.node(self._node(one)) for one in here if self.now >= one.ready_at),
+            nodes=tuple(self._node(one) for one in here if self.now >= one.ready_at),
             claims=tuple(observe.claim(self._claim(one), self.now) for one in here),
-            pool=observe.node_pool({"metadata": {"name": pool}, "spec": {"limits": limits}}),
-            pods=tuple(observe.pod(item) for item in (*self.pods.values(), *foreign, *daemons)),
-            warnings=tuple(observe.warned(item) for item in self.warnings),
+            pool=observe.node_pool(
+                {"metadata": {"name": pool}, "spec": {"limits": limits, "template": {"spec": ONE_WAY_TO_PAY}}}
+            ),
+            pods=(*(observe.pod(item) for item in self.pods.values()), *foreign, *daemons),
+            warnings=tuple(self.warnings),
         )
 
     def _training(self) -> observe.Training | None:
         return None if self.training is None else observe.training(self.training, self.request.run_id)
 
-    def _node(self, machine: Machine) -> dict[str, Any]:
-        ready = self.now >= machine.flapping_until
-        taints = [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]
-        if self.now < machine.startup_taint_until:
-            taints.append({"key": "example.com/starting", "effect": "NoSchedule"})
-        gpus = machine.gpus_at is not None and self.now >= machine.gpus_at
-        labels = {"karpenter.sh/nodepool": machine.pool}
-        if machine.initialized:
-            labels["karpenter.sh/initialized"] = "true"
-        allocatable = {"cpu": "95", "memory": "1000Gi", "nvidia.com/gpu": str(machine.gpus) if gpus else "0"}
-        return {
-            "metadata": {"name": machine.name, "labels": labels},
-            "spec": {"taints": taints, **({"unschedulable": True} if machine.cordoned else {})},
-            "status": {
-                "conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}],
-                "allocatable": allocatable,
-            },
-        }
+    def _node(self, machine: Machine) -> observe.Node:
+        gpus = machine.gpus if machine.gpus_at is not None and self.now >= machine.gpus_at else 0
+        return shown.node(
+            machine.name,
+            machine.pool,
+            gpus,
+            ready=self.now >= machine.flapping_until,
+            starting=self.now < machine.startup_taint_until,
+            initialized=machine.initialized,
+            cordoned=machine.cordoned,
+        )
 
     def _claim(self, machine: Machine) -> dict[str, Any]:
         registered = {"nodeName": machine.name} if self.now >= machine.ready_at else {}
@@ -177,28 +178,11 @@ class World:
             },
         }
 
-    def _foreign_pod(self, node: str) -> dict[str, Any]:
-        return {
-            "metadata": {"name": f"other-{node}", "namespace": "default", "uid": f"other-{node}"},
-            "spec": {"nodeName": node, "containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
-            "status": {"phase": "Running"},
-        }
-
-    def _daemon_pod(self, node: str) -> dict[str, Any]:
-        owner = {"kind": "DaemonSet", "name": "plugin", "uid": "d", "controller": True}
-        meta = {
-            "name": f"d-{node}",
-            "namespace": "kube-system",
-            "uid": f"d-{node}",
-            "ownerReferences": [owner],
-        }
-        return {"metadata": meta, "spec": {"nodeName": node}, "status": {"phase": "Running"}}
-
     # -- what happens by itself
 
     def advance(self, seconds: float) -> None:
         """Lets time pass: pods leave, machines come and go, the scheduler and Karpenter work."""
-        lagging = self.random.random() < 0.3
+        lagging = self.random.random() < 0.3 and self.watched
         self.stale = {name: self._observation(name) for name in self.pools} if lagging else {}
         self.now += seconds
         for name, pod in list(self.pods.items()):
@@ -264,7 +248,7 @@ class World:
             "message": "InsufficientInstanceCapacity: none",
             "lastTimestamp": stamp(self.now),
         }
-        self.warnings = [*self.warnings[-5:], event]
+        self.warnings = [*self.warnings[-5:], observe.warned(event)]
 
     def _upset(self, machine: Machine) -> None:
         match self.random.choice(["flap", "lose", "cordon", "foreign", "dip"]):

@@ -5,20 +5,13 @@ Whole-stack rules follow references, which the mocks do not record; those run on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from components import operators
-from infra import stack
 from infra.policies import waivers
 from infra.policies.judge import Judgement, judge
 from infra.policies.model import Stack
 from infra.policies.rules import ALL
-from infra.settings import read
-from tests.unit.components.recording import deploy
-from tests.unit.infra.changing import NOW, stack_file
-from tests.unit.infra.test_stack import OPERATOR_OBJECTS
+from tests.unit.infra.whole import shipped
 from tests.unit.policies.building import made
 
 pytestmark = [
@@ -29,31 +22,12 @@ pytestmark = [
 
 # Between them they have every kind of document: service accounts of users, CSI drivers, Karpenter, flow logs.
 STACKS = ("cpu", "lustre-existing-vpc", "p4d")
-MPI = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "mpijobs.kubeflow.org"},
-}
 # The operator's manifests are stand-ins here, and the image of a pod is what the mocks say.
 NOT_HERE = {"pod-image-by-digest", "deployment-probed", "pod-token-where-needed"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A small checkout, so that image digests don't read this one."""
-    root = tmp_path_factory.mktemp("checkout")
-    for name in stack.IMAGES:
-        (root / name).mkdir()
-        (root / name / "Dockerfile").write_text("FROM scratch")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PULUMI_ERROR_OUTPUT_STRING", "true")
-        patch.setattr(stack, "ROOT", root)
-        patch.setattr(operators, "render", lambda source: [*OPERATOR_OBJECTS, MPI])
-        yield
-
-
 def judged(name: str) -> Judgement:
-    recorded = deploy(lambda: stack.deploy(read(name, stack_file(name), NOW)))
+    recorded = shipped(name)
     resources = [made(each.type, each.name, **each.inputs) for each in recorded.resources]
     rules = [rule for rule in ALL if not rule.whole_stack and rule.name not in NOT_HERE]
     return judge(Stack(resources), waivers.load(), rules)

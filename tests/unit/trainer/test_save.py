@@ -9,35 +9,9 @@ from pathlib import Path
 import pytest
 
 from trainer.contract import Exit, TrainerError
-from trainer.save import Bucket, Directory, destination, save
+from trainer.save import save
 
 pytestmark = pytest.mark.unit
-
-
-@pytest.mark.parametrize(
-    ("uri", "expected"),
-    [
-        ("s3://models", Bucket("models", "")),
-        ("s3://models/a/b/", Bucket("models", "a/b")),
-        ("file:///data/models", Directory(Path("/data/models"))),
-        ("file:///data/my%20models", Directory(Path("/data/my models"))),
-        ("/data/models", Directory(Path("/data/models"))),
-        ("models", Directory(Path("models"))),
-    ],
-)
-def test_a_destination_is_a_bucket_or_a_directory(uri: str, expected: Bucket | Directory) -> None:
-    assert destination(uri) == expected
-
-
-@pytest.mark.parametrize("uri", ["s3:///x", "s3://Models/x", "s3://ab", "file://host/x", "gs://bucket/x", ""])
-def test_anything_else_is_refused_with_the_value(uri: str) -> None:
-    with pytest.raises(ValueError, match=f"'{uri}'"):
-        destination(uri)
-
-
-def test_objects_are_named_under_prefix_and_run() -> None:
-    assert Bucket("models", "a/b").uri("r1/model.pt") == "s3://models/a/b/r1/model.pt"
-    assert Bucket("models", "").uri("r1/model.pt") == "s3://models/r1/model.pt"
 
 
 def test_model_and_metadata_are_written_and_nothing_else(tmp_path: Path) -> None:

@@ -1,0 +1,124 @@
+"""Small models whose checkpoints the tests write and read, and processes to do it in."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainer.checkpoint import state
+from trainer.checkpoint.load import Found, Share, newest, read
+from trainer.checkpoint.saver import Saver
+from trainer.stores import Store
+
+DIGEST = "d" * 64
+LIMIT_SECONDS = 240
+
+
+def network(width: int = 8, seed: int = 0) -> nn.Module:
+    """Two layers, a buffer and tied weights, as the models that are trained have them."""
+    torch.manual_seed(seed)
+    first, last = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+    last.weight = first.weight
+    return nn.Sequential(first, nn.BatchNorm1d(width), nn.Linear(width, width), last)
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.AdamW:
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int, width: int = 8) -> None:
+    """Steps `first` to `last`, each from its number alone: the same whenever they are done."""
+    for step in range(first, last + 1):
+        inputs = torch.randn(16, width, generator=torch.Generator().manual_seed(step))
+        model(inputs).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
+def trained(steps: int, width: int = 8) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = network(width)
+    optimizer = optimizer_of(model)
+    train(model, optimizer, 1, steps, width)
+    return model, optimizer
+
+
+def copied(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    return {name: each.clone() for name, each in state.gather(model, optimizer).items()}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Bit by bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def saver(store: Store, group: dist.ProcessGroup, **more: Any) -> Saver:
+    return Saver(store, group, **{"keep": 2, "data_digest": DIGEST, **more})
+
+
+def load(
+    store: Store, group: dist.ProcessGroup, model: nn.Module, said: list[str] | None = None, **more: Any
+) -> Found | None:
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    say = (lambda _line: None) if said is None else said.append
+    wanted = {"model": state.fingerprint(state.model_tensors(model)), "data_digest": DIGEST, "say": say}
+    return newest(store, group, Share(rank, size, rank, size), **{**wanted, **more})
+
+
+def resumed(
+    store: Store, group: dist.ProcessGroup, width: int = 8
+) -> tuple[int, nn.Module, torch.optim.Optimizer]:
+    """A new model (of another seed) with what the store's newest checkpoint holds, and that one's step."""
+    model = network(width, seed=1)
+    optimizer = optimizer_of(model)
+    found = load(store, group, model)
+    assert found is not None
+    read(found, model, optimizer, group)
+    found.forget()
+    return found.manifest.step, model, optimizer
+
+
+def _one(
+    work: Callable[..., Any], rank: int, size: int, port: int, arguments: tuple[Any, ...], told: Any
+) -> None:
+    torch.set_num_threads(1)
+    os.environ["MASTER_PORT"] = str(port)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    try:
+        told.put((rank, pickle.dumps(work(*arguments)), None))  # else tensors would be shared memory
+    except BaseException:
+        told.put((rank, None, traceback.format_exc()))
+    told.close()
+    told.join_thread()
+    os._exit(0)
+
+
+def together(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What `work(*arguments)` returns in each of so many processes of one gloo world, by rank."""
+    context = multiprocessing.get_context("spawn")
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    told = context.Queue()
+    processes = [
+        context.Process(target=_one, args=(work, rank, size, store.port, arguments, told))
+        for rank in range(size)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        answers = sorted((told.get(timeout=LIMIT_SECONDS) for _ in processes), key=lambda each: each[0])
+    finally:
+        for process in processes:
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+    failures = [failure for _, _, failure in answers if failure]
+    assert not failures, "\n".join(failures)
+    return [pickle.loads(answer) for _, answer, _ in answers]  # noqa: S301 - our own

@@ -1,0 +1,181 @@
+"""A bucket as a store, behind a proxy that plays S3's bad days: 503, slow, expired credentials, broken transfers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from tests.trainer.s3_proxy import Fault, S3Proxy
+from trainer.checkpoint.owner import Owner
+from trainer.stores import Bucket, StoreError
+from trainer.stores import bucket as module
+
+pytestmark = pytest.mark.trainer
+
+ENVIRON = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-west-2"}
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Any]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-west-2", **keys)
+    client.create_bucket(Bucket="models", CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+    yield client
+    server.stop()
+
+
+@pytest.fixture
+def proxy(s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
+    with S3Proxy(s3.meta.endpoint_url) as proxy:
+        for name, value in {**ENVIRON, "AWS_ENDPOINT_URL": proxy.url}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
+        yield proxy
+
+
+@pytest.fixture
+def store(proxy: S3Proxy, request: pytest.FixtureRequest) -> Bucket:
+    return Bucket("models", f"runs/{request.node.name[:60]}")
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are sent in parts from 5 MiB on, the least that S3 takes."""
+    monkeypatch.setattr(module, "PART_BYTES", 5 * 2**20)
+
+
+def test_what_was_put_is_listed_and_read_back(store: Bucket) -> None:
+    assert store.list() == {}
+    store.put("step-1/a", b"four", notes={"run-id": "r1"})
+    store.put("step-1/.metadata", b"x")
+    assert store.list("step-") == {"step-1/a": 4, "step-1/.metadata": 1}
+    assert store.read("step-1/a") == b"four"
+    store.delete(["step-1/a", "step-1/none"])
+    assert store.list() == {"step-1/.metadata": 1}
+
+
+def test_more_objects_than_one_answer_holds_are_all_listed_and_deleted(
+    store: Bucket, proxy: S3Proxy, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "5")
+    monkeypatch.setattr(module, "MOST_KEYS", 5)
+    names = [f"{number:05}" for number in range(12)]
+    for name in names:
+        s3.put_object(Bucket="models", Key=f"{store.prefix}/{name}", Body=b"")
+    assert list(store.list()) == names
+    assert proxy.count("GET") == 3
+    store.delete(names)
+    assert proxy.count("POST") == 3
+    assert store.list() == {}
+
+
+def test_a_large_file_goes_in_parts_with_checksums_and_comes_back(
+    store: Bucket, proxy: S3Proxy, s3: Any, tmp_path: Path, parts: None
+) -> None:
+    body = os.urandom(12 * 2**20 + 1)
+    (tmp_path / "in").write_bytes(body)
+    store.send(tmp_path / "in", "large")
+    assert proxy.count("PUT .*partNumber") == 3
+    store.fetch("large", tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == body
+    assert "ChecksumSHA256" in s3.head_object(
+        Bucket="models", Key=f"{store.prefix}/large", ChecksumMode="ENABLED"
+    )
+
+
+@pytest.mark.parametrize("stage", ["partNumber=2", r"POST .*uploadId", r"POST .*\?uploads"])
+def test_an_upload_that_breaks_off_leaves_nothing_neither_seen_nor_unseen(
+    store: Bucket, proxy: S3Proxy, s3: Any, tmp_path: Path, parts: None, stage: str
+) -> None:
+    (tmp_path / "in").write_bytes(bytes(11 * 2**20))
+    proxy.faults.append(Fault(stage, times=99, status=403, code="AccessDenied"))
+    with pytest.raises(StoreError, match=r"cannot save s3://models/.*/large: .*AccessDenied") as caught:
+        store.send(tmp_path / "in", "large")
+    assert caught.value.why == "refused"
+    assert store.list() == {}
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket="models", Prefix=store.prefix)
+
+
+def test_a_busy_s3_is_asked_again(store: Bucket, proxy: S3Proxy) -> None:
+    proxy.faults.append(Fault("PUT", times=2, status=503, code="SlowDown"))
+    store.put("a", b"x")
+    assert proxy.count("PUT") == 3
+    proxy.faults.append(Fault("GET", times=2, status=503, code="SlowDown"))
+    assert store.list() == {"a": 1}
+
+
+def test_a_s3_that_stays_busy_fails_after_bounded_tries_and_is_no_empty_listing(
+    store: Bucket, proxy: S3Proxy
+) -> None:
+    proxy.faults.append(Fault("GET", times=99, status=503, code="SlowDown"))
+    with pytest.raises(StoreError, match=r"cannot list s3://models/runs/.*SlowDown") as caught:
+        store.list()
+    assert caught.value.why == "failed"
+    assert proxy.count("GET") == module.ATTEMPTS
+
+
+def test_credentials_that_expired_are_told_at_once(store: Bucket, proxy: S3Proxy) -> None:
+    proxy.faults.append(Fault(".", times=99, status=400, code="ExpiredToken"))
+    for act in (lambda: store.list(), lambda: store.read("a"), lambda: store.put("a", b"")):
+        with pytest.raises(StoreError, match="ExpiredToken") as caught:
+            act()
+        assert caught.value.why == "refused"
+
+
+def test_no_credentials_at_all_are_told(store: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    with pytest.raises(StoreError, match="Unable to locate credentials") as caught:
+        store.list()
+    assert caught.value.why == "refused"
+
+
+def test_a_bucket_that_is_not_there_is_missing(proxy: S3Proxy) -> None:
+    for act in (lambda: Bucket("absent", "x").list(), lambda: Bucket("absent", "x").put("a", b"")):
+        with pytest.raises(StoreError, match=r"s3://absent/x.*NoSuchBucket") as caught:
+            act()
+        assert caught.value.why == "missing"
+
+
+def test_a_download_that_breaks_off_is_begun_again(store: Bucket, proxy: S3Proxy, tmp_path: Path) -> None:
+    body = os.urandom(2**20)
+    store.put("a", body)
+    proxy.faults.append(Fault("GET", times=2, cut=1000))
+    store.fetch("a", tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == body
+    proxy.faults.append(Fault("GET", times=99, cut=1000))
+    with pytest.raises(StoreError, match=r"cannot read s3://models/.*/a"):
+        store.read("a")
+
+
+def test_a_slow_s3_is_given_up_after_its_time(
+    store: Bucket, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(module, "ATTEMPTS", 2)
+    proxy.faults.append(Fault("GET", times=99, delay=1.0))
+    with pytest.raises(StoreError, match=r"[Tt]ime"):
+        store.list()
+
+
+def test_of_several_only_the_first_puts_and_a_lost_answer_is_known_again(
+    store: Bucket, proxy: S3Proxy
+) -> None:
+    assert store.put_if_absent("owners/1", b"one")
+    assert not store.put_if_absent("owners/1", b"two")
+    assert store.read("owners/1") == b"one"
+    proxy.faults.append(Fault("PUT", lose=True))
+    own = Owner(Bucket(store.name, f"{store.prefix}/other"), "token", "r1")
+    own.claim()
+    assert own.held.generation == 1

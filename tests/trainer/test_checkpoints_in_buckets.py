@@ -1,0 +1,157 @@
+"""Checkpoints in S3 on its bad days: training goes on, and a resume never begins at zero because S3 said nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import torch.distributed as dist
+from moto.server import ThreadedMotoServer
+
+from tests.trainer.checkpoints import copied, load, network, resumed, same, saver, trained
+from tests.trainer.s3_proxy import Fault, S3Proxy
+from trainer.checkpoint import layout, state
+from trainer.contract import Exit, TrainerError
+from trainer.stores import Bucket
+from trainer.stores import bucket as module
+
+pytestmark = pytest.mark.trainer
+
+ENVIRON = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-west-2"}
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Any]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-west-2", **keys)
+    client.create_bucket(Bucket="models", CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+    yield client
+    server.stop()
+
+
+@pytest.fixture
+def proxy(s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
+    monkeypatch.setattr(module, "ATTEMPTS", 2)
+    with S3Proxy(s3.meta.endpoint_url) as proxy:
+        for name, value in {**ENVIRON, "AWS_ENDPOINT_URL": proxy.url}.items():
+            monkeypatch.setenv(name, value)
+        yield proxy
+
+
+@pytest.fixture
+def store(proxy: S3Proxy, tmp_path: Path) -> Bucket:
+    return Bucket("models", tmp_path.name)
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[dist.ProcessGroup]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.new_group(backend="gloo")
+    dist.destroy_process_group()
+
+
+def test_a_checkpoint_goes_to_s3_manifest_last_and_comes_back_bit_by_bit(
+    store: Bucket, proxy: S3Proxy, group: dist.ProcessGroup, tmp_path: Path
+) -> None:
+    model, optimizer = trained(3)
+    own = saver(store, group, scratch=tmp_path, keep=1)
+    for step in (2, 3):
+        own.save(state.gather(model, optimizer), step, step * 16)
+        assert own.finish()
+    own.close()
+    puts = [each for each in proxy.seen if each.startswith("PUT") and "step-000000003" in each]
+    assert puts[-1].endswith("manifest.json")
+    assert len(puts) == 3
+    assert layout.finished(store.list()) == [3]  # and the older one is gone
+    assert list(tmp_path.iterdir()) == []  # nothing stays on this machine
+    step, other, its_optimizer = resumed(store, group)
+    assert step == 3
+    assert same(copied(other, its_optimizer), copied(model, optimizer))
+
+
+@pytest.mark.parametrize(
+    ("on", "status", "code"),
+    [
+        ("PUT .*distcp", 503, "SlowDown"),
+        ("PUT .*manifest", 400, "ExpiredToken"),
+        ("GET .*list-type", 403, "AccessDenied"),
+    ],
+)
+def test_a_save_that_s3_refuses_is_alarmed_and_the_next_one_works(
+    store: Bucket, proxy: S3Proxy, group: dist.ProcessGroup, tmp_path: Path, on: str, status: int, code: str
+) -> None:
+    model, optimizer = trained(1)
+    said: list[str] = []
+    own = saver(store, group, scratch=tmp_path, say=said.append)
+    fault = Fault(on, times=99, status=status, code=code)
+    proxy.faults.append(fault)
+    own.save(state.gather(model, optimizer), 1, 16)
+    assert not own.finish()
+    assert said[0].startswith("alarm=checkpoint step=1 failures=1 last_good_step=none")
+    assert code in said[0]
+    assert "\n" not in said[0]
+    fault.times = 0
+    assert not [path for path in store.list() if path.endswith("manifest.json")]
+    own.save(state.gather(model, optimizer), 2, 32)
+    assert own.finish()
+    assert layout.finished(store.list()) == [2]
+    assert list(tmp_path.iterdir()) == []
+    own.close()
+
+
+def test_a_resume_for_which_s3_has_no_answer_is_no_start_from_zero(
+    store: Bucket, proxy: S3Proxy, group: dist.ProcessGroup, tmp_path: Path
+) -> None:
+    model, optimizer = trained(1)
+    own = saver(store, group, scratch=tmp_path)
+    own.save(state.gather(model, optimizer), 1, 16)
+    assert own.finish()
+    own.close()
+    for on, status, code in (
+        ("GET .*list-type", 503, "SlowDown"),
+        ("GET .*list-type", 400, "ExpiredToken"),
+        ("GET .*manifest", 403, "AccessDenied"),
+        ("GET .*distcp", 503, "SlowDown"),
+    ):
+        fault = Fault(on, times=99, status=status, code=code)
+        proxy.faults.append(fault)
+        with pytest.raises(TrainerError, match=f"checkpoints: cannot .* s3://models/.*{code}") as caught:
+            load(store, group, network(), scratch=tmp_path)
+        assert caught.value.code == Exit.SAVE
+        fault.times = 0
+        assert list(tmp_path.iterdir()) == []
+    found = load(store, group, network(), scratch=tmp_path)
+    assert found is not None
+    assert found.manifest.step == 1
+
+
+def test_an_object_that_is_damaged_or_gone_is_passed_over(
+    store: Bucket, s3: Any, group: dist.ProcessGroup, tmp_path: Path
+) -> None:
+    model, optimizer = trained(1)
+    own = saver(store, group, scratch=tmp_path, keep=3)
+    for step in (1, 2, 3):
+        own.save(state.gather(model, optimizer), step, step * 16)
+        assert own.finish()
+    own.close()
+    paths = store.list()
+    (third,) = [path for path in paths if path.startswith("step-000000003/") and path.endswith(".distcp")]
+    (second,) = [path for path in paths if path.startswith("step-000000002/") and path.endswith(".distcp")]
+    body = bytearray(store.read(third))
+    body[100] ^= 1
+    store.put(third, bytes(body))
+    store.delete([second])
+    said: list[str] = []
+    found = load(store, group, network(), said, scratch=tmp_path)
+    assert found is not None
+    assert (found.manifest.step, found.damaged) == (1, (3, 2))
+    assert "has SHA-256" in said[0]
+    assert "is missing" in said[1]
+    found.forget()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,313 @@
+"""Checkpoints of several processes: every rank writes its part, any number of ranks reads it, and all agree."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.trainer.checkpoints import (
+    copied,
+    load,
+    network,
+    optimizer_of,
+    resumed,
+    same,
+    saver,
+    together,
+    train,
+    trained,
+)
+from trainer.checkpoint import layout, state
+from trainer.checkpoint.load import read
+from trainer.checkpoint.owner import Owner
+from trainer.contract import Exit, TrainerError
+from trainer.stores import Directory, StoreError
+
+pytestmark = pytest.mark.trainer
+
+
+def group() -> dist.ProcessGroup:
+    return dist.new_group(backend="gloo")
+
+
+def sharded(width: int = 8) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(width, width), nn.Linear(width, width))
+    for layer in model:
+        fully_shard(layer)
+    return fully_shard(model)
+
+
+def save_of_two(path: Path, background: str) -> tuple[int, list[str]]:
+    """Two steps under DDP, one save, two more while it is written; returns what this rank's files hold."""
+    own_group = group()
+    model = network()
+    optimizer = optimizer_of(model)
+    wrapped = DistributedDataParallel(model)
+    train(wrapped, optimizer, 1, 2)
+    port = int(os.environ["MASTER_PORT"])
+    said: list[str] = []
+    own = saver(
+        Directory(path), own_group, background=background, meeting=("127.0.0.1", port), say=said.append
+    )
+    own.save(state.gather(wrapped, optimizer), 2, 32)
+    own.staged()
+    train(wrapped, optimizer, 3, 4)
+    assert own.finish()
+    assert own.counts.last_good_step == 2
+    own.close()
+    return own.counts.saved, said
+
+
+@pytest.mark.parametrize(("background", "readers"), [("thread", 3), ("process", 1)])
+def test_two_processes_write_one_checkpoint_that_any_number_reads(
+    tmp_path: Path, background: str, readers: int
+) -> None:
+    answers = together(2, save_of_two, tmp_path, background)
+    assert [saved for saved, _ in answers] == [1, 1]
+    assert [len(said) for _, said in answers] == [1, 0]  # rank 0 speaks for all
+    names = sorted(name.partition("-")[2] for name in layout.by_step(Directory(tmp_path).list())[2])
+    assert names == ["", "", "0-0.distcp", "1-0.distcp"]
+    sizes = [each.stat().st_size for each in (tmp_path / "step-000000002").glob("*.distcp")]
+    assert max(sizes) < 3 * min(sizes)  # and neither process all of it
+    assert together(readers, read_and_compare, tmp_path) == [True] * readers
+
+
+def read_and_compare(path: Path) -> bool:
+    step, model, optimizer = resumed(Directory(path), group())
+    return step == 2 and same(copied(model, optimizer), copied(*trained(2)))
+
+
+def save_sharded(path: Path) -> bool:
+    own_group = group()
+    model = sharded()
+    optimizer = optimizer_of(model)
+    train(model, optimizer, 1, 2)
+    own = saver(Directory(path), own_group)
+    tensors = state.gather(model, optimizer)
+    assert isinstance(tensors["model.0.weight"], DTensor)
+    own.save(tensors, 2, 32)
+    own.staged()
+    whole = {
+        name: each.full_tensor() if isinstance(each, DTensor) else each for name, each in tensors.items()
+    }
+    torch.save({name: each.clone() for name, each in whole.items()}, path / f"whole-{dist.get_rank()}.pt")
+    train(model, optimizer, 3, 3)  # the copy must not change with it
+    return own.finish()
+
+
+def load_both(path: Path) -> list[dict[str, torch.Tensor]]:
+    """What a plain model and one that is shared out get of the checkpoint."""
+    own_group = group()
+    loaded = []
+    for model in (nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), sharded()):
+        optimizer = optimizer_of(model)
+        found = load(Directory(path), own_group, model)
+        assert found is not None
+        read(found, model, optimizer, own_group)
+        tensors = state.gather(model, optimizer).items()
+        loaded.append(
+            {name: each.full_tensor() if isinstance(each, DTensor) else each for name, each in tensors}
+        )
+    return loaded
+
+
+def test_fsdp_and_plain_models_have_the_same_checkpoints(tmp_path: Path) -> None:
+    assert together(2, save_sharded, tmp_path) == [True, True]
+    expected = torch.load(tmp_path / "whole-0.pt", weights_only=True)
+    for plain, shared in together(3, load_both, tmp_path):
+        assert same(plain, expected)
+        assert same(shared, expected)
+
+
+class Second(Directory):
+    """A store that has no room for what the second process writes."""
+
+    def local(self, path: str) -> Path | None:
+        return None
+
+    def send(self, file: Path, path: str) -> None:
+        if dist.get_rank() == 1:
+            raise StoreError(f"cannot save {path}: No space left on device", "full")
+        super().send(file, path)
+
+
+def fail_in_one(path: Path) -> tuple[int, list[str], list[str]]:
+    model, optimizer = trained(1)
+    said: list[str] = []
+    own = saver(Second(path / "store"), group(), say=said.append, scratch=path / "scratch")
+    own.save(state.gather(model, optimizer), 1, 16)
+    assert not own.finish()
+    dist.barrier()
+    left = [each.name for each in (path / "scratch").iterdir()]
+    return own.counts.failed, said, sorted(Directory(path / "store").list()) + left
+
+
+def test_a_save_that_fails_in_one_process_fails_in_all_and_leaves_nothing(tmp_path: Path) -> None:
+    first, second = together(2, fail_in_one, tmp_path)
+    assert first[0] == second[0] == 1
+    assert first[1][0].startswith("alarm=checkpoint step=1 failures=1 last_good_step=none")
+    assert "reason=process 1: cannot save step-000000001/" in first[1][0]
+    assert second[1] == []
+    assert first[2] == second[2] == []
+
+
+def load_damaged(path: Path) -> tuple[int, list[str], str]:
+    said: list[str] = []
+    own_group = group()
+    found = load(Directory(path), own_group, network(), said)
+    assert found is not None
+    try:
+        load(Directory(path), own_group, network(width=4))
+    except TrainerError as error:
+        return found.manifest.step, said, str(error)
+    raise AssertionError("another model was taken")
+
+
+def test_all_processes_pass_the_same_damaged_checkpoint_over(tmp_path: Path) -> None:
+    together(2, save_two_steps, tmp_path)
+    file = next((tmp_path / "step-000000004").glob("*-1-0.distcp"))
+    body = bytearray(file.read_bytes())
+    body[len(body) // 2] ^= 1
+    file.write_bytes(body)
+    answers = together(2, load_damaged, tmp_path)
+    assert [step for step, _, _ in answers] == [2, 2]
+    assert [len(said) for _, said, _ in answers] == [1, 0]
+    assert "checkpoint=damaged step=4 reason=" in answers[0][1][0]
+    assert answers[0][2] == answers[1][2]
+    assert "of another model" in answers[0][2]
+
+
+def save_two_steps(path: Path) -> None:
+    model, optimizer = trained(2)
+    own = saver(Directory(path), group())
+    for step in (2, 4):
+        own.save(state.gather(model, optimizer), step, step * 16)
+        assert own.finish()
+
+
+KILLED = """
+import sys
+from pathlib import Path
+import torch.distributed as dist
+from tests.trainer.checkpoints import saver, trained
+from trainer.checkpoint import state
+from trainer.stores import Directory
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model, optimizer = trained(1, width=1024)
+own = saver(Directory(Path(sys.argv[1])), dist.new_group(backend="gloo"), keep=3)
+own.save(state.gather(model, optimizer), 1, 16)
+assert own.finish()
+print("one", flush=True)
+for step in range(2, 1000):
+    own.save(state.gather(model, optimizer), step, 16 * step)
+    assert own.finish()
+    print("more", flush=True)
+"""
+
+
+def killed_then_resumed(path: Path) -> int:
+    step, _, _ = resumed(Directory(path), group(), width=1024)
+    return step
+
+
+def test_a_writer_that_is_killed_at_any_moment_leaves_a_checkpoint_that_loads(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    environ = {**os.environ, "PYTHONPATH": str(root)}
+    with subprocess.Popen(command, cwd=root, env=environ, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("checkpoint=saved step=1")
+        began = time.monotonic()
+        while not unfinished_steps(tmp_path) and time.monotonic() < began + 60:
+            time.sleep(0.002)
+        process.kill()
+    unfinished = unfinished_steps(tmp_path)
+    finished = layout.finished(Directory(tmp_path).list())
+    assert finished
+    assert together(1, killed_then_resumed, tmp_path) == [finished[0]]
+    assert all(step > finished[0] for step in unfinished)
+
+
+def unfinished_steps(path: Path) -> list[int]:
+    steps = layout.by_step(Directory(path).list())
+    return [step for step, files in steps.items() if layout.MANIFEST not in files]
+
+
+def save_into_full(path: Path, limit: int) -> tuple[list[str], list[int]]:
+    """One save that fits; then one for which there is no room, and training goes on."""
+    if limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    own_group = group()
+    said: list[str] = []
+    small, its_optimizer = trained(1, width=8)
+    own = saver(Directory(path), own_group, say=said.append)
+    own.save(state.gather(small, its_optimizer), 1, 16)
+    assert own.finish()
+    large, its_optimizer = trained(1, width=1024)
+    own.save(state.gather(large, its_optimizer), 2, 32)
+    assert not own.finish()
+    return said, layout.finished(Directory(path).list()) + unfinished_steps(path)
+
+
+@pytest.mark.parametrize("by", ["tmpfs", "limit"])
+def test_a_full_disk_keeps_the_old_checkpoint_and_is_told(tmp_path: Path, by: str) -> None:
+    """On a file system of 4 MB, where one may be mounted, and where files may not be larger than that."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(tmp_path)]
+    if by == "tmpfs" and subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("nobody may mount a tmpfs here; the limit stands in")
+    try:
+        ((said, steps),) = together(1, save_into_full, tmp_path, 4 * 2**20 if by == "limit" else 0)
+        assert steps == [1]
+        assert said[1].startswith("alarm=checkpoint step=2 failures=1 last_good_step=1 last_good_age=")
+        reason = "No space left on device" if by == "tmpfs" else "File too large"
+        assert said[1].endswith(f"cannot save {tmp_path}/step-000000002: {reason}")
+    finally:
+        if by == "tmpfs":
+            subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+SECOND = """
+import sys
+from pathlib import Path
+from trainer.checkpoint.owner import Owner
+from trainer.contract import Exit, TrainerError
+from trainer.stores import Directory
+try:
+    Owner(Directory(Path(sys.argv[1])), "job two", "r2").claim()
+except TrainerError as error:
+    print(error)
+    sys.exit(error.code)
+"""
+
+
+def second_job(path: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", SECOND, str(path)]
+    return subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+
+
+def test_two_jobs_do_not_share_a_place(tmp_path: Path) -> None:
+    """The first lives and renews; the second is refused and has written nothing."""
+    first = Owner(Directory(tmp_path), "job one", "r1")
+    first.claim()
+    first.start()
+    before = Directory(tmp_path).list().keys()
+    second = second_job(tmp_path)
+    assert second.returncode == Exit.CONFIGURATION
+    assert f"belongs to run r1 (process {os.getpid()} on " in second.stdout
+    assert len(second.stdout.splitlines()) == 1
+    assert Directory(tmp_path).list().keys() == before
+    first.release()
+    assert second_job(tmp_path).returncode == 0

@@ -1,0 +1,108 @@
+"""The table of the world at the start: what is there, what was expected, and which machine differs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from trainer.table import Expected, Process, describe, gather, table
+from trainer.world import World
+
+pytestmark = pytest.mark.trainer
+
+
+def machine(node: int, first: int, gpus: int = 4, **changes: Any) -> list[Process]:
+    told = {
+        "host": f"train-r1-worker-{node}",
+        "device": "NVIDIA A10G",
+        "python": "3.11.15",
+        "torch": "2.15.0+cu132",
+        "cuda": "13.2",
+        "nccl": "2.30.7",
+        "driver": "580.95.05",
+        **changes,
+    }
+    return [Process(rank=first + index, node=node, **told) for index in range(gpus)]
+
+
+def test_alike_machines_have_a_row_each_and_no_mark() -> None:
+    processes = machine(1, 4) + machine(0, 0)
+    lines = table(processes, Expected(nodes=2, processes_per_node=4))
+    assert lines == [
+        "world: expected 2 nodes x 4 processes, found 2 nodes x 4 processes, 8 in all",
+        "node  host               devices          python   torch         cuda  nccl    driver",
+        "0     train-r1-worker-0  4 x NVIDIA A10G  3.11.15  2.15.0+cu132  13.2  2.30.7  580.95.05",
+        "1     train-r1-worker-1  4 x NVIDIA A10G  3.11.15  2.15.0+cu132  13.2  2.30.7  580.95.05",
+    ]
+
+
+def test_what_differs_from_most_is_marked_and_its_machines_named() -> None:
+    processes = machine(0, 0) + machine(1, 4, driver="535.1") + machine(2, 8, gpus=3) + machine(3, 11)
+    lines = table(processes, Expected())
+    assert lines[0] == "world: found 4 nodes x 3 and 4 processes, 15 in all; nothing was promised"
+    assert [line.split("  ")[-1].strip() for line in lines[2:6]] == [
+        "580.95.05",
+        "535.1*",
+        "580.95.05",
+        "580.95.05",
+    ]
+    assert "3 x NVIDIA A10G*" in lines[4]
+    assert lines[6] == "warning: * differs from most nodes: node 1, 2"
+    assert [line.count("*") for line in lines[2:6]] == [0, 1, 1, 0]
+
+
+def test_processes_of_one_machine_that_differ_are_counted_in_its_row() -> None:
+    mixed = [*machine(0, 0, gpus=2), *machine(1, 2, gpus=1), *machine(1, 3, gpus=1, torch="2.14.0")]
+    row = table(mixed, Expected())[3]
+    assert "1 x 2.15.0+cu132, 1 x 2.14.0*" in row
+    assert "2 x NVIDIA A10G " in row
+
+
+def test_of_many_machines_the_first_and_those_that_differ_have_a_row() -> None:
+    processes = [
+        process
+        for node in range(64)
+        for process in machine(node, 8 * node, gpus=8, **({"nccl": "2.29.3"} if node == 40 else {}))
+    ]
+    lines = table(processes, Expected(nodes=64), longest=16)
+    assert lines[0] == "world: expected 64 nodes x any processes, found 64 nodes x 8 processes, 512 in all"
+    assert [line.split()[0] for line in lines[2:4]] == ["0", "40"]
+    assert lines[4:] == ["and 62 more nodes like most", "warning: * differs from most nodes: node 40"]
+
+
+def test_a_process_on_the_cpu_tells_of_no_driver() -> None:
+    found = describe(World(rank=3, size=8, local_rank=1, local_size=2, nodes=4), 1, "cpu")
+    assert (found.rank, found.node, found.torch) == (3, 1, torch.__version__)
+    assert (found.cuda, found.nccl, found.driver) == ("none", "none", "none")
+    assert found.device.startswith("CPU ")
+    assert gather(found, None) == [found]
+
+
+def meet(rank: int, port: int, results: Any) -> None:
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    group = dist.new_group(backend="gloo")
+    results.put((rank, gather(machine(rank, rank, gpus=1)[0], group)))
+    results.close()
+    results.join_thread()
+    dist.destroy_process_group()
+
+
+def test_every_process_gets_what_all_tell() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    processes = [context.Process(target=meet, args=(rank, port, results)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    found = dict(results.get(timeout=120) for _ in processes)
+    for process in processes:
+        process.join(60)
+    told = machine(0, 0, gpus=1) + machine(1, 1, gpus=1)
+    assert found == {0: told, 1: told}

@@ -1,0 +1,98 @@
+"""The whole program under mocks: each shipped stack file once in a process, for all test files that read it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pulumi
+import pytest
+
+from components import operators
+from infra import stack
+from infra.foundation import Foundation
+from infra.model import Settings
+from infra.settings import read
+from tests.unit.components.recording import Recorded, deploy
+from tests.unit.infra.changing import NOW, stack_file
+
+POD = {"spec": {"containers": [{"name": "training-operator", "image": "published"}]}}
+# Stand-ins for the training operator's manifests, which are rendered elsewhere.
+OPERATOR_OBJECTS: list[dict[str, Any]] = [
+    {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kubeflow"}},
+    {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "training-operator", "namespace": "kubeflow"},
+        "spec": {"template": POD},
+    },
+    *(
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{kind}.kubeflow.org"},
+        }
+        for kind in ("pytorchjobs", "mpijobs")
+    ),
+]
+
+
+def small_checkout(root: Path) -> Path:
+    """A checkout with nothing but the images' files, so that their digests don't read this one."""
+    for name in stack.IMAGES:
+        (root / name).mkdir(parents=True)
+        (root / name / "Dockerfile").write_text("FROM scratch")
+    return root
+
+
+@contextmanager
+def in_a_small_checkout() -> Iterator[None]:
+    """What the program reads besides its settings is small, and the same everywhere."""
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PULUMI_ERROR_OUTPUT_STRING", "true")
+        patch.setattr(stack, "ROOT", small_checkout(Path(directory)))
+        patch.setattr(operators, "render", lambda source: OPERATOR_OBJECTS)
+        yield
+
+
+def whole(settings: Settings) -> Recorded:
+    """All that the program registers for these settings, in the checkout that there is."""
+    return deploy(lambda: stack.deploy(settings))
+
+
+def images(settings: Settings) -> Recorded:
+    """The images and repositories of these settings alone, in the checkout that there is."""
+    base = cast(Foundation, SimpleNamespace(keys=SimpleNamespace(data_key_arn="arn:aws:kms:::key/data")))
+    return deploy(lambda: stack._images(settings, base, {}, pulumi.ResourceOptions()) and None)
+
+
+def shipped(name: str) -> Recorded:
+    """A shipped stack file, in a small checkout. Only to be read: the next test gets the same one."""
+    recorded, before = _shipped(name)
+    assert _contents(recorded) == before, (
+        f"a test changed what stack {name} registers, which others read, too"
+    )
+    return recorded
+
+
+@cache
+def _shipped(name: str) -> tuple[Recorded, str]:
+    with in_a_small_checkout():
+        recorded = whole(read(name, stack_file(name), NOW))
+    return recorded, _contents(recorded)
+
+
+def _contents(recorded: Recorded) -> str:
+    parts: tuple[Callable[[Recorded], object], ...] = (
+        lambda all_: all_.resources,
+        lambda all_: all_.result,
+        lambda all_: sorted(all_.edges),
+        lambda all_: sorted(all_.protected),
+        lambda all_: all_.invokes,
+    )
+    return repr([part(recorded) for part in parts])

@@ -1,0 +1,154 @@
+"""Which checkpoints count, and which go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.checkpoint import layout
+from trainer.checkpoint.layout import MANIFEST, File, Manifest, Tensor
+
+pytestmark = pytest.mark.unit
+
+SHA = "0" * 64
+
+
+def manifest(**changes: object) -> Manifest:
+    said: dict[str, object] = {
+        "step": 1200,
+        "position": 76_800,
+        "world_size": 2,
+        "data_digest": "d1",
+        "fingerprint": {"model.w": Tensor((2, 3), "float32")},
+        "files": {"a-0-0.distcp": File(10, SHA), ".metadata": File(3, SHA)},
+        "notes": {"run": "r1"},
+    }
+    return Manifest(**{**said, **changes})  # type: ignore[arg-type]
+
+
+def test_a_manifest_says_the_same_after_a_round_trip() -> None:
+    assert Manifest.decode(manifest().encode()) == manifest()
+
+
+def test_names_sort_as_their_steps() -> None:
+    assert layout.name(1200) == "step-000001200"
+    for step in (-1, 10**9):
+        with pytest.raises(ValueError, match=f"step {step} is not between 0 and 999999999"):
+            layout.name(step)
+
+
+def broken(change: Callable[[dict[str, object]], object]) -> bytes:
+    said = json.loads(manifest().encode())
+    change(said)
+    return json.dumps(said).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"", r"manifest\.json is not JSON \(0 bytes\)"),
+        (manifest().encode()[:-20], "is not JSON"),
+        (b"\xff\xfe{}", "is not JSON"),
+        (b"[]", "has format None, expected 1"),
+        (broken(lambda said: said.update(format=2)), "has format 2, expected 1"),
+        (broken(lambda said: said.pop("position")), "KeyError.*position"),
+        (broken(lambda said: said.update(step=-1)), "-1 is not a whole number"),
+        (broken(lambda said: said.update(step=True)), "True is not a whole number"),
+        (broken(lambda said: said.update(files={})), "names no files"),
+        (
+            broken(lambda said: said.update(files={"../a": {"bytes": 1, "sha256": SHA}})),
+            r"'\.\./a' is no name",
+        ),
+        (broken(lambda said: said.update(files={"a": {"bytes": 1, "sha256": "x"}})), "'x' is no SHA-256"),
+        (broken(lambda said: said.update(fingerprint=[])), "does not hold what it should"),
+    ],
+)
+def test_a_broken_manifest_is_told(body: bytes, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Manifest.decode(body)
+
+
+def test_only_steps_with_a_manifest_are_finished() -> None:
+    listing = {
+        "step-000000010/manifest.json": 5,
+        "step-000000010/a": 1,
+        "step-000000030/a": 1,
+        "step-000000020/manifest.json": 5,
+        "step-000000020/.manifest.json.x.part": 5,
+        "step-20/manifest.json": 5,
+        "owners/000001.json": 5,
+        "run/model.pt": 5,
+    }
+    assert layout.finished(listing) == [20, 10]
+    assert list(layout.by_step(listing)) == [30, 20, 10]
+
+
+@pytest.mark.parametrize(
+    ("step", "sizes", "told"),
+    [
+        (1200, {"a-0-0.distcp": 10, ".metadata": 3, "more": 1}, None),
+        (1200, {"a-0-0.distcp": 10}, ".metadata is missing"),
+        (1200, {"a-0-0.distcp": 0, ".metadata": 3}, "a-0-0.distcp has 0 bytes, expected 10"),
+        (1300, {"a-0-0.distcp": 10, ".metadata": 3}, "manifest.json is of step 1200"),
+    ],
+)
+def test_sizes_tell_what_is_torn(step: int, sizes: dict[str, int], told: str | None) -> None:
+    assert layout.torn(manifest(), step, sizes) == told
+
+
+def test_the_first_difference_of_two_models_is_told() -> None:
+    saved = {"a": Tensor((2,), "float32"), "b": Tensor((3, 4), "float32")}
+    assert layout.difference(saved, dict(saved)) is None
+    for wanted, told in (
+        (
+            {**saved, "b": Tensor((3, 5), "float32")},
+            "b: the checkpoint has float32[3, 4], the model float32[3, 5]",
+        ),
+        ({**saved, "a": Tensor((2,), "bfloat16")}, "a: the checkpoint has float32[2], the model bfloat16[2]"),
+        ({"b": saved["b"]}, "a: the checkpoint has float32[2], the model none"),
+        ({**saved, "aa": Tensor((), "int64")}, "aa: the checkpoint has none, the model int64[]"),
+    ):
+        assert layout.difference(saved, wanted) == told
+
+
+steps = st.dictionaries(st.integers(0, 40), st.booleans(), min_size=1)
+
+
+@given(steps=steps, keep=st.integers(1, 5), data=st.data())
+def test_keep_k_keeps_the_good_ones(steps: dict[int, bool], keep: int, data: st.DataObject) -> None:
+    """Whatever is there: the newest good one and what is newer stay, and as many good ones as there are up to k."""
+    steps[data.draw(st.sampled_from(sorted(steps)))] = True
+    listing = {
+        f"{layout.name(step)}/{each}": 1
+        for step, whole in steps.items()
+        for each in ([MANIFEST, "a"] if whole else ["a"])
+    }
+    whole = [step for step in sorted(steps) if steps[step]]
+    newest_good = data.draw(st.sampled_from(whole))
+    damaged = data.draw(st.sets(st.sampled_from(sorted(steps)))) - {newest_good}
+    gone = layout.surplus(listing, newest_good, keep, damaged)
+
+    assert gone == sorted(gone)
+    assert all(step < newest_good for step in gone)
+    good = [step for step in whole if step <= newest_good and step not in damaged]
+    assert [step for step in good if step not in gone] == good[-keep:]
+    assert all(step in gone for step in steps if step < newest_good and step not in good)
+    after = {
+        path: size for path, size in listing.items() if next(iter(layout.by_step({path: 1}))) not in gone
+    }
+    assert layout.surplus(after, newest_good, keep, damaged) == []
+
+
+def test_keeping_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="keep: 0 is less than 1"):
+        layout.surplus({}, 1, 0)
+
+
+def test_the_manifest_goes_first() -> None:
+    files = ["a", ".metadata", MANIFEST, "z"]
+    assert layout.in_order_of_deletion(7, files)[0] == "step-000000007/manifest.json"
+    assert len(layout.in_order_of_deletion(7, files)) == 4

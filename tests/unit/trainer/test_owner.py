@@ -1,0 +1,258 @@
+"""Two jobs, one place for checkpoints: the second is refused, and a dead one's place is taken over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trainer.checkpoint import owner as module
+from trainer.checkpoint.owner import ABANDONED_SECONDS, Claim, Owner, Process
+from trainer.contract import Exit, TrainerError
+from trainer.stores import Directory, StoreError
+
+pytestmark = pytest.mark.unit
+
+
+class Clock:
+    """Time that passes when somebody sleeps; `meanwhile` is what others do while they do."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.meanwhile: Callable[[float], object] = lambda _now: None
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.meanwhile(self.now)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Directory:
+    return Directory(tmp_path)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def elsewhere(store: Directory, clock: Clock, run: str = "theirs") -> Owner:
+    """An owner on another machine, so that nobody here can see whether its process lives."""
+    other = Owner(store, run, "r2", clock=clock, sleep=clock.sleep)
+    other._claim = replace(other._claim, process=replace(Process.own(), host="far", boot="b2"))
+    return other
+
+
+def mine(store: Directory, clock: Clock, said: list[str] | None = None) -> Owner:
+    say = (lambda _line: None) if said is None else said.append
+    return Owner(store, "mine", "r1", clock=clock, sleep=clock.sleep, say=say)
+
+
+def test_an_empty_place_is_claimed_at_once(store: Directory, clock: Clock) -> None:
+    own = mine(store, clock)
+    own.claim()
+    assert (own.held.generation, own.lost, clock.now) == (1, False, 1000.0)
+    assert own.held.is_newest(store)
+
+
+def test_the_second_job_is_refused_in_one_line_that_names_the_first(store: Directory, clock: Clock) -> None:
+    first = elsewhere(store, clock)
+    first.claim()
+    clock.meanwhile = lambda now: first.renew() if now >= 1010 else None
+    tampered = iter(range(100))
+    first._now = lambda: replace(first._claim, renewed_at=f"at {next(tampered)}")  # type: ignore[method-assign]
+    with pytest.raises(TrainerError) as caught:
+        mine(store, clock).claim()
+    assert caught.value.code == Exit.CONFIGURATION
+    line = str(caught.value)
+    assert "\n" not in line
+    assert f"run r2 (process {os.getpid()} on far, last seen at 0), which is alive" in line
+    assert clock.now < 1000 + ABANDONED_SECONDS
+    assert first.held.is_newest(store)
+
+
+def test_an_owner_that_does_not_renew_through_the_watch_is_followed(store: Directory, clock: Clock) -> None:
+    first = elsewhere(store, clock)
+    first.claim()
+    own = mine(store, clock)
+    own.claim()
+    assert clock.now >= 1000 + ABANDONED_SECONDS
+    assert own.held.generation == 2
+    assert list(store.list("owners/")) == ["owners/000002.json"]
+    said: list[str] = []
+    first._say = said.append
+    first.renew()
+    assert first.lost
+    assert said == [
+        f"alarm=checkpoint owner=lost reason={store.path} was taken over; nothing is saved any more"
+    ]
+    assert own.held.is_newest(store)  # the one that lost wrote nothing
+
+
+def test_a_restart_of_the_same_run_goes_on_at_once(store: Directory, clock: Clock) -> None:
+    before = elsewhere(store, clock, run="mine")
+    before.claim()
+    own = mine(store, clock)
+    own.claim()
+    assert clock.now == 1000.0
+    before.renew()
+    assert before.lost  # and where it hung and comes back, it sees that
+
+
+def test_a_dead_process_of_this_machine_is_followed_at_once(store: Directory, clock: Clock) -> None:
+    script = (
+        "import sys; from pathlib import Path; from trainer.stores import Directory;"
+        "from trainer.checkpoint.owner import Owner;"
+        "Owner(Directory(Path(sys.argv[1])), 'theirs', 'r2').claim()"
+    )
+    subprocess.run([sys.executable, "-c", script, str(store.path)], check=True, cwd=Path(__file__).parents[3])
+    own = mine(store, clock)
+    own.claim()
+    assert (own.held.generation, clock.now) == (2, 1000.0)
+
+
+def test_what_cannot_be_seen_from_here_is_not_known_to_be_dead() -> None:
+    own = Process.own()
+    assert not own.is_dead()
+    child = subprocess.Popen(["true"])
+    zombie = replace(own, pid=child.pid, started=module._state(child.pid)[1])  # type: ignore[index]
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert zombie.is_dead()
+    child.wait()
+    assert zombie.is_dead()
+    assert replace(own, started="1").is_dead()  # the number was given to another process since
+    for other in ({"host": "far"}, {"boot": "b2"}, {"namespace": "pid:[1]"}):
+        assert not replace(zombie, **other).is_dead()
+
+
+def test_a_released_place_is_taken_at_once(store: Directory, clock: Clock) -> None:
+    first = elsewhere(store, clock)
+    first.claim()
+    first.release()
+    own = mine(store, clock)
+    own.claim()
+    assert clock.now == 1000.0
+
+
+def test_a_marker_that_nobody_can_read_is_watched_and_then_taken(store: Directory, clock: Clock) -> None:
+    store.put("owners/000004.json", b"")
+    own = mine(store, clock)
+    own.claim()
+    assert own.held.generation == 5
+    assert clock.now >= 1000 + ABANDONED_SECONDS
+
+
+def test_of_two_that_wait_for_an_abandoned_place_one_gets_it(store: Directory, clock: Clock) -> None:
+    elsewhere(store, clock).claim()
+    rival = elsewhere(store, clock, run="rival")
+
+    def faster(now: float) -> None:
+        if now >= 1000 + ABANDONED_SECONDS:
+            rival._take(2)
+            rival._held = module.Held(2)
+            rival._claim = replace(rival._claim, renewed_at=f"{now}")
+            rival._now = lambda: replace(rival._claim, renewed_at=f"{clock.now}")  # type: ignore[method-assign]
+            rival.renew()
+
+    clock.meanwhile = faster
+    with pytest.raises(TrainerError, match="belongs to run r2"):
+        mine(store, clock).claim()
+    assert rival.held.is_newest(store)
+
+
+class Forgetful(Directory):
+    """A store that carries a claim out and says that the name was taken, as S3 does after a lost answer."""
+
+    def put_if_absent(self, path: str, body: bytes) -> bool:
+        super().put_if_absent(path, body)
+        return False
+
+
+def test_a_claim_whose_answer_was_lost_is_known_again(tmp_path: Path, clock: Clock) -> None:
+    own = mine(Forgetful(tmp_path), clock)
+    own.claim()
+    assert own.held.generation == 1
+
+
+class Failing(Directory):
+    def list(self, prefix: str = "") -> dict[str, int]:
+        raise StoreError("cannot list s3://b/p: 503", "failed")
+
+
+def test_a_store_that_fails_is_neither_free_nor_lost(store: Directory, clock: Clock, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="503"):
+        mine(Failing(tmp_path), clock).claim()
+    said: list[str] = []
+    own = mine(store, clock, said)
+    own.claim()
+    own._store = Failing(tmp_path)
+    own.renew()
+    own.renew()
+    assert said == ["alarm=checkpoint owner=unrenewed reason=cannot list s3://b/p: 503"]
+    assert not own.lost
+    own._store = store
+    own.renew()
+    assert not own.lost
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RENEW_SECONDS", 0.02)
+
+
+def test_the_thread_renews_until_the_release(store: Directory, clock: Clock, quick: None) -> None:
+    puts = threading.Event()
+    bodies: list[bytes] = []
+
+    class Watched(Directory):
+        def put(self, path: str, body: bytes, *more: object, **named: object) -> None:
+            super().put(path, body)
+            bodies.append(body)
+            if len(bodies) >= 3:
+                puts.set()
+
+    own = Owner(Watched(store.path), "mine", "r1", clock=clock, sleep=clock.sleep)
+    own.claim()
+    own.start()
+    assert puts.wait(10)
+    own.release()
+    released = Claim.decode(store.read("owners/000001.json"))
+    assert released is not None
+    assert released.released
+    count = len(bodies)
+    threading.Event().wait(0.1)
+    assert len(bodies) == count
+
+
+def test_who_lost_does_not_release_what_is_another_ones(store: Directory, clock: Clock) -> None:
+    first = elsewhere(store, clock)
+    first.claim()
+    first.release()
+    own = mine(store, clock)
+    own.claim()
+    first.release()
+    claim = Claim.decode(store.read("owners/000002.json"))
+    assert claim is not None
+    assert not claim.released
+
+
+def test_a_store_in_which_others_are_always_faster_is_given_up(store: Directory, clock: Clock) -> None:
+    class Contended(Directory):
+        def list(self, prefix: str = "") -> dict[str, int]:
+            return {}
+
+        def delete(self, paths: Iterable[str]) -> None:
+            raise AssertionError("nothing was won")
+
+    store.put("owners/000001.json", Claim("x", "x", Process.own(), "").encode())
+    with pytest.raises(StoreError, match="others were faster 10 times"):
+        mine(Contended(store.path), clock).claim()

@@ -1,0 +1,166 @@
+"""A directory as a store: whole files or none, and failures that say why."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from pathlib import Path
+
+import pytest
+
+from trainer.stores import Bucket, Directory, StoreError, destination
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Directory:
+    return Directory(tmp_path / "store")
+
+
+def test_what_was_put_is_listed_with_its_size_and_read_back(store: Directory) -> None:
+    assert store.list() == {}
+    store.put("step-1/a", b"four")
+    store.put("step-1/.metadata", b"x")
+    store.put("other", b"")
+    assert store.list() == {"step-1/a": 4, "step-1/.metadata": 1, "other": 0}
+    assert store.list("step-") == {"step-1/a": 4, "step-1/.metadata": 1}
+    assert store.list("step-1/a") == {"step-1/a": 4}
+    assert store.read("step-1/a") == b"four"
+
+
+def test_files_are_sent_and_fetched(store: Directory, tmp_path: Path) -> None:
+    body = os.urandom(3 * 2**20 + 1)
+    (tmp_path / "in").write_bytes(body)
+    store.send(tmp_path / "in", "deep/down/file")
+    store.fetch("deep/down/file", tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == body
+
+
+def test_of_many_that_put_at_once_one_is_first_and_its_content_stays(store: Directory) -> None:
+    won: list[int] = []
+    barrier = threading.Barrier(8)
+
+    def put(number: int) -> None:
+        barrier.wait()
+        if store.put_if_absent("owners/1", f"{number}".encode() * 1000):
+            won.append(number)
+
+    threads = [threading.Thread(target=put, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert store.read("owners/1") == f"{won[0]}".encode() * 1000
+    assert store.list() == {"owners/1": 1000}  # and no unfinished file of the others
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    store: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("a", b"old")
+
+    def fail(_handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StoreError, match=r"cannot save .*/store/a: No space left on device") as caught:
+        store.put("a", b"new")
+    assert caught.value.why == "full"
+    assert store.read("a") == b"old"
+    assert store.list() == {"a": 3}
+
+
+def test_a_file_gets_its_name_after_its_content_is_on_the_disk_and_then_the_name_is(
+    store: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    true_sync, true_replace = os.fsync, Path.replace
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda each: (done.append("d" if os.path.isdir(f"/proc/self/fd/{each}") else "f"), true_sync(each)),
+    )
+    monkeypatch.setattr(
+        Path, "replace", lambda self, target: (done.append("name"), true_replace(self, target))[1]
+    )
+    store.put("a", b"x")
+    assert done == ["f", "name", "d"]
+
+
+def test_deleting_takes_the_folder_along_and_what_is_not_there_is_no_failure(store: Directory) -> None:
+    store.put("step-1/a", b"x")
+    store.put("step-1/b", b"x")
+    store.delete(["step-1/a", "step-1/none", "nowhere/at/all"])
+    assert store.list() == {"step-1/b": 1}
+    store.delete(["step-1/b"])
+    assert [each.name for each in store.path.iterdir()] == []
+
+
+def test_a_listing_that_fails_is_no_empty_listing(store: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.put("step-1/a", b"x")
+    true_scandir = os.scandir
+
+    def fail(path: str) -> object:
+        if str(path).endswith("step-1"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return true_scandir(path)
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(StoreError, match=r"cannot list .*/store: Permission denied") as caught:
+        store.list()
+    assert caught.value.why == "refused"
+
+
+def test_a_file_in_the_place_of_the_directory_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    store = Directory(tmp_path / "file")
+    with pytest.raises(StoreError, match=f"cannot list {tmp_path}/file: Not a directory"):
+        store.list()
+    with pytest.raises(StoreError, match=r"cannot save .*: (File exists|Not a directory)"):
+        store.put("a", b"x")
+
+
+def test_what_is_missing_is_told_apart(store: Directory, tmp_path: Path) -> None:
+    for act in (lambda: store.read("none"), lambda: store.fetch("none", tmp_path / "out")):
+        with pytest.raises(StoreError, match="No such file") as caught:
+            act()
+        assert caught.value.why == "missing"
+
+
+def test_stores_travel_to_other_processes() -> None:
+    for uri in ("s3://models/a/b", "/data/checkpoints"):
+        store = destination(uri)
+        if isinstance(store, Bucket):
+            store.__dict__["_client"] = threading.Lock()  # stands for a client, which cannot be pickled
+        assert pickle.loads(pickle.dumps(store)) == store  # noqa: S301
+    error = pickle.loads(pickle.dumps(StoreError("cannot", "full")))  # noqa: S301
+    assert (str(error), error.why) == ("cannot", "full")
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("s3://models", Bucket("models", "")),
+        ("s3://models/a/b/", Bucket("models", "a/b")),
+        ("file:///data/models", Directory(Path("/data/models"))),
+        ("file:///data/my%20models", Directory(Path("/data/my models"))),
+        ("/data/models", Directory(Path("/data/models"))),
+        ("models", Directory(Path("models"))),
+    ],
+)
+def test_a_destination_is_a_bucket_or_a_directory(uri: str, expected: Bucket | Directory) -> None:
+    assert destination(uri) == expected
+
+
+@pytest.mark.parametrize("uri", ["s3:///x", "s3://Models/x", "s3://ab", "file://host/x", "gs://bucket/x", ""])
+def test_anything_else_is_refused_with_the_value(uri: str) -> None:
+    with pytest.raises(ValueError, match=f"'{uri}'"):
+        destination(uri)
+
+
+def test_objects_are_named_under_prefix_and_run() -> None:
+    assert Bucket("models", "a/b").uri("r1/model.pt") == "s3://models/a/b/r1/model.pt"
+    assert Bucket("models", "").uri("r1/model.pt") == "s3://models/r1/model.pt"

@@ -1,0 +1,1 @@
+"""Checkpoints: written beside the training, whole or not at all, and read back at any world size."""

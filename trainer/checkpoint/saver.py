@@ -1,0 +1,314 @@
+"""Saves checkpoints while the training goes on: copy the state, then write the copy in the background.
+
+A save that fails never stops the training: it is told in one line, counted, and tried again at the next interval.
+`save`, `finish` and the constructor are called by all processes together, in the same order.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, cast
+from uuid import uuid4
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+from trainer.checkpoint import layout
+from trainer.checkpoint.engines import Engine, InProcess, InThread, Meeting, SaveFailed
+from trainer.checkpoint.layout import Manifest
+from trainer.checkpoint.owner import Owner
+from trainer.checkpoint.state import State, fingerprint
+from trainer.checkpoint.writer import Writer, one_line
+from trainer.stores import Store, StoreError
+
+Background = Literal["thread", "process"]
+
+
+@dataclass
+class Counts:
+    """What happened so far, as this process sees it: `blocked` is what training waited, `writing` went on beside."""
+
+    saved: int = 0
+    failed: int = 0
+    skipped: int = 0
+    deletions_failed: int = 0
+    blocked_seconds: float = 0.0
+    writing_seconds: float = 0.0
+    last_good_step: int | None = None
+    last_blocked_seconds: float = 0.0
+    last_writing_seconds: float = 0.0
+
+
+class Saver:
+    """Writes checkpoints of one run into one store.
+
+    `group` is a gloo group of all processes that no other thread uses; the saver makes another one for itself.
+    `meeting` (host, port) is the training's TCPStore, for background processes. `owner` is rank 0's claim, None in the
+    others. `last_good` and `damaged` are the steps that the load found. `scratch` is where files wait for their upload.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        group: dist.ProcessGroup,
+        *,
+        keep: int,
+        data_digest: str,
+        background: Background = "thread",
+        meeting: tuple[str, int] | None = None,
+        owner: Owner | None = None,
+        last_good: int | None = None,
+        damaged: Collection[int] = (),
+        notes: Mapping[str, Any] | None = None,
+        scratch: Path | None = None,
+        timeout: timedelta = timedelta(minutes=30),
+        say: Callable[[str], None] = print,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._group, self._owner = store, group, owner
+        self._keep, self._data_digest, self._notes = keep, data_digest, dict(notes or {})
+        self._damaged = frozenset(damaged)
+        self._say, self._clock = say, clock
+        self._rank, self._size = dist.get_rank(group), dist.get_world_size(group)
+        self._scratch = scratch or Path(tempfile.gettempdir())
+        made = [uuid4().hex[:8]]
+        dist.broadcast_object_list(made, src=dist.get_global_rank(group, 0), group=group)
+        self._incarnation, self._attempts = made[0], 0
+        ranks = dist.get_process_group_ranks(group)
+        self._own_group = cast(dist.ProcessGroup, dist.new_group(ranks, backend="gloo", timeout=timeout))
+        self._engine: Engine = InThread(self._own_group)
+        if background == "process":
+            if meeting is None:
+                raise ValueError("background processes need the address of the training's store")
+            self._engine = InProcess(
+                Meeting(*meeting, f"checkpoints-{made[0]}", self._rank, self._size, timeout)
+            )
+        cuda = torch.cuda.is_available()
+        self._stager = DefaultStager(
+            StagingOptions(
+                use_pinned_memory=cuda,
+                use_shared_memory=background == "process",
+                use_async_staging=cuda,
+                use_non_blocking_copy=cuda,
+            )
+        )
+        self._thread: threading.Thread | None = None
+        self._staging: Future[State] | None = None
+        # The first two are rank 0's to tell. The age of what was loaded counts from here.
+        self._good, self._ended_well, self._good_at = last_good, True, clock()
+        self._agreed_well = True
+        self.counts = Counts(last_good_step=last_good)
+
+    def warm(self, state: State) -> None:
+        """Make the memory for copies now and begin to start the process: after the first step, before what is timed.
+
+        Fresh memory costs more than the copy into it. The first save does it otherwise.
+        """
+        self._stage(state)
+        self.staged()
+        if not isinstance(self._engine, InThread):
+            self._start(self._start_engine)
+
+    def save(self, state: State, step: int, position: int, notes: Mapping[str, Any] | None = None) -> float:
+        """Begin to save `state`, which has to stay as it is until `staged()`. Returns the seconds for which it blocked.
+
+        Nothing begins while the last save is not done in all processes, when this step is saved already, or after
+        another run took the store over.
+        """
+        began = self._clock()
+        busy, lost, dead = self._agree()
+        if dead and not busy:
+            self._tell("alarm=checkpoint reason=a background process is gone; threads write from now on")
+            self._engine.close()
+            self._engine = InThread(self._own_group)
+        if self.counts.last_good_step != step:
+            if lost:
+                self.counts.skipped += 1
+            elif busy:
+                self.counts.skipped += 1
+                self._tell(f"checkpoint=skipped step={step} reason=the one before is still being written")
+            else:
+                self._begin(state, step, position, notes)
+        return self._blocked(self._clock() - began)
+
+    def staged(self) -> float:
+        """Wait until the state may change again: before the next optimizer step. Returns the seconds it took."""
+        staging, self._staging = self._staging, None
+        if staging is None:
+            return 0.0
+        began = self._clock()
+        staging.exception()  # what went wrong is told by the background
+        return self._blocked(self._clock() - began)
+
+    def finish(self, timeout: float | None = None) -> bool:
+        """Wait, at most so many seconds, for the save that is under way. True when the last save ended well."""
+        self.staged()
+        if self._thread is not None:
+            self._thread.join(timeout)
+        busy, lost, _ = self._agree()
+        return not busy and not lost and self._agreed_well
+
+    def close(self) -> None:
+        """End the background process; comes after `finish`."""
+        self._engine.close()
+        if self._thread is None or not self._thread.is_alive():
+            self._stager.close()
+
+    def _agree(self) -> tuple[bool, bool, bool]:
+        """Whether any process is busy, the store was lost, or any engine is dead; and rank 0's last outcome."""
+        busy = self._thread is not None and self._thread.is_alive()
+        chief = self._rank == 0
+        told = torch.tensor(
+            [
+                busy,
+                chief and self._owner is not None and self._owner.lost,
+                not busy and self._engine.is_dead,
+                self._good if chief and self._good is not None else -1,
+                chief and not self._ended_well,
+            ],
+            dtype=torch.int64,
+        )
+        dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._group)
+        any_busy, lost, dead, good, failed = told.tolist()
+        self.counts.last_good_step = good if good >= 0 else None
+        self._agreed_well = not failed
+        return bool(any_busy), bool(lost), bool(dead)
+
+    def _begin(self, state: State, step: int, position: int, notes: Mapping[str, Any] | None) -> None:
+        self._attempts += 1
+        save_id = f"{self._incarnation}{self._attempts:04x}"
+        heading = Manifest(
+            step=step,
+            position=position,
+            world_size=self._size,
+            data_digest=self._data_digest,
+            fingerprint=fingerprint(state),
+            files={},
+            notes={**self._notes, **(notes or {})},
+        )
+        scratch = self._scratch / f"{save_id}-{self._rank}"
+        held = self._owner.held if self._owner else None
+        writer = Writer(self._store, heading, save_id, scratch, held)
+        staging = self._stage(state)
+        self._start(lambda: self._work(staging, writer, step, scratch))
+
+    def _stage(self, state: State) -> Future[State]:
+        staging: Future[State] = Future()
+        try:
+            if torch.cuda.is_available():
+                # The stager copies on a stream of its own, which does not wait for what is still to be computed.
+                torch.cuda.current_stream().synchronize()
+            staged: Any = self._stager.stage(state)
+        except Exception as error:
+            staging.set_exception(error)
+        else:
+            if isinstance(staged, Future):
+                staging = staged
+            else:
+                staging.set_result(staged)
+        self._staging = staging
+        return staging
+
+    def _start(self, work: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def _start_engine(self) -> None:
+        with suppress(SaveFailed):  # it is dead then, and told at the next save
+            self._engine.start()
+
+    def _work(self, staging: Future[State], writer: Writer, step: int, scratch: Path) -> None:
+        """In the background, in all processes: write, and in rank 0 say how it went and delete what is too much."""
+        began = self._clock()
+        try:
+            self._write(staging, writer, step)
+        except Exception as error:
+            self.counts.failed += 1
+            self._ended_well = False
+            self._tell_failure(step, str(error) if isinstance(error, SaveFailed) else one_line(error))
+            if self._rank == 0:
+                self._clear_unfinished(step)
+        else:
+            seconds = self._clock() - began
+            self.counts.saved += 1
+            self.counts.writing_seconds += seconds
+            self.counts.last_writing_seconds = seconds
+            self._good, self._ended_well, self._good_at = step, True, self._clock()
+            self._damaged -= {step}
+            self._tell(
+                f"checkpoint=saved step={step} seconds={seconds:.2f} place={self._store.uri(writer.folder)}"
+            )
+            if self._rank == 0:
+                self._delete_surplus(step)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _write(self, staging: Future[State], writer: Writer, step: int) -> None:
+        """Raises in all processes when one fails: a process that could not begin must not be waited for."""
+        failure: BaseException | None = staging.exception()
+        if failure is None and self._rank == 0:
+            try:
+                self._clear(step)
+            except StoreError as error:
+                failure = error
+        ready = torch.tensor(int(failure is None))
+        dist.all_reduce(ready, op=dist.ReduceOp.MIN, group=self._own_group)
+        if failure is not None:
+            raise failure
+        if not ready.item():
+            raise SaveFailed("another process could not begin")
+        self._engine.run(staging.result(), writer)
+
+    def _clear(self, step: int) -> None:
+        """Remove what lies in a step's folder: remains of a save that failed, or damage that the load found."""
+        files = layout.by_step(self._store.list(f"{layout.name(step)}/")).get(step, {})
+        self._store.delete(layout.in_order_of_deletion(step, files))
+
+    def _clear_unfinished(self, step: int) -> None:
+        """After a failure: a full disk has room again. A manifest whose answer was lost may be there; it stays."""
+        with suppress(StoreError):
+            if step not in layout.finished(self._store.list(f"{layout.name(step)}/")):
+                self._clear(step)
+
+    def _delete_surplus(self, newest_good: int) -> None:
+        """Keep as many as are to be kept. What cannot be deleted is counted, and tried again after the next save."""
+        try:
+            listing = self._store.list("step-")
+        except StoreError as error:
+            self.counts.deletions_failed += 1
+            self._tell(f"checkpoint=kept reason={error}")
+            return
+        steps = layout.by_step(listing)
+        for step in layout.surplus(listing, newest_good, self._keep, self._damaged):
+            try:
+                self._store.delete(layout.in_order_of_deletion(step, steps[step]))
+            except StoreError as error:
+                self.counts.deletions_failed += 1
+                self._tell(f"checkpoint=kept step={step} reason={error}")
+
+    def _tell_failure(self, step: int, reason: str) -> None:
+        good = "none" if self._good is None else str(self._good)
+        age = self._clock() - self._good_at
+        self._tell(
+            f"alarm=checkpoint step={step} failures={self.counts.failed} last_good_step={good} "
+            f"last_good_age={age:.0f}s reason={reason}"
+        )
+
+    def _tell(self, line: str) -> None:
+        if self._rank == 0:
+            self._say(line)
+
+    def _blocked(self, seconds: float) -> float:
+        self.counts.blocked_seconds += seconds
+        self.counts.last_blocked_seconds = seconds
+        return seconds

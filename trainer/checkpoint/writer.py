@@ -1,0 +1,179 @@
+"""Writes one checkpoint: every process its own files, hashed on their way to the disk; rank 0 the manifest, last.
+
+Into a directory the files go at once; for a bucket to a scratch directory of this machine, and from there as one upload
+each. It is what `torch.distributed.checkpoint.save` takes, and small enough to be sent to another process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from trainer.checkpoint import layout
+from trainer.checkpoint.layout import MANIFEST, File, Manifest
+from trainer.checkpoint.owner import Held
+from trainer.stores import Store, StoreError
+from trainer.stores.directory import sync_directory
+from trainer.stores.protocol import of_system
+
+METADATA = ".metadata"
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """How the names of one process's files begin."""
+
+    prefix: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a process tells rank 0 of one of its files."""
+
+    name: str
+    file: File
+
+
+class Writer(FileSystemWriter):
+    """One save of one step. `heading` is the manifest but for its files; `save_id` is in every data file's name.
+
+    `held` is looked at again before the manifest is written: who was taken over meanwhile finishes nothing.
+    """
+
+    def __init__(
+        self, store: Store, heading: Manifest, save_id: str, scratch: Path, held: Held | None = None
+    ) -> None:
+        self.folder = layout.name(heading.step)
+        self.is_remote = store.local(self.folder) is None
+        # With copy-ahead torch would use CUDA here, though what is written lies in memory already.
+        self.place = store.local(self.folder) or scratch / self.folder
+        super().__init__(self.place, per_thread_copy_ahead=0)
+        self.store, self.heading, self.held = store, heading, held
+        self.data_prefix = save_id
+        self.fs: Hashing = Hashing()
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        try:
+            self.place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise of_system("save", str(self.place), error) from error
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        return [
+            replace(plan, storage_data=Prefix(f"{self.data_prefix}-{rank}-"))
+            for rank, plan in enumerate(plans)
+        ]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        try:
+            results: list[Any] = super().write_data(plan, planner).value()
+            self._sync()
+        except Exception as error:
+            if self.fs.error is None:
+                raise
+            # What torch makes of a write that fails does not name the cause.
+            raise of_system("save", str(self.place), self.fs.error) from error
+        for name, file in self.fs.written.items():
+            if self.is_remote:
+                self.store.send(self.place / name, f"{self.folder}/{name}")
+            results.append(Written(name, file))
+        future: Future[list[WriteResult]] = Future()
+        future.set_result(results)
+        return future
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        told: list[Any] = [each for some in results for each in some]
+        files = {each.name: each.file for each in told if isinstance(each, Written)}
+        if self.held is not None and not self.held.is_newest(self.store):
+            raise StoreError(f"cannot save {self.store.uri(self.folder)}: it was taken over", "refused")
+        super().finish(metadata, [[each for each in told if not isinstance(each, Written)]])
+        self._sync()
+        if self.is_remote:
+            self.store.send(self.place / METADATA, f"{self.folder}/{METADATA}")
+        files[METADATA] = self.fs.written[f"{METADATA}.tmp"]
+        manifest = replace(self.heading, files=files)
+        self.store.put(f"{self.folder}/{MANIFEST}", manifest.encode(), "application/json")
+
+    def storage_meta(self) -> StorageMeta:
+        return StorageMeta(save_id=self.save_id)  # and no path of this machine
+
+    def _sync(self) -> None:
+        if not self.is_remote:
+            for place in (self.place, self.place.parent):
+                sync_directory(place)
+
+
+class Hashing(FileSystem):
+    """DCP's file system; what is written through it is hashed, and the first error is kept."""
+
+    def __init__(self) -> None:
+        self.written: dict[str, File] = {}
+        self.error: OSError | None = None
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
+        try:
+            with Path(path).open(mode) as file:
+                stream = _Stream(file, self)
+                yield stream
+            self.written[Path(path).name] = File(stream.count, stream.hash.hexdigest())
+        except OSError as error:
+            self.error = self.error or error
+            raise
+
+
+class _Stream(io.RawIOBase):
+    """Counts and hashes what goes through. `hashlib` lets go of the interpreter's lock for all but tiny pieces."""
+
+    def __init__(self, file: Any, owner: Hashing) -> None:
+        self._file, self._owner = file, owner
+        self.hash = hashlib.sha256()
+        self.count = 0
+
+    def write(self, piece: Any) -> int:
+        try:
+            self._file.write(piece)
+        except OSError as error:  # torch.save ends with another error, of a position that it did not expect
+            self._owner.error = self._owner.error or error
+            raise
+        self.hash.update(piece)
+        self.count += memoryview(piece).nbytes
+        return memoryview(piece).nbytes
+
+    def tell(self) -> int:
+        return self.count
+
+    def flush(self) -> None:
+        if not self._file.closed:
+            self._file.flush()
+
+    def fileno(self) -> int:
+        return int(self._file.fileno())
+
+    def writable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def one_line(error: BaseException) -> str:
+    """Why a save or a load failed, in one line: of several processes' reasons the first one's."""
+    failures: Mapping[int, Any] = getattr(error, "failures", {})
+    for rank, (each, _) in sorted(failures.items()):
+        return f"process {rank}: {one_line(each)}"
+    text = " ".join(str(error).split())
+    return text if isinstance(error, StoreError) else f"{type(error).__name__}: {text}"
