@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +19,7 @@ from trainer.checkpoint.saver import Counts, Saver
 from trainer.checkpoint.state import fingerprint, gather, model_tensors
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
+from trainer.distributed import new_group
 from trainer.metrics.goodput import Carried, Goodput
 from trainer.stores import Store, StoreError, destination
 from trainer.training import Training
@@ -41,7 +42,7 @@ class Checkpoints:
         config, world = training.config, training.world
         self._training, self._goodput, self._every = training, goodput, config.checkpoint_every
         store = destination(uri)
-        group = dist.new_group(backend="gloo", timeout=LONGEST_SAVE)
+        group = new_group(LONGEST_SAVE)
         self._owner = _claim(store, config, group, say)
         share = Share(world.rank, world.size, world.local_rank, world.local_size)
         self.resumed_from: str | None = None
@@ -112,10 +113,10 @@ class Checkpoints:
         scaler = self._training.scaler.state_dict()
         return {"goodput": self._goodput.carried().document(), "scaler": scaler}
 
-    def _go_on(self, step: int, position: int, notes: dict[str, Any]) -> None:
+    def _go_on(self, step: int, position: int, notes: Mapping[str, Any]) -> None:
         self._training.step, self._training.position = step, position
         if notes.get("scaler"):
-            self._training.scaler.load_state_dict(notes["scaler"])
+            self._training.scaler.load_state_dict(dict(notes["scaler"]))
         with suppress(ValueError):  # a figure, and not worth a training
             self._goodput.go_on_from(Carried.read(notes.get("goodput", {})))
 

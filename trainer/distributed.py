@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
@@ -50,16 +52,23 @@ def join(config: Config, world: World) -> torch.device:
     return device
 
 
-def _store(world: World, limit: timedelta) -> dist.Store:
+def _store(world: World, limit: timedelta) -> Store:
     """torchrun's own store, with names apart for each of its attempts on one machine.
 
     torch 2.15 keeps one store for all attempts (`_bootstrap_store_info` in elastic/rendezvous/dynamic_rendezvous.py),
     where processes that are started anew find the addresses of those before them, and end. Agents on several machines
     count their attempts apart; `trainer.entrypoint` has them make a store for each.
     """
-    store, _, _ = next(dist.rendezvous("env://", timeout=limit))
+    store, _, _ = next(rendezvous("env://", timeout=limit))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if world.nodes == 1 else "0"
-    return dist.PrefixStore(f"attempt {attempt}", store)
+    return PrefixStore(f"attempt {attempt}", store)
+
+
+def new_group(limit: timedelta) -> dist.ProcessGroup:
+    """A gloo group of all processes: for what must not disturb the training's own collectives."""
+    group = dist.new_group(backend="gloo", timeout=limit)
+    assert isinstance(group, dist.ProcessGroup)  # noqa: S101 - a number is what those get who are not in it
+    return group
 
 
 def together(work: Callable[[], T], device: torch.device) -> T:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +16,7 @@ from trainer.hang import Watch, set_timeouts
 from trainer.input import Prefetcher, Step, evaluation_steps, training_steps
 from trainer.optimizer import learning_rate, make, recipe, set_learning_rate
 from trainer.parallel import accumulating, distribute
-from trainer.precision import Precision
+from trainer.precision import FP32, Precision
 from trainer.stopping import Stop
 from trainer.workloads import Workload
 from trainer.world import World
@@ -106,7 +105,7 @@ class Training:
         self.optimizer = make(self.model, self.recipe, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision.scaled)
         # FSDP2 has a precision of its own, given when the model was distributed.
-        self._autocast = nullcontext if sharded else lambda: self.precision.autocast(device)
+        self._casting = precision if not sharded else FP32
         self.step = self.position = 0
         self.stall_seconds = 0.0
         self._first = True
@@ -168,7 +167,7 @@ class Training:
                     if self.stop.agreed():
                         return None
                     for inputs, targets in step.parts:
-                        with self._autocast():
+                        with self._casting.autocast(self.device):
                             total += model(inputs, targets)[1]
                     self.watch.beat()
         finally:
@@ -206,7 +205,7 @@ class Training:
         total = torch.zeros(3, dtype=torch.float64, device=self.device)
         for number, (inputs, targets) in enumerate(step.parts, start=1):
             with accumulating(self.model, last=number == len(step.parts)):
-                with self._autocast():
+                with self._casting.autocast(self.device):
                     loss, sums = self.model(inputs, targets)
                 self.scaler.scale(loss * scale).backward()
             total += sums

@@ -54,9 +54,21 @@ def test_an_empty_variable_counts_as_unset() -> None:
 
 def test_every_mistake_is_told_at_once_with_its_place_and_value() -> None:
     message = refused(
-        ["--epochs", "many", "--batch-size=0", "--learning-rate", "-1", "--epoch", "3", "--restart", "-1"]
-        + ["--model", "llama", "--precision", "fp16", "--parallel", "fsdp", "--weight-decay", "nan"]
-        + ["--metrics-port", "70000", "--checkpoint-uri", "ftp://x/y"],
+        [
+            *(
+                "--epochs",
+                "many",
+                "--batch-size=0",
+                "--learning-rate",
+                "-1",
+                "--epoch",
+                "3",
+                "--restart",
+                "-1",
+            ),
+            *("--model", "llama", "--precision", "fp16", "--parallel", "fsdp", "--weight-decay", "nan"),
+            *("--metrics-port", "70000", "--checkpoint-uri", "ftp://x/y"),
+        ],
         {"TRAINYARD_DEVICE": "tpu", "TRAINYARD_EXPECTED_NODES": "2.5", "TRAINYARD_MODEL_URI": "https://x/y"},
     )
     for part in (
