@@ -60,7 +60,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def saver(store: Store, group: dist.ProcessGroup, **more: Any) -> Saver:
-    return Saver(store, group, **{"keep": 2, "data_digest": DIGEST, **more})
+    return Saver(store, group, **{"keep": 2, "data_digest": DIGEST, "device": torch.device("cpu"), **more})
 
 
 def load(

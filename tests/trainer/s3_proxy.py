@@ -6,10 +6,17 @@ import http.client
 import re
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import urlsplit
 
+import boto3
+from moto.server import ThreadedMotoServer
+
+KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-west-2"}
 HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 
@@ -128,3 +135,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Nothing: the tests count instead."""
+
+
+@contextmanager
+def emulated(bucket: str) -> Iterator[Any]:
+    """A client of moto's S3 with this bucket; of another name in every file of tests, for one process has one moto."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-west-2", **keys)
+    client.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+    yield client
+    server.stop()

@@ -7,36 +7,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
-from tests.trainer.s3_proxy import Fault, S3Proxy
+from tests.trainer.s3_proxy import KEYS, Fault, S3Proxy, emulated
 from trainer.checkpoint.owner import Owner
 from trainer.stores import Bucket, StoreError
 from trainer.stores import bucket as module
 
 pytestmark = pytest.mark.trainer
 
-ENVIRON = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-west-2"}
-
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[Any]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
-    client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-west-2", **keys)
-    client.create_bucket(Bucket="models", CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
-    yield client
-    server.stop()
+    with emulated("of-stores") as client:
+        yield client
 
 
 @pytest.fixture
 def proxy(s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
     with S3Proxy(s3.meta.endpoint_url) as proxy:
-        for name, value in {**ENVIRON, "AWS_ENDPOINT_URL": proxy.url}.items():
+        for name, value in {**KEYS, "AWS_ENDPOINT_URL": proxy.url}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
         yield proxy
@@ -44,7 +34,7 @@ def proxy(s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
 
 @pytest.fixture
 def store(proxy: S3Proxy, request: pytest.FixtureRequest) -> Bucket:
-    return Bucket("models", f"runs/{request.node.name[:60]}")
+    return Bucket("of-stores", f"runs/{request.node.name[:60]}")
 
 
 @pytest.fixture
@@ -70,7 +60,7 @@ def test_more_objects_than_one_answer_holds_are_all_listed_and_deleted(
     monkeypatch.setattr(module, "MOST_KEYS", 5)
     names = [f"{number:05}" for number in range(12)]
     for name in names:
-        s3.put_object(Bucket="models", Key=f"{store.prefix}/{name}", Body=b"")
+        s3.put_object(Bucket="of-stores", Key=f"{store.prefix}/{name}", Body=b"")
     assert list(store.list()) == names
     assert proxy.count("GET") == 3
     store.delete(names)
@@ -88,7 +78,7 @@ def test_a_large_file_goes_in_parts_with_checksums_and_comes_back(
     store.fetch("large", tmp_path / "out")
     assert (tmp_path / "out").read_bytes() == body
     assert "ChecksumSHA256" in s3.head_object(
-        Bucket="models", Key=f"{store.prefix}/large", ChecksumMode="ENABLED"
+        Bucket="of-stores", Key=f"{store.prefix}/large", ChecksumMode="ENABLED"
     )
 
 
@@ -98,11 +88,11 @@ def test_an_upload_that_breaks_off_leaves_nothing_neither_seen_nor_unseen(
 ) -> None:
     (tmp_path / "in").write_bytes(bytes(11 * 2**20))
     proxy.faults.append(Fault(stage, times=99, status=403, code="AccessDenied"))
-    with pytest.raises(StoreError, match=r"cannot save s3://models/.*/large: .*AccessDenied") as caught:
+    with pytest.raises(StoreError, match=r"cannot save s3://of-stores/.*/large: .*AccessDenied") as caught:
         store.send(tmp_path / "in", "large")
     assert caught.value.why == "refused"
     assert store.list() == {}
-    assert "Uploads" not in s3.list_multipart_uploads(Bucket="models", Prefix=store.prefix)
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket="of-stores", Prefix=store.prefix)
 
 
 def test_a_busy_s3_is_asked_again(store: Bucket, proxy: S3Proxy) -> None:
@@ -117,7 +107,7 @@ def test_a_s3_that_stays_busy_fails_after_bounded_tries_and_is_no_empty_listing(
     store: Bucket, proxy: S3Proxy
 ) -> None:
     proxy.faults.append(Fault("GET", times=99, status=503, code="SlowDown"))
-    with pytest.raises(StoreError, match=r"cannot list s3://models/runs/.*SlowDown") as caught:
+    with pytest.raises(StoreError, match=r"cannot list s3://of-stores/runs/.*SlowDown") as caught:
         store.list()
     assert caught.value.why == "failed"
     assert proxy.count("GET") == module.ATTEMPTS
@@ -155,7 +145,7 @@ def test_a_download_that_breaks_off_is_begun_again(store: Bucket, proxy: S3Proxy
     store.fetch("a", tmp_path / "out")
     assert (tmp_path / "out").read_bytes() == body
     proxy.faults.append(Fault("GET", times=99, cut=1000))
-    with pytest.raises(StoreError, match=r"cannot read s3://models/.*/a"):
+    with pytest.raises(StoreError, match=r"cannot read s3://of-stores/.*/a"):
         store.read("a")
 
 

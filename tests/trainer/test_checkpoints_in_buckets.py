@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 import torch.distributed as dist
-from moto.server import ThreadedMotoServer
 
 from tests.trainer.checkpoints import copied, load, network, resumed, same, saver, trained
-from tests.trainer.s3_proxy import Fault, S3Proxy
+from tests.trainer.s3_proxy import KEYS, Fault, S3Proxy, emulated
 from trainer.checkpoint import layout, state
 from trainer.contract import Exit, TrainerError
 from trainer.stores import Bucket
@@ -20,33 +18,25 @@ from trainer.stores import bucket as module
 
 pytestmark = pytest.mark.trainer
 
-ENVIRON = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-west-2"}
-
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[Any]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
-    client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-west-2", **keys)
-    client.create_bucket(Bucket="models", CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
-    yield client
-    server.stop()
+    with emulated("of-checkpoints") as client:
+        yield client
 
 
 @pytest.fixture
 def proxy(s3: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Proxy]:
     monkeypatch.setattr(module, "ATTEMPTS", 2)
     with S3Proxy(s3.meta.endpoint_url) as proxy:
-        for name, value in {**ENVIRON, "AWS_ENDPOINT_URL": proxy.url}.items():
+        for name, value in {**KEYS, "AWS_ENDPOINT_URL": proxy.url}.items():
             monkeypatch.setenv(name, value)
         yield proxy
 
 
 @pytest.fixture
 def store(proxy: S3Proxy, tmp_path: Path) -> Bucket:
-    return Bucket("models", tmp_path.name)
+    return Bucket("of-checkpoints", tmp_path.name)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +111,9 @@ def test_a_resume_for_which_s3_has_no_answer_is_no_start_from_zero(
     ):
         fault = Fault(on, times=99, status=status, code=code)
         proxy.faults.append(fault)
-        with pytest.raises(TrainerError, match=f"checkpoints: cannot .* s3://models/.*{code}") as caught:
+        with pytest.raises(
+            TrainerError, match=f"checkpoints: cannot .* s3://of-checkpoints/.*{code}"
+        ) as caught:
             load(store, group, network(), scratch=tmp_path)
         assert caught.value.code == Exit.SAVE
         fault.times = 0

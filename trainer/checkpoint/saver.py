@@ -52,7 +52,8 @@ class Counts:
 class Saver:
     """Writes checkpoints of one run into one store.
 
-    `group` is a gloo group of all processes that no other thread uses; the saver makes another one for itself.
+    `group` is a gloo group of all processes that no other thread uses; the saver makes another one for itself. `device`
+    is where the state lies; on cuda `background` should be "process": a thread takes the interpreter from the launches.
     `meeting` (host, port) is the training's TCPStore, for background processes. `owner` is rank 0's claim, None in the
     others. `last_good` and `damaged` are the steps that the load found. `scratch` is where files wait for their upload.
     """
@@ -64,6 +65,7 @@ class Saver:
         *,
         keep: int,
         data_digest: str,
+        device: torch.device,
         background: Background = "thread",
         meeting: tuple[str, int] | None = None,
         owner: Owner | None = None,
@@ -93,7 +95,7 @@ class Saver:
             self._engine = InProcess(
                 Meeting(*meeting, f"checkpoints-{made[0]}", self._rank, self._size, timeout)
             )
-        cuda = torch.cuda.is_available()
+        self._device, cuda = device, device.type == "cuda"
         self._stager = DefaultStager(
             StagingOptions(
                 use_pinned_memory=cuda,
@@ -205,9 +207,9 @@ class Saver:
     def _stage(self, state: State) -> Future[State]:
         staging: Future[State] = Future()
         try:
-            if torch.cuda.is_available():
+            if self._device.type == "cuda":
                 # The stager copies on a stream of its own, which does not wait for what is still to be computed.
-                torch.cuda.current_stream().synchronize()
+                torch.cuda.current_stream(self._device).synchronize()
             staged: Any = self._stager.stage(state)
         except Exception as error:
             staging.set_exception(error)
