@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import torch.distributed as dist
 
+from trainer.checkpoint import layout
 from trainer.checkpoint.load import Share, newest, read
 from trainer.checkpoint.owner import Owner
 from trainer.checkpoint.saver import Counts, Saver
@@ -41,11 +42,11 @@ class Checkpoints:
     def __init__(self, uri: str, training: Training, goodput: Goodput, say: Callable[[str], None]) -> None:
         config, world = training.config, training.world
         self._training, self._goodput, self._every = training, goodput, config.checkpoint_every
+        self._warm = False
         store = destination(uri)
         group = new_group(LONGEST_SAVE)
         self._owner = _claim(store, config, group, say)
         share = Share(world.rank, world.size, world.local_rank, world.local_size)
-        self.resumed_from: str | None = None
         found = newest(
             store,
             group,
@@ -60,13 +61,16 @@ class Checkpoints:
             if world.local_rank == 0:
                 found.forget()
             self._go_on(found.manifest.step, found.manifest.position, found.manifest.notes)
-            self.resumed_from = store.uri(f"step {found.manifest.step}")
+            if world.rank == 0:
+                place = store.uri(layout.name(found.manifest.step))
+                say(f"checkpoint=loaded step={training.step} position={training.position} place={place}")
         cuda = training.device.type == "cuda"
         self._saver = Saver(
             store,
             group,
             keep=config.checkpoint_keep,
             data_digest=training.workload.digest,
+            device=training.device,
             background="process" if cuda else "thread",
             meeting=(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) if cuda else None,
             owner=self._owner,
@@ -88,6 +92,9 @@ class Checkpoints:
 
     def stepped(self) -> float:
         """A step is done: begin a save where one is due. Returns the seconds that this took."""
+        if not self._warm:
+            self._warm = True
+            self._saver.warm(gather(self._training.model, self._training.optimizer))
         if self._training.step % self._every:
             return 0.0
         return self._save()

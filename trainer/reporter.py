@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainer.checkpoints import Checkpoints
 from trainer.metrics import record
 from trainer.metrics.goodput import Goodput
 from trainer.metrics.hub import Metrics
 from trainer.metrics.speed import Interval, speed
 from trainer.say import say
 from trainer.training import Judged, Observer, Progress, Training
+
+if TYPE_CHECKING:
+    from trainer.checkpoints import Checkpoints
 
 
 class Reporter(Observer):

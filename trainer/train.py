@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer import hang
-from trainer.checkpoints import Checkpoints
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.distributed import join, together
@@ -30,6 +29,8 @@ from trainer.reporter import Reporter
 from trainer.save import model_bytes, save
 from trainer.say import say
 from trainer.stopping import Stop, patience
+from trainer.table import Expected, gather, table
+from trainer.table import describe as describe_process
 from trainer.training import Training
 from trainer.workloads import Workload, load
 from trainer.world import World
@@ -46,12 +47,15 @@ def run(config: Config, world: World, stop: Stop, watch: Watch) -> Exit:
         f"device={device.type} backend={dist.get_backend()}"
         + (f" restart={config.restart}" if config.restart else "")
     )
+    tell_world(config, world, device, stop)
     watch.enter("loading the data and the model", long=True)
     workload: Workload = together(lambda: load(config.data, config.model, config.sequence_length), device)
     precision = together(lambda: prepare(config.precision, device), device)
     training = Training(config, world, device, precision, workload, stop, watch)
     checkpoints = None
     if config.checkpoint_uri is not None:
+        from trainer.checkpoints import Checkpoints  # importing it takes a second or two
+
         watch.enter("looking for a checkpoint", long=True)
         checkpoints = Checkpoints(config.checkpoint_uri, training, goodput, say)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
@@ -80,6 +84,16 @@ def run(config: Config, world: World, stop: Stop, watch: Watch) -> Exit:
         )
     reporter.end("succeeded", Exit.SUCCEEDED)
     return Exit.SUCCEEDED
+
+
+def tell_world(config: Config, world: World, device: torch.device, stop: Stop) -> None:
+    """Rank 0 shows which machines there are, with what, against what was expected; all processes tell of themselves."""
+    process = describe_process(world, int(os.environ["GROUP_RANK"]), device.type)
+    processes = gather(process, stop.groups[0] if stop.groups else None)
+    if world.rank == 0:
+        expected = Expected(nodes=config.expected_nodes, processes_per_node=config.processes_per_node)
+        for line in table(processes, expected):
+            say(line)
 
 
 def stopped(training: Training, stop: Stop, reporter: Reporter, saved: bool) -> Exit:
@@ -158,10 +172,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"error: {error}", sys.stderr)
         return int(error.code)
     except RuntimeError as error:
-        if not hang.timed_out(error):
-            raise
-        say(f"error: rank {world.rank}: another process did not come on: {error}", sys.stderr)
-        return int(Exit.HUNG)
+        if watch.hung or hang.timed_out(error):
+            say(f"error: rank {world.rank}: another process did not come on: {error}", sys.stderr)
+            return int(Exit.HUNG)
+        if stop.wish.urgency:  # and another process was sooner at its end
+            say(f"error: told to stop by {stop.wish.reason}; without another checkpoint: {error}", sys.stderr)
+            return int(Exit.STOPPED)
+        raise
     finally:
         watch.close()
         stop.close()
