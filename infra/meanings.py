@@ -267,7 +267,7 @@ MEANINGS: Final = {
     "training.memory": (
         "Memory that a worker asks for: a number for this type, so that a fallback of another type has its own default."
     ),
-    "training.sharedMemory": "Size of a worker's /dev/shm: a part of its memory.",
+    "training.sharedMemory": "Size of a worker's /dev/shm: a part of its memory. By default no more than that.",
     "serviceAccounts[].name": "The service account's name; no two have the same, in whatever namespaces.",
     "serviceAccounts[].namespace": "Its namespace.",
     "serviceAccounts[].bucket": "A bucket's name, or `models` for the stack's own.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from components.shared.contract import RUN_ID_MAX_LENGTH
 from components.shared.launch import Candidate
 from components.shared.pool import GPU, Pool
@@ -9,7 +11,7 @@ from infra.fallback_settings import read_fallbacks, read_pool
 from infra.model import Training
 from infra.reading import Problems, Section
 from infra.training_rules import check_ceiling, check_ends, read_environment
-from infra.worker_settings import CUDA, DEVICES, read_size, size_of_type
+from infra.worker_settings import CUDA, DEVICES, read_size, size_of_type, within_memory
 
 PATH = "trainyard:training"
 RUN_ID = rf"[a-z0-9]([-a-z0-9]{{0,{RUN_ID_MAX_LENGTH - 2}}}[a-z0-9])?"
@@ -61,7 +63,7 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
     section.done()
     if first is None:
         return None
-    candidates = (first, *fallbacks)
+    candidates = tuple(replace(each, size=within_memory(each.size)) for each in (first, *fallbacks))
     if run_id is not None:
         check_ends(problems, pools, candidates)
     return Training(

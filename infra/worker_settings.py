@@ -62,6 +62,13 @@ def read_size(section: Section, pool: Pool | None, device: str, default: WorkerS
     return WorkerSize(processes_per_node=processes, cpu=cpu, memory=memory, shared_memory=shared_memory)
 
 
+def within_memory(size: WorkerSize) -> WorkerSize:
+    """The size with a /dev/shm that its memory can hold: the default one where that is more."""
+    if amount(size.shared_memory) <= amount(size.memory):
+        return size
+    return replace(size, shared_memory=size.memory)
+
+
 def _check_cpu(section: Section, pool: Pool, cpu: str) -> None:
     if not pool.accelerators and amount(cpu) != amount(pool.worker_cpu):
         # The launcher counts such machines by the cores that a worker takes (`components.shared.pool.request`).
@@ -91,7 +98,7 @@ def _check_shared_memory(section: Section, shared_memory: str, memory: str) -> N
     """What lies in it counts towards the worker's limit, which is its memory: one that filled it would be ended.
 
     https://kubernetes.io/docs/concepts/storage/volumes/#emptydir
-    The default is no promise: where the memory is less, the kubelet makes it as small as that.
+    The default is no promise: where the memory is less, it is as small as that (`within_memory`).
     """
     said = section.has("sharedMemory")
     if (said or shared_memory != SHARED_MEMORY) and amount(shared_memory) > amount(memory):

@@ -12,13 +12,12 @@ from typing import Any, cast
 import pulumi
 import pytest
 
-from components import operators
 from infra import stack, volumes
 from infra.meanings import MEANINGS
 from infra.settings import read
 from tests.unit.components.recording import Recorded, deploy
 from tests.unit.infra.changing import GIVEN_VPC, NOW
-from tests.unit.infra.test_stack import OPERATOR_OBJECTS, small_checkout
+from tests.unit.infra.whole import in_a_small_checkout
 
 pytestmark = [
     pytest.mark.unit,
@@ -254,13 +253,8 @@ ELSEWHERE = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A small checkout, so that image digests don't read this one."""
-    root = small_checkout(tmp_path_factory)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PULUMI_ERROR_OUTPUT_STRING", "true")
-        patch.setattr(stack, "ROOT", root)
-        patch.setattr(operators, "render", lambda source: OPERATOR_OBJECTS)
+def checkout() -> Iterator[None]:
+    with in_a_small_checkout():
         for each in (made, otherwise):
             each.cache_clear()
         yield

@@ -267,12 +267,12 @@ def test_the_first_items_wait_for_a_slow_list(api: FakeApi) -> None:
 
 
 def test_a_list_that_comes_slowly_is_waited_for_beyond_the_patience(api: FakeApi) -> None:
-    for index in range(20):
+    for index in range(60):
         put(api, f"n{index}", 1)
-        api.objects[f"{NODES}/n{index}"]["status"] = {"images": "x" * 20_000}
-    api.piece_seconds = 0.15
-    with watched(api, Patience(total=0.3, first=0.01, longest=0.02)) as seen:
-        assert len(seen.state) == 20
+        api.objects[f"{NODES}/n{index}"]["status"] = {"images": "x" * 25_000}
+    api.piece_seconds = 0.2
+    with watched(api, Patience(total=0.6, first=0.01, longest=0.02)) as seen:  # of 1 s that the list takes
+        assert len(seen.state) == 60
 
 
 def test_an_api_that_is_not_heard_for_long_is_unavailable_and_comes_back(api: FakeApi) -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from trainer import cursor
 from trainer.cursor import Cursor, epoch_order, micro_batches, share
-from trainer.shards import global_batches
 
 pytestmark = pytest.mark.unit
 
@@ -128,13 +127,6 @@ def test_the_order_is_the_one_that_it_has_always_been() -> None:
     """A numpy that shuffles otherwise (NEP 19 allows it) would make runs that go on repeat and skip samples."""
     assert epoch_order(10, 0, 1).tolist() == [9, 1, 3, 8, 7, 6, 0, 4, 2, 5]
     assert epoch_order(10, 2**63 - 1, 7).tolist() == [8, 1, 3, 5, 4, 0, 7, 2, 9, 6]
-
-
-def test_the_loop_of_one_epoch_takes_the_same_batches() -> None:
-    order, position = Cursor(50, 3, 8), 0
-    for batch in global_batches(epoch_order(50, 3, 1), 8):
-        assert order.batch(position).indices.tolist() == batch.tolist()
-        position = order.batch(position).end
 
 
 @pytest.mark.parametrize(("samples", "batch_size"), [(0, 1), (1, 0)])

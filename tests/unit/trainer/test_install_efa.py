@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import tarfile
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,8 +97,10 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place() -> Iterator[Place]:
+    """In a directory with a short name: an agent of gpg listens at a socket, whose path has 108 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="efa-", ignore_cleanup_errors=True) as directory:
+        yield Place(Path(directory))
 
 
 @pytest.fixture
