@@ -1,0 +1,115 @@
+"""Our loop and a bare one, in turns, in the same processes: seconds of each turn, as JSON from rank 0.
+
+    torchrun --standalone --nproc-per-node 2 -m tests.benchmarks.steps OUTPUT.json
+
+The bare loop is what one would write without this project: DistributedDataParallel around the same network, the same
+AdamW and clipping on the same batches. It agrees on no stop, watches for no hang, tells and measures nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainer import hang
+from trainer.config import Config
+from trainer.cursor import Cursor, share
+from trainer.distributed import join
+from trainer.hang import Watch
+from trainer.metrics.goodput import Goodput
+from trainer.metrics.hub import Metrics
+from trainer.precision import FP32
+from trainer.reporter import Reporter
+from trainer.stopping import Stop
+from trainer.training import Training
+from trainer.workloads import Workload, load
+from trainer.world import World
+
+PAIRS = 32
+# Steps of a turn: a turn of ours begins with an empty queue of batches, which a training does once.
+STEPS = 4
+WARM_UP = 3
+CONFIG = Config(data="corpus", batch_size=96, device="cpu", steps=10**6, log_every=2, checkpoint_every=10**6)
+
+
+class Bare:
+    """The loop to compare with."""
+
+    def __init__(self, config: Config, world: World, workload: Workload) -> None:
+        torch.manual_seed(config.seed)
+        self.network = workload.model()
+        self.model: nn.Module = DistributedDataParallel(self.network) if world.size > 1 else self.network
+        matrices = [each for each in self.network.parameters() if each.dim() >= 2]
+        others = [each for each in self.network.parameters() if each.dim() < 2]
+        groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=6e-4, betas=(0.9, 0.95))
+        self.cursor = Cursor(workload.train_samples, config.seed, config.batch_size)
+        self.workload, self.world, self.position = workload, world, 0
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            batch = self.cursor.batch(self.position)
+            inputs, targets = self.workload.batch(
+                share(batch.indices, self.world.rank, self.world.size), "train"
+            )
+            loss, _ = self.model(inputs, targets)
+            (loss * self.world.size / (len(batch.indices) * self.workload.units_per_sample)).backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            self.position = batch.end
+
+
+def main(output: Path) -> None:
+    """Turns of both in an order drawn anew for each pair, and of the bare loop against itself."""
+    world = World.read(os.environ)
+    watch = Watch(limit=CONFIG.timeout_seconds, long_limit=CONFIG.start_timeout_seconds, rank=world.rank)
+    stop = Stop(patience=20, phase=lambda: watch.phase)
+    stop.listen()
+    watch.start()
+    device = join(CONFIG, world)
+    stop.join(hang.timeout(CONFIG.start_timeout_seconds))
+    workload = load("corpus")
+    training = Training(CONFIG, world, device, FP32, workload, stop, watch)
+    reporter = Reporter(training, None, Metrics([]), Goodput(), None)
+    loops = {
+        "ours": lambda steps: training.run(reporter, steps),
+        "bare": Bare(CONFIG, world, workload).run,
+        "again": Bare(CONFIG, world, workload).run,
+    }
+
+    def timed(name: str) -> float:
+        dist.barrier()
+        began = time.perf_counter()
+        loops[name](STEPS)
+        dist.barrier()
+        return time.perf_counter() - began
+
+    for loop in loops.values():
+        loop(WARM_UP)
+    seconds: dict[str, list[float]] = {name: [] for name in loops}
+    order = random.Random(0)  # noqa: S311 - the same in all processes
+    for _ in range(PAIRS):
+        for name in order.sample(list(loops), len(loops)):
+            seconds[name].append(timed(name))
+    if world.rank == 0:
+        output.write_text(json.dumps({"steps": STEPS, "seconds": seconds}))
+    stop.settle()
+    dist.destroy_process_group()
+    watch.close()
+    stop.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    os._exit(0)  # see trainer.train.end
