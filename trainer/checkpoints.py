@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import torch.distributed as dist
 
+from trainer import contract
 from trainer.checkpoint import layout
 from trainer.checkpoint.load import Share, newest, read
 from trainer.checkpoint.owner import Owner
@@ -118,10 +119,21 @@ class Checkpoints:
 
     def _notes(self) -> dict[str, Any]:
         scaler = self._training.scaler.state_dict()
-        return {"goodput": self._goodput.carried().document(), "scaler": scaler}
+        return {
+            "goodput": self._goodput.carried().document(),
+            "scaler": scaler,
+            "seed": self._training.config.seed,
+        }
 
     def _go_on(self, step: int, position: int, notes: Mapping[str, Any]) -> None:
-        self._training.step, self._training.position = step, position
+        seed = self._training.config.seed
+        if notes.get("seed", seed) != seed:
+            raise TrainerError(
+                Exit.CONFIGURATION,
+                f"seed: the checkpoint of step {step} is of a run with {notes['seed']}, this one has {seed}; another "
+                "order of the data would repeat some samples and leave others out",
+            )
+        self._training.go_on(step, position)
         if notes.get("scaler"):
             self._training.scaler.load_state_dict(dict(notes["scaler"]))
         with suppress(ValueError):  # a figure, and not worth a training
@@ -151,8 +163,13 @@ def _claim(
 
 
 def _token(config: Config) -> str:
-    """Who goes on with a run at once: what the launcher says, or the processes that one torchrun starts anew."""
+    """Who goes on with a run at once: what is said, the launcher's run, or the processes that one torchrun starts anew.
+
+    The launcher gives each training of a run a rendezvous of its own, so that torchrun's name says nothing there.
+    """
     if config.owner:
         return config.owner
+    if os.environ.get(contract.RUN_ID):
+        return f"run-{config.run_id}"
     started = os.environ.get("TORCHELASTIC_RUN_ID", "")
     return uuid4().hex if started in _NO_NAMES else f"torchrun-{started}"

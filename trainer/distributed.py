@@ -20,16 +20,20 @@ from trainer.world import World, check_promise
 T = TypeVar("T")
 
 
-def find_device(wanted: str | None, local_rank: int) -> torch.device:
-    """The device of this process: its own GPU, or the CPU. Raises TrainerError when cuda is wanted and not there."""
+def find_device(wanted: str | None, local_rank: int, local_size: int) -> torch.device:
+    """The device of this process: its own GPU, or the CPU.
+
+    Raises TrainerError, alike in all processes of a machine, when it has fewer GPUs than processes and the CPU is not
+    what is wanted, or what is left where nothing is said.
+    """
     count = torch.cuda.device_count() if wanted != "cpu" and torch.cuda.is_available() else 0
     if wanted == "cpu" or (wanted is None and not count):
         return torch.device("cpu")
-    if local_rank >= count:
+    if local_size > count:
+        told = "told cuda, and this" if wanted else "this"
         raise TrainerError(
             Exit.NO_CUDA,
-            f"device: told cuda, and process {local_rank} of this machine finds {count} CUDA devices; "
-            "expected one per process",
+            f"device: {told} machine has {count} CUDA devices for {local_size} processes; expected one per process",
         )
     return torch.device("cuda", local_rank)
 
@@ -37,7 +41,7 @@ def find_device(wanted: str | None, local_rank: int) -> torch.device:
 def join(config: Config, world: World) -> torch.device:
     """Check what was promised, meet the others, and return this process's device. Raises TrainerError."""
     check_promise(world, config.expected_nodes, config.processes_per_node)
-    device = find_device(config.device, world.local_rank)
+    device = find_device(config.device, world.local_rank, world.local_size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     limit = timeout(config.start_timeout_seconds)  # shorter after the first step
@@ -71,22 +75,32 @@ def new_group(limit: timedelta) -> dist.ProcessGroup:
     return group
 
 
+class OwnError(TrainerError):
+    """What this process could not do, and tells for all that could not either."""
+
+
 def together(work: Callable[[], T], device: torch.device) -> T:
     """Do `work` in every process; when it fails in one, all end with that one's code and none waits for the others.
 
-    Only TrainerErrors are agreed on; anything else ends the process, which the others notice as a lost connection.
+    Of those that fail the first by rank raises OwnError; the others raise TrainerError, which names it. Only
+    TrainerErrors are agreed on; anything else ends the process, which the others notice as a lost connection.
     """
-    code, result, failure = Exit.SUCCEEDED, None, None
+    result, failure = None, None
     try:
         result = work()
     except TrainerError as error:
-        code, failure = error.code, error
-    agreed = torch.tensor(int(code), device=device)
+        failure = error
+    rank, size = dist.get_rank(), dist.get_world_size()
+    # The largest of code and first rank: what the others add is 0.
+    mine = (int(failure.code), size - rank) if failure else (0, 0)
+    agreed = torch.tensor(mine, device=device)
     dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
-    worst = Exit(int(agreed.item()))
+    worst, first = Exit(int(agreed[0].item())), size - int(agreed[1].item())
     if worst != Exit.SUCCEEDED:
         # Else the group's threads may outlive the interpreter, which aborts the process: it ends with a signal then.
         dist.destroy_process_group()
-        raise failure or TrainerError(worst, "another process could not go on; its log says why")
+        if failure is not None and rank == first:
+            raise OwnError(failure.code, str(failure)) from failure
+        raise TrainerError(worst, f"process {first} could not go on; its log says why")
     assert result is not None  # noqa: S101 - no failure, so `work` returned
     return result

@@ -31,9 +31,11 @@ def launch_options(config: Config, environ: Mapping[str, str]) -> list[str]:
 def pod_exit_code(codes: Iterable[int]) -> int:
     """The one code for several failed processes: one of ours that says why, before what merely followed from it.
 
+    A process that was told to stop says why only when it is the first: torchrun stops those that a failure leaves.
+
     `codes` are in the order of failure; a negative one is a signal, told as shells do (128 + signal).
     """
-    ours = {int(code) for code in Exit} - {Exit.SUCCEEDED, Exit.FAILED}
+    ours = {int(code) for code in Exit} - {Exit.SUCCEEDED, Exit.FAILED, Exit.STOPPED}
     failed = [code for code in codes if code != 0]
     for code in failed:
         if code in ours:
@@ -50,7 +52,7 @@ def check_device(config: Config, processes: int) -> None:
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     from trainer.distributed import find_device
 
-    find_device(config.device, processes - 1)
+    find_device(config.device, 0, processes)
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:

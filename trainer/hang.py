@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d
 
 from trainer.contract import Exit
 from trainer.ending import STDERR, Leave, leave, tell
@@ -149,8 +150,10 @@ def set_timeouts(limit: float, groups: tuple[dist.ProcessGroup, ...] = ()) -> No
 
     Long before the first step, short after it: a lost peer is noticed by a collective's timeout alone.
     """
+    # Its name before torch 2.14, which the image for V100 has not.
+    change = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
     for group in (None, *groups):
-        dist.set_timeout(timeout(limit), group)
+        change(timeout(limit), group)
 
 
 def timeout(limit: float) -> timedelta:

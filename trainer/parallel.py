@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -31,10 +32,11 @@ def distribute(
     """
     if sharded:
         policy = MixedPrecisionPolicy(param_dtype=precision.dtype, reduce_dtype=torch.float32)
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         for block in getattr(network, "blocks", ()):
-            fully_shard(block, mp_policy=policy)
-        fully_shard(network, mp_policy=policy)
-    # Before DDP: compiled around it, the graph would be cut at each bucket.
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(network, mesh=mesh, mp_policy=policy)
+    # torch cuts the graph at DDP's buckets, so that they are exchanged while the backward pass still runs.
     model: nn.Module = torch.compile(network, dynamic=False) if compiled else network  # type: ignore[assignment]
     if not sharded and dist.get_world_size() > 1:
         model = DistributedDataParallel(

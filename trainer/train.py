@@ -18,7 +18,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from trainer import hang
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
-from trainer.distributed import join, together
+from trainer.distributed import OwnError, join, together
 from trainer.hang import Watch
 from trainer.metrics.goodput import Goodput
 from trainer.metrics.hub import Metrics, open_metrics
@@ -34,6 +34,9 @@ from trainer.table import describe as describe_process
 from trainer.training import Training
 from trainer.workloads import Workload, load
 from trainer.world import World
+
+# What gloo's transport says of a process that ended (third_party/gloo, gloo/transport/tcp/pair.cc).
+PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer")
 
 
 def run(config: Config, world: World, stop: Stop, watch: Watch) -> Exit:
@@ -59,9 +62,9 @@ def run(config: Config, world: World, stop: Stop, watch: Watch) -> Exit:
         watch.enter("looking for a checkpoint", long=True)
         checkpoints = Checkpoints(config.checkpoint_uri, training, goodput, say)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    reporter = Reporter(
-        training, checkpoints, metrics_of(config, world), goodput, peak(name, training.precision.name)
-    )
+    # What stays float32 on a GPU is multiplied as TF32 (`trainer.precision.prepare`).
+    best = peak(name, "tf32" if precision.name == "fp32" else precision.name)
+    reporter = Reporter(training, checkpoints, metrics_of(config, world), goodput, best)
     reporter.start()
     done = training.run(reporter)
     saved = True
@@ -167,6 +170,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     watch.start()
     try:
         return int(run(config, world, stop, watch))
+    except OwnError as error:
+        say(f"error: {error}", sys.stderr)
+        return int(error.code)
     except TrainerError as error:
         if speaks:
             say(f"error: {error}", sys.stderr)
@@ -178,6 +184,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if stop.wish.urgency:  # and another process was sooner at its end
             say(f"error: told to stop by {stop.wish.reason}; without another checkpoint: {error}", sys.stderr)
             return int(Exit.STOPPED)
+        if any(words in str(error) for words in PEER_IS_GONE):
+            say(f"error: rank {world.rank}: another process is gone; its log says why: {error}", sys.stderr)
+            return int(Exit.FAILED)
         raise
     finally:
         watch.close()

@@ -108,7 +108,17 @@ class Training:
         self._casting = precision if not sharded else FP32
         self.step = self.position = 0
         self.stall_seconds = 0.0
-        self._first = True
+        self._first, self._has_judged = True, False
+
+    def go_on(self, step: int, position: int) -> None:
+        """Be where a checkpoint was made. What is left of the epochs is counted in batches of this run's size."""
+        self.step, self.position = step, position
+        if self.config.steps is None:
+            left = max(0, self.config.epochs * self.cursor.samples - position)
+            begun = left % self.cursor.samples
+            in_epoch = -(-begun // self.config.batch_size)
+            self.steps = step + in_epoch + left // self.cursor.samples * self.cursor.steps_per_epoch
+            self.recipe = recipe(self.config, self.workload.unit, self.steps)
 
     def run(self, observer: Observer, steps: int | None = None) -> bool:
         """Train to the end, or so many steps more: True. False when all processes agreed to stop before."""
@@ -118,6 +128,7 @@ class Training:
         window = torch.zeros(3, dtype=torch.float64, device=self.device)
         began, samples = time.perf_counter(), 0
         self.stall_seconds = 0.0
+        starting = self._first
         count = self.steps - self.step if steps is None else steps
         made = training_steps(self.workload, self.cursor, self.world, self._micro_batch, self.position, count)
         with Prefetcher(made, self.device) as prefetched:
@@ -126,6 +137,8 @@ class Training:
                     return False
                 window += self._learn(step, observer)
                 samples += step.samples
+                if starting:  # what compiles and allocates is no measure of speed
+                    starting, began, samples = False, time.perf_counter(), 0
                 observer.stepped(self)
                 if self.step % self.config.log_every == 0:
                     loss, correct, units = self.sum(window).tolist()
@@ -158,6 +171,7 @@ class Training:
         """Judge the model on all test samples, each by exactly one process; None when told to stop meanwhile."""
         began = time.perf_counter()
         total = torch.zeros(3, dtype=torch.float64, device=self.device)
+        # Past DDP, which would exchange buffers: each process judges samples of its own.
         model = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
         size = max(1, EVALUATION_UNITS // self.workload.units_per_sample)
         model.eval()
@@ -188,7 +202,8 @@ class Training:
         return self.step > 0 and (self.position % self.cursor.samples == 0 or self.step >= self.steps)
 
     def _judge(self, observer: Observer) -> bool:
-        self.watch.enter("evaluation")
+        self.watch.enter("evaluation", long=not self._has_judged)  # the first one compiles
+        self._has_judged = True
         found = self.evaluate()
         if found is None:
             return False

@@ -30,7 +30,7 @@ def test_told_cuda_without_a_gpu_ends_with_21_and_never_trains(start: Start) -> 
     ended = start(TRAINYARD_DEVICE="cuda", CUDA_VISIBLE_DEVICES="").end()
     assert ended.code == Exit.NO_CUDA, ended.output
     assert ended.output.splitlines() == [
-        "error: device: told cuda, and process 0 of this machine finds 0 CUDA devices; expected one per process"
+        "error: device: told cuda, and this machine has 0 CUDA devices for 1 processes; expected one per process"
     ]
 
 
@@ -43,7 +43,7 @@ def test_when_one_machine_cannot_read_the_data_all_end_with_22(
     ]
     ended = [node.end() for node in nodes]
     assert [node.code for node in ended] == [Exit.DATA, Exit.DATA], [node.output for node in ended]
-    assert "error: another process could not go on; its log says why" in ended[0].output
+    assert "error: process 1 could not go on; its log says why" in ended[0].output
     assert f"error: data: {tmp_path / 'none'} is not a directory" in ended[1].output
     assert not any("Traceback" in node.output for node in ended)
 

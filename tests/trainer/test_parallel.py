@@ -45,8 +45,7 @@ def gradients(rank: int, world: int, folder: str, kind: str, precision: Precisio
     inputs = torch.randn(SAMPLES, 5)
     model = distribute(
         network,
-        [network.block],
-        kind=kind,
+        sharded=kind == "fsdp",
         compiled=False,
         precision=precision,
         device=device,

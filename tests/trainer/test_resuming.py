@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import signal
 import struct
@@ -15,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.trainer.conftest import Ended, Node, Start
+from tests.trainer.conftest import ROOT, Ended, Node, Start
 from trainer.contract import Exit
 from trainer.workloads.images import MNIST_FILES
 
@@ -149,6 +150,41 @@ def test_four_three_two_and_four_processes_see_every_sample_once_per_epoch(place
     assert ended.code == 0, ended.output
     assert 0 < steps[1] < steps[2] < steps[3] < STEPS
     assert runs.seen() == [Counter(range(SAMPLES))] * EPOCHS
+
+
+@pytest.mark.parametrize("batch_size", [24, 96])
+def test_another_batch_size_ends_with_the_same_epochs(place: Place, batch_size: int) -> None:
+    runs = place("rebatched")
+    stopped_at(stop_after(runs.train(2, "--log-every", "1"), 13))
+    ended = runs.train(2, "--batch-size", str(batch_size)).end()
+    assert ended.code == 0, ended.output
+    assert runs.seen() == [Counter(range(SAMPLES))] * EPOCHS
+
+
+def test_another_seed_is_refused_since_it_is_another_order(undisturbed: Runs) -> None:
+    ended = undisturbed.train(2, "--seed", "1").end()
+    assert ended.code != 0
+    assert f"error: seed: the checkpoint of step {STEPS} is of a run with 0, this one has 1;" in ended.output
+    assert "Traceback" not in ended.output.split("FAILED")[0]
+
+
+def test_a_process_alone_in_what_it_cannot_do_says_why_and_the_others_say_which_it_is(
+    start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "if os.environ.get('RANK') == '1':\n"
+        "    import trainer.precision as p\n"
+        "    from trainer.contract import Exit, TrainerError\n"
+        "    def refuse(*_):\n"
+        "        raise TrainerError(Exit.NO_CUDA, 'device: of this process alone')\n"
+        "    p.prepare = refuse\n"
+    )
+    paths = f"{tmp_path}{os.pathsep}{ROOT}"
+    ended = start("--device", "cpu", TRAINYARD_PROCESSES_PER_NODE="2", PYTHONPATH=paths).end()
+    assert ended.code == Exit.NO_CUDA, ended.output
+    assert ended.output.count("error: device: of this process alone") == 1
+    assert "error: process 1 could not go on; its log says why" in ended.output
 
 
 def test_without_a_checkpoint_a_stopped_training_says_so(start: Start) -> None:

@@ -128,6 +128,7 @@ class Saver:
         another run took the store over.
         """
         began = self._clock()
+        self.counts.last_blocked_seconds = 0.0
         busy, lost, dead = self._agree()
         if dead and not busy:
             self._tell("alarm=checkpoint reason=a background process is gone; threads write from now on")
@@ -312,5 +313,5 @@ class Saver:
 
     def _blocked(self, seconds: float) -> float:
         self.counts.blocked_seconds += seconds
-        self.counts.last_blocked_seconds = seconds
+        self.counts.last_blocked_seconds += seconds
         return seconds

@@ -71,6 +71,11 @@ def test_the_operators_auto_is_replaced_by_the_promise() -> None:
         ([-15, 23], 23),
         ([1, 1], 1),
         ([3], 3),
+        ([24, 24], 24),
+        ([1, 24], 1),  # what torchrun stopped after a failure
+        ([-9, 24], 137),
+        ([24, 1], 24),
+        ([24, 25], 25),
         ([-9], 137),
         ([0, -11], 139),
         ([], 1),
