@@ -162,7 +162,7 @@ class Reporter(Observer):
                 continue
             self._tell(
                 record.Checkpoint,
-                name=f"step-{counts.last_good_step if outcome == 'saved' else self._training.step:09d}",
+                name=f"step-{self._training.step if outcome == 'skipped' else counts.last_ended_step:09d}",
                 outcome=outcome,
                 blocked_seconds=counts.last_blocked_seconds,
                 durable_seconds=counts.last_writing_seconds if outcome == "saved" else None,

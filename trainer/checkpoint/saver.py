@@ -45,6 +45,7 @@ class Counts:
     blocked_seconds: float = 0.0
     writing_seconds: float = 0.0
     last_good_step: int | None = None
+    last_ended_step: int = 0
     last_blocked_seconds: float = 0.0
     last_writing_seconds: float = 0.0
 
@@ -236,6 +237,7 @@ class Saver:
         try:
             self._write(staging, writer, step)
         except Exception as error:
+            self.counts.last_ended_step = step
             self.counts.failed += 1
             self._ended_well = False
             self._tell_failure(step, str(error) if isinstance(error, SaveFailed) else one_line(error))
@@ -243,6 +245,7 @@ class Saver:
                 self._clear_unfinished(step)
         else:
             seconds = self._clock() - began
+            self.counts.last_ended_step = step
             self.counts.saved += 1
             self.counts.writing_seconds += seconds
             self.counts.last_writing_seconds = seconds
