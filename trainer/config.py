@@ -14,7 +14,7 @@ from typing import Any
 
 from trainer import contract
 from trainer.contract import Exit, TrainerError
-from trainer.save import destination
+from trainer.stores import destination
 from trainer.workloads import DIGITS, MODELS
 
 _AT_LEAST_ONE = (

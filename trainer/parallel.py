@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.precision import Precision
@@ -31,6 +30,9 @@ def distribute(
     keeps its part of each of `network.blocks`, where it has some, and of the rest. One process alone needs neither.
     """
     if sharded:
+        # Imported here, and its classes known by their methods below: it takes a second, in every process.
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
         policy = MixedPrecisionPolicy(param_dtype=precision.dtype, reduce_dtype=torch.float32)
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         for block in getattr(network, "blocks", ()):
@@ -55,13 +57,13 @@ def accumulating(model: nn.Module, last: bool) -> Iterator[None]:
         with model.no_sync():
             yield
         return
-    for module in (model, getattr(model, "_orig_mod", None)):
-        if isinstance(module, FSDPModule):
-            module.set_requires_gradient_sync(last)
-            module.set_is_last_backward(last)
+    sharded: Any = model
+    if hasattr(sharded, "set_requires_gradient_sync"):  # FSDP2's, compiled or not
+        sharded.set_requires_gradient_sync(last)
+        sharded.set_is_last_backward(last)
     yield
 
 
 def whole(tensor: Tensor) -> Tensor:
     """A parameter as one tensor, also where each process has a part of it: called by all processes together."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

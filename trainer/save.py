@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer import contract
 from trainer.contract import Exit, TrainerError
-from trainer.stores import BYTES, StoreError
-from trainer.stores import destination as destination
+from trainer.stores import BYTES, StoreError, destination
 
 if TYPE_CHECKING:
     from torch import Tensor

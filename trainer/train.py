@@ -170,11 +170,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     watch.start()
     try:
         return int(run(config, world, stop, watch))
-    except OwnError as error:
-        say(f"error: {error}", sys.stderr)
-        return int(error.code)
     except TrainerError as error:
-        if speaks:
+        if speaks or isinstance(error, OwnError):
             say(f"error: {error}", sys.stderr)
         return int(error.code)
     except RuntimeError as error:

@@ -19,24 +19,19 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from tests.benchmarks.joined import joined, plain_adamw
 from tests.benchmarks.saves import timed
-from trainer import hang
 from trainer.checkpoints import Checkpoints
 from trainer.config import Config
-from trainer.distributed import join
-from trainer.hang import Watch
 from trainer.metrics.goodput import Goodput
 from trainer.metrics.hub import Metrics
 from trainer.metrics.peaks import peak
 from trainer.precision import Precision, prepare
 from trainer.reporter import Reporter
-from trainer.stopping import Stop
 from trainer.training import Training
 from trainer.workloads import TEST_TOKENS, TRAIN_TOKENS, Workload, load
-from trainer.world import World
 
 TURNS, STEPS, WARM_UP = 9, 20, 10
 SAVED_STEPS = 100
@@ -57,11 +52,7 @@ class Other:
         self.data = np.memmap(tokens, np.uint16, mode="r")
         self.batch, self.device, self.precision = config.batch_size, device, precision
         self.length = load(str(tokens.parent), config.model).units_per_sample
-        matrices = [each for each in self.network.parameters() if each.dim() >= 2]
-        others = [each for each in self.network.parameters() if each.dim() < 2]
-        groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-        fused = device.type == "cuda" or None
-        self.optimizer = torch.optim.AdamW(groups, lr=6e-4, betas=(0.9, 0.95), fused=fused)
+        self.optimizer = plain_adamw(self.network, device)
         self.next = self.draw()
 
     def draw(self) -> tuple[Tensor, Tensor]:
@@ -110,12 +101,10 @@ def synchronised(work: Callable[[], object], device: torch.device) -> float:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
-    whole_seconds = timed(whole)
-    return whole_seconds
+    return timed(whole)
 
 
 def main(output: Path, directory: Path, tiny: bool) -> None:
-    world = World.read(os.environ)
     place = tokens_of(directory, TOKENS // 100 if tiny else TOKENS)
     config = Config(
         data=str(place),
@@ -127,55 +116,47 @@ def main(output: Path, directory: Path, tiny: bool) -> None:
         checkpoint_every=10**6,
         owner="benchmark",
     )
-    watch = Watch(limit=config.timeout_seconds, long_limit=config.start_timeout_seconds, rank=world.rank)
-    stop = Stop(patience=20, phase=lambda: watch.phase)
-    stop.listen()
-    watch.start()
-    device = join(config, world)
-    stop.join(hang.timeout(config.start_timeout_seconds))
-    precision = prepare(config.precision, device)
-    workload: Workload = load(config.data, config.model)
-    training = Training(config, world, device, precision, workload, stop, watch)
-    best = peak(torch.cuda.get_device_name(device), precision.name) if device.type == "cuda" else None
-    reporter = Reporter(training, None, Metrics([]), Goodput(), best)
-    other = Other(workload.model(), place / TRAIN_TOKENS, config, device, precision)
-    loops: dict[str, Callable[[int], object]] = {
-        "ours": lambda steps: training.run(reporter, steps),
-        "other": other.run,
-    }
-    for loop in loops.values():
-        synchronised(lambda: loop(WARM_UP), device)  # noqa: B023 - called at once
-    seconds: dict[str, list[float]] = {name: [] for name in loops}
-    for turn in range(TURNS):
-        for name in sorted(loops, reverse=turn % 2 == 0):
-            seconds[name].append(synchronised(lambda: loops[name](STEPS), device))  # noqa: B023
-    plain = [synchronised(lambda: training.run(reporter, SAVED_STEPS), device) for _ in range(2)]
-    training.config = replace(config, checkpoint_every=SAVED_STEPS)
-    checkpoints = Checkpoints(str(directory / "checkpoints"), training, Goodput(), lambda line: None)
-    saving = Reporter(training, checkpoints, Metrics([]), Goodput(), best)
-    saved = []
-    for _ in range(3):
-        saved.append(synchronised(lambda: training.run(saving, SAVED_STEPS), device))
-    checkpoints.end()
-    output.write_text(
-        json.dumps(
-            {
-                "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-                "tokens_per_step": config.batch_size * workload.units_per_sample,
-                "flops_per_step": config.batch_size * workload.flops_per_sample,
-                "steps": STEPS,
-                "seconds": seconds,
-                "peak": best,
-                "matmul": matmul_rate(device, 256 if tiny else MATRIX),
-                "plain": plain,
-                "saved": saved[1:],  # the first makes the pinned memory that the others use again
-            }
+    with joined(config) as own:
+        device = own.device
+        precision = prepare(config.precision, device)
+        workload: Workload = load(config.data, config.model)
+        training = Training(config, own.world, device, precision, workload, own.stop, own.watch)
+        best = peak(torch.cuda.get_device_name(device), precision.name) if device.type == "cuda" else None
+        reporter = Reporter(training, None, Metrics([]), Goodput(), best)
+        other = Other(workload.model(), place / TRAIN_TOKENS, config, device, precision)
+        loops: dict[str, Callable[[int], object]] = {
+            "ours": lambda steps: training.run(reporter, steps),
+            "other": other.run,
+        }
+        for loop in loops.values():
+            synchronised(lambda: loop(WARM_UP), device)  # noqa: B023 - called at once
+        seconds: dict[str, list[float]] = {name: [] for name in loops}
+        for turn in range(TURNS):
+            for name in sorted(loops, reverse=turn % 2 == 0):
+                seconds[name].append(synchronised(lambda: loops[name](STEPS), device))  # noqa: B023
+        plain = [synchronised(lambda: training.run(reporter, SAVED_STEPS), device) for _ in range(2)]
+        training.config = replace(config, checkpoint_every=SAVED_STEPS)
+        checkpoints = Checkpoints(str(directory / "checkpoints"), training, Goodput(), lambda line: None)
+        saving = Reporter(training, checkpoints, Metrics([]), Goodput(), best)
+        saved = []
+        for _ in range(3):
+            saved.append(synchronised(lambda: training.run(saving, SAVED_STEPS), device))
+        checkpoints.end()
+        output.write_text(
+            json.dumps(
+                {
+                    "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+                    "tokens_per_step": config.batch_size * workload.units_per_sample,
+                    "flops_per_step": config.batch_size * workload.flops_per_sample,
+                    "steps": STEPS,
+                    "seconds": seconds,
+                    "peak": best,
+                    "matmul": matmul_rate(device, 256 if tiny else MATRIX),
+                    "plain": plain,
+                    "saved": saved[1:],  # the first makes the pinned memory that the others use again
+                }
+            )
         )
-    )
-    stop.settle()
-    dist.destroy_process_group()
-    watch.close()
-    stop.close()
 
 
 if __name__ == "__main__":

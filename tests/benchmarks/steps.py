@@ -20,16 +20,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainer import hang
+from tests.benchmarks.joined import joined, plain_adamw
 from trainer.config import Config
 from trainer.cursor import Cursor, share
-from trainer.distributed import join
-from trainer.hang import Watch
 from trainer.metrics.goodput import Goodput
 from trainer.metrics.hub import Metrics
 from trainer.precision import FP32
 from trainer.reporter import Reporter
-from trainer.stopping import Stop
 from trainer.training import Training
 from trainer.workloads import Workload, load
 from trainer.world import World
@@ -48,10 +45,7 @@ class Bare:
         torch.manual_seed(config.seed)
         self.network = workload.model()
         self.model: nn.Module = DistributedDataParallel(self.network) if world.size > 1 else self.network
-        matrices = [each for each in self.network.parameters() if each.dim() >= 2]
-        others = [each for each in self.network.parameters() if each.dim() < 2]
-        groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=6e-4, betas=(0.9, 0.95))
+        self.optimizer = plain_adamw(self.network, torch.device("cpu"))
         self.cursor = Cursor(workload.train_samples, config.seed, config.batch_size)
         self.workload, self.world, self.position = workload, world, 0
 
@@ -71,42 +65,33 @@ class Bare:
 
 def main(output: Path) -> None:
     """Turns of both in an order drawn anew for each pair, and of the bare loop against itself."""
-    world = World.read(os.environ)
-    watch = Watch(limit=CONFIG.timeout_seconds, long_limit=CONFIG.start_timeout_seconds, rank=world.rank)
-    stop = Stop(patience=20, phase=lambda: watch.phase)
-    stop.listen()
-    watch.start()
-    device = join(CONFIG, world)
-    stop.join(hang.timeout(CONFIG.start_timeout_seconds))
-    workload = load("corpus")
-    training = Training(CONFIG, world, device, FP32, workload, stop, watch)
-    reporter = Reporter(training, None, Metrics([]), Goodput(), None)
-    loops = {
-        "ours": lambda steps: training.run(reporter, steps),
-        "bare": Bare(CONFIG, world, workload).run,
-        "again": Bare(CONFIG, world, workload).run,
-    }
+    with joined(CONFIG) as own:
+        world = own.world
+        workload = load("corpus")
+        training = Training(CONFIG, world, own.device, FP32, workload, own.stop, own.watch)
+        reporter = Reporter(training, None, Metrics([]), Goodput(), None)
+        loops = {
+            "ours": lambda steps: training.run(reporter, steps),
+            "bare": Bare(CONFIG, world, workload).run,
+            "again": Bare(CONFIG, world, workload).run,
+        }
 
-    def timed(name: str) -> float:
-        dist.barrier()
-        began = time.perf_counter()
-        loops[name](STEPS)
-        dist.barrier()
-        return time.perf_counter() - began
+        def timed(name: str) -> float:
+            dist.barrier()
+            began = time.perf_counter()
+            loops[name](STEPS)
+            dist.barrier()
+            return time.perf_counter() - began
 
-    for loop in loops.values():
-        loop(WARM_UP)
-    seconds: dict[str, list[float]] = {name: [] for name in loops}
-    order = random.Random(0)  # noqa: S311 - the same in all processes
-    for _ in range(PAIRS):
-        for name in order.sample(list(loops), len(loops)):
-            seconds[name].append(timed(name))
-    if world.rank == 0:
-        output.write_text(json.dumps({"steps": STEPS, "seconds": seconds}))
-    stop.settle()
-    dist.destroy_process_group()
-    watch.close()
-    stop.close()
+        for loop in loops.values():
+            loop(WARM_UP)
+        seconds: dict[str, list[float]] = {name: [] for name in loops}
+        order = random.Random(0)  # noqa: S311 - the same in all processes
+        for _ in range(PAIRS):
+            for name in order.sample(list(loops), len(loops)):
+                seconds[name].append(timed(name))
+        if world.rank == 0:
+            output.write_text(json.dumps({"steps": STEPS, "seconds": seconds}))
 
 
 if __name__ == "__main__":

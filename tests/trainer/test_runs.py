@@ -11,37 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boto3
 import numpy as np
 import pytest
 import torch
-from moto.server import ThreadedMotoServer
 
 from tests.trainer.conftest import Ended, Start
+from tests.trainer.s3_proxy import KEYS, emulated
 from trainer.contract import Exit, TrainerError
 from trainer.save import save
 from trainer.workloads import load
 
 pytestmark = pytest.mark.trainer
 
-KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-west-2"}
-
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[Any]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    client = boto3.client(
-        "s3",
-        endpoint_url=f"http://{host}:{port}",
-        region_name="us-west-2",
-        aws_access_key_id="test",
-        aws_secret_access_key="test",
-    )
-    client.create_bucket(Bucket="models", CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
-    yield client
-    server.stop()
+    with emulated("models") as client:
+        yield client
 
 
 @dataclass(frozen=True)

@@ -72,14 +72,13 @@ class Saver:
         owner: Owner | None = None,
         last_good: int | None = None,
         damaged: Collection[int] = (),
-        notes: Mapping[str, Any] | None = None,
         scratch: Path | None = None,
         timeout: timedelta = timedelta(minutes=30),
         say: Callable[[str], None] = print,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._group, self._owner = store, group, owner
-        self._keep, self._data_digest, self._notes = keep, data_digest, dict(notes or {})
+        self._keep, self._data_digest = keep, data_digest
         self._damaged = frozenset(damaged)
         self._say, self._clock = say, clock
         self._rank, self._size = dist.get_rank(group), dist.get_world_size(group)
@@ -198,7 +197,7 @@ class Saver:
             data_digest=self._data_digest,
             fingerprint=fingerprint(state),
             files={},
-            notes={**self._notes, **(notes or {})},
+            notes=dict(notes or {}),
         )
         scratch = self._scratch / f"{save_id}-{self._rank}"
         held = self._owner.held if self._owner else None
