@@ -373,14 +373,11 @@ def test_another_pool_is_watched_instead_of_the_first(
     assert [node.name for node in seen.nodes] == ["b"]
     assert [claim.name for claim in seen.claims] == ["large-1"]
     assert seen.pool is None
+    paths = (PODS, JOBS, "/api/v1/pods", NODES)
+    until(lambda: api.asked("watch").count(NODES) == 2)
     until(lambda: api.watching == SOURCES)
     # What is the same for both goes on.
-    assert sorted(api.asked("watch").count(path) for path in (PODS, JOBS, "/api/v1/pods", NODES)) == [
-        1,
-        1,
-        1,
-        2,
-    ]
+    assert [api.asked("watch").count(path) for path in paths] == [1, 1, 1, 2]
 
 
 def test_a_refused_watch_is_told_as_the_refusal_it_is(
