@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pulumi
 import pulumi_kubernetes as k8s
@@ -14,13 +15,17 @@ from components.shared.launch import Resolved, Run, job_spec, labels, manifest
 
 @dataclass(frozen=True, kw_only=True)
 class LauncherJobArgs:
-    """`after` are the resources that the launcher needs from its first second: rights, pools, operator."""
+    """`after` are the resources that the launcher needs from its first second: rights, pools, operator.
+
+    `checkpoint_uri` is None where runs keep no checkpoints.
+    """
 
     run: Run
     launcher_image: pulumi.Input[str]
     trainer_image: pulumi.Input[str]
     placeholder_image: str
     model_uri: pulumi.Input[str]
+    checkpoint_uri: pulumi.Input[str] | None
     after: list[pulumi.Resource]
 
 
@@ -42,16 +47,20 @@ class LauncherJob(pulumi.ComponentResource):
     def __init__(self, name: str, args: LauncherJobArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:training:LauncherJob", name, None, opts)
 
-        def resolve(values: Mapping[str, str]) -> Resolved:
+        def resolve(values: Mapping[str, Any]) -> Resolved:
             return Resolved(
                 launcher_image=values["launcher"],
                 trainer_image=values["trainer"],
                 placeholder_image=args.placeholder_image,
                 model_uri=values["model"],
+                checkpoint_uri=values["checkpoints"],
             )
 
         resolved = pulumi.Output.all(
-            launcher=args.launcher_image, trainer=args.trainer_image, model=args.model_uri
+            launcher=args.launcher_image,
+            trainer=args.trainer_image,
+            model=args.model_uri,
+            checkpoints=args.checkpoint_uri,
         ).apply(resolve)
         self.job_name = None
         self.jobs: list[pulumi.Resource] = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.shared import iam
+from components.shared import checkpoints, iam
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,8 @@ class ModelBucket(pulumi.ComponentResource):
     """Afterwards there is a bucket: versioned, encrypted with our key, closed to the public, reached over TLS only.
 
     Access control lists are off: whoever uploads, the account owns the object. Replaced and deleted versions, the
-    markers that deletions leave and broken uploads are removed after a while; models and checkpoints never. With
+    markers that deletions leave and broken uploads are removed after a while, versions of checkpoints after a day; what
+    nobody replaced or deleted, never. With
     `protect`, neither `destroy` nor a replacement touches it or one of its settings; without, `destroy` removes it
     with all it holds.
     """
@@ -110,7 +111,20 @@ class ModelBucket(pulumi.ComponentResource):
                             days_after_initiation=7
                         )
                     ),
-                )
+                ),
+                # A run deletes its older checkpoints all the time, and a bucket with versions would keep them all. Of
+                # two rules for an object the sooner one holds
+                # (https://docs.aws.amazon.com/AmazonS3/latest/userguide/lifecycle-conflicts.html).
+                aws.s3.BucketLifecycleConfigurationRuleArgs(
+                    id="deleted-checkpoints",
+                    status="Enabled",
+                    filter=aws.s3.BucketLifecycleConfigurationRuleFilterArgs(prefix=f"{checkpoints.PREFIX}/"),
+                    noncurrent_version_expiration=(
+                        aws.s3.BucketLifecycleConfigurationRuleNoncurrentVersionExpirationArgs(
+                            noncurrent_days=1
+                        )
+                    ),
+                ),
             ],
             opts=kept,
         )

@@ -6,8 +6,8 @@ import pulumi
 
 from components.identity import Identity, IdentityArgs
 from components.service_accounts import BucketAccess, ServiceAccounts, ServiceAccountsArgs
+from components.shared import checkpoints, iam
 from components.shared import contract as c
-from components.shared import iam
 from components.storage import ModelBucket
 from infra.foundation import Foundation
 from infra.model import Settings
@@ -20,11 +20,15 @@ def trainer_identity(
     tags: dict[str, str],
     opts: pulumi.ResourceOptions,
 ) -> Identity:
-    """The trainer's role: to read and write models below the settings' prefix."""
+    """The trainer's role: to read and write models below the settings' prefix, and checkpoints where they go there."""
+    keeps = settings.training is not None and settings.training.checkpoints == checkpoints.S3
     policy = pulumi.Output.json_dumps(
         pulumi.Output.all(bucket=bucket.bucket_arn, key=base.keys.data_key_arn).apply(
             lambda known: iam.model_writer(
-                bucket_arn=known["bucket"], prefix=settings.storage.prefix, key_arn=known["key"]
+                bucket_arn=known["bucket"],
+                prefix=settings.storage.prefix,
+                key_arn=known["key"],
+                checkpoints=checkpoints.PREFIX if keeps else None,
             )
         )
     )

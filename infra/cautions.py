@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 
-from components.shared import lustre_client
+from components.shared import checkpoints, lustre_client
 from components.shared.pool import SPOT
 from infra import support
 from infra.model import Settings
@@ -21,14 +21,19 @@ def _end_of_version(settings: Settings, today: date) -> list[str]:
 
 
 def _spot(settings: Settings) -> list[str]:
-    """A run is of a fixed size and begins anew without one of its workers (`launcher.core.manifests`)."""
+    """A world of a fixed size begins anew without one of its workers (`launcher.core.manifests`)."""
     training = settings.training
     if training is None or training.max_nodes == 1:
         return []
     return [
         f"trainyard:pools[{settings.pools.index(candidate.pool)}].purchase is spot, and up to {training.max_nodes}"
-        " machines train together: the first one that EC2 takes back ends the run on all of them, and the trainer keeps"
-        " no checkpoint to go on from; on-demand and reserved machines stay"
+        " machines train together: each one that EC2 takes back is a restart for all of them"
+        + (
+            f", of which there are {training.max_restarts}, from the first step on, since training.checkpoints is none"
+            if training.checkpoints == checkpoints.NONE
+            else f" from the newest checkpoint, of which there are {training.max_restarts} (training.maxRestarts)"
+        )
+        + "; on-demand and reserved machines stay"
         for candidate in training.candidates
         if candidate.pool.purchase == SPOT
     ]

@@ -124,6 +124,7 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
         "device": "cuda",
         "processesPerNode": 8,
         "data": "digits",
+        "checkpoints": "s3",
         "args": ["--epochs", "10"],
         "env": {"NCCL_DEBUG": "WARN"},
         "cpu": "80",

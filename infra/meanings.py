@@ -163,8 +163,10 @@ MEANINGS: Final = {
         "same. Build arguments stay in an image's history: no user and no password."
     ),
     "images.mirror": "A registry and prefix that holds the images of others, for networks without a way out.",
-    "storage.prefix": "Models go to `s3://<bucket>/<prefix>/<runId>/`.",
-    "storage.keepOldVersionsDays": "A model that was written again can be taken back for so long.",
+    "storage.prefix": "Models go to `s3://<bucket>/<prefix>/<runId>/`; not `checkpoints`, where these go.",
+    "storage.keepOldVersionsDays": (
+        "A model that was written again can be taken back for so long; of checkpoints it is one day."
+    ),
     "storage.lustre": (
         "A file system of FSx for Lustre that all training pods share. Without this key there is none."
     ),
@@ -252,6 +254,11 @@ MEANINGS: Final = {
     ),
     "training.activeDeadlineSeconds": "The training proper may take no longer, all of its restarts together.",
     "training.data": "`digits`, or the path of MNIST's IDX files in the trainer's image.",
+    "training.checkpoints": (
+        "Where a run keeps its checkpoints, in a folder of its own: `s3` (`checkpoints/<runId>/` in the stack's "
+        "bucket), `lustre` (the same on the file system) or `none`. The next training of the run goes on from the "
+        "newest: docs/checkpoints.md."
+    ),
     "training.args": (
         "Options of the trainer (`trainer/config.py`), each followed by its value. Of a given image (`images.trainer`) "
         "they are not judged."

@@ -168,6 +168,7 @@ class Training:
     A machine that is not usable `node_start_seconds` after it was ordered is given back. All candidates are asked
     `attempts` times, with a pause of `retry_seconds` between. A training that fails is begun anew up to `max_restarts`
     times. `shape` is static (as many machines as at the submit, or none) or elastic (torchrun goes on with fewer).
+    `checkpoints` is where they lie (`components.shared.checkpoints.PLACES`).
     """
 
     candidates: tuple[Candidate, ...]
@@ -183,6 +184,7 @@ class Training:
     shape: str
     active_deadline_seconds: int | None
     data: str
+    checkpoints: str
     args: tuple[str, ...]
     env: dict[str, str]
 

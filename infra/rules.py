@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from components.shared import addresses, cidr, efa, system_nodes
+from components.shared import addresses, checkpoints, cidr, efa, system_nodes
 from components.shared import endpoints as services
 from infra import accelerators, trainer_options
 from infra.model import Cluster, Network, Settings, Storage
@@ -23,6 +23,7 @@ def check(problems: Problems, settings: Settings) -> None:
         )
     _kernels(problems, settings)
     _arguments(problems, settings)
+    _checkpoints(problems, settings)
     _network_plugin(problems, settings)
     from_vpc = cluster.deploy_from == "vpc" and cluster.existing is None
     if (
@@ -64,6 +65,19 @@ def _arguments(problems: Problems, settings: Settings) -> None:
         return
     for index, problem in trainer_options.wrong(settings.training.args):
         problems.add(f"trainyard:training.args[{index}]", problem)
+
+
+def _checkpoints(problems: Problems, settings: Settings) -> None:
+    """They lie on a file system only where there is one."""
+    training = settings.training
+    if training is None or training.checkpoints != checkpoints.LUSTRE or settings.storage.lustre is not None:
+        return
+    if not problems.about("trainyard:storage"):
+        problems.add(
+            "trainyard:training.checkpoints",
+            f"is {checkpoints.LUSTRE}, and there is no file system; it must be {checkpoints.S3} or {checkpoints.NONE},"
+            " or storage.lustre must be given",
+        )
 
 
 def _network_plugin(problems: Problems, settings: Settings) -> None:

@@ -24,6 +24,7 @@ from components.operators import Operators, OperatorsArgs
 from components.placement import Placement, PlacementArgs
 from components.pools import Pools, PoolsArgs
 from components.registry import Images, ImagesArgs
+from components.shared import checkpoints
 from components.shared import contract as c
 from components.shared.efa import EFA_RESOURCE
 from components.shared.images import mirrored
@@ -168,6 +169,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
                 trainer_image=images.uris["trainer"],
                 placeholder_image=settings.images.placeholder,
                 model_uri=model_uri,
+                checkpoint_uri=checkpoint_uri(settings, settings.training, bucket),
                 after=[*space.objects, *pools.objects, operators, devices, *trainer.granted, bucket],
             ),
             in_both,
@@ -246,6 +248,13 @@ def _karpenter(
         ),
         opts,
     )
+
+
+def checkpoint_uri(settings: Settings, training: Training, bucket: ModelBucket) -> pulumi.Output[str | None]:
+    """Where runs keep their checkpoints; a file system that the settings name there is one (`infra.rules`)."""
+    lustre = settings.storage.lustre
+    mounted = lustre.mount_path if lustre else None
+    return bucket.bucket_name.apply(lambda name: checkpoints.uri(training.checkpoints, name, mounted))
 
 
 def run_of(training: Training, region: str, mounts: dict[str, str]) -> Run:

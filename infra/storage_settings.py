@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from components.shared import lustre
+from components.shared import checkpoints, lustre
 from components.shared.pool import Pool
 from infra import formats
 from infra.model import ExistingLustre, Lustre, LustreLink, Network, Storage
@@ -54,6 +54,10 @@ def read_storage(
     prefix = section.text(
         "prefix", "models", pattern=formats.KEY_PREFIX, wanted="a key prefix such as models"
     )
+    if prefix.split("/")[0] == checkpoints.PREFIX and "prefix" not in section.wrong:
+        section.reject(
+            "prefix", f"'{prefix}' is where checkpoints go; it must be another one, such as models"
+        )
     days = section.integer("keepOldVersionsDays", 30, least=1, unit="days")
     file_system = section.optional_section("lustre")
     result = Storage(

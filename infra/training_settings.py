@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from components.shared import checkpoints
 from components.shared.contract import RUN_ID_MAX_LENGTH
 from components.shared.launch import Candidate
 from components.shared.pool import GPU, Pool
@@ -58,6 +59,7 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
     shape = section.choice("shape", (STATIC, ELASTIC), STATIC)
     active = section.optional_integer("activeDeadlineSeconds", least=60, unit="seconds")
     data = section.text("data", "digits", wanted="digits, or the path of IDX files in the trainer's image")
+    places = section.choice("checkpoints", checkpoints.PLACES, checkpoints.S3)
     args = section.texts("args", (), wanted="a text (numbers in quotes)")
     env = read_environment(section)
     section.done()
@@ -75,6 +77,7 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
         shape=shape,
         active_deadline_seconds=active,
         data=data,
+        checkpoints=places,
         args=args,
         env=env,
         **rest,

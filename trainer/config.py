@@ -89,7 +89,10 @@ class Config:
     )
     metrics_port: int = _option(int, 0, "port of rank 0 on which Prometheus finds the metrics; 0 for none")
     checkpoint_uri: str | None = _option(
-        str, None, "s3://bucket/prefix, file:///path or a path, for this run alone; none saves none"
+        str,
+        None,
+        "s3://bucket/prefix, file:///path or a path, for <run id>/step-...; none saves none",
+        contract.CHECKPOINT_URI,
     )
     checkpoint_every: int = _option(int, 100, "steps between two checkpoints")
     checkpoint_keep: int = _option(int, 2, "checkpoints that stay")

@@ -14,6 +14,7 @@ RESTART: Final = "TRAINYARD_RESTART"
 # Given by the program, from the stack's settings.
 DEVICE: Final = "TRAINYARD_DEVICE"
 MODEL_URI: Final = "TRAINYARD_MODEL_URI"
+CHECKPOINT_URI: Final = "TRAINYARD_CHECKPOINT_URI"
 DATA: Final = "TRAINYARD_DATA"
 REGION: Final = "AWS_REGION"
 

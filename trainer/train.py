@@ -60,7 +60,8 @@ def run(config: Config, world: World, stop: Stop, watch: Watch) -> Exit:
         from trainer.checkpoints import Checkpoints  # importing it takes a second or two
 
         watch.enter("looking for a checkpoint", long=True)
-        checkpoints = Checkpoints(config.checkpoint_uri, training, goodput, say)
+        place = f"{config.checkpoint_uri.rstrip('/')}/{config.run_id}"
+        checkpoints = Checkpoints(place, training, goodput, say)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     # What stays float32 on a GPU is multiplied as TF32 (`trainer.precision.prepare`).
     best = peak(name, "tf32" if precision.name == "fp32" else precision.name)

@@ -87,8 +87,13 @@ def bucket_tls_only(bucket_arn: str) -> JsonObject:
     )
 
 
-def model_writer(*, bucket_arn: str, prefix: str, key_arn: str) -> JsonObject:
-    """What the trainer may do: read and write objects under one prefix, and nothing that deletes."""
+def model_writer(*, bucket_arn: str, prefix: str, key_arn: str, checkpoints: str | None) -> JsonObject:
+    """What the trainer may do: read and write objects under one prefix, and nothing that deletes.
+
+    With `checkpoints`, the prefix of these, it may also read, write and delete there: of a run's checkpoints the newest
+    stay.
+    """
+    below = [prefix] if checkpoints is None else [prefix, checkpoints]
     return document(
         {
             "Sid": "ReadAndWriteModels",
@@ -96,12 +101,15 @@ def model_writer(*, bucket_arn: str, prefix: str, key_arn: str) -> JsonObject:
             "Action": ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"],
             "Resource": f"{bucket_arn}/{prefix}/*",
         },
+        *([] if checkpoints is None else [_checkpoint_keeper(f"{bucket_arn}/{checkpoints}/*")]),
         {
-            "Sid": "ListModels",
+            "Sid": "ListModels" if checkpoints is None else "ListModelsAndCheckpoints",
             "Effect": "Allow",
             "Action": "s3:ListBucket",
             "Resource": bucket_arn,
-            "Condition": {"StringLike": {"s3:prefix": [prefix, f"{prefix}/*"]}},
+            "Condition": {
+                "StringLike": {"s3:prefix": [each for name in below for each in (name, f"{name}/*")]}
+            },
         },
         {
             "Sid": "UseTheBucketsKey",
@@ -110,6 +118,16 @@ def model_writer(*, bucket_arn: str, prefix: str, key_arn: str) -> JsonObject:
             "Resource": key_arn,
         },
     )
+
+
+def _checkpoint_keeper(objects: str) -> JsonObject:
+    """Versions that are deleted without their id stay for as long as the bucket keeps them."""
+    return {
+        "Sid": "KeepCheckpoints",
+        "Effect": "Allow",
+        "Action": ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"],
+        "Resource": objects,
+    }
 
 
 def bucket_access(*, bucket_arn: str, prefix: str | None, key_arn: str | None, write: bool) -> JsonObject:

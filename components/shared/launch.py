@@ -69,12 +69,13 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """What is known only once images and bucket exist."""
+    """What is known only once images and bucket exist; `checkpoint_uri` None: the run keeps no checkpoints."""
 
     launcher_image: str
     trainer_image: str
     placeholder_image: str
     model_uri: str
+    checkpoint_uri: str | None
 
 
 def launch_request(run: Run, resolved: Resolved) -> JsonObject:
@@ -118,6 +119,7 @@ def _candidate(run: Run, resolved: Resolved, candidate: Candidate) -> JsonObject
                 **run.env,
                 c.ENV_DEVICE: run.device,
                 c.ENV_MODEL_URI: resolved.model_uri,
+                **({c.ENV_CHECKPOINT_URI: resolved.checkpoint_uri} if resolved.checkpoint_uri else {}),
                 c.ENV_DATA: run.data,
                 c.ENV_REGION: run.region,
             },

@@ -27,6 +27,7 @@ from infra.policies.documents import (
 )
 from infra.policies.model import Resource, Rules, Stack
 from infra.policies.nodes import NODE_POLICIES
+from infra.policies.permissions import DELETING
 
 RULES: Final = Rules()
 
@@ -46,14 +47,20 @@ FINALIZER: Final = (
     "iam:RemoveRoleFromInstanceProfile",
     "iam:DeleteInstanceProfile",
 )
-# What a training may do with objects: nothing that deletes.
+# What a training may do with objects: nothing that deletes but checkpoints.
 OBJECT_ACTIONS: Final = (
     "s3:AbortMultipartUpload",
     "s3:GetObject",
     "s3:ListMultipartUploadParts",
     "s3:PutObject",
 )
-TRAINER_ACTIONS: Final = (*OBJECT_ACTIONS, "s3:ListBucket", "kms:Decrypt", "kms:GenerateDataKey")
+TRAINER_ACTIONS: Final = (
+    *OBJECT_ACTIONS,
+    DELETING,
+    "s3:ListBucket",
+    "kms:Decrypt",
+    "kms:GenerateDataKey",
+)
 
 
 @RULES.rule("identities-are-roles", "CKV_AWS_273", "CKV_AWS_40", "CKV2_AWS_22", types=[ROLE, *STANDING])
@@ -130,7 +137,7 @@ def role_no_full_access(resource: Resource, _stack: Stack) -> Iterator[str]:
 
 @RULES.rule("trainer-role-narrow", "CKV_AWS_290", "CKV_AWS_355", types=[ROLE], whole_stack=True)
 def trainer_role_narrow(resource: Resource, stack: Stack) -> Iterator[str]:
-    """The trainer reads and writes under one prefix of one bucket with one key, and nothing else."""
+    """The trainer reads and writes under a prefix of one bucket with one key, and deletes checkpoints alone."""
     if TRAINER not in service_accounts(resource):
         return
     yield from _unread(resource, stack)
@@ -140,7 +147,7 @@ def trainer_role_narrow(resource: Resource, stack: Stack) -> Iterator[str]:
             for action in actions(statement):
                 if action not in TRAINER_ACTIONS:
                     yield f"{where} allows {action}; it must be one of {', '.join(TRAINER_ACTIONS)}"
-            if any(covers(statement, action) for action in OBJECT_ACTIONS):
+            if any(covers(statement, action) for action in (*OBJECT_ACTIONS, DELETING)):
                 for target in targets(statement):
                     if not _under_a_prefix(target.partition(":::")[2].partition("/")[2]):
                         yield f"{where} reaches {target}; it must end in /<prefix>/*"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from components.shared import checkpoints
 from infra.policies.bounds import equal, has_wildcard, is_bounded, is_everything, is_whole_kind, matches
 from infra.policies.documents import (
     POLICY,
@@ -47,8 +48,10 @@ IAM_ACTIONS: Final = (
 )
 PASSED_TO: Final = ("ec2.amazonaws.com", "ec2.amazonaws.com.cn")
 # What a role of ours may do with what keeps data, by service: nothing that deletes or opens it, or ends its key.
+# Checkpoints are deleted all the time, of which a run keeps the newest; the bucket keeps versions.
+DELETING: Final = "s3:DeleteObject"
 DATA_ACTIONS: Final = {
-    "s3": ("s3:AbortMultipartUpload", "s3:Get*", "s3:List*", "s3:PutObject"),
+    "s3": ("s3:AbortMultipartUpload", DELETING, "s3:Get*", "s3:List*", "s3:PutObject"),
     "fsx": ("fsx:Describe*", "fsx:List*"),
     "ecr": ("ecr:BatchCheck*", "ecr:BatchGet*", "ecr:Describe*", "ecr:Get*", "ecr:List*"),
     "kms": (
@@ -151,7 +154,7 @@ def iam_no_escalation(resource: Resource, _stack: Stack) -> Iterator[str]:
 
 @RULES.rule("no-delete-of-data", "CKV_AWS_288", types=[POLICY, ROLE_POLICY])
 def no_delete_of_data(resource: Resource, _stack: Stack) -> Iterator[str]:
-    """No role deletes or opens what keeps data, ends a key, or reaches buckets that are not named."""
+    """No role deletes data but checkpoints, opens what keeps it, ends a key, or reaches buckets that are not named."""
     for statement in grants(resource):
         where = f"policy {label(statement)}"
         wanted = [(action, action.lower().partition(":")[0]) for action in actions(statement)]
@@ -163,3 +166,10 @@ def no_delete_of_data(resource: Resource, _stack: Stack) -> Iterator[str]:
         for target in targets(statement) if "s3" in [service for _, service in wanted] else ():
             if is_everything(target) or has_wildcard(target.partition(":::")[2].partition("/")[0]):
                 yield f"{where} reaches {target}; it must name the bucket"
+            elif covers(statement, DELETING) and not _of_checkpoints(target):
+                yield f"{where} deletes {target}; it must end in /{checkpoints.PREFIX}/*"
+
+
+def _of_checkpoints(target: str) -> bool:
+    """Whether an ARN, with wildcards, is of objects of a bucket that are checkpoints."""
+    return target.partition(":::")[2].partition("/")[2].startswith(f"{checkpoints.PREFIX}/")

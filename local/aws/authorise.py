@@ -18,7 +18,7 @@ from moto.core.authorization import ActionAuthenticatorMixin
 from moto.core.responses import ActionResult, BaseResponse
 from moto.s3.exceptions import S3AccessDeniedError, S3InvalidAccessKeyIdError
 
-from local.aws import faults, identity, permissions, static_answers
+from local.aws import faults, identity, permissions, s3_deletions, static_answers
 from local.aws.calls import calls
 from local.aws.errors import ApiError
 from local.aws.policy import Request, evaluate
@@ -156,7 +156,9 @@ def install() -> None:
         action = action[0] if isinstance(action, list) else action
         try:
             who = caller("s3", self.headers, self.querystring)
-            check(who, "s3", permissions.s3(self, action, bucket_name, key_name))
+            # Of DeleteObjects each object is asked for by itself, see below.
+            if not (action == "DeleteObject" and key_name is None):
+                check(who, "s3", permissions.s3(self, action, bucket_name, key_name))
         except Refused as refused:
             if refused.code == "InvalidClientTokenId":
                 raise S3InvalidAccessKeyIdError() from None
@@ -164,4 +166,13 @@ def install() -> None:
             denied.message = refused.message
             raise denied from None
 
+    def may_delete(self: Any, bucket_name: str, key_name: str) -> bool:
+        try:
+            who = caller("s3", self.headers, self.querystring)
+            check(who, "s3", permissions.s3(self, "DeleteObject", bucket_name, key_name))
+        except Refused:
+            return False
+        return True
+
     ActionAuthenticatorMixin._authenticate_and_authorize_s3_action = authorise_s3
+    s3_deletions.install(may_delete)

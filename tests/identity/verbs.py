@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from components.shared import csi_iam, iam, karpenter_iam, logs_iam
+from components.shared import checkpoints, csi_iam, iam, karpenter_iam, logs_iam
 
 REGION, ACCOUNT, CLUSTER = "us-west-2", "123456789012", "trainyard-local"
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/k"
@@ -26,7 +26,11 @@ Document = Mapping[str, Any]
 # By role, the documents that it has; the name is what stands between the cluster's name and the random end.
 DOCUMENTS: Final[Mapping[str, Callable[[], list[Document]]]] = {
     "karpenter": lambda: [build(SCOPE) for build in karpenter_iam.CONTROLLER_POLICIES.values()],
-    "trainer": lambda: [iam.model_writer(bucket_arn="arn:aws:s3:::b", prefix="models", key_arn=KEY)],
+    "trainer": lambda: [
+        iam.model_writer(
+            bucket_arn="arn:aws:s3:::b", prefix="models", key_arn=KEY, checkpoints=checkpoints.PREFIX
+        )
+    ],
     "service account, read": lambda: [
         iam.bucket_access(bucket_arn="arn:aws:s3:::b", prefix="models", key_arn=KEY, write=False)
     ],

@@ -30,7 +30,7 @@ def manifest(stack: Stack) -> dict[str, Any]:
     for entry in container["env"]:
         if entry["name"] == "TRAINYARD_REQUEST":
             request = json.loads(entry["value"])
-            request["worker"]["args"] = ["--epochs", EPOCHS]
+            request["worker"]["args"] = ["--epochs", EPOCHS, "--checkpoint-every", "20"]
             entry["value"] = json.dumps({**request, "maxRestarts": 2})
     return job
 
@@ -43,8 +43,8 @@ def run_id(stack: Stack) -> Iterator[str]:
     assert found, created.output
     try:
         until(
-            lambda: "step=" in stack.kubectl("logs", *SPACE, f"train-{found[1]}-master-0").output,
-            "the first steps",
+            lambda: "checkpoint=saved" in stack.kubectl("logs", *SPACE, f"train-{found[1]}-master-0").output,
+            "the first checkpoint",
             WAIT_SECONDS,
         )
         yield found[1]
@@ -61,6 +61,25 @@ def lose_machine(stack: Stack, pod: str) -> str:
     instance = stack.get("node", node)["spec"]["providerID"].rpartition("/")[2]
     stack.aws("ec2").terminate_instances(InstanceIds=[instance])
     return node
+
+
+def went_on_from_the_newest_checkpoint(stack: Stack, run_id: str, output: str) -> None:
+    """The second training did not begin anew, and of the run's checkpoints the newest two stay."""
+    uri = f"s3://{stack.outputs['modelBucket']}/checkpoints/{run_id}"
+    loaded = re.search(rf"^checkpoint=loaded step=(\d+) position=\d+ place={uri}/step-\d+$", output, re.M)
+    assert loaded, output
+    ended = re.search(r"^result=succeeded .* steps=(\d+) ", output, re.M)
+    assert ended, output
+    assert 20 <= int(loaded[1]) < int(ended[1])
+    first = re.search(r"^step=(\d+) ", output, re.M)
+    assert first
+    assert int(first[1]) == int(loaded[1]) // 20 * 20 + 20, "the steps before the checkpoint were done again"
+    listed = stack.aws("s3").list_objects_v2(
+        Bucket=stack.outputs["modelBucket"], Prefix=f"checkpoints/{run_id}/step-"
+    )
+    steps = sorted({int(each["Key"].split("/")[2].removeprefix("step-")) for each in listed["Contents"]})
+    assert len(steps) == 2, steps
+    assert steps[-1] == int(ended[1])
 
 
 def test_a_machine_lost_in_a_training_is_a_restart_on_the_machines_that_are_left(
@@ -102,6 +121,7 @@ def test_a_machine_lost_in_a_training_is_a_restart_on_the_machines_that_are_left
     output = stack.kubectl("logs", *SPACE, f"train-{run_id}-master-0").output
     assert re.search(r"^rank=0 world_size=1 nodes=1 .* restart=1$", output, re.M), output
     assert model(stack, run_id), "no model was saved"
+    went_on_from_the_newest_checkpoint(stack, run_id, output)
 
     events = stack.get("events", *SPACE)["items"]
     about = [each for each in events if each["involvedObject"]["name"] == f"launch-{run_id}"]

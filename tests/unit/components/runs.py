@@ -13,6 +13,7 @@ RESOLVED = Resolved(
     trainer_image="t@sha256:2",
     placeholder_image="p@sha256:3",
     model_uri="s3://b/models",
+    checkpoint_uri="s3://b/checkpoints",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -33,10 +34,16 @@ def test_the_request_says_what_the_launcher_must_know() -> None:
         "NCCL_DEBUG": "WARN",
         "TRAINYARD_DEVICE": "cuda",
         "TRAINYARD_MODEL_URI": "s3://b/models",
+        "TRAINYARD_CHECKPOINT_URI": "s3://b/checkpoints",
         "TRAINYARD_DATA": "digits",
         "AWS_REGION": "us-west-2",
     }
     assert request["worker"]["args"] == ["--epochs", "3"]
+
+
+def test_a_run_without_checkpoints_is_told_of_no_place() -> None:
+    request = launch_request(run(), replace(RESOLVED, checkpoint_uri=None))
+    assert "TRAINYARD_CHECKPOINT_URI" not in request["worker"]["env"]
 
 
 def test_the_request_has_every_key_of_the_waits_and_only_those_that_there_are() -> None:

@@ -96,11 +96,26 @@ def test_a_role_is_for_exactly_one_service_account_and_audience() -> None:
 
 
 def test_the_trainer_writes_below_its_prefix_and_deletes_nothing() -> None:
-    document = iam.model_writer(bucket_arn="arn:aws:s3:::b", prefix="models", key_arn="arn:k")
+    document = iam.model_writer(
+        bucket_arn="arn:aws:s3:::b", prefix="models", key_arn="arn:k", checkpoints=None
+    )
     statements = {s["Sid"]: s for s in document["Statement"]}
     assert statements["ReadAndWriteModels"]["Resource"] == "arn:aws:s3:::b/models/*"
     assert "Delete" not in json.dumps(document)
+    assert "checkpoints" not in json.dumps(document)
     assert '"s3:*"' not in json.dumps(document)
+
+
+def test_of_checkpoints_alone_the_trainer_may_delete() -> None:
+    document = iam.model_writer(
+        bucket_arn="arn:aws:s3:::b", prefix="models", key_arn="arn:k", checkpoints="checkpoints"
+    )
+    deleting = [each for each in document["Statement"] if "Delete" in json.dumps(each)]
+    assert [each["Resource"] for each in deleting] == ["arn:aws:s3:::b/checkpoints/*"]
+    (listing,) = (each for each in document["Statement"] if each["Action"] == "s3:ListBucket")
+    assert listing["Condition"] == {
+        "StringLike": {"s3:prefix": ["models", "models/*", "checkpoints", "checkpoints/*"]}
+    }
 
 
 @pytest.mark.parametrize("name", karpenter_iam.CONTROLLER_POLICIES)

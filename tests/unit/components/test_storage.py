@@ -111,10 +111,18 @@ def test_the_bucket_belongs_to_the_account_alone_is_versioned_encrypted_and_tidi
     }
     closed = found.one("aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock").inputs
     assert [v for k, v in closed.items() if k != "bucket"] == [True] * 4
-    [tidy] = found.one("aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration").inputs["rules"]
+    [tidy, _] = found.one("aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration").inputs["rules"]
     assert tidy["abortIncompleteMultipartUpload"]["daysAfterInitiation"] <= 7
     assert tidy["noncurrentVersionExpiration"] == {"noncurrentDays": 30}
     assert tidy["expiration"] == {"expiredObjectDeleteMarker": True}
+
+
+def test_checkpoints_that_a_run_deleted_are_not_kept_as_long_as_models() -> None:
+    kind = "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration"
+    [_, deleted] = bucket().one(kind).inputs["rules"]
+    assert deleted["filter"] == {"prefix": "checkpoints/"}
+    assert deleted["noncurrentVersionExpiration"] == {"noncurrentDays": 1}
+    assert "expiration" not in deleted, "a checkpoint that is in use must never go by its age"
 
 
 def test_a_protected_bucket_is_never_emptied() -> None:

@@ -40,7 +40,12 @@ def test_no_shipped_stack_file_has_anything_to_be_warned_of(path: Any) -> None:
 def test_several_spot_machines_that_train_together_are_told() -> None:
     (line,) = told(on_spot())
     assert line.startswith("trainyard:pools[1].purchase is spot, and up to 4 machines train together: ")
-    assert "ends the run on all of them" in line
+    assert "is a restart for all of them from the newest checkpoint, of which there are 3" in line
+
+
+def test_without_checkpoints_each_of_these_restarts_is_said_to_begin_with_the_first_step() -> None:
+    (line,) = told(on_spot(checkpoints="none", maxRestarts=5))
+    assert "is a restart for all of them, of which there are 5, from the first step on" in line
 
 
 def test_one_spot_machine_or_a_run_elsewhere_or_none_is_nobodys_concern() -> None:

@@ -19,7 +19,11 @@ pytestmark = pytest.mark.unit
 
 IMAGE = f"registry.example/image@sha256:{'0' * 64}"
 RESOLVED = Resolved(
-    launcher_image=IMAGE, trainer_image=IMAGE, placeholder_image=IMAGE, model_uri="s3://bucket/models"
+    launcher_image=IMAGE,
+    trainer_image=IMAGE,
+    placeholder_image=IMAGE,
+    model_uri="s3://bucket/models",
+    checkpoint_uri=None,
 )
 RESERVED = [
     *(

@@ -107,9 +107,9 @@ LISTED = {"managedPolicyArns": ["arn:aws:iam::aws:policy/AdministratorAccess"]}
 TRAINER = role_of("training", "trainer")
 KARPENTER = role_of("kube-system", "karpenter")
 ANOTHER = role_of("training", "launcher")
-MODELS = iam.model_writer(bucket_arn="arn:aws:s3:::b", prefix="models", key_arn="arn:aws:kms:::key/k")[
-    "Statement"
-]
+MODELS = iam.model_writer(
+    bucket_arn="arn:aws:s3:::b", prefix="models", key_arn="arn:aws:kms:::key/k", checkpoints="checkpoints"
+)["Statement"]
 CONTROLLER = [
     statement
     for build in karpenter_iam.CONTROLLER_POLICIES.values()
@@ -301,12 +301,17 @@ CASES: dict[str, Cases] = {
             policy("s3:GetObject", "arn:aws:s3:::b?/*"),
             policy("S3:getobject", "**"),
             policy("s3:DeleteObject"),
+            policy("s3:DeleteObject", "arn:aws:s3:::b/check*/*"),
+            policy("s3:DeleteObject", "arn:aws:s3:::b/*/checkpoints/*"),
+            policy("s3:DeleteObjectVersion", "arn:aws:s3:::b/checkpoints/*"),
+            policy("s3:DeleteO*", "arn:aws:s3:::b/checkpoints/*"),
             policy("s3:PutBucketPolicy", "arn:aws:s3:::b"),
             policy("s3:GetObject", "arn:aws:s3:::*"),
             policy("s3:GetObject", "*"),
         ],
         accepts=[
             policy("s3:GetObject"),
+            policy("s3:DeleteObject", "arn:aws:s3:::b/checkpoints/*"),
             made(POLICY, policy=document(*MODELS)),
             policy("sqs:DeleteMessage", "q"),
             policy(
@@ -318,7 +323,8 @@ CASES: dict[str, Cases] = {
     ),
     "trainer-role-narrow": Cases(
         rejects=[
-            holding(TRAINER, {"Action": "s3:DeleteObject", "Resource": "arn:aws:s3:::b/p/*"}),
+            holding(TRAINER, {"Action": "s3:DeleteObject", "Resource": "arn:aws:s3:::b/*"}),
+            holding(TRAINER, {"Action": "s3:DeleteObjectVersion", "Resource": "arn:aws:s3:::b/p/*"}),
             holding(TRAINER, {"Action": "s3:PutObject", "Resource": "arn:aws:s3:::b/*"}),
             holding(TRAINER, {"Action": "s3:ListBucket", "Resource": "arn:aws:s3:::b"}),
             holding(TRAINER, {"Action": "kms:Decrypt", "Resource": "*"}),

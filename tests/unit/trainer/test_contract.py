@@ -39,6 +39,7 @@ def test_environment_names_are_the_shared_ones() -> None:
     assert program == {
         "device": contract.DEVICE,
         "modelUri": contract.MODEL_URI,
+        "checkpointUri": contract.CHECKPOINT_URI,
         "data": contract.DATA,
         "region": contract.REGION,
     }

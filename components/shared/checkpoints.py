@@ -1,0 +1,17 @@
+"""Where the checkpoints of a stack's runs lie. Pure: no Pulumi."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# In the stack's bucket, and on its file system: each run has a folder of its own below.
+PREFIX: Final = "checkpoints"
+S3, LUSTRE, NONE = "s3", "lustre", "none"
+PLACES: Final = (S3, LUSTRE, NONE)
+
+
+def uri(place: str, bucket: str, mount_path: str | None) -> str | None:
+    """What the trainer is told; None where a run keeps no checkpoints. `lustre` needs the directory of the mount."""
+    if place == S3:
+        return f"s3://{bucket}/{PREFIX}"
+    return f"{mount_path}/{PREFIX}" if place == LUSTRE else None

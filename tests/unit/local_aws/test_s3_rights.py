@@ -1,0 +1,84 @@
+"""What the trainer's role lets its stores do in the emulated S3, where it keeps models and where checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.shared import checkpoints, iam
+from tests.unit.emulator import REGION, Cloud
+from trainer.stores import StoreError, destination
+from trainer.stores.bucket import PART_BYTES
+
+pytestmark = [pytest.mark.unit, pytest.mark.emulator]
+
+BUCKET = "models"
+PLACE = f"s3://{BUCKET}/{checkpoints.PREFIX}/r1"
+
+
+@pytest.fixture
+def trainer(deployer: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    """The environment of a worker: credentials of the trainer's role, as the program makes it."""
+    policy = iam.model_writer(
+        bucket_arn=f"arn:aws:s3:::{BUCKET}",
+        prefix="models",
+        key_arn=f"arn:aws:kms:{REGION}:123456789012:key/k",
+        checkpoints=checkpoints.PREFIX,
+    )
+    given = deployer.session("trainer", *policy["Statement"])
+    deployer.client("s3").create_bucket(
+        Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION}
+    )
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", given["AccessKeyId"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", given["SecretAccessKey"])
+    monkeypatch.setenv("AWS_SESSION_TOKEN", given["SessionToken"])
+    monkeypatch.setenv("AWS_REGION", REGION)
+    return deployer
+
+
+def keys(cloud: Cloud) -> list[str]:
+    listed: list[dict[str, Any]] = cloud.client("s3").list_objects_v2(Bucket=BUCKET).get("Contents", [])
+    return [each["Key"] for each in listed]
+
+
+def test_checkpoints_are_listed_read_written_in_parts_and_deleted(trainer: Cloud, tmp_path: Path) -> None:
+    store = destination(PLACE)
+    assert store.list("step-") == {}
+    large = tmp_path / "large"
+    large.write_bytes(bytes(2 * PART_BYTES + 1))
+    store.send(large, "step-1/data")
+    assert store.put_if_absent("owners/1.json", b"{}")
+    assert not store.put_if_absent("owners/1.json", b"{}")
+    assert store.list("step-") == {"step-1/data": 2 * PART_BYTES + 1}
+    assert store.read("owners/1.json") == b"{}"
+    store.delete(["step-1/data", "owners/1.json"])
+    assert keys(trainer) == []
+
+
+def test_models_are_written_and_never_deleted(trainer: Cloud) -> None:
+    store = destination(f"s3://{BUCKET}/models")
+    store.put("r1/model.pt", b"x")
+    with pytest.raises(StoreError, match="AccessDenied"):
+        store.delete(["r1/model.pt"])
+    assert keys(trainer) == ["models/r1/model.pt"]
+
+
+def test_of_a_list_of_deletions_each_is_judged_by_itself(trainer: Cloud) -> None:
+    whole = destination(f"s3://{BUCKET}")
+    for key in ("models/a&b", "checkpoints/c", "checkpoints/d"):
+        whole.put(key, b"x")
+    with pytest.raises(StoreError, match=r"cannot delete s3://models/models/a&b: AccessDenied"):
+        whole.delete(["checkpoints/c", "models/a&b", "checkpoints/d"])
+    assert keys(trainer) == ["models/a&b"]
+
+
+def test_what_is_elsewhere_in_the_bucket_is_neither_seen_nor_written(trainer: Cloud) -> None:
+    elsewhere = destination(f"s3://{BUCKET}/data")
+    with pytest.raises(StoreError) as refused:
+        elsewhere.put("x", b"x")
+    assert refused.value.why == "refused"
+    with pytest.raises(StoreError) as unseen:
+        elsewhere.list("")
+    assert unseen.value.why == "refused"
