@@ -25,7 +25,7 @@ class LauncherJobArgs:
     trainer_image: pulumi.Input[str]
     placeholder_image: str
     model_uri: pulumi.Input[str]
-    checkpoint_uri: pulumi.Input[str] | None
+    checkpoint_uri: pulumi.Input[str | None]
     after: list[pulumi.Resource]
 
 
