@@ -13,9 +13,9 @@ from components.shared import contract as c
 from components.shared import network_policies
 from components.shared.rbac import LAUNCHER_RULES, Rule
 
-_LAUNCHER_METRICS = network_policies.scraped(
-    {c.LABEL_ROLE: c.ROLE_LAUNCHER}, c.METRICS_PORT, {c.LABEL_SCRAPER: c.SCRAPER}
-)
+_SCRAPERS = {c.LABEL_SCRAPER: c.SCRAPER}
+_LAUNCHER_METRICS = network_policies.scraped({c.LABEL_ROLE: c.ROLE_LAUNCHER}, c.METRICS_PORT, _SCRAPERS)
+_TRAINER_METRICS = network_policies.scraped({c.LABEL_ROLE: c.ROLE_WORKER}, c.TRAINER_METRICS_PORT, _SCRAPERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +38,8 @@ class TrainingSpace(pulumi.ComponentResource):
       system to the baseline one, and whoever submits a pod that does not keep to the restricted one is warned);
     - the service accounts of launcher and trainer, the trainer's with its IAM role; it and `default` have no API token;
     - the launcher's rights, verb by verb, in the namespaces where it needs them;
-    - network policies: pods of jobs are reached by each other, the launcher's metrics from namespaces that are marked
-      for it, everything else here by nobody;
+    - network policies: pods of jobs are reached by each other, metrics of launchers and trainings from namespaces that
+      are marked for it, everything else here by nobody;
     - the priorities of placeholders and workers: a worker displaces placeholders and nothing else.
     """
 
@@ -97,6 +97,7 @@ class TrainingSpace(pulumi.ComponentResource):
             ("closed", network_policies.closed()),
             ("jobs", network_policies.jobs_from(network_policies.OF_JOBS)),
             ("launcher-metrics", _LAUNCHER_METRICS),
+            ("trainer-metrics", _TRAINER_METRICS),
         ):
             self.objects.append(
                 k8s.networking.v1.NetworkPolicy(

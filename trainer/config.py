@@ -87,7 +87,9 @@ class Config:
     metrics_directory: str | None = _option(
         str, None, "where <run id>.jsonl and TensorBoard's files go; none writes none"
     )
-    metrics_port: int = _option(int, 0, "port of rank 0 on which Prometheus finds the metrics; 0 for none")
+    metrics_port: int = _option(
+        int, 0, "port of rank 0 on which Prometheus finds the metrics; 0 for none", contract.METRICS_PORT
+    )
     checkpoint_uri: str | None = _option(
         str,
         None,

@@ -16,6 +16,7 @@ DEVICE: Final = "TRAINYARD_DEVICE"
 MODEL_URI: Final = "TRAINYARD_MODEL_URI"
 CHECKPOINT_URI: Final = "TRAINYARD_CHECKPOINT_URI"
 DATA: Final = "TRAINYARD_DATA"
+METRICS_PORT: Final = "TRAINYARD_METRICS_PORT"
 REGION: Final = "AWS_REGION"
 
 # Given by the program to the check of a machine: what it must have, as JSON, and the machine's name.

@@ -121,6 +121,7 @@ def _candidate(run: Run, resolved: Resolved, candidate: Candidate) -> JsonObject
                 c.ENV_MODEL_URI: resolved.model_uri,
                 **({c.ENV_CHECKPOINT_URI: resolved.checkpoint_uri} if resolved.checkpoint_uri else {}),
                 c.ENV_DATA: run.data,
+                c.ENV_METRICS_PORT: str(c.TRAINER_METRICS_PORT),
                 c.ENV_REGION: run.region,
             },
             "args": list(run.args),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -131,12 +132,13 @@ def training_job(request: Request, nodes: int, reason: str, restart: int = 0) ->
     (github.com/kubeflow/training-operator v1.9.4, ReconcileJobs in pkg/controller.v1/common/job.go). Finished pods are
     kept for their logs; the launcher removes what still runs after a failure.
     """
-    replicas: JsonObject = {"Master": _replica(request, nodes, 1, restart)}
+    replicas: JsonObject = {"Master": _replica(request, nodes, 1, restart, leads=True)}
     if nodes > 1:
-        replicas["Worker"] = _replica(request, nodes, nodes - 1, restart)
+        replicas["Worker"] = _replica(request, nodes, nodes - 1, restart, leads=False)
     elastic: JsonObject = {}
     if request.shape == c.SHAPE_ELASTIC:
-        replicas = {"Worker": _replica(request, nodes, nodes, restart)}
+        # Which of them has rank 0 torchrun's agents find out.
+        replicas = {"Worker": _replica(request, nodes, nodes, restart, leads=True)}
         elastic = {"elasticPolicy": _elastic(request, nodes, restart)}
     run_policy: JsonObject = {"cleanPodPolicy": "None"}
     if request.active_deadline_seconds is not None:
@@ -197,8 +199,10 @@ def _meeting(request: Request, nodes: int, restart: int) -> dict[str, str]:
     return {c.ENV_EXPECTED_NODES: str(nodes), "PET_RDZV_ID": _rendezvous(request, restart)}
 
 
-def _replica(request: Request, nodes: int, replicas: int, restart: int) -> JsonObject:
+def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads: bool) -> JsonObject:
+    """`leads` says whether rank 0, which serves the metrics, may be in such a pod."""
     worker = request.worker
+    port = _metrics_port(worker) if leads else None
     env = {
         # EFA's huge pages are neither used nor asked for (`hugepages-2Mi`). For Karpenter no type has any, so that it
         # would buy nothing for a pod that asks (github.com/aws/karpenter-provider-aws v1.14.1, computeCapacity in
@@ -222,6 +226,8 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int) -> JsonO
     }
     if worker.command is not None:
         container["command"] = list(worker.command)
+    if port is not None:
+        container["ports"] = [{"name": c.TRAINER_METRICS_PORT_NAME, "containerPort": port, "protocol": "TCP"}]
     shared = [{"name": claim, "mountPath": path} for claim, path in worker.mounts.items()]
     container["volumeMounts"] += shared
     return {
@@ -233,7 +239,7 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int) -> JsonO
                     **labels(request, c.ROLE_WORKER),
                     c.LABEL_TRAINING_JOB: request.training_job,
                 },
-                "annotations": {c.DO_NOT_DISRUPT: "true"},
+                "annotations": {c.DO_NOT_DISRUPT: "true", **(_scraped(port) if port is not None else {})},
             },
             "spec": {
                 **_placement(request),
@@ -255,6 +261,21 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int) -> JsonO
                 ],
             },
         },
+    }
+
+
+def _metrics_port(worker: Worker) -> int | None:
+    """Where rank 0 is told to serve metrics; None where it is told nothing, or no port."""
+    told = worker.env.get(c.ENV_TRAINER_METRICS_PORT, "")
+    return int(told) if re.fullmatch(r"[1-9][0-9]{0,4}", told) and int(told) < 65536 else None
+
+
+def _scraped(port: int) -> dict[str, str]:
+    """What Prometheus' chart goes by as it comes; no standard (prometheus-community/helm-charts@005bec2)."""
+    return {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(port),
+        "prometheus.io/path": c.TRAINER_METRICS_PATH,
     }
 
 

@@ -36,6 +36,7 @@ def test_the_request_says_what_the_launcher_must_know() -> None:
         "TRAINYARD_MODEL_URI": "s3://b/models",
         "TRAINYARD_CHECKPOINT_URI": "s3://b/checkpoints",
         "TRAINYARD_DATA": "digits",
+        "TRAINYARD_METRICS_PORT": "9465",
         "AWS_REGION": "us-west-2",
     }
     assert request["worker"]["args"] == ["--epochs", "3"]

@@ -206,6 +206,7 @@ def test_constants_are_those_of_the_contract() -> None:
     assert stated["labels"]["run"] == contract.LABEL_RUN
     assert stated["labels"]["role"] == contract.LABEL_ROLE
     assert stated["labels"]["pool"] == contract.LABEL_POOL
+    assert stated["roles"]["worker"] == contract.ROLE_WORKER
     assert (stated["roles"]["launcher"], stated["roles"]["warm"]) == (
         contract.ROLE_LAUNCHER,
         contract.ROLE_WARM,
@@ -236,6 +237,11 @@ def test_constants_are_those_of_the_contract() -> None:
         "path": contract.METRICS_PATH,
         "scraperLabel": contract.LABEL_SCRAPER,
         "scraperValue": contract.SCRAPER,
+    }
+    assert stated["trainerMetrics"] == {
+        "port": contract.TRAINER_METRICS_PORT,
+        "portName": contract.METRICS_PORT_NAME,
+        "path": contract.METRICS_PATH,
     }
     assert list(stated["capacityBlocks"].values()) == [
         contract.TAKEN_BACK_SECONDS,

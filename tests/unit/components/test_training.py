@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from components.shared.launch import job_spec, labels
+from components.shared.launch import job_spec, labels, launch_request
 from components.training import TrainingSpace, TrainingSpaceArgs
 from tests.unit.components.recording import deploy
 from tests.unit.components.runs import RESOLVED, run
@@ -103,3 +103,16 @@ def test_the_launchers_pods_are_reached_at_their_metrics_and_by_marked_namespace
         port["containerPort"] for container in pod["containers"] for port in container["ports"]
     ]
     assert not selects(spec["podSelector"], {"trainyard.dev/role": "worker", "trainyard.dev/run": "r1"})
+
+
+def test_of_workers_marked_namespaces_reach_the_metrics_and_nothing_else() -> None:
+    args = TrainingSpaceArgs(trainer_role_arn="arn:aws:iam::123456789012:role/t", after=[])
+    made = deploy(lambda: TrainingSpace("training", args)).of("kubernetes:networking.k8s.io/v1:NetworkPolicy")
+    worker = {"trainyard.dev/role": "worker", "training.kubeflow.org/job-name": "train-r1"}
+    specs = {each.inputs["metadata"]["name"]: each.inputs["spec"] for each in made}
+    about = sorted(name for name, spec in specs.items() if selects(spec["podSelector"], worker))
+    assert about == ["closed", "jobs", "trainer-metrics"]
+    (rule,) = specs["trainer-metrics"]["ingress"]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"trainyard.dev/metrics": "enabled"}}}]
+    told = launch_request(run(), RESOLVED)["worker"]["env"]["TRAINYARD_METRICS_PORT"]
+    assert [str(each["port"]) for each in rule["ports"]] == [told]

@@ -193,3 +193,37 @@ def test_a_time_to_stop_that_is_none_is_refused(document: dict[str, Any], text: 
     assert line.endswith(
         f"worker.env.TORCH_ELASTIC_SHUTDOWN_TIMEOUT is {text!r}; right would be a whole number of seconds from 1 to 540"
     )
+
+
+def with_metrics(document: dict[str, Any], port: str, **change: Any) -> dict[str, Any]:
+    """The pods of a training that is told to serve metrics, by the kind of their replica."""
+    worker = {**document["worker"], "env": {"TRAINYARD_METRICS_PORT": port}}
+    spec = manifests.training_job(asked(worker=worker, **change), 3, "")["spec"]["pytorchReplicaSpecs"]
+    return {kind: each["template"] for kind, each in spec.items()}
+
+
+def test_metrics_are_looked_for_on_the_pod_of_rank_0_alone(document: dict[str, Any]) -> None:
+    pods = with_metrics(document, "9465")
+    leader, other = pods["Master"], pods["Worker"]
+    port = {"name": "metrics", "containerPort": 9465, "protocol": "TCP"}
+    assert leader["spec"]["containers"][0]["ports"] == [port]
+    assert leader["metadata"]["annotations"] == {
+        "karpenter.sh/do-not-disrupt": "true",
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": "9465",
+        "prometheus.io/path": "/metrics",
+    }
+    assert "ports" not in other["spec"]["containers"][0]
+    assert list(other["metadata"]["annotations"]) == ["karpenter.sh/do-not-disrupt"]
+
+
+def test_in_an_elastic_world_any_pod_may_have_rank_0(document: dict[str, Any]) -> None:
+    pods = with_metrics(document, "9465", shape="elastic")
+    assert pods["Worker"]["metadata"]["annotations"]["prometheus.io/port"] == "9465"
+
+
+@pytest.mark.parametrize("port", ["0", "", "70000", "many"])
+def test_where_no_metrics_are_served_nobody_is_told_of_any(document: dict[str, Any], port: str) -> None:
+    leader = with_metrics(document, port)["Master"]
+    assert "ports" not in leader["spec"]["containers"][0]
+    assert list(leader["metadata"]["annotations"]) == ["karpenter.sh/do-not-disrupt"]

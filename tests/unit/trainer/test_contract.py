@@ -41,6 +41,7 @@ def test_environment_names_are_the_shared_ones() -> None:
         "modelUri": contract.MODEL_URI,
         "checkpointUri": contract.CHECKPOINT_URI,
         "data": contract.DATA,
+        "metricsPort": contract.METRICS_PORT,
         "region": contract.REGION,
     }
     assert SHARED["environment"]["nodeCheck"] == {"expected": contract.NODE_CHECK, "node": contract.NODE}
