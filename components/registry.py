@@ -15,9 +15,6 @@ import pulumi_docker_build as docker
 from components.shared.context import context_digest
 
 KEPT_IMAGES = 30
-# The arguments of both Dockerfiles: what they are built on, and where pip takes packages from.
-BASE_IMAGE_ARGUMENT = "PYTHON_IMAGE"
-PACKAGE_INDEX_ARGUMENT = "PIP_INDEX_URL"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +22,8 @@ class ImagesArgs:
     """`given` maps an image's name to a ready URI; what is not given is built from `<name>/Dockerfile` in `root`, which
     is the program's directory.
 
-    `base_images` maps an image's name to what it is built on, where that is not what its Dockerfile says;
-    `package_index` is the address that pip takes packages from, where that is not its own. Build arguments stay in an
-    image's history, so that it must hold no credentials.
+    `arguments` maps an image's name to arguments of its Dockerfile, `targets` to the target that is built where that is
+    not the last one. Arguments stay in an image's history, so that they must hold no credentials.
 
     `prefix` is the first part of the repositories' names. Builds need a Docker that is logged in to the registry,
     for instance by the ECR credential helper (https://github.com/awslabs/amazon-ecr-credential-helper): the program
@@ -40,8 +36,8 @@ class ImagesArgs:
     root: Path
     names: tuple[str, ...]
     given: dict[str, str]
-    base_images: dict[str, str] = field(default_factory=dict)
-    package_index: str | None = None
+    arguments: dict[str, dict[str, str]] = field(default_factory=dict)
+    targets: dict[str, str] = field(default_factory=dict)
     key_arn: pulumi.Input[str]
     protect: bool
     tags: dict[str, str]
@@ -98,11 +94,12 @@ class Images(pulumi.ComponentResource):
 
     def _build(self, image: str, repository: aws.ecr.Repository) -> pulumi.Output[str]:
         dockerfile = f"{image}/Dockerfile"
-        arguments = self._arguments(image)
+        arguments, target = self._args.arguments.get(image, {}), self._args.targets.get(image)
         tag = context_digest(self._args.root, self._args.root / dockerfile)
-        if arguments:
+        if arguments or target:
             # Another image altogether; tags never move.
-            tag = hashlib.sha256(" ".join([tag, *arguments.values()]).encode()).hexdigest()[: len(tag)]
+            asked = json.dumps([tag, arguments, target], sort_keys=True)
+            tag = hashlib.sha256(asked.encode()).hexdigest()[: len(tag)]
         built = docker.Image(
             f"{self._args.prefix}-{image}",
             # The engine starts plugins in the program's directory. A path of this checkout would make another one with
@@ -110,6 +107,7 @@ class Images(pulumi.ComponentResource):
             context=docker.BuildContextArgs(location="."),
             dockerfile=docker.DockerfileArgs(location=dockerfile),
             build_args=arguments or None,
+            target=target,
             platforms=[docker.Platform.LINUX_AMD64],
             tags=[repository.repository_url.apply(lambda url: f"{url}:{tag}")],
             build_on_preview=False,
@@ -118,14 +116,6 @@ class Images(pulumi.ComponentResource):
         )
         ref: pulumi.Output[str] = built.ref
         return ref
-
-    def _arguments(self, image: str) -> dict[str, str]:
-        """The arguments of a build that are given; what is not is the Dockerfile's."""
-        given = {
-            BASE_IMAGE_ARGUMENT: self._args.base_images.get(image),
-            PACKAGE_INDEX_ARGUMENT: self._args.package_index,
-        }
-        return {name: value for name, value in given.items() if value is not None}
 
 
 def lifecycle(kept: int) -> dict[str, Any]:

@@ -71,6 +71,8 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
             "trainer": f"registry.example/python{_DIGEST}",
         },
         "packageIndex": "https://pypi.example/simple",
+        "debianMirror": "http://debian.example",
+        "efaInstaller": "https://files.example/efa",
         "placeholder": f"registry.example/pause{_DIGEST}",
         "trainingOperator": f"registry.example/training-operator{_DIGEST}",
         "devicePlugin": f"registry.example/k8s-device-plugin{_DIGEST}",

@@ -35,8 +35,12 @@ MIRROR_WANTED: Final = (
     "a registry with an optional prefix, such as 123456789012.dkr.ecr.us-west-2.amazonaws.com/mirror"
 )
 # What stands before an @ or behind a question mark may be secret.
-PACKAGE_INDEX: Final = r"https://[^\s/@?#]+(/[^\s@?#]*)?"
+HTTPS_ADDRESS: Final = r"https://[^\s/@?#]+(/[^\s@?#]*)?"
 PACKAGE_INDEX_WANTED: Final = "an https address without credentials, such as https://pypi.example/simple"
+# What apt takes from it is signed by Debian.
+DEBIAN_MIRROR: Final = r"https?://[^\s/@?#|]+(/[^\s@?#|]*)?"
+DEBIAN_MIRROR_WANTED: Final = "an http or https address without credentials, such as http://debian.example"
+EFA_INSTALLER_WANTED: Final = "an https address without credentials, such as https://files.example/efa"
 QUANTITY: Final = r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?"
 # Bottlerocket has another layout of disks and a device plugin of its own.
 AMI_ALIAS: Final = r"al2023@v[0-9]{8}"

@@ -44,7 +44,30 @@ def read_images(problems: Problems, value: object, region: str) -> Images:
         kubectl_delivery=_others(section, "kubectlDelivery", versions.KUBECTL_DELIVERY_IMAGE, mirror),
         debug=_others(section, "debug", versions.DEBUG_IMAGE, mirror),
         base_images=_base_images(section, given={"launcher": launcher, "trainer": trainer}),
-        package_index=_package_index(section, builds=launcher is None or trainer is None),
+        package_index=_address(
+            section,
+            "packageIndex",
+            formats.HTTPS_ADDRESS,
+            formats.PACKAGE_INDEX_WANTED,
+            needed=launcher is None or trainer is None,
+            given="images.launcher and images.trainer are",
+        ),
+        debian_mirror=_address(
+            section,
+            "debianMirror",
+            formats.DEBIAN_MIRROR,
+            formats.DEBIAN_MIRROR_WANTED,
+            needed=trainer is None,
+            given="images.trainer is",
+        ),
+        efa_installer=_address(
+            section,
+            "efaInstaller",
+            formats.HTTPS_ADDRESS,
+            formats.EFA_INSTALLER_WANTED,
+            needed=trainer is None,
+            given="images.trainer is",
+        ),
         mirror=mirror,
     )
     section.done()
@@ -85,25 +108,26 @@ def _base_images(section: Section, given: dict[str, str | None]) -> dict[str, st
     return found
 
 
-def _package_index(section: Section, *, builds: bool) -> str | None:
-    """Where pip takes packages from. What may be secret is not repeated."""
-    key, wanted = "packageIndex", formats.PACKAGE_INDEX_WANTED
-    index = section.optional_text(key, wanted=wanted)
-    if index is None or key in section.wrong:
+def _address(
+    section: Section, key: str, pattern: str, wanted: str, *, needed: bool, given: str
+) -> str | None:
+    """An address that builds take something from; `given` are the keys without which it is of no use.
+
+    What may be secret is not repeated.
+    """
+    address = section.optional_text(key, wanted=wanted)
+    if address is None or key in section.wrong:
         return None
-    if "@" in index or "?" in index:
+    if "@" in address or "?" in address:
         section.reject(
             key,
             f"holds credentials, which would stay in the images' history for all to read; it must be {wanted}",
         )
-    elif not re.fullmatch(formats.PACKAGE_INDEX, index):
-        section.reject(key, f"'{index}' is not right; it must be {wanted}")
-    elif not builds:
-        section.reject(
-            key,
-            "is given, but images.launcher and images.trainer are, too, so that nothing is built; leave it out",
-        )
-    return index
+    elif not re.fullmatch(pattern, address):
+        section.reject(key, f"'{address}' is not right; it must be {wanted}")
+    elif not needed:
+        section.reject(key, f"is given, but {given}, too, so that nothing is built; leave it out")
+    return address
 
 
 def read_sources(problems: Problems, value: object) -> Sources:

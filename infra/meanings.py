@@ -162,6 +162,13 @@ MEANINGS: Final = {
         "Where pip takes the packages of the two images from, instead of PyPI; each is checked by its hash all the "
         "same. Build arguments stay in an image's history: no user and no password."
     ),
+    "images.debianMirror": (
+        "Where the trainer's image takes Debian's packages from, instead of deb.debian.org; each is signed by Debian."
+    ),
+    "images.efaInstaller": (
+        "Where the trainer's image takes AWS's installer of EFA from, instead of efa-installer.amazonaws.com; its "
+        "signature is checked (docs/images.md)."
+    ),
     "images.mirror": "A registry and prefix that holds the images of others, for networks without a way out.",
     "storage.prefix": "Models go to `s3://<bucket>/<prefix>/<runId>/`; not `checkpoints`, where these go.",
     "storage.keepOldVersionsDays": (

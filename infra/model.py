@@ -97,6 +97,8 @@ class Images:
     debug: str
     base_images: dict[str, str]
     package_index: str | None
+    debian_mirror: str | None
+    efa_installer: str | None
     mirror: str | None
 
 

@@ -34,7 +34,7 @@ from components.shared.tags import stack_tags
 from components.storage import ModelBucket, ModelBucketArgs
 from components.training import TrainingSpace, TrainingSpaceArgs
 from components.warm_nodes import WarmNodes, WarmNodesArgs
-from infra import access, cautions, foundation, versions, volumes
+from infra import access, cautions, foundation, image_builds, versions, volumes
 from infra.foundation import Foundation
 from infra.model import Settings, Training
 from infra.settings import PROJECT
@@ -213,8 +213,8 @@ def _images(
             root=ROOT,
             names=IMAGES,
             given={name: uri for name, uri in given.items() if uri is not None},
-            base_images=settings.images.base_images,
-            package_index=settings.images.package_index,
+            arguments={name: image_builds.arguments(settings.images, name) for name in IMAGES},
+            targets=image_builds.targets(settings),
             key_arn=base.keys.data_key_arn,
             protect=settings.protect_data,
             tags=tags,

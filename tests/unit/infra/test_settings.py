@@ -281,6 +281,21 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
             },
             "trainyard:images.packageIndex: is given, but images.launcher and images.trainer are, too",
         ),
+        (
+            "trainyard:images",
+            {"debianMirror": "ftp://debian.example"},
+            "trainyard:images.debianMirror: 'ftp://debian.example' is not right; it must be an http or https address",
+        ),
+        (
+            "trainyard:images",
+            {"efaInstaller": "http://files.example"},
+            "trainyard:images.efaInstaller: 'http://files.example' is not right; it must be an https address",
+        ),
+        (
+            "trainyard:images",
+            {"trainer": f"x@sha256:{'0' * 64}", "efaInstaller": "https://files.example"},
+            "trainyard:images.efaInstaller: is given, but images.trainer is, too",
+        ),
         ("trainyard:images", {"mirror": "https://x"}, "trainyard:images.mirror: 'https://x' is not right"),
         ("trainyard:debugPod", "perhaps", "trainyard:debugPod: 'perhaps' is not right"),
         ("trainyard:nodeCheck", "small", "trainyard:nodeCheck: 'small' is not right"),

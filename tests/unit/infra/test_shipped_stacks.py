@@ -305,11 +305,14 @@ def test_who_deploys_from_the_vpc_reaches_the_api_there() -> None:
     assert inside(plain()) == []
 
 
-def test_packages_come_from_the_index_that_the_settings_give() -> None:
-    def built(**settings: Any) -> dict[str, dict[str, Any]]:
-        found = images(read("test", with_({"images": settings}), NOW)).of("docker-build:index:Image")
-        return {image.name.rsplit("-", 1)[1]: image.inputs for image in found}
+def built(pools: Any = None, **settings: Any) -> dict[str, dict[str, Any]]:
+    """The builds of the stack's own images."""
+    change = {"images": settings, **({"pools": pools} if pools else {})}
+    found = images(read("test", with_(change), NOW)).of("docker-build:index:Image")
+    return {image.name.rsplit("-", 1)[1]: image.inputs for image in found}
 
+
+def test_packages_come_from_the_index_that_the_settings_give() -> None:
     index = "https://pypi.example/simple"
     given = built(packageIndex=index)
     assert {name: image["buildArgs"] for name, image in given.items()} == {
@@ -322,6 +325,30 @@ def test_packages_come_from_the_index_that_the_settings_give() -> None:
     alone = built(baseImages={"trainer": BASE_IMAGE})["trainer"]
     tags = [image["tags"][0] for image in (built()["trainer"], given["trainer"], other, both, alone)]
     assert len(set(tags)) == len(tags), "tags never move: another index is another tag"
+
+
+def test_the_trainers_image_takes_debian_and_efa_from_the_mirrors_that_the_settings_give() -> None:
+    debian, efa = "http://debian.example", "https://files.example/efa"
+    given = built(debianMirror=debian, efaInstaller=efa)
+    assert given["trainer"]["buildArgs"] == {"DEBIAN_MIRROR": debian, "EFA_URL": efa}
+    assert "buildArgs" not in given["launcher"]
+    swapped = built(debianMirror=efa, efaInstaller="https://debian.example")["trainer"]
+    assert swapped["tags"] != given["trainer"]["tags"]
+    text = (ROOT / "trainer" / "Dockerfile").read_text()
+    for name in given["trainer"]["buildArgs"]:
+        assert re.search(rf"^ARG {name}=", text, re.MULTILINE)
+
+
+def test_a_stack_without_gpus_builds_the_trainer_for_cpus() -> None:
+    cpu = {"name": "cpu", "instanceType": "m5.large", "zone": "us-west-2b", "maxNodes": 4}
+    gpu = {"name": "gpu", "instanceType": "g5.12xlarge", "zone": "us-west-2b", "maxNodes": 4}
+    alone, both = built(pools=[cpu]), built(pools=[cpu, gpu])
+    assert alone["trainer"]["target"] == "cpu"
+    assert "target" not in alone["launcher"]
+    assert "target" not in both["trainer"]
+    assert alone["trainer"]["tags"] != both["trainer"]["tags"]
+    assert alone["launcher"]["tags"] == both["launcher"]["tags"]
+    assert "\nFROM base AS cpu\n" in (ROOT / "trainer" / "Dockerfile").read_text()
 
 
 @pytest.mark.parametrize("name", stack.IMAGES)
