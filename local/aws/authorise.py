@@ -166,13 +166,13 @@ def install() -> None:
             denied.message = refused.message
             raise denied from None
 
-    def may_delete(self: Any, bucket_name: str, key_name: str) -> bool:
+    def may(self: Any, action: str, bucket_name: str, key_name: str) -> bool:
         try:
             who = caller("s3", self.headers, self.querystring)
-            check(who, "s3", permissions.s3(self, "DeleteObject", bucket_name, key_name))
+            check(who, "s3", permissions.s3(self, action, bucket_name, key_name))
         except Refused:
             return False
         return True
 
     ActionAuthenticatorMixin._authenticate_and_authorize_s3_action = authorise_s3
-    s3_deletions.install(may_delete)
+    s3_deletions.install(may)

@@ -1,6 +1,10 @@
-"""S3's DeleteObjects asks for each object whether it may be deleted, and names in its answer those that may not.
+"""What S3 does when objects are deleted, and moto does not.
 
-https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html. moto asks once, for the bucket.
+- DeleteObjects asks for each object whether it may be deleted, and names in its answer those that may not; moto asks
+  once, for the bucket (https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html).
+- Where versions are no longer kept, those that there are stay, and each is deleted by its id alone; moto drops all of
+  them, and fails at the marker of a deletion
+  (https://docs.aws.amazon.com/AmazonS3/latest/userguide/DeletingObjectsfromVersioningSuspendedBuckets.html).
 """
 
 from __future__ import annotations
@@ -11,21 +15,56 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 import xmltodict
+from moto.s3.models import FakeDeleteMarker, S3Backend
 from moto.s3.responses import S3Response
 
 # Of one request: an answer says nothing of what is not asked for.
 _END = re.compile(r"</DeleteResult>\s*$")
 
 
-def install(may_delete: Callable[[Any, str, str], bool]) -> None:
-    """`may_delete(response, bucket, key)` says whether the caller of moto's `response` may delete an object."""
+def install(may: Callable[[Any, str, str, str], bool]) -> None:
+    """`may(response, action, bucket, key)` says whether the caller of moto's `response` may do that with an object."""
+    _delete_as_told(may)
+    _keep_versions()
+
+
+def _keep_versions() -> None:
+    delete = S3Backend.delete_object
+
+    def delete_object(
+        self: Any, bucket_name: str, key_name: str, version_id: str | None = None, bypass: bool = False
+    ) -> Any:
+        bucket = self.get_bucket(bucket_name)
+        if version_id is None or bucket.versioning_status != "Suspended":
+            return delete(self, bucket_name, key_name, version_id=version_id, bypass=bypass)
+        every = bucket.keys.getlist(key_name, [])
+        if rest := [each for each in every if str(each.version_id) != version_id]:
+            bucket.keys.setlist(key_name, rest)
+        elif every:
+            bucket.keys.pop(key_name)
+        return True, {"version-id": version_id}
+
+    S3Backend.delete_object = delete_object
+    FakeDeleteMarker.dispose = lambda _self: None
+
+
+def _delete_as_told(may: Callable[[Any, str, str, str], bool]) -> None:
     delete = S3Response._bucket_response_delete_keys
 
     def delete_keys(self: Any, bucket_name: str, authenticated: bool = True) -> Any:
         asked = xmltodict.parse(self.body, strip_whitespace=False)["Delete"]
         objects = asked.get("Object", [])
         objects = objects if isinstance(objects, list) else [objects]
-        refused = [each for each in objects if not may_delete(self, bucket_name, each["Key"])]
+        refused = [
+            each
+            for each in objects
+            if not may(
+                self,
+                "DeleteObjectVersion" if each.get("VersionId") else "DeleteObject",
+                bucket_name,
+                each["Key"],
+            )
+        ]
         if not authenticated or not refused:
             return delete(self, bucket_name, authenticated)
         allowed = [each for each in objects if each not in refused]

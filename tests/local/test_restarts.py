@@ -82,12 +82,24 @@ def went_on_from_the_newest_checkpoint(stack: Stack, run_id: str, output: str) -
     assert steps[-1] == int(ended[1])
 
 
+def metrics(stack: Stack, pod: str) -> str:
+    """What Prometheus would read of this pod, at the port that the pod names."""
+    found = stack.get("pod", pod, *SPACE)
+    (port,) = (each for each in found["spec"]["containers"][0]["ports"] if each["name"] == "metrics")
+    url = f"http://{found['status']['podIP']}:{port['containerPort']}/metrics"
+    program = f"import urllib.request as r; print(r.urlopen({url!r}, timeout=10).read().decode())"
+    return stack.kubectl("exec", *SPACE, pod, "--", "python", "-c", program).output
+
+
 def test_a_machine_lost_in_a_training_is_a_restart_on_the_machines_that_are_left(
     stack: Stack, run_id: str
 ) -> None:
     job = stack.get("pytorchjob", f"train-{run_id}", *SPACE)
     assert job["metadata"]["annotations"]["trainyard.dev/nodes"] == "2"
     assert job["metadata"]["annotations"]["trainyard.dev/restart"] == "0"
+    read = metrics(stack, f"train-{run_id}-master-0")
+    assert f'trainyard_trainer_processes{{run="{run_id}"}} 2.0' in read, read
+    assert f'trainyard_trainer_checkpoints_total{{outcome="saved",run="{run_id}"}}' in read, read
     # No other machine can be had, so that the new decision is another one than the first.
     stack.faults([{"code": "InsufficientInstanceCapacity", "instanceType": "g5.*"}])
     node = lose_machine(stack, f"train-{run_id}-worker-0")

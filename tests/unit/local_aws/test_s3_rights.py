@@ -82,3 +82,40 @@ def test_what_is_elsewhere_in_the_bucket_is_neither_seen_nor_written(trainer: Cl
     with pytest.raises(StoreError) as unseen:
         elsewhere.list("")
     assert unseen.value.why == "refused"
+
+
+def versions(s3: Any) -> list[tuple[str, str]]:
+    found = s3.list_object_versions(Bucket=BUCKET)
+    both = [*found.get("Versions", []), *found.get("DeleteMarkers", [])]
+    return [(each["Key"], each["VersionId"]) for each in both]
+
+
+def test_a_role_that_may_delete_objects_may_delete_no_version_of_them(trainer: Cloud) -> None:
+    s3 = trainer.client("s3")
+    s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+    store = destination(PLACE)
+    store.put("step-1/data", b"x")
+    store.delete(["step-1/data"])
+    assert store.list("step-") == {}
+    assert len(versions(s3)) == 2, "the version that was deleted, and the marker"
+    client = store._client  # type: ignore[union-attr]
+    wanted = [{"Key": key, "VersionId": version} for key, version in versions(s3)]
+    answer = client.delete_objects(Bucket=BUCKET, Delete={"Objects": wanted})
+    assert [each["Code"] for each in answer["Errors"]] == ["AccessDenied", "AccessDenied"]
+    assert len(versions(s3)) == 2
+
+
+def test_versions_are_deleted_one_by_one_also_where_no_more_are_kept(cloud: Cloud) -> None:
+    s3 = cloud.client("s3")
+    s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
+    for status in ("Enabled", "Suspended"):
+        if status == "Suspended":
+            s3.put_object(Bucket=BUCKET, Key="a", Body=b"1")
+            s3.put_object(Bucket=BUCKET, Key="a", Body=b"2")
+            s3.delete_object(Bucket=BUCKET, Key="a")
+        s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": status})
+    for left in (2, 1, 0):
+        key, version = versions(s3)[-1]
+        s3.delete_objects(Bucket=BUCKET, Delete={"Objects": [{"Key": key, "VersionId": version}]})
+        assert len(versions(s3)) == left
+    s3.delete_bucket(Bucket=BUCKET)
