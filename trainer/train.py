@@ -26,7 +26,8 @@ from trainer.metrics.peaks import peak
 from trainer.parallel import whole
 from trainer.precision import prepare
 from trainer.reporter import Reporter
-from trainer.save import model_bytes, save
+from trainer.revision import revision
+from trainer.save import save
 from trainer.say import say
 from trainer.stopping import Stop, patience
 from trainer.table import Expected, gather, table
@@ -80,7 +81,7 @@ def run(config: Config, world: World, stop: Stop, watch: Watch) -> Exit:
     if world.rank == 0:
         place = "none"
         if config.model_uri is not None:
-            place = save(config.model_uri, config.run_id, model_bytes(weights), describe(training, reporter))
+            place = save(config.model_uri, config.run_id, weights, describe(training, reporter))
         say(
             f"result=succeeded test_accuracy={reporter.accuracy:.4f} steps={training.step} "
             f"seconds={reporter.seconds:.1f} model={place}"
@@ -130,6 +131,7 @@ def model_weights(training: Training) -> dict[str, Tensor]:
 def describe(training: Training, reporter: Reporter) -> dict[str, Any]:
     """What is kept beside the model: enough to tell how it came about."""
     config, world, workload = training.config, training.world, training.workload
+    known = revision(os.environ)
     return {
         "runId": config.run_id,
         "createdAt": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -143,6 +145,7 @@ def describe(training: Training, reporter: Reporter) -> dict[str, Any]:
         "device": training.device.type,
         "precision": training.precision.name,
         "torch": torch.__version__,
+        **({"revision": known} if known else {}),
         "workload": {"name": workload.name, "weights": workload.parameters},
         "data": workload.describe(),
         "settings": asdict(config),

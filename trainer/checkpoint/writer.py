@@ -6,7 +6,6 @@ each. It is what `torch.distributed.checkpoint.save` takes, and small enough to 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 from collections.abc import Generator, Mapping
@@ -26,6 +25,7 @@ from trainer.checkpoint.layout import MANIFEST, File, Manifest
 from trainer.checkpoint.owner import Held
 from trainer.stores import Store, StoreError
 from trainer.stores.directory import sync_directory
+from trainer.stores.hashed import Hashed
 from trainer.stores.protocol import of_system
 
 METADATA = ".metadata"
@@ -127,47 +127,15 @@ class Hashing(FileSystem):
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
         try:
             with Path(path).open(mode) as file:
-                stream = _Stream(file, self)
-                yield stream
+                stream = Hashed(file)
+                try:
+                    yield stream
+                finally:
+                    self.error = self.error or stream.error
             self.written[Path(path).name] = File(stream.count, stream.hash.hexdigest())
         except OSError as error:
             self.error = self.error or error
             raise
-
-
-class _Stream(io.RawIOBase):
-    """Counts and hashes what goes through. `hashlib` lets go of the interpreter's lock for all but tiny pieces."""
-
-    def __init__(self, file: Any, owner: Hashing) -> None:
-        self._file, self._owner = file, owner
-        self.hash = hashlib.sha256()
-        self.count = 0
-
-    def write(self, piece: Any) -> int:
-        try:
-            self._file.write(piece)
-        except OSError as error:  # torch.save ends with another error, of a position that it did not expect
-            self._owner.error = self._owner.error or error
-            raise
-        self.hash.update(piece)
-        self.count += memoryview(piece).nbytes
-        return memoryview(piece).nbytes
-
-    def tell(self) -> int:
-        return self.count
-
-    def flush(self) -> None:
-        if not self._file.closed:
-            self._file.flush()
-
-    def fileno(self) -> int:
-        return int(self._file.fileno())
-
-    def writable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def one_line(error: BaseException) -> str:

@@ -80,18 +80,18 @@ class Bucket:
 
         self._do("read", path, copy)
 
-    def send(self, file: Path, path: str) -> None:
+    def send(self, file: Path, path: str, kind: str = BYTES, notes: Mapping[str, str] = NO_NOTES) -> None:
         def copy() -> None:
             size = file.stat().st_size
             if size <= PART_BYTES:
-                self._put(path, file.read_bytes())
+                self._put(path, file.read_bytes(), **_beside(kind, notes))
             else:
-                self._send_parts(file, size, path)
+                self._send_parts(file, size, path, _beside(kind, notes))
 
         self._do("save", path, copy)
 
     def put(self, path: str, body: bytes, kind: str = BYTES, notes: Mapping[str, str] = NO_NOTES) -> None:
-        self._do("save", path, lambda: self._put(path, body, ContentType=kind, Metadata=dict(notes)))
+        self._do("save", path, lambda: self._put(path, body, **_beside(kind, notes)))
 
     def put_if_absent(self, path: str, body: bytes) -> bool:
         from botocore.exceptions import ClientError
@@ -151,9 +151,10 @@ class Bucket:
     def _delete(self, request: dict[str, object]) -> Any:
         return self._client.delete_objects(Bucket=self.name, Delete=request)
 
-    def _send_parts(self, file: Path, size: int, path: str) -> None:
+    def _send_parts(self, file: Path, size: int, path: str, beside: Mapping[str, object]) -> None:
         place = {"Bucket": self.name, "Key": self._key(path)}
-        begun = self._client.create_multipart_upload(**place, ChecksumAlgorithm="SHA256")
+        # What is kept beside an object is told at the beginning, or never.
+        begun = self._client.create_multipart_upload(**place, **beside, ChecksumAlgorithm="SHA256")
         upload = {**place, "UploadId": begun["UploadId"]}
         step = max(PART_BYTES, math.ceil(size / MOST_PARTS))
 
@@ -208,6 +209,10 @@ class Bucket:
             except OSError as error:  # of the file on this machine
                 raise of_system(verb, self.uri(path), error) from error
         raise AssertionError("the last attempt returned or raised")
+
+
+def _beside(kind: str, notes: Mapping[str, str]) -> dict[str, object]:
+    return {"ContentType": kind, "Metadata": dict(notes)}
 
 
 def _code(error: Any) -> str:

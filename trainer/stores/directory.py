@@ -53,7 +53,7 @@ class Directory:
         except OSError as error:
             raise of_system("read", self.uri(path), error) from error
 
-    def send(self, file: Path, path: str) -> None:
+    def send(self, file: Path, path: str, kind: str = BYTES, notes: Mapping[str, str] = NO_NOTES) -> None:  # noqa: ARG002
         with file.open("rb") as source:
             self._write(path, iter(lambda: source.read(PIECE_BYTES), b""), replace=True)
 
