@@ -28,6 +28,20 @@ if TYPE_CHECKING:
 JSON = "application/json"
 
 
+def probe(uri: str, run_id: str) -> str:
+    """Find out before a training whether its model can be written, and leave nothing. Returns the model's URI to be.
+
+    Raises TrainerError.
+    """
+    store, path = destination(uri), f"{run_id}/{contract.MODEL_FILE}"
+    try:
+        store.probe(path)
+    except StoreError as error:
+        told = f"model_uri: {error}; expected a place that this training can write to"
+        raise TrainerError(Exit.SAVE, told) from error
+    return store.uri(path)
+
+
 def save(
     uri: str,
     run_id: str,

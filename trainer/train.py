@@ -27,7 +27,7 @@ from trainer.parallel import whole
 from trainer.precision import prepare
 from trainer.reporter import Reporter
 from trainer.revision import revision
-from trainer.save import save
+from trainer.save import probe, save
 from trainer.say import say
 from trainer.stopping import Stop, patience
 from trainer.table import Expected, gather, table
@@ -53,6 +53,10 @@ def run(config: Config, world: World, stop: Stop, watch: Watch) -> Exit:
     )
     tell_world(config, world, device, stop)
     watch.enter("loading the data and the model", long=True)
+    if (
+        uri := config.model_uri
+    ) is not None:  # what the end of a training needs is asked for at its beginning
+        together(lambda: probe(uri, config.run_id) if world.rank == 0 else uri, device)
     workload: Workload = together(lambda: load(config.data, config.model, config.sequence_length), device)
     precision = together(lambda: prepare(config.precision, device), device)
     training = Training(config, world, device, precision, workload, stop, watch)

@@ -73,11 +73,11 @@ USED: Final[Mapping[str, frozenset[str]]] = {
             "ssm:GetParameter",
         }
     ),
-    "trainer": frozenset({"s3:PutObject"}),
+    # The probe of the model's place begins an upload in parts and aborts it.
+    "trainer": frozenset({"s3:AbortMultipartUpload", "s3:PutObject"}),
 }
 
 _BY_S3 = "S3 asks KMS in the caller's name for a bucket with a key; the emulator's S3 does not"
-_LARGE = "a part of an upload in parts that failed; the main job's model is one part"
 _READ = "data and earlier models below the prefix; the main job's data is in the image"
 _DRIVER = "the driver's pods run on EKS; on the local machines volumes are directories"
 _SEED = "for the users of seed 002's service account; the main job has none"
@@ -94,7 +94,6 @@ UNUSED: Final[Mapping[str, Mapping[str, str]]] = {
     "trainer": {
         "kms:Decrypt": _BY_S3,
         "kms:GenerateDataKey": _BY_S3,
-        "s3:AbortMultipartUpload": _LARGE,
         "s3:GetObject": _READ,
         "s3:ListBucket": _READ,
     },

@@ -16,7 +16,7 @@ import torch
 from tests.trainer.s3_proxy import KEYS, Fault, S3Proxy, emulated
 from trainer.checkpoint.owner import Owner
 from trainer.contract import Exit, TrainerError
-from trainer.save import save
+from trainer.save import probe, save
 from trainer.stores import Bucket, StoreError
 from trainer.stores import bucket as module
 
@@ -230,3 +230,46 @@ def test_a_model_that_s3_does_not_take_leaves_the_pointer_and_no_parts(
     assert place.read("latest.json") == before
     assert "Uploads" not in s3.list_multipart_uploads(Bucket=store.name)
     assert list(tmp_path.iterdir()) == []
+
+
+def left(s3: Any, bucket: str) -> list[str]:
+    """Uploads in parts that nobody ended."""
+    return [each["Key"] for each in s3.list_multipart_uploads(Bucket=bucket).get("Uploads", [])]
+
+
+def test_a_place_is_probed_without_an_object_or_an_upload_that_stays(
+    store: Bucket, proxy: S3Proxy, s3: Any
+) -> None:
+    assert probe(store.uri(""), "r1") == store.uri("r1/model.pt")
+    assert [each.split()[0] for each in proxy.seen] == ["POST", "DELETE"]
+    proxy.faults.append(Fault("DELETE", lose=True))
+    probe(store.uri(""), "r1")
+    assert proxy.count("DELETE") == 3
+    assert store.list() == {}
+    assert left(s3, store.name) == []
+
+
+@pytest.mark.parametrize(
+    ("bucket", "on", "code"),
+    [
+        ("absent", "", "NoSuchBucket"),
+        ("of-stores", "POST .*uploads", "AccessDenied"),
+        ("of-stores", "DELETE .*uploadId", "AccessDenied"),
+        ("of-stores", ".", "ExpiredToken"),
+    ],
+)
+def test_a_bucket_that_is_not_there_or_refuses_is_told_in_one_line_before_the_training(
+    proxy: S3Proxy, s3: Any, bucket: str, on: str, code: str
+) -> None:
+    if on:
+        proxy.faults.append(Fault(on, times=99, status=403, code=code))
+    told = rf"^model_uri: cannot save s3://{bucket}/probed/r1/model\.pt: .*{code}.*; expected a place that .* can write"
+    with pytest.raises(TrainerError, match=told) as caught:
+        probe(f"s3://{bucket}/probed", "r1")
+    assert caught.value.code == Exit.SAVE
+    assert "\n" not in str(caught.value)
+    assert proxy.count("PUT") == 0
+    for key in left(s3, "of-stores"):  # by the fault that keeps the probe from ending its own
+        assert on.startswith("DELETE")
+        for each in s3.list_multipart_uploads(Bucket="of-stores")["Uploads"]:
+            s3.abort_multipart_upload(Bucket="of-stores", Key=key, UploadId=each["UploadId"])

@@ -107,6 +107,27 @@ class Bucket:
 
         return self._do("save", path, attempt)
 
+    def probe(self, path: str) -> None:
+        """Begin an upload in parts under this name, and give it up: no object comes of it.
+
+        It needs what writing needs (s3:PutObject, and the bucket's key in KMS), and s3:AbortMultipartUpload, as does an
+        upload that fails (docs.aws.amazon.com/AmazonS3/latest/userguide/mpuoverview.html, "permissions"). A HEAD proves
+        nothing of writing; to remove a small object takes s3:DeleteObject, which who only writes models has not.
+        """
+
+        from botocore.exceptions import ClientError
+
+        def attempt() -> None:
+            place = {"Bucket": self.name, "Key": self._key(path)}
+            begun = self._client.create_multipart_upload(**place, ChecksumAlgorithm="SHA256")
+            try:
+                self._client.abort_multipart_upload(**place, UploadId=begun["UploadId"])
+            except ClientError as error:
+                if _code(error) != "NoSuchUpload":  # it was done, and the answer was lost
+                    raise
+
+        self._do("save", path, attempt)
+
     def delete(self, paths: Iterable[str]) -> None:
         keys = [self._key(path) for path in paths]
         for begin in range(0, len(keys), MOST_KEYS):

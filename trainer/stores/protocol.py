@@ -54,6 +54,9 @@ class Store(Protocol):
     def put_if_absent(self, path: str, body: bytes) -> bool:
         """Write unless the name is taken, as one step: of several at once one gets True."""
 
+    def probe(self, path: str) -> None:
+        """Find out whether this name could be written, and leave nothing."""
+
     def delete(self, paths: Iterable[str]) -> None:
         """Remove these; what is not there is no failure."""
 
