@@ -93,6 +93,7 @@ class Checkpoints:
 
     def stepped(self) -> float:
         """A step is done: begin a save where one is due. Returns the seconds that this took."""
+        self._goodput.step()
         if not self._warm:
             self._warm = True
             self._saver.warm(gather(self._training.model, self._training.optimizer))
