@@ -72,13 +72,12 @@ def run(config: Config, world: World, stop: Stop, watch: Watch) -> Exit:
     reporter = Reporter(training, checkpoints, metrics_of(config, world), goodput, best)
     reporter.start()
     done = training.run(reporter)
-    saved = True
     if checkpoints is not None:
         watch.enter("saving the last checkpoint", long=True)
-        saved = checkpoints.end()
+        checkpoints.end()
     stop.settle()
     if not done:
-        return stopped(training, stop, reporter, checkpoints is not None and saved)
+        return stopped(training, stop, reporter, checkpoints.counts.last_good_step if checkpoints else None)
     watch.enter("saving the model", long=True)
     weights = model_weights(training) if config.model_uri is not None else {}
     dist.destroy_process_group()
@@ -104,13 +103,13 @@ def tell_world(config: Config, world: World, device: torch.device, stop: Stop) -
             say(line)
 
 
-def stopped(training: Training, stop: Stop, reporter: Reporter, saved: bool) -> Exit:
-    """All processes agreed to stop: say why and where, so that whoever goes on knows."""
+def stopped(training: Training, stop: Stop, reporter: Reporter, good: int | None) -> Exit:
+    """All processes agreed to stop: say why and where, and from which checkpoint whoever goes on will."""
     dist.destroy_process_group()
     if training.world.rank == 0:
         say(
             f"result=stopped reason={stop.wish.reason} steps={training.step} position={training.position} "
-            f"checkpoint={training.step if saved and training.step else 'none'}"
+            f"checkpoint={'none' if good is None else good}"
         )
     reporter.stop(stop.wish.reason)
     reporter.end("stopped", Exit.STOPPED)

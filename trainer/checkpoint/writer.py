@@ -49,8 +49,11 @@ class Written:
 class Writer(FileSystemWriter):
     """One save of one step. `heading` is the manifest but for its files; `save_id` is in every data file's name.
 
-    `held` is looked at again before the manifest is written: who was taken over meanwhile finishes nothing.
+    `held` is looked at again before the manifest is written: who was taken over meanwhile finishes nothing. `bytes` is,
+    in rank 0 after `finish`, the size of the whole checkpoint.
     """
+
+    bytes = 0
 
     def __init__(
         self, store: Store, heading: Manifest, save_id: str, scratch: Path, held: Held | None = None
@@ -105,7 +108,9 @@ class Writer(FileSystemWriter):
             self.store.send(self.place / METADATA, f"{self.folder}/{METADATA}")
         files[METADATA] = self.fs.written[f"{METADATA}.tmp"]
         manifest = replace(self.heading, files=files)
-        self.store.put(f"{self.folder}/{MANIFEST}", manifest.encode(), "application/json")
+        body = manifest.encode()
+        self.store.put(f"{self.folder}/{MANIFEST}", body, "application/json")
+        self.bytes = len(body) + sum(file.bytes for file in files.values())
 
     def storage_meta(self) -> StorageMeta:
         return StorageMeta(save_id=self.save_id)  # and no path of this machine
