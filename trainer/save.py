@@ -14,7 +14,7 @@ import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from trainer import contract
 from trainer.contract import Exit, TrainerError
@@ -92,7 +92,8 @@ def _write(file: Path, weights: Mapping[str, Tensor]) -> tuple[int, str]:
         with file.open("wb") as raw:
             stream = Hashed(raw)
             try:
-                torch.save({name: tensor.detach().cpu() for name, tensor in weights.items()}, stream)
+                tensors = {name: tensor.detach().cpu() for name, tensor in weights.items()}
+                torch.save(tensors, cast("IO[bytes]", stream))
             except (OSError, RuntimeError) as error:
                 if stream.error is None:
                     raise

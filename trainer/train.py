@@ -53,9 +53,8 @@ def run(config: Config, world: World, stop: Stop, watch: Watch) -> Exit:
     )
     tell_world(config, world, device, stop)
     watch.enter("loading the data and the model", long=True)
-    if (
-        uri := config.model_uri
-    ) is not None:  # what the end of a training needs is asked for at its beginning
+    # What the end of a training needs is asked for at its beginning.
+    if (uri := config.model_uri) is not None:
         together(lambda: probe(uri, config.run_id) if world.rank == 0 else uri, device)
     workload: Workload = together(lambda: load(config.data, config.model, config.sequence_length), device)
     precision = together(lambda: prepare(config.precision, device), device)
