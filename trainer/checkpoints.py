@@ -21,7 +21,7 @@ from trainer.checkpoint.saver import Counts, Saver
 from trainer.checkpoint.state import fingerprint, gather, model_tensors
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
-from trainer.distributed import new_group
+from trainer.distributed import from_first, new_group
 from trainer.metrics.goodput import Carried, Goodput
 from trainer.stores import Store, StoreError, destination
 from trainer.training import Training
@@ -93,6 +93,7 @@ class Checkpoints:
 
     def stepped(self) -> float:
         """A step is done: begin a save where one is due. Returns the seconds that this took."""
+        self._goodput.step()
         if not self._warm:
             self._warm = True
             self._saver.warm(gather(self._training.model, self._training.optimizer))
@@ -143,22 +144,18 @@ class Checkpoints:
 def _claim(
     store: Store, config: Config, group: dist.ProcessGroup, say: Callable[[str], None]
 ) -> Owner | None:
-    """Rank 0 claims the place for the run. Raises TrainerError in all processes when it is another's or fails."""
-    told: list[tuple[Exit, str] | None] = [None]
-    owner = None
-    if dist.get_rank() == 0:
-        owner = Owner(store, _token(config), config.run_id, say=say)
+    """Rank 0 claims the place for the run; None in the others. Raises TrainerError in all when that fails."""
+    owner = Owner(store, _token(config), config.run_id, say=say) if dist.get_rank(group) == 0 else None
+
+    def claimed() -> None:
+        assert owner is not None  # noqa: S101 - only rank 0 comes here
         try:
             owner.claim()
-        except TrainerError as error:
-            told = [(error.code, str(error))]
         except StoreError as error:
-            told = [(Exit.SAVE, f"checkpoint_uri: {error}")]
-        else:
-            owner.start()
-    dist.broadcast_object_list(told, src=0, group=group)
-    if told[0] is not None:
-        raise TrainerError(*told[0])
+            raise TrainerError(Exit.SAVE, f"checkpoint_uri: {error}") from error
+        owner.start()
+
+    from_first(claimed, group)
     return owner
 
 

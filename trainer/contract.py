@@ -19,15 +19,19 @@ DATA: Final = "TRAINYARD_DATA"
 METRICS_PORT: Final = "TRAINYARD_METRICS_PORT"
 REGION: Final = "AWS_REGION"
 
+# Given by whoever builds an image: the git revision that is in it.
+REVISION: Final = "TRAINYARD_REVISION"
+
 # Given by the program to the check of a machine: what it must have, as JSON, and the machine's name.
 NODE_CHECK: Final = "TRAINYARD_NODE_CHECK"
 NODE: Final = "TRAINYARD_NODE"
 
 RUN_ID_MAX_LENGTH: Final = 40
 
-# What is written under <model URI>/<run id>/; the metadata last, so that who finds it finds a whole model.
+# What is written under <model URI>/<run id>/, and then, last, under <model URI>/: who finds it finds a whole model.
 MODEL_FILE: Final = "model.pt"
 METADATA_FILE: Final = "metadata.json"
+LATEST_FILE: Final = "latest.json"
 
 
 class Exit(IntEnum):

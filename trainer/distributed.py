@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -104,3 +104,22 @@ def together(work: Callable[[], T], device: torch.device) -> T:
         raise TrainerError(worst, f"process {first} could not go on; its log says why")
     assert result is not None  # noqa: S101 - no failure, so `work` returned
     return result
+
+
+def from_first(work: Callable[[], T], group: dist.ProcessGroup) -> T:
+    """Do `work` in the first process of a gloo `group` alone: all return its result, or raise the same TrainerError.
+
+    Only TrainerErrors are told to the others; anything else ends the first process, which they notice as a lost
+    connection. The result goes to them pickled.
+    """
+    told: list[tuple[T | None, tuple[Exit, str] | None]] = [(None, None)]
+    if dist.get_rank(group) == 0:
+        try:
+            told = [(work(), None)]
+        except TrainerError as error:
+            told = [(None, (error.code, str(error)))]
+    dist.broadcast_object_list(told, src=dist.get_global_rank(group, 0), group=group)
+    result, failure = told[0]
+    if failure is not None:
+        raise TrainerError(*failure)
+    return cast(T, result)

@@ -1,43 +1,114 @@
-"""What a finished training leaves: the model and its metadata, in a bucket or a directory."""
+"""What a finished training leaves: the model, its metadata beside it, and a pointer to it, in a bucket or a directory.
+
+    <model URI>/<run id>/model.pt         what `torch.load(..., weights_only=True)` reads
+    <model URI>/<run id>/metadata.json    how it came about
+    <model URI>/latest.json               which model was saved last; written after the other two
+
+The model is written to a file of this machine and sent from there, so that it may be of any size: S3 takes 5 GB in one
+request, and up to 10 000 parts (docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html).
+"""
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
+import tempfile
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from trainer import contract
 from trainer.contract import Exit, TrainerError
 from trainer.stores import BYTES, StoreError, destination
+from trainer.stores.hashed import Hashed
+from trainer.stores.protocol import of_system
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-def model_bytes(state: Mapping[str, Tensor]) -> bytes:
-    """What `torch.load(..., weights_only=True)` reads: tensors on the CPU and nothing else."""
-    import torch
-
-    buffer = io.BytesIO()
-    torch.save({name: tensor.detach().cpu() for name, tensor in state.items()}, buffer)
-    return buffer.getvalue()
+JSON = "application/json"
 
 
-def save(uri: str, run_id: str, model: bytes, metadata: Mapping[str, Any]) -> str:
-    """Write the model, then its metadata, under `<uri>/<run id>/`. Returns the model's URI; raises TrainerError."""
-    target = destination(uri)
-    digest = hashlib.sha256(model).hexdigest()
-    place = f"{run_id}/{contract.MODEL_FILE}"
-    notes = {"run-id": run_id, "sha256": digest, "world-size": str(metadata["worldSize"])}
-    described = {**metadata, "model": {"uri": target.uri(place), "bytes": len(model), "sha256": digest}}
-    text = json.dumps(described, indent=2, sort_keys=True) + "\n"
+def probe(uri: str, run_id: str) -> str:
+    """Find out before a training whether its model can be written, and leave nothing. Returns the model's URI to be.
+
+    Raises TrainerError.
+    """
+    store, path = destination(uri), f"{run_id}/{contract.MODEL_FILE}"
     try:
-        target.put(place, model, BYTES, notes)
-        target.put(
-            f"{run_id}/{contract.METADATA_FILE}", text.encode(), "application/json", {"run-id": run_id}
-        )
+        store.probe(path)
+    except StoreError as error:
+        told = f"model_uri: {error}; expected a place that this training can write to"
+        raise TrainerError(Exit.SAVE, told) from error
+    return store.uri(path)
+
+
+def save(
+    uri: str,
+    run_id: str,
+    weights: Mapping[str, Tensor],
+    metadata: Mapping[str, Any],
+    scratch: Path | None = None,
+) -> str:
+    """Write the model, its metadata and the pointer, in this order. Returns the model's URI; raises TrainerError.
+
+    `metadata` is what `trainer.train.describe` gives. `scratch` is a directory of this machine with room for the model,
+    by default the one for temporary files; nothing stays there.
+    """
+    store = destination(uri)
+    path = f"{run_id}/{contract.MODEL_FILE}"
+    try:
+        with _folder(scratch) as folder:
+            file = Path(folder, contract.MODEL_FILE)
+            size, digest = _write(file, weights)
+            store.send(file, path, BYTES, {"sha256": digest, **notes(run_id, metadata)})
+        model = {"uri": store.uri(path), "bytes": size, "sha256": digest}
+        described = {**metadata, "model": model}
+        store.put(f"{run_id}/{contract.METADATA_FILE}", _json(described), JSON, {"run-id": run_id})
+        # Relative to the pointer, too: a copy of all of it elsewhere is as good.
+        pointer = {"runId": run_id, "createdAt": metadata["createdAt"], "model": {"path": path, **model}}
+        store.put(contract.LATEST_FILE, _json(pointer), JSON, {"run-id": run_id})
     except StoreError as error:
         raise TrainerError(Exit.SAVE, str(error)) from error
-    return target.uri(place)
+    return store.uri(path)
+
+
+def notes(run_id: str, metadata: Mapping[str, Any]) -> dict[str, str]:
+    """What S3 keeps beside the model itself, so that a copy of it alone still says what it is."""
+    found = {
+        "run-id": run_id,
+        "world-size": metadata["worldSize"],
+        "steps": metadata["steps"],
+        "data-sha256": metadata["data"]["sha256"],
+        "revision": metadata.get("revision"),
+    }
+    return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def _write(file: Path, weights: Mapping[str, Tensor]) -> tuple[int, str]:
+    """Tensors on the CPU and nothing else. Returns their file's bytes and SHA-256; raises StoreError."""
+    import torch
+
+    try:
+        with file.open("wb") as raw:
+            stream = Hashed(raw)
+            try:
+                tensors = {name: tensor.detach().cpu() for name, tensor in weights.items()}
+                torch.save(tensors, cast("IO[bytes]", stream))
+            except (OSError, RuntimeError) as error:
+                if stream.error is None:
+                    raise
+                raise stream.error from error
+    except OSError as error:
+        raise of_system("keep the model in", str(file.parent), error) from error
+    return stream.count, stream.hash.hexdigest()
+
+
+def _folder(scratch: Path | None) -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="model-", dir=scratch, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise of_system("keep the model in", str(scratch or "a temporary directory"), error) from error
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, indent=2, sort_keys=True) + "\n").encode()

@@ -26,7 +26,8 @@ from trainer.metrics.peaks import peak
 from trainer.parallel import whole
 from trainer.precision import prepare
 from trainer.reporter import Reporter
-from trainer.save import model_bytes, save
+from trainer.revision import revision
+from trainer.save import probe, save
 from trainer.say import say
 from trainer.stopping import Stop, patience
 from trainer.table import Expected, gather, table
@@ -52,6 +53,9 @@ def run(config: Config, world: World, stop: Stop, watch: Watch) -> Exit:
     )
     tell_world(config, world, device, stop)
     watch.enter("loading the data and the model", long=True)
+    # What the end of a training needs is asked for at its beginning.
+    if (uri := config.model_uri) is not None:
+        together(lambda: probe(uri, config.run_id) if world.rank == 0 else uri, device)
     workload: Workload = together(lambda: load(config.data, config.model, config.sequence_length), device)
     precision = together(lambda: prepare(config.precision, device), device)
     training = Training(config, world, device, precision, workload, stop, watch)
@@ -68,20 +72,19 @@ def run(config: Config, world: World, stop: Stop, watch: Watch) -> Exit:
     reporter = Reporter(training, checkpoints, metrics_of(config, world), goodput, best)
     reporter.start()
     done = training.run(reporter)
-    saved = True
     if checkpoints is not None:
         watch.enter("saving the last checkpoint", long=True)
-        saved = checkpoints.end()
+        checkpoints.end()
     stop.settle()
     if not done:
-        return stopped(training, stop, reporter, checkpoints is not None and saved)
+        return stopped(training, stop, reporter, checkpoints.counts.last_good_step if checkpoints else None)
     watch.enter("saving the model", long=True)
     weights = model_weights(training) if config.model_uri is not None else {}
     dist.destroy_process_group()
     if world.rank == 0:
         place = "none"
         if config.model_uri is not None:
-            place = save(config.model_uri, config.run_id, model_bytes(weights), describe(training, reporter))
+            place = save(config.model_uri, config.run_id, weights, describe(training, reporter))
         say(
             f"result=succeeded test_accuracy={reporter.accuracy:.4f} steps={training.step} "
             f"seconds={reporter.seconds:.1f} model={place}"
@@ -100,13 +103,13 @@ def tell_world(config: Config, world: World, device: torch.device, stop: Stop) -
             say(line)
 
 
-def stopped(training: Training, stop: Stop, reporter: Reporter, saved: bool) -> Exit:
-    """All processes agreed to stop: say why and where, so that whoever goes on knows."""
+def stopped(training: Training, stop: Stop, reporter: Reporter, good: int | None) -> Exit:
+    """All processes agreed to stop: say why and where, and from which checkpoint whoever goes on will."""
     dist.destroy_process_group()
     if training.world.rank == 0:
         say(
             f"result=stopped reason={stop.wish.reason} steps={training.step} position={training.position} "
-            f"checkpoint={training.step if saved and training.step else 'none'}"
+            f"checkpoint={'none' if good is None else good}"
         )
     reporter.stop(stop.wish.reason)
     reporter.end("stopped", Exit.STOPPED)
@@ -131,6 +134,7 @@ def model_weights(training: Training) -> dict[str, Tensor]:
 def describe(training: Training, reporter: Reporter) -> dict[str, Any]:
     """What is kept beside the model: enough to tell how it came about."""
     config, world, workload = training.config, training.world, training.workload
+    known = revision(os.environ)
     return {
         "runId": config.run_id,
         "createdAt": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -144,6 +148,7 @@ def describe(training: Training, reporter: Reporter) -> dict[str, Any]:
         "device": training.device.type,
         "precision": training.precision.name,
         "torch": torch.__version__,
+        **({"revision": known} if known else {}),
         "workload": {"name": workload.name, "weights": workload.parameters},
         "data": workload.describe(),
         "settings": asdict(config),

@@ -77,12 +77,11 @@ USED: Final[Mapping[str, frozenset[str]]] = {
             "ssm:GetParameter",
         }
     ),
-    # 460 steps save five checkpoints, of which two stay.
-    "trainer": frozenset({"s3:DeleteObject", "s3:ListBucket", "s3:PutObject"}),
+    # 460 steps save five checkpoints, of which two stay; the probe of the model's place begins an upload and aborts it.
+    "trainer": frozenset({"s3:AbortMultipartUpload", "s3:DeleteObject", "s3:ListBucket", "s3:PutObject"}),
 }
 
 _BY_S3 = "S3 asks KMS in the caller's name for a bucket with a key; the emulator's S3 does not"
-_LARGE = "a part of an upload in parts that failed; the main job's files are one part each"
 _READ = "data, models and checkpoints that were there before; the main job's run has none"
 _DRIVER = "the driver's pods run on EKS; on the local machines volumes are directories"
 _SEED = "for the users of seed 002's service account; the main job has none"
@@ -99,7 +98,6 @@ UNUSED: Final[Mapping[str, Mapping[str, str]]] = {
     "trainer": {
         "kms:Decrypt": _BY_S3,
         "kms:GenerateDataKey": _BY_S3,
-        "s3:AbortMultipartUpload": _LARGE,
         "s3:GetObject": _READ,
     },
     "service account, read": dict.fromkeys(("kms:Decrypt", "s3:GetObject", "s3:ListBucket"), _SEED),

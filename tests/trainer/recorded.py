@@ -3,7 +3,8 @@
     python -m torch.distributed.run ... -m tests.trainer.recorded NOTES OPTION...
 
 NOTES is a directory. A step that is done again after a kill writes its note anew, as it makes the weights anew. With
-KILL_STEP and KILL_RANK in the environment, that process kills itself when it has done that step, once.
+KILL_STEP and KILL_RANK in the environment, that process kills itself when it has done that step, once. With RAISE_STEP
+each process raises after that step, as the loop does of what it finds wrong with the model.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from torch import Tensor
 
 from trainer import train
+from trainer.contract import Exit, TrainerError
 from trainer.input import Step
 from trainer.training import Observer, Training
 
@@ -33,6 +35,8 @@ def noted(self: Training, step: Step, observer: Observer) -> Tensor:
     kill = (os.environ.get("KILL_STEP"), os.environ.get("KILL_RANK"))
     if kill == (str(self.step), str(self.world.rank)) and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         os.kill(os.getpid(), signal.SIGKILL)
+    if os.environ.get("RAISE_STEP") == str(self.step):
+        raise TrainerError(Exit.FAILED, f"loss: it is nan at step {self.step}; expected a finite number")
     return found
 
 

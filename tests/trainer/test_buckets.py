@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.trainer.s3_proxy import KEYS, Fault, S3Proxy, emulated
 from trainer.checkpoint.owner import Owner
+from trainer.contract import Exit, TrainerError
+from trainer.save import probe, save
 from trainer.stores import Bucket, StoreError
 from trainer.stores import bucket as module
 
@@ -169,3 +175,101 @@ def test_of_several_only_the_first_puts_and_a_lost_answer_is_known_again(
     own = Owner(Bucket(store.name, f"{store.prefix}/other"), "token", "r1")
     own.claim()
     assert own.held.generation == 1
+
+
+METADATA = {
+    "createdAt": "2026-08-05T12:00:00+00:00",
+    "worldSize": 2,
+    "steps": 7,
+    "data": {"sha256": "d" * 64},
+}
+
+
+def test_a_model_of_several_parts_is_whole_and_described_before_the_pointer_names_it(
+    store: Bucket, proxy: S3Proxy, s3: Any, parts: None, tmp_path: Path
+) -> None:
+    weights = {"w": torch.randn(3 * 2**20), "b": torch.randn(10)}  # 12 MiB
+    saved = save(store.uri(""), "r1", weights, {**METADATA, "revision": "0123abc"}, tmp_path)
+    assert saved == store.uri("r1/model.pt")
+    assert proxy.count(r"PUT .*/r1/model\.pt\?.*partNumber=") == 3
+    assert proxy.count(r"PUT .*/r1/model\.pt$") == 0
+    assert proxy.seen[-1].endswith("/latest.json")
+    assert "metadata.json" in proxy.seen[-2]
+    pointer = json.loads(store.read("latest.json"))
+    assert pointer["runId"] == "r1"
+    body = store.read(pointer["model"]["path"])
+    digest = hashlib.sha256(body).hexdigest()
+    assert pointer["model"] == {"path": "r1/model.pt", "uri": saved, "bytes": len(body), "sha256": digest}
+    head = s3.head_object(Bucket=store.name, Key=f"{store.prefix}/r1/model.pt", ChecksumMode="ENABLED")
+    assert head["Metadata"] == {
+        "run-id": "r1",
+        "world-size": "2",
+        "steps": "7",
+        "data-sha256": "d" * 64,
+        "revision": "0123abc",
+        "sha256": digest,
+    }
+    assert head["ContentType"] == "application/octet-stream"
+    back = torch.load(io.BytesIO(body), weights_only=True)
+    assert all(torch.equal(back[name], each) for name, each in weights.items())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("on", ["PUT .*partNumber=2", "PUT .*metadata.json", "PUT .*latest.json"])
+def test_a_model_that_s3_does_not_take_leaves_the_pointer_and_no_parts(
+    store: Bucket, proxy: S3Proxy, s3: Any, parts: None, tmp_path: Path, on: str
+) -> None:
+    place = Bucket(store.name, f"{store.prefix}/{len(on)}")
+    save(place.uri(""), "r1", {"w": torch.zeros(3)}, METADATA, tmp_path)
+    before = place.read("latest.json")
+    proxy.faults.append(Fault(on, times=99, status=403, code="AccessDenied"))
+    with pytest.raises(TrainerError, match=r"^cannot save s3://of-stores/.*AccessDenied") as caught:
+        save(place.uri(""), "r2", {"w": torch.randn(3 * 2**20)}, METADATA, tmp_path)
+    assert caught.value.code == Exit.SAVE
+    assert "\n" not in str(caught.value)
+    assert place.read("latest.json") == before
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket=store.name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def left(s3: Any, bucket: str) -> list[str]:
+    """Uploads in parts that nobody ended."""
+    return [each["Key"] for each in s3.list_multipart_uploads(Bucket=bucket).get("Uploads", [])]
+
+
+def test_a_place_is_probed_without_an_object_or_an_upload_that_stays(
+    store: Bucket, proxy: S3Proxy, s3: Any
+) -> None:
+    assert probe(store.uri(""), "r1") == store.uri("r1/model.pt")
+    assert [each.split()[0] for each in proxy.seen] == ["POST", "DELETE"]
+    proxy.faults.append(Fault("DELETE", lose=True))
+    probe(store.uri(""), "r1")
+    assert proxy.count("DELETE") == 3
+    assert store.list() == {}
+    assert left(s3, store.name) == []
+
+
+@pytest.mark.parametrize(
+    ("bucket", "on", "code"),
+    [
+        ("absent", "", "NoSuchBucket"),
+        ("of-stores", "POST .*uploads", "AccessDenied"),
+        ("of-stores", "DELETE .*uploadId", "AccessDenied"),
+        ("of-stores", ".", "ExpiredToken"),
+    ],
+)
+def test_a_bucket_that_is_not_there_or_refuses_is_told_in_one_line_before_the_training(
+    proxy: S3Proxy, s3: Any, bucket: str, on: str, code: str
+) -> None:
+    if on:
+        proxy.faults.append(Fault(on, times=99, status=403, code=code))
+    told = rf"^model_uri: cannot save s3://{bucket}/probed/r1/model\.pt: .*{code}.*; expected a place that .* can write"
+    with pytest.raises(TrainerError, match=told) as caught:
+        probe(f"s3://{bucket}/probed", "r1")
+    assert caught.value.code == Exit.SAVE
+    assert "\n" not in str(caught.value)
+    assert proxy.count("PUT") == 0
+    for key in left(s3, "of-stores"):  # by the fault that keeps the probe from ending its own
+        assert on.startswith("DELETE")
+        for each in s3.list_multipart_uploads(Bucket="of-stores")["Uploads"]:
+            s3.abort_multipart_upload(Bucket="of-stores", Key=key, UploadId=each["UploadId"])

@@ -91,6 +91,7 @@ def test_a_run_that_is_resumed_ends_bit_by_bit_as_one_that_was_not(
     train(model, optimizer, 6, 9)  # while it is written
     assert own.finish()
     assert isinstance(own._engine, InProcess if background == "process" else InThread)
+    assert own.counts.last_size_bytes == sum(store.list(f"{layout.name(5)}/").values())
     own.close()
 
     step, other, its_optimizer = resumed(store, group)
@@ -412,13 +413,14 @@ def test_who_was_taken_over_finishes_nothing_and_then_saves_no_more(
     own.save(state.gather(model, optimizer), 1, 16)
     assert own.finish()
     Owner(store, "same", "r1").claim()
+    assert not own.counts.owner_lost  # nobody has looked yet
     own.save(state.gather(model, optimizer), 2, 32)
     assert not own.finish()
     assert said[-1].endswith(f"reason=process 0: cannot save {store.path}/step-000000002: it was taken over")
     owner.renew()
     own.save(state.gather(model, optimizer), 3, 48)
     assert not own.finish()
-    assert own.counts.skipped == 1
+    assert (own.counts.skipped, own.counts.owner_lost) == (1, True)
     assert layout.finished(store.list()) == [1]
     own.close()
 

@@ -33,6 +33,7 @@ from trainer.checkpoint import layout, state
 from trainer.checkpoint.load import read
 from trainer.checkpoint.owner import Owner
 from trainer.contract import Exit, TrainerError
+from trainer.distributed import from_first
 from trainer.stores import Directory, StoreError
 
 pytestmark = pytest.mark.trainer
@@ -311,3 +312,28 @@ def test_two_jobs_do_not_share_a_place(tmp_path: Path) -> None:
     assert Directory(tmp_path).list().keys() == before
     first.release()
     assert second_job(tmp_path).returncode == 0
+
+
+def from_the_first() -> tuple[str, str, int, int]:
+    """What all have of work that the first process does, and of work that it cannot do."""
+    own_group, done = group(), []
+
+    def name() -> str:
+        done.append(1)
+        return f"by process {dist.get_rank()}"
+
+    def fail() -> str:
+        done.append(1)
+        raise TrainerError(Exit.CONFIGURATION, f"process {dist.get_rank()} cannot")
+
+    result = from_first(name, own_group)
+    try:
+        from_first(fail, own_group)
+    except TrainerError as error:
+        return result, str(error), error.code, len(done)
+    raise AssertionError("nobody was told")
+
+
+def test_what_the_first_process_does_or_cannot_do_all_have_alike() -> None:
+    told = ("by process 0", "process 0 cannot", Exit.CONFIGURATION)
+    assert together(2, from_the_first) == [(*told, 2), (*told, 0)]

@@ -48,12 +48,24 @@ def test_when_one_machine_cannot_read_the_data_all_end_with_22(
     assert not any("Traceback" in node.output for node in ended)
 
 
-def test_a_model_that_cannot_be_saved_ends_with_23(start: Start, tmp_path: Path) -> None:
+def test_a_model_that_could_not_be_saved_ends_with_23_before_the_first_step_and_one_process_says_so(
+    start: Start, operator: Operator, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("in the way")
-    ended = start("--epochs", "1", "--device", "cpu", TRAINYARD_MODEL_URI=str(tmp_path / "file")).end()
-    assert ended.code == Exit.SAVE, ended.output
-    assert f"error: cannot save {tmp_path}/file/run/model.pt: Not a directory" in ended.output
-    assert "result=" not in ended.output
+    words = ("--epochs", "1", "--device", "cpu")
+    nodes = [start(*words, **environ, TRAINYARD_MODEL_URI=str(tmp_path / "file")) for environ in operator(2)]
+    first, second = (node.end() for node in nodes)
+    assert (first.code, second.code) == (Exit.SAVE, Exit.SAVE), first.output + second.output
+    told = (
+        f"error: model_uri: cannot save {tmp_path}/file/run/model.pt: Not a directory; expected a place that"
+    )
+    assert sum(line.startswith(told) for line in first.output.splitlines()) == 1
+    assert "error: process 0 could not go on; its log says why" in second.output.splitlines()
+    assert str(tmp_path) not in second.output
+    for ended in (first, second):
+        assert "model=" not in ended.output
+        assert "Traceback" not in ended.output
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_nothing_at_the_end_of_a_process_can_make_a_finished_training_a_failed_one(

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from tests.trainer.conftest import ROOT, Ended, Node, Start
+from trainer.checkpoint import layout
 from trainer.contract import Exit
+from trainer.stores import Directory
 from trainer.workloads.images import MNIST_FILES
 
 pytestmark = pytest.mark.trainer
@@ -140,6 +142,40 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_been_stopped(undisturbed: R
     assert ended.code == 0, ended.output
     assert f"step={step}/{STEPS}" in ended.output, "no step was lost"
     assert same(runs.model(), undisturbed.model())
+
+
+def test_a_stop_whose_last_save_fails_names_the_checkpoint_before(place: Place) -> None:
+    runs = place("unsaved")
+    node = runs.train(1, "--log-every", "1", "--epochs", "10000")
+    assert node.process.stdout is not None
+    for line in node.process.stdout:
+        if line.startswith("checkpoint=saved step=10 "):
+            break
+    (runs.place / "checkpoints").rename(runs.place / "moved")
+    (runs.place / "checkpoints").write_text("in the way")
+    node.process.send_signal(signal.SIGTERM)
+    ended = node.end()
+    good = layout.finished(Directory(runs.place / "moved").list())[0]
+    found = re.search(r"^result=stopped .* steps=(\d+) position=\d+ checkpoint=(\w+)$", ended.output, re.M)
+    assert found, ended.output
+    assert good >= 10
+    assert found[2] == str(good), ended.output
+    assert int(found[1]) > good
+    assert f"alarm=checkpoint step={found[1]} " in ended.output
+
+
+def test_when_the_loop_raises_no_save_is_begun_and_the_last_good_one_stays(place: Place) -> None:
+    runs = place("raised")
+    ended = runs.train(2, RAISE_STEP="13").end()
+    assert ended.code != 0
+    assert ended.output.count("error: loss: it is nan at step 13; expected a finite number") == 1
+    saved = re.findall(r"^checkpoint=saved step=(\d+) ", ended.output, re.M)
+    assert set(saved) <= {"5", "10"}
+    listing = Directory(runs.place / "checkpoints").list()
+    assert layout.finished(listing)[0] in (5, 10)
+    assert max(layout.by_step(listing)) <= 10
+    assert not (runs.place / "run").exists()
+    assert not (runs.place / "latest.json").exists()
 
 
 def test_four_three_two_and_four_processes_see_every_sample_once_per_epoch(place: Place) -> None:

@@ -39,8 +39,11 @@ class Engine(Protocol):
     def start(self) -> None:
         """Be ready, all processes together; it may take seconds. Raises SaveFailed."""
 
-    def run(self, state: State, writer: Writer) -> None:
-        """Write one; returns when it is durable. Raises SaveFailed in all processes when one fails."""
+    def run(self, state: State, writer: Writer) -> int:
+        """Write one; returns when it is durable, in rank 0 its bytes.
+
+        Raises SaveFailed in all processes when one fails.
+        """
 
     @property
     def is_dead(self) -> bool:
@@ -61,11 +64,12 @@ class InThread:
     def start(self) -> None:
         """Nothing to do."""
 
-    def run(self, state: State, writer: Writer) -> None:
+    def run(self, state: State, writer: Writer) -> int:
         try:
             save(state, storage_writer=writer, process_group=self._group)
         except (Exception, CheckpointException) as error:
             raise SaveFailed(one_line(error)) from error
+        return writer.bytes
 
     def close(self) -> None:
         """Nothing to do."""
@@ -116,14 +120,14 @@ class InProcess:
         theirs.close()  # else the end of the process would not end the pipe
         self._answer(START_SECONDS)
 
-    def run(self, state: State, writer: Writer) -> None:
+    def run(self, state: State, writer: Writer) -> int:
         self.start()
         try:
             self._pipe.send((state, writer))
         except OSError as error:
             self._broken = True
             raise SaveFailed(f"the background process is gone ({self._ended()})") from error
-        self._answer(None)
+        return self._answer(None)
 
     def close(self) -> None:
         if self._process is None:
@@ -135,18 +139,20 @@ class InProcess:
             self._process.kill()
             self._process.join()
 
-    def _answer(self, seconds: float | None) -> None:
+    def _answer(self, seconds: float | None) -> int:
+        """What the process tells of its last work: a number, or in words why it could not do it."""
         try:
             if not self._pipe.poll(seconds):
                 self._broken = True
                 raise SaveFailed(f"the background process did not start in {seconds:.0f} s")
-            told = self._pipe.recv()
+            told: int | str = self._pipe.recv()
         except (EOFError, OSError) as error:
             self._broken = True
             raise SaveFailed(f"the background process is gone ({self._ended()})") from error
-        if told is not None:
+        if isinstance(told, str):
             self._broken = self._broken or seconds is not None
             raise SaveFailed(told)
+        return told
 
     def _ended(self) -> str:
         self._process.join(5)
@@ -173,7 +179,7 @@ def _serve(pipe: Any, meeting: Meeting) -> None:
         group = dist.group.WORLD
         assert group is not None  # noqa: S101 - it was just made
         engine = InThread(group)
-        pipe.send(None)
+        pipe.send(0)
     except Exception as error:  # whatever it is, the trainer has to know
         pipe.send(one_line(error))
         return
@@ -185,8 +191,7 @@ def _serve(pipe: Any, meeting: Meeting) -> None:
         if job is None:
             break
         try:
-            engine.run(*job)
-            told = None
+            told: int | str = engine.run(*job)
         except SaveFailed as error:
             told = str(error)
         del job  # else the staged memory stays mapped twice

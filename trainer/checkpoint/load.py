@@ -26,6 +26,7 @@ from trainer.checkpoint.layout import MANIFEST, Fingerprint, Manifest
 from trainer.checkpoint.state import blank, fingerprint, restore
 from trainer.checkpoint.writer import one_line
 from trainer.contract import Exit, TrainerError
+from trainer.distributed import from_first
 from trainer.stores import Store, StoreError
 
 T = TypeVar("T")
@@ -208,17 +209,14 @@ class _Finder:
 
     def _first(self, work: Callable[[], T]) -> T:
         """Rank 0 does it, all have the result, or the same TrainerError."""
-        told: list[tuple[T | None, str | None]] = [(None, None)]
-        if dist.get_rank(self._group) == 0:
+
+        def done() -> T:
             try:
-                told = [(work(), None)]
+                return work()
             except StoreError as error:
-                told = [(None, str(error))]
-        dist.broadcast_object_list(told, src=dist.get_global_rank(self._group, 0), group=self._group)
-        result, failure = told[0]
-        if failure is not None:
-            raise TrainerError(Exit.SAVE, f"checkpoints: {failure}")
-        return result  # type: ignore[return-value]
+                raise TrainerError(Exit.SAVE, f"checkpoints: {error}") from error
+
+        return from_first(done, self._group)
 
 
 def _sha256(file: Path) -> str | None:

@@ -28,6 +28,8 @@ CLAIM = re.compile(r"owners/([0-9]{6})\.json")
 RENEW_SECONDS, ABANDONED_SECONDS, LOOK_SECONDS = 10.0, 30.0, 2.0
 # Taking over is tried anew when another was faster; after so many times something else is wrong.
 TRIES = 10
+# Linux alone has it.
+PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,23 @@ class Process:
 
     @classmethod
     def own(cls) -> Process:
-        """This one. Of the pid alone nothing follows: each container counts its own."""
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        """This one. Of the pid alone nothing follows: each container counts its own.
+
+        Where there is no /proc (macOS), boot and namespace are empty.
+        """
+        try:
+            boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
+            namespace = str((PROC / "self/ns/pid").readlink())
+        except OSError:
+            boot = namespace = ""
         state = _state(os.getpid())
-        namespace = str(Path("/proc/self/ns/pid").readlink())
         return cls(socket.gethostname(), boot, namespace, os.getpid(), state[1] if state else "")
 
     def is_dead(self) -> bool:
         """Whether it is known to have ended: False for whatever cannot be seen from here."""
         here = Process.own()
+        if not here.boot:  # then a name alone would say which machine this is, and two may have the same
+            return False
         if (self.host, self.boot, self.namespace) != (here.host, here.boot, here.namespace):
             return False
         state = _state(self.pid)
@@ -252,7 +262,7 @@ def _newest(store: Store) -> int:
 def _state(pid: int) -> tuple[str, str] | None:
     """A process's state and when it started, in ticks since boot (man 5 proc); None where there is none."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = (PROC / f"{pid}/stat").read_text()
     except OSError:
         return None
     rest = stat.rpartition(")")[2].split()

@@ -36,7 +36,11 @@ Background = Literal["thread", "process"]
 
 @dataclass
 class Counts:
-    """What happened so far, as this process sees it: `blocked` is what training waited, `writing` went on beside."""
+    """What happened so far, as this process sees it: `blocked` is what training waited, `writing` went on beside.
+
+    `last_size_bytes` is that of the whole checkpoint that was saved last, known in rank 0. `owner_lost` tells all that
+    another run took the place over: nothing is saved any more.
+    """
 
     saved: int = 0
     failed: int = 0
@@ -48,6 +52,8 @@ class Counts:
     last_ended_step: int = 0
     last_blocked_seconds: float = 0.0
     last_writing_seconds: float = 0.0
+    last_size_bytes: int | None = None
+    owner_lost: bool = False
 
 
 class Saver:
@@ -184,6 +190,7 @@ class Saver:
         dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._group)
         any_busy, lost, dead, good, failed = told.tolist()
         self.counts.last_good_step = good if good >= 0 else None
+        self.counts.owner_lost = bool(lost)
         self._agreed_well = not failed
         return bool(any_busy), bool(lost), bool(dead)
 
@@ -234,7 +241,7 @@ class Saver:
         """In the background, in all processes: write, and in rank 0 say how it went and delete what is too much."""
         began = self._clock()
         try:
-            self._write(staging, writer, step)
+            size = self._write(staging, writer, step)
         except Exception as error:
             self.counts.last_ended_step = step
             self.counts.failed += 1
@@ -245,9 +252,10 @@ class Saver:
         else:
             seconds = self._clock() - began
             self.counts.last_ended_step = step
-            self.counts.saved += 1
             self.counts.writing_seconds += seconds
             self.counts.last_writing_seconds = seconds
+            self.counts.last_size_bytes = size if self._rank == 0 else None
+            self.counts.saved += 1  # last: another thread looks at the rest when this has changed
             self._good, self._ended_well, self._good_at = step, True, self._clock()
             self._damaged -= {step}
             self._tell(
@@ -258,8 +266,8 @@ class Saver:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _write(self, staging: Future[State], writer: Writer, step: int) -> None:
-        """Raises in all processes when one fails: a process that could not begin must not be waited for."""
+    def _write(self, staging: Future[State], writer: Writer, step: int) -> int:
+        """In rank 0 the bytes. Raises in all when one fails: a process that could not begin must not be waited for."""
         failure: BaseException | None = staging.exception()
         if failure is None and self._rank == 0:
             try:
@@ -272,7 +280,7 @@ class Saver:
             raise failure
         if not ready.item():
             raise SaveFailed("another process could not begin")
-        self._engine.run(staging.result(), writer)
+        return self._engine.run(staging.result(), writer)
 
     def _clear(self, step: int) -> None:
         """Remove what lies in a step's folder: remains of a save that failed, or damage that the load found."""

@@ -6,7 +6,6 @@ each. It is what `torch.distributed.checkpoint.save` takes, and small enough to 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 from collections.abc import Generator, Mapping
@@ -26,6 +25,7 @@ from trainer.checkpoint.layout import MANIFEST, File, Manifest
 from trainer.checkpoint.owner import Held
 from trainer.stores import Store, StoreError
 from trainer.stores.directory import sync_directory
+from trainer.stores.hashed import Hashed
 from trainer.stores.protocol import of_system
 
 METADATA = ".metadata"
@@ -49,8 +49,11 @@ class Written:
 class Writer(FileSystemWriter):
     """One save of one step. `heading` is the manifest but for its files; `save_id` is in every data file's name.
 
-    `held` is looked at again before the manifest is written: who was taken over meanwhile finishes nothing.
+    `held` is looked at again before the manifest is written: who was taken over meanwhile finishes nothing. `bytes` is,
+    in rank 0 after `finish`, the size of the whole checkpoint.
     """
+
+    bytes = 0
 
     def __init__(
         self, store: Store, heading: Manifest, save_id: str, scratch: Path, held: Held | None = None
@@ -105,7 +108,9 @@ class Writer(FileSystemWriter):
             self.store.send(self.place / METADATA, f"{self.folder}/{METADATA}")
         files[METADATA] = self.fs.written[f"{METADATA}.tmp"]
         manifest = replace(self.heading, files=files)
-        self.store.put(f"{self.folder}/{MANIFEST}", manifest.encode(), "application/json")
+        body = manifest.encode()
+        self.store.put(f"{self.folder}/{MANIFEST}", body, "application/json")
+        self.bytes = len(body) + sum(file.bytes for file in files.values())
 
     def storage_meta(self) -> StorageMeta:
         return StorageMeta(save_id=self.save_id)  # and no path of this machine
@@ -127,47 +132,15 @@ class Hashing(FileSystem):
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
         try:
             with Path(path).open(mode) as file:
-                stream = _Stream(file, self)
-                yield stream
+                stream = Hashed(file)
+                try:
+                    yield stream
+                finally:
+                    self.error = self.error or stream.error
             self.written[Path(path).name] = File(stream.count, stream.hash.hexdigest())
         except OSError as error:
             self.error = self.error or error
             raise
-
-
-class _Stream(io.RawIOBase):
-    """Counts and hashes what goes through. `hashlib` lets go of the interpreter's lock for all but tiny pieces."""
-
-    def __init__(self, file: Any, owner: Hashing) -> None:
-        self._file, self._owner = file, owner
-        self.hash = hashlib.sha256()
-        self.count = 0
-
-    def write(self, piece: Any) -> int:
-        try:
-            self._file.write(piece)
-        except OSError as error:  # torch.save ends with another error, of a position that it did not expect
-            self._owner.error = self._owner.error or error
-            raise
-        self.hash.update(piece)
-        self.count += memoryview(piece).nbytes
-        return memoryview(piece).nbytes
-
-    def tell(self) -> int:
-        return self.count
-
-    def flush(self) -> None:
-        if not self._file.closed:
-            self._file.flush()
-
-    def fileno(self) -> int:
-        return int(self._file.fileno())
-
-    def writable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def one_line(error: BaseException) -> str:

@@ -53,6 +53,10 @@ class Goodput:
         self._made = clock()
         self._carried = Carried(useful_seconds=0.0, total_seconds=0.0, began_at=wall())
         self._useful = 0.0
+        # Of the steps since the last `add`: how many, since when, and what one gave before them.
+        self._running, self._since = 0, 0.0
+        self._per_step: float | None = None
+        self._stepped = False
         if carried is not None:
             self.go_on_from(carried)
 
@@ -60,18 +64,38 @@ class Goodput:
         """The model was loaded from this checkpoint: what came before counts as it carries it."""
         self._carried = carried
         self._useful = 0.0
+        self._running = 0
+
+    def step(self) -> None:
+        """A step is done, which the next `add` will count. The first one, which compiles, counts for nothing."""
+        if self._stepped:
+            self._running += 1
+        else:
+            self._stepped, self._since = True, self._clock()
 
     def add(self, useful_seconds: float) -> None:
-        """The model learned for so long."""
+        """The model learned for so long, in the steps since the last time."""
         self._useful += useful_seconds
+        if self._running:
+            self._per_step = useful_seconds / self._running
+        self._running, self._since = 0, self._clock()
 
     def carried(self) -> Carried:
-        """For the checkpoint of this moment."""
+        """For the checkpoint of this moment: up to the last step, also where nobody has measured that yet.
+
+        Steps since the last `add` count as those before it did, without their waits, and never as more than the time
+        that has passed; before the first `add` that time is all there is.
+        """
+        useful = self._carried.useful_seconds + self._useful + self._unmeasured()
         return Carried(
-            useful_seconds=self._carried.useful_seconds + self._useful,
-            total_seconds=self._total(),
-            began_at=self._carried.began_at,
+            useful_seconds=useful, total_seconds=max(self._total(), useful), began_at=self._carried.began_at
         )
+
+    def _unmeasured(self) -> float:
+        if not self._running:
+            return 0.0
+        passed = self._clock() - self._since
+        return passed if self._per_step is None else min(passed, self._running * self._per_step)
 
     def share(self) -> float:
         """0 to 1; 0 at the very beginning."""
@@ -81,6 +105,6 @@ class Goodput:
     def _total(self) -> float:
         # Pauses between trainings are known by the wall clock alone. Where that was set back, or another host's goes
         # behind, the seconds that were counted are a lower bound.
-        counted = self._carried.total_seconds + self._clock() - self._made
+        counted = self._carried.total_seconds + (self._clock() - self._made)
         passed = self._wall() - self._carried.began_at
         return max(counted, passed, self._carried.useful_seconds + self._useful)

@@ -80,18 +80,18 @@ class Bucket:
 
         self._do("read", path, copy)
 
-    def send(self, file: Path, path: str) -> None:
+    def send(self, file: Path, path: str, kind: str = BYTES, notes: Mapping[str, str] = NO_NOTES) -> None:
         def copy() -> None:
             size = file.stat().st_size
             if size <= PART_BYTES:
-                self._put(path, file.read_bytes())
+                self._put(path, file.read_bytes(), **_beside(kind, notes))
             else:
-                self._send_parts(file, size, path)
+                self._send_parts(file, size, path, _beside(kind, notes))
 
         self._do("save", path, copy)
 
     def put(self, path: str, body: bytes, kind: str = BYTES, notes: Mapping[str, str] = NO_NOTES) -> None:
-        self._do("save", path, lambda: self._put(path, body, ContentType=kind, Metadata=dict(notes)))
+        self._do("save", path, lambda: self._put(path, body, **_beside(kind, notes)))
 
     def put_if_absent(self, path: str, body: bytes) -> bool:
         from botocore.exceptions import ClientError
@@ -106,6 +106,27 @@ class Bucket:
             return True
 
         return self._do("save", path, attempt)
+
+    def probe(self, path: str) -> None:
+        """Begin an upload in parts under this name, and give it up: no object comes of it.
+
+        It needs what writing needs (s3:PutObject, and the bucket's key in KMS), and s3:AbortMultipartUpload, as does an
+        upload that fails (docs.aws.amazon.com/AmazonS3/latest/userguide/mpuoverview.html, "permissions"). A HEAD proves
+        nothing of writing; to remove a small object takes s3:DeleteObject, which who only writes models has not.
+        """
+
+        from botocore.exceptions import ClientError
+
+        def attempt() -> None:
+            place = {"Bucket": self.name, "Key": self._key(path)}
+            begun = self._client.create_multipart_upload(**place, ChecksumAlgorithm="SHA256")
+            try:
+                self._client.abort_multipart_upload(**place, UploadId=begun["UploadId"])
+            except ClientError as error:
+                if _code(error) != "NoSuchUpload":  # it was done, and the answer was lost
+                    raise
+
+        self._do("save", path, attempt)
 
     def delete(self, paths: Iterable[str]) -> None:
         keys = [self._key(path) for path in paths]
@@ -151,9 +172,10 @@ class Bucket:
     def _delete(self, request: dict[str, object]) -> Any:
         return self._client.delete_objects(Bucket=self.name, Delete=request)
 
-    def _send_parts(self, file: Path, size: int, path: str) -> None:
+    def _send_parts(self, file: Path, size: int, path: str, beside: Mapping[str, object]) -> None:
         place = {"Bucket": self.name, "Key": self._key(path)}
-        begun = self._client.create_multipart_upload(**place, ChecksumAlgorithm="SHA256")
+        # What is kept beside an object is told at the beginning, or never.
+        begun = self._client.create_multipart_upload(**place, **beside, ChecksumAlgorithm="SHA256")
         upload = {**place, "UploadId": begun["UploadId"]}
         step = max(PART_BYTES, math.ceil(size / MOST_PARTS))
 
@@ -208,6 +230,10 @@ class Bucket:
             except OSError as error:  # of the file on this machine
                 raise of_system(verb, self.uri(path), error) from error
         raise AssertionError("the last attempt returned or raised")
+
+
+def _beside(kind: str, notes: Mapping[str, str]) -> dict[str, object]:
+    return {"ContentType": kind, "Metadata": dict(notes)}
 
 
 def _code(error: Any) -> str:

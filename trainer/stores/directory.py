@@ -53,7 +53,7 @@ class Directory:
         except OSError as error:
             raise of_system("read", self.uri(path), error) from error
 
-    def send(self, file: Path, path: str) -> None:
+    def send(self, file: Path, path: str, kind: str = BYTES, notes: Mapping[str, str] = NO_NOTES) -> None:  # noqa: ARG002
         with file.open("rb") as source:
             self._write(path, iter(lambda: source.read(PIECE_BYTES), b""), replace=True)
 
@@ -62,6 +62,27 @@ class Directory:
 
     def put_if_absent(self, path: str, body: bytes) -> bool:
         return self._write(path, [body], replace=False)
+
+    def probe(self, path: str) -> None:
+        """A file of another name, written and removed: in the nearest directory that is there.
+
+        `os.access` would say yes for a full disk, and to root for much that takes nothing.
+        """
+        target = self.path / path
+        try:
+            place = target.parent
+            while not place.exists() and place != place.parent:
+                place = place.parent
+            handle, name = tempfile.mkstemp(dir=place, prefix=f".{target.name}.", suffix=".part")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(b"\0")
+                    file.flush()
+                    os.fsync(file.fileno())
+            finally:
+                Path(name).unlink(missing_ok=True)
+        except OSError as error:
+            raise of_system("save", str(target), error) from error
 
     def delete(self, paths: Iterable[str]) -> None:
         places = set()

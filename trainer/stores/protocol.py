@@ -42,14 +42,20 @@ class Store(Protocol):
     def fetch(self, path: str, file: Path) -> None:
         """Copy into a new file of this machine."""
 
-    def send(self, file: Path, path: str) -> None:
-        """Copy a file of this machine into the store, of any size."""
+    def send(self, file: Path, path: str, kind: str = BYTES, notes: Mapping[str, str] = NO_NOTES) -> None:
+        """Copy a file of this machine into the store, of any size, in the place of what is there.
+
+        `kind` is a media type, `notes` are short ASCII texts, together at most 2 KB; S3 keeps both beside the object.
+        """
 
     def put(self, path: str, body: bytes, kind: str = BYTES, notes: Mapping[str, str] = NO_NOTES) -> None:
-        """Write, in the place of what is there; `kind` is a media type, `notes` short ASCII texts (S3 keeps both)."""
+        """The same with bytes; for small ones."""
 
     def put_if_absent(self, path: str, body: bytes) -> bool:
         """Write unless the name is taken, as one step: of several at once one gets True."""
+
+    def probe(self, path: str) -> None:
+        """Find out whether this name could be written, and leave nothing."""
 
     def delete(self, paths: Iterable[str]) -> None:
         """Remove these; what is not there is no failure."""

@@ -44,6 +44,7 @@ def test_environment_names_are_the_shared_ones() -> None:
         "metricsPort": contract.METRICS_PORT,
         "region": contract.REGION,
     }
+    assert SHARED["environment"]["trainerImage"] == {"revision": contract.REVISION}
     assert SHARED["environment"]["nodeCheck"] == {"expected": contract.NODE_CHECK, "node": contract.NODE}
     assert SHARED["names"]["runIdMaxLength"] == contract.RUN_ID_MAX_LENGTH
 

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from local.machines.dockerfile import instructions, parse
+from trainer.contract import REVISION
 
 pytestmark = pytest.mark.unit
 
@@ -116,6 +117,18 @@ def test_each_target_ends_as_the_pods_user_and_trains_without_an_argument(target
     assert image.entrypoint == ("python", "-m", "trainer.entrypoint")
     assert image.command == (), "it would stand where a run has no arguments of its own"
     assert image.environment.get("TRAINYARD_DEVICE") == ("cpu" if target == "cpu" else None)
+
+
+@pytest.mark.parametrize("target", ["cpu", *GPU_TARGETS])
+def test_each_target_keeps_the_revision_that_its_build_is_told_in_its_last_layer(target: str) -> None:
+    """Last, so that another revision makes no layer of packages anew."""
+    (stage,) = (stage for stage in stages(DOCKERFILE.read_text()) if stage[0][1].endswith(f" AS {target}"))
+    assert stage[-3] == ("ARG", REVISION)
+    assert parse(DOCKERFILE.read_text(), target).environment[REVISION] == "", (
+        "without the argument it is empty"
+    )
+    told = DOCKERFILE.read_text().replace(f"ARG {REVISION}\n", f"ARG {REVISION}=0123abc\n")
+    assert parse(told, target).environment[REVISION] == "0123abc"
 
 
 @pytest.mark.parametrize(("target", "lock"), [("cpu", ""), ("cuda", ""), ("v100", "-v100")])

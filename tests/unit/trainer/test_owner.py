@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -132,6 +133,35 @@ def test_what_cannot_be_seen_from_here_is_not_known_to_be_dead() -> None:
     assert replace(own, started="1").is_dead()  # the number was given to another process since
     for other in ({"host": "far"}, {"boot": "b2"}, {"namespace": "pid:[1]"}):
         assert not replace(zombie, **other).is_dead()
+
+
+def test_without_proc_as_on_macos_a_place_is_claimed_renewed_and_released(
+    store: Directory, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PROC", tmp_path / "no-proc")
+    first = Owner(store, "theirs", "r2", clock=clock, sleep=clock.sleep)
+    first.claim()
+    first.renew()
+    assert not first.lost
+    claim = Claim.decode(store.read("owners/000001.json"))
+    assert claim is not None
+    assert claim.process == Process(socket.gethostname(), "", "", os.getpid(), "")
+    assert not claim.process.is_dead()
+    assert not replace(claim.process, pid=2**22 + 1).is_dead()  # nobody can tell whose process that is
+    first.release()
+    own = mine(store, clock)
+    own.claim()
+    assert (own.held.generation, clock.now) == (2, 1000.0)
+
+
+def test_without_proc_a_place_that_nobody_renews_is_taken_after_the_watch(
+    store: Directory, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PROC", tmp_path / "no-proc")
+    Owner(store, "theirs", "r2", clock=clock, sleep=clock.sleep).claim()
+    own = mine(store, clock)
+    own.claim()
+    assert clock.now >= 1000 + ABANDONED_SECONDS
 
 
 def test_a_released_place_is_taken_at_once(store: Directory, clock: Clock) -> None:

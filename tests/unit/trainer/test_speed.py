@@ -116,6 +116,44 @@ def test_work_after_the_last_checkpoint_is_lost_and_the_pause_counts() -> None:
     assert second.share() == pytest.approx((80 + 40) / (100 + 50 + 30 + 20 + 40))
 
 
+def steps(clocks: Clocks, goodput: Goodput, count: int, seconds: float = 1.0) -> None:
+    for _ in range(count):
+        clocks.passes(seconds)
+        goodput.step()
+
+
+def test_a_checkpoint_between_two_lines_carries_the_steps_since_the_last_one() -> None:
+    clocks = Clocks()
+    goodput = clocks.goodput()
+    steps(clocks, goodput, 1, 30.0)  # compiles
+    assert goodput.carried().useful_seconds == 0
+    steps(clocks, goodput, 19)
+    assert goodput.carried().useful_seconds == 19  # nothing was measured yet
+    goodput.add(9.5)  # half of it were waits
+    assert goodput.carried().useful_seconds == 9.5
+    steps(clocks, goodput, 8)
+    assert goodput.carried().useful_seconds == 9.5 + 8 * 0.5
+    clocks.passes(100)  # an evaluation teaches nothing
+    assert goodput.carried().useful_seconds == 13.5
+    steps(clocks, goodput, 12)
+    goodput.add(12.0)
+    assert goodput.carried().useful_seconds == 21.5  # what was measured, and not what was thought before
+    steps(clocks, goodput, 20, 0.1)
+    assert goodput.carried().useful_seconds == pytest.approx(21.5 + 2.0)  # no more than has passed
+
+
+def test_a_run_that_goes_on_begins_with_what_was_saved_up_to_the_very_step() -> None:
+    clocks = Clocks()
+    first = clocks.goodput()
+    steps(clocks, first, 6)
+    second = clocks.goodput(first.carried())
+    assert second.carried().useful_seconds == 5
+    steps(clocks, second, 1, 9.0)
+    assert second.carried().useful_seconds == 5
+    second.go_on_from(Carried(useful_seconds=2, total_seconds=3, began_at=1000.0))
+    assert second.carried().useful_seconds == 2
+
+
 def test_loading_a_checkpoint_forgets_what_was_learned_before() -> None:
     clocks = Clocks()
     goodput = clocks.goodput()

@@ -123,6 +123,47 @@ def test_a_file_in_the_place_of_the_directory_is_told(tmp_path: Path) -> None:
         store.put("a", b"x")
 
 
+def everything(path: Path) -> list[str]:
+    return sorted(str(each.relative_to(path)) for each in path.rglob("*"))
+
+
+@pytest.mark.parametrize("there", ["", "store", "store/r1"])
+def test_a_place_is_probed_by_writing_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str
+) -> None:
+    (tmp_path / there).mkdir(parents=True, exist_ok=True)
+    before, wrote = everything(tmp_path), []
+    monkeypatch.setattr(os, "fsync", lambda handle: wrote.append(os.fstat(handle).st_size))
+    Directory(tmp_path / "store").probe("r1/model.pt")
+    assert wrote == [1]
+    assert everything(tmp_path) == before
+
+
+def test_a_probe_where_nothing_can_be_written_names_the_file_and_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match=f"^cannot save {tmp_path}/file/r1/model.pt: Not a directory$"):
+        Directory(tmp_path / "file").probe("r1/model.pt")
+
+    def fail(_handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StoreError, match=r"/store/r1/model.pt: No space left on device$") as caught:
+        Directory(tmp_path / "store").probe("r1/model.pt")
+    assert caught.value.why == "full"
+    assert everything(tmp_path) == ["file"]
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self").exists(), reason="a file system that takes nothing, from root neither"
+)
+def test_a_file_system_that_takes_nothing_is_found_out_by_root_too() -> None:
+    with pytest.raises(StoreError, match=r"^cannot save /proc/models/r1/model.pt: "):
+        Directory(Path("/proc/models")).probe("r1/model.pt")
+
+
 def test_what_is_missing_is_told_apart(store: Directory, tmp_path: Path) -> None:
     for act in (lambda: store.read("none"), lambda: store.fetch("none", tmp_path / "out")):
         with pytest.raises(StoreError, match="No such file") as caught:
