@@ -23,6 +23,7 @@ from trainer.hang import Watch
 from trainer.metrics.goodput import Goodput
 from trainer.metrics.hub import Metrics, open_metrics
 from trainer.metrics.peaks import peak
+from trainer.others import LoneError, Others, alone
 from trainer.parallel import whole
 from trainer.precision import prepare
 from trainer.reporter import Reporter
@@ -39,11 +40,12 @@ from trainer.world import World
 PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer")
 
 
-def run(config: Config, world: World, stop: Stop, watch: Watch) -> Exit:
+def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others) -> Exit:
     """Join, load, train, save. Raises TrainerError when one of them cannot be done."""
     goodput = Goodput()
     watch.enter("joining the other processes", long=True)
-    device = join(config, world)
+    device, store = join(config, world)
+    others.join(store)
     stop.join(hang.timeout(config.start_timeout_seconds))
     say(
         f"rank={world.rank} world_size={world.size} nodes={world.nodes} processes_per_node={world.local_size} "
@@ -66,11 +68,13 @@ def run(config: Config, world: World, stop: Stop, watch: Watch) -> Exit:
     best = peak(name, "tf32" if precision.name == "fp32" else precision.name)
     reporter = Reporter(training, checkpoints, metrics_of(config, world), goodput, best)
     reporter.start()
-    done = training.run(reporter)
+    with alone():
+        done = training.run(reporter)
     saved = True
     if checkpoints is not None:
         watch.enter("saving the last checkpoint", long=True)
         saved = checkpoints.end()
+    others.close()
     stop.settle()
     if not done:
         return stopped(training, stop, reporter, checkpoints is not None and saved)
@@ -166,15 +170,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if speaks:
             say(f"error: {error}", sys.stderr)
         return int(error.code)
+    others = Others(world)
     stop.listen()
     watch.start()
     try:
-        return int(run(config, world, stop, watch))
+        return int(run(config, world, stop, watch, others))
     except TrainerError as error:
-        if speaks or isinstance(error, OwnError):
+        if speaks or isinstance(error, OwnError | LoneError):
             say(f"error: {error}", sys.stderr)
+        if isinstance(error, LoneError):
+            others.tell(error.code)
         return int(error.code)
     except RuntimeError as error:
+        others.wait_for_end()
         if watch.hung or hang.timed_out(error):
             say(f"error: rank {world.rank}: another process did not come on: {error}", sys.stderr)
             return int(Exit.HUNG)
@@ -184,8 +192,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if any(words in str(error) for words in PEER_IS_GONE):
             say(f"error: rank {world.rank}: another process is gone; its log says why: {error}", sys.stderr)
             return int(Exit.FAILED)
+        others.tell(Exit.FAILED)
+        raise
+    except Exception:
+        others.tell(Exit.FAILED)
         raise
     finally:
+        others.close()
         watch.close()
         stop.close()
 
@@ -204,17 +217,22 @@ def watch_over(config: Config, world: World) -> Watch:
     )
 
 
-def end(code: int) -> NoReturn:
-    """End the process now, with nothing left to do.
+def process() -> NoReturn:
+    """One process of the training, from its start to its end. The process ends at once, with nothing left to do.
 
-    The interpreter's own end would abort it (134) now and then: gloo's threads live on after `destroy_process_group`,
-    and one that still holds a tensor's Python part finds no interpreter
-    (https://github.com/pytorch/pytorch/pull/179291).
+    The interpreter's own end takes a second, in which torchrun's signal may come before what there is to say, and would
+    abort it (134) now and then: gloo's threads live on after `destroy_process_group`, and one that still holds a
+    tensor's Python part finds no interpreter (https://github.com/pytorch/pytorch/pull/179291).
     """
+    try:
+        code = main() or 0
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        code = int(Exit.FAILED)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 if __name__ == "__main__":
-    end(main() or 0)
+    process()
