@@ -19,8 +19,8 @@ from trainer.ending import Leave, leave
 from trainer.world import World
 
 LOOK_SECONDS = 1.0
-# The store may be kept by the process that fails, or by one that hears of it: it stays until the last has heard. One that
-# was killed or hangs is not waited for any longer.
+# The store may be kept by the process that fails, or by one that hears of it: it stays until the last has heard. One
+# that was killed or hangs is not waited for any longer.
 HEARD_SECONDS = 3.0
 # Who failed ends first, with all that it has to say: torchrun takes the first for the cause, and stops the rest.
 LINGER_SECONDS = 1.0
@@ -51,8 +51,8 @@ def alone() -> Iterator[None]:
 class Others:
     """The processes of this training, from one of them.
 
-    - `join(store)` once the process group is there; `tell(code)` where this process fails alone; `close()` when all come
-      to their end by themselves.
+    - `join(store)` once the process group is there; `tell(code)` where this process fails alone; `close()` when all
+      come to their end by themselves.
     - A process that hears of a failure ends with the failed one's exit code, whatever it is at, and one process of each
       machine (`world.local_rank` 0) says which failed. When the store is gone it ends with Exit.FAILED.
     """

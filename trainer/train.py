@@ -27,6 +27,7 @@ from trainer.others import LoneError, Others, alone
 from trainer.parallel import whole
 from trainer.precision import prepare
 from trainer.reporter import Reporter
+from trainer.same import check_same, described
 from trainer.save import model_bytes, save
 from trainer.say import say
 from trainer.stopping import Stop, patience
@@ -55,6 +56,7 @@ def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others) 
     tell_world(config, world, device, stop)
     watch.enter("loading the data and the model", long=True)
     workload: Workload = together(lambda: load(config.data, config.model, config.sequence_length), device)
+    check_same(store, world, "data", described(workload), Exit.DATA)
     precision = together(lambda: prepare(config.precision, device), device)
     training = Training(config, world, device, precision, workload, stop, watch)
     checkpoints = None
