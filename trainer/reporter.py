@@ -47,6 +47,8 @@ class Reporter(Observer):
 
     def stepped(self, training: Training) -> None:
         if self._checkpoints is not None:
+            if training.step % training.config.checkpoint_every == 0:
+                training.check_weights()  # the last good checkpoint must not be replaced by a bad one
             training.stall_seconds += self._checkpoints.stepped()
             self._tell_checkpoints()
 

@@ -72,6 +72,7 @@ def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others) 
     reporter.start()
     with alone():
         done = training.run(reporter)
+    training.check_weights()
     saved = True
     if checkpoints is not None:
         watch.enter("saving the last checkpoint", long=True)

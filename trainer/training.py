@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from trainer.input import Prefetcher, Step, evaluation_steps, training_steps
 from trainer.optimizer import learning_rate, make, recipe, set_learning_rate
 from trainer.parallel import accumulating, distribute
 from trainer.precision import FP32, Precision
+from trainer.soundness import DivergedError, Losses, are_finite
 from trainer.stopping import Stop
 from trainer.workloads import Workload
 from trainer.world import World
@@ -106,6 +108,7 @@ class Training:
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision.scaled)
         # FSDP2 has a precision of its own, given when the model was distributed.
         self._casting = precision if not sharded else FP32
+        self._losses = Losses(scaled=self.precision.scaled)
         self.step = self.position = 0
         self.stall_seconds = 0.0
         self._first, self._has_judged = True, False
@@ -157,6 +160,8 @@ class Training:
                             stall_seconds=self.stall_seconds,
                         ),
                     )
+                    if self._losses.diverged(loss / units):
+                        raise DivergedError(f"loss: {loss / units}", self.step, self.recipe.learning_rate)
                     window.zero_()
                     began, samples, self.stall_seconds = now, 0, 0.0
                 if self._judgement_is_due():
@@ -165,6 +170,11 @@ class Training:
                         return False
                     began += time.perf_counter() - paused
         return True
+
+    def check_weights(self) -> None:
+        """Before they are saved; all processes together. Raises DivergedError where one is no number any more."""
+        if not are_finite(self.model.parameters(), self.device):
+            raise DivergedError("weights: not all are numbers", self.step, self.recipe.learning_rate)
 
     @torch.no_grad()
     def evaluate(self) -> Judged | None:
@@ -208,6 +218,8 @@ class Training:
         if found is None:
             return False
         observer.judged(self, found)
+        if not math.isfinite(found.loss):
+            self.check_weights()
         self.watch.enter("training", long=self._first)
         return True
 
