@@ -117,6 +117,11 @@ class Reporter(Observer):
                 f"batch_size={training.config.batch_size} precision={training.precision.name} "
                 f"seed={training.config.seed} step={training.step}/{training.steps}"
             )
+            if training.step >= training.steps:
+                say(
+                    f"nothing left to train: the checkpoint is of step {training.step}, and this run's last one is "
+                    f"{training.steps}; the model is judged and saved as it is"
+                )
         self._tell(
             record.Start,
             workload=workload.name,

@@ -70,9 +70,11 @@ def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others) 
     best = peak(name, "tf32" if precision.name == "fp32" else precision.name)
     reporter = Reporter(training, checkpoints, metrics_of(config, world), goodput, best)
     reporter.start()
-    with alone():
-        done = training.run(reporter)
-    training.check_weights()
+    done = False
+    if not stop.agreed_at_once():
+        with alone():
+            done = training.run(reporter)
+        training.check_weights()
     saved = True
     if checkpoints is not None:
         watch.enter("saving the last checkpoint", long=True)
@@ -81,6 +83,7 @@ def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others) 
     stop.settle()
     if not done:
         return stopped(training, stop, reporter, checkpoints is not None and saved)
+    stop.at_stake(checkpoints is None or not saved)
     watch.enter("saving the model", long=True)
     weights = model_weights(training) if config.model_uri is not None else {}
     dist.destroy_process_group()
@@ -164,16 +167,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = Config.read(sys.argv[1:] if arguments is None else arguments, os.environ)
         world = World.read(os.environ)
         watch = watch_over(config, world)
+        others = Others(world)
         stop = Stop(
             patience=patience(os.environ),
             phase=lambda: watch.phase,
             notice=Path(config.notice_file) if config.notice_file else None,
+            last=lambda: others.tell(Exit.STOPPED),
         )
     except TrainerError as error:
         if speaks:
             say(f"error: {error}", sys.stderr)
         return int(error.code)
-    others = Others(world)
     stop.listen()
     watch.start()
     try:

@@ -247,6 +247,7 @@ class Training:
         self.position = step.end
         if self._first:
             self._first = False
+            self.stop.at_stake(True)
             set_timeouts(self.config.timeout_seconds, self.stop.groups)
             self.watch.enter("training")
         self.watch.beat()
