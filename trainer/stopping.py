@@ -116,6 +116,9 @@ class Stop:
         self._wish = Wish()
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._old: tuple[tuple[int, int] | None] | None = (
+            None  # the notice of before, once that was looked at
+        )
         self._group: dist.ProcessGroup | None = None
         self._round: tuple[dist.Work, torch.Tensor] | None = None
         self._agreed = False
@@ -166,6 +169,14 @@ class Stop:
             return None
         end = min(max(wish.at, self._since) + self._patience, wish.at + self._most)
         return end - time.monotonic()
+
+    def is_noticed(self) -> bool:
+        """Whether a new notice is on this machine, looked at now: another of its processes may have seen it first."""
+        if self._notice is None or self._old is None:
+            return False
+        with suppress(OSError):
+            return _state(self._notice) not in (None, *self._old)
+        return False
 
     @property
     def groups(self) -> tuple[dist.ProcessGroup, ...]:
@@ -268,7 +279,7 @@ class Stop:
     def _watch_for_notice(self) -> None:
         """A thread of its own: a look at a file system that hangs must not keep the deadline waiting."""
         assert self._notice is not None  # noqa: S101 - started with one only
-        said, known, before = False, False, None
+        said = False
         while not self._closed.is_set():
             try:
                 now = _state(self._notice)
@@ -277,14 +288,14 @@ class Stop:
                     tell(f"warning: the notice {self._notice} can't be looked at: {error.strerror}")
                 said = True
             else:
-                if known and now is not None and now != before:
+                if self._old is not None and now not in (None, *self._old):
                     self._add(Urgency.NOTICE, f"the notice {self._notice}")
                     return
-                if not known and now is not None:
+                if self._old is None and now is not None:
                     tell(
                         f"warning: the notice {self._notice} is an old one; it counts once it is written anew"
                     )
-                known, before = True, now
+                self._old = (now,)
             self._closed.wait(NOTICE_SECONDS)
 
 

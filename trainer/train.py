@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer import hang
+from trainer.agent import stop_agent, would_start_anew
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.distributed import OwnError, join, together
@@ -111,13 +112,17 @@ def tell_world(config: Config, world: World, device: torch.device, stop: Stop) -
 
 def stopped(training: Training, stop: Stop, reporter: Reporter, saved: bool) -> Exit:
     """All processes agreed to stop: say why and where, so that whoever goes on knows."""
+    reason = stop.wish.reason
+    if training.world.local_rank == 0 and stop.is_noticed() and would_start_anew(os.environ):
+        stop_agent()
+    dist.barrier()  # no process is at its end before its agent knows
     dist.destroy_process_group()
     if training.world.rank == 0:
         say(
-            f"result=stopped reason={stop.wish.reason} steps={training.step} position={training.position} "
+            f"result=stopped reason={reason} steps={training.step} position={training.position} "
             f"checkpoint={training.step if saved and training.step else 'none'}"
         )
-    reporter.stop(stop.wish.reason)
+    reporter.stop(reason)
     reporter.end("stopped", Exit.STOPPED)
     return Exit.STOPPED
 

@@ -32,6 +32,9 @@ if "RANK" in os.environ:
             note.with_suffix(".new").rename(note)
             time.sleep(float(os.environ["SLOW_SECONDS"]))
     Watch.enter = entered
+    if "PROMPT_SECONDS" in os.environ:
+        from trainer import stopping
+        stopping.PROMPT_SECONDS = float(os.environ["PROMPT_SECONDS"])
 """
 MOST_SECONDS = 10.0
 
@@ -39,8 +42,10 @@ MOST_SECONDS = 10.0
 class Slowed:
     """A training of two processes with a checkpoint's place, whose one phase takes long."""
 
-    def __init__(self, start: Start, folder: Path, phase: str, seconds: float, *words: str) -> None:
-        self._start, self._folder, self._words = start, folder, words
+    def __init__(
+        self, start: Start, folder: Path, phase: str, seconds: float, *words: str, **environ: str
+    ) -> None:
+        self._start, self._folder, self._words, self._environ = start, folder, words, environ
         (folder / "sitecustomize.py").write_text(SLOWED)
         self.node = self.train(phase, seconds)
 
@@ -53,6 +58,7 @@ class Slowed:
             "SLOW_PHASE": phase,
             "SLOW_SECONDS": str(seconds),
             "NOTES": str(self._folder),
+            **self._environ,
         }
         return self._start(*place, *self._words, **environ)
 
@@ -89,7 +95,8 @@ def test_with_nothing_to_save_nobody_waits_for_the_end_of_the_phase(
 def test_a_stop_of_one_process_while_all_load_is_agreed_before_the_first_step(
     start: Start, tmp_path: Path
 ) -> None:
-    slowed = Slowed(start, tmp_path, "loading the data and the model", 1, "--epochs", "1000")
+    words = ("--epochs", "1000")
+    slowed = Slowed(start, tmp_path, "loading the data and the model", 1, *words, PROMPT_SECONDS="60")
     os.kill(slowed.entered(1), signal.SIGTERM)
     ended = slowed.node.end()
     assert ended.code == Exit.STOPPED, ended.output
@@ -132,3 +139,24 @@ def test_a_stop_while_the_model_is_saved_leaves_the_last_checkpoint_to_save_it_f
     assert said.replace("is 12;", "is 5;") in fewer.output.splitlines()
     assert "result=succeeded" in fewer.output
     assert "steps=12" in fewer.output
+
+
+@pytest.mark.parametrize("entry", ["trainer.entrypoint", "torchrun"])
+def test_a_notice_ends_a_torchrun_that_would_start_its_processes_anew(
+    start: Start, tmp_path: Path, entry: str
+) -> None:
+    words = ("--device", "cpu", "--epochs", "100000", "--notice-file", str(tmp_path / "notice"))
+    options = ("--standalone", "--nproc-per-node", "2", "--max-restarts", "3", "-m", "trainer.train")
+    commands = {
+        "trainer.entrypoint": ("-m", "trainer.entrypoint"),
+        "torchrun": ("-m", "torch.distributed.run", *options),
+    }
+    node = start(*words, entry=commands[entry], PET_MAX_RESTARTS="3", TRAINYARD_PROCESSES_PER_NODE="2")
+    assert node.process.stdout is not None
+    while not node.process.stdout.readline().startswith("step="):
+        assert node.process.poll() is None
+    (tmp_path / "notice").touch()
+    ended = node.end()
+    assert ended.code == (Exit.STOPPED if entry == "trainer.entrypoint" else 1), ended.output
+    assert re.search(r"^result=stopped reason=(the|a) notice ", ended.output, re.M), ended.output
+    assert "rank=0 world_size=2" not in ended.output, "it was started anew"
