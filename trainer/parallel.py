@@ -61,11 +61,11 @@ def _compile_parts(network: nn.Module) -> None:
     network falls to pieces there. Compiled is `forward` alone, which those hooks stand around; blocks that are alike
     share one graph (github.com/pytorch/torchtitan, `apply_compile` in models/llama3/infra/parallelize.py).
     """
-    parts: Any = getattr(network, "blocks", None) or (network,)
-    for part in parts:
+    model: Any = network
+    for part in getattr(model, "blocks", None) or (model,):
         part.forward = torch.compile(part.forward, dynamic=False)
-    if hasattr(network, "judge"):
-        network.judge = torch.compile(network.judge, dynamic=False)
+    if hasattr(model, "judge"):
+        model.judge = torch.compile(model.judge, dynamic=False)
 
 
 @contextmanager
