@@ -15,6 +15,7 @@ from torch.distributed.rendezvous import rendezvous
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.hang import timeout
+from trainer.same import check_same, must_agree
 from trainer.world import World, check_promise
 
 T = TypeVar("T")
@@ -38,22 +39,28 @@ def find_device(wanted: str | None, local_rank: int, local_size: int) -> torch.d
     return torch.device("cuda", local_rank)
 
 
-def join(config: Config, world: World) -> torch.device:
-    """Check what was promised, meet the others, and return this process's device. Raises TrainerError."""
+def join(config: Config, world: World) -> tuple[torch.device, Store]:
+    """Check what was promised and meet the others. Returns this process's device, and the store in which all met.
+
+    Raises TrainerError, alike in all processes where their settings differ.
+    """
     check_promise(world, config.expected_nodes, config.processes_per_node)
     device = find_device(config.device, world.local_rank, world.local_size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     limit = timeout(config.start_timeout_seconds)  # shorter after the first step
+    store = _store(world, limit)
+    # Before the group: processes with different devices would wait for each other in it.
+    check_same(store, world, "settings", must_agree(config, device), Exit.CONFIGURATION)
     dist.init_process_group(
         backend="nccl" if device.type == "cuda" else "gloo",
         timeout=limit,
-        store=_store(world, limit),
+        store=store,
         rank=world.rank,
         world_size=world.size,
         device_id=device if device.type == "cuda" else None,
     )
-    return device
+    return device, store
 
 
 def _store(world: World, limit: timedelta) -> Store:

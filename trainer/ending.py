@@ -34,7 +34,7 @@ def tell(line: str) -> None:
 def leave(
     code: Exit, line: str, work: Callable[[], object] | None = None, *, linger: float = 0.0
 ) -> NoReturn:
-    """Say `line`, do `work`, and end the process with `code`.
+    """Say `line` (nothing when it is empty), do `work`, and end the process with `code`.
 
     Line and work get WORK_SECONDS together and no more. The end comes `linger` seconds after the call at the soonest,
     for other processes that notice the same thing and are ended as soon as this one is gone.
@@ -42,7 +42,8 @@ def leave(
     began = time.monotonic()
 
     def last() -> None:
-        tell(line)
+        if line:
+            tell(line)
         if work is not None:
             work()
 

@@ -30,6 +30,8 @@ def distribute(
     keeps its part of each of `network.blocks`, where it has some, and of the rest. One process alone needs neither.
     """
     if sharded:
+        if compiled:
+            _compile_parts(network)
         # Imported here, and its classes known by their methods below: it takes a second, in every process.
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -38,9 +40,11 @@ def distribute(
         for block in getattr(network, "blocks", ()):
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(network, mesh=mesh, mp_policy=policy)
-    # torch cuts the graph at DDP's buckets, so that they are exchanged while the backward pass still runs.
+        return network
+    # torch cuts the graph at DDP's buckets, so that they are exchanged while the backward pass still runs. There is a
+    # graph for each size of batch, and these are few: in a graph for all of them the usual one would be slower.
     model: nn.Module = torch.compile(network, dynamic=False) if compiled else network  # type: ignore[assignment]
-    if not sharded and dist.get_world_size() > 1:
+    if dist.get_world_size() > 1:
         model = DistributedDataParallel(
             model,
             device_ids=[device] if device.type == "cuda" else None,
@@ -48,6 +52,20 @@ def distribute(
             gradient_as_bucket_view=True,
         )
     return model
+
+
+def _compile_parts(network: nn.Module) -> None:
+    """Compile each of `network.blocks` and its loss (`judge`) by itself, the network as a whole where it has none.
+
+    What FSDP2 does before and after a block (fetch its weights, drop them) can be in no graph: compiled as a whole, a
+    network falls to pieces there. Compiled is `forward` alone, which those hooks stand around; blocks that are alike
+    share one graph (github.com/pytorch/torchtitan, `apply_compile` in models/llama3/infra/parallelize.py).
+    """
+    model: Any = network
+    for part in getattr(model, "blocks", None) or (model,):
+        part.forward = torch.compile(part.forward, dynamic=False)
+    if hasattr(model, "judge"):
+        model.judge = torch.compile(model.judge, dynamic=False)
 
 
 @contextmanager

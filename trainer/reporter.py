@@ -47,6 +47,8 @@ class Reporter(Observer):
 
     def stepped(self, training: Training) -> None:
         if self._checkpoints is not None:
+            if training.step % training.config.checkpoint_every == 0:
+                training.check_weights()  # the last good checkpoint must not be replaced by a bad one
             training.stall_seconds += self._checkpoints.stepped()
             self._tell_checkpoints()
 
@@ -115,6 +117,11 @@ class Reporter(Observer):
                 f"batch_size={training.config.batch_size} precision={training.precision.name} "
                 f"seed={training.config.seed} step={training.step}/{training.steps}"
             )
+            if training.step >= training.steps:
+                say(
+                    f"nothing left to train: the checkpoint is of step {training.step}, and this run's last one is "
+                    f"{training.steps}; the model is judged and saved as it is"
+                )
         self._tell(
             record.Start,
             workload=workload.name,

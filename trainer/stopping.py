@@ -30,6 +30,8 @@ from trainer.ending import Leave, leave, tell
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 NOTICE_SECONDS = 1.0
+# After a signal a process that has nothing to save comes to its end by itself within this time, or is ended.
+PROMPT_SECONDS = 5.0
 # Beside the numbers of signals (1 to 64) in the pipe.
 _LOOK, _CLOSE = 0, 255
 # What torchrun takes for the time between its SIGTERM and its SIGKILL (torch 2.15, LaunchConfig in
@@ -93,7 +95,9 @@ class Stop:
     - `listen()` in the main thread, before anything that takes long; `join()` in all processes together, once the
       process group is there; `agreed()` in the loop; `settle()` before the process group is destroyed; `close()` last.
     - When a signal was not followed by `close()` within `patience` seconds, the process ends with Exit.STOPPED, saying
-      the `phase` it hung in. A notice file alone has no deadline: whoever writes it sends a signal when time is over.
+      the `phase` it hung in, and does `last` before. A notice file alone has no deadline: whoever writes it sends a
+      signal when time is over.
+    - While nothing is `at_stake`, as it is before the first step, PROMPT_SECONDS take the place of `patience`.
     - A notice file that is there at the start is somebody's old one, and counts once it is written anew.
     """
 
@@ -103,12 +107,18 @@ class Stop:
         patience: float,
         phase: Callable[[], str],
         notice: Path | None = None,
+        last: Callable[[], object] | None = None,
         leave: Leave = leave,
     ) -> None:
-        self._patience, self._phase, self._notice, self._leave = patience, phase, notice, leave
+        self._most, self._phase, self._notice, self._leave = patience, phase, notice, leave
+        self._last = last
+        self._patience, self._since = min(patience, PROMPT_SECONDS), 0.0
         self._wish = Wish()
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._old: tuple[tuple[int, int] | None] | None = (
+            None  # the notice of before, once that was looked at
+        )
         self._group: dist.ProcessGroup | None = None
         self._round: tuple[dist.Work, torch.Tensor] | None = None
         self._agreed = False
@@ -144,6 +154,30 @@ class Stop:
             group = dist.new_group(backend="gloo", timeout=timeout)
             self._group = group if isinstance(group, dist.ProcessGroup) else None  # all processes are in it
 
+    def at_stake(self, unsaved: bool) -> None:
+        """Whether there is work now that an end would lose."""
+        self._patience = self._most if unsaved else min(self._most, PROMPT_SECONDS)
+        self._since = time.monotonic()
+        self._send(_LOOK)
+
+    def _left(self, wish: Wish) -> float | None:
+        """Seconds until the process is ended, None where no signal came.
+
+        Patience that becomes less counts from then on: what takes long before is not held against what comes after.
+        """
+        if wish.urgency < Urgency.SIGNAL:
+            return None
+        end = min(max(wish.at, self._since) + self._patience, wish.at + self._most)
+        return end - time.monotonic()
+
+    def is_noticed(self) -> bool:
+        """Whether a new notice is on this machine, looked at now: another of its processes may have seen it first."""
+        if self._notice is None or self._old is None:
+            return False
+        with suppress(OSError):
+            return _state(self._notice) not in (None, *self._old)
+        return False
+
     @property
     def groups(self) -> tuple[dist.ProcessGroup, ...]:
         """The groups made here, for who shortens their timeouts after the first step."""
@@ -173,6 +207,10 @@ class Stop:
                 self._add(found, _ELSEWHERE[found])
                 self._send(_LOOK)
         return self._agreed
+
+    def agreed_at_once(self) -> bool:
+        """`agreed()`, but waited for: what any process was told before its call counts. For between two phases."""
+        return self.agreed() or self.agreed()
 
     def settle(self) -> None:
         """Wait for the round that is still on its way, so that the process group can be destroyed."""
@@ -219,7 +257,7 @@ class Stop:
         """Read the signals' numbers, and end the process when one was not followed by its end in time."""
         while True:
             wish = self._wish
-            left = wish.at + self._patience - time.monotonic() if wish.urgency == Urgency.SIGNAL else None
+            left = self._left(wish)
             if left is not None and left <= 0:
                 break
             if not select.select([self._read], [], [], left)[0]:
@@ -233,14 +271,15 @@ class Stop:
         if not self._closed.is_set():
             self._leave(
                 Exit.STOPPED,
-                f"error: told to stop by {wish.reason} {self._patience:.0f} s ago and still in this phase: "
+                f"error: told to stop by {wish.reason} {time.monotonic() - wish.at:.0f} s ago and still in this phase: "
                 f"{self._phase()}; ended without another checkpoint, what was saved before stays",
+                self._last,
             )
 
     def _watch_for_notice(self) -> None:
         """A thread of its own: a look at a file system that hangs must not keep the deadline waiting."""
         assert self._notice is not None  # noqa: S101 - started with one only
-        said, known, before = False, False, None
+        said = False
         while not self._closed.is_set():
             try:
                 now = _state(self._notice)
@@ -249,14 +288,14 @@ class Stop:
                     tell(f"warning: the notice {self._notice} can't be looked at: {error.strerror}")
                 said = True
             else:
-                if known and now is not None and now != before:
+                if self._old is not None and now not in (None, *self._old):
                     self._add(Urgency.NOTICE, f"the notice {self._notice}")
                     return
-                if not known and now is not None:
+                if self._old is None and now is not None:
                     tell(
                         f"warning: the notice {self._notice} is an old one; it counts once it is written anew"
                     )
-                known, before = True, now
+                self._old = (now,)
             self._closed.wait(NOTICE_SECONDS)
 
 

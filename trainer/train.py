@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer import hang
+from trainer.agent import stop_agent, would_start_anew
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.distributed import OwnError, join, together
@@ -23,10 +24,12 @@ from trainer.hang import Watch
 from trainer.metrics.goodput import Goodput
 from trainer.metrics.hub import Metrics, open_metrics
 from trainer.metrics.peaks import peak
+from trainer.others import LoneError, Others, alone
 from trainer.parallel import whole
 from trainer.precision import prepare
 from trainer.reporter import Reporter
 from trainer.revision import revision
+from trainer.same import check_same, described
 from trainer.save import probe, save
 from trainer.say import say
 from trainer.stopping import Stop, patience
@@ -40,11 +43,12 @@ from trainer.world import World
 PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer")
 
 
-def run(config: Config, world: World, stop: Stop, watch: Watch) -> Exit:
+def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others) -> Exit:
     """Join, load, train, save. Raises TrainerError when one of them cannot be done."""
     goodput = Goodput()
     watch.enter("joining the other processes", long=True)
-    device = join(config, world)
+    device, store = join(config, world)
+    others.join(store)
     stop.join(hang.timeout(config.start_timeout_seconds))
     say(
         f"rank={world.rank} world_size={world.size} nodes={world.nodes} processes_per_node={world.local_size} "
@@ -57,6 +61,7 @@ def run(config: Config, world: World, stop: Stop, watch: Watch) -> Exit:
     if (uri := config.model_uri) is not None:
         together(lambda: probe(uri, config.run_id) if world.rank == 0 else uri, device)
     workload: Workload = together(lambda: load(config.data, config.model, config.sequence_length), device)
+    check_same(store, world, "data", described(workload), Exit.DATA)
     precision = together(lambda: prepare(config.precision, device), device)
     training = Training(config, world, device, precision, workload, stop, watch)
     checkpoints = None
@@ -71,13 +76,20 @@ def run(config: Config, world: World, stop: Stop, watch: Watch) -> Exit:
     best = peak(name, "tf32" if precision.name == "fp32" else precision.name)
     reporter = Reporter(training, checkpoints, metrics_of(config, world), goodput, best)
     reporter.start()
-    done = training.run(reporter)
+    done = False
+    if not stop.agreed_at_once():
+        with alone():
+            done = training.run(reporter)
+        training.check_weights()
+    saved = True
     if checkpoints is not None:
         watch.enter("saving the last checkpoint", long=True)
-        checkpoints.end()
+        saved = checkpoints.end()
+    others.close()
     stop.settle()
     if not done:
         return stopped(training, stop, reporter, checkpoints.counts.last_good_step if checkpoints else None)
+    stop.at_stake(checkpoints is None or not saved)
     watch.enter("saving the model", long=True)
     weights = model_weights(training) if config.model_uri is not None else {}
     dist.destroy_process_group()
@@ -105,13 +117,17 @@ def tell_world(config: Config, world: World, device: torch.device, stop: Stop) -
 
 def stopped(training: Training, stop: Stop, reporter: Reporter, good: int | None) -> Exit:
     """All processes agreed to stop: say why and where, and from which checkpoint whoever goes on will."""
+    reason = stop.wish.reason
+    if training.world.local_rank == 0 and stop.is_noticed() and would_start_anew(os.environ):
+        stop_agent()
+    dist.barrier()  # no process is at its end before its agent knows
     dist.destroy_process_group()
     if training.world.rank == 0:
         say(
-            f"result=stopped reason={stop.wish.reason} steps={training.step} position={training.position} "
+            f"result=stopped reason={reason} steps={training.step} position={training.position} "
             f"checkpoint={'none' if good is None else good}"
         )
-    reporter.stop(stop.wish.reason)
+    reporter.stop(reason)
     reporter.end("stopped", Exit.STOPPED)
     return Exit.STOPPED
 
@@ -163,10 +179,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = Config.read(sys.argv[1:] if arguments is None else arguments, os.environ)
         world = World.read(os.environ)
         watch = watch_over(config, world)
+        others = Others(world)
         stop = Stop(
             patience=patience(os.environ),
             phase=lambda: watch.phase,
             notice=Path(config.notice_file) if config.notice_file else None,
+            last=lambda: others.tell(Exit.STOPPED),
         )
     except TrainerError as error:
         if speaks:
@@ -175,12 +193,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop.listen()
     watch.start()
     try:
-        return int(run(config, world, stop, watch))
+        return int(run(config, world, stop, watch, others))
     except TrainerError as error:
-        if speaks or isinstance(error, OwnError):
+        if speaks or isinstance(error, OwnError | LoneError):
             say(f"error: {error}", sys.stderr)
+        if isinstance(error, LoneError):
+            others.tell(error.code)
         return int(error.code)
     except RuntimeError as error:
+        others.wait_for_end()
         if watch.hung or hang.timed_out(error):
             say(f"error: rank {world.rank}: another process did not come on: {error}", sys.stderr)
             return int(Exit.HUNG)
@@ -190,8 +211,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if any(words in str(error) for words in PEER_IS_GONE):
             say(f"error: rank {world.rank}: another process is gone; its log says why: {error}", sys.stderr)
             return int(Exit.FAILED)
+        others.tell(Exit.FAILED)
+        raise
+    except Exception:
+        others.tell(Exit.FAILED)
         raise
     finally:
+        others.close()
         watch.close()
         stop.close()
 
@@ -210,17 +236,22 @@ def watch_over(config: Config, world: World) -> Watch:
     )
 
 
-def end(code: int) -> NoReturn:
-    """End the process now, with nothing left to do.
+def process() -> NoReturn:
+    """One process of the training, from its start to its end. The process ends at once, with nothing left to do.
 
-    The interpreter's own end would abort it (134) now and then: gloo's threads live on after `destroy_process_group`,
-    and one that still holds a tensor's Python part finds no interpreter
-    (https://github.com/pytorch/pytorch/pull/179291).
+    The interpreter's own end takes a second, in which torchrun's signal may come before what there is to say, and would
+    abort it (134) now and then: gloo's threads live on after `destroy_process_group`, and one that still holds a
+    tensor's Python part finds no interpreter (https://github.com/pytorch/pytorch/pull/179291).
     """
+    try:
+        code = main() or 0
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        code = int(Exit.FAILED)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 if __name__ == "__main__":
-    end(main() or 0)
+    process()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from trainer.input import Prefetcher, Step, evaluation_steps, training_steps
 from trainer.optimizer import learning_rate, make, recipe, set_learning_rate
 from trainer.parallel import accumulating, distribute
 from trainer.precision import FP32, Precision
+from trainer.soundness import DivergedError, Losses, are_finite
 from trainer.stopping import Stop
 from trainer.workloads import Workload
 from trainer.world import World
@@ -91,10 +93,11 @@ class Training:
         torch.manual_seed(config.seed)
         self.network = workload.model().to(device)
         sharded = config.parallel == "fsdp" and world.size > 1
+        self._compiled = config.compile == "yes" or (config.compile == "auto" and device.type == "cuda")
         self.model = distribute(
             self.network,
             sharded=sharded,
-            compiled=config.compile == "yes" or (config.compile == "auto" and device.type == "cuda"),
+            compiled=self._compiled,
             precision=self.precision,
             device=device,
             bucket_megabytes=config.bucket_megabytes,
@@ -106,9 +109,12 @@ class Training:
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision.scaled)
         # FSDP2 has a precision of its own, given when the model was distributed.
         self._casting = precision if not sharded else FP32
+        self._losses = Losses(scaled=self.precision.scaled)
         self.step = self.position = 0
         self.stall_seconds = 0.0
         self._first, self._has_judged = True, False
+        # Steps of these sizes (samples of all processes) are compiled. An epoch's last one is of another size.
+        self._sizes: set[int] = set()
 
     def go_on(self, step: int, position: int) -> None:
         """Be where a checkpoint was made. What is left of the epochs is counted in batches of this run's size."""
@@ -157,6 +163,8 @@ class Training:
                             stall_seconds=self.stall_seconds,
                         ),
                     )
+                    if self._losses.diverged(loss / units):
+                        raise DivergedError(f"loss: {loss / units}", self.step, self.recipe.learning_rate)
                     window.zero_()
                     began, samples, self.stall_seconds = now, 0, 0.0
                 if self._judgement_is_due():
@@ -165,6 +173,11 @@ class Training:
                         return False
                     began += time.perf_counter() - paused
         return True
+
+    def check_weights(self) -> None:
+        """Before they are saved; all processes together. Raises DivergedError where one is no number any more."""
+        if not are_finite(self.model.parameters(), self.device):
+            raise DivergedError("weights: not all are numbers", self.step, self.recipe.learning_rate)
 
     @torch.no_grad()
     def evaluate(self) -> Judged | None:
@@ -202,17 +215,30 @@ class Training:
         return self.step > 0 and (self.position % self.cursor.samples == 0 or self.step >= self.steps)
 
     def _judge(self, observer: Observer) -> bool:
-        self.watch.enter("evaluation", long=not self._has_judged)  # the first one compiles
+        self._begin("evaluation", compiles=not self._has_judged)
         self._has_judged = True
         found = self.evaluate()
         if found is None:
             return False
         observer.judged(self, found)
-        self.watch.enter("training", long=self._first)
+        if not math.isfinite(found.loss):
+            self.check_weights()
+        self._begin("training", compiles=self._first)
         return True
+
+    def _begin(self, phase: str, compiles: bool) -> None:
+        """A phase that compiles has time for it, in all processes: those that do not compile wait for those that do."""
+        long = compiles and (self._compiled or self._first)
+        self.watch.enter(phase, long=compiles)
+        config = self.config
+        set_timeouts(config.start_timeout_seconds if long else config.timeout_seconds, self.stop.groups)
 
     def _learn(self, step: Step, observer: Observer) -> Tensor:
         """One step of the optimizer. Returns this process's sums of loss, units named rightly and units."""
+        # Every process knows of all: whether one of them has a share of a size that is not compiled yet.
+        compiles = self._first or (self._compiled and step.samples not in self._sizes)
+        if compiles and not self._first:
+            self._begin("compiling for steps of another size", compiles=True)
         set_learning_rate(self.optimizer, learning_rate(self.step, self.steps, self.recipe))
         # DDP and FSDP take the mean over processes, whatever their shares; hence the factor, which makes it the mean
         # over all units of the step.
@@ -233,9 +259,13 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
         self.position = step.end
-        if self._first:
-            self._first = False
-            set_timeouts(self.config.timeout_seconds, self.stop.groups)
-            self.watch.enter("training")
+        if compiles:
+            self._sizes.add(step.samples)
+            if self._compiled:  # the short limits hold for none before all are through
+                self.sum(torch.zeros(1, device=self.device)).item()
+            if self._first:
+                self._first = False
+                self.stop.at_stake(True)
+            self._begin("training", compiles=False)
         self.watch.beat()
         return total

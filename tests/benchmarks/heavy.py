@@ -12,4 +12,4 @@ from trainer.workloads import gpt
 gpt.PRESETS["gpt-tiny"] = gpt.Shape(layers=6, heads=12, width=768, sequence=32)
 
 if __name__ == "__main__":
-    train.end(train.main() or 0)
+    train.process()

@@ -38,7 +38,7 @@ def joined(config: Config) -> Iterator[Joined]:
     stop = Stop(patience=20, phase=lambda: watch.phase)
     stop.listen()
     watch.start()
-    device = join(config, world)
+    device, _ = join(config, world)
     stop.join(hang.timeout(config.start_timeout_seconds))
     yield Joined(world, device, stop, watch)
     stop.settle()

@@ -97,4 +97,4 @@ def main(output: Path) -> None:
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
     sys.stdout.flush()
-    os._exit(0)  # see trainer.train.end
+    os._exit(0)  # see trainer.train.process

@@ -65,6 +65,7 @@ def main(plan: dict[str, Any]) -> Exit:
         step += 1
         if step == 1:
             watch.enter("step")
+            stop.at_stake(True)
             set_timeouts(plan.get("limit", 60), stop.groups)
             note(plan, "first-step")
         for batch in range(plan.get("batches", 3)):

@@ -43,4 +43,4 @@ def noted(self: Training, step: Step, observer: Observer) -> Tensor:
 Training._learn = noted  # type: ignore[method-assign]
 
 if __name__ == "__main__":
-    train.end(train.main() or 0)
+    train.process()

@@ -48,6 +48,41 @@ def test_when_one_machine_cannot_read_the_data_all_end_with_22(
     assert not any("Traceback" in node.output for node in ended)
 
 
+def test_machines_with_different_settings_all_end_with_2_and_the_settings_named(
+    start: Start, operator: Operator
+) -> None:
+    words = (("--seed", "3"), ("--seed", "4", "--batch-size", "32", "--notice-file", "/none/of/its/own"))
+    nodes = [start(*own, **environ) for environ, own in zip(operator(2), words, strict=True)]
+    ended = [node.end() for node in nodes]
+    assert [node.code for node in ended] == [Exit.CONFIGURATION] * 2, [node.output for node in ended]
+    said = (
+        "error: the processes differ in their settings: batch_size: 64 in process 0, 32 in process 1; "
+        "seed: 3 in process 0, 4 in process 1; expected the same in all"
+    )
+    for node in ended:
+        assert said in node.output.splitlines()
+        assert "Traceback" not in node.output
+
+
+def test_machines_with_different_data_all_end_with_22(
+    start: Start, operator: Operator, tmp_path: Path
+) -> None:
+    for machine, seed in enumerate((b"one book ", b"another book ")):
+        (tmp_path / str(machine)).mkdir()
+        (tmp_path / str(machine) / "meta.json").write_text('{"dtype": "uint8", "vocabulary": 256}')
+        for name in ("train.bin", "val.bin"):
+            (tmp_path / str(machine) / name).write_bytes(seed * 60)
+    nodes = [
+        start("--model", "gpt-tiny", **environ, TRAINYARD_DATA=str(tmp_path / str(machine)))
+        for machine, environ in enumerate(operator(2))
+    ]
+    ended = [node.end() for node in nodes]
+    assert [node.code for node in ended] == [Exit.DATA] * 2, [node.output for node in ended]
+    for node in ended:
+        assert "error: the processes differ in their data: sha256: " in node.output
+        assert "train_samples: 8 in process 0, 12 in process 1" in node.output
+
+
 def test_a_model_that_could_not_be_saved_ends_with_23_before_the_first_step_and_one_process_says_so(
     start: Start, operator: Operator, tmp_path: Path
 ) -> None:

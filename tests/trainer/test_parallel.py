@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,16 +22,16 @@ SAMPLES = 10
 
 
 class Network(nn.Module):
-    """Three layers, one of them a block to shard by itself."""
+    """Four layers, two of them blocks to shard by themselves."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(5, 7)
-        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(7, 7), nn.GELU())])
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(7, 7), nn.GELU()) for _ in range(2))
         self.last = nn.Linear(7, 3)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        result: Tensor = self.last(self.blocks[0](self.first(inputs)))
+        result: Tensor = self.last(self.blocks[1](self.blocks[0](self.first(inputs))))
         return result
 
 
@@ -43,10 +46,17 @@ def gradients(rank: int, world: int, folder: str, kind: str, precision: Precisio
     torch.manual_seed(0)
     network, device = Network(), torch.device("cpu")
     inputs = torch.randn(SAMPLES, 5)
+    graphs: list[int] = []
+
+    def counted(graph: Any, _examples: Any) -> Any:
+        graphs.append(sum(node.op == "call_function" for node in graph.graph.nodes))
+        return graph.forward
+
+    torch.compile = partial(torch.compile, backend=counted)
     model = distribute(
         network,
-        sharded=kind == "fsdp",
-        compiled=False,
+        sharded=kind.startswith("fsdp"),
+        compiled=kind.endswith("compiled"),
         precision=precision,
         device=device,
         bucket_megabytes=25,
@@ -60,6 +70,7 @@ def gradients(rank: int, world: int, folder: str, kind: str, precision: Precisio
     found = {name: whole(each.grad) for name, each in network.named_parameters()}
     if rank == 0:
         torch.save(found, f"{folder}/found.pt")
+        Path(folder, "graphs").write_text(json.dumps(graphs))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -84,3 +95,12 @@ def test_sharded_weights_compute_in_bf16_and_their_gradients_stay_in_float32(tmp
         assert gradient.dtype == torch.float32
         assert not torch.equal(gradient, exact[name])
         torch.testing.assert_close(gradient, exact[name], rtol=0.1, atol=0.05)
+
+
+def test_sharded_blocks_are_compiled_whole_and_once_for_each_size_of_batch(tmp_path: Path) -> None:
+    alone, found = run(tmp_path / "alone", 1, "ddp", 1), run(tmp_path / "found", 2, "fsdp-compiled", 3)
+    torch.testing.assert_close(found, alone, rtol=1e-5, atol=1e-6)
+    graphs = json.loads((tmp_path / "found" / "graphs").read_text())
+    assert graphs == [2, 2], (
+        "a linear layer and GELU, for parts of 2 samples and of 1; both blocks share a graph"
+    )

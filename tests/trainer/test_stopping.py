@@ -154,7 +154,7 @@ def test_the_deadline_ends_the_process_once_and_names_the_phase(alone: Any) -> N
     stop, ends = alone(patience=0.3)
     began = time.monotonic()
     os.kill(os.getpid(), signal.SIGTERM)
-    code, line = wait_for(lambda: ends)[0]
+    code, line, _ = wait_for(lambda: ends)[0]
     assert time.monotonic() - began >= 0.3
     assert code == Exit.STOPPED
     assert line == (
@@ -163,6 +163,32 @@ def test_the_deadline_ends_the_process_once_and_names_the_phase(alone: Any) -> N
     )
     stop.close()
     assert len(ends) == 1
+
+
+def test_with_nothing_at_stake_the_deadline_is_short_and_counts_from_then_on(
+    alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.stopping.PROMPT_SECONDS", 0.5)
+    stop, ends = alone(patience=60)
+    stop.at_stake(True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    wait_for(lambda: stop.wish.urgency == Urgency.SIGNAL)
+    time.sleep(1)
+    assert ends == []
+    began = time.monotonic()
+    stop.at_stake(False)
+    code, line, _ = wait_for(lambda: ends)[0]
+    assert 0.4 < time.monotonic() - began < 10
+    assert (code, line.split(" s ago")[0]) == (Exit.STOPPED, "error: told to stop by SIGTERM 2")
+
+
+def test_before_there_is_anything_to_save_the_deadline_is_short(
+    alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.stopping.PROMPT_SECONDS", 0.3)
+    _, ends = alone(patience=60)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert wait_for(lambda: ends)[0][0] == Exit.STOPPED
 
 
 def test_who_ends_in_time_meets_no_deadline_and_gets_the_old_handlers_back(alone: Any) -> None:

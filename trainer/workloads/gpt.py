@@ -128,8 +128,11 @@ class GPT(nn.Module):
 
         What is named rightly is counted in evaluations alone and is 0 in training: it would read all scores again.
         """
-        scores = self.scores(tokens).flatten(0, 1)
-        wanted = targets.flatten()
+        return self.judge(self.scores(tokens), targets)
+
+    def judge(self, scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """What `forward` gives, of scores (n, length, vocabulary) that are there already."""
+        scores, wanted = scores.flatten(0, 1), targets.flatten()
         # Autocast does this by itself, FSDP's mixed precision does not: a sum over a batch needs 32 bits.
         exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
         loss = F.cross_entropy(exact, wanted, reduction="sum")

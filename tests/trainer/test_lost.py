@@ -1,0 +1,74 @@
+"""The real trainer loses a process that hangs, and the machine where all processes met."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.conftest import Node, Start
+from tests.trainer.test_stopping import wait_for
+from trainer.contract import Exit
+
+pytestmark = pytest.mark.trainer
+
+ENDLESS = ("--device", "cpu", "--epochs", "100000")
+
+
+def workers(node: Node) -> dict[int, int]:
+    """Rank -> process id of the agent's processes."""
+    agent = node.process.pid
+    found = {}
+    for child in Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
+        environ = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+        ranks = [each for each in environ if each.startswith(b"RANK=")]
+        if ranks:
+            found[int(ranks[0][5:])] = int(child)
+    return found
+
+
+def until_it_trains(node: Node) -> None:
+    """Read its log up to the first step's line."""
+    assert node.process.stdout is not None
+    while not node.process.stdout.readline().startswith("step="):
+        assert node.process.poll() is None
+
+
+def test_a_process_that_stands_still_ends_the_training_with_25_and_stacks(
+    start: Start, tmp_path: Path
+) -> None:
+    words = ("--timeout-seconds", "6", "--metrics-directory", str(tmp_path))
+    node = start(*ENDLESS, *words, TRAINYARD_PROCESSES_PER_NODE="2")
+    until_it_trains(node)
+    still = workers(node)
+    os.kill(still[1], signal.SIGSTOP)
+    began = time.monotonic()
+    wait_for(lambda: not Path(f"/proc/{still[0]}").exists())
+    took = time.monotonic() - began
+    os.kill(still[1], signal.SIGCONT)  # else torchrun's SIGKILL ends it, 30 s later
+    ended = node.end()
+    assert ended.code == Exit.HUNG, ended.output
+    assert 5 < took < 6 + 20
+    dumps = tmp_path / "hangs" / "run"
+    assert "error: rank 0 hung: nothing came on for 6 s in this phase: " in ended.output
+    assert "trainer/training.py" in (dumps / "stacks_0").read_text()
+    assert (dumps / "flight_gloo_0").exists()
+
+
+def test_the_others_end_soon_when_the_machine_is_gone_where_all_met(
+    start: Start, operator: Callable[[int], list[dict[str, str]]]
+) -> None:
+    first, second = [start(*ENDLESS, **environ) for environ in operator(2)]
+    until_it_trains(first)
+    for pid in (first.process.pid, *workers(first).values()):
+        os.kill(pid, signal.SIGKILL)
+    began = time.monotonic()
+    ended = second.end()
+    assert time.monotonic() - began < 20
+    assert ended.code == Exit.FAILED, ended.output
+    assert len([line for line in ended.output.splitlines() if line.startswith("error: rank 1: ")]) == 1
+    assert "Traceback" not in ended.output

@@ -1,0 +1,63 @@
+"""A loss that becomes infinite or no number ends the training, and never its last good checkpoint."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.trainer.conftest import Start
+from trainer.contract import Exit
+from trainer.soundness import Losses, are_finite
+
+pytestmark = pytest.mark.trainer
+NAN, INF = math.nan, math.inf
+
+
+def test_without_a_scaler_the_first_loss_that_is_no_number_is_the_end() -> None:
+    assert [Losses(scaled=False).diverged(loss) for loss in (2.0, NAN, INF, -INF)] == [
+        False,
+        True,
+        True,
+        True,
+    ]
+
+
+def test_with_a_scaler_one_interval_is_forgiven_and_two_in_a_row_are_not() -> None:
+    losses = Losses(scaled=True)
+    assert [losses.diverged(loss) for loss in (INF, 2.0, NAN, 2.0, NAN, INF)] == [False] * 5 + [True]
+
+
+@pytest.mark.parametrize(("number", "finite"), [(3e38, True), (NAN, False), (INF, False), (-INF, False)])
+def test_one_number_among_many_decides(number: float, finite: bool) -> None:
+    tensors = [torch.ones(1000), torch.ones(30, 40), torch.ones(0), torch.ones(5, dtype=torch.bfloat16)]
+    tensors[1][7, 31] = number
+    assert are_finite(tensors, torch.device("cpu")) == finite
+    assert are_finite([], torch.device("cpu"))
+
+
+@pytest.mark.parametrize("log_every", [5, 1000])
+def test_a_training_that_diverges_ends_with_one_line_and_leaves_the_last_good_checkpoint(
+    start: Start, tmp_path: Path, log_every: int
+) -> None:
+    """With a rate beyond all numbers the second update makes infinities. Seldom lines leave it to the next save."""
+    place = tmp_path / "checkpoints"
+    common = ("--device", "cpu", "--checkpoint-uri", str(place), "--owner", "test", "--steps", "40")
+    both = {"TRAINYARD_PROCESSES_PER_NODE": "2"}
+    words = ("--checkpoint-every", "10", "--model-uri", str(tmp_path / "model"))
+    good = start(*common[:-1], "10", *words, **both).end()
+    assert good.code == 0, good.output
+    ended = start(*common, *words, "--learning-rate", "1e38", "--log-every", str(log_every), **both).end()
+    assert ended.code == Exit.CONFIGURATION, ended.output
+    (said,) = [line for line in ended.output.splitlines() if line.startswith("error: ") and "step" in line]
+    found = re.match(
+        r"error: (loss: (nan|inf)|weights: not all are numbers) at step (\d+): the training", said
+    )
+    assert found, said
+    assert int(found[3]) == (15 if log_every == 5 else 20)
+    assert "expected a lower learning_rate (it is 1e+38)" in said
+    assert "Traceback" not in ended.output
+    assert [each.name for each in sorted(place.glob("step-*"))] == ["step-000000010"]

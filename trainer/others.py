@@ -1,0 +1,127 @@
+"""Telling the other processes that this one can't go on, and hearing it from them.
+
+Who fails alone leaves the others in a collective that it never enters: gloo tells them of a lost connection, NCCL of
+nothing. So it writes its exit code into the store in which all have met, and a thread of each process looks there once
+a second, beside whatever its main thread waits in. The steps cost nothing for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from trainer.contract import Exit, TrainerError
+from trainer.ending import Leave, leave
+from trainer.world import World
+
+LOOK_SECONDS = 1.0
+# The store may be kept by the process that fails, or by one that hears of it: it stays until the last has heard. One
+# that was killed or hangs is not waited for any longer.
+HEARD_SECONDS = 3.0
+# Who failed ends first, with all that it has to say: torchrun takes the first for the cause, and stops the rest.
+LINGER_SECONDS = 1.0
+# When the store is gone, the main thread mostly knows by itself, and says more; else its machine is gone, too.
+GONE_SECONDS = 5.0
+_FAILURE, _HEARD = "failure", "failure heard"
+
+
+class SharedError(TrainerError):
+    """What all processes raise alike, so that none has to tell the others."""
+
+
+class LoneError(TrainerError):
+    """What this process alone could not do: the others are to be told."""
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """What cannot be done inside is not known to the other processes: raised as LoneError, if not as SharedError."""
+    try:
+        yield
+    except SharedError:
+        raise
+    except TrainerError as error:
+        raise LoneError(error.code, str(error)) from error
+
+
+class Others:
+    """The processes of this training, from one of them.
+
+    - `join(store)` once the process group is there; `tell(code)` where this process fails alone; `close()` when all
+      come to their end by themselves.
+    - A process that hears of a failure ends with the failed one's exit code, whatever it is at, and one process of each
+      machine (`world.local_rank` 0) says which failed. When the store is gone it ends with Exit.FAILED.
+    """
+
+    def __init__(self, world: World, leave: Leave = leave) -> None:
+        self._world, self._leave = world, leave
+        self._store: Store | None = None
+        self._lock = threading.Lock()
+        self._told = False
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="others", daemon=True)
+
+    def join(self, store: Store) -> None:
+        """Begin to listen. `store` is the one in which all met; it gets a connection of its own."""
+        if self._world.size > 1:
+            self._store = store.clone()
+            self._thread.start()
+
+    def tell(self, code: Exit) -> None:
+        """End all others with this code. Comes back when all have heard it, after HEARD_SECONDS at most."""
+        if self._store is None or self._closed.is_set() or not self._first():
+            return
+        with suppress(RuntimeError):  # the store is gone, which the others notice
+            self._store.compare_set(_FAILURE, "", f"{int(code)} {self._world.rank}")
+            self._wait_for_all()
+
+    def wait_for_end(self) -> None:
+        """Come back at once, or never where this process is being ended by another one's failure.
+
+        For errors that may follow from that, such as a lost connection: they mean nothing then.
+        """
+        if self._told and not self._closed.is_set():
+            time.sleep(2 * (HEARD_SECONDS + LINGER_SECONDS))
+
+    def close(self) -> None:
+        """No process tells or hears any more: each is at its own end. Can be repeated."""
+        self._closed.set()
+
+    def _first(self) -> bool:
+        """Whether neither the main thread nor the one that listens has begun to end this process."""
+        with self._lock:
+            first, self._told = not self._told, True
+        return first
+
+    def _wait_for_all(self) -> None:
+        assert self._store is not None  # noqa: S101 - joined
+        until = time.monotonic() + HEARD_SECONDS
+        heard = self._store.add(_HEARD, 1)
+        while heard < self._world.size and time.monotonic() < until:
+            time.sleep(0.05)
+            heard = self._store.add(_HEARD, 0)
+
+    def _listen(self) -> None:
+        assert self._store is not None  # noqa: S101 - joined
+        while not self._closed.wait(LOOK_SECONDS):
+            try:
+                if not self._store.check([_FAILURE]):
+                    continue
+                code, rank = map(int, self._store.get(_FAILURE).split())
+            except RuntimeError:
+                if not self._closed.wait(GONE_SECONDS) and self._first():
+                    self._leave(
+                        Exit.FAILED,
+                        f"error: rank {self._world.rank}: the machine where all processes met is gone, or its torchrun",
+                    )
+                return
+            if self._first():
+                with suppress(RuntimeError):
+                    self._wait_for_all()
+                said = f"error: process {rank} could not go on; its log says why"
+                self._leave(Exit(code), said if self._world.local_rank == 0 else "", linger=LINGER_SECONDS)
+            return
