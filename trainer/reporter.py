@@ -35,6 +35,7 @@ class Reporter(Observer):
         self._chief = training.world.rank == 0
         self._began = time.perf_counter()
         self._saved = self._failed = self._skipped = 0
+        self._lost = False
         self.accuracy, self.loss = 0.0, 0.0
 
     @property
@@ -173,11 +174,15 @@ class Reporter(Observer):
                 outcome=outcome,
                 blocked_seconds=counts.last_blocked_seconds,
                 durable_seconds=counts.last_writing_seconds if outcome == "saved" else None,
-                size_bytes=None,
+                size_bytes=counts.last_size_bytes if outcome == "saved" else None,
             )
             if outcome == "failed":
                 self._tell(record.Alarm, alarm="checkpoint", message="a checkpoint failed; the log says why")
         self._saved, self._failed, self._skipped = counts.saved, counts.failed, counts.skipped
+        if counts.owner_lost and not self._lost:
+            self._lost = True
+            message = "another run took the place of the checkpoints over; nothing is saved any more"
+            self._tell(record.Alarm, alarm="checkpoint", message=message)
 
     def _tell(self, kind: type[record.Record], **values: Any) -> None:
         training = self._training
