@@ -26,6 +26,7 @@ _AT_LEAST_ONE = (
         "sequence_length",
         "bucket_megabytes",
         "log_every",
+        "evaluate_every",
     ),
     *("checkpoint_every", "checkpoint_keep", "expected_nodes", "processes_per_node"),
 )
@@ -84,6 +85,11 @@ class Config:
     parallel: str = _option(str, "ddp", "ddp (each process has the whole model) or fsdp (each has a part)")
     bucket_megabytes: int = _option(int, 25, "gradients that DDP exchanges at once")
     log_every: int = _option(int, 20, "steps between two lines of loss, accuracy and speed")
+    evaluate_every: int | None = _option(
+        int,
+        None,
+        "steps between two judgements on the test data; by default one after each epoch. The last is judged",
+    )
     metrics_directory: str | None = _option(
         str, None, "where <run id>.jsonl and TensorBoard's files go; none writes none"
     )

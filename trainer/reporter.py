@@ -102,6 +102,7 @@ class Reporter(Observer):
             say(
                 f"epoch={epoch}"
                 + ("" if training.config.steps else f"/{training.config.epochs}")
+                + f" step={training.step}"
                 + f" test_loss={judged.loss:.4f} test_accuracy={judged.accuracy:.4f} elapsed={self.seconds:.1f}s"
             )
         self._tell(record.Evaluation, loss=judged.loss, accuracy=judged.accuracy, seconds=judged.seconds)

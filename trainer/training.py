@@ -212,7 +212,9 @@ class Training:
         return self.config.micro_batch_size or self.config.batch_size
 
     def _judgement_is_due(self) -> bool:
-        return self.step > 0 and (self.position % self.cursor.samples == 0 or self.step >= self.steps)
+        every = self.config.evaluate_every
+        now = self.step % every == 0 if every else self.position % self.cursor.samples == 0
+        return self.step > 0 and (now or self.step >= self.steps)
 
     def _judge(self, observer: Observer) -> bool:
         self._begin("evaluation", compiles=not self._has_judged)

@@ -86,6 +86,7 @@ TRAINER_OPTIONS: Final = (
     "--parallel",
     "--bucket-megabytes",
     "--log-every",
+    "--evaluate-every",
     "--metrics-directory",
     "--metrics-port",
     "--checkpoint-uri",

@@ -35,7 +35,16 @@ PAIRS = 32
 # Steps of a turn: a turn of ours begins with an empty queue of batches, which a training does once.
 STEPS = 4
 WARM_UP = 3
-CONFIG = Config(data="corpus", batch_size=192, device="cpu", steps=10**6, log_every=2, checkpoint_every=10**6)
+# The bare loop judges nothing, so that ours must not either.
+CONFIG = Config(
+    data="corpus",
+    batch_size=192,
+    device="cpu",
+    steps=10**6,
+    log_every=2,
+    evaluate_every=10**6,
+    checkpoint_every=10**6,
+)
 
 
 class Bare:

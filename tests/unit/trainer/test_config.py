@@ -109,7 +109,7 @@ def test_the_options_are_exactly_these() -> None:
         *("epochs", "steps", "batch_size", "micro_batch_size", "data", "model", "sequence_length"),
         *("learning_rate", "warmup_steps", "weight_decay", "gradient_clip", "seed"),
         *("precision", "compile", "parallel", "bucket_megabytes"),
-        *("log_every", "metrics_directory", "metrics_port"),
+        *("log_every", "evaluate_every", "metrics_directory", "metrics_port"),
         *("checkpoint_uri", "checkpoint_every", "checkpoint_keep", "owner"),
         *("notice_file", "timeout_seconds", "start_timeout_seconds"),
         *("device", "model_uri", "run_id", "expected_nodes", "processes_per_node", "restart"),
