@@ -17,8 +17,9 @@ from pathlib import Path
 from torch import Tensor
 
 from trainer import train
-from trainer.contract import Exit, TrainerError
+from trainer.contract import Exit
 from trainer.input import Step
+from trainer.others import SharedError
 from trainer.training import Observer, Training
 
 notes = Path(sys.argv.pop(1))
@@ -36,7 +37,7 @@ def noted(self: Training, step: Step, observer: Observer) -> Tensor:
     if kill == (str(self.step), str(self.world.rank)) and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         os.kill(os.getpid(), signal.SIGKILL)
     if os.environ.get("RAISE_STEP") == str(self.step):
-        raise TrainerError(Exit.FAILED, f"loss: it is nan at step {self.step}; expected a finite number")
+        raise SharedError(Exit.FAILED, f"loss: it is nan at step {self.step}; expected a finite number")
     return found
 
 

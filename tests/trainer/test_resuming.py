@@ -155,7 +155,7 @@ def test_a_stop_whose_last_save_fails_names_the_checkpoint_before(place: Place) 
     (runs.place / "checkpoints").write_text("in the way")
     node.process.send_signal(signal.SIGTERM)
     ended = node.end()
-    good = layout.finished(Directory(runs.place / "moved").list())[0]
+    good = layout.finished(Directory(runs.place / "moved" / "run").list())[0]
     found = re.search(r"^result=stopped .* steps=(\d+) position=\d+ checkpoint=(\w+)$", ended.output, re.M)
     assert found, ended.output
     assert good >= 10
@@ -171,7 +171,7 @@ def test_when_the_loop_raises_no_save_is_begun_and_the_last_good_one_stays(place
     assert ended.output.count("error: loss: it is nan at step 13; expected a finite number") == 1
     saved = re.findall(r"^checkpoint=saved step=(\d+) ", ended.output, re.M)
     assert set(saved) <= {"5", "10"}
-    listing = Directory(runs.place / "checkpoints").list()
+    listing = Directory(runs.place / "checkpoints" / "run").list()
     assert layout.finished(listing)[0] in (5, 10)
     assert max(layout.by_step(listing)) <= 10
     assert not (runs.place / "run").exists()

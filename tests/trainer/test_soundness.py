@@ -60,4 +60,4 @@ def test_a_training_that_diverges_ends_with_one_line_and_leaves_the_last_good_ch
     assert int(found[3]) == (15 if log_every == 5 else 20)
     assert "expected a lower learning_rate (it is 1e+38)" in said
     assert "Traceback" not in ended.output
-    assert [each.name for each in sorted(place.glob("step-*"))] == ["step-000000010"]
+    assert [each.name for each in sorted((place / "run").glob("step-*"))] == ["step-000000010"]
