@@ -67,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own = list(sys.argv[1:] if arguments is None else arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # see trainer.distributed
+    # Without the warnings of its C++ part: of a process that is gone they tell by a page of stack, and we by a line.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         config = Config.read(own, os.environ)
         options = launch_options(config, os.environ)

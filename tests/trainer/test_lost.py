@@ -80,3 +80,4 @@ def test_the_others_end_soon_when_the_machine_is_gone_where_all_met(
     assert ended.code == Exit.FAILED, ended.output
     assert len([line for line in ended.output.splitlines() if line.startswith("error: rank 1: ")]) == 1
     assert "Traceback" not in ended.output
+    assert "frame #" not in ended.output
