@@ -13,7 +13,7 @@ quoted = '$(subst ','\'',$(1))'
 # Two at a time, in order: live tests wait more than they work. tests/conftest.py says which follow one another.
 LIVE := -p no:randomly -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help faults lives up down preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local bench-launcher reference locks
+.PHONY: help faults lives up down preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local bench-launcher bench-trainer reference locks
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ record-states: environment ## record what the stack files deploy now: later prog
 
 bench-local: environment ## measure the local cloud against its targets (half an hour; WARM=1 leaves out the cold build)
 	@$(RUN) -m tests.benchmarks.local_cloud $(if $(filter-out 0 no false off,$(WARM)),--warm)
+
+bench-trainer: environment ## measure the trainer against its limits, beside the usual ways (15 minutes; RAW=<file> keeps every number)
+	@$(RUN) -m tests.benchmarks.trainer $(if $(RAW),--raw $(call quoted,$(RAW)))
 
 bench-launcher: environment ## measure the launcher against its targets, beside two baselines (under 5 minutes)
 	@$(RUN) -m tests.benchmarks.launcher
