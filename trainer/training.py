@@ -136,6 +136,8 @@ class Training:
         self.stall_seconds = 0.0
         starting = self._first
         count = self.steps - self.step if steps is None else steps
+        if self._first and count > 0:
+            self._lay_out_buckets()
         made = training_steps(self.workload, self.cursor, self.world, self._micro_batch, self.position, count)
         with Prefetcher(made, self.device) as prefetched:
             for step in prefetched:
@@ -234,6 +236,24 @@ class Training:
         self.watch.enter(phase, long=compiles)
         config = self.config
         set_timeouts(config.start_timeout_seconds if long else config.timeout_seconds, self.stop.groups)
+
+    def _lay_out_buckets(self) -> None:
+        """Have DDP lay out its buckets as they stay, before the first step; nothing is learnt.
+
+        DDP puts its gradients into other buckets, in the order in which they came, before the second forward pass of
+        a process (torch/nn/parallel/distributed.py, `_rebuild_buckets`), and a sum over three processes or more
+        depends on where in a bucket a gradient is. A process that goes on from a checkpoint would sum once as no other
+        step does, and end with other weights than one that never stopped.
+        """
+        if not isinstance(self.model, DistributedDataParallel):
+            return
+        only = training_steps(self.workload, self.cursor, self.world, self._micro_batch, self.position, 1)
+        inputs, targets = (each.to(self.device) for each in next(only).parts[0])
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            with self._casting.autocast(self.device):
+                loss, _ = self.model(inputs, targets)
+            loss.backward()
+        self.optimizer.zero_grad(set_to_none=True)
 
     def _learn(self, step: Step, observer: Observer) -> Tensor:
         """One step of the optimizer. Returns this process's sums of loss, units named rightly and units."""

@@ -1,0 +1,79 @@
+"""A training's steps on several processes: what goes on from one is what the next would have been."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as processes
+
+from trainer.config import Config
+from trainer.hang import Watch
+from trainer.precision import FP32
+from trainer.stopping import Stop
+from trainer.training import Observer, Training
+from trainer.workloads import gpt, load
+from trainer.world import World
+
+pytestmark = pytest.mark.trainer
+
+
+class Quiet:
+    """A watch that watches nothing."""
+
+    def enter(self, phase: str, *, long: bool = False) -> None:
+        """Nothing."""
+
+    def beat(self) -> None:
+        """Nothing."""
+
+
+def meet(rank: int, size: int, folder: str) -> World:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
+    return World(rank, size, rank, size, 1)
+
+
+def training(config: Config, world: World, stop: Stop | None = None) -> Training:
+    stop = stop or Stop(patience=20, phase=lambda: "")
+    workload = load(config.data)
+    return Training(config, world, torch.device("cpu"), FP32, workload, stop, cast(Watch, Quiet()))
+
+
+def go_on_at_each_step(rank: int, size: int, folder: str) -> None:
+    """One process: four steps in one go, and each of the last three by a process that goes on from the one before."""
+    world = meet(rank, size, folder)
+    gpt.PRESETS["gpt-tiny"] = gpt.Shape(layers=3, heads=2, width=128, sequence=16)  # 2.6 MB: several buckets
+    config = Config(data="corpus", steps=100, evaluate_every=1000, batch_size=16, bucket_megabytes=1)
+    whole = training(config, world)
+    state = torch.get_rng_state()
+    assert whole.run(Observer(), 1)
+    assert torch.equal(torch.get_rng_state(), state)
+    found = []
+    for step in (1, 2, 3):
+        part = training(config, world)
+        part.network.load_state_dict(copy.deepcopy(whole.network.state_dict()))
+        part.optimizer.load_state_dict(copy.deepcopy(whole.optimizer.state_dict()))
+        part.go_on(whole.step, whole.position)
+        for each in (part, whole):
+            assert each.run(Observer(), 1)
+            assert (each.step, each.position) == (step + 1, 16 * (step + 1))
+        found += [
+            torch.equal(one, other)
+            for one, other in zip(part.network.parameters(), whole.network.parameters(), strict=True)
+        ]
+    if rank == 0:
+        torch.save(found, f"{folder}/found.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_who_goes_on_sums_over_four_processes_as_who_never_stopped(tmp_path: Path) -> None:
+    """DDP lays out its buckets anew before a process's second step, and a sum of four depends on them."""
+    processes.spawn(go_on_at_each_step, (4, str(tmp_path)), nprocs=4)
+    found = torch.load(tmp_path / "found.pt")
+    assert all(found), f"{found.count(False)} of {len(found)} tensors differ"
