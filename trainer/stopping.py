@@ -186,8 +186,8 @@ class Stop:
     def agreed(self) -> bool:
         """Whether all processes stop now. All of them get True at the same call, at most two calls after the wish.
 
-        To be called equally often in every process: once per step (where a step takes seconds, once per micro-batch,
-        and gradients are dropped on True) and once per evaluation batch. It costs one round of four bytes between the
+        To be called equally often in every process: once per micro-batch of a step, whose gradients are dropped on
+        True, and once per evaluation batch. It costs one round of four bytes between the
         hosts, waited for a call later; the device is not waited for. Raises RuntimeError when another process is
         gone, or hangs for longer than the group's timeout.
         """

@@ -143,7 +143,10 @@ class Training:
             for step in prefetched:
                 if self.stop.agreed():
                     return False
-                window += self._learn(step, observer)
+                learnt = self._learn(step, observer)
+                if learnt is None:
+                    return False
+                window += learnt
                 samples += step.samples
                 if starting:  # what compiles and allocates is no measure of speed
                     starting, began, samples = False, time.perf_counter(), 0
@@ -255,8 +258,12 @@ class Training:
             loss.backward()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def _learn(self, step: Step, observer: Observer) -> Tensor:
-        """One step of the optimizer. Returns this process's sums of loss, units named rightly and units."""
+    def _learn(self, step: Step, observer: Observer) -> Tensor | None:
+        """One step of the optimizer. Returns this process's sums of loss, units named rightly and units.
+
+        None when all agreed to stop between two of its micro-batches, of which every process has as many: then the
+        step's gradients are dropped, and it is as if it had not begun.
+        """
         # Every process knows of all: whether one of them has a share of a size that is not compiled yet.
         compiles = self._first or (self._compiled and step.samples not in self._sizes)
         if compiles and not self._first:
@@ -267,6 +274,9 @@ class Training:
         scale = self.world.size / (step.samples * self.workload.units_per_sample)
         total = torch.zeros(3, dtype=torch.float64, device=self.device)
         for number, (inputs, targets) in enumerate(step.parts, start=1):
+            if number > 1 and self.stop.agreed():
+                self.optimizer.zero_grad(set_to_none=True)
+                return None
             with accumulating(self.model, last=number == len(step.parts)):
                 with self._casting.autocast(self.device):
                     loss, sums = self.model(inputs, targets)

@@ -26,9 +26,11 @@ notes = Path(sys.argv.pop(1))
 learn = Training._learn
 
 
-def noted(self: Training, step: Step, observer: Observer) -> Tensor:
+def noted(self: Training, step: Step, observer: Observer) -> Tensor | None:
     """The step itself, and then its note: the first pixels of each image, which tests make the image's number."""
     found = learn(self, step, observer)
+    if found is None:
+        return None
     numbers = [int(image[0, 0]) * 256 + int(image[0, 1]) for images, _ in step.parts for image in images]
     (notes / f"{self.step:06d}-{self.world.rank}-of-{self.world.size}").write_text(
         " ".join(map(str, [step.epoch, *numbers]))

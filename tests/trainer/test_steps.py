@@ -13,6 +13,7 @@ import torch.multiprocessing as processes
 
 from trainer.config import Config
 from trainer.hang import Watch
+from trainer.parallel import whole as whole_tensor
 from trainer.precision import FP32
 from trainer.stopping import Stop
 from trainer.training import Observer, Training
@@ -77,3 +78,41 @@ def test_who_goes_on_sums_over_four_processes_as_who_never_stopped(tmp_path: Pat
     processes.spawn(go_on_at_each_step, (4, str(tmp_path)), nprocs=4)
     found = torch.load(tmp_path / "found.pt")
     assert all(found), f"{found.count(False)} of {len(found)} tensors differ"
+
+
+class StopAt(Stop):
+    """All processes agree to stop at the same call, this one."""
+
+    def __init__(self, call: int) -> None:
+        super().__init__(patience=20, phase=lambda: "")
+        self._calls = call
+
+    def agreed(self) -> bool:
+        self._calls -= 1
+        return self._calls <= 0
+
+
+def stop_between_micro_batches(rank: int, size: int, folder: str, parallel: str) -> None:
+    """One process: two steps of eight micro-batches each, and the same, told to stop in the third and gone on with."""
+    world = meet(rank, size, folder)
+    config = Config(
+        steps=100, evaluate_every=1000, batch_size=16, micro_batch_size=1, parallel=parallel, compile="no"
+    )
+    whole, stopped = training(config, world), training(config, world, StopAt(2 * 8 + 5))
+    assert whole.run(Observer(), 2)
+    assert not stopped.run(Observer())
+    assert (stopped.step, stopped.position) == (2, 32)
+    stopped.check_weights()
+    assert all(parameter.grad is None for parameter in stopped.network.parameters())
+    for one, other in zip(stopped.network.parameters(), whole.network.parameters(), strict=True):
+        assert torch.equal(whole_tensor(one), whole_tensor(other))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_stop_between_two_micro_batches_leaves_the_training_at_its_last_step(
+    tmp_path: Path, parallel: str
+) -> None:
+    """A step of many micro-batches may take longer than there is time to stop."""
+    processes.spawn(stop_between_micro_batches, (2, str(tmp_path), parallel), nprocs=2)
