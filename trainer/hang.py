@@ -179,18 +179,19 @@ def write_dumps(directory: Path | None, rank: int) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / f"stacks_{rank}").open("w") as file:
             faulthandler.dump_traceback(file)
-        for name, dump in _recorded():
+        for name, dump in _recorded(rank):
             (directory / f"flight_{name}_{rank}").write_bytes(dump)
     except OSError as error:
         tell(f"warning: rank {rank} can't write to {directory}: {error.strerror}; its stacks follow")
         faulthandler.dump_traceback(STDERR)
 
 
-def _recorded() -> Iterator[tuple[str, bytes]]:
+def _recorded(rank: int) -> Iterator[tuple[str, bytes]]:
     """The flight recorders that hold something: gloo's, and that of whichever NCCL backend torch made.
 
     torch 2.15 records NCCL's collectives under the backend's name, and, with TORCH_DIST_USE_NCCL2=0, in the older
-    backend's own recorder (torch/distributed/distributed_c10d.py, _register_builtin_nccl_backend).
+    backend's own recorder (torch/distributed/distributed_c10d.py, _register_builtin_nccl_backend). Other versions know
+    other recorders, or ask for them in other words: one that can't be asked is told, and left out.
     """
     # With them torch looks up the lines of its C++ code, for ten seconds and more; Python's are in the stacks already.
     without = {"includeStackTraces": False}
@@ -202,6 +203,17 @@ def _recorded() -> Iterator[tuple[str, bytes]]:
     if legacy is not None:
         sources.append(("nccl-legacy", lambda: legacy(**without)))
     for name, dump in sources:
-        taken = dump()
-        if pickle.loads(taken).get("entries"):  # noqa: S301 - made by this process a moment ago
+        try:
+            taken = dump()
+            held = pickle.loads(taken).get("entries")  # noqa: S301 - made by this process a moment ago
+        except Exception as error:  # whatever it is: the process has to come to its end
+            tell(
+                f"warning: rank {rank}: no flight recorder of {name}: {type(error).__name__}: {_first_line(error)}"
+            )
+            continue
+        if held:
             yield name, taken
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 from torch.distributed.flight_recorder.components.loader import read_dump
 
 from tests.trainer.conftest import Start
@@ -129,6 +131,30 @@ def test_without_a_directory_the_stacks_are_told_on_stderr(
     told = capfd.readouterr().err
     assert "most recent call first" in told
     assert ("rank 1 can't write to" in told) == (directory is not None)
+
+
+def test_a_recorder_that_cannot_be_asked_is_told_in_one_line_and_the_others_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Another version of torch knows other words: pybind11 says then, on several lines, which ones."""
+
+    def dump(backend: str, **_: object) -> bytes:
+        if backend == "gloo":
+            raise TypeError(
+                "_dump_fr_trace(): incompatible function arguments. Supported are:\n    1. others"
+            )
+        return pickle.dumps({"entries": ["one"]})
+
+    monkeypatch.setattr(c10d, "_dump_fr_trace", dump)
+    monkeypatch.delattr(c10d, "_dump_nccl_trace", raising=False)
+    write_dumps(tmp_path, 3)
+    said = "_dump_fr_trace(): incompatible function arguments. Supported are:"
+    expected = f"warning: rank 3: no flight recorder of gloo: TypeError: {said}"
+    assert capfd.readouterr().err.splitlines() == [expected]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["flight_nccl_3", "stacks_3"]
+    monkeypatch.delattr(c10d, "_dump_fr_trace")
+    write_dumps(tmp_path, 3)
+    assert capfd.readouterr().err.count("AttributeError") == 2
 
 
 def test_nccls_own_dumps_go_where_these_do(
