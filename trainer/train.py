@@ -143,8 +143,18 @@ def metrics_of(config: Config, world: World) -> Metrics:
 
 
 def model_weights(training: Training) -> dict[str, Tensor]:
-    """The model's own tensors by name, whole, as a single process would have them; all processes together."""
-    return {name: whole(tensor) for name, tensor in training.network.state_dict().items()}
+    """The model's own tensors by name, whole and on the CPU, as a single process would have them; nothing but in rank 0.
+
+    All processes together, one tensor after another: a sharded model is as a whole in no device's memory.
+    """
+    chief = training.world.rank == 0
+    gathered: dict[str, Tensor] = {}
+    for name, tensor in training.network.state_dict().items():
+        full = whole(tensor)
+        if chief:
+            gathered[name] = full.cpu()
+        del full  # before the next one is made
+    return gathered
 
 
 def describe(training: Training, reporter: Reporter) -> dict[str, Any]:

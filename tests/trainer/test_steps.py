@@ -16,6 +16,7 @@ from trainer.hang import Watch
 from trainer.parallel import whole as whole_tensor
 from trainer.precision import FP32
 from trainer.stopping import Stop
+from trainer.train import model_weights
 from trainer.training import Observer, Training
 from trainer.workloads import gpt, load
 from trainer.world import World
@@ -116,3 +117,25 @@ def test_a_stop_between_two_micro_batches_leaves_the_training_at_its_last_step(
 ) -> None:
     """A step of many micro-batches may take longer than there is time to stop."""
     processes.spawn(stop_between_micro_batches, (2, str(tmp_path), parallel), nprocs=2)
+
+
+def gather_the_model(rank: int, size: int, folder: str) -> None:
+    """One process: what is saved of a sharded model, against the same one that is not sharded."""
+    world = meet(rank, size, folder)
+    plain, sharded = (training(Config(parallel=parallel), world) for parallel in ("ddp", "fsdp"))
+    found = model_weights(sharded)
+    if rank == 0:
+        expected = plain.network.state_dict()
+        assert list(found) == list(expected)
+        for name, tensor in expected.items():
+            assert type(found[name]) is torch.Tensor, name
+            assert torch.equal(found[name], tensor), name
+    else:
+        assert found == {}
+        assert model_weights(plain) == {}
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_a_sharded_model_is_whole_in_the_first_process_alone(tmp_path: Path) -> None:
+    processes.spawn(gather_the_model, (2, str(tmp_path)), nprocs=2)
