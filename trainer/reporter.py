@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from trainer.contract import TrainerError
 from trainer.metrics import record
 from trainer.metrics.goodput import Goodput
 from trainer.metrics.hub import Metrics
@@ -35,7 +38,7 @@ class Reporter(Observer):
         self._chief = training.world.rank == 0
         self._began = time.perf_counter()
         self._saved = self._failed = self._skipped = 0
-        self._lost = False
+        self._lost = self._ended = False
         self.accuracy, self.loss = 0.0, 0.0
 
     @property
@@ -146,7 +149,8 @@ class Reporter(Observer):
         self._tell(record.Stop, reason=reason)
 
     def end(self, outcome: str, exit_code: int) -> None:
-        """The last record."""
+        """The last record. To be told once."""
+        self._ended = True
         self._tell_checkpoints()
         self._tell(
             record.End,
@@ -156,6 +160,17 @@ class Reporter(Observer):
             goodput=self._goodput.share(),
         )
         self._metrics.close()
+
+    @contextmanager
+    def telling_failure(self) -> Iterator[None]:
+        """What raises TrainerError inside is told as the end of the training, and raised all the same."""
+        try:
+            yield
+        except TrainerError as error:
+            if not self._ended:
+                with suppress(Exception):  # nothing of the metrics may stand in for the error
+                    self.end("failed", error.code)
+            raise
 
     def _tell_checkpoints(self) -> None:
         """A record of each save that came to an end since the last look."""

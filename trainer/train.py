@@ -75,34 +75,37 @@ def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others) 
     # What stays float32 on a GPU is multiplied as TF32 (`trainer.precision.prepare`).
     best = peak(name, "tf32" if precision.name == "fp32" else precision.name)
     reporter = Reporter(training, checkpoints, metrics_of(config, world), goodput, best)
-    reporter.start()
-    done = False
-    if not stop.agreed_at_once():
-        with alone():
-            done = training.run(reporter)
-        training.check_weights()
-    saved = True
-    if checkpoints is not None:
-        watch.enter("saving the last checkpoint", long=True)
-        saved = checkpoints.end()
-    others.close()
-    stop.settle()
-    if not done:
-        return stopped(training, stop, reporter, checkpoints.counts.last_good_step if checkpoints else None)
-    stop.at_stake(checkpoints is None or not saved)
-    watch.enter("saving the model", long=True)
-    weights = model_weights(training) if config.model_uri is not None else {}
-    dist.destroy_process_group()
-    if world.rank == 0:
-        place = "none"
-        if config.model_uri is not None:
-            place = save(config.model_uri, config.run_id, weights, describe(training, reporter))
-        say(
-            f"result=succeeded test_accuracy={reporter.accuracy:.4f} steps={training.step} "
-            f"seconds={reporter.seconds:.1f} model={place}"
-        )
-    reporter.end("succeeded", Exit.SUCCEEDED)
-    return Exit.SUCCEEDED
+    with reporter.telling_failure():
+        reporter.start()
+        done = False
+        if not stop.agreed_at_once():
+            with alone():
+                done = training.run(reporter)
+            training.check_weights()
+        saved = True
+        if checkpoints is not None:
+            watch.enter("saving the last checkpoint", long=True)
+            saved = checkpoints.end()
+        others.close()
+        stop.settle()
+        if not done:
+            return stopped(
+                training, stop, reporter, checkpoints.counts.last_good_step if checkpoints else None
+            )
+        stop.at_stake(checkpoints is None or not saved)
+        watch.enter("saving the model", long=True)
+        weights = model_weights(training) if config.model_uri is not None else {}
+        dist.destroy_process_group()
+        if world.rank == 0:
+            place = "none"
+            if config.model_uri is not None:
+                place = save(config.model_uri, config.run_id, weights, describe(training, reporter))
+            say(
+                f"result=succeeded test_accuracy={reporter.accuracy:.4f} steps={training.step} "
+                f"seconds={reporter.seconds:.1f} model={place}"
+            )
+        reporter.end("succeeded", Exit.SUCCEEDED)
+        return Exit.SUCCEEDED
 
 
 def tell_world(config: Config, world: World, device: torch.device, stop: Stop) -> None:
@@ -143,9 +146,9 @@ def metrics_of(config: Config, world: World) -> Metrics:
 
 
 def model_weights(training: Training) -> dict[str, Tensor]:
-    """The model's own tensors by name, whole and on the CPU, as a single process would have them; nothing but in rank 0.
+    """In rank 0 the model's own tensors by name, whole and on the CPU, as a single process would have them; else none.
 
-    All processes together, one tensor after another: a sharded model is as a whole in no device's memory.
+    All processes together, one tensor after another: no device has to hold the whole of a sharded model.
     """
     chief = training.world.rank == 0
     gathered: dict[str, Tensor] = {}

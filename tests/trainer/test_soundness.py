@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -50,7 +51,10 @@ def test_a_training_that_diverges_ends_with_one_line_and_leaves_the_last_good_ch
     words = ("--checkpoint-every", "10", "--model-uri", str(tmp_path / "model"))
     good = start(*common[:-1], "10", *words, **both).end()
     assert good.code == 0, good.output
-    ended = start(*common, *words, "--learning-rate", "1e38", "--log-every", str(log_every), **both).end()
+    metrics = ("--metrics-directory", str(tmp_path / "metrics"))
+    ended = start(
+        *common, *words, *metrics, "--learning-rate", "1e38", "--log-every", str(log_every), **both
+    ).end()
     assert ended.code == Exit.CONFIGURATION, ended.output
     (said,) = [line for line in ended.output.splitlines() if line.startswith("error: ") and "step" in line]
     found = re.match(
@@ -61,3 +65,6 @@ def test_a_training_that_diverges_ends_with_one_line_and_leaves_the_last_good_ch
     assert "expected a lower learning_rate (it is 1e+38)" in said
     assert "Traceback" not in ended.output
     assert [each.name for each in sorted((place / "run").glob("step-*"))] == ["step-000000010"]
+    last = json.loads((tmp_path / "metrics" / "run.jsonl").read_text().splitlines()[-1])
+    assert (last["kind"], last["outcome"], last["exit_code"]) == ("end", "failed", Exit.CONFIGURATION)
+    assert last["step"] == int(found[3])
