@@ -6,6 +6,8 @@ import os
 import signal
 from collections.abc import Mapping
 
+from trainer.contract import Exit, TrainerError
+
 
 def would_start_anew(environ: Mapping[str, str]) -> bool:
     """Whether the agent starts its processes again when they end now, whatever their exit code.
@@ -14,6 +16,23 @@ def would_start_anew(environ: Mapping[str, str]) -> bool:
     """
     done, most = environ.get("TORCHELASTIC_RESTART_COUNT", "0"), environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
     return int(done) < int(most)
+
+
+def check_restarts(nodes: int, environ: Mapping[str, str]) -> None:
+    """Raises TrainerError where agents on several machines may start processes anew, and these could not meet.
+
+    Their one store, where it is shared by all attempts, holds the addresses of the processes before them. It is with
+    the static rendezvous, and with c10d unless TORCH_DISABLE_SHARE_RDZV_TCP_STORE is 1; the agents tell their processes
+    (`use_agent_store` in torch/distributed/elastic/rendezvous, static_tcp_rendezvous.py and dynamic_rendezvous.py).
+    """
+    most = int(environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+    if nodes > 1 and most > 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True):
+        raise TrainerError(
+            Exit.CONFIGURATION,
+            f"max-restarts: {most} on {nodes} machines, whose processes could not meet again once started anew; "
+            "expected --rdzv-backend c10d and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, which python -m trainer.entrypoint sets, "
+            "or --max-restarts 0",
+        )
 
 
 def stop_agent() -> None:

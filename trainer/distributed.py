@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
+from trainer.agent import check_restarts
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.hang import timeout
@@ -45,6 +46,7 @@ def join(config: Config, world: World) -> tuple[torch.device, Store]:
     Raises TrainerError, alike in all processes where their settings differ.
     """
     check_promise(world, config.expected_nodes, config.processes_per_node)
+    check_restarts(world.nodes, os.environ)
     device = find_device(config.device, world.local_rank, world.local_size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -68,7 +70,7 @@ def _store(world: World, limit: timedelta) -> Store:
 
     torch 2.15 keeps one store for all attempts (`_bootstrap_store_info` in elastic/rendezvous/dynamic_rendezvous.py),
     where processes that are started anew find the addresses of those before them, and end. Agents on several machines
-    count their attempts apart; `trainer.entrypoint` has them make a store for each.
+    count their attempts apart; `trainer.entrypoint` has them make a store for each, and `check_restarts` asks for it.
     """
     store, _, _ = next(rendezvous("env://", timeout=limit))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if world.nodes == 1 else "0"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.agent import would_start_anew
+from trainer.agent import check_restarts, would_start_anew
+from trainer.contract import Exit, TrainerError
 
 pytestmark = pytest.mark.unit
 
@@ -17,3 +18,32 @@ def test_it_does_while_restarts_are_left(done: str, most: str, again: bool) -> N
 
 def test_without_an_agent_nobody_does() -> None:
     assert not would_start_anew({})
+
+
+SHARED = {"TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+
+
+def test_machines_that_share_a_store_between_attempts_cannot_be_restarted() -> None:
+    with pytest.raises(TrainerError) as refused:
+        check_restarts(2, SHARED)
+    assert refused.value.code == Exit.CONFIGURATION
+    assert str(refused.value) == (
+        "max-restarts: 3 on 2 machines, whose processes could not meet again once started anew; expected "
+        "--rdzv-backend c10d and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, which python -m trainer.entrypoint sets, "
+        "or --max-restarts 0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "environ"),
+    [
+        (1, SHARED),
+        (2, {**SHARED, "TORCHELASTIC_MAX_RESTARTS": "0"}),
+        (2, {**SHARED, "TORCHELASTIC_USE_AGENT_STORE": "False"}),
+        (2, {}),
+    ],
+)
+def test_machines_with_a_store_for_each_attempt_or_with_one_attempt_can(
+    nodes: int, environ: dict[str, str]
+) -> None:
+    check_restarts(nodes, environ)
