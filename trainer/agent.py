@@ -30,8 +30,8 @@ def check_restarts(nodes: int, environ: Mapping[str, str]) -> None:
         raise TrainerError(
             Exit.CONFIGURATION,
             f"max-restarts: {most} on {nodes} machines, whose processes could not meet again once started anew; "
-            "expected --rdzv-backend c10d and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, which python -m trainer.entrypoint sets, "
-            "or --max-restarts 0",
+            "expected --rdzv-backend c10d and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, which "
+            "python -m trainer.entrypoint sets, or --max-restarts 0",
         )
 
 
