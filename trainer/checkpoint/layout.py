@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -123,6 +123,18 @@ def torn(manifest: Manifest, step: int, sizes: Mapping[str, int]) -> str | None:
             return f"{each} is missing"
         if sizes[each] != file.bytes:
             return f"{each} has {sizes[each]} bytes, expected {file.bytes}"
+    return None
+
+
+def unseen(written: Sequence[Mapping[str, File]], sizes: Mapping[str, int]) -> str | None:
+    """What a listing does not show of that which each process, by rank, says it wrote; None where all is there."""
+    for rank, files in enumerate(written):
+        for each, file in sorted(files.items()):
+            whose = f"process {rank}'s file {each}"
+            if each not in sizes:
+                return f"{whose} is not there: the place must be one that all machines share"
+            if sizes[each] != file.bytes:
+                return f"{whose} has {sizes[each]} bytes, expected {file.bytes}"
     return None
 
 

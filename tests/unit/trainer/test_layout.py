@@ -34,6 +34,19 @@ def test_a_manifest_says_the_same_after_a_round_trip() -> None:
     assert Manifest.decode(manifest().encode()) == manifest()
 
 
+def test_what_a_listing_does_not_show_of_what_was_written_is_named_with_its_process() -> None:
+    written = [{"a-0-0.distcp": File(10, SHA)}, {"a-1-0.distcp": File(20, SHA)}]
+    sizes = {"a-0-0.distcp": 10, "a-1-0.distcp": 20, ".metadata": 3, "remains": 1}
+    assert layout.unseen(written, sizes) is None
+    assert layout.unseen(written, {**sizes, "a-1-0.distcp": 19}) == (
+        "process 1's file a-1-0.distcp has 19 bytes, expected 20"
+    )
+    del sizes["a-1-0.distcp"]
+    assert layout.unseen(written, sizes) == (
+        "process 1's file a-1-0.distcp is not there: the place must be one that all machines share"
+    )
+
+
 def test_names_sort_as_their_steps() -> None:
     assert layout.name(1200) == "step-000001200"
     for step in (-1, 10**9):
