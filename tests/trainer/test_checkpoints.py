@@ -163,6 +163,12 @@ def flip(file: Path, place: int) -> None:
     file.write_bytes(body)
 
 
+def swap(file: Path, was: bytes, becomes: bytes) -> None:
+    body = file.read_bytes()
+    assert body.count(was) == 1
+    file.write_bytes(body.replace(was, becomes))
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (lambda at: os.truncate(data_file(at), 100), "has 100 bytes, expected"),
     "zero length": (lambda at: os.truncate(data_file(at), 0), "has 0 bytes, expected"),
@@ -171,6 +177,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "table flipped": (lambda at: flip(at / ".metadata", 50), ".metadata has SHA-256"),
     "manifest empty": (lambda at: os.truncate(at / "manifest.json", 0), "is not JSON"),
     "manifest torn": (lambda at: os.truncate(at / "manifest.json", 200), "is not JSON"),
+    "position flipped": (
+        lambda at: swap(at / "manifest.json", b'"position": 96', b'"position": 97'),
+        "manifest.json has SHA-256",
+    ),
+    "digest of the data flipped": (
+        lambda at: swap(at / "manifest.json", b'"data_digest": "d', b'"data_digest": "c'),
+        "manifest.json has SHA-256",
+    ),
     "of another step": (lambda at: at.rename(at.with_name("step-000000099")), "is of step 6"),
 }
 
@@ -253,7 +267,7 @@ def test_a_table_of_contents_that_runs_something_is_refused(
     model = network()
     said = json.loads((folder / "manifest.json").read_text())
     del said["files"][".metadata"]
-    (folder / "manifest.json").write_text(json.dumps(said))
+    (folder / "manifest.json").write_bytes(layout.sealed(said))
     found = load(store, group, model)
     assert found is not None
     with pytest.raises(TrainerError, match=r"a table of contents does not need posix\.mkdir") as caught:
