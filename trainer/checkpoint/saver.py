@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from trainer.checkpoint import layout
+from trainer.checkpoint.cleaning import Cleaner
 from trainer.checkpoint.engines import Engine, InProcess, InThread, Meeting, SaveFailed
 from trainer.checkpoint.layout import Manifest
 from trainer.checkpoint.owner import Owner
@@ -84,7 +84,7 @@ class Saver:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._group, self._owner = store, group, owner
-        self._keep, self._data_digest = keep, data_digest
+        self._data_digest, self._cleaner = data_digest, Cleaner(store, keep, owner)
         self._damaged = frozenset(damaged)
         self._say, self._clock = say, clock
         self._rank, self._size = dist.get_rank(group), dist.get_world_size(group)
@@ -248,7 +248,7 @@ class Saver:
             self._ended_well = False
             self._tell_failure(step, str(error) if isinstance(error, SaveFailed) else one_line(error))
             if self._rank == 0:
-                self._clear_unfinished(step)
+                self._cleaner.clear_unfinished(step)
         else:
             seconds = self._clock() - began
             self.counts.last_ended_step = step
@@ -271,7 +271,7 @@ class Saver:
         failure: BaseException | None = staging.exception()
         if failure is None and self._rank == 0:
             try:
-                self._clear(step)
+                self._cleaner.clear(step)  # what a failed save left, or damage that the load found
             except StoreError as error:
                 failure = error
         ready = torch.tensor(int(failure is None))
@@ -282,32 +282,15 @@ class Saver:
             raise SaveFailed("another process could not begin")
         return self._engine.run(staging.result(), writer)
 
-    def _clear(self, step: int) -> None:
-        """Remove what lies in a step's folder: remains of a save that failed, or damage that the load found."""
-        files = layout.by_step(self._store.list(f"{layout.name(step)}/")).get(step, {})
-        self._store.delete(layout.in_order_of_deletion(step, files))
-
-    def _clear_unfinished(self, step: int) -> None:
-        """After a failure: a full disk has room again. A manifest whose answer was lost may be there; it stays."""
-        with suppress(StoreError):
-            if step not in layout.finished(self._store.list(f"{layout.name(step)}/")):
-                self._clear(step)
-
     def _delete_surplus(self, newest_good: int) -> None:
-        """Keep as many as are to be kept. What cannot be deleted is counted, and tried again after the next save."""
+        """What cannot be deleted is counted, and tried again after the next save."""
         try:
-            listing = self._store.list("step-")
+            for step, error in self._cleaner.surplus(newest_good, self._damaged):
+                self.counts.deletions_failed += 1
+                self._tell(f"checkpoint=kept step={step} reason={error}")
         except StoreError as error:
             self.counts.deletions_failed += 1
             self._tell(f"checkpoint=kept reason={error}")
-            return
-        steps = layout.by_step(listing)
-        for step in layout.surplus(listing, newest_good, self._keep, self._damaged):
-            try:
-                self._store.delete(layout.in_order_of_deletion(step, steps[step]))
-            except StoreError as error:
-                self.counts.deletions_failed += 1
-                self._tell(f"checkpoint=kept step={step} reason={error}")
 
     def _tell_failure(self, step: int, reason: str) -> None:
         good = "none" if self._good is None else str(self._good)
