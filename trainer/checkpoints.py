@@ -74,6 +74,7 @@ class Checkpoints:
             device=training.device,
             background="process" if cuda else "thread",
             meeting=(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) if cuda else None,
+            local_size=world.local_size,
             owner=self._owner,
             last_good=found.manifest.step if found else None,
             damaged=found.damaged if found else (),

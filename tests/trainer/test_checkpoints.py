@@ -28,8 +28,8 @@ from tests.trainer.checkpoints import (
     train,
     trained,
 )
-from trainer.checkpoint import layout, state
-from trainer.checkpoint.engines import InProcess, InThread
+from trainer.checkpoint import layout, shared_memory, state
+from trainer.checkpoint.engines import InProcess, InThread, SaveFailed
 from trainer.checkpoint.load import read
 from trainer.checkpoint.owner import Owner
 from trainer.contract import Exit, TrainerError
@@ -413,6 +413,68 @@ def test_a_copy_that_cannot_be_made_is_a_failed_save(
     own.save(state.gather(model, optimizer), 1, 16)
     assert not own.finish()
     assert said[0].endswith("reason=MemoryError: no room for a copy")
+    own.close()
+
+
+def test_memory_for_copies_that_cannot_be_made_is_told_at_once(
+    store: Directory, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = trained(1)
+    said: list[str] = []
+    own = saver(store, group, say=said.append)
+
+    def fail(_state: object) -> object:
+        raise MemoryError("no room for a copy")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(own._stager, "stage", fail)
+        own.warm(state.gather(model, optimizer))
+    assert own.counts.failed == 1
+    assert said == [
+        "alarm=checkpoint failures=1 last_good_step=none "
+        "reason=no memory for copies: process 0: MemoryError: no room for a copy"
+    ]
+    own.save(state.gather(model, optimizer), 1, 16)
+    assert own.finish()
+    own.close()
+
+
+def test_a_background_process_that_cannot_be_started_is_told_with_its_reason(
+    store: Directory, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = trained(1)
+    said: list[str] = []
+    own = saver(store, group, background="process", meeting=("127.0.0.1", 1), say=said.append)
+
+    def fail() -> None:
+        raise SaveFailed("no process for you")
+
+    monkeypatch.setattr(own._engine, "start", fail)
+    own.warm(state.gather(model, optimizer))
+    own.finish()
+    assert said == ["alarm=checkpoint failures=1 last_good_step=none reason=no process for you"]
+    own.close()
+
+
+def test_where_the_copies_do_not_fit_into_shared_memory_threads_write(
+    store: Directory, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = trained(1)
+    tensors = state.gather(model, optimizer)
+    needed = 8 * 4096 * len(tensors)  # each smaller than a page
+    for free, engine in ((needed, InProcess), (needed - 1, InThread)):
+        monkeypatch.setattr(shared_memory, "free", lambda free=free: free)
+        said: list[str] = []
+        own = saver(
+            store, group, background="process", meeting=("127.0.0.1", 1), local_size=8, say=said.append
+        )
+        own._check_shared(tensors)
+        assert isinstance(own._engine, engine)
+        assert own._stager._config.use_shared_memory == (engine is InProcess)
+    own.save(tensors, 1, 16)
+    assert own.finish()
+    assert [line.split()[0] for line in said] == ["checkpoint=threads", "checkpoint=saved"]
+    assert said[0].startswith("checkpoint=threads reason=/dev/shm has ")
     own.close()
 
 

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -23,11 +22,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
+from trainer.checkpoint import shared_memory
 from trainer.checkpoint.cleaning import Cleaner
 from trainer.checkpoint.engines import Engine, InProcess, InThread, Meeting, SaveFailed
 from trainer.checkpoint.layout import Manifest
 from trainer.checkpoint.owner import Owner
-from trainer.checkpoint.state import State, fingerprint
+from trainer.checkpoint.state import State, fingerprint, storage_sizes
 from trainer.checkpoint.writer import Writer, one_line
 from trainer.stores import Store, StoreError
 
@@ -61,7 +61,8 @@ class Saver:
 
     `group` is a gloo group of all processes that no other thread uses; the saver makes another one for itself. `device`
     is where the state lies; on cuda `background` should be "process": a thread takes the interpreter from the launches.
-    `meeting` (host, port) is the training's TCPStore, for background processes. `owner` is rank 0's claim, None in the
+    `meeting` (host, port) is the training's TCPStore, for background processes; where the copies of a machine's
+    `local_size` processes do not fit into /dev/shm, threads write after all. `owner` is rank 0's claim, None in the
     others. `last_good` and `damaged` are the steps that the load found. `scratch` is where files wait for their upload.
     """
 
@@ -75,6 +76,7 @@ class Saver:
         device: torch.device,
         background: Background = "thread",
         meeting: tuple[str, int] | None = None,
+        local_size: int = 1,
         owner: Owner | None = None,
         last_good: int | None = None,
         damaged: Collection[int] = (),
@@ -101,15 +103,8 @@ class Saver:
             self._engine = InProcess(
                 Meeting(*meeting, f"checkpoints-{made[0]}", self._rank, self._size, timeout)
             )
-        self._device, cuda = device, device.type == "cuda"
-        self._stager = DefaultStager(
-            StagingOptions(
-                use_pinned_memory=cuda,
-                use_shared_memory=background == "process",
-                use_async_staging=cuda,
-                use_non_blocking_copy=cuda,
-            )
-        )
+        self._device, self._local_size = device, local_size
+        self._stager, self._shared_is_checked = self._new_stager(background == "process"), False
         self._thread: threading.Thread | None = None
         self._staging: Future[State] | None = None
         # The first two are rank 0's to tell. The age of what was loaded counts from here.
@@ -122,8 +117,15 @@ class Saver:
 
         Fresh memory costs more than the copy into it. The first save does it otherwise.
         """
-        self._stage(state)
+        self._check_shared(state)
+        staging = self._stage(state)
         self.staged()
+        failure = staging.exception()
+        told: list[str | None] = [None] * self._size
+        dist.all_gather_object(told, one_line(failure) if failure else None, group=self._group)
+        failed = [(rank, each) for rank, each in enumerate(told) if each]
+        if failed:
+            self._tell_unready(f"no memory for copies: process {failed[0][0]}: {failed[0][1]}")
         if not isinstance(self._engine, InThread):
             self._start(self._start_engine)
 
@@ -194,6 +196,32 @@ class Saver:
         self._agreed_well = not failed
         return bool(any_busy), bool(lost), bool(dead)
 
+    def _new_stager(self, shared: bool) -> DefaultStager:
+        cuda = self._device.type == "cuda"
+        return DefaultStager(
+            StagingOptions(
+                use_pinned_memory=cuda,
+                use_shared_memory=shared,
+                use_async_staging=cuda,
+                use_non_blocking_copy=cuda,
+            )
+        )
+
+    def _check_shared(self, state: State) -> None:
+        """Before the first copy: all processes together take threads where one machine has too little shared memory."""
+        if self._shared_is_checked or isinstance(self._engine, InThread):
+            return
+        self._shared_is_checked = True
+        needed = shared_memory.needed(storage_sizes(state), self._local_size)
+        own = shared_memory.Room(shared_memory.free(), needed)
+        rooms = [own] * self._size
+        dist.all_gather_object(rooms, own, group=self._group)
+        if reason := shared_memory.too_small(rooms):
+            self._tell(f"checkpoint=threads reason={reason}")
+            self._engine = InThread(self._own_group)
+            self._stager.close()
+            self._stager = self._new_stager(shared=False)
+
     def _begin(self, state: State, step: int, position: int, notes: Mapping[str, Any] | None) -> None:
         self._attempts += 1
         save_id = f"{self._incarnation}{self._attempts:04x}"
@@ -209,6 +237,7 @@ class Saver:
         scratch = self._scratch / f"{save_id}-{self._rank}"
         held = self._owner.held if self._owner else None
         writer = Writer(self._store, heading, save_id, scratch, held)
+        self._check_shared(state)
         staging = self._stage(state)
         self._start(lambda: self._work(staging, writer, step, scratch))
 
@@ -234,8 +263,10 @@ class Saver:
         self._thread.start()
 
     def _start_engine(self) -> None:
-        with suppress(SaveFailed):  # it is dead then, and told at the next save
+        try:
             self._engine.start()
+        except SaveFailed as error:  # it is dead then, and the next save takes threads
+            self._tell_unready(str(error))
 
     def _work(self, staging: Future[State], writer: Writer, step: int, scratch: Path) -> None:
         """In the background, in all processes: write, and in rank 0 say how it went and delete what is too much."""
@@ -299,6 +330,12 @@ class Saver:
             f"alarm=checkpoint step={step} failures={self.counts.failed} last_good_step={good} "
             f"last_good_age={age:.0f}s reason={reason}"
         )
+
+    def _tell_unready(self, reason: str) -> None:
+        """What went wrong before any save: counted and told like one that failed."""
+        self.counts.failed += 1
+        good = "none" if self._good is None else str(self._good)
+        self._tell(f"alarm=checkpoint failures={self.counts.failed} last_good_step={good} reason={reason}")
 
     def _tell(self, line: str) -> None:
         if self._rank == 0:
