@@ -362,6 +362,36 @@ def test_while_one_save_is_under_way_another_is_skipped_and_counted(
     own.close()
 
 
+def test_a_save_that_does_not_end_becomes_one_alarm(tmp_path: Path, group: dist.ProcessGroup) -> None:
+    store = Gate(tmp_path)
+    model, optimizer = trained(1)
+    said: list[str] = []
+    now = [0.0]
+    own = saver(store, group, last_good=0, say=said.append, clock=lambda: now[0])
+    own.save(state.gather(model, optimizer), 1, 16)
+    for step, seconds in ((2, 600.0), (3, 601.0), (4, 900.0)):
+        now[0] = seconds
+        own.save(state.gather(model, optimizer), step, step * 16)
+    assert said == [
+        "checkpoint=skipped step=2 reason=the one before is still being written",
+        "alarm=checkpoint step=3 last_good_step=0 reason=step 1 in flight for 601 s",
+    ]
+    assert own.counts.skipped == 3
+    assert not own.finish(timeout=0.1)
+    assert own.is_busy
+    store.open.set()  # type: ignore[attr-defined]
+    assert own.finish()
+    assert not own.is_busy
+    store.open.clear()  # type: ignore[attr-defined]
+    own.save(state.gather(model, optimizer), 5, 80)
+    now[0] = 1600.0
+    own.save(state.gather(model, optimizer), 6, 96)
+    assert said[-1].endswith("reason=step 5 in flight for 700 s")  # and anew for another one
+    store.open.set()  # type: ignore[attr-defined]
+    assert own.finish()
+    own.close()
+
+
 class Full(Directory):
     """A store that has no room for a while."""
 

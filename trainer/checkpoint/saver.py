@@ -32,6 +32,8 @@ from trainer.checkpoint.writer import Writer, one_line
 from trainer.stores import Store, StoreError
 
 Background = Literal["thread", "process"]
+# A save that takes longer has most likely stopped: a file system or a process that hangs.
+SLOW_SECONDS = 600.0
 
 
 @dataclass
@@ -106,6 +108,8 @@ class Saver:
         self._device, self._local_size = device, local_size
         self._stager, self._shared_is_checked = self._new_stager(background == "process"), False
         self._thread: threading.Thread | None = None
+        self._in_flight, self._in_flight_since, self._slow_is_told = "", 0.0, False
+        self._is_busy = False
         self._staging: Future[State] | None = None
         # The first two are rank 0's to tell. The age of what was loaded counts from here.
         self._good, self._ended_well, self._good_at = last_good, True, clock()
@@ -127,7 +131,7 @@ class Saver:
         if failed:
             self._tell_unready(f"no memory for copies: process {failed[0][0]}: {failed[0][1]}")
         if not isinstance(self._engine, InThread):
-            self._start(self._start_engine)
+            self._start(self._start_engine, "the background process's start")
 
     def save(self, state: State, step: int, position: int, notes: Mapping[str, Any] | None = None) -> float:
         """Begin to save `state`, which has to stay as it is until `staged()`. Returns the seconds for which it blocked.
@@ -147,7 +151,7 @@ class Saver:
                 self.counts.skipped += 1
             elif busy:
                 self.counts.skipped += 1
-                self._tell(f"checkpoint=skipped step={step} reason=the one before is still being written")
+                self._tell_skipped(step)
             else:
                 self._begin(state, step, position, notes)
         return self._blocked(self._clock() - began)
@@ -168,6 +172,11 @@ class Saver:
             self._thread.join(timeout)
         busy, lost, _ = self._agree()
         return not busy and not lost and self._agreed_well
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether, when all last asked each other in `save` or `finish`, any was still at work."""
+        return self._is_busy
 
     def close(self) -> None:
         """End the background process; comes after `finish`."""
@@ -193,7 +202,7 @@ class Saver:
         any_busy, lost, dead, good, failed = told.tolist()
         self.counts.last_good_step = good if good >= 0 else None
         self.counts.owner_lost = bool(lost)
-        self._agreed_well = not failed
+        self._agreed_well, self._is_busy = not failed, bool(any_busy)
         return bool(any_busy), bool(lost), bool(dead)
 
     def _new_stager(self, shared: bool) -> DefaultStager:
@@ -239,7 +248,7 @@ class Saver:
         writer = Writer(self._store, heading, save_id, scratch, held)
         self._check_shared(state)
         staging = self._stage(state)
-        self._start(lambda: self._work(staging, writer, step, scratch))
+        self._start(lambda: self._work(staging, writer, step, scratch), f"step {step}")
 
     def _stage(self, state: State) -> Future[State]:
         staging: Future[State] = Future()
@@ -258,7 +267,8 @@ class Saver:
         self._staging = staging
         return staging
 
-    def _start(self, work: Callable[[], None]) -> None:
+    def _start(self, work: Callable[[], None], what: str) -> None:
+        self._in_flight, self._in_flight_since, self._slow_is_told = what, self._clock(), False
         self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
         self._thread.start()
 
@@ -322,6 +332,17 @@ class Saver:
         except StoreError as error:
             self.counts.deletions_failed += 1
             self._tell(f"checkpoint=kept reason={error}")
+
+    def _tell_skipped(self, step: int) -> None:
+        """Nothing is begun now. Once per save that is in the way it is an alarm, when that takes suspiciously long."""
+        seconds = self._clock() - self._in_flight_since
+        if seconds <= SLOW_SECONDS:
+            self._tell(f"checkpoint=skipped step={step} reason=the one before is still being written")
+        elif not self._slow_is_told:
+            self._slow_is_told = True
+            good = "none" if self._good is None else str(self._good)
+            reason = f"{self._in_flight} in flight for {seconds:.0f} s"
+            self._tell(f"alarm=checkpoint step={step} last_good_step={good} reason={reason}")
 
     def _tell_failure(self, step: int, reason: str) -> None:
         good = "none" if self._good is None else str(self._good)
