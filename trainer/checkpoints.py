@@ -179,7 +179,7 @@ def _claim(
 
 
 def _token(config: Config) -> str:
-    """Who goes on with a run at once: what is said, the launcher's run, or the processes that one torchrun starts anew.
+    """Who goes on with a run: what is said, the launcher's run, or the processes that one torchrun starts anew.
 
     The launcher gives each training of a run a rendezvous of its own, so that torchrun's name says nothing there.
     """
