@@ -29,6 +29,7 @@ from trainer.training import Training
 # A file system that hangs must not keep a training from its end for ever. After a signal the deadline of
 # `trainer.stopping` comes first.
 LONGEST_SAVE = timedelta(minutes=30)
+LONGEST_WAIT_SECONDS = 600.0
 # The names that torchrun gives a run without one: they say nothing of who goes on with what.
 _NO_NAMES = ("", "none")
 
@@ -43,7 +44,7 @@ class Checkpoints:
     def __init__(self, uri: str, training: Training, goodput: Goodput, say: Callable[[str], None]) -> None:
         config, world = training.config, training.world
         self._training, self._goodput, self._every = training, goodput, config.checkpoint_every
-        self._warm = False
+        self._say, self._warm = say, False
         store = destination(uri)
         group = new_group(LONGEST_SAVE)
         self._owner = _claim(store, config, group, say)
@@ -74,6 +75,7 @@ class Checkpoints:
             device=training.device,
             background="process" if cuda else "thread",
             meeting=(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])) if cuda else None,
+            local_size=world.local_size,
             owner=self._owner,
             last_good=found.manifest.step if found else None,
             damaged=found.damaged if found else (),
@@ -102,14 +104,23 @@ class Checkpoints:
         return self._save()
 
     def end(self) -> bool:
-        """Save what there is, wait until it is durable, and let others have the place. Whether all is saved."""
+        """Save what there is, wait until it is durable, and let others have the place. Whether all is saved.
+
+        A save that hangs is waited for LONGEST_WAIT_SECONDS: the model that is done has to be saved all the same.
+        """
         well = True
         if self._training.step > 0:
-            self._saver.finish()
-            self._save()
-            well = self._saver.finish()
+            self._saver.finish(LONGEST_WAIT_SECONDS)
+            if not self._saver.is_busy:
+                self._save()
+                well = self._saver.finish(LONGEST_WAIT_SECONDS)
+            if self._saver.is_busy:
+                well = False
+                self._tell_hanging()
         self._saver.close()
-        if self._owner is not None:
+        if (
+            self._owner is not None and not self._saver.is_busy
+        ):  # else it still writes, and a release would hang too
             self._owner.release()
         return well
 
@@ -117,6 +128,14 @@ class Checkpoints:
         training = self._training
         state = gather(training.model, training.optimizer)
         return self._saver.save(state, training.step, training.position, self._notes())
+
+    def _tell_hanging(self) -> None:
+        if self._training.world.rank == 0:
+            good = self._saver.counts.last_good_step
+            self._say(
+                f"alarm=checkpoint step={self._training.step} last_good_step={'none' if good is None else good} "
+                f"reason=a save was not done after {LONGEST_WAIT_SECONDS:.0f} s; the training ends without it"
+            )
 
     def _notes(self) -> dict[str, Any]:
         scaler = self._training.scaler.state_dict()
@@ -160,7 +179,7 @@ def _claim(
 
 
 def _token(config: Config) -> str:
-    """Who goes on with a run at once: what is said, the launcher's run, or the processes that one torchrun starts anew.
+    """Who goes on with a run: what is said, the launcher's run, or the processes that one torchrun starts anew.
 
     The launcher gives each training of a run a rendezvous of its own, so that torchrun's name says nothing there.
     """

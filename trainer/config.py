@@ -105,7 +105,9 @@ class Config:
     checkpoint_every: int = _option(int, 100, "steps between two checkpoints")
     checkpoint_keep: int = _option(int, 2, "checkpoints that stay")
     owner: str | None = _option(
-        str, None, "of the checkpoints: a training with the same one goes on with them at once"
+        str,
+        None,
+        "of the checkpoints: a training with the same one goes on with them when the one before is gone",
     )
     notice_file: str | None = _option(
         str, None, "a path: once a file is written there, the training stops as by SIGTERM"

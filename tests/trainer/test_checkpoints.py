@@ -28,8 +28,8 @@ from tests.trainer.checkpoints import (
     train,
     trained,
 )
-from trainer.checkpoint import layout, state
-from trainer.checkpoint.engines import InProcess, InThread
+from trainer.checkpoint import layout, shared_memory, state
+from trainer.checkpoint.engines import InProcess, InThread, SaveFailed
 from trainer.checkpoint.load import read
 from trainer.checkpoint.owner import Owner
 from trainer.contract import Exit, TrainerError
@@ -163,6 +163,12 @@ def flip(file: Path, place: int) -> None:
     file.write_bytes(body)
 
 
+def swap(file: Path, was: bytes, becomes: bytes) -> None:
+    body = file.read_bytes()
+    assert body.count(was) == 1
+    file.write_bytes(body.replace(was, becomes))
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (lambda at: os.truncate(data_file(at), 100), "has 100 bytes, expected"),
     "zero length": (lambda at: os.truncate(data_file(at), 0), "has 0 bytes, expected"),
@@ -171,6 +177,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "table flipped": (lambda at: flip(at / ".metadata", 50), ".metadata has SHA-256"),
     "manifest empty": (lambda at: os.truncate(at / "manifest.json", 0), "is not JSON"),
     "manifest torn": (lambda at: os.truncate(at / "manifest.json", 200), "is not JSON"),
+    "position flipped": (
+        lambda at: swap(at / "manifest.json", b'"position": 96', b'"position": 97'),
+        "manifest.json has SHA-256",
+    ),
+    "digest of the data flipped": (
+        lambda at: swap(at / "manifest.json", b'"data_digest": "d', b'"data_digest": "c'),
+        "manifest.json has SHA-256",
+    ),
     "of another step": (lambda at: at.rename(at.with_name("step-000000099")), "is of step 6"),
 }
 
@@ -253,7 +267,7 @@ def test_a_table_of_contents_that_runs_something_is_refused(
     model = network()
     said = json.loads((folder / "manifest.json").read_text())
     del said["files"][".metadata"]
-    (folder / "manifest.json").write_text(json.dumps(said))
+    (folder / "manifest.json").write_bytes(layout.sealed(said))
     found = load(store, group, model)
     assert found is not None
     with pytest.raises(TrainerError, match=r"a table of contents does not need posix\.mkdir") as caught:
@@ -348,6 +362,36 @@ def test_while_one_save_is_under_way_another_is_skipped_and_counted(
     own.close()
 
 
+def test_a_save_that_does_not_end_becomes_one_alarm(tmp_path: Path, group: dist.ProcessGroup) -> None:
+    store = Gate(tmp_path)
+    model, optimizer = trained(1)
+    said: list[str] = []
+    now = [0.0]
+    own = saver(store, group, last_good=0, say=said.append, clock=lambda: now[0])
+    own.save(state.gather(model, optimizer), 1, 16)
+    for step, seconds in ((2, 600.0), (3, 601.0), (4, 900.0)):
+        now[0] = seconds
+        own.save(state.gather(model, optimizer), step, step * 16)
+    assert said == [
+        "checkpoint=skipped step=2 reason=the one before is still being written",
+        "alarm=checkpoint step=3 last_good_step=0 reason=step 1 in flight for 601 s",
+    ]
+    assert own.counts.skipped == 3
+    assert not own.finish(timeout=0.1)
+    assert own.is_busy
+    store.open.set()  # type: ignore[attr-defined]
+    assert own.finish()
+    assert not own.is_busy
+    store.open.clear()  # type: ignore[attr-defined]
+    own.save(state.gather(model, optimizer), 5, 80)
+    now[0] = 1600.0
+    own.save(state.gather(model, optimizer), 6, 96)
+    assert said[-1].endswith("reason=step 5 in flight for 700 s")  # and anew for another one
+    store.open.set()  # type: ignore[attr-defined]
+    assert own.finish()
+    own.close()
+
+
 class Full(Directory):
     """A store that has no room for a while."""
 
@@ -399,6 +443,68 @@ def test_a_copy_that_cannot_be_made_is_a_failed_save(
     own.save(state.gather(model, optimizer), 1, 16)
     assert not own.finish()
     assert said[0].endswith("reason=MemoryError: no room for a copy")
+    own.close()
+
+
+def test_memory_for_copies_that_cannot_be_made_is_told_at_once(
+    store: Directory, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = trained(1)
+    said: list[str] = []
+    own = saver(store, group, say=said.append)
+
+    def fail(_state: object) -> object:
+        raise MemoryError("no room for a copy")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(own._stager, "stage", fail)
+        own.warm(state.gather(model, optimizer))
+    assert own.counts.failed == 1
+    assert said == [
+        "alarm=checkpoint failures=1 last_good_step=none "
+        "reason=no memory for copies: process 0: MemoryError: no room for a copy"
+    ]
+    own.save(state.gather(model, optimizer), 1, 16)
+    assert own.finish()
+    own.close()
+
+
+def test_a_background_process_that_cannot_be_started_is_told_with_its_reason(
+    store: Directory, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = trained(1)
+    said: list[str] = []
+    own = saver(store, group, background="process", meeting=("127.0.0.1", 1), say=said.append)
+
+    def fail() -> None:
+        raise SaveFailed("no process for you")
+
+    monkeypatch.setattr(own._engine, "start", fail)
+    own.warm(state.gather(model, optimizer))
+    own.finish()
+    assert said == ["alarm=checkpoint failures=1 last_good_step=none reason=no process for you"]
+    own.close()
+
+
+def test_where_the_copies_do_not_fit_into_shared_memory_threads_write(
+    store: Directory, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = trained(1)
+    tensors = state.gather(model, optimizer)
+    needed = 8 * 4096 * len(tensors)  # each smaller than a page
+    for free, engine in ((needed, InProcess), (needed - 1, InThread)):
+        monkeypatch.setattr(shared_memory, "free", lambda free=free: free)
+        said: list[str] = []
+        own = saver(
+            store, group, background="process", meeting=("127.0.0.1", 1), local_size=8, say=said.append
+        )
+        own._check_shared(tensors)
+        assert isinstance(own._engine, engine)
+        assert own._stager._config.use_shared_memory == (engine is InProcess)
+    own.save(tensors, 1, 16)
+    assert own.finish()
+    assert [line.split()[0] for line in said] == ["checkpoint=threads", "checkpoint=saved"]
+    assert said[0].startswith("checkpoint=threads reason=/dev/shm has ")
     own.close()
 
 

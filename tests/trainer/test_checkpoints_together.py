@@ -29,7 +29,7 @@ from tests.trainer.checkpoints import (
     train,
     trained,
 )
-from trainer.checkpoint import layout, state
+from trainer.checkpoint import layout, state, writer
 from trainer.checkpoint.load import read
 from trainer.checkpoint.owner import Owner
 from trainer.contract import Exit, TrainerError
@@ -163,6 +163,28 @@ def test_a_save_that_fails_in_one_process_fails_in_all_and_leaves_nothing(tmp_pa
     assert "reason=process 1: cannot save step-000000001/" in first[1][0]
     assert second[1] == []
     assert first[2] == second[2] == []
+
+
+def save_apart(path: Path) -> tuple[list[str], list[int], list[str]]:
+    """Every process into a directory of its own, as where each machine has its own disk."""
+    writer.SEEN_SECONDS = writer.LOOK_SECONDS = 0.1
+    model, optimizer = trained(1)
+    said: list[str] = []
+    store = Directory(path / str(dist.get_rank()))
+    own = saver(store, group(), say=said.append)
+    own.save(state.gather(model, optimizer), 1, 16)
+    assert not own.finish()
+    return said, layout.finished(store.list()), list(store.list())
+
+
+def test_a_place_that_the_machines_do_not_share_is_a_failed_save(tmp_path: Path) -> None:
+    first, second = together(2, save_apart, tmp_path)
+    reason = first[0][0].partition("reason=")[2]
+    assert reason.startswith(f"process 0: cannot save {tmp_path}/0/step-000000001: process 1's file ")
+    assert reason.endswith("-1-0.distcp is not there: the place must be one that all machines share")
+    assert (len(first[0]), second[0]) == (1, [])
+    assert first[1] == second[1] == []
+    assert first[2] == []  # what it could see is removed again
 
 
 def load_damaged(path: Path) -> tuple[int, list[str], str]:

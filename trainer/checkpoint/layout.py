@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from typing import Any
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+SEAL = "sha256"  # in the manifest: of all the rest
 STEP_DIGITS = 9
 STEP = re.compile(rf"step-([0-9]{{{STEP_DIGITS}}})/(.+)", re.DOTALL)
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -58,7 +60,7 @@ class Manifest:
 
     def encode(self) -> bytes:
         """The bytes of `manifest.json`."""
-        return (json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True) + "\n").encode()
+        return sealed({"format": FORMAT, **asdict(self)})
 
     @classmethod
     def decode(cls, body: bytes) -> Manifest:
@@ -70,6 +72,8 @@ class Manifest:
         found = said.get("format") if isinstance(said, dict) else None
         if found != FORMAT:
             raise ValueError(f"{MANIFEST} has format {found!r}, expected {FORMAT}")
+        if said.get(SEAL) != (digest := _seal(said)):
+            raise ValueError(f"{MANIFEST} has SHA-256 {digest[:12]}, expected {str(said.get(SEAL))[:12]}")
         try:
             manifest = cls(
                 step=_count(said["step"]),
@@ -91,6 +95,12 @@ class Manifest:
         if not manifest.files:
             raise ValueError(f"{MANIFEST} names no files")
         return manifest
+
+
+def sealed(said: Mapping[str, Any]) -> bytes:
+    """What a manifest says, with the SHA-256 of it: a number that flips must not look like another run's."""
+    content = json.loads(json.dumps(said))
+    return (json.dumps({**content, SEAL: _seal(content)}, indent=1, sort_keys=True) + "\n").encode()
 
 
 def name(step: int) -> str:
@@ -126,6 +136,18 @@ def torn(manifest: Manifest, step: int, sizes: Mapping[str, int]) -> str | None:
     return None
 
 
+def unseen(written: Sequence[Mapping[str, File]], sizes: Mapping[str, int]) -> str | None:
+    """What a listing does not show of that which each process, by rank, says it wrote; None where all is there."""
+    for rank, files in enumerate(written):
+        for each, file in sorted(files.items()):
+            whose = f"process {rank}'s file {each}"
+            if each not in sizes:
+                return f"{whose} is not there: the place must be one that all machines share"
+            if sizes[each] != file.bytes:
+                return f"{whose} has {sizes[each]} bytes, expected {file.bytes}"
+    return None
+
+
 def difference(saved: Fingerprint, wanted: Fingerprint) -> str | None:
     """The first tensor, by name, in which a checkpoint and a model differ; None where they agree."""
     for each in sorted(saved.keys() | wanted.keys()):
@@ -156,6 +178,12 @@ def surplus(
 def in_order_of_deletion(step: int, files: Iterable[str]) -> list[str]:
     """The paths of one checkpoint, its manifest first: what is half deleted is no checkpoint any more."""
     return [f"{name(step)}/{each}" for each in sorted(files, key=lambda each: (each != MANIFEST, each))]
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    """Of the content alone, in one form: the file's spaces and the digest itself do not count."""
+    counted = {each: content[each] for each in content if each != SEAL}
+    return sha256(json.dumps(counted, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _count(value: object) -> int:

@@ -3,7 +3,8 @@
 A claim is an object `owners/<generation>.json`; the highest generation counts. Who takes over makes the next one, and
 "make unless it is there" is one step in a directory as in S3, so of several that try at once one wins. The owner writes
 its claim anew every RENEW_SECONDS. Nobody compares the clocks of two machines: a claim is abandoned when the one who
-watches it sees no change through ABANDONED_SECONDS of its own clock.
+watches it sees no change through ABANDONED_SECONDS of its own clock; of the same run, whose older processes should be
+gone, through SAME_RUN_SECONDS.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from trainer.stores import Store, StoreError
 FOLDER = "owners/"
 CLAIM = re.compile(r"owners/([0-9]{6})\.json")
 RENEW_SECONDS, ABANDONED_SECONDS, LOOK_SECONDS = 10.0, 30.0, 2.0
+# One renewal and some time to write it: a training that lives shows within it.
+SAME_RUN_SECONDS = 15.0
 # Taking over is tried anew when another was faster; after so many times something else is wrong.
 TRIES = 10
 # Linux alone has it.
@@ -145,7 +148,7 @@ class Owner:
         return self._lost
 
     def claim(self) -> None:
-        """Become the owner, at once or within about ABANDONED_SECONDS.
+        """Become the owner: at once, or within about SAME_RUN_SECONDS or ABANDONED_SECONDS.
 
         Raises TrainerError that names a living owner, and StoreError when the store fails.
         """
@@ -200,9 +203,10 @@ class Owner:
         if body is None:
             return False
         claim = Claim.decode(body)
-        if claim and (claim.token == self._claim.token or claim.released or claim.process.is_dead()):
+        if claim and (claim.released or self._is_own(claim.process) or claim.process.is_dead()):
             return True
-        until = self._clock() + ABANDONED_SECONDS
+        is_same_run = claim is not None and claim.token == self._claim.token
+        until = self._clock() + (SAME_RUN_SECONDS if is_same_run else ABANDONED_SECONDS)
         while self._clock() < until:
             self._sleep(LOOK_SECONDS)
             now = self._read(generation)
@@ -212,12 +216,21 @@ class Owner:
                 told = Claim.decode(now) or claim
                 if told and told.released:
                     return True
+                wanted = (
+                    "another run id or owner for a second training: end the first, or name this one otherwise"
+                    if is_same_run
+                    else "a place of this run's own: end that run, or name another place"
+                )
                 raise TrainerError(
                     Exit.CONFIGURATION,
                     f"checkpoints: {self._store.uri('')} belongs to {told or 'another job'}, which is alive; "
-                    "expected a place of this run's own: end that run, or name another place",
+                    f"expected {wanted}",
                 )
         return True
+
+    def _is_own(self, process: Process) -> bool:
+        """Whether this very process claimed before; without a boot id another one may look the same."""
+        return bool(process.boot) and process == self._claim.process
 
     def _take(self, generation: int) -> bool:
         if self._store.put_if_absent(_path(generation), self._now().encode()):

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -23,15 +22,18 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from trainer.checkpoint import layout
+from trainer.checkpoint import shared_memory
+from trainer.checkpoint.cleaning import Cleaner
 from trainer.checkpoint.engines import Engine, InProcess, InThread, Meeting, SaveFailed
 from trainer.checkpoint.layout import Manifest
 from trainer.checkpoint.owner import Owner
-from trainer.checkpoint.state import State, fingerprint
+from trainer.checkpoint.state import State, fingerprint, storage_sizes
 from trainer.checkpoint.writer import Writer, one_line
 from trainer.stores import Store, StoreError
 
 Background = Literal["thread", "process"]
+# A save that takes longer has most likely stopped: a file system or a process that hangs.
+SLOW_SECONDS = 600.0
 
 
 @dataclass
@@ -61,7 +63,8 @@ class Saver:
 
     `group` is a gloo group of all processes that no other thread uses; the saver makes another one for itself. `device`
     is where the state lies; on cuda `background` should be "process": a thread takes the interpreter from the launches.
-    `meeting` (host, port) is the training's TCPStore, for background processes. `owner` is rank 0's claim, None in the
+    `meeting` (host, port) is the training's TCPStore, for background processes; where the copies of a machine's
+    `local_size` processes do not fit into /dev/shm, threads write after all. `owner` is rank 0's claim, None in the
     others. `last_good` and `damaged` are the steps that the load found. `scratch` is where files wait for their upload.
     """
 
@@ -75,6 +78,7 @@ class Saver:
         device: torch.device,
         background: Background = "thread",
         meeting: tuple[str, int] | None = None,
+        local_size: int = 1,
         owner: Owner | None = None,
         last_good: int | None = None,
         damaged: Collection[int] = (),
@@ -84,7 +88,7 @@ class Saver:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._group, self._owner = store, group, owner
-        self._keep, self._data_digest = keep, data_digest
+        self._data_digest, self._cleaner = data_digest, Cleaner(store, keep, owner)
         self._damaged = frozenset(damaged)
         self._say, self._clock = say, clock
         self._rank, self._size = dist.get_rank(group), dist.get_world_size(group)
@@ -101,16 +105,11 @@ class Saver:
             self._engine = InProcess(
                 Meeting(*meeting, f"checkpoints-{made[0]}", self._rank, self._size, timeout)
             )
-        self._device, cuda = device, device.type == "cuda"
-        self._stager = DefaultStager(
-            StagingOptions(
-                use_pinned_memory=cuda,
-                use_shared_memory=background == "process",
-                use_async_staging=cuda,
-                use_non_blocking_copy=cuda,
-            )
-        )
+        self._device, self._local_size = device, local_size
+        self._stager, self._shared_is_checked = self._new_stager(background == "process"), False
         self._thread: threading.Thread | None = None
+        self._in_flight, self._in_flight_since, self._slow_is_told = "", 0.0, False
+        self._is_busy = False
         self._staging: Future[State] | None = None
         # The first two are rank 0's to tell. The age of what was loaded counts from here.
         self._good, self._ended_well, self._good_at = last_good, True, clock()
@@ -122,10 +121,17 @@ class Saver:
 
         Fresh memory costs more than the copy into it. The first save does it otherwise.
         """
-        self._stage(state)
+        self._check_shared(state)
+        staging = self._stage(state)
         self.staged()
+        failure = staging.exception()
+        told: list[str | None] = [None] * self._size
+        dist.all_gather_object(told, one_line(failure) if failure else None, group=self._group)
+        failed = [(rank, each) for rank, each in enumerate(told) if each]
+        if failed:
+            self._tell_unready(f"no memory for copies: process {failed[0][0]}: {failed[0][1]}")
         if not isinstance(self._engine, InThread):
-            self._start(self._start_engine)
+            self._start(self._start_engine, "the background process's start")
 
     def save(self, state: State, step: int, position: int, notes: Mapping[str, Any] | None = None) -> float:
         """Begin to save `state`, which has to stay as it is until `staged()`. Returns the seconds for which it blocked.
@@ -145,7 +151,7 @@ class Saver:
                 self.counts.skipped += 1
             elif busy:
                 self.counts.skipped += 1
-                self._tell(f"checkpoint=skipped step={step} reason=the one before is still being written")
+                self._tell_skipped(step)
             else:
                 self._begin(state, step, position, notes)
         return self._blocked(self._clock() - began)
@@ -166,6 +172,11 @@ class Saver:
             self._thread.join(timeout)
         busy, lost, _ = self._agree()
         return not busy and not lost and self._agreed_well
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether, when all last asked each other in `save` or `finish`, any was still at work."""
+        return self._is_busy
 
     def close(self) -> None:
         """End the background process; comes after `finish`."""
@@ -191,8 +202,34 @@ class Saver:
         any_busy, lost, dead, good, failed = told.tolist()
         self.counts.last_good_step = good if good >= 0 else None
         self.counts.owner_lost = bool(lost)
-        self._agreed_well = not failed
+        self._agreed_well, self._is_busy = not failed, bool(any_busy)
         return bool(any_busy), bool(lost), bool(dead)
+
+    def _new_stager(self, shared: bool) -> DefaultStager:
+        cuda = self._device.type == "cuda"
+        return DefaultStager(
+            StagingOptions(
+                use_pinned_memory=cuda,
+                use_shared_memory=shared,
+                use_async_staging=cuda,
+                use_non_blocking_copy=cuda,
+            )
+        )
+
+    def _check_shared(self, state: State) -> None:
+        """Before the first copy: all processes together take threads where one machine has too little shared memory."""
+        if self._shared_is_checked or isinstance(self._engine, InThread):
+            return
+        self._shared_is_checked = True
+        needed = shared_memory.needed(storage_sizes(state), self._local_size)
+        own = shared_memory.Room(shared_memory.free(), needed)
+        rooms = [own] * self._size
+        dist.all_gather_object(rooms, own, group=self._group)
+        if reason := shared_memory.too_small(rooms):
+            self._tell(f"checkpoint=threads reason={reason}")
+            self._engine = InThread(self._own_group)
+            self._stager.close()
+            self._stager = self._new_stager(shared=False)
 
     def _begin(self, state: State, step: int, position: int, notes: Mapping[str, Any] | None) -> None:
         self._attempts += 1
@@ -209,8 +246,9 @@ class Saver:
         scratch = self._scratch / f"{save_id}-{self._rank}"
         held = self._owner.held if self._owner else None
         writer = Writer(self._store, heading, save_id, scratch, held)
+        self._check_shared(state)
         staging = self._stage(state)
-        self._start(lambda: self._work(staging, writer, step, scratch))
+        self._start(lambda: self._work(staging, writer, step, scratch), f"step {step}")
 
     def _stage(self, state: State) -> Future[State]:
         staging: Future[State] = Future()
@@ -229,13 +267,16 @@ class Saver:
         self._staging = staging
         return staging
 
-    def _start(self, work: Callable[[], None]) -> None:
+    def _start(self, work: Callable[[], None], what: str) -> None:
+        self._in_flight, self._in_flight_since, self._slow_is_told = what, self._clock(), False
         self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
         self._thread.start()
 
     def _start_engine(self) -> None:
-        with suppress(SaveFailed):  # it is dead then, and told at the next save
+        try:
             self._engine.start()
+        except SaveFailed as error:  # it is dead then, and the next save takes threads
+            self._tell_unready(str(error))
 
     def _work(self, staging: Future[State], writer: Writer, step: int, scratch: Path) -> None:
         """In the background, in all processes: write, and in rank 0 say how it went and delete what is too much."""
@@ -248,7 +289,7 @@ class Saver:
             self._ended_well = False
             self._tell_failure(step, str(error) if isinstance(error, SaveFailed) else one_line(error))
             if self._rank == 0:
-                self._clear_unfinished(step)
+                self._cleaner.clear_unfinished(step)
         else:
             seconds = self._clock() - began
             self.counts.last_ended_step = step
@@ -271,7 +312,7 @@ class Saver:
         failure: BaseException | None = staging.exception()
         if failure is None and self._rank == 0:
             try:
-                self._clear(step)
+                self._cleaner.clear(step)  # what a failed save left, or damage that the load found
             except StoreError as error:
                 failure = error
         ready = torch.tensor(int(failure is None))
@@ -282,32 +323,26 @@ class Saver:
             raise SaveFailed("another process could not begin")
         return self._engine.run(staging.result(), writer)
 
-    def _clear(self, step: int) -> None:
-        """Remove what lies in a step's folder: remains of a save that failed, or damage that the load found."""
-        files = layout.by_step(self._store.list(f"{layout.name(step)}/")).get(step, {})
-        self._store.delete(layout.in_order_of_deletion(step, files))
-
-    def _clear_unfinished(self, step: int) -> None:
-        """After a failure: a full disk has room again. A manifest whose answer was lost may be there; it stays."""
-        with suppress(StoreError):
-            if step not in layout.finished(self._store.list(f"{layout.name(step)}/")):
-                self._clear(step)
-
     def _delete_surplus(self, newest_good: int) -> None:
-        """Keep as many as are to be kept. What cannot be deleted is counted, and tried again after the next save."""
+        """What cannot be deleted is counted, and tried again after the next save."""
         try:
-            listing = self._store.list("step-")
+            for step, error in self._cleaner.surplus(newest_good, self._damaged):
+                self.counts.deletions_failed += 1
+                self._tell(f"checkpoint=kept step={step} reason={error}")
         except StoreError as error:
             self.counts.deletions_failed += 1
             self._tell(f"checkpoint=kept reason={error}")
-            return
-        steps = layout.by_step(listing)
-        for step in layout.surplus(listing, newest_good, self._keep, self._damaged):
-            try:
-                self._store.delete(layout.in_order_of_deletion(step, steps[step]))
-            except StoreError as error:
-                self.counts.deletions_failed += 1
-                self._tell(f"checkpoint=kept step={step} reason={error}")
+
+    def _tell_skipped(self, step: int) -> None:
+        """Nothing is begun now. Once per save that is in the way it is an alarm, when that takes suspiciously long."""
+        seconds = self._clock() - self._in_flight_since
+        if seconds <= SLOW_SECONDS:
+            self._tell(f"checkpoint=skipped step={step} reason=the one before is still being written")
+        elif not self._slow_is_told:
+            self._slow_is_told = True
+            good = "none" if self._good is None else str(self._good)
+            reason = f"{self._in_flight} in flight for {seconds:.0f} s"
+            self._tell(f"alarm=checkpoint step={step} last_good_step={good} reason={reason}")
 
     def _tell_failure(self, step: int, reason: str) -> None:
         good = "none" if self._good is None else str(self._good)
@@ -316,6 +351,12 @@ class Saver:
             f"alarm=checkpoint step={step} failures={self.counts.failed} last_good_step={good} "
             f"last_good_age={age:.0f}s reason={reason}"
         )
+
+    def _tell_unready(self, reason: str) -> None:
+        """What went wrong before any save: counted and told like one that failed."""
+        self.counts.failed += 1
+        good = "none" if self._good is None else str(self._good)
+        self._tell(f"alarm=checkpoint failures={self.counts.failed} last_good_step={good} reason={reason}")
 
     def _tell(self, line: str) -> None:
         if self._rank == 0:

@@ -72,6 +72,15 @@ def fingerprint(state: State) -> dict[str, Tensor]:
     }
 
 
+def storage_sizes(state: State) -> list[int]:
+    """Bytes of each piece of memory that this process's parts lie in: what a copy takes here."""
+    sizes: dict[int, int] = {}
+    for each in state.values():
+        storage = (each.to_local() if isinstance(each, DTensor) else each).untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+    return list(sizes.values())
+
+
 def restore(state: State, directory: Path, group: dist.ProcessGroup) -> None:
     """Read a checkpoint's files into these tensors, in place; all processes of the (gloo) group together.
 

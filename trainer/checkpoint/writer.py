@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import io
 import os
+import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
@@ -29,6 +30,8 @@ from trainer.stores.hashed import Hashed
 from trainer.stores.protocol import of_system
 
 METADATA = ".metadata"
+# A client of NFS may show an older listing for 30 s (acdirmin, man 5 nfs).
+SEEN_SECONDS, LOOK_SECONDS = 35.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,8 @@ class Written:
 class Writer(FileSystemWriter):
     """One save of one step. `heading` is the manifest but for its files; `save_id` is in every data file's name.
 
-    `held` is looked at again before the manifest is written: who was taken over meanwhile finishes nothing. `bytes` is,
-    in rank 0 after `finish`, the size of the whole checkpoint.
+    `held` is looked at again before the manifest is written: who was taken over meanwhile finishes nothing. Nor is
+    anything finished of which rank 0 does not see all files. `bytes` is, in rank 0 after `finish`, the size of all.
     """
 
     bytes = 0
@@ -98,14 +101,19 @@ class Writer(FileSystemWriter):
         return future
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        told: list[Any] = [each for some in results for each in some]
-        files = {each.name: each.file for each in told if isinstance(each, Written)}
-        if self.held is not None and not self.held.is_newest(self.store):
-            raise StoreError(f"cannot save {self.store.uri(self.folder)}: it was taken over", "refused")
-        super().finish(metadata, [[each for each in told if not isinstance(each, Written)]])
+        written = [
+            {each.name: each.file for each in some if isinstance(each, Written)}
+            for some in cast(list[list[Any]], results)
+        ]
+        self._check_owner()
+        tables = [[each for each in some if not isinstance(each, Written)] for some in results]
+        super().finish(metadata, tables)
         self._sync()
         if self.is_remote:
             self.store.send(self.place / METADATA, f"{self.folder}/{METADATA}")
+        self._check_seen(written)
+        self._check_owner()
+        files = {name: file for each in written for name, file in each.items()}
         files[METADATA] = self.fs.written[f"{METADATA}.tmp"]
         manifest = replace(self.heading, files=files)
         body = manifest.encode()
@@ -114,6 +122,22 @@ class Writer(FileSystemWriter):
 
     def storage_meta(self) -> StorageMeta:
         return StorageMeta(save_id=self.save_id)  # and no path of this machine
+
+    def _check_owner(self) -> None:
+        if self.held is not None and not self.held.is_newest(self.store):
+            raise StoreError(f"cannot save {self.store.uri(self.folder)}: it was taken over", "refused")
+
+    def _check_seen(self, written: list[dict[str, File]]) -> None:
+        """Raises StoreError when what the others wrote is not where this process would read it."""
+        until = time.monotonic() + SEEN_SECONDS
+        while complaint := self._unseen(written):
+            if time.monotonic() >= until:
+                raise StoreError(f"cannot save {self.store.uri(self.folder)}: {complaint}", "failed")
+            time.sleep(LOOK_SECONDS)
+
+    def _unseen(self, written: list[dict[str, File]]) -> str | None:
+        listing = self.store.list(f"{self.folder}/")
+        return layout.unseen(written, layout.by_step(listing).get(self.heading.step, {}))
 
     def _sync(self) -> None:
         if not self.is_remote:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +20,10 @@ from trainer.stores.protocol import BYTES, NO_NOTES, PIECE_BYTES, StoreError, Wh
 
 T = TypeVar("T")
 CONNECT_SECONDS, READ_SECONDS, ATTEMPTS = 10, 60, 5
+# boto3 asks ATTEMPTS times by itself, but never for a body that breaks off; a call that took this long already is not
+# begun again, or a silent S3 would hold a save for ATTEMPTS times as long.
+TRIES, LATEST_TRY_SECONDS = 2, 120.0
+CONFLICTS, CONFLICT_SECONDS = 4, 0.5
 # Above this a file is sent in parts, each with its own checksum, this many at a time.
 PART_BYTES, PARTS_AT_ONCE = 64 * 2**20, 4
 # docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html: parts of one upload, keys of one DeleteObjects
@@ -41,6 +46,8 @@ REFUSED = frozenset(
 )
 # The key exists: docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
 EXISTS = frozenset({"PreconditionFailed", "412"})
+# Another request for the key was under way; S3 says that one should try again (same page).
+CONFLICT = "ConditionalRequestConflict"
 
 
 @dataclass(frozen=True)
@@ -97,12 +104,17 @@ class Bucket:
         from botocore.exceptions import ClientError
 
         def attempt() -> bool:
-            try:
-                self._put(path, body, IfNoneMatch="*")
-            except ClientError as error:
-                if _code(error) in EXISTS:
-                    return False
-                raise
+            for left in reversed(range(CONFLICTS)):
+                try:
+                    self._put(path, body, IfNoneMatch="*")
+                except ClientError as error:
+                    if _code(error) in EXISTS:
+                        return False
+                    if _code(error) != CONFLICT or not left:
+                        raise
+                    time.sleep(CONFLICT_SECONDS)
+                else:
+                    break
             return True
 
         return self._do("save", path, attempt)
@@ -203,7 +215,7 @@ class Bucket:
             raise
 
     def _do(self, verb: str, path: str, work: Callable[[], T]) -> T:
-        """Do it; a body that breaks off is read again, everything else boto3 has tried again already."""
+        """Do it; a body that breaks off is read once more, everything else boto3 has tried again already."""
         from botocore.exceptions import (
             BotoCoreError,
             ClientError,
@@ -213,11 +225,12 @@ class Bucket:
             ResponseStreamingError,
         )
 
-        for attempt in range(1, ATTEMPTS + 1):
+        latest = time.monotonic() + LATEST_TRY_SECONDS
+        for attempt in range(1, TRIES + 1):
             try:
                 return work()
             except (IncompleteReadError, ReadTimeoutError, ResponseStreamingError) as error:
-                if attempt == ATTEMPTS:
+                if attempt == TRIES or time.monotonic() >= latest:
                     raise StoreError(f"cannot {verb} {self.uri(path)}: {_line(error)}", "failed") from error
             except ClientError as error:
                 raise StoreError(

@@ -34,6 +34,42 @@ def test_a_manifest_says_the_same_after_a_round_trip() -> None:
     assert Manifest.decode(manifest().encode()) == manifest()
 
 
+def test_what_a_listing_does_not_show_of_what_was_written_is_named_with_its_process() -> None:
+    written = [{"a-0-0.distcp": File(10, SHA)}, {"a-1-0.distcp": File(20, SHA)}]
+    sizes = {"a-0-0.distcp": 10, "a-1-0.distcp": 20, ".metadata": 3, "remains": 1}
+    assert layout.unseen(written, sizes) is None
+    assert layout.unseen(written, {**sizes, "a-1-0.distcp": 19}) == (
+        "process 1's file a-1-0.distcp has 19 bytes, expected 20"
+    )
+    del sizes["a-1-0.distcp"]
+    assert layout.unseen(written, sizes) == (
+        "process 1's file a-1-0.distcp is not there: the place must be one that all machines share"
+    )
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [
+        (b'"position": 76800', b'"position": 76801'),
+        (b'"data_digest": "d1"', b'"data_digest": "d2"'),
+        (b'"model.w"', b'"model.v"'),
+        (b'"run": "r1"', b'"run": "r2"'),
+        (b'"sha256": "' + json.loads(manifest().encode())["sha256"].encode(), b'"sha256": "' + b"0" * 64),
+        (b'"sha256": "' + json.loads(manifest().encode())["sha256"].encode(), b'"sha257": "' + b"0" * 64),
+    ],
+)
+def test_a_manifest_in_which_a_character_flipped_is_damaged(was: bytes, becomes: bytes) -> None:
+    body = manifest().encode()
+    assert body.count(was) == 1
+    with pytest.raises(ValueError, match=r"manifest\.json has SHA-256 [0-9a-f]{12}, expected "):
+        Manifest.decode(body.replace(was, becomes))
+
+
+def test_the_digest_of_a_manifest_is_of_its_content_alone() -> None:
+    said = json.loads(manifest(notes={1: 0.1, "a": float("inf")}).encode())
+    assert Manifest.decode(json.dumps(said, indent=7).encode()).notes == {"1": 0.1, "a": float("inf")}
+
+
 def test_names_sort_as_their_steps() -> None:
     assert layout.name(1200) == "step-000001200"
     for step in (-1, 10**9):
@@ -44,7 +80,7 @@ def test_names_sort_as_their_steps() -> None:
 def broken(change: Callable[[dict[str, object]], object]) -> bytes:
     said = json.loads(manifest().encode())
     change(said)
-    return json.dumps(said).encode()
+    return layout.sealed(said)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from trainer.checkpoint import owner as module
-from trainer.checkpoint.owner import ABANDONED_SECONDS, Claim, Owner, Process
+from trainer.checkpoint.owner import ABANDONED_SECONDS, SAME_RUN_SECONDS, Claim, Owner, Process
 from trainer.contract import Exit, TrainerError
 from trainer.stores import Directory, StoreError
 
@@ -99,14 +99,68 @@ def test_an_owner_that_does_not_renew_through_the_watch_is_followed(store: Direc
     assert own.held.is_newest(store)  # the one that lost wrote nothing
 
 
-def test_a_restart_of_the_same_run_goes_on_at_once(store: Directory, clock: Clock) -> None:
+def test_a_restart_of_the_same_run_on_another_machine_goes_on_when_the_old_one_is_silent(
+    store: Directory, clock: Clock
+) -> None:
     before = elsewhere(store, clock, run="mine")
     before.claim()
     own = mine(store, clock)
     own.claim()
-    assert clock.now == 1000.0
+    assert 1000 + module.RENEW_SECONDS < 1000 + SAME_RUN_SECONDS <= clock.now < 1000 + ABANDONED_SECONDS
     before.renew()
     assert before.lost  # and where it hung and comes back, it sees that
+
+
+def here_alive(store: Directory, clock: Clock) -> Owner:
+    """An owner of the same run whose process lives on this machine: this one's parent."""
+    other = Owner(store, "mine", "r1", clock=clock, sleep=clock.sleep)
+    state = module._state(os.getppid())
+    assert state is not None
+    process = replace(Process.own(), pid=os.getppid(), started=state[1])
+    assert not process.is_dead()
+    other._claim = replace(other._claim, process=process)
+    return other
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "here"])
+def test_two_live_trainings_of_one_name_do_not_share_a_place(
+    store: Directory, clock: Clock, where: str
+) -> None:
+    first = here_alive(store, clock) if where == "here" else elsewhere(store, clock, run="mine")
+    first.claim()
+    renewals = iter(range(100))
+    first._now = lambda: replace(first._claim, renewed_at=f"at {next(renewals)}")  # type: ignore[method-assign]
+    clock.meanwhile = lambda now: first.renew() if now >= 1000 + module.RENEW_SECONDS else None
+    with pytest.raises(TrainerError) as caught:
+        mine(store, clock).claim()
+    assert caught.value.code == Exit.CONFIGURATION
+    process, line = first._claim.process, str(caught.value)
+    assert "\n" not in line
+    assert f"(process {process.pid} on {process.host}, last seen at 0), which is alive; " in line
+    assert "expected another run id or owner" in line
+    assert first.held.is_newest(store)
+
+
+def test_the_same_run_s_place_is_taken_when_it_is_released_meanwhile(store: Directory, clock: Clock) -> None:
+    first = elsewhere(store, clock, run="mine")
+    first.claim()
+    clock.meanwhile = lambda now: first.release() if now >= 1004 else None
+    own = mine(store, clock)
+    own.claim()
+    assert (own.held.generation, clock.now) == (2, 1004.0)
+
+
+@pytest.mark.parametrize("before", ["this process", "a dead one"])
+def test_a_restart_on_the_same_machine_goes_on_at_once(store: Directory, clock: Clock, before: str) -> None:
+    first = mine(store, clock)
+    if before == "a dead one":
+        child = subprocess.Popen(["true"])
+        child.wait()
+        first._claim = replace(first._claim, process=replace(Process.own(), pid=child.pid, started="1"))
+    first.claim()
+    own = mine(store, clock)
+    own.claim()
+    assert (own.held.generation, clock.now) == (2, 1000.0)
 
 
 def test_a_dead_process_of_this_machine_is_followed_at_once(store: Directory, clock: Clock) -> None:
