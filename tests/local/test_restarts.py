@@ -23,36 +23,46 @@ WAIT_SECONDS = 600
 EPOCHS = "60"
 
 
-def manifest(stack: Stack) -> dict[str, Any]:
-    """The stack's manifest for a run on one or two machines that is begun anew twice at most."""
+def manifest(stack: Stack, **change: Any) -> dict[str, Any]:
+    """The stack's manifest for a run on one or two machines that is begun anew twice at most, its request changed."""
     job = with_range(read_manifest(stack.outputs["launcherManifest"]), 1, 2)
     (container,) = job["spec"]["template"]["spec"]["containers"]
     for entry in container["env"]:
         if entry["name"] == "TRAINYARD_REQUEST":
             request = json.loads(entry["value"])
             request["worker"]["args"] = ["--epochs", EPOCHS, "--checkpoint-every", "20"]
-            entry["value"] = json.dumps({**request, "maxRestarts": 2})
+            entry["value"] = json.dumps({**request, "maxRestarts": 2, **change})
     return job
+
+
+def begin(stack: Stack, job: dict[str, Any]) -> str:
+    """Start a run; its name."""
+    created = stack.kubectl("create", "-f", "-", stdin=json.dumps(job))
+    found = re.search(r"job\.batch/launch-(\S+) created", created.output)
+    assert found, created.output
+    return found[1]
+
+
+def forget(stack: Stack, run_id: str) -> None:
+    """End a run with all that is left of it; nothing is left to do where it went well."""
+    stack.kubectl("delete", "job", f"launch-{run_id}", *SPACE, "--wait=false")
+    stack.kubectl("delete", "pytorchjob", f"train-{run_id}", *SPACE, "--ignore-not-found")
 
 
 @pytest.fixture
 def run_id(stack: Stack) -> Iterator[str]:
     """A run that trains on two machines; whatever is left of it ends with the test."""
-    created = stack.kubectl("create", "-f", "-", stdin=json.dumps(manifest(stack)))
-    found = re.search(r"job\.batch/launch-(\S+) created", created.output)
-    assert found, created.output
+    run = begin(stack, manifest(stack))
     try:
         until(
-            lambda: "checkpoint=saved" in stack.kubectl("logs", *SPACE, f"train-{found[1]}-master-0").output,
+            lambda: "checkpoint=saved" in stack.kubectl("logs", *SPACE, f"train-{run}-master-0").output,
             "the first checkpoint",
             WAIT_SECONDS,
         )
-        yield found[1]
+        yield run
     finally:
         stack.faults([])
-        # Nothing is left to do where it went well: the Job has ended.
-        stack.kubectl("delete", "job", f"launch-{found[1]}", *SPACE, "--wait=false")
-        stack.kubectl("delete", "pytorchjob", f"train-{found[1]}", *SPACE, "--ignore-not-found")
+        forget(stack, run)
 
 
 def lose_machine(stack: Stack, pod: str) -> str:
