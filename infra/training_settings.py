@@ -65,7 +65,9 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
     section.done()
     if first is None:
         return None
-    candidates = tuple(replace(each, size=within_memory(each.size)) for each in (first, *fallbacks))
+    candidates = (first, *fallbacks)
+    if not problems.about(PATH):  # else a size may be no quantity, which is told already
+        candidates = tuple(replace(each, size=within_memory(each.size)) for each in candidates)
     if run_id is not None:
         check_ends(problems, pools, candidates)
     return Training(

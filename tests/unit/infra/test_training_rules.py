@@ -186,3 +186,10 @@ def test_what_the_settings_take_a_launcher_reads_and_could_run(
         return
     assert set(env.items()) <= set(request.worker.env.items()), "one was overwritten"
     assert request.min_nodes <= min(request.max_nodes, request.pool.max_nodes)
+
+
+@pytest.mark.parametrize("key", ["memory", "sharedMemory", "cpu"])
+def test_a_size_that_is_no_quantity_is_one_line_with_its_key(key: str) -> None:
+    run = {"pool": "small", "minNodes": 1, "maxNodes": 4}
+    (line,) = mistakes(with_({"training": {**run, key: ""}}))
+    assert line.startswith(f"trainyard:training.{key}: ")
