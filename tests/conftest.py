@@ -22,7 +22,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 TOGETHER = {
     "test_main_job": "main job",
     "test_restarts": "main job",
-    "test_elastic": "main job",
     "test_made_stack": "main job",
     "test_identity": "main job",
     "test_ceiling": "main job",
