@@ -21,6 +21,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # What runs on one local cloud, or previews into one folder, by file or by folder: one worker of pytest-xdist has it.
 TOGETHER = {
     "test_main_job": "main job",
+    "test_elastic": "main job",
     "test_restarts": "main job",
     "test_made_stack": "main job",
     "test_identity": "main job",
