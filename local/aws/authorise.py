@@ -150,15 +150,19 @@ def install() -> None:
 
     BaseResponse.call_action = call_action
 
+    def check_s3(self: Any, action: str | None, bucket_name: str | None, key_name: str | None) -> None:
+        who = caller("s3", self.headers, self.querystring)
+        if action is not None:
+            check(who, "s3", permissions.s3(self, action, bucket_name, key_name))
+
     # S3 does not pass through call_action: its methods ask this hook once the action and the key are known.
     def authorise_s3(self: Any, bucket_name: str | None = None, key_name: str | None = None) -> None:
         action = self.data.get("Action", "ListAllMyBuckets")
         action = action[0] if isinstance(action, list) else action
+        # DeleteObjects, of which each object is asked for by itself (`s3_deletions`); here, who asks must be known.
+        by_object = action == "DeleteObject" and key_name is None
         try:
-            who = caller("s3", self.headers, self.querystring)
-            # Of DeleteObjects each object is asked for by itself, see below.
-            if not (action == "DeleteObject" and key_name is None):
-                check(who, "s3", permissions.s3(self, action, bucket_name, key_name))
+            check_s3(self, None if by_object else action, bucket_name, key_name)
         except Refused as refused:
             if refused.code == "InvalidClientTokenId":
                 raise S3InvalidAccessKeyIdError() from None
@@ -168,8 +172,7 @@ def install() -> None:
 
     def may(self: Any, action: str, bucket_name: str, key_name: str) -> bool:
         try:
-            who = caller("s3", self.headers, self.querystring)
-            check(who, "s3", permissions.s3(self, action, bucket_name, key_name))
+            check_s3(self, action, bucket_name, key_name)
         except Refused:
             return False
         return True

@@ -18,7 +18,7 @@ import xmltodict
 from moto.s3.models import FakeDeleteMarker, S3Backend
 from moto.s3.responses import S3Response
 
-# Of one request: an answer says nothing of what is not asked for.
+# Where the errors of what was refused go in moto's answer about the rest.
 _END = re.compile(r"</DeleteResult>\s*$")
 
 

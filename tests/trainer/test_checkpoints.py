@@ -429,6 +429,11 @@ def test_a_save_that_fails_is_alarmed_and_tried_again_and_the_old_one_stays(
     own.close()
 
 
+def no_room(_state: object) -> object:
+    """In place of a copy."""
+    raise MemoryError("no room for a copy")
+
+
 def test_a_copy_that_cannot_be_made_is_a_failed_save(
     store: Directory, group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,10 +441,7 @@ def test_a_copy_that_cannot_be_made_is_a_failed_save(
     said: list[str] = []
     own = saver(store, group, say=said.append)
 
-    def fail(_state: object) -> object:
-        raise MemoryError("no room for a copy")
-
-    monkeypatch.setattr(own._stager, "stage", fail)
+    monkeypatch.setattr(own._stager, "stage", no_room)
     own.save(state.gather(model, optimizer), 1, 16)
     assert not own.finish()
     assert said[0].endswith("reason=MemoryError: no room for a copy")
@@ -453,11 +455,8 @@ def test_memory_for_copies_that_cannot_be_made_is_told_at_once(
     said: list[str] = []
     own = saver(store, group, say=said.append)
 
-    def fail(_state: object) -> object:
-        raise MemoryError("no room for a copy")
-
     with monkeypatch.context() as patched:
-        patched.setattr(own._stager, "stage", fail)
+        patched.setattr(own._stager, "stage", no_room)
         own.warm(state.gather(model, optimizer))
     assert own.counts.failed == 1
     assert said == [
