@@ -5,6 +5,9 @@
 - Where versions are no longer kept, those that there are stay, and each is deleted by its id alone; moto drops all of
   them, and fails at the marker of a deletion
   (https://docs.aws.amazon.com/AmazonS3/latest/userguide/DeletingObjectsfromVersioningSuspendedBuckets.html).
+- A listing of versions goes on behind the last one of its page, though that has been deleted meanwhile, as all do who
+  empty a bucket of more than a page; moto then finds the place no more, and says that nothing is left
+  (https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectVersions.html).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 import xmltodict
+from moto.core.utils import unix_time_millis
 from moto.s3.models import FakeDeleteMarker, S3Backend
 from moto.s3.responses import S3Response
 
@@ -26,6 +30,7 @@ def install(may: Callable[[Any, str, str, str], bool]) -> None:
     """`may(response, action, bucket, key)` says whether the caller of moto's `response` may do that with an object."""
     _delete_as_told(may)
     _keep_versions()
+    _list_behind_what_is_gone()
 
 
 def _keep_versions() -> None:
@@ -46,6 +51,35 @@ def _keep_versions() -> None:
 
     S3Backend.delete_object = delete_object
     FakeDeleteMarker.dispose = lambda _self: None
+
+
+def _list_behind_what_is_gone() -> None:
+    listing = S3Backend.list_object_versions
+
+    def list_object_versions(
+        self: Any,
+        bucket_name: str,
+        delimiter: str | None = None,
+        key_marker: str | None = None,
+        max_keys: int | None = 1000,
+        prefix: str = "",
+        version_id_marker: str | None = None,
+    ) -> Any:
+        keys = self.get_bucket(bucket_name).keys
+        if key_marker and version_id_marker:
+            there = keys.getlist(key_marker, [])
+            if version_id_marker not in [str(each.version_id) for each in there]:
+                # Where it stood among its key's versions is not known: those that are there are listed (again).
+                key_marker = max((key for key in keys if key < key_marker), default=None)
+                version_id_marker = _listed_last(keys.getlist(key_marker)) if key_marker else None
+        return listing(self, bucket_name, delimiter, key_marker, max_keys, prefix, version_id_marker)
+
+    S3Backend.list_object_versions = list_object_versions
+
+
+def _listed_last(versions: list[Any]) -> str:
+    """The version of a key that moto lists last: the oldest one, and the last of those of one moment."""
+    return str(sorted(versions, key=lambda each: -unix_time_millis(each.last_modified))[-1].version_id)
 
 
 def _delete_as_told(may: Callable[[Any, str, str, str], bool]) -> None:

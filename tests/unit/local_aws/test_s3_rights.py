@@ -119,3 +119,25 @@ def test_versions_are_deleted_one_by_one_also_where_no_more_are_kept(cloud: Clou
         s3.delete_objects(Bucket=BUCKET, Delete={"Objects": [{"Key": key, "VersionId": version}]})
         assert len(versions(s3)) == left
     s3.delete_bucket(Bucket=BUCKET)
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 5])
+def test_a_bucket_of_many_pages_is_emptied_page_by_page(cloud: Cloud, page: int) -> None:
+    s3 = cloud.client("s3")
+    s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
+    s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+    for key in ("a", "b", "c"):
+        for body in (b"1", b"2"):
+            s3.put_object(Bucket=BUCKET, Key=key, Body=body)
+        s3.delete_object(Bucket=BUCKET, Key=key)
+    marker: dict[str, str] = {}
+    while True:
+        listed = s3.list_object_versions(Bucket=BUCKET, MaxKeys=page, **marker)
+        found = [*listed.get("Versions", []), *listed.get("DeleteMarkers", [])]
+        assert 0 < len(found) <= page
+        objects = [{"Key": each["Key"], "VersionId": each["VersionId"]} for each in found]
+        s3.delete_objects(Bucket=BUCKET, Delete={"Objects": objects})
+        if not listed["IsTruncated"]:
+            break
+        marker = {"KeyMarker": listed["NextKeyMarker"], "VersionIdMarker": listed["NextVersionIdMarker"]}
+    s3.delete_bucket(Bucket=BUCKET)
