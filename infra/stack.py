@@ -164,7 +164,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
         launcher = LauncherJob(
             "launcher",
             LauncherJobArgs(
-                run=run_of(settings.training, settings.region, mounts.paths),
+                run=run_of(settings.training, settings.region, mounts.paths, mounts.writes),
                 launcher_image=images.uris["launcher"],
                 trainer_image=images.uris["trainer"],
                 placeholder_image=settings.images.placeholder,
@@ -252,13 +252,15 @@ def _karpenter(
 
 def checkpoint_uri(settings: Settings, training: Training, bucket: ModelBucket) -> pulumi.Output[str | None]:
     """Where runs keep their checkpoints; a file system that the settings name there is one (`infra.rules`)."""
-    lustre = settings.storage.lustre
-    mounted = lustre.mount_path if lustre else None
-    return bucket.bucket_name.apply(lambda name: checkpoints.uri(training.checkpoints, name, mounted))
+    shared = volumes.shared_directory(settings)
+    return bucket.bucket_name.apply(lambda name: checkpoints.uri(training.checkpoints, name, shared))
 
 
-def run_of(training: Training, region: str, mounts: dict[str, str]) -> Run:
-    """The run of the settings; `mounts` maps the claims of shared volumes to directories in workers."""
+def run_of(training: Training, region: str, mounts: dict[str, str], writes: tuple[str, ...] = ()) -> Run:
+    """The run of the settings; `mounts` maps the claims of shared volumes to directories in workers.
+
+    `writes` are the directories there that all workers may write to.
+    """
     return Run(
         candidates=training.candidates,
         run_id=training.run_id,
@@ -277,4 +279,5 @@ def run_of(training: Training, region: str, mounts: dict[str, str]) -> Run:
         env=training.env,
         region=region,
         mounts=mounts,
+        writes=writes,
     )

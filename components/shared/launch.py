@@ -45,7 +45,7 @@ class Run:
     """One training run as the settings describe it; see `infra.settings.Training` for the meaning of the fields.
 
     `candidates` are asked in their order; there is at least one. `mounts` maps the claims of shared volumes to the
-    directories where workers see them.
+    directories where workers see them; `writes` are the directories there that all of them may write to.
     """
 
     candidates: tuple[Candidate, ...]
@@ -65,6 +65,7 @@ class Run:
     env: dict[str, str]
     region: str
     mounts: dict[str, str]
+    writes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +128,7 @@ def _candidate(run: Run, resolved: Resolved, candidate: Candidate) -> JsonObject
             "args": list(run.args),
             "command": None,
             "mounts": run.mounts,
+            "writes": list(run.writes),
         },
     }
 

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.unit
 def test_the_request_says_what_the_launcher_must_know() -> None:
     request = launch_request(run(), RESOLVED)
     assert request["worker"]["mounts"] == {"lustre": "/fsx"}
+    assert request["worker"]["writes"] == ["/fsx"]
     assert request["pool"] == {
         "name": "small",
         "instanceType": "g5.12xlarge",
