@@ -34,7 +34,7 @@ from components.shared.tags import stack_tags
 from components.storage import ModelBucket, ModelBucketArgs
 from components.training import TrainingSpace, TrainingSpaceArgs
 from components.warm_nodes import WarmNodes, WarmNodesArgs
-from infra import access, cautions, foundation, image_builds, versions, volumes
+from infra import access, cautions, foundation, image_builds, revision, versions, volumes
 from infra.foundation import Foundation
 from infra.model import Settings, Training
 from infra.settings import PROJECT
@@ -164,7 +164,14 @@ def deploy(settings: Settings) -> dict[str, Any]:
         launcher = LauncherJob(
             "launcher",
             LauncherJobArgs(
-                run=run_of(settings.training, settings.region, mounts.paths, mounts.writes),
+                run=run_of(
+                    settings.training,
+                    settings.region,
+                    mounts.paths,
+                    mounts.writes,
+                    # A given image says itself what is in it.
+                    revision.revision(ROOT) if settings.images.trainer is None else None,
+                ),
                 launcher_image=images.uris["launcher"],
                 trainer_image=images.uris["trainer"],
                 placeholder_image=settings.images.placeholder,
@@ -256,10 +263,16 @@ def checkpoint_uri(settings: Settings, training: Training, bucket: ModelBucket) 
     return bucket.bucket_name.apply(lambda name: checkpoints.uri(training.checkpoints, name, shared))
 
 
-def run_of(training: Training, region: str, mounts: dict[str, str], writes: tuple[str, ...] = ()) -> Run:
+def run_of(
+    training: Training,
+    region: str,
+    mounts: dict[str, str],
+    writes: tuple[str, ...] = (),
+    revision: str | None = None,
+) -> Run:
     """The run of the settings; `mounts` maps the claims of shared volumes to directories in workers.
 
-    `writes` are the directories there that all workers may write to.
+    `writes` are the directories there that all workers may write to, `revision` what they are told of the trainer's.
     """
     return Run(
         candidates=training.candidates,
@@ -280,4 +293,5 @@ def run_of(training: Training, region: str, mounts: dict[str, str], writes: tupl
         region=region,
         mounts=mounts,
         writes=writes,
+        revision=revision,
     )

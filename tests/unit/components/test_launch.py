@@ -48,6 +48,13 @@ def test_a_run_without_checkpoints_is_told_of_no_place() -> None:
     assert "TRAINYARD_CHECKPOINT_URI" not in request["worker"]["env"]
 
 
+def test_workers_are_told_the_trainers_revision_where_the_program_knows_it() -> None:
+    told = launch_request(run(revision="0123abc-dirty"), RESOLVED)["worker"]["env"]
+    assert told["TRAINYARD_REVISION"] == "0123abc-dirty"
+    # An empty one would hide what the image says.
+    assert "TRAINYARD_REVISION" not in launch_request(run(), RESOLVED)["worker"]["env"]
+
+
 def test_the_request_has_every_key_of_the_waits_and_only_those_that_there_are() -> None:
     request = launch_request(
         run(node_start_seconds=600, attempts=3, retry_seconds=300, max_restarts=5, shape="elastic"), RESOLVED

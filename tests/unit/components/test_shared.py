@@ -251,6 +251,7 @@ def test_constants_are_those_of_the_contract() -> None:
     assert set(launcher.values()) == {
         e["name"] for e in job_spec(run(), RESOLVED)["template"]["spec"]["containers"][0]["env"]
     }
+    assert stated["environment"]["trainerImage"] == {"revision": contract.ENV_REVISION}
     assert set(stated["environment"]["workerFromProgram"].values()) <= set(
         launch_request(run(), RESOLVED)["worker"]["env"]
     )
