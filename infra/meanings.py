@@ -269,7 +269,7 @@ MEANINGS: Final = {
     ),
     "training.args": (
         "Options of the trainer (`trainer/config.py`), each followed by its value. Of a given image (`images.trainer`) "
-        "they are not judged."
+        "they are not judged. Before them stands where metrics go, if there is a file system: docs/training-metrics.md."
     ),
     "training.env": (
         "Further environment variables of the workers, in plain text. Credentials and what workers find each other by "

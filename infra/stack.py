@@ -6,6 +6,7 @@ that other thing's `after` list.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from components.shared.tags import stack_tags
 from components.storage import ModelBucket, ModelBucketArgs
 from components.training import TrainingSpace, TrainingSpaceArgs
 from components.warm_nodes import WarmNodes, WarmNodesArgs
-from infra import access, cautions, foundation, image_builds, revision, versions, volumes
+from infra import access, cautions, foundation, image_builds, revision, trainer_options, versions, volumes
 from infra.foundation import Foundation
 from infra.model import Settings, Training
 from infra.settings import PROJECT
@@ -164,14 +165,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
         launcher = LauncherJob(
             "launcher",
             LauncherJobArgs(
-                run=run_of(
-                    settings.training,
-                    settings.region,
-                    mounts.paths,
-                    mounts.writes,
-                    # A given image says itself what is in it.
-                    revision.revision(ROOT) if settings.images.trainer is None else None,
-                ),
+                run=_run(settings, settings.training, mounts),
                 launcher_image=images.uris["launcher"],
                 trainer_image=images.uris["trainer"],
                 placeholder_image=settings.images.placeholder,
@@ -261,6 +255,20 @@ def checkpoint_uri(settings: Settings, training: Training, bucket: ModelBucket) 
     """Where runs keep their checkpoints; a file system that the settings name there is one (`infra.rules`)."""
     shared = volumes.shared_directory(settings)
     return bucket.bucket_name.apply(lambda name: checkpoints.uri(training.checkpoints, name, shared))
+
+
+def _run(settings: Settings, training: Training, mounts: volumes.Volumes) -> Run:
+    """The run with what the stack adds to it."""
+    built = settings.images.trainer is None
+    first = trainer_options.of_the_stack(volumes.shared_directory(settings), built=built)
+    return run_of(
+        replace(training, args=(*first, *training.args)),
+        settings.region,
+        mounts.paths,
+        mounts.writes,
+        # A given image says itself what is in it.
+        revision.revision(ROOT) if built else None,
+    )
 
 
 def run_of(

@@ -12,6 +12,7 @@ from infra.settings import read
 from tests.unit.components.recording import Recorded
 from tests.unit.infra.changing import GIVEN_VPC, NOW, POOL, mistakes, settings, with_
 from tests.unit.infra.whole import in_a_small_checkout, whole
+from trainer.config import Config
 
 pytestmark = [
     pytest.mark.unit,
@@ -69,6 +70,22 @@ def test_checkpoints_go_to_the_file_system_and_the_trainer_deletes_nothing_in_th
     assert may_delete(made) == []
 
 
+def test_metrics_and_hangs_are_written_to_the_file_system_wherever_checkpoints_go() -> None:
+    more = {"training": {**RUN, "runId": "r1", "args": ["--epochs", "1"]}, **FILES}
+    own = ["--metrics-directory", "/shared/metrics", "--epochs", "1"]
+    assert worker(deployed(**more))["args"] == own
+    assert worker(deployed(training=more["training"]))["args"] == own[2:], "a pod's own disk goes with it"
+    # Of another program nobody knows whether it has the option.
+    given = {"trainer": "registry.example/trainer@sha256:" + "0" * 64}
+    assert worker(deployed(**more, images=given))["args"] == own[2:]
+
+
+def test_where_the_settings_say_another_directory_for_metrics_that_one_counts() -> None:
+    args = ["--metrics-directory", "/shared/mine"]
+    made = deployed(training={**RUN, "runId": "r1", "args": args}, **FILES)
+    assert Config.read(worker(made)["args"], {}).metrics_directory == "/shared/mine"
+
+
 def test_of_a_file_system_that_is_given_runs_and_the_proof_write_to_a_directory_of_the_stacks_own() -> None:
     existing = {
         "fileSystemId": "fs-0123456789abcdef0",
@@ -84,6 +101,7 @@ def test_of_a_file_system_that_is_given_runs_and_the_proof_write_to_a_directory_
     own = "/shared/trainyard/test"
     assert told(made)["TRAINYARD_CHECKPOINT_URI"] == f"{own}/checkpoints"
     assert worker(made)["writes"] == [own]
+    assert worker(made)["args"] == ["--metrics-directory", f"{own}/metrics"]
     assert worker(made)["mounts"] == {"lustre": "/shared"}, "whoever has data there sees them all"
     opening, _ = made.one("kubernetes:core/v1:Pod", "lustre-proof").inputs["spec"]["initContainers"]
     assert opening["command"][-1] == own
