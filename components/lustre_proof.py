@@ -18,6 +18,8 @@ NAME: Final = "attach-pvc"
 class LustreProofArgs:
     """`claim` is in the training namespace, and pods see it at `mount_path`; `image` has a shell.
 
+    They write to the directory `writes`, by default the file system's root.
+
     `placement` are the parts of a pod's `spec` that say where it runs: machines in one of the file system's client
     groups. `after` are the claim and what brings such a machine.
     """
@@ -27,6 +29,7 @@ class LustreProofArgs:
     mount_path: str
     placement: dict[str, Any]
     after: list[pulumi.Resource]
+    writes: str | None = None
 
 
 class LustreProof(pulumi.ComponentResource):
@@ -34,10 +37,10 @@ class LustreProof(pulumi.ComponentResource):
 
         kubectl exec -it attach-pvc -n training -- /bin/bash
 
-    The pod has made the file system's root writable for the training pods, and has written and read a file as one of
-    them, before it is Ready. `up` does not wait for that: its machine may be hours away. It has no controller, so that
-    its name is always the same: one that is lost with its machine, or gave way to work there, is made again by the next
-    `pulumi up --refresh`.
+    The pod has made the file system's root, or the stack's own directory in a given one, writable for the training
+    pods, and has written and read a file as one of them, before it is Ready. `up` does not wait for that: its machine
+    may be hours away. It has no controller, so that its name is always the same: one that is lost with its machine, or
+    gave way to work there, is made again by the next `pulumi up --refresh`.
     """
 
     def __init__(self, name: str, args: LustreProofArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -55,7 +58,11 @@ class LustreProof(pulumi.ComponentResource):
                 },
             },
             spec=proof_spec(
-                image=args.image, claim=args.claim, mount_path=args.mount_path, placement=args.placement
+                image=args.image,
+                claim=args.claim,
+                mount_path=args.mount_path,
+                writes=args.writes,
+                placement=args.placement,
             ),
             opts=pulumi.ResourceOptions(
                 parent=self,

@@ -7,7 +7,8 @@ from datetime import date
 from components.shared import checkpoints, lustre_client
 from components.shared.pool import SPOT
 from infra import support
-from infra.model import Settings
+from infra.model import Settings, Training
+from infra.training_settings import STATIC
 
 
 def lines(settings: Settings, today: date) -> list[str]:
@@ -27,16 +28,24 @@ def _spot(settings: Settings) -> list[str]:
         return []
     return [
         f"trainyard:pools[{settings.pools.index(candidate.pool)}].purchase is spot, and up to {training.max_nodes}"
-        " machines train together: each one that EC2 takes back is a restart for all of them"
-        + (
-            f", of which there are {training.max_restarts}, from the first step on, since training.checkpoints is none"
-            if training.checkpoints == checkpoints.NONE
-            else f" from the newest checkpoint, of which there are {training.max_restarts} (training.maxRestarts)"
-        )
-        + "; on-demand and reserved machines stay"
+        f" machines train together: each one that EC2 takes back {_taken_back(training)}; on-demand and reserved"
+        " machines stay"
         for candidate in training.candidates
         if candidate.pool.purchase == SPOT
     ]
+
+
+def _taken_back(training: Training) -> str:
+    """What a machine that is taken back costs the run; an elastic world does not count those that it can spare."""
+    if training.shape == STATIC and not training.max_restarts:
+        return "ends the run, since training.maxRestarts is 0"
+    kept = training.checkpoints != checkpoints.NONE
+    begins = "the newest checkpoint" if kept else "the first step, since training.checkpoints is none"
+    anew = f"makes all of them begin anew from {begins}"
+    if training.shape != STATIC:
+        return anew
+    times = "once" if training.max_restarts == 1 else f"{training.max_restarts} times"
+    return f"{anew}, {times} at most (training.maxRestarts), and the next one ends the run"
 
 
 def _lustre_over_efa(settings: Settings) -> list[str]:

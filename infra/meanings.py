@@ -179,7 +179,8 @@ MEANINGS: Final = {
     ),
     "storage.lustre.existing": (
         "A file system that is there already, in the VPC of `network.vpcId` and in the zone of every pool. It excludes "
-        "what only a new one has."
+        "what only a new one has. Pods see all of it; the stack makes `trainyard/<stack>` there for what it writes, "
+        "and leaves the rest as it is."
     ),
     "storage.lustre.existing.fileSystemId": "Its id.",
     "storage.lustre.existing.dnsName": "Its DNS name, which begins with its id and has the region.",
@@ -263,12 +264,12 @@ MEANINGS: Final = {
     "training.data": "`digits`, or the path of MNIST's IDX files in the trainer's image.",
     "training.checkpoints": (
         "Where a run keeps its checkpoints, in a folder of its own: `s3` (`checkpoints/<runId>/` in the stack's "
-        "bucket), `lustre` (the same on the file system) or `none`. The next training of the run goes on from the "
-        "newest: docs/checkpoints.md."
+        "bucket), `lustre` (the same on the file system; on a given one below `trainyard/<stack>/`) or `none`. The "
+        "next training of the run goes on from the newest: docs/checkpoints.md."
     ),
     "training.args": (
         "Options of the trainer (`trainer/config.py`), each followed by its value. Of a given image (`images.trainer`) "
-        "they are not judged."
+        "they are not judged. Before them stands where metrics go, if there is a file system: docs/training-metrics.md."
     ),
     "training.env": (
         "Further environment variables of the workers, in plain text. Credentials and what workers find each other by "

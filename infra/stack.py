@@ -6,6 +6,7 @@ that other thing's `after` list.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from components.shared.tags import stack_tags
 from components.storage import ModelBucket, ModelBucketArgs
 from components.training import TrainingSpace, TrainingSpaceArgs
 from components.warm_nodes import WarmNodes, WarmNodesArgs
-from infra import access, cautions, foundation, image_builds, versions, volumes
+from infra import access, cautions, foundation, image_builds, revision, trainer_options, versions, volumes
 from infra.foundation import Foundation
 from infra.model import Settings, Training
 from infra.settings import PROJECT
@@ -164,7 +165,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
         launcher = LauncherJob(
             "launcher",
             LauncherJobArgs(
-                run=run_of(settings.training, settings.region, mounts.paths),
+                run=_run(settings, settings.training, mounts),
                 launcher_image=images.uris["launcher"],
                 trainer_image=images.uris["trainer"],
                 placeholder_image=settings.images.placeholder,
@@ -252,13 +253,35 @@ def _karpenter(
 
 def checkpoint_uri(settings: Settings, training: Training, bucket: ModelBucket) -> pulumi.Output[str | None]:
     """Where runs keep their checkpoints; a file system that the settings name there is one (`infra.rules`)."""
-    lustre = settings.storage.lustre
-    mounted = lustre.mount_path if lustre else None
-    return bucket.bucket_name.apply(lambda name: checkpoints.uri(training.checkpoints, name, mounted))
+    shared = volumes.shared_directory(settings)
+    return bucket.bucket_name.apply(lambda name: checkpoints.uri(training.checkpoints, name, shared))
 
 
-def run_of(training: Training, region: str, mounts: dict[str, str]) -> Run:
-    """The run of the settings; `mounts` maps the claims of shared volumes to directories in workers."""
+def _run(settings: Settings, training: Training, mounts: volumes.Volumes) -> Run:
+    """The run with what the stack adds to it."""
+    built = settings.images.trainer is None
+    first = trainer_options.of_the_stack(volumes.shared_directory(settings), built=built)
+    return run_of(
+        replace(training, args=(*first, *training.args)),
+        settings.region,
+        mounts.paths,
+        mounts.writes,
+        # A given image says itself what is in it.
+        revision.revision(ROOT) if built else None,
+    )
+
+
+def run_of(
+    training: Training,
+    region: str,
+    mounts: dict[str, str],
+    writes: tuple[str, ...] = (),
+    revision: str | None = None,
+) -> Run:
+    """The run of the settings; `mounts` maps the claims of shared volumes to directories in workers.
+
+    `writes` are the directories there that all workers may write to, `revision` what they are told of the trainer's.
+    """
     return Run(
         candidates=training.candidates,
         run_id=training.run_id,
@@ -277,4 +300,6 @@ def run_of(training: Training, region: str, mounts: dict[str, str]) -> Run:
         env=training.env,
         region=region,
         mounts=mounts,
+        writes=writes,
+        revision=revision,
     )

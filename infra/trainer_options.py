@@ -14,6 +14,17 @@ from infra.reading import hint, shown
 
 # What argparse takes for a value though it begins with a hyphen.
 NEGATIVE: Final = r"-[0-9]+|-[0-9]*\.[0-9]+"
+METRICS: Final = "metrics"
+
+
+def of_the_stack(shared: str | None, *, built: bool) -> tuple[str, ...]:
+    """What stands before the arguments of the settings, which win: of one that is there twice argparse takes the last.
+
+    `shared` is the directory of a shared file system that workers write to, None without one. There the trainer writes
+    its records, and where a hang is; a pod's own disk goes with the pod, and its log, where stacks go otherwise, is
+    more easily read. Another image than the one that is `built` may know no such option.
+    """
+    return ("--metrics-directory", f"{shared}/{METRICS}") if built and shared is not None else ()
 
 
 def wrong(words: Sequence[str]) -> Iterator[tuple[int, str]]:

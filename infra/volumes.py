@@ -11,7 +11,7 @@ from components.lustre import ExistingFileSystem, Lustre, LustreArgs, NewFileSys
 from components.lustre_proof import LustreProof, LustreProofArgs
 from components.lustre_volume import LustreVolume, LustreVolumeArgs
 from components.shared import contract as c
-from components.shared import warm_nodes
+from components.shared import lustre_manifests, warm_nodes
 from components.storage import ModelBucket
 from infra.foundation import Foundation
 from infra.model import Lustre as LustreSettings
@@ -22,11 +22,20 @@ from infra.model import LustreLink, Settings
 class Volumes:
     """`ready` must be there before a pod with a volume is, and until the last such pod is gone.
 
-    `paths` maps the claims that training pods have to their directories there.
+    `paths` maps the claims that training pods have to their directories there; `writes` are those that they write to.
     """
 
     ready: list[pulumi.Resource] = field(default_factory=list)
     paths: dict[str, str] = field(default_factory=dict)
+    writes: tuple[str, ...] = ()
+
+
+def shared_directory(settings: Settings) -> str | None:
+    """The directory of the shared file system that training pods write to; None where there is no file system."""
+    lustre = settings.storage.lustre
+    if lustre is None:
+        return None
+    return lustre_manifests.directory(lustre.mount_path, settings.stack, given=lustre.existing is not None)
 
 
 def file_system(
@@ -139,7 +148,8 @@ def volumes(
         )
         ready += [*lustre.ready, *volume.ready]
         paths[volume.claim_name] = volume.mount_path
-    return Volumes(ready=ready, paths=paths)
+    shared = shared_directory(settings)
+    return Volumes(ready=ready, paths=paths, writes=(shared,) if shared else ())
 
 
 def proof(
@@ -156,13 +166,14 @@ def proof(
     kept = [pool for pool in settings.pools if pool.warm_nodes]
     if not kept:
         return
-    for claim, path in mounted.paths.items():
+    for (claim, path), writes in zip(mounted.paths.items(), mounted.writes, strict=True):
         LustreProof(
             f"{claim}-proof",
             LustreProofArgs(
                 image=image,
                 claim=claim,
                 mount_path=path,
+                writes=writes,
                 placement=warm_nodes.beside(kept[0]),
                 after=[*mounted.ready, *after],
             ),

@@ -19,7 +19,7 @@ DATA: Final = "TRAINYARD_DATA"
 METRICS_PORT: Final = "TRAINYARD_METRICS_PORT"
 REGION: Final = "AWS_REGION"
 
-# Given by whoever builds an image: the git revision that is in it.
+# Given by whoever builds an image, or by the program of one that it builds: the git revision that is in it.
 REVISION: Final = "TRAINYARD_REVISION"
 
 # Given by the program to the check of a machine: what it must have, as JSON, and the machine's name.

@@ -10,8 +10,8 @@ S3, LUSTRE, NONE = "s3", "lustre", "none"
 PLACES: Final = (S3, LUSTRE, NONE)
 
 
-def uri(place: str, bucket: str, mount_path: str | None) -> str | None:
-    """What the trainer is told; None where a run keeps no checkpoints. `lustre` needs the directory of the mount."""
+def uri(place: str, bucket: str, shared: str | None) -> str | None:
+    """What the trainer is told; None where a run keeps no checkpoints. `lustre` needs the `shared` directory."""
     if place == S3:
         return f"s3://{bucket}/{PREFIX}"
-    return f"{mount_path}/{PREFIX}" if place == LUSTRE else None
+    return f"{shared}/{PREFIX}" if place == LUSTRE else None

@@ -45,7 +45,8 @@ class Run:
     """One training run as the settings describe it; see `infra.settings.Training` for the meaning of the fields.
 
     `candidates` are asked in their order; there is at least one. `mounts` maps the claims of shared volumes to the
-    directories where workers see them.
+    directories where workers see them; `writes` are the directories there that all of them may write to. `revision` is
+    the trainer's in git, None where that is its image's to say.
     """
 
     candidates: tuple[Candidate, ...]
@@ -65,6 +66,8 @@ class Run:
     env: dict[str, str]
     region: str
     mounts: dict[str, str]
+    writes: tuple[str, ...] = ()
+    revision: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +126,12 @@ def _candidate(run: Run, resolved: Resolved, candidate: Candidate) -> JsonObject
                 c.ENV_DATA: run.data,
                 c.ENV_METRICS_PORT: str(c.TRAINER_METRICS_PORT),
                 c.ENV_REGION: run.region,
+                **({c.ENV_REVISION: run.revision} if run.revision else {}),
             },
             "args": list(run.args),
             "command": None,
             "mounts": run.mounts,
+            "writes": list(run.writes),
         },
     }
 

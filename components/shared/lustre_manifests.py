@@ -32,17 +32,29 @@ OUTLIVES_ITS_NODE: Final[list[JsonObject]] = [
 
 # The container of the proof's pod that people enter.
 SHELL: Final = "shell"
-# The root of a new file system belongs to root, and the training pods are not root: anyone may make files there, and
-# remove none but their own. A file system whose root belongs to somebody else is left as it is.
-OPEN: Final = '[ "$(stat -c %u "$0")" != 0 ] || chmod 1777 "$0"'
+# In a file system that is given, whose root is its owner's: <this>/<stack>.
+OWN_DIRECTORY: Final = "trainyard"
+# What is made here belongs to root, as the root of a new file system does, and the training pods are not root: anyone
+# may make files there, and remove none but their own. A directory of somebody else is left as it is, and below one it
+# is the training pods' user who makes it, if anybody.
+OPEN: Final = """[ -d "$0" ] || mkdir -p "$0" || echo "$0 is left to the training pods' user" >&2
+[ ! -d "$0" ] || [ "$(stat -c %u "$0")" != 0 ] || chmod 1777 "$0"
+"""
 PROVE: Final = """set -eu
-file="$0/.mounted-by-$POD_NAME"
+cd "$0"
+mkdir -p "$1"
+file="$1/.mounted-by-$POD_NAME"
 echo "$POD_NAME" > "$file"
 [ "$(cat "$file")" = "$POD_NAME" ]
 rm "$file"
 df -h "$0"
-echo "written and read on $0"
+echo "written and read on $1"
 """
+
+
+def directory(mount_path: str, stack: str, *, given: bool) -> str:
+    """The directory, in pods, that training pods write to: the root, or in a file system that is given their own."""
+    return f"{mount_path}/{OWN_DIRECTORY}/{stack}" if given else mount_path
 
 
 def volume_spec(
@@ -85,14 +97,18 @@ def claim_spec(*, volume: str, capacity_gib: int) -> JsonObject:
     }
 
 
-def proof_spec(*, image: Any, claim: str, mount_path: str, placement: JsonObject) -> JsonObject:
-    """The `spec` of a pod that opens the file system's root to the training pods, writes and reads as one, and sleeps.
+def proof_spec(
+    *, image: Any, claim: str, mount_path: str, placement: JsonObject, writes: str | None = None
+) -> JsonObject:
+    """The `spec` of a pod that opens a directory to the training pods, writes and reads as one, and sleeps.
 
-    It is Ready once the init containers have ended well; then people enter the container `shell`. The image, which may
-    be the output of another resource, has a shell and `sleep`. `placement` are the parts of the `spec` that say where
-    the pod runs. The first container needs nothing of a file system but to be its owner. The pod asks for as little as
-    one that keeps a machine, so that a worker fits beside it.
+    The directory is `writes`, by default the file system's root. The pod is Ready once the init containers have ended
+    well; then people enter the container `shell`. The image, which may be the output of another resource, has a shell
+    and `sleep`. `placement` are the parts of the `spec` that say where the pod runs. The first container needs nothing
+    of a file system but to be its owner. The pod asks for as little as one that keeps a machine, so that a worker fits
+    beside it.
     """
+    opened = mount_path if writes is None else writes
     common: JsonObject = {
         "image": image,
         "resources": {"requests": REQUESTS, "limits": {"memory": "128Mi"}},
@@ -108,7 +124,7 @@ def proof_spec(*, image: Any, claim: str, mount_path: str, placement: JsonObject
         "initContainers": [
             {
                 "name": "open",
-                "command": ["sh", "-c", OPEN, mount_path],
+                "command": ["sh", "-c", OPEN, opened],
                 "securityContext": {
                     **restricted.container(),
                     "runAsNonRoot": False,
@@ -119,7 +135,7 @@ def proof_spec(*, image: Any, claim: str, mount_path: str, placement: JsonObject
             },
             {
                 "name": "prove",
-                "command": ["sh", "-c", PROVE, mount_path],
+                "command": ["sh", "-c", PROVE, mount_path, opened],
                 "env": [{"name": c.ENV_POD_NAME, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
                 "securityContext": restricted.container(),
                 **common,

@@ -35,6 +35,13 @@ PURCHASES: Final = (ON_DEMAND, SPOT, RESERVED)
 ODCR: Final = "odcr"
 CAPACITY_BLOCK: Final = "capacity-block"
 RESERVATION_TYPES: Final = (ODCR, CAPACITY_BLOCK)
+# Karpenter ends pods that must not be disrupted by so many seconds after it began to drain a machine, early enough for
+# their own grace periods (sigs.k8s.io/karpenter v1.14.1, DeleteExpiringPods in
+# pkg/controllers/node/termination/terminator/terminator.go). EC2 tells of a spot machine's end two minutes before
+# (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html), and Karpenter hears of
+# it some seconds later; machines of capacity blocks it drains ten minutes before EC2 does (contract.yaml).
+SPOT_GRACE_SECONDS: Final = 90
+BLOCK_GRACE_SECONDS: Final = 540
 # Their instances are parts of UltraServers (https://aws.amazon.com/ec2/ultraservers).
 ULTRASERVER_FAMILIES: Final = ("p6e-gb200", "p6e-gb300", "trn2u")
 
@@ -150,7 +157,10 @@ def node_pool(pool: Pool, *, lustre: bool = False) -> JsonObject:
 
     `lustre`: pods mount FSx for Lustre, so that none starts before a machine can.
     A machine at work is never consolidated, expired or replaced for drift; only an empty one is given back.
-    There is no `terminationGracePeriod`: with it, drift may evict pods in spite of their do-not-disrupt.
+
+    A `terminationGracePeriod` is what makes Karpenter end workers in spite of their do-not-disrupt. Machines that EC2
+    takes away at a time which it tells before have one: without it a drain waits for workers until EC2 ends them, and
+    nobody tells them to save. It lets drift do the same, too, which the budgets forbid in any case. Others have none.
     """
     requirements = [
         ("node.kubernetes.io/instance-type", [pool.instance_type]),
@@ -164,6 +174,8 @@ def node_pool(pool: Pool, *, lustre: bool = False) -> JsonObject:
     }
     if pool.accelerators:
         template["taints"] = [{"key": pool.resource, "effect": "NoSchedule"}]
+    if grace := _grace_seconds(pool):
+        template["terminationGracePeriod"] = f"{grace}s"
     if lustre:
         template["startupTaints"] = [dict(LUSTRE_STARTUP_TAINT)]
     return {
@@ -175,6 +187,13 @@ def node_pool(pool: Pool, *, lustre: bool = False) -> JsonObject:
         },
         "limits": limits(pool),
     }
+
+
+def _grace_seconds(pool: Pool) -> int | None:
+    """The longest that workers stay on a machine that is drained; None: until they end."""
+    if pool.purchase == SPOT:
+        return SPOT_GRACE_SECONDS
+    return BLOCK_GRACE_SECONDS if pool.reservation_type == CAPACITY_BLOCK else None
 
 
 def node_class(

@@ -17,7 +17,12 @@ JsonObject = dict[str, Any]
 PLACEHOLDER_GRACE_SECONDS = 1
 # A placeholder on a node that does not answer holds nothing. Kubernetes' own default is 300 s.
 LOST_NODE_SECONDS = 30
-OPEN = 'for root in "$@"; do [ "$(stat -c %u "$root")" != 0 ] || chmod 1777 "$root"; done'
+# Under a directory that is not root's own, one is made by the training's user, if by anybody.
+OPEN = """for place in "$@"; do
+  [ -d "$place" ] || mkdir -p "$place" || echo "$place is left to the user $0" >&2
+  [ ! -d "$place" ] || [ "$(stat -c %u "$place")" != 0 ] || chmod 1777 "$place"
+done
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +251,7 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
                 "serviceAccountName": worker.service_account,
                 "priorityClassName": worker.priority_class,
                 "terminationGracePeriodSeconds": _grace(worker),
-                **({"initContainers": [_opening(request, shared)]} if shared else {}),
+                **({"initContainers": [_opening(request, shared)]} if worker.writes else {}),
                 "containers": [container],
                 # Data loaders and NCCL exchange data through /dev/shm, of which containers get 64 MiB by default.
                 "volumes": [
@@ -285,16 +290,16 @@ def _grace(worker: Worker) -> int:
 
 
 def _opening(request: Request, shared: list[JsonObject]) -> JsonObject:
-    """What lets the pod's user write to a shared volume, whose root belongs to root while it is new.
+    """What lets the pod's user write to directories of shared volumes: it makes those that are missing, as root.
 
-    Everyone may then make files there and remove none but their own, as in /tmp. A root that is somebody else's is
-    left as it is, so that the container needs no capability.
+    The root of a new volume belongs to root, too. Everyone may then make files there and remove none but their own, as
+    in /tmp. A directory that is somebody else's is left as it is, so that the container needs no capability.
     """
     small = {"cpu": "100m", "memory": "64Mi"}
     return {
         "name": "open-volumes",
         "image": request.worker.image,
-        "command": ["sh", "-c", OPEN, "sh", *(mount["mountPath"] for mount in shared)],
+        "command": ["sh", "-c", OPEN, str(c.POD_USER), *request.worker.writes],
         "resources": {"requests": small, "limits": small},
         "securityContext": {
             **_container_security(),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from launcher.core import contract as c
-from launcher.core import quantity
+from launcher.core import quantity, volumes
 from launcher.core.reader import Reader
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -32,7 +32,6 @@ LEAST_RETRY_SECONDS = 180
 LEAST_NODE_START_SECONDS = 60
 LABEL_LENGTH = 63
 GPU_RESOURCE = "nvidia.com/gpu"
-SHARED_MEMORY = "/dev/shm"  # noqa: S108 (not a temporary file)
 
 
 class RequestError(ValueError):
@@ -91,7 +90,8 @@ class Worker:
     """The pod that trains.
 
     `cpu`, `memory` and `shared_memory` are Kubernetes quantities. `mounts` maps the claim of a shared volume to the
-    directory where the pod sees it.
+    directory where the pod sees it; `writes` are the directories there that are made, where they are missing, for every
+    pod to write to.
     """
 
     image: str
@@ -105,6 +105,7 @@ class Worker:
     args: tuple[str, ...]
     command: tuple[str, ...] | None
     mounts: Mapping[str, str]
+    writes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,17 +373,7 @@ def _worker(reader: Reader) -> Worker:
             f"{reader.place}.env.{c.SHUTDOWN_VARIABLE} is {stops!r}; "
             f"right would be a whole number of seconds from 1 to {c.SHUTDOWN_MOST_SECONDS}"
         )
-    mounts = reader.table("mounts") if "mounts" in reader.values else {}
-    for claim, path in mounts.items():
-        if not _NAME.fullmatch(claim):
-            reader.problems.append(
-                f"{reader.place}.mounts has {claim!r}; right would be the name of a claim, a DNS name"
-            )
-        if not path.startswith("/") or path == SHARED_MEMORY or list(mounts.values()).count(path) > 1:
-            reader.problems.append(
-                f"{reader.place}.mounts.{claim} is {path!r}; right would be an absolute path of its own"
-                f" and not {SHARED_MEMORY}"
-            )
+    mounts = volumes.read_mounts(reader)
     worker = Worker(
         image=reader.text("image", "an image with a tag or digest", _PINNED_IMAGE),
         service_account=reader.text("serviceAccountName", "a DNS name", _NAME),
@@ -395,6 +386,7 @@ def _worker(reader: Reader) -> Worker:
         args=reader.texts("args"),
         command=None if command is None else reader.texts("command"),
         mounts=mounts,
+        writes=volumes.read_writes(reader, mounts),
     )
     reader.finish()
     return worker

@@ -41,5 +41,6 @@ def run(**change: Any) -> Run:
         "env": {"NCCL_DEBUG": "WARN"},
         "region": "us-west-2",
         "mounts": {"lustre": "/fsx"},
+        "writes": ("/fsx",),
     }
     return Run(**{**values, **change})

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.unit
 def test_the_request_says_what_the_launcher_must_know() -> None:
     request = launch_request(run(), RESOLVED)
     assert request["worker"]["mounts"] == {"lustre": "/fsx"}
+    assert request["worker"]["writes"] == ["/fsx"]
     assert request["pool"] == {
         "name": "small",
         "instanceType": "g5.12xlarge",
@@ -45,6 +46,13 @@ def test_the_request_says_what_the_launcher_must_know() -> None:
 def test_a_run_without_checkpoints_is_told_of_no_place() -> None:
     request = launch_request(run(), replace(RESOLVED, checkpoint_uri=None))
     assert "TRAINYARD_CHECKPOINT_URI" not in request["worker"]["env"]
+
+
+def test_workers_are_told_the_trainers_revision_where_the_program_knows_it() -> None:
+    told = launch_request(run(revision="0123abc-dirty"), RESOLVED)["worker"]["env"]
+    assert told["TRAINYARD_REVISION"] == "0123abc-dirty"
+    # An empty one would hide what the image says.
+    assert "TRAINYARD_REVISION" not in launch_request(run(), RESOLVED)["worker"]["env"]
 
 
 def test_the_request_has_every_key_of_the_waits_and_only_those_that_there_are() -> None:

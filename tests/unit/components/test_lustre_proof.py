@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from components.lustre_proof import LustreProof, LustreProofArgs
 from components.shared import contract as c
-from components.shared.lustre_manifests import OPEN, PROVE, proof_spec
+from components.shared.lustre_manifests import OPEN, PROVE, directory, proof_spec
 from components.shared.pool import Pool
 from components.shared.warm_nodes import beside, deployment
 from tests.unit.components.pools import CPU, pool
@@ -34,9 +35,9 @@ def recorded() -> Recorded:
     return deploy(lambda: LustreProof("lustre-proof", args))
 
 
-def spec(on: Pool | None = None) -> dict[str, Any]:
+def spec(on: Pool | None = None, **more: Any) -> dict[str, Any]:
     placement = beside(on) if on else {}
-    return proof_spec(image=IMAGE, claim="lustre", mount_path="/fsx", placement=placement)
+    return proof_spec(image=IMAGE, claim="lustre", mount_path="/fsx", placement=placement, **more)
 
 
 def containers() -> dict[str, dict[str, Any]]:
@@ -107,19 +108,21 @@ def test_its_tolerations_are_those_that_the_cluster_has_of_it() -> None:
     }
 
 
-def run(script: str, root: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    words = ["sh", "-c", script, str(root)]
+def run(script: str, *words_: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    words = ["sh", "-c", script, *map(str, words_)]
     return subprocess.run(words, env={"PATH": "/usr/bin:/bin", **variables}, capture_output=True, text=True)
 
 
 def test_the_proof_writes_reads_and_leaves_nothing(tmp_path: Path) -> None:
-    found = run(PROVE, tmp_path, POD_NAME="attach-pvc")
+    found = run(PROVE, tmp_path, tmp_path, POD_NAME="attach-pvc")
     assert (found.returncode, found.stdout.splitlines()[-1]) == (0, f"written and read on {tmp_path}")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_where_nothing_is_mounted_nothing_is_proven(tmp_path: Path) -> None:
-    assert run(PROVE, tmp_path / "absent", POD_NAME="attach-pvc").returncode != 0
+    absent = tmp_path / "absent"
+    assert run(PROVE, absent, absent / "trainyard" / "dev", POD_NAME="attach-pvc").returncode != 0
+    assert not absent.exists()
 
 
 def test_a_root_that_is_somebody_elses_is_left_as_it_is(tmp_path: Path) -> None:
@@ -127,3 +130,40 @@ def test_a_root_that_is_somebody_elses_is_left_as_it_is(tmp_path: Path) -> None:
     before = tmp_path.stat().st_mode & 0o7777
     assert run(OPEN, tmp_path).returncode == 0
     assert tmp_path.stat().st_mode & 0o7777 == (0o1777 if owner == 0 else before)
+
+
+def test_of_a_file_system_that_is_given_a_directory_of_the_stacks_own_is_opened_and_not_the_root(
+    tmp_path: Path,
+) -> None:
+    assert directory("/fsx", "dev", given=False) == "/fsx"
+    own = directory(str(tmp_path), "dev", given=True)
+    assert own == f"{tmp_path}/trainyard/dev"
+    tmp_path.chmod(0o755)
+    for _ in range(2):
+        assert run(OPEN, Path(own)).returncode == 0
+    mine = os.getuid() == 0
+    assert [oct(path.stat().st_mode & 0o7777) for path in (tmp_path, tmp_path / "trainyard", Path(own))] == [
+        "0o755",
+        "0o755",
+        "0o1777" if mine else "0o755",
+    ]
+    found = run(PROVE, tmp_path, Path(own), POD_NAME="attach-pvc")
+    assert (found.returncode, found.stdout.splitlines()[-1]) == (0, f"written and read on {own}")
+
+
+def test_where_root_may_make_no_directory_the_training_pods_user_makes_it_or_tells(tmp_path: Path) -> None:
+    place = tmp_path / "file" / "trainyard"
+    place.parent.touch()  # nobody makes a directory there
+    opened = run(OPEN, place)
+    assert opened.returncode == 0
+    assert f"{place} is left to the training pods' user" in opened.stderr
+    assert run(PROVE, tmp_path, place, POD_NAME="attach-pvc").returncode != 0
+
+
+def test_both_containers_are_told_of_the_directory_that_is_opened() -> None:
+    for writes, told in ((None, "/fsx"), ("/fsx/trainyard/dev", "/fsx/trainyard/dev")):
+        found = {each["name"]: each["command"] for each in spec(writes=writes)["initContainers"]}
+        assert found == {
+            "open": ["sh", "-c", OPEN, told],
+            "prove": ["sh", "-c", PROVE, "/fsx", told],
+        }

@@ -48,6 +48,13 @@ def test_karpenters_definitions_take_the_objects_of_every_type(type_: str, polic
     assert problems("NodePool", node_pool(each, lustre=True)) == []
 
 
+def test_karpenters_definitions_take_the_grace_of_machines_that_are_taken_back() -> None:
+    spot = node_pool(pool(purchase="spot"))
+    assert problems("NodePool", spot) == []
+    wrong = {**spot["template"]["spec"], "terminationGracePeriod": 90}
+    assert problems("NodePool", {**spot, "template": {**spot["template"], "spec": wrong}})
+
+
 def test_the_definitions_are_held_to_the_letter() -> None:
     """So that the test above can fail: another type of interface, another field, a card without a number."""
     right = spec(pool(instanceType="p5.48xlarge"))

@@ -168,6 +168,31 @@ def test_a_pool_buys_one_type_in_one_zone_and_never_moves_machines_at_work() -> 
     assert "terminationGracePeriod" not in spec["template"]["spec"]
 
 
+SPOT, BLOCK = {"purchase": "spot"}, {"purchase": "reserved", "reservation_type": "capacity-block"}
+
+
+@pytest.mark.parametrize(
+    # EC2 tells of the end so long before, in seconds; Karpenter hears of a spot machine's a little later.
+    ("bought", "told_before", "later"),
+    [(SPOT, 120, 15), (BLOCK, 600, 0)],
+)
+def test_workers_on_machines_that_ec2_takes_away_are_told_in_time_to_stop(
+    bought: dict[str, Any], told_before: int, later: int
+) -> None:
+    spec = node_pool(pool(**bought))
+    grace = int(spec["template"]["spec"]["terminationGracePeriod"].removesuffix("s"))
+    assert grace + later < told_before
+    shutdown = yaml.safe_load((ROOT / "contract.yaml").read_text())["workerShutdown"]
+    assert shutdown["seconds"] + shutdown["spare"] <= grace, "else they get less than their own"
+    # With a grace period drift would end workers, too.
+    assert {"nodes": "0", "reasons": ["Drifted", "Underutilized"]} in spec["disruption"]["budgets"]
+
+
+def test_machines_that_are_bought_to_stay_wait_for_their_workers() -> None:
+    for reserved in ({"purchase": "on-demand"}, {"purchase": "reserved"}):
+        assert "terminationGracePeriod" not in node_pool(pool(**reserved))["template"]["spec"]
+
+
 def test_a_machine_demands_imdsv2_and_encrypts_its_disk() -> None:
     spec = node_class(pool(), cluster="c", ami="al2023@v1", role="r", subnet_id="s", tags={})
     assert spec["metadataOptions"]["httpTokens"] == "required"
@@ -251,6 +276,7 @@ def test_constants_are_those_of_the_contract() -> None:
     assert set(launcher.values()) == {
         e["name"] for e in job_spec(run(), RESOLVED)["template"]["spec"]["containers"][0]["env"]
     }
+    assert stated["environment"]["trainerImage"] == {"revision": contract.ENV_REVISION}
     assert set(stated["environment"]["workerFromProgram"].values()) <= set(
         launch_request(run(), RESOLVED)["worker"]["env"]
     )

@@ -40,12 +40,28 @@ def test_no_shipped_stack_file_has_anything_to_be_warned_of(path: Any) -> None:
 def test_several_spot_machines_that_train_together_are_told() -> None:
     (line,) = told(on_spot())
     assert line.startswith("trainyard:pools[1].purchase is spot, and up to 4 machines train together: ")
-    assert "is a restart for all of them from the newest checkpoint, of which there are 3" in line
+    assert (
+        "each one that EC2 takes back makes all of them begin anew from the newest checkpoint, 3 times at most"
+        " (training.maxRestarts), and the next one ends the run; on-demand"
+    ) in line
+
+
+def test_the_number_in_the_line_is_that_of_the_restarts() -> None:
+    (line,) = told(on_spot(maxRestarts=1))
+    assert "from the newest checkpoint, once at most (training.maxRestarts), and the next one ends" in line
+    (line,) = told(on_spot(maxRestarts=0))
+    assert "each one that EC2 takes back ends the run, since training.maxRestarts is 0; on-demand" in line
 
 
 def test_without_checkpoints_each_of_these_restarts_is_said_to_begin_with_the_first_step() -> None:
     (line,) = told(on_spot(checkpoints="none", maxRestarts=5))
-    assert "is a restart for all of them, of which there are 5, from the first step on" in line
+    assert "from the first step, since training.checkpoints is none, 5 times at most" in line
+
+
+def test_an_elastic_world_is_promised_no_number_of_restarts() -> None:
+    for most in (0, 3):
+        (line,) = told(on_spot(shape="elastic", maxRestarts=most))
+        assert "makes all of them begin anew from the newest checkpoint; on-demand" in line
 
 
 def test_one_spot_machine_or_a_run_elsewhere_or_none_is_nobodys_concern() -> None:

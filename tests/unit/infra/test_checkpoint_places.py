@@ -10,8 +10,9 @@ import pytest
 
 from infra.settings import read
 from tests.unit.components.recording import Recorded
-from tests.unit.infra.changing import NOW, mistakes, settings, with_
+from tests.unit.infra.changing import GIVEN_VPC, NOW, POOL, mistakes, settings, with_
 from tests.unit.infra.whole import in_a_small_checkout, whole
+from trainer.config import Config
 
 pytestmark = [
     pytest.mark.unit,
@@ -33,12 +34,18 @@ def deployed(**change: Any) -> Recorded:
     return whole(read("test", with_(change), NOW))
 
 
-def told(made: Recorded) -> dict[str, str]:
-    """The environment that the launcher gives to workers."""
+def worker(made: Recorded) -> dict[str, Any]:
+    """What the launcher is told of workers."""
     (job,) = made.of("kubernetes:batch/v1:Job")
     (container,) = job.inputs["spec"]["template"]["spec"]["containers"]
     (request,) = (each["value"] for each in container["env"] if each["name"] == "TRAINYARD_REQUEST")
-    env: dict[str, str] = json.loads(request)["worker"]["env"]
+    found: dict[str, Any] = json.loads(request)["worker"]
+    return found
+
+
+def told(made: Recorded) -> dict[str, str]:
+    """The environment that the launcher gives to workers."""
+    env: dict[str, str] = worker(made)["env"]
     return env
 
 
@@ -59,7 +66,45 @@ def test_checkpoints_go_to_the_stacks_bucket_if_nothing_is_said() -> None:
 def test_checkpoints_go_to_the_file_system_and_the_trainer_deletes_nothing_in_the_bucket() -> None:
     made = deployed(training={**RUN, "runId": "r1", "checkpoints": "lustre"}, **FILES)
     assert told(made)["TRAINYARD_CHECKPOINT_URI"] == "/shared/checkpoints"
+    assert worker(made)["writes"] == ["/shared"]
     assert may_delete(made) == []
+
+
+def test_metrics_and_hangs_are_written_to_the_file_system_wherever_checkpoints_go() -> None:
+    more = {"training": {**RUN, "runId": "r1", "args": ["--epochs", "1"]}, **FILES}
+    own = ["--metrics-directory", "/shared/metrics", "--epochs", "1"]
+    assert worker(deployed(**more))["args"] == own
+    assert worker(deployed(training=more["training"]))["args"] == own[2:], "a pod's own disk goes with it"
+    # Of another program nobody knows whether it has the option.
+    given = {"trainer": "registry.example/trainer@sha256:" + "0" * 64}
+    assert worker(deployed(**more, images=given))["args"] == own[2:]
+
+
+def test_where_the_settings_say_another_directory_for_metrics_that_one_counts() -> None:
+    args = ["--metrics-directory", "/shared/mine"]
+    made = deployed(training={**RUN, "runId": "r1", "args": args}, **FILES)
+    assert Config.read(worker(made)["args"], {}).metrics_directory == "/shared/mine"
+
+
+def test_of_a_file_system_that_is_given_runs_and_the_proof_write_to_a_directory_of_the_stacks_own() -> None:
+    existing = {
+        "fileSystemId": "fs-0123456789abcdef0",
+        "dnsName": "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
+        "mountName": "abcdefgh",
+    }
+    made = deployed(
+        network=GIVEN_VPC,
+        pools=[{**POOL, "warmNodes": 1}],
+        storage={"lustre": {"existing": existing, "mountPath": "/shared"}},
+        training={**RUN, "runId": "r1", "checkpoints": "lustre"},
+    )
+    own = "/shared/trainyard/test"
+    assert told(made)["TRAINYARD_CHECKPOINT_URI"] == f"{own}/checkpoints"
+    assert worker(made)["writes"] == [own]
+    assert worker(made)["args"] == ["--metrics-directory", f"{own}/metrics"]
+    assert worker(made)["mounts"] == {"lustre": "/shared"}, "whoever has data there sees them all"
+    opening, _ = made.one("kubernetes:core/v1:Pod", "lustre-proof").inputs["spec"]["initContainers"]
+    assert opening["command"][-1] == own
 
 
 def test_a_run_without_checkpoints_knows_no_place_and_may_delete_nothing() -> None:

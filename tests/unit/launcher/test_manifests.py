@@ -120,10 +120,10 @@ def test_a_placeholder_asks_for_exactly_what_a_worker_asks_for(request_: Request
     assert all(toleration in place["tolerations"] for toleration in work["tolerations"])
 
 
-def test_shared_volumes_are_mounted_and_their_roots_opened_before_the_training(
+def test_shared_volumes_are_mounted_and_what_is_written_to_there_is_opened_before_the_training(
     document: dict[str, Any],
 ) -> None:
-    document["worker"]["mounts"] = {"lustre": "/fsx"}
+    document["worker"] |= {"mounts": {"lustre": "/fsx"}, "writes": ["/fsx/trainyard/dev"]}
     spec = manifests.training_job(parse_request({"TRAINYARD_REQUEST": json.dumps(document)}), 2, "r")["spec"]
     for replica in spec["pytorchReplicaSpecs"].values():
         pod = replica["template"]["spec"]
@@ -131,16 +131,45 @@ def test_shared_volumes_are_mounted_and_their_roots_opened_before_the_training(
         assert claim in pod["volumes"]
         assert {"name": "lustre", "mountPath": "/fsx"} in pod["containers"][0]["volumeMounts"]
         [opening] = pod["initContainers"]
-        assert opening["command"][-1] == "/fsx"
+        assert opening["command"] == ["sh", "-c", manifests.OPEN, "10001", "/fsx/trainyard/dev"]
+        assert opening["volumeMounts"] == [{"name": "lustre", "mountPath": "/fsx"}]
         assert opening["securityContext"]["runAsUser"] == 0
         assert opening["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
+def test_a_volume_that_is_only_read_needs_no_container_that_is_root(document: dict[str, Any]) -> None:
+    document["worker"]["mounts"] = {"lustre": "/fsx"}
+    spec = manifests.training_job(parse_request({"TRAINYARD_REQUEST": json.dumps(document)}), 2, "r")["spec"]
+    assert "initContainers" not in spec["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+
+
+def opened(*places: Path) -> subprocess.CompletedProcess[str]:
+    words = ["sh", "-c", manifests.OPEN, "10001", *map(str, places)]
+    return subprocess.run(words, check=True, capture_output=True, text=True)
+
+
 def test_the_root_of_a_shared_volume_is_opened_where_it_is_roots_own(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    subprocess.run(["sh", "-c", manifests.OPEN, "sh", str(tmp_path)], check=True)
+    opened(tmp_path)
     mine = tmp_path.stat().st_uid == 0
     assert stat.S_IMODE(tmp_path.stat().st_mode) == (0o1777 if mine else 0o755)
+
+
+def test_a_directory_of_a_shared_volume_is_made_and_what_is_above_it_left_as_it_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    own = tmp_path / "trainyard" / "dev"
+    for _ in range(2):
+        assert opened(own).stderr == ""
+    mine = own.stat().st_uid == 0
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path, own.parent, own)]
+    assert modes == [0o755, 0o755, 0o1777 if mine else 0o755]
+
+
+def test_a_directory_that_root_may_not_make_is_left_to_the_training(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (tmp_path / "file").touch()
+    assert "/file/x is left to the user 10001" in opened(tmp_path / "file" / "x", other).stderr
+    assert other.is_dir()
 
 
 def test_a_command_and_an_active_deadline_are_passed_on(request_: Request) -> None:

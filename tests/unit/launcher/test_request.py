@@ -216,6 +216,13 @@ def test_mounts_have_names_and_places_of_their_own(
     assert f"TRAINYARD_REQUEST.worker.{told}" in problems(document)[0]
 
 
+def test_what_is_written_to_lies_in_a_mounted_volume(document: dict[str, Any]) -> None:
+    document["worker"] |= {"mounts": {"fsx": "/fsx"}, "writes": ["/fsx", "/fsx/a", "/fsxes"]}
+    assert problems(document) == (
+        "TRAINYARD_REQUEST.worker.writes has '/fsxes'; right would be a directory of a mounted volume",
+    )
+
+
 def test_shared_memory_is_a_part_of_the_memory(document: dict[str, Any]) -> None:
     document["worker"]["sharedMemory"] = "145Gi"
     assert problems(document) == (

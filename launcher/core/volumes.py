@@ -1,0 +1,38 @@
+"""Shared volumes of a worker, as the request names them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from launcher.core.reader import Reader
+
+_CLAIM = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 (not a temporary file)
+
+
+def read_mounts(reader: Reader) -> dict[str, str]:
+    """Claims and the directories where a worker sees them; none where nothing is said."""
+    mounts = reader.table("mounts") if "mounts" in reader.values else {}
+    for claim, path in mounts.items():
+        if not _CLAIM.fullmatch(claim):
+            reader.problems.append(
+                f"{reader.place}.mounts has {claim!r}; right would be the name of a claim, a DNS name"
+            )
+        if not path.startswith("/") or path == SHARED_MEMORY or list(mounts.values()).count(path) > 1:
+            reader.problems.append(
+                f"{reader.place}.mounts.{claim} is {path!r}; right would be an absolute path of its own"
+                f" and not {SHARED_MEMORY}"
+            )
+    return mounts
+
+
+def read_writes(reader: Reader, mounts: Mapping[str, str]) -> tuple[str, ...]:
+    """The directories of these mounts that workers write to; none where nothing is said."""
+    writes = reader.texts("writes") if "writes" in reader.values else ()
+    for path in writes:
+        if not any(path == mounted or path.startswith(f"{mounted}/") for mounted in mounts.values()):
+            reader.problems.append(
+                f"{reader.place}.writes has {path!r}; right would be a directory of a mounted volume"
+            )
+    return writes
