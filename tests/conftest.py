@@ -23,6 +23,7 @@ TOGETHER = {
     "test_main_job": "main job",
     "test_elastic": "main job",
     "test_restarts": "main job",
+    "test_spot": "main job",
     "test_made_stack": "main job",
     "test_identity": "main job",
     "test_ceiling": "main job",

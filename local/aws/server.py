@@ -15,7 +15,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from werkzeug.serving import make_server
 from werkzeug.wrappers import Request, Response
 
-from local.aws import authenticate, authorise, faults, instances, patches, prices
+from local.aws import authenticate, authorise, faults, instances, interruptions, patches, prices
 from local.aws.account import ACCOUNT_ID, create_deployer
 from local.aws.calls import calls
 from local.aws.eks.store import store
@@ -52,6 +52,9 @@ class Application:
             ("GET", "role-calls"): lambda _request: _json(calls.by_role()),
             ("GET", "faults"): lambda _request: _json(faults.plan().to_json()),
             ("PUT", "faults"): _put_faults,
+            ("POST", "interruptions"): lambda request: _json(
+                interruptions.begin(json.loads(request.get_data()))
+            ),
         }
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:

@@ -25,7 +25,15 @@ from tests.local.account import Inventory, inventory, without
 
 TEST_HOME = ROOT / ".local-test"
 # The files that share one stack, in this order: a run's machines, and with them its pods, go a minute after its end.
-STORY = ("test_main_job", "test_elastic", "test_restarts", "test_made_stack", "test_identity", "test_ceiling")
+STORY = (
+    "test_main_job",
+    "test_elastic",
+    "test_spot",
+    "test_restarts",
+    "test_made_stack",
+    "test_identity",
+    "test_ceiling",
+)
 # It ends the stack; what reads what all of it left behind in the logs comes after.
 END, AFTERWARDS = "test_down_leaves_nothing", "test_permissions"
 

@@ -23,14 +23,14 @@ WAIT_SECONDS = 600
 EPOCHS = "60"
 
 
-def manifest(stack: Stack, **change: Any) -> dict[str, Any]:
+def manifest(stack: Stack, *, epochs: str = EPOCHS, **change: Any) -> dict[str, Any]:
     """The stack's manifest for a run on one or two machines that is begun anew twice at most, its request changed."""
     job = with_range(read_manifest(stack.outputs["launcherManifest"]), 1, 2)
     (container,) = job["spec"]["template"]["spec"]["containers"]
     for entry in container["env"]:
         if entry["name"] == "TRAINYARD_REQUEST":
             request = json.loads(entry["value"])
-            request["worker"]["args"] = ["--epochs", EPOCHS, "--checkpoint-every", "20"]
+            request["worker"]["args"] = ["--epochs", epochs, "--checkpoint-every", "20"]
             entry["value"] = json.dumps({**request, "maxRestarts": 2, **change})
     return job
 

@@ -297,7 +297,7 @@ def test_a_wait_for_instances_ends_when_one_starts(launcher):
     assert time.monotonic() - started < 4
 
 
-def queue_of_rule(cloud, policy=True):
+def queue_of_rule(cloud, policy=True, event="EC2 Instance State-change Notification"):
     sqs, events = cloud.client("sqs"), cloud.client("events")
     url = sqs.create_queue(QueueName="interruptions")["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
@@ -320,7 +320,7 @@ def queue_of_rule(cloud, policy=True):
         sqs.set_queue_attributes(
             QueueUrl=url, Attributes={"Policy": json.dumps({"Statement": [allow, deny]})}
         )
-    pattern = '{"source": ["aws.ec2"], "detail-type": ["EC2 Instance State-change Notification"]}'
+    pattern = f'{{"source": ["aws.ec2"], "detail-type": ["{event}"]}}'
     events.put_rule(Name="state", EventPattern=pattern)
     events.put_targets(Rule="state", Targets=[{"Id": "1", "Arn": arn}])
     return lambda: sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])
@@ -342,3 +342,32 @@ def test_a_queue_that_does_not_let_eventbridge_send_stays_empty(launcher):
     receive = queue_of_rule(launcher.cloud, policy=False)
     launcher.fleet()
     assert receive() == []
+
+
+def test_a_spot_instance_that_is_taken_back_is_told_of_before(launcher):
+    import json
+
+    receive = queue_of_rule(launcher.cloud, event="EC2 Spot Instance Interruption Warning")
+    ids = [launcher.fleet(capacity="spot")["Instances"][0]["InstanceIds"][0] for _ in range(2)]
+    answer, _ = launcher.cloud.call("POST", "interruptions", {"instanceId": ids[0], "seconds": 1})
+    assert answer == {"instanceId": ids[0], "endsInSeconds": 1}
+    (event,) = [json.loads(m["Body"]) for m in receive()]
+    assert event["detail"] == {"instance-id": ids[0], "instance-action": "terminate"}
+    assert event["resources"] == [f"arn:aws:ec2:us-west-2a:instance/{ids[0]}"]
+    assert launcher.instance(ids[0])["State"]["Name"] == "running"
+    end = time.monotonic() + 10
+    while launcher.instance(ids[0])["State"]["Name"] != "terminated":
+        assert time.monotonic() < end, "the instance was not ended"
+        time.sleep(0.1)
+    assert launcher.instance(ids[1])["State"]["Name"] == "running"
+
+
+@pytest.mark.parametrize("asked", [{"instanceId": "i-0"}, {}, {"seconds": 200}, {"seconds": "1"}])
+def test_only_a_running_spot_instance_is_taken_back(launcher, asked):
+    bought = launcher.fleet()["Instances"][0]["InstanceIds"][0]
+    for document in (asked, {"instanceId": bought}):
+        with pytest.raises(HTTPError) as refused:
+            launcher.cloud.call("POST", "interruptions", document)
+        assert refused.value.code == 400
+        assert "expected" in refused.value.read().decode()
+    assert launcher.instance(bought)["State"]["Name"] == "running"

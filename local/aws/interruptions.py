@@ -1,0 +1,56 @@
+"""`POST /_trainyard/interruptions`: EC2 takes a spot instance back, as it does on AWS when it needs the capacity.
+
+`{"instanceId": "i-...", "seconds": 120}`: the warning goes to EventBridge at once, and the instance ends so many
+seconds later unless somebody ended it before; 120, which EC2 gives, if left out
+(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html).
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from moto.ec2.models import ec2_backends
+
+from local.aws import events
+from local.aws.account import ACCOUNT_ID
+from local.aws.fleets import capacity_type
+
+NOTICE_SECONDS = 120.0
+
+
+def begin(asked: dict[str, Any]) -> dict[str, Any]:
+    """Warn of an instance's end, and end it in time. Raises ValueError for anything but a running spot instance."""
+    seconds = asked.get("seconds", NOTICE_SECONDS)
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int | float)
+        or not 0 <= seconds <= NOTICE_SECONDS
+    ):
+        raise ValueError(f"seconds: expected a number from 0 to {NOTICE_SECONDS:g}, not {seconds!r}")
+    wanted = asked.get("instanceId")
+    instance = _running_spot(wanted)
+    if instance is None:
+        raise ValueError(f"instanceId: expected the id of a running spot instance, not {wanted!r}")
+    backend = instance.ec2_backend
+    # Of this event alone the ARN names the zone and no account.
+    arn = f"arn:aws:ec2:{instance.placement.zone}:instance/{instance.id}"
+    detail = {"instance-id": instance.id, "instance-action": "terminate"}
+    events.publish(backend.region_name, "aws.ec2", "EC2 Spot Instance Interruption Warning", [arn], detail)
+
+    def end() -> None:
+        if _running_spot(instance.id) is not None:
+            backend.terminate_instances([instance.id])
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    return {"instanceId": instance.id, "endsInSeconds": seconds}
+
+
+def _running_spot(instance_id: Any) -> Any:
+    for backend in list(ec2_backends[ACCOUNT_ID].values()):
+        for instance in backend.all_instances():
+            if instance.id == instance_id and instance.state in ("pending", "running"):
+                return instance if capacity_type(instance) == "spot" else None
+    return None
