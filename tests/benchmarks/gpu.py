@@ -125,7 +125,7 @@ class Scale:
 
 # A save is to have most of its turn, which would otherwise end with the copy just begun.
 WHOLE = Scale("gpt-124M", 32, turns=9, steps=20, warm_up=10, saved_steps=100, before_save=10, matrix=8192)
-TINY = Scale("gpt-tiny", 4, turns=7, steps=2, warm_up=1, saved_steps=6, before_save=2, matrix=256)
+TINY = Scale("gpt-tiny", 1, turns=7, steps=2, warm_up=1, saved_steps=6, before_save=2, matrix=256)
 
 
 class Saved:

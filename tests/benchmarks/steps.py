@@ -77,7 +77,7 @@ class Bare:
 
 def main(output: Path, tiny: bool) -> None:
     """Turns of both in an order drawn anew for each pair, and of the bare loop against itself."""
-    config, steps = (replace(CONFIG, batch_size=8), 1) if tiny else (CONFIG, STEPS)
+    config, steps = (replace(CONFIG, batch_size=2), 1) if tiny else (CONFIG, STEPS)
     with joined(config) as own:
         world = own.world
         workload = load("corpus")
