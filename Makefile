@@ -86,7 +86,7 @@ record-states: environment ## record what the stack files deploy now: later prog
 bench-local: environment ## measure the local cloud against its targets (half an hour; WARM=1 leaves out the cold build)
 	@$(RUN) -m tests.benchmarks.local_cloud $(if $(filter-out 0 no false off,$(WARM)),--warm)
 
-bench-trainer: environment ## measure the trainer against its limits, beside the usual ways (RAW=<file> keeps every number)
+bench-trainer: environment ## measure the trainer against its limits, beside the usual ways (every number in docs/benchmarks/trainer.json, or in RAW=<file>)
 	@$(RUN) -m tests.benchmarks.trainer $(if $(RAW),--raw $(call quoted,$(RAW)))
 
 bench-launcher: environment ## measure the launcher against its targets, beside two baselines (under 5 minutes)

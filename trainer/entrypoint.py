@@ -63,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the processes of this machine to their end. Returns the pod's exit code."""
     # A container's first process ignores signals that it does not handle. torchrun puts its own handlers in place
     # once processes run: it passes the signal on to them and waits.
-    signal.signal(signal.SIGTERM, _stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
     own = list(sys.argv[1:] if arguments is None else arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # see trainer.distributed

@@ -13,7 +13,8 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 
 from tests.benchmarks.joined import joined, plain_adamw
 from tests.benchmarks.saves import timed
+from tests.benchmarks.turns import in_turns
 from trainer.checkpoints import Checkpoints
 from trainer.config import Config
 from trainer.metrics.goodput import Goodput
@@ -32,11 +34,9 @@ from trainer.precision import Precision, prepare
 from trainer.reporter import Reporter
 from trainer.training import Training
 from trainer.workloads import TEST_TOKENS, TRAIN_TOKENS, Workload, load
+from trainer.workloads.gpt import PRESETS
 
-TURNS, STEPS, WARM_UP = 9, 20, 10
-SAVED_STEPS = 100
-TOKENS, BATCH = 20_000_000, 32
-MATRIX = 8192
+LONGEST_SAVE_SECONDS = 600.0
 
 
 class Other:
@@ -81,7 +81,7 @@ def tokens_of(directory: Path, count: int) -> Path:
     """A directory of random tokens: what they mean costs no time."""
     place = directory / "tokens"
     place.mkdir()
-    for name, size in ((TRAIN_TOKENS, count), (TEST_TOKENS, count // 100)):
+    for name, size in ((TRAIN_TOKENS, count), (TEST_TOKENS, count // 10)):
         np.random.default_rng(0).integers(0, 50257, size, dtype=np.uint16).tofile(place / name)
     return place
 
@@ -104,59 +104,135 @@ def synchronised(work: Callable[[], object], device: torch.device) -> float:
     return timed(whole)
 
 
-def main(output: Path, directory: Path, tiny: bool) -> None:
-    place = tokens_of(directory, TOKENS // 100 if tiny else TOKENS)
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured: turns, steps of a turn of both loops, and steps of a turn with one save or none."""
+
+    model: str
+    batch: int
+    turns: int
+    steps: int
+    warm_up: int
+    saved_steps: int
+    before_save: int
+    matrix: int
+
+    @property
+    def all_steps(self) -> int:
+        """As many as our loop takes at most: of all turns, the warm-ups, and those to the place of the first save."""
+        return self.warm_up + self.turns * self.steps + (2 * self.turns + 2) * self.saved_steps + 1
+
+
+# A save is to have most of its turn, which would otherwise end with the copy just begun.
+WHOLE = Scale("gpt-124M", 32, turns=9, steps=20, warm_up=10, saved_steps=100, before_save=10, matrix=8192)
+TINY = Scale("gpt-tiny", 1, turns=7, steps=2, warm_up=1, saved_steps=6, before_save=2, matrix=256)
+
+
+class Saved:
+    """Turns of our loop with exactly one save in each, and turns without."""
+
+    def __init__(
+        self, training: Training, place: str, scale: Scale, plain: Reporter, peak: float | None
+    ) -> None:
+        training.config = replace(training.config, checkpoint_every=scale.saved_steps)
+        self._training, self._scale, self._plain = training, scale, plain
+        self._checkpoints = Checkpoints(place, training, Goodput(), lambda line: None)
+        self._saving = Reporter(training, self._checkpoints, Metrics([]), Goodput(), peak)
+        self.durable: list[float] = []
+        # The process that writes is started after a first step, and would have the first save skipped meanwhile.
+        training.run(self._saving, 1)
+        self._checkpoints._saver.finish(LONGEST_SAVE_SECONDS)
+        # From here on a turn of saving begins so many steps before one that is saved.
+        training.run(plain, (-training.step - scale.before_save) % scale.saved_steps)
+        self.with_save()  # it makes the pinned memory that the others use again
+        self.durable.clear()
+
+    def without_save(self) -> float:
+        """Seconds of a turn in which nothing is saved."""
+        return self._timed(self._plain)
+
+    def with_save(self) -> float:
+        """Seconds of a turn with a save; what still has to be written then is waited for beside the clock."""
+        counts = self._checkpoints.counts
+        before, skipped = counts.saved, counts.skipped
+        seconds = self._timed(self._saving)
+        well = self._checkpoints._saver.finish(LONGEST_SAVE_SECONDS)
+        if not well or counts.saved != before + 1 or counts.skipped != skipped or counts.failed:
+            raise SystemExit(f"a turn with one save had {counts.saved - before}: {counts}")
+        self.durable.append(counts.last_writing_seconds)
+        return seconds
+
+    def close(self) -> None:
+        self._checkpoints.end()
+
+    def _timed(self, reporter: Reporter) -> float:
+        return synchronised(
+            lambda: self._training.run(reporter, self._scale.saved_steps), self._training.device
+        )
+
+
+def measure(directory: Path, scale: Scale, device: str) -> dict[str, Any]:
+    """Both loops in turns, then turns with one save and without, in turns too."""
+    length = PRESETS[scale.model].sequence
+    place = tokens_of(directory, scale.batch * (length + 1) * (scale.all_steps + 1))
     config = Config(
         data=str(place),
-        model="gpt-tiny" if tiny else "gpt-124M",
-        batch_size=4 if tiny else BATCH,
-        device="cpu" if tiny else "cuda",
-        compile="no" if tiny else "yes",
+        model=scale.model,
+        batch_size=scale.batch,
+        device=device,
+        compile="yes" if device == "cuda" else "no",
         steps=10**6,
+        evaluate_every=10**6,
         checkpoint_every=10**6,
         owner="benchmark",
     )
     with joined(config) as own:
-        device = own.device
-        precision = prepare(config.precision, device)
+        precision = prepare(config.precision, own.device)
         workload: Workload = load(config.data, config.model)
-        training = Training(config, own.world, device, precision, workload, own.stop, own.watch)
-        best = peak(torch.cuda.get_device_name(device), precision.name) if device.type == "cuda" else None
+        training = Training(config, own.world, own.device, precision, workload, own.stop, own.watch)
+        if scale.all_steps >= training.cursor.steps_per_epoch:
+            raise SystemExit(
+                "an epoch would end in the measurement, with a step of another size to compile for"
+            )
+        name = torch.cuda.get_device_name(own.device) if device == "cuda" else "cpu"
+        best = peak(name, precision.name) if device == "cuda" else None
         reporter = Reporter(training, None, Metrics([]), Goodput(), best)
-        other = Other(workload.model(), place / TRAIN_TOKENS, config, device, precision)
+        other = Other(workload.model(), place / TRAIN_TOKENS, config, own.device, precision)
         loops: dict[str, Callable[[int], object]] = {
             "ours": lambda steps: training.run(reporter, steps),
             "other": other.run,
         }
         for loop in loops.values():
-            synchronised(lambda: loop(WARM_UP), device)  # noqa: B023 - called at once
-        seconds: dict[str, list[float]] = {name: [] for name in loops}
-        for turn in range(TURNS):
-            for name in sorted(loops, reverse=turn % 2 == 0):
-                seconds[name].append(synchronised(lambda: loops[name](STEPS), device))  # noqa: B023
-        plain = [synchronised(lambda: training.run(reporter, SAVED_STEPS), device) for _ in range(2)]
-        training.config = replace(config, checkpoint_every=SAVED_STEPS)
-        checkpoints = Checkpoints(str(directory / "checkpoints"), training, Goodput(), lambda line: None)
-        saving = Reporter(training, checkpoints, Metrics([]), Goodput(), best)
-        saved = []
-        for _ in range(3):
-            saved.append(synchronised(lambda: training.run(saving, SAVED_STEPS), device))
-        checkpoints.end()
-        output.write_text(
-            json.dumps(
-                {
-                    "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-                    "tokens_per_step": config.batch_size * workload.units_per_sample,
-                    "flops_per_step": config.batch_size * workload.flops_per_sample,
-                    "steps": STEPS,
-                    "seconds": seconds,
-                    "peak": best,
-                    "matmul": matmul_rate(device, 256 if tiny else MATRIX),
-                    "plain": plain,
-                    "saved": saved[1:],  # the first makes the pinned memory that the others use again
-                }
-            )
+            synchronised(partial(loop, scale.warm_up), own.device)
+        seconds = in_turns(
+            {
+                name: partial(synchronised, partial(loop, scale.steps), own.device)
+                for name, loop in loops.items()
+            },
+            scale.turns,
         )
+        saved = Saved(training, str(directory / "checkpoints"), scale, reporter, best)
+        turns = in_turns({"plain": saved.without_save, "saved": saved.with_save}, scale.turns)
+        saved.close()
+        if training.step > scale.all_steps:
+            raise SystemExit(f"{training.step} steps; the tokens are for {scale.all_steps}")
+        return {
+            "device": name,
+            "tokens_per_step": config.batch_size * workload.units_per_sample,
+            "flops_per_step": config.batch_size * workload.flops_per_sample,
+            "steps": scale.steps,
+            "seconds": seconds,
+            "peak": best,
+            "matmul": matmul_rate(own.device, scale.matrix),
+            "saved_steps": scale.saved_steps,
+            **turns,
+            "durable": saved.durable,
+        }
+
+
+def main(output: Path, directory: Path, tiny: bool) -> None:
+    found = measure(directory, TINY if tiny else WHOLE, "cpu" if tiny else "cuda")
+    output.write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -11,12 +11,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from tests.benchmarks.turns import in_turns
 from trainer.checkpoint.saver import Background, Saver
 from trainer.checkpoint.state import gather
 from trainer.distributed import new_group
@@ -26,7 +28,9 @@ from trainer.stores import Directory
 REPEATS = 7
 # 12 matrices of 1880 x 1880: 42.4 million weights, and two more numbers for each in AdamW.
 LAYERS, WIDTH = 12, 1880
-IDLE_STEPS = 20
+# Steps of a turn without a save.
+IDLE_STEPS = 3
+KINDS: tuple[Background, ...] = ("thread", "process")
 
 
 class Work:
@@ -60,54 +64,85 @@ def save_and_sync(state: dict[str, torch.Tensor], file: Path) -> None:
         os.fsync(target.fileno())
 
 
-def asynchronous(work: Work, place: Path, kind: Background) -> dict[str, Any]:
-    """Seconds that our save blocked, seconds until it was durable, and seconds of the steps meanwhile."""
-    saver = Saver(
-        Directory(place),
-        new_group(timeout(600)),
-        keep=1,
-        data_digest="0" * 64,
-        device=torch.device("cpu"),
-        background=kind,
-        meeting=(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])),
-        say=lambda line: None,
-    )
-    saver.warm(gather(work.model, work.optimizer))
-    blocked, durable, during = [], [], []
-    for number in range(REPEATS + 1):
+class Asynchronous:
+    """Our save, by a thread or by a process: one at a time, while the model goes on learning."""
+
+    def __init__(self, work: Work, place: Path, kind: Background) -> None:
+        self._work = work
+        self._saver = Saver(
+            Directory(place),
+            new_group(timeout(600)),
+            keep=1,
+            data_digest="0" * 64,
+            device=torch.device("cpu"),
+            background=kind,
+            meeting=(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])),
+            say=lambda line: None,
+        )
+        self._saver.warm(gather(work.model, work.optimizer))
+        self._saver.finish()  # a process that still starts is busy, and the first save would be skipped
+        self.found: dict[str, list[float]] = {"blocked": [], "durable": [], "step": []}
+        self.save()  # it makes what the others use again
+        for values in self.found.values():
+            values.clear()
+
+    def save(self) -> float:
+        """Seconds that one save blocked; notes those, the seconds until it was durable, and of a step meanwhile."""
+        counts, work = self._saver.counts, self._work
+        number = counts.saved + 1
         began = time.perf_counter()
-        saver.save(gather(work.model, work.optimizer), number + 1, 0)
-        stalled = time.perf_counter() - began
-        steps, waited = [], 0.0
-        while saver.counts.saved + saver.counts.failed <= number:
-            held: list[float] = []
-            steps.append(work.step(lambda: held.append(saver.staged())))  # noqa: B023 - called within this turn
-            waited += sum(held)
-        if number:  # the first makes what the others use again
-            blocked.append(stalled + waited)
-            durable.append(saver.counts.last_writing_seconds)
-            during.append(sum(steps) / len(steps))
-    assert saver.counts.failed == 0, "a save failed"
-    saver.finish()
-    saver.close()
-    return {"blocked": blocked, "durable": durable, "step": during}
+        self._saver.save(gather(work.model, work.optimizer), number, 0)
+        blocked = time.perf_counter() - began
+        steps: list[float] = []
+        held: list[float] = []
+        while counts.saved < number:
+            steps.append(work.step(lambda: held.append(self._saver.staged())))
+            if counts.skipped or counts.failed:
+                raise SystemExit(f"a save was skipped or failed: {counts}")
+        blocked += sum(held)
+        self._saver.finish()  # the checkpoint before is deleted last, and the next save would be skipped meanwhile
+        for name, value in (
+            ("blocked", blocked),
+            ("durable", counts.last_writing_seconds),
+            ("step", sum(steps) / len(steps)),
+        ):
+            self.found[name].append(value)
+        return blocked
+
+    def close(self) -> None:
+        self._saver.finish()
+        self._saver.close()
 
 
-def main(output: Path, directory: Path) -> None:
-    dist.init_process_group("gloo")
+def measure(directory: Path, rounds: int = REPEATS) -> dict[str, Any]:
+    """All ways in turns: a copy in memory, torch.save with fsync, our save by a thread and by a process, and none."""
     work = Work()
     work.step()
     state = gather(work.model, work.optimizer)
     copy = {name: tensor.clone() for name, tensor in state.items()}
-    found: dict[str, Any] = {
+    ours = {kind: Asynchronous(work, directory / kind, kind) for kind in KINDS}
+    seconds = in_turns(
+        {
+            "memcpy": lambda: timed(lambda: [copy[name].copy_(state[name]) for name in state]),
+            "torch_save": lambda: timed(lambda: save_and_sync(state, directory / "plain.pt")),
+            "idle_step": lambda: median(work.step() for _ in range(IDLE_STEPS)),
+            **{kind: each.save for kind, each in ours.items()},
+        },
+        rounds,
+    )
+    found = {
         "bytes": sum(tensor.numel() * tensor.element_size() for tensor in state.values()),
-        "memcpy": [timed(lambda: [copy[name].copy_(state[name]) for name in state]) for _ in range(REPEATS)],
-        "torch_save": [timed(lambda: save_and_sync(state, directory / "plain.pt")) for _ in range(REPEATS)],
-        "idle_step": [work.step() for _ in range(IDLE_STEPS)],
+        **{name: seconds[name] for name in ("memcpy", "torch_save", "idle_step")},
+        **{kind: each.found for kind, each in ours.items()},
     }
-    for kind in ("thread", "process"):
-        found[kind] = asynchronous(work, directory / kind, kind)
-    output.write_text(json.dumps(found))
+    for each in ours.values():
+        each.close()
+    return found
+
+
+def main(output: Path, directory: Path) -> None:
+    dist.init_process_group("gloo")
+    output.write_text(json.dumps(measure(directory)))
     dist.destroy_process_group()
 
 

@@ -1,18 +1,20 @@
 """Our loop and a bare one, in turns, in the same processes: seconds of each turn, as JSON from rank 0.
 
-    torchrun --standalone --nproc-per-node 2 -m tests.benchmarks.steps OUTPUT.json
+    torchrun --standalone --nproc-per-node 2 -m tests.benchmarks.steps OUTPUT.json [--tiny]
 
 The bare loop is what one would write without this project: DistributedDataParallel around the same network, the same
-AdamW and clipping on the same batches. It agrees on no stop, watches for no hang, tells and measures nothing.
+AdamW and clipping on the same batches. It agrees on no stop, watches for no hang, tells and measures nothing. `--tiny`
+tries the code in seconds; its numbers mean nothing.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import sys
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,6 +23,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.benchmarks.joined import joined, plain_adamw
+from tests.benchmarks.turns import in_turns
 from trainer.config import Config
 from trainer.cursor import Cursor, share
 from trainer.metrics.goodput import Goodput
@@ -72,38 +75,35 @@ class Bare:
             self.position = batch.end
 
 
-def main(output: Path) -> None:
+def main(output: Path, tiny: bool) -> None:
     """Turns of both in an order drawn anew for each pair, and of the bare loop against itself."""
-    with joined(CONFIG) as own:
+    config, steps = (replace(CONFIG, batch_size=2), 1) if tiny else (CONFIG, STEPS)
+    with joined(config) as own:
         world = own.world
         workload = load("corpus")
-        training = Training(CONFIG, world, own.device, FP32, workload, own.stop, own.watch)
+        training = Training(config, world, own.device, FP32, workload, own.stop, own.watch)
         reporter = Reporter(training, None, Metrics([]), Goodput(), None)
         loops = {
             "ours": lambda steps: training.run(reporter, steps),
-            "bare": Bare(CONFIG, world, workload).run,
-            "again": Bare(CONFIG, world, workload).run,
+            "bare": Bare(config, world, workload).run,
+            "again": Bare(config, world, workload).run,
         }
 
         def timed(name: str) -> float:
             dist.barrier()
             began = time.perf_counter()
-            loops[name](STEPS)
+            loops[name](steps)
             dist.barrier()
             return time.perf_counter() - began
 
         for loop in loops.values():
             loop(WARM_UP)
-        seconds: dict[str, list[float]] = {name: [] for name in loops}
-        order = random.Random(0)  # noqa: S311 - the same in all processes
-        for _ in range(PAIRS):
-            for name in order.sample(list(loops), len(loops)):
-                seconds[name].append(timed(name))
+        seconds = in_turns({name: partial(timed, name) for name in loops}, PAIRS)
         if world.rank == 0:
-            output.write_text(json.dumps({"steps": STEPS, "seconds": seconds}))
+            output.write_text(json.dumps({"steps": steps, "seconds": seconds}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), "--tiny" in sys.argv)
     sys.stdout.flush()
     os._exit(0)  # see trainer.train.process

@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.trainer [--raw FILE]
 
-Everything runs on this machine. docs/benchmarks/trainer.md is made by hand from what this prints, and the file of raw
-numbers is committed beside it.
+Everything runs on this machine. docs/benchmarks/trainer.md is made by hand from what this prints, and the raw numbers
+are beside it, in docs/benchmarks/trainer.json where no other FILE is named.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from tests.benchmarks.figures import Figure, Note, verdict
 from tests.benchmarks.pairs import paired_ratio
+from tests.benchmarks.turns import LEAST, middle
 
 ROOT = Path(__file__).parents[2]
-REPEATS = 7
+RAW = ROOT / "docs" / "benchmarks" / "trainer.json"
+PAIRS = 30  # of turns of both loops, at least
 HEAVY = ("--data", "corpus", "--device", "cpu", "--batch-size", "2", "--steps", "100000", "--log-every", "1")
 
 
@@ -52,16 +54,17 @@ def measured(processes: int, module: str, place: Path, *words: str) -> Any:
     return json.loads(output.read_text())
 
 
-def steps(place: Path, raw: dict[str, Any]) -> Iterator[Figure | Note]:
-    """Our loop beside a bare one, in turns in the same processes."""
+def step_rows(found: Mapping[int, Any]) -> Iterator[Figure | Note]:
+    """Our loop beside a bare one, by the count of processes: seconds of the turns of both, and the steps of a turn."""
     each: dict[int, dict[str, float]] = {}
     for processes in (2, 1):
-        found = raw[f"steps of {processes}"] = measured(processes, "tests.benchmarks.steps", place)
-        seconds = found["seconds"]
-        each[processes] = {name: median(values) / found["steps"] for name, values in seconds.items()}
+        seconds, steps = found[processes]["seconds"], found[processes]["steps"]
+        each[processes] = {name: middle(values) / steps for name, values in seconds.items()}
         ours, itself = (paired_ratio(seconds[name], seconds["bare"]) for name in ("ours", "again"))
         told = f"{processes} process{'es' if processes > 1 else ''}"
         if processes == 2:
+            if len(seconds["ours"]) < PAIRS:
+                raise ValueError(f"{len(seconds['ours'])} pairs of turns; expected at least {PAIRS}")
             yield Figure(
                 name="a step: ours over a bare loop, lower bound",
                 value=ours.low,
@@ -72,7 +75,7 @@ def steps(place: Path, raw: dict[str, Any]) -> Iterator[Figure | Note]:
             yield Figure(
                 name="a step: ours over a bare loop, median", value=ours.median, limit=1.05, unit="", digits=3
             )
-            least = min(seconds["bare"]) / found["steps"]
+            least = min(seconds["bare"]) / steps
             yield Figure(
                 name="a step is long enough (0.1 s over it)", value=0.1 / least, limit=1.0, unit="", digits=2
             )
@@ -85,23 +88,29 @@ def steps(place: Path, raw: dict[str, Any]) -> Iterator[Figure | Note]:
         )
 
 
-def saves(place: Path, raw: dict[str, Any]) -> Iterator[Figure | Note]:
+def save_rows(found: Mapping[str, Any]) -> Iterator[Figure | Note]:
     """What a checkpoint of 0.5 GB costs."""
-    found = raw["saves"] = measured(1, "tests.benchmarks.saves", place, str(place))
-    copied, plain, idle = (median(found[name]) for name in ("memcpy", "torch_save", "idle_step"))
-    blocked = median(found["thread"]["blocked"])
+    copied, plain, idle = (middle(found[name]) for name in ("memcpy", "torch_save", "idle_step"))
+    blocked = middle(found["thread"]["blocked"])
     yield Figure(
         name="0.5 GB: stall over torch.save and fsync", value=blocked / plain, limit=0.5, unit="", digits=3
     )
     yield Figure(
         name="0.5 GB: stall over a copy in memory", value=blocked / copied, limit=10, unit="", digits=2
     )
+    yield Figure(
+        name="a state is large enough (0.5 GB over it)",
+        value=0.5e9 / found["bytes"],
+        limit=1.0,
+        unit="",
+        digits=2,
+    )
     yield Note(
         name="a state",
         told=f"{found['bytes'] / 1e9:.2f} GB; copied in {copied:.3f} s, saved in {plain:.2f} s",
     )
     for kind in ("thread", "process"):
-        ours = {name: median(values) for name, values in found[kind].items()}
+        ours = {name: middle(values) for name, values in found[kind].items()}
         yield Note(
             name=f"asynchronous, by a {kind}",
             told=f"stall {ours['blocked']:.3f} s, durable in {ours['durable']:.2f} s, a step meanwhile "
@@ -120,46 +129,58 @@ def first_step(process: subprocess.Popen[str]) -> None:
     raise SystemExit(f"a training ended before its first step:\n{''.join(said)}")
 
 
-def ends(place: Path, raw: dict[str, Any]) -> Iterator[Figure | Note]:
-    """From SIGTERM to the end, and from a start to the first step, cold and from a checkpoint."""
-    cold, resumed, stopped = [], [], []
-    for number in range(REPEATS):
-        words = (*HEAVY, "--checkpoint-uri", str(place / f"heavy-{number}"))
-        for starts in (cold, resumed):
+def ends(place: Path) -> dict[str, list[float]]:
+    """Seconds from a start to the first step, cold and resumed in turns, and from SIGTERM to each one's end."""
+    found: dict[str, list[float]] = {"cold": [], "resumed": [], "stopped": [], "bytes": []}
+    for number in range(LEAST):
+        checkpoints = place / f"heavy-{number}"
+        words = (*HEAVY, "--checkpoint-uri", str(checkpoints))
+        for kind in ("cold", "resumed"):
             began = time.monotonic()
             process = torchrun(2, "tests.benchmarks.heavy", *words)
             first_step(process)
-            starts.append(time.monotonic() - began)
+            found[kind].append(time.monotonic() - began)
             told = time.monotonic()
             process.send_signal(signal.SIGTERM)
             said, _ = process.communicate()
-            stopped.append(time.monotonic() - told)
+            found["stopped"].append(time.monotonic() - told)
             if "checkpoint=none" in said or "result=stopped" not in said:
                 raise SystemExit(f"a stopped training saved nothing:\n{said}")
-    raw["ends"] = {"cold": cold, "resumed": resumed, "stopped": stopped}
-    yield Figure(name="SIGTERM to the end, 0.5 GB of state, longest", value=max(stopped), limit=10, unit="s")
+            newest = max(checkpoints.glob("run/step-*"))
+            found["bytes"].append(sum(file.stat().st_size for file in newest.iterdir()))
+    return found
+
+
+def end_rows(found: Mapping[str, list[float]]) -> Iterator[Figure | Note]:
+    """How soon a training is at its end, and at its first step."""
+    cold, resumed = middle(found["cold"]), middle(found["resumed"])
+    yield Figure(
+        name="SIGTERM to the end, 0.5 GB of state, longest", value=max(found["stopped"]), limit=10, unit="s"
+    )
+    yield Figure(
+        name="what is saved then is large enough (0.5 GB over it)",
+        value=0.5e9 / min(found["bytes"]),
+        limit=1.0,
+        unit="",
+        digits=2,
+    )
     yield Figure(
         name="resumed to its first step, over a cold start",
-        value=median(resumed) / median(cold),
+        value=resumed / cold,
         limit=1.5,
         unit="",
         digits=2,
     )
-    yield Note(
-        name="a cold start to its first step", told=f"{median(cold):.1f} s; resumed {median(resumed):.1f} s"
-    )
+    yield Note(name="a cold start to its first step", told=f"{cold:.1f} s; resumed {resumed:.1f} s")
 
 
-def gpu(place: Path, raw: dict[str, Any]) -> Iterator[Figure | Note]:
-    """GPT-2 124M beside nanoGPT's way, where there is an NVIDIA GPU; where there is none it says so."""
-    import torch
-
-    if not torch.cuda.is_available():
+def gpu_rows(found: Mapping[str, Any] | None) -> Iterator[Figure | Note]:
+    """GPT-2 124M beside nanoGPT's way, where there is an NVIDIA GPU; None where there is none, which is all it says."""
+    if found is None:
         yield Note(name="GPU", told="none at hand: not measured")
         return
-    found = raw["gpu"] = measured(1, "tests.benchmarks.gpu", place, str(place))
     rates = {
-        name: median(found["tokens_per_step"] * found["steps"] / each for each in seconds)
+        name: middle([found["tokens_per_step"] * found["steps"] / each for each in seconds])
         for name, seconds in found["seconds"].items()
     }
     yield Figure(
@@ -176,13 +197,58 @@ def gpu(place: Path, raw: dict[str, Any]) -> Iterator[Figure | Note]:
         told=f"{rates['ours']:.0f} tokens/s; {share}{flops / found['matmul']:.3f} of the measured bf16 product's "
         f"{found['matmul']:.3g} FLOP/s",
     )
+    plain, saved = middle(found["plain"]), middle(found["saved"])
     yield Figure(
-        name="100 steps with one save, over 100 without",
-        value=median(found["saved"]) / median(found["plain"]),
+        name=f"{found['saved_steps']} steps with one save, over as many without",
+        value=saved / plain,
         limit=1.02,
         unit="",
         digits=3,
     )
+    yield Note(
+        name=f"{found['saved_steps']} steps",
+        told=f"{plain:.2f} s, with a save {saved:.2f} s, durable in {middle(found['durable']):.2f} s; in turns "
+        f"{paired_ratio(found['saved'], found['plain'])}",
+    )
+
+
+def machine() -> dict[str, Any]:
+    """Where and of what the numbers are."""
+    import torch
+
+    revision = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "revision": revision.stdout.strip() or None,
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg(),
+        "torch": torch.__version__,
+    }
+
+
+def measure(place: Path, raw: dict[str, Any]) -> Iterator[Figure | Note]:
+    """One part after another; `raw` gets every number as soon as it is there."""
+    import torch
+
+    raw["machine"] = machine()
+    found = {}
+    for processes in (2, 1):
+        found[processes] = raw[f"steps of {processes}"] = measured(processes, "tests.benchmarks.steps", place)
+    yield from step_rows(found)
+    raw["saves"] = measured(1, "tests.benchmarks.saves", place, str(place))
+    yield from save_rows(raw["saves"])
+    raw["ends"] = ends(place)
+    yield from end_rows(raw["ends"])
+    if torch.cuda.is_available():
+        raw["gpu"] = measured(1, "tests.benchmarks.gpu", place, str(place))
+    yield from gpu_rows(raw.get("gpu"))
+    raw["machine"]["load at the end"] = os.getloadavg()
 
 
 def main() -> int:
@@ -190,17 +256,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--raw", type=Path, metavar="FILE", help="write all measured numbers there, as JSON")
+    parser.add_argument(
+        "--raw", type=Path, metavar="FILE", default=RAW, help="write all measured numbers there, as JSON"
+    )
     raw_file = parser.parse_args().raw
     rows: list[Figure | Note] = []
     raw: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as directory:
-        place = Path(directory)
-        for part in (steps(place, raw), saves(place, raw), ends(place, raw), gpu(place, raw)):
-            for row in part:
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            for row in measure(Path(directory), raw):
                 print(row, flush=True)
                 rows.append(row)
-    if raw_file is not None:
+    finally:  # what was measured before a part failed is worth keeping
         raw_file.write_text(json.dumps(raw, indent=1) + "\n")
     judged = [row for row in rows if isinstance(row, Figure)]
     print("\nall figures:\n" + "\n".join(map(str, judged)))

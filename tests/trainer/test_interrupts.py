@@ -1,0 +1,84 @@
+"""Ctrl-C in a terminal: SIGINT to the whole process group of torchrun stops a training as SIGTERM does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.conftest import Node, Start
+from tests.trainer.trained import TORCHRUN, Trained, read_until, same, stopped_at
+from trainer.contract import Exit
+
+pytestmark = pytest.mark.trainer
+
+STEPS = 60
+WORDS = ("--steps", str(STEPS), "--log-every", "1")
+# A shell makes each command a process group of its own, and the terminal's driver sends SIGINT to all of the one in
+# front (man 3 tcsetpgrp, man 4 termios: ISIG).
+IN_A_GROUP = (
+    "-c",
+    "import os, sys; os.setpgrp(); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])",
+)
+# The entry point, which takes long for what it does before it starts processes.
+SLOW_AT_THE_START = """
+import sys, time
+from trainer import entrypoint
+def slowly(*_):
+    print("ready", flush=True)
+    time.sleep(1000)
+entrypoint.check_device = slowly
+sys.exit(entrypoint.main())
+"""
+ENTRIES = {"trainer.entrypoint": ("-m", "trainer.entrypoint"), "torchrun": (*TORCHRUN, "-m", "trainer.train")}
+
+
+def interrupt(node: Node) -> None:
+    """What Ctrl-C does."""
+    os.killpg(node.process.pid, signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    trained = Trained(start, tmp_path_factory.mktemp("undisturbed"), *WORDS)
+    trained.end()
+    return trained
+
+
+@pytest.mark.parametrize("entry", list(ENTRIES))
+def test_an_interrupted_training_saves_says_so_and_goes_on_as_if_nothing_had_been(
+    undisturbed: Trained, start: Start, tmp_path: Path, entry: str
+) -> None:
+    trained = Trained(start, tmp_path, *WORDS)
+    node = trained.begin(entry=(*IN_A_GROUP, *ENTRIES[entry]))
+    read_until(node, "step=5 ")
+    began = time.monotonic()
+    interrupt(node)
+    ended = node.end()
+    assert time.monotonic() - began <= 10
+    # torchrun itself ends with 1, and a stack trace of its own, after any signal.
+    assert ended.code == (Exit.STOPPED if entry == "trainer.entrypoint" else 1), ended.output
+    assert "KeyboardInterrupt" not in ended.output
+    if entry == "trainer.entrypoint":
+        assert "Traceback" not in ended.output
+    step = stopped_at(ended, "SIGINT")
+    assert 5 <= step < STEPS
+    again = trained.end()
+    assert f"checkpoint=loaded step={step} " in again.output
+    assert same(trained.model(), undisturbed.model())
+
+
+def test_an_interrupt_before_any_process_is_there_ends_with_the_same_code(
+    start: Start, tmp_path: Path
+) -> None:
+    """torchrun's agent takes over the signals when it starts the processes; until then it is the entry point's."""
+    trained = Trained(start, tmp_path, *WORDS)
+    node = trained.begin(entry=(*IN_A_GROUP, "-c", SLOW_AT_THE_START))
+    read_until(node, "ready")
+    interrupt(node)
+    ended = node.end()
+    assert ended.code == Exit.STOPPED, ended.output
+    assert "Traceback" not in ended.output
