@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -32,6 +33,7 @@ from trainer.revision import revision
 from trainer.same import check_same, described
 from trainer.save import probe, save
 from trainer.say import say
+from trainer.scratch import clear
 from trainer.stopping import Stop, patience
 from trainer.table import Expected, gather, table
 from trainer.table import describe as describe_process
@@ -57,6 +59,10 @@ def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others) 
     )
     tell_world(config, world, device, stop)
     watch.enter("loading the data and the model", long=True)
+    if world.local_rank == 0 and (left := clear()):
+        say(
+            f"scratch=removed count={len(left)} place={tempfile.gettempdir()} reason=their processes were killed"
+        )
     # What the end of a training needs is asked for at its beginning.
     if (uri := config.model_uri) is not None:
         together(lambda: probe(uri, config.run_id) if world.rank == 0 else uri, device)

@@ -6,7 +6,6 @@ A save that fails never stops the training: it is told in one line, counted, and
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import threading
 import time
@@ -29,6 +28,7 @@ from trainer.checkpoint.layout import Manifest
 from trainer.checkpoint.owner import Owner
 from trainer.checkpoint.state import State, fingerprint, storage_sizes
 from trainer.checkpoint.writer import Writer, one_line
+from trainer.scratch import clear
 from trainer.stores import Store, StoreError
 
 Background = Literal["thread", "process"]
@@ -243,12 +243,11 @@ class Saver:
             files={},
             notes=dict(notes or {}),
         )
-        scratch = self._scratch / f"{save_id}-{self._rank}"
         held = self._owner.held if self._owner else None
-        writer = Writer(self._store, heading, save_id, scratch, held)
+        writer = Writer(self._store, heading, save_id, self._scratch, held)
         self._check_shared(state)
         staging = self._stage(state)
-        self._start(lambda: self._work(staging, writer, step, scratch), f"step {step}")
+        self._start(lambda: self._work(staging, writer, step), f"step {step}")
 
     def _stage(self, state: State) -> Future[State]:
         staging: Future[State] = Future()
@@ -278,7 +277,7 @@ class Saver:
         except SaveFailed as error:  # it is dead then, and the next save takes threads
             self._tell_unready(str(error))
 
-    def _work(self, staging: Future[State], writer: Writer, step: int, scratch: Path) -> None:
+    def _work(self, staging: Future[State], writer: Writer, step: int) -> None:
         """In the background, in all processes: write, and in rank 0 say how it went and delete what is too much."""
         began = self._clock()
         try:
@@ -305,7 +304,8 @@ class Saver:
             if self._rank == 0:
                 self._delete_surplus(step)
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            if self._engine.is_dead:  # it could not remove its files
+                clear(self._scratch)
 
     def _write(self, staging: Future[State], writer: Writer, step: int) -> int:
         """In rank 0 the bytes. Raises in all when one fails: a process that could not begin must not be waited for."""
