@@ -47,13 +47,16 @@ class Reporter(Observer):
         return time.perf_counter() - self._began
 
     def before_update(self) -> float:
-        return self._checkpoints.before_update() if self._checkpoints else 0.0
+        stalled = self._checkpoints.before_update() if self._checkpoints else 0.0
+        self._goodput.stand(stalled)
+        return stalled
 
     def stepped(self, training: Training) -> None:
+        self._goodput.step()
         if self._checkpoints is not None:
-            if training.step % training.config.checkpoint_every == 0:
-                training.check_weights()  # the last good checkpoint must not be replaced by a bad one
-            training.stall_seconds += self._checkpoints.stepped()
+            stalled = self._checkpoints.stepped()
+            training.stall_seconds += stalled
+            self._goodput.stand(stalled)
             self._tell_checkpoints()
 
     def logged(self, training: Training, progress: Progress) -> None:
@@ -100,6 +103,7 @@ class Reporter(Observer):
 
     def judged(self, training: Training, judged: Judged) -> None:
         self.loss, self.accuracy = judged.loss, judged.accuracy
+        self._goodput.stand(judged.seconds)
         epoch = training.position // training.cursor.samples
         if self._chief:
             say(

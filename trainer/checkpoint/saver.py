@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from trainer.checkpoint import shared_memory
 from trainer.checkpoint.cleaning import Cleaner
 from trainer.checkpoint.engines import Engine, InProcess, InThread, Meeting, SaveFailed
+from trainer.checkpoint.idle import Idle
 from trainer.checkpoint.layout import Manifest
 from trainer.checkpoint.owner import Owner
 from trainer.checkpoint.state import State, fingerprint, storage_sizes
@@ -133,14 +134,24 @@ class Saver:
         if not isinstance(self._engine, InThread):
             self._start(self._start_engine, "the background process's start")
 
-    def save(self, state: State, step: int, position: int, notes: Mapping[str, Any] | None = None) -> float:
+    def save(
+        self,
+        state: State,
+        step: int,
+        position: int,
+        notes: Mapping[str, Any] | None = None,
+        *,
+        stood: float = 0.0,
+    ) -> float:
         """Begin to save `state`, which has to stay as it is until `staged()`. Returns the seconds for which it blocked.
 
-        Nothing begins while the last save is not done in all processes, when this step is saved already, or after
-        another run took the store over.
+        `stood` are seconds for which the training has stood still for this save already; they are told with it. Nothing
+        begins while the last save is not done in all processes, when this step is saved already, or after another run
+        took the store over.
         """
         began = self._clock()
         self.counts.last_blocked_seconds = 0.0
+        self._blocked(stood)
         busy, lost, dead = self._agree()
         if dead and not busy:
             self._tell("alarm=checkpoint reason=a background process is gone; threads write from now on")
@@ -157,13 +168,16 @@ class Saver:
         return self._blocked(self._clock() - began)
 
     def staged(self) -> float:
-        """Wait until the state may change again: before the next optimizer step. Returns the seconds it took."""
+        """Wait until the state may change again: before the next optimizer step.
+
+        Returns the seconds for which that kept the training: a device that still computes is not kept.
+        """
         staging, self._staging = self._staging, None
         if staging is None:
             return 0.0
-        began = self._clock()
+        idle, began = Idle(self._device), self._clock()
         staging.exception()  # what went wrong is told by the background
-        return self._blocked(self._clock() - began)
+        return self._blocked(idle.seconds(self._clock() - began))
 
     def finish(self, timeout: float | None = None) -> bool:
         """Wait, at most so many seconds, for the save that is under way. True when the last save ended well."""

@@ -83,7 +83,7 @@ class Evaluation(Record):
 class Checkpoint(Record):
     """A checkpoint of this step was saved, failed, or was left out because another was still in flight.
 
-    `blocked_seconds` is how long training waited for its copy, `durable_seconds` how long it took to be whole.
+    `blocked_seconds` is how long the training stood still for it, `durable_seconds` how long it took to be whole.
     """
 
     kind = "checkpoint"
