@@ -30,12 +30,26 @@ GONE_SECONDS = 5.0
 _FAILURE, _HEARD = "failure", "failure heard"
 
 
+def told_by(rank: int) -> str:
+    """What other machines' logs say of an end that process `rank` explains in its own."""
+    return f"process {rank} could not go on; its log says why"
+
+
 class SharedError(TrainerError):
-    """What all processes raise alike, so that none has to tell the others."""
+    """What all processes raise alike, so that none has to tell the others: rank 0 says it for all."""
 
 
 class LoneError(TrainerError):
     """What this process alone could not do: the others are to be told."""
+
+
+@contextmanager
+def shared() -> Iterator[None]:
+    """What cannot be done inside all processes know alike: raised as SharedError."""
+    try:
+        yield
+    except TrainerError as error:
+        raise SharedError(error.code, str(error)) from error
 
 
 @contextmanager
@@ -130,7 +144,7 @@ class Others:
             if self._first():
                 with suppress(RuntimeError):
                     self._wait_for_all()
-                said = f"error: process {rank} could not go on; its log says why"
+                said = f"error: {told_by(rank)}"
                 self._leave(
                     Exit(code),
                     said if self._world.local_rank == 0 else "",

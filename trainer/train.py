@@ -25,7 +25,7 @@ from trainer.hang import Watch
 from trainer.metrics.goodput import Goodput
 from trainer.metrics.hub import Metrics, open_metrics
 from trainer.metrics.peaks import peak
-from trainer.others import LoneError, Others, alone
+from trainer.others import LoneError, Others, SharedError, alone, shared, told_by
 from trainer.parallel import whole
 from trainer.precision import prepare
 from trainer.reporter import Last, Reporter
@@ -67,7 +67,8 @@ def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others, 
     if (uri := config.model_uri) is not None:
         together(lambda: probe(uri, config.run_id) if world.rank == 0 else uri, device)
     workload: Workload = together(lambda: load(config.data, config.model, config.sequence_length), device)
-    check_same(store, world, "data", described(workload), Exit.DATA)
+    with shared():
+        check_same(store, world, "data", described(workload), Exit.DATA)
     precision = together(lambda: prepare(config.precision, device), device)
     training = Training(config, world, device, precision, workload, stop, watch)
     checkpoints = None
@@ -76,7 +77,8 @@ def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others, 
 
         watch.enter("looking for a checkpoint", long=True)
         place = f"{config.checkpoint_uri.rstrip('/')}/{config.run_id}"
-        checkpoints = Checkpoints(place, training, goodput, say)
+        with shared():
+            checkpoints = Checkpoints(place, training, goodput, say)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     # What stays float32 on a GPU is multiplied as TF32 (`trainer.precision.prepare`).
     best = peak(name, "tf32" if precision.name == "fp32" else precision.name)
@@ -214,8 +216,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(run(config, world, stop, watch, others, last))
     except TrainerError as error:
+        elsewhere = isinstance(error, SharedError) and world.rank != 0
         if speaks or isinstance(error, OwnError | LoneError):
-            say(f"error: {error}", sys.stderr)
+            say(f"error: {told_by(0) if elsewhere else error}", sys.stderr)
         if isinstance(error, LoneError):
             others.tell(error.code)
         last.tell(error.code, world.rank if isinstance(error, LoneError) else None)
