@@ -21,7 +21,7 @@ from trainer.others import shared, told_by
 from trainer.refusal import WAIT_SECONDS, show
 from trainer.same import check_same, must_agree
 from trainer.table import Expected
-from trainer.world import World, check_promise
+from trainer.world import World, check_batch, check_promise
 
 T = TypeVar("T")
 
@@ -60,6 +60,7 @@ def join(config: Config, world: World) -> tuple[torch.device, Store]:
     # Before the group: processes with different devices would wait for each other in it.
     with shared():
         check_same(store, world, "settings", must_agree(config, device), Exit.CONFIGURATION)
+        check_batch(world, config.batch_size)
     dist.init_process_group(
         backend="nccl" if device.type == "cuda" else "gloo",
         timeout=limit,

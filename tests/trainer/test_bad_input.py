@@ -168,3 +168,16 @@ def test_a_world_that_was_not_promised_is_shown_and_then_refused(start: Start, e
     assert " 2 x CPU " in lines[place + 2]
     assert lines.index(f"error: {line}") > place + 2
     assert lines.count(f"error: {line}") == 1
+
+
+def test_a_batch_of_fewer_samples_than_processes_is_refused_and_one_that_does_not_divide_is_not(
+    start: Start,
+) -> None:
+    line = (
+        "batch_size: 1 is less than the 2 processes; expected a sample per step for each of them at least, "
+        "or fewer processes"
+    )
+    refused(start, Given(("--batch-size", "1"), Exit.CONFIGURATION, line))
+    ended = start("--device", "cpu", "--steps", "2", "--batch-size", "3", entry=TORCHRUN).end()
+    assert ended.code == 0, ended.output
+    assert " steps=2 " in ended.output
