@@ -199,13 +199,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = Config.read(sys.argv[1:] if arguments is None else arguments, os.environ)
         world = World.read(os.environ)
         last = Last()
+
+        def told_to_stop() -> None:
+            others.tell(Exit.STOPPED)
+            last.tell(Exit.STOPPED, world.rank)
+
         watch = watch_over(config, world, last)
         others = Others(world, last=last.tell)
         stop = Stop(
             patience=patience(os.environ),
             phase=lambda: watch.phase,
             notice=Path(config.notice_file) if config.notice_file else None,
-            last=lambda: (others.tell(Exit.STOPPED), last.tell(Exit.STOPPED, world.rank)),
+            last=told_to_stop,
         )
     except TrainerError as error:
         if speaks:

@@ -16,13 +16,14 @@ class Idle:
         """Of the `waited` seconds until now those in which all work was done; on a CPU all of them."""
         if self._last is None:
             return waited
-        if not self._last.query():
+        if not self._last.query():  # type: ignore[no-untyped-call]
             return 0.0
         now = self._mark()
         now.synchronize()  # nothing is before it
-        return min(waited, self._last.elapsed_time(now) / 1000)  # it is in milliseconds
+        idle: float = self._last.elapsed_time(now) / 1000  # it tells milliseconds
+        return min(waited, idle)
 
     def _mark(self) -> torch.cuda.Event:
-        mark = torch.cuda.Event(enable_timing=True)
+        mark = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         mark.record(torch.cuda.current_stream(self._device))
         return mark
