@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -94,14 +95,23 @@ class Checkpoints:
         return self._saver.staged()
 
     def stepped(self) -> float:
-        """A step is done: begin a save where one is due. Returns the seconds that this took."""
-        self._goodput.step()
+        """A step is done: begin a save where one is due. Returns the seconds for which the training stood still.
+
+        After the first step the memory for copies is made, whether a save is due or not. Raises DivergedError in all
+        processes where a weight that would be saved is no number: the last good checkpoint must not be replaced.
+        """
+        is_due = self._training.step % self._every == 0
+        if self._warm and not is_due:
+            return 0.0
+        self._training.wait_for_device()  # what it still computes is the step, and no stall
+        began = time.perf_counter()
         if not self._warm:
             self._warm = True
             self._saver.warm(gather(self._training.model, self._training.optimizer))
-        if self._training.step % self._every:
-            return 0.0
-        return self._save()
+        if is_due:
+            self._training.check_weights()
+            self._save(began)
+        return time.perf_counter() - began
 
     def end(self) -> bool:
         """Save what there is, wait until it is durable, and let others have the place. Whether all is saved.
@@ -112,7 +122,7 @@ class Checkpoints:
         if self._training.step > 0:
             self._saver.finish(LONGEST_WAIT_SECONDS)
             if not self._saver.is_busy:
-                self._save()
+                self._save(time.perf_counter())
                 well = self._saver.finish(LONGEST_WAIT_SECONDS)
             if self._saver.is_busy:
                 well = False
@@ -124,10 +134,12 @@ class Checkpoints:
             self._owner.release()
         return well
 
-    def _save(self) -> float:
+    def _save(self, began: float) -> None:
+        """Begin a save, for which the training stands still since `began`, in seconds of `time.perf_counter`."""
         training = self._training
         state = gather(training.model, training.optimizer)
-        return self._saver.save(state, training.step, training.position, self._notes())
+        stood = time.perf_counter() - began
+        self._saver.save(state, training.step, training.position, self._notes(), stood=stood)
 
     def _tell_hanging(self) -> None:
         if self._training.world.rank == 0:

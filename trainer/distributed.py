@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar, cast
 
@@ -16,8 +17,11 @@ from trainer.agent import check_restarts
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.hang import timeout
+from trainer.others import shared, told_by
+from trainer.refusal import WAIT_SECONDS, show
 from trainer.same import check_same, must_agree
-from trainer.world import World, check_promise
+from trainer.table import Expected
+from trainer.world import World, check_batch, check_promise
 
 T = TypeVar("T")
 
@@ -45,7 +49,8 @@ def join(config: Config, world: World) -> tuple[torch.device, Store]:
 
     Raises TrainerError, alike in all processes where their settings differ.
     """
-    check_promise(world, config.expected_nodes, config.processes_per_node)
+    with shared():
+        _check_promise(config, world)
     check_restarts(world.nodes, os.environ)
     device = find_device(config.device, world.local_rank, world.local_size)
     if device.type == "cuda":
@@ -53,7 +58,9 @@ def join(config: Config, world: World) -> tuple[torch.device, Store]:
     limit = timeout(config.start_timeout_seconds)  # shorter after the first step
     store = _store(world, limit)
     # Before the group: processes with different devices would wait for each other in it.
-    check_same(store, world, "settings", must_agree(config, device), Exit.CONFIGURATION)
+    with shared():
+        check_same(store, world, "settings", must_agree(config, device), Exit.CONFIGURATION)
+        check_batch(world, config.batch_size)
     dist.init_process_group(
         backend="nccl" if device.type == "cuda" else "gloo",
         timeout=limit,
@@ -63,6 +70,18 @@ def join(config: Config, world: World) -> tuple[torch.device, Store]:
         device_id=device if device.type == "cuda" else None,
     )
     return device, store
+
+
+def _check_promise(config: Config, world: World) -> None:
+    """Raises TrainerError, alike in all processes, when the world is another one; rank 0 shows it before."""
+    try:
+        check_promise(world, config.expected_nodes, config.processes_per_node)
+    except TrainerError:
+        kind = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
+        promised = Expected(nodes=config.expected_nodes, processes_per_node=config.processes_per_node)
+        with suppress(RuntimeError):  # without a store that can be reached there is no table
+            show(_store(world, timedelta(seconds=WAIT_SECONDS)), world, promised, kind)
+        raise
 
 
 def _store(world: World, limit: timedelta) -> Store:
@@ -110,7 +129,7 @@ def together(work: Callable[[], T], device: torch.device) -> T:
         dist.destroy_process_group()
         if failure is not None and rank == first:
             raise OwnError(failure.code, str(failure)) from failure
-        raise TrainerError(worst, f"process {first} could not go on; its log says why")
+        raise TrainerError(worst, told_by(first))
     assert result is not None  # noqa: S101 - no failure, so `work` returned
     return result
 

@@ -66,7 +66,7 @@ class Watch:
     - Phases that take long by nature (joining, loading, compiling, the first step, a save at the end) are entered with
       `long=True`, and have `long_limit`.
     - On a hang: one line with the phase, and every thread's stack and the flight recorders' dumps in `directory`; on
-      stderr, and no dumps, where there is none or it can't be written to.
+      stderr, and no dumps, where there is none or it can't be written to. `last` is done then, before the end.
     """
 
     def __init__(
@@ -77,7 +77,9 @@ class Watch:
         rank: int,
         directory: Path | None = None,
         leave: Leave = leave,
+        last: Callable[[], object] = lambda: None,
     ) -> None:
+        self._last = last
         self._limits = {False: limit, True: long_limit}
         self._rank, self._directory, self._leave = rank, directory, leave
         self._now = ("start", long_limit)
@@ -126,10 +128,14 @@ class Watch:
                     Exit.HUNG,
                     f"error: rank {self._rank} hung: nothing came on for {still:.0f} s in this phase: {phase}; "
                     f"stacks: {place}",
-                    lambda: write_dumps(self._directory, self._rank),
+                    self._write_and_end,
                     linger=LINGER_SECONDS,
                 )
                 return
+
+    def _write_and_end(self) -> None:
+        write_dumps(self._directory, self._rank)
+        self._last()
 
 
 def prepare(directory: Path) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
@@ -29,12 +30,26 @@ GONE_SECONDS = 5.0
 _FAILURE, _HEARD = "failure", "failure heard"
 
 
+def told_by(rank: int) -> str:
+    """What other machines' logs say of an end that process `rank` explains in its own."""
+    return f"process {rank} could not go on; its log says why"
+
+
 class SharedError(TrainerError):
-    """What all processes raise alike, so that none has to tell the others."""
+    """What all processes raise alike, so that none has to tell the others: rank 0 says it for all."""
 
 
 class LoneError(TrainerError):
     """What this process alone could not do: the others are to be told."""
+
+
+@contextmanager
+def shared() -> Iterator[None]:
+    """What cannot be done inside all processes know alike: raised as SharedError."""
+    try:
+        yield
+    except TrainerError as error:
+        raise SharedError(error.code, str(error)) from error
 
 
 @contextmanager
@@ -55,10 +70,16 @@ class Others:
       come to their end by themselves.
     - A process that hears of a failure ends with the failed one's exit code, whatever it is at, and one process of each
       machine (`world.local_rank` 0) says which failed. When the store is gone it ends with Exit.FAILED.
+    - Before its end it does `last`, given the code and the rank of the one that failed, None where nobody knows.
     """
 
-    def __init__(self, world: World, leave: Leave = leave) -> None:
-        self._world, self._leave = world, leave
+    def __init__(
+        self,
+        world: World,
+        leave: Leave = leave,
+        last: Callable[[Exit, int | None], object] = lambda _code, _rank: None,
+    ) -> None:
+        self._world, self._leave, self._last = world, leave, last
         self._store: Store | None = None
         self._lock = threading.Lock()
         self._told = False
@@ -117,11 +138,17 @@ class Others:
                     self._leave(
                         Exit.FAILED,
                         f"error: rank {self._world.rank}: the machine where all processes met is gone, or its torchrun",
+                        partial(self._last, Exit.FAILED, None),
                     )
                 return
             if self._first():
                 with suppress(RuntimeError):
                     self._wait_for_all()
-                said = f"error: process {rank} could not go on; its log says why"
-                self._leave(Exit(code), said if self._world.local_rank == 0 else "", linger=LINGER_SECONDS)
+                said = f"error: {told_by(rank)}"
+                self._leave(
+                    Exit(code),
+                    said if self._world.local_rank == 0 else "",
+                    partial(self._last, Exit(code), rank),
+                    linger=LINGER_SECONDS,
+                )
             return

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from trainer.contract import TrainerError
+from trainer.contract import Exit
 from trainer.metrics import record
 from trainer.metrics.goodput import Goodput
 from trainer.metrics.hub import Metrics
@@ -39,6 +39,7 @@ class Reporter(Observer):
         self._began = time.perf_counter()
         self._saved = self._failed = self._skipped = 0
         self._lost = self._ended = False
+        self._ending = threading.Lock()
         self.accuracy, self.loss = 0.0, 0.0
 
     @property
@@ -47,13 +48,16 @@ class Reporter(Observer):
         return time.perf_counter() - self._began
 
     def before_update(self) -> float:
-        return self._checkpoints.before_update() if self._checkpoints else 0.0
+        stalled = self._checkpoints.before_update() if self._checkpoints else 0.0
+        self._goodput.stand(stalled)
+        return stalled
 
     def stepped(self, training: Training) -> None:
+        self._goodput.step()
         if self._checkpoints is not None:
-            if training.step % training.config.checkpoint_every == 0:
-                training.check_weights()  # the last good checkpoint must not be replaced by a bad one
-            training.stall_seconds += self._checkpoints.stepped()
+            stalled = self._checkpoints.stepped()
+            training.stall_seconds += stalled
+            self._goodput.stand(stalled)
             self._tell_checkpoints()
 
     def logged(self, training: Training, progress: Progress) -> None:
@@ -100,6 +104,7 @@ class Reporter(Observer):
 
     def judged(self, training: Training, judged: Judged) -> None:
         self.loss, self.accuracy = judged.loss, judged.accuracy
+        self._goodput.stand(judged.seconds)
         epoch = training.position // training.cursor.samples
         if self._chief:
             say(
@@ -148,9 +153,12 @@ class Reporter(Observer):
         """All processes agreed to stop."""
         self._tell(record.Stop, reason=reason)
 
-    def end(self, outcome: str, exit_code: int) -> None:
-        """The last record. To be told once."""
-        self._ended = True
+    def end(self, outcome: str, exit_code: int, failed_rank: int | None = None) -> None:
+        """The last record; a second one is none, whichever thread tells it. `failed_rank` is as in `record.End`."""
+        with self._ending:
+            if self._ended:
+                return
+            self._ended = True
         self._tell_checkpoints()
         self._tell(
             record.End,
@@ -158,19 +166,9 @@ class Reporter(Observer):
             exit_code=exit_code,
             seconds=self.seconds,
             goodput=self._goodput.share(),
+            failed_rank=failed_rank,
         )
         self._metrics.close()
-
-    @contextmanager
-    def telling_failure(self) -> Iterator[None]:
-        """What raises TrainerError inside is told as the end of the training, and raised all the same."""
-        try:
-            yield
-        except TrainerError as error:
-            if not self._ended:
-                with suppress(Exception):  # nothing of the metrics may stand in for the error
-                    self.end("failed", error.code)
-            raise
 
     def _tell_checkpoints(self) -> None:
         """A record of each save that came to an end since the last look."""
@@ -212,3 +210,23 @@ class Reporter(Observer):
                 **values,
             )
         )
+
+
+class Last:
+    """How a process that can't go on tells the end of its training, from whichever thread finds that out.
+
+    Before `of(reporter)` there is no training to end, and nothing is told. Raises nothing.
+    """
+
+    def __init__(self) -> None:
+        self._reporter: Reporter | None = None
+
+    def of(self, reporter: Reporter) -> None:
+        """From now on it is this one's training."""
+        self._reporter = reporter
+
+    def tell(self, code: Exit, failed_rank: int | None = None) -> None:
+        """It ends with `code`, which is that of process `failed_rank` where one failed alone and is known."""
+        if self._reporter is not None:
+            with suppress(Exception):  # nothing of the metrics may stand in for the failure itself
+                self._reporter.end("stopped" if code == Exit.STOPPED else "failed", int(code), failed_rank)

@@ -11,13 +11,15 @@ request, and up to 10 000 parts (docs.aws.amazon.com/AmazonS3/latest/userguide/q
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from trainer import contract
 from trainer.contract import Exit, TrainerError
+from trainer.scratch import folder
 from trainer.stores import BYTES, StoreError, destination
 from trainer.stores.hashed import Hashed
 from trainer.stores.protocol import of_system
@@ -57,8 +59,8 @@ def save(
     store = destination(uri)
     path = f"{run_id}/{contract.MODEL_FILE}"
     try:
-        with _folder(scratch) as folder:
-            file = Path(folder, contract.MODEL_FILE)
+        with _folder(scratch) as made:
+            file = made / contract.MODEL_FILE
             size, digest = _write(file, weights)
             store.send(file, path, BYTES, {"sha256": digest, **notes(run_id, metadata)})
         model = {"uri": store.uri(path), "bytes": size, "sha256": digest}
@@ -103,11 +105,16 @@ def _write(file: Path, weights: Mapping[str, Tensor]) -> tuple[int, str]:
     return stream.count, stream.hash.hexdigest()
 
 
-def _folder(scratch: Path | None) -> tempfile.TemporaryDirectory[str]:
+@contextmanager
+def _folder(scratch: Path | None) -> Iterator[Path]:
     try:
-        return tempfile.TemporaryDirectory(prefix="model-", dir=scratch, ignore_cleanup_errors=True)
+        made = folder(scratch, "model")
     except OSError as error:
         raise of_system("keep the model in", str(scratch or "a temporary directory"), error) from error
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
 
 
 def _json(document: Mapping[str, Any]) -> bytes:

@@ -60,13 +60,18 @@ _VERSIONS: Final = (
 
 
 def describe(world: World, node: int, device: str) -> Process:
-    """This process. `node` is torchrun's GROUP_RANK, `device` is `cuda` or `cpu`, as the process joined with it."""
+    """This process. `node` is torchrun's GROUP_RANK, `device` is `cuda` or `cpu`, as the process joined with it.
+
+    A process beyond the GPUs of its machine has none.
+    """
     on_gpu = device == "cuda"
+    own_gpu = on_gpu and world.local_rank < torch.cuda.device_count()
+    gpu = torch.cuda.get_device_name(world.local_rank) if own_gpu else NONE
     return Process(
         rank=world.rank,
         node=node,
         host=socket.gethostname(),
-        device=torch.cuda.get_device_name() if on_gpu else f"CPU {platform.machine()}",
+        device=gpu if on_gpu else f"CPU {platform.machine()}",
         python=platform.python_version(),
         torch=torch.__version__,
         cuda=(torch.version.cuda or NONE) if on_gpu else NONE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -24,14 +25,15 @@ from trainer.hang import Watch
 from trainer.metrics.goodput import Goodput
 from trainer.metrics.hub import Metrics, open_metrics
 from trainer.metrics.peaks import peak
-from trainer.others import LoneError, Others, alone
+from trainer.others import LoneError, Others, SharedError, alone, shared, told_by
 from trainer.parallel import whole
 from trainer.precision import prepare
-from trainer.reporter import Reporter
+from trainer.reporter import Last, Reporter
 from trainer.revision import revision
 from trainer.same import check_same, described
 from trainer.save import probe, save
 from trainer.say import say
+from trainer.scratch import clear
 from trainer.stopping import Stop, patience
 from trainer.table import Expected, gather, table
 from trainer.table import describe as describe_process
@@ -43,7 +45,7 @@ from trainer.world import World
 PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer")
 
 
-def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others) -> Exit:
+def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others, last: Last) -> Exit:
     """Join, load, train, save. Raises TrainerError when one of them cannot be done."""
     goodput = Goodput()
     watch.enter("joining the other processes", long=True)
@@ -57,11 +59,16 @@ def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others) 
     )
     tell_world(config, world, device, stop)
     watch.enter("loading the data and the model", long=True)
+    if world.local_rank == 0 and (left := clear()):
+        say(
+            f"scratch=removed count={len(left)} place={tempfile.gettempdir()} reason=their processes were killed"
+        )
     # What the end of a training needs is asked for at its beginning.
     if (uri := config.model_uri) is not None:
         together(lambda: probe(uri, config.run_id) if world.rank == 0 else uri, device)
     workload: Workload = together(lambda: load(config.data, config.model, config.sequence_length), device)
-    check_same(store, world, "data", described(workload), Exit.DATA)
+    with shared():
+        check_same(store, world, "data", described(workload), Exit.DATA)
     precision = together(lambda: prepare(config.precision, device), device)
     training = Training(config, world, device, precision, workload, stop, watch)
     checkpoints = None
@@ -70,42 +77,42 @@ def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others) 
 
         watch.enter("looking for a checkpoint", long=True)
         place = f"{config.checkpoint_uri.rstrip('/')}/{config.run_id}"
-        checkpoints = Checkpoints(place, training, goodput, say)
+        with shared():
+            checkpoints = Checkpoints(place, training, goodput, say)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     # What stays float32 on a GPU is multiplied as TF32 (`trainer.precision.prepare`).
     best = peak(name, "tf32" if precision.name == "fp32" else precision.name)
     reporter = Reporter(training, checkpoints, metrics_of(config, world), goodput, best)
-    with reporter.telling_failure():
-        reporter.start()
-        done = False
-        if not stop.agreed_at_once():
+    last.of(reporter)
+    reporter.start()
+    done = False
+    if not stop.agreed_at_once():
+        with alone():
+            done = training.run(reporter)
+        training.check_weights()
+    saved = True
+    if checkpoints is not None:
+        watch.enter("saving the last checkpoint", long=True)
+        saved = checkpoints.end()
+    others.close()
+    stop.settle()
+    if not done:
+        return stopped(training, stop, reporter, checkpoints.counts.last_good_step if checkpoints else None)
+    stop.at_stake(checkpoints is None or not saved)
+    watch.enter("saving the model", long=True)
+    weights = model_weights(training) if config.model_uri is not None else {}
+    dist.destroy_process_group()
+    if world.rank == 0:
+        place = "none"
+        if config.model_uri is not None:
             with alone():
-                done = training.run(reporter)
-            training.check_weights()
-        saved = True
-        if checkpoints is not None:
-            watch.enter("saving the last checkpoint", long=True)
-            saved = checkpoints.end()
-        others.close()
-        stop.settle()
-        if not done:
-            return stopped(
-                training, stop, reporter, checkpoints.counts.last_good_step if checkpoints else None
-            )
-        stop.at_stake(checkpoints is None or not saved)
-        watch.enter("saving the model", long=True)
-        weights = model_weights(training) if config.model_uri is not None else {}
-        dist.destroy_process_group()
-        if world.rank == 0:
-            place = "none"
-            if config.model_uri is not None:
                 place = save(config.model_uri, config.run_id, weights, describe(training, reporter))
-            say(
-                f"result=succeeded test_accuracy={reporter.accuracy:.4f} steps={training.step} "
-                f"seconds={reporter.seconds:.1f} model={place}"
-            )
-        reporter.end("succeeded", Exit.SUCCEEDED)
-        return Exit.SUCCEEDED
+        say(
+            f"result=succeeded test_accuracy={reporter.accuracy:.4f} steps={training.step} "
+            f"seconds={reporter.seconds:.1f} model={place}"
+        )
+    reporter.end("succeeded", Exit.SUCCEEDED)
+    return Exit.SUCCEEDED
 
 
 def tell_world(config: Config, world: World, device: torch.device, stop: Stop) -> None:
@@ -191,13 +198,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = Config.read(sys.argv[1:] if arguments is None else arguments, os.environ)
         world = World.read(os.environ)
-        watch = watch_over(config, world)
-        others = Others(world)
+        last = Last()
+
+        def told_to_stop() -> None:
+            others.tell(Exit.STOPPED)
+            last.tell(Exit.STOPPED, world.rank)
+
+        watch = watch_over(config, world, last)
+        others = Others(world, last=last.tell)
         stop = Stop(
             patience=patience(os.environ),
             phase=lambda: watch.phase,
             notice=Path(config.notice_file) if config.notice_file else None,
-            last=lambda: others.tell(Exit.STOPPED),
+            last=told_to_stop,
         )
     except TrainerError as error:
         if speaks:
@@ -206,28 +219,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop.listen()
     watch.start()
     try:
-        return int(run(config, world, stop, watch, others))
+        return int(run(config, world, stop, watch, others, last))
     except TrainerError as error:
+        elsewhere = isinstance(error, SharedError) and world.rank != 0
         if speaks or isinstance(error, OwnError | LoneError):
-            say(f"error: {error}", sys.stderr)
+            say(f"error: {told_by(0) if elsewhere else error}", sys.stderr)
         if isinstance(error, LoneError):
             others.tell(error.code)
+        last.tell(error.code, world.rank if isinstance(error, LoneError) else None)
         return int(error.code)
     except RuntimeError as error:
         others.wait_for_end()
         if watch.hung or hang.timed_out(error):
             say(f"error: rank {world.rank}: another process did not come on: {error}", sys.stderr)
+            last.tell(Exit.HUNG)
             return int(Exit.HUNG)
         if stop.wish.urgency:  # and another process was sooner at its end
             say(f"error: told to stop by {stop.wish.reason}; without another checkpoint: {error}", sys.stderr)
+            last.tell(Exit.STOPPED)
             return int(Exit.STOPPED)
         if any(words in str(error) for words in PEER_IS_GONE):
             say(f"error: rank {world.rank}: another process is gone; its log says why: {error}", sys.stderr)
+            last.tell(Exit.FAILED)
             return int(Exit.FAILED)
         others.tell(Exit.FAILED)
+        last.tell(Exit.FAILED, world.rank)
         raise
     except Exception:
         others.tell(Exit.FAILED)
+        last.tell(Exit.FAILED, world.rank)
         raise
     finally:
         others.close()
@@ -235,7 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stop.close()
 
 
-def watch_over(config: Config, world: World) -> Watch:
+def watch_over(config: Config, world: World, last: Last) -> Watch:
     """What ends a training that hangs, and writes down where, beside the metrics."""
     directory = None
     if config.metrics_directory:
@@ -246,6 +266,7 @@ def watch_over(config: Config, world: World) -> Watch:
         long_limit=config.start_timeout_seconds,
         rank=world.rank,
         directory=directory,
+        last=lambda: last.tell(Exit.HUNG),
     )
 
 

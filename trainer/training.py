@@ -148,9 +148,11 @@ class Training:
                     return False
                 window += learnt
                 samples += step.samples
-                if starting:  # what compiles and allocates is no measure of speed
-                    starting, began, samples = False, time.perf_counter(), 0
                 observer.stepped(self)
+                if starting:  # what compiles and allocates is no measure of speed, nor are waits before it
+                    starting, began, samples = False, time.perf_counter(), 0
+                    self.stall_seconds = 0.0
+                    prefetched.take_waited()
                 if self.step % self.config.log_every == 0:
                     loss, correct, units = self.sum(window).tolist()
                     now = time.perf_counter()
@@ -183,6 +185,11 @@ class Training:
         """Before they are saved; all processes together. Raises DivergedError where one is no number any more."""
         if not are_finite(self.model.parameters(), self.device):
             raise DivergedError("weights: not all are numbers", self.step, self.recipe.learning_rate)
+
+    def wait_for_device(self) -> None:
+        """Until it has done all that it was given; a CPU has."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
 
     @torch.no_grad()
     def evaluate(self) -> Judged | None:

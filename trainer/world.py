@@ -48,3 +48,16 @@ def check_promise(world: World, nodes: int | None, processes_per_node: int | Non
             f"the world differs from the promise: expected {promised}, "
             f"found {world.nodes} nodes x {world.local_size} processes, {world.size} in all",
         )
+
+
+def check_batch(world: World, batch_size: int) -> None:
+    """Raises TrainerError where a step has fewer samples than there are processes: some would never learn anything.
+
+    Any other number is shared out, also one that does not divide (docs/decisions/0019).
+    """
+    if batch_size < world.size:
+        raise TrainerError(
+            Exit.CONFIGURATION,
+            f"batch_size: {batch_size} is less than the {world.size} processes; expected a sample per step for each of "
+            "them at least, or fewer processes",
+        )

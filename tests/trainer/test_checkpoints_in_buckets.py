@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ import torch.distributed as dist
 from tests.trainer.checkpoints import copied, load, network, resumed, same, saver, trained
 from tests.trainer.s3_proxy import KEYS, Fault, S3Proxy, emulated
 from trainer.checkpoint import layout, state
+from trainer.checkpoint.engines import InProcess
+from trainer.checkpoint.owner import Process
 from trainer.contract import Exit, TrainerError
+from trainer.scratch import clear, left_behind
 from trainer.stores import Bucket
 from trainer.stores import bucket as module
 
@@ -63,6 +67,39 @@ def test_a_checkpoint_goes_to_s3_manifest_last_and_comes_back_bit_by_bit(
     step, other, its_optimizer = resumed(store, group)
     assert step == 3
     assert same(copied(other, its_optimizer), copied(model, optimizer))
+
+
+def test_a_process_that_is_killed_while_it_sends_leaves_nothing_on_this_machine(
+    store: Bucket, proxy: S3Proxy, group: dist.ProcessGroup, tmp_path: Path
+) -> None:
+    meeting = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    model, optimizer = trained(1)
+    said: list[str] = []
+    own = saver(
+        store,
+        group,
+        background="process",
+        meeting=("127.0.0.1", meeting.port),
+        scratch=tmp_path,
+        say=said.append,
+    )
+    own.warm(state.gather(model, optimizer))
+    assert own.finish()
+    assert isinstance(own._engine, InProcess)
+    process = own._engine._process
+    proxy.faults.append(Fault("PUT .*distcp", times=99, delay=60))
+    own.save(state.gather(model, optimizer), 1, 16)
+    while not list(tmp_path.glob("*/step-000000001/*.distcp")) or not proxy.count("PUT .*distcp"):
+        assert not own.counts.failed
+        time.sleep(0.05)
+    (waiting,) = tmp_path.iterdir()
+    assert f"-{process.pid}-" in waiting.name  # it is the background's, not this process's
+    assert clear(tmp_path) == []
+    process.kill()
+    assert not own.finish()
+    assert said[-1].endswith("reason=the background process is gone (exit code -9)")
+    assert list(tmp_path.iterdir()) == []
+    own.close()
 
 
 @pytest.mark.parametrize(
@@ -145,5 +182,10 @@ def test_an_object_that_is_damaged_or_gone_is_passed_over(
     assert (found.manifest.step, found.damaged) == (1, (3, 2))
     assert "has SHA-256" in said[0]
     assert "is missing" in said[1]
+    (copy,) = tmp_path.iterdir()
+    assert copy == found.directory.parent
+    assert left_behind([copy.name], Process.own(), lambda _pid: None) == [
+        copy.name
+    ]  # once this process is gone
     found.forget()
     assert list(tmp_path.iterdir()) == []

@@ -148,6 +148,7 @@ class Second(Directory):
 def fail_in_one(path: Path) -> tuple[int, list[str], list[str]]:
     model, optimizer = trained(1)
     said: list[str] = []
+    (path / "scratch").mkdir(exist_ok=True)
     own = saver(Second(path / "store"), group(), say=said.append, scratch=path / "scratch")
     own.save(state.gather(model, optimizer), 1, 16)
     assert not own.finish()

@@ -22,7 +22,9 @@ def test_a_world_that_was_not_promised_ends_with_20(start: Start, operator: Oper
     ended = start(**operator(1)[0], TRAINYARD_EXPECTED_NODES="4", TRAINYARD_PROCESSES_PER_NODE="1").end()
     assert ended.code == Exit.WORLD_SIZE, ended.output
     said = "expected 4 nodes x 1 processes, found 1 nodes x 1 processes, 1 in all"
-    assert f"error: the world differs from the promise: {said}" in ended.output.splitlines()
+    lines = ended.output.splitlines()
+    assert f"world: {said}" in lines
+    assert f"error: the world differs from the promise: {said}" in lines
     assert "Traceback" not in ended.output
 
 
@@ -59,9 +61,10 @@ def test_machines_with_different_settings_all_end_with_2_and_the_settings_named(
         "error: the processes differ in their settings: batch_size: 64 in process 0, 32 in process 1; "
         "seed: 3 in process 0, 4 in process 1; expected the same in all"
     )
-    for node in ended:
-        assert said in node.output.splitlines()
-        assert "Traceback" not in node.output
+    assert said in ended[0].output.splitlines()
+    assert "the processes differ" not in ended[1].output, "it is said once"
+    assert "error: process 0 could not go on; its log says why" in ended[1].output.splitlines()
+    assert not any("Traceback" in node.output for node in ended)
 
 
 def test_machines_with_different_data_all_end_with_22(
@@ -78,9 +81,9 @@ def test_machines_with_different_data_all_end_with_22(
     ]
     ended = [node.end() for node in nodes]
     assert [node.code for node in ended] == [Exit.DATA] * 2, [node.output for node in ended]
-    for node in ended:
-        assert "error: the processes differ in their data: sha256: " in node.output
-        assert "train_samples: 8 in process 0, 12 in process 1" in node.output
+    assert "error: the processes differ in their data: sha256: " in ended[0].output
+    assert "train_samples: 8 in process 0, 12 in process 1" in ended[0].output
+    assert "the processes differ" not in ended[1].output, "it is said once"
 
 
 def test_a_model_that_could_not_be_saved_ends_with_23_before_the_first_step_and_one_process_says_so(

@@ -70,6 +70,7 @@ def watched() -> Any:
             rank=3,
             directory=directory,
             leave=lambda *words, **more: ends.append((*words, more)),
+            last=lambda: ends.append(("last",)),
         )
         watches.append(watch)
         watch.start()
@@ -95,8 +96,10 @@ def test_a_long_phase_has_time_and_a_short_one_that_stands_still_ends_the_proces
     expected = "error: rank 3 hung: nothing came on for 0 s in this phase: step; stacks: "
     assert line == expected + str(tmp_path / "dumps")
     assert more == {"linger": 5.0}
+    assert len(ends) == 1
     work()
     assert "most recent call first" in (tmp_path / "dumps" / "stacks_3").read_text()
+    assert ends[1:] == [("last",)]
 
 
 def test_a_loop_that_comes_on_is_left_alone(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.conftest import Node, Start
+from tests.trainer.test_others import last_record
 from tests.trainer.test_stopping import wait_for
 from trainer.contract import Exit
 
@@ -65,6 +66,19 @@ def test_a_process_that_stands_still_ends_the_training_with_25_and_stacks(
     assert "error: rank 0 hung: nothing came on for 6 s in this phase: " in ended.output
     assert "trainer/training.py" in (dumps / "stacks_0").read_text()
     assert (dumps / "flight_gloo_0").exists()
+    assert last_record(tmp_path) == {"kind": "end", "outcome": "failed", "exit_code": 25, "failed_rank": None}
+
+
+def test_a_training_of_which_a_process_is_killed_tells_its_end(start: Start, tmp_path: Path) -> None:
+    node = start(*ENDLESS, "--metrics-directory", str(tmp_path), TRAINYARD_PROCESSES_PER_NODE="2")
+    until_it_trains(node)
+    os.kill(workers(node)[1], signal.SIGKILL)
+    ended = node.end()
+    assert ended.code not in (Exit.SUCCEEDED, Exit.CONFIGURATION), ended.output
+    last = last_record(tmp_path)
+    assert (last["kind"], last["failed_rank"]) == ("end", None), "who is killed tells nobody"
+    # Whichever it notices first: that the other is gone, or torchrun's signal that follows from it.
+    assert (last["outcome"], last["exit_code"]) in (("failed", Exit.FAILED), ("stopped", Exit.STOPPED))
 
 
 def test_the_others_end_soon_when_the_machine_is_gone_where_all_met(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -41,10 +43,17 @@ def failing(start: Start, folder: Path, error: str) -> tuple[Ended, float]:
     """How two processes end when the second cannot get its 40th batch, and the seconds from then to the end."""
     (folder / "sitecustomize.py").write_text(FAILS.format(error=error))
     paths, at = f"{folder}{os.pathsep}{ROOT}", folder / "failed"
-    words = ("--device", "cpu", "--epochs", "1000")
+    words = ("--device", "cpu", "--epochs", "1000", "--metrics-directory", str(folder / "metrics"))
     environ = {"PYTHONPATH": paths, "TRAINYARD_PROCESSES_PER_NODE": "2", "FAILED_AT": str(at)}
     ended = start(*words, **environ).end()
     return ended, time.time() - float(at.read_text())
+
+
+def last_record(metrics: Path) -> dict[str, Any]:
+    """What rank 0 told last, as far as it says how the training ended."""
+    *_, line = (metrics / "run.jsonl").read_text().splitlines()
+    told = json.loads(line)
+    return {name: told.get(name) for name in ("kind", "outcome", "exit_code", "failed_rank")}
 
 
 def test_data_that_one_process_cannot_read_any_more_end_all_with_22(start: Start, tmp_path: Path) -> None:
@@ -56,6 +65,12 @@ def test_data_that_one_process_cannot_read_any_more_end_all_with_22(start: Start
         "error: process 1 could not go on; its log says why",
         "error: training ended with exit code 22 (process 1 with 22, process 0 with 22)",
     ]
+    assert last_record(tmp_path / "metrics") == {
+        "kind": "end",
+        "outcome": "failed",
+        "exit_code": 22,
+        "failed_rank": 1,
+    }
     assert "Traceback" not in ended.output
     assert seconds < 10
 
@@ -67,6 +82,12 @@ def test_a_failure_that_nobody_foresaw_leaves_its_own_stack_alone(start: Start, 
     assert "LookupError: not foreseen" in ended.output
     assert "error: process 1 could not go on; its log says why" in ended.output
     assert "Connection" not in ended.output
+    assert last_record(tmp_path / "metrics") == {
+        "kind": "end",
+        "outcome": "failed",
+        "exit_code": 1,
+        "failed_rank": 1,
+    }
     assert seconds < 10
 
 
@@ -86,13 +107,19 @@ class Three:
     def __init__(self) -> None:
         self.store = dist.TCPStore("127.0.0.1", 0, 1, True, timedelta(seconds=20))  # type: ignore[attr-defined]
         self.ends: list[list[tuple[Any, ...]]] = [[], [], []]
+        self.told: list[list[tuple[Any, ...]]] = [[], [], []]
         self.others = [self._made(rank) for rank in range(3)]
         for each in self.others:
             each.join(self.store)
 
     def _made(self, rank: int) -> Others:
         world = World(rank=rank, size=3, local_rank=rank % 2, local_size=2, nodes=2)
-        return Others(world, leave=lambda *words, **_: self.ends[rank].append(words))
+
+        def leave(code: Exit, line: str, work: Callable[[], object], *, linger: float = 0.0) -> None:
+            work()
+            self.ends[rank].append((code, line))
+
+        return Others(world, leave=leave, last=lambda *told: self.told[rank].append(told))
 
     def wait(self, *ranks: int) -> None:
         until = time.monotonic() + 20
@@ -111,6 +138,7 @@ def test_all_hear_the_first_failure_once_and_one_process_of_a_machine_says_whose
     time.sleep(1.5)
     line = "error: process 1 could not go on; its log says why"
     assert three.ends == [[(Exit.SAVE, line)], [], [(Exit.SAVE, line)]]
+    assert three.told == [[(Exit.SAVE, 1)], [], [(Exit.SAVE, 1)]]
 
 
 def test_one_that_is_at_its_end_hears_nothing_and_is_not_waited_for_without_end() -> None:

@@ -69,6 +69,8 @@ class InThread:
             save(state, storage_writer=writer, process_group=self._group)
         except (Exception, CheckpointException) as error:
             raise SaveFailed(one_line(error)) from error
+        finally:
+            writer.discard()
         return writer.bytes
 
     def close(self) -> None:

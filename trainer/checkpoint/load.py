@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
-from uuid import uuid4
 
 import torch.distributed as dist
 from torch import nn
@@ -23,10 +22,12 @@ from torch.optim import Optimizer
 
 from trainer.checkpoint import layout
 from trainer.checkpoint.layout import MANIFEST, Fingerprint, Manifest
+from trainer.checkpoint.owner import Process
 from trainer.checkpoint.state import blank, fingerprint, restore
 from trainer.checkpoint.writer import one_line
 from trainer.contract import Exit, TrainerError
 from trainer.distributed import from_first
+from trainer.scratch import name as scratch_name
 from trainer.stores import Store, StoreError
 
 T = TypeVar("T")
@@ -160,7 +161,7 @@ class _Finder:
         folder = layout.name(manifest.step)
         share = self._share
         rank, size = (share.local_rank, share.local_size) if self.is_remote else (share.rank, share.size)
-        directory = self._store.local(folder) or self._copies / f"restore-{self._tag()}" / folder
+        directory = self._store.local(folder) or self._copies / self._copy() / folder
         names = sorted(manifest.files, key=lambda name: (-manifest.files[name].bytes, name))
         complaint, failure = None, None
         try:
@@ -198,9 +199,11 @@ class _Finder:
         if self._share.rank == 0:
             self._say(line)
 
-    def _tag(self) -> str:
-        """The same in all processes of one machine, which share the copy, and another one every time."""
-        return self._first(lambda: uuid4().hex[:8])
+    def _copy(self) -> str:
+        """The directory's name: that of the first process of this machine, for all here share the copy."""
+        told = [""] * dist.get_world_size(self._group)
+        dist.all_gather_object(told, scratch_name("restore", Process.own()), group=self._group)
+        return told[self._share.rank - self._share.local_rank]
 
     def _remove(self, directory: Path) -> None:
         if self.is_remote:

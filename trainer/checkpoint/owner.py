@@ -66,8 +66,7 @@ class Process:
             return False
         if (self.host, self.boot, self.namespace) != (here.host, here.boot, here.namespace):
             return False
-        state = _state(self.pid)
-        return state is None or state[0] in "ZX" or state[1] != self.started
+        return start_of(self.pid) != self.started
 
 
 @dataclass(frozen=True)
@@ -260,6 +259,12 @@ class Owner:
     def _renew_always(self) -> None:
         while not self._stop.wait(RENEW_SECONDS):
             self.renew()
+
+
+def start_of(pid: int) -> str | None:
+    """When the process that has this number now was started, in ticks since boot; None where none runs."""
+    state = _state(pid)
+    return None if state is None or state[0] in "ZX" else state[1]
 
 
 def _path(generation: int) -> str:

@@ -6,7 +6,6 @@ A save that fails never stops the training: it is told in one line, counted, and
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import threading
 import time
@@ -25,10 +24,12 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from trainer.checkpoint import shared_memory
 from trainer.checkpoint.cleaning import Cleaner
 from trainer.checkpoint.engines import Engine, InProcess, InThread, Meeting, SaveFailed
+from trainer.checkpoint.idle import Idle
 from trainer.checkpoint.layout import Manifest
 from trainer.checkpoint.owner import Owner
 from trainer.checkpoint.state import State, fingerprint, storage_sizes
 from trainer.checkpoint.writer import Writer, one_line
+from trainer.scratch import clear
 from trainer.stores import Store, StoreError
 
 Background = Literal["thread", "process"]
@@ -133,14 +134,24 @@ class Saver:
         if not isinstance(self._engine, InThread):
             self._start(self._start_engine, "the background process's start")
 
-    def save(self, state: State, step: int, position: int, notes: Mapping[str, Any] | None = None) -> float:
+    def save(
+        self,
+        state: State,
+        step: int,
+        position: int,
+        notes: Mapping[str, Any] | None = None,
+        *,
+        stood: float = 0.0,
+    ) -> float:
         """Begin to save `state`, which has to stay as it is until `staged()`. Returns the seconds for which it blocked.
 
-        Nothing begins while the last save is not done in all processes, when this step is saved already, or after
-        another run took the store over.
+        `stood` are seconds for which the training has stood still for this save already; they are told with it. Nothing
+        begins while the last save is not done in all processes, when this step is saved already, or after another run
+        took the store over.
         """
         began = self._clock()
         self.counts.last_blocked_seconds = 0.0
+        self._blocked(stood)
         busy, lost, dead = self._agree()
         if dead and not busy:
             self._tell("alarm=checkpoint reason=a background process is gone; threads write from now on")
@@ -157,13 +168,16 @@ class Saver:
         return self._blocked(self._clock() - began)
 
     def staged(self) -> float:
-        """Wait until the state may change again: before the next optimizer step. Returns the seconds it took."""
+        """Wait until the state may change again: before the next optimizer step.
+
+        Returns the seconds for which that kept the training: a device that still computes is not kept.
+        """
         staging, self._staging = self._staging, None
         if staging is None:
             return 0.0
-        began = self._clock()
+        idle, began = Idle(self._device), self._clock()
         staging.exception()  # what went wrong is told by the background
-        return self._blocked(self._clock() - began)
+        return self._blocked(idle.seconds(self._clock() - began))
 
     def finish(self, timeout: float | None = None) -> bool:
         """Wait, at most so many seconds, for the save that is under way. True when the last save ended well."""
@@ -243,12 +257,11 @@ class Saver:
             files={},
             notes=dict(notes or {}),
         )
-        scratch = self._scratch / f"{save_id}-{self._rank}"
         held = self._owner.held if self._owner else None
-        writer = Writer(self._store, heading, save_id, scratch, held)
+        writer = Writer(self._store, heading, save_id, self._scratch, held)
         self._check_shared(state)
         staging = self._stage(state)
-        self._start(lambda: self._work(staging, writer, step, scratch), f"step {step}")
+        self._start(lambda: self._work(staging, writer, step), f"step {step}")
 
     def _stage(self, state: State) -> Future[State]:
         staging: Future[State] = Future()
@@ -278,7 +291,7 @@ class Saver:
         except SaveFailed as error:  # it is dead then, and the next save takes threads
             self._tell_unready(str(error))
 
-    def _work(self, staging: Future[State], writer: Writer, step: int, scratch: Path) -> None:
+    def _work(self, staging: Future[State], writer: Writer, step: int) -> None:
         """In the background, in all processes: write, and in rank 0 say how it went and delete what is too much."""
         began = self._clock()
         try:
@@ -305,7 +318,8 @@ class Saver:
             if self._rank == 0:
                 self._delete_surplus(step)
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            if self._engine.is_dead:  # it could not remove its files
+                clear(self._scratch)
 
     def _write(self, staging: Future[State], writer: Writer, step: int) -> int:
         """In rank 0 the bytes. Raises in all when one fails: a process that could not begin must not be waited for."""

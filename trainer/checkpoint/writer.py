@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from trainer import scratch as scratches
 from trainer.checkpoint import layout
 from trainer.checkpoint.layout import MANIFEST, File, Manifest
 from trainer.checkpoint.owner import Held
@@ -54,17 +56,19 @@ class Writer(FileSystemWriter):
 
     `held` is looked at again before the manifest is written: who was taken over meanwhile finishes nothing. Nor is
     anything finished of which rank 0 does not see all files. `bytes` is, in rank 0 after `finish`, the size of all.
+    For a bucket the process that writes makes itself a directory in `scratch`, which `discard()` removes.
     """
 
     bytes = 0
+    _own: Path | None = None
 
     def __init__(
         self, store: Store, heading: Manifest, save_id: str, scratch: Path, held: Held | None = None
     ) -> None:
         self.folder = layout.name(heading.step)
         self.is_remote = store.local(self.folder) is None
+        self.place = store.local(self.folder) or scratch
         # With copy-ahead torch would use CUDA here, though what is written lies in memory already.
-        self.place = store.local(self.folder) or scratch / self.folder
         super().__init__(self.place, per_thread_copy_ahead=0)
         self.store, self.heading, self.held = store, heading, held
         self.data_prefix = save_id
@@ -72,6 +76,10 @@ class Writer(FileSystemWriter):
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         try:
+            if self.is_remote:  # here and not before: this may be another process
+                self._own = scratches.folder(self.place, "save")
+                self.place = self._own / self.folder
+                self.path = self.place
             self.place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise of_system("save", str(self.place), error) from error
@@ -119,6 +127,11 @@ class Writer(FileSystemWriter):
         body = manifest.encode()
         self.store.put(f"{self.folder}/{MANIFEST}", body, "application/json")
         self.bytes = len(body) + sum(file.bytes for file in files.values())
+
+    def discard(self) -> None:
+        """Nothing more is written: remove what waits on this machine. Can be repeated."""
+        if self._own is not None:
+            shutil.rmtree(self._own, ignore_errors=True)
 
     def storage_meta(self) -> StorageMeta:
         return StorageMeta(save_id=self.save_id)  # and no path of this machine

@@ -69,7 +69,7 @@ def families(tally: Tally) -> Iterator[Metric]:
         told = "Share of right answers over the test data"
         yield from gauge("evaluation_accuracy_ratio", told, evaluation.accuracy)
     yield counter("data_wait_seconds", "Seconds of waiting for input", {"": tally.data_wait_seconds})
-    told = "Seconds of waiting for a checkpoint's copy"
+    told = "Seconds of standing still for checkpoints"
     yield counter("checkpoint_stall_seconds", told, {"": tally.checkpoint_stall_seconds})
     yield counter("checkpoints", "Checkpoints by their outcome", dict(tally.checkpoints), "outcome")
     told = "When the last good checkpoint was whole, in seconds since 1970"

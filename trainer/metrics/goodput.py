@@ -1,8 +1,8 @@
 """Goodput: of all the time since a run began, the share in which the model learned what it still knows.
 
 Each checkpoint carries the seconds that went into it. A run that goes on from it has lost what came later, and the
-seconds spent on that count as time, never as use; so do the pause between two trainings, start, compilation and
-evaluation.
+seconds spent on that count as time, never as use; so do the pause between two trainings, start, compilation,
+evaluation, and whatever the training stands still for: data, and checkpoints with all that they take.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ class Goodput:
         self._made = clock()
         self._carried = Carried(useful_seconds=0.0, total_seconds=0.0, began_at=wall())
         self._useful = 0.0
-        # Of the steps since the last `add`: how many, since when, and what one gave before them.
-        self._running, self._since = 0, 0.0
+        # Of the steps since the last `add`: how many, since when, how long they stood still, the seconds that the last
+        # of them ended after without that, and what one gave before them.
+        self._running, self._since, self._stood, self._passed = 0, 0.0, 0.0, 0.0
         self._per_step: float | None = None
         self._stepped = False
         if carried is not None:
@@ -64,27 +65,32 @@ class Goodput:
         """The model was loaded from this checkpoint: what came before counts as it carries it."""
         self._carried = carried
         self._useful = 0.0
-        self._running = 0
+        self._running, self._stood = 0, 0.0
 
     def step(self) -> None:
         """A step is done, which the next `add` will count. The first one, which compiles, counts for nothing."""
         if self._stepped:
             self._running += 1
+            self._passed = max(0.0, self._clock() - self._since - self._stood)
         else:
-            self._stepped, self._since = True, self._clock()
+            self._stepped, self._since, self._stood = True, self._clock(), 0.0
+
+    def stand(self, seconds: float) -> None:
+        """The training stood still for so long between two steps or in one; the next `add` is told less it."""
+        self._stood += seconds
 
     def add(self, useful_seconds: float) -> None:
         """The model learned for so long, in the steps since the last time."""
         self._useful += useful_seconds
         if self._running:
             self._per_step = useful_seconds / self._running
-        self._running, self._since = 0, self._clock()
+        self._running, self._since, self._stood = 0, self._clock(), 0.0
 
     def carried(self) -> Carried:
         """For the checkpoint of this moment: up to the last step, also where nobody has measured that yet.
 
         Steps since the last `add` count as those before it did, without their waits, and never as more than the time
-        that has passed; before the first `add` that time is all there is.
+        that they took without `stand`; before the first `add` that time is all there is.
         """
         useful = self._carried.useful_seconds + self._useful + self._unmeasured()
         return Carried(
@@ -94,8 +100,7 @@ class Goodput:
     def _unmeasured(self) -> float:
         if not self._running:
             return 0.0
-        passed = self._clock() - self._since
-        return passed if self._per_step is None else min(passed, self._running * self._per_step)
+        return self._passed if self._per_step is None else min(self._passed, self._running * self._per_step)
 
     def share(self) -> float:
         """0 to 1; 0 at the very beginning."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TextIO
@@ -26,30 +27,38 @@ class Sink(Protocol):
 
 
 class Metrics:
-    """All sinks of this process: those of rank 0, none in any other."""
+    """All sinks of this process: those of rank 0, none in any other.
+
+    Any thread may tell, one after another: one that ends the process tells the last record beside a main thread that
+    hangs or still trains. What comes after `close` is dropped.
+    """
 
     def __init__(self, sinks: Sequence[Sink], stream: TextIO | None = None) -> None:
         self._sinks = list(sinks)
         self._stream = stream
         self._failing: dict[str, int] = {}
+        self._lock, self._closed = threading.RLock(), False
 
     def tell(self, record: Record) -> None:
         """Give the record to each sink. One that fails is said once, and again when it works again."""
-        for sink in self._sinks:
-            try:
-                sink.write(record)
-            except Exception as error:  # a training of days is worth more than any record of it
-                self._failed(sink.name, error)
-            else:
-                self._worked(sink.name)
+        with self._lock:
+            for sink in () if self._closed else self._sinks:
+                try:
+                    sink.write(record)
+                except Exception as error:  # a training of days is worth more than any record of it
+                    self._failed(sink.name, error)
+                else:
+                    self._worked(sink.name)
 
     def close(self) -> None:
-        """Ends all sinks."""
-        for sink in self._sinks:
-            try:
-                sink.close()
-            except Exception as error:
-                self._failed(sink.name, error)
+        """Ends all sinks. Can be repeated."""
+        with self._lock:
+            self._closed = True
+            for sink in self._sinks:
+                try:
+                    sink.close()
+                except Exception as error:
+                    self._failed(sink.name, error)
 
     def _failed(self, name: str, error: Exception) -> None:
         lost = self._failing.get(name, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar, Final, Literal, get_args, get_origin, get_type_hints
 
 FORMAT: Final = 1
@@ -83,7 +83,7 @@ class Evaluation(Record):
 class Checkpoint(Record):
     """A checkpoint of this step was saved, failed, or was left out because another was still in flight.
 
-    `blocked_seconds` is how long training waited for its copy, `durable_seconds` how long it took to be whole.
+    `blocked_seconds` is how long the training stood still for it, `durable_seconds` how long it took to be whole.
     """
 
     kind = "checkpoint"
@@ -116,7 +116,11 @@ class Stop(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class End(Record):
-    """Training is over, for this time or for good. `seconds` since the process began."""
+    """Training is over, for this time or for good. `seconds` since the process began.
+
+    `failed_rank` is the process that could not go on, and `exit_code` what it ended with; None where none failed alone,
+    or nobody could tell which did, as when one is killed.
+    """
 
     kind = "end"
 
@@ -124,6 +128,7 @@ class End(Record):
     exit_code: int
     seconds: float
     goodput: float
+    failed_rank: int | None = None
 
 
 KINDS: Final[dict[str, type[Record]]] = {
@@ -134,6 +139,14 @@ _HINTS: Final[dict[str, dict[str, Any]]] = {
     name: {each.name: get_type_hints(kind)[each.name] for each in fields(kind)}
     for name, kind in KINDS.items()
 }
+
+# What came to a record later: lines from before it are whole without.
+_LATER: Final[frozenset[str]] = frozenset(
+    f"{kind.kind}.{each.name}"
+    for kind in KINDS.values()
+    for each in fields(kind)
+    if each.default is not MISSING
+)
 
 
 def to_line(record: Record) -> str:
@@ -159,7 +172,12 @@ def from_line(line: str) -> Record:
     kind = KINDS.get(str(document.get("kind")))
     if kind is None:
         raise ValueError(f"kind is {_short(document.get('kind'))}; expected one of {', '.join(KINDS)}")
-    return kind(**{name: _value(name, hint, document) for name, hint in _HINTS[kind.kind].items()})
+    told = {
+        name: _value(name, hint, document)
+        for name, hint in _HINTS[kind.kind].items()
+        if name in document or f"{kind.kind}.{name}" not in _LATER
+    }
+    return kind(**told)
 
 
 def _value(name: str, hint: Any, document: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ class Interval:
     """Steps that follow one another, as rank 0 saw them.
 
     `seconds` is their whole time; `samples` what all processes together trained on in it. Of the time
-    `data_wait_seconds` went by waiting for input, `checkpoint_stall_seconds` by waiting for a checkpoint's copy.
+    `data_wait_seconds` went by waiting for input, `checkpoint_stall_seconds` by standing still for a checkpoint.
     """
 
     seconds: float

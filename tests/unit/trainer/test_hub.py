@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import io
 import socket
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -117,3 +118,39 @@ def test_what_cant_be_opened_is_one_line_and_the_others_are_told(tmp_path: Path)
         f"metrics: no prometheus on port {port}",
     ]
     assert all(line.endswith("; training goes on without") for line in lines)
+
+
+def test_what_comes_after_the_end_is_dropped_and_not_a_failure() -> None:
+    said, taker = io.StringIO(), Taker("records")
+    metrics = Metrics([taker], said)
+    metrics.tell(START)
+    metrics.close()
+    taker.failures = 1
+    metrics.tell(STEP)
+    assert (taker.told, taker.closed, said.getvalue()) == ([START], 1, "")
+
+
+def test_one_thread_ends_what_another_still_tells() -> None:
+    """As where a main thread trains on while another one ends the process."""
+    written, go_on = threading.Event(), threading.Event()
+
+    class Slow(Taker):
+        def write(self, record: Record) -> None:
+            written.set()
+            assert go_on.wait(20)
+            assert not self.closed
+            super().write(record)
+
+    taker = Slow("records")
+    metrics = Metrics([taker])
+    telling = threading.Thread(target=metrics.tell, args=(STEP,))
+    telling.start()
+    assert written.wait(20)
+    closing = threading.Thread(target=metrics.close)
+    closing.start()
+    closing.join(0.2)
+    assert closing.is_alive()
+    go_on.set()
+    for thread in (telling, closing):
+        thread.join(20)
+    assert (taker.told, taker.closed) == ([STEP], 1)

@@ -7,7 +7,7 @@ import pytest
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.entrypoint import launch_options, main, pod_exit_code
-from trainer.world import World, check_promise
+from trainer.world import World, check_batch, check_promise
 
 pytestmark = pytest.mark.unit
 
@@ -31,6 +31,18 @@ def test_a_broken_promise_is_told_with_both_numbers(nodes: int | None, per_node:
 def test_machines_with_different_numbers_of_processes_break_the_promise() -> None:
     with pytest.raises(TrainerError, match="7 in all"):
         check_promise(World(rank=0, size=7, local_rank=0, local_size=4, nodes=2), 2, 4)
+
+
+@pytest.mark.parametrize("batch_size", [8, 9, 64])
+def test_a_batch_that_gives_each_process_a_sample_passes_whether_it_divides_or_not(batch_size: int) -> None:
+    check_batch(world(2, 4), batch_size)
+
+
+def test_a_batch_of_fewer_samples_than_processes_is_told_with_both_numbers() -> None:
+    line = "batch_size: 7 is less than the 8 processes; expected a sample per step for each of them at least"
+    with pytest.raises(TrainerError, match=f"^{line}, or fewer processes$") as caught:
+        check_batch(world(2, 4), 7)
+    assert caught.value.code == Exit.CONFIGURATION
 
 
 def test_the_world_is_read_from_torchrun() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.trainer.records import COMMON, EVERY, STEP
+from tests.unit.trainer.records import COMMON, END, EVERY, STEP
 from trainer.metrics.file import RecordFile
 from trainer.metrics.record import KINDS, Record, from_line, to_line
 
@@ -178,3 +178,10 @@ def test_a_place_that_is_no_directory_is_an_error_that_names_it(tmp_path: Path) 
     with pytest.raises(OSError, match="file"):
         RecordFile(tmp_path / "file", "r1")
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_line_from_before_a_field_came_is_whole() -> None:
+    document = json.loads(to_line(replace(END, failed_rank=3)))
+    assert from_line(json.dumps(document)) == replace(END, failed_rank=3)
+    assert document.pop("failed_rank") == 3
+    assert from_line(json.dumps(document)) == END

@@ -141,7 +141,8 @@ def test_the_cause_is_told_also_where_torch_raises_another_error(
 
     monkeypatch.setattr(module, "Hashed", lambda _file: Hashed(Broken()))
     with pytest.raises(
-        TrainerError, match=f"^cannot keep the model in {tmp_path}/model-.*: {os.strerror(errno.EIO)}$"
+        TrainerError,
+        match=f"^cannot keep the model in {tmp_path}/trainyard-model-.*: {os.strerror(errno.EIO)}$",
     ):
         save(str(tmp_path / "models"), "r1", weights(), METADATA, tmp_path)
     assert list(tmp_path.iterdir()) == []

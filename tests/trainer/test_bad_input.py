@@ -1,0 +1,183 @@
+"""What is wrong with a run is one clear line under torchrun itself: no stack of ours, and nothing half written."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from tests.trainer.checkpoints import saver, trained
+from tests.trainer.conftest import Ended, Start
+from tests.trainer.s3_proxy import KEYS, Fault, S3Proxy, emulated
+from trainer.checkpoint import state
+from trainer.checkpoint.owner import Owner
+from trainer.contract import Exit
+from trainer.stores import Directory
+
+pytestmark = pytest.mark.trainer
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "trainer.train")
+# torchrun's own words for every training that fails, in the agent's process: docs/trainer.md.
+AGENT = "Traceback (most recent call last):"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Any]:
+    with emulated("bad-input") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[dist.ProcessGroup]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.new_group(backend="gloo")
+    dist.destroy_process_group()
+
+
+@dataclass
+class Given:
+    """The words and variables of a bad run, and the one line that is right for it."""
+
+    words: tuple[str, ...]
+    code: Exit
+    line: str
+    environ: dict[str, str] = field(default_factory=dict)
+
+
+def refused(start: Start, given: Given) -> Ended:
+    """Run it under torchrun, and check all that every bad input has in common."""
+    words = ("--device", "cpu", "--steps", "3", *given.words)
+    ended = start(*words, entry=TORCHRUN, **given.environ).end()
+    own = ended.output.partition(AGENT)[0].splitlines()
+    errors = [line for line in own if line.startswith("error: ")]
+    assert len(errors) == 1, ended.output
+    assert re.fullmatch(given.line, errors[0].removeprefix("error: ")), errors[0]
+    # Of stacks there is torchrun's own: its last line names the first process's code.
+    assert ended.code == 1
+    assert ended.output.count("Traceback") == 1
+    assert "ChildFailedError" in ended.output
+    assert re.search(rf"exitcode *: {int(given.code)} ", ended.output), ended.output
+    assert not any(line.startswith("step=") for line in own)
+    return ended
+
+
+def test_a_checkpoint_place_that_cannot_be_written_is_told_once(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    place = tmp_path / "file" / "checkpoints"
+    line = rf"checkpoint_uri: cannot \w+ {re.escape(str(place))}/run\S*: Not a directory"
+    refused(start, Given(("--checkpoint-uri", str(place)), Exit.SAVE, line))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_bucket_that_does_not_exist_is_told_once(s3: Any, start: Start) -> None:
+    environ = {**KEYS, "AWS_ENDPOINT_URL": s3.meta.endpoint_url}
+    line = r"checkpoint_uri: cannot list s3://no-such-bucket/c/run/\S*: .*NoSuchBucket.*"
+    refused(start, Given(("--checkpoint-uri", "s3://no-such-bucket/c"), Exit.SAVE, line, environ))
+    assert [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]] == ["bad-input"]
+
+
+@pytest.mark.parametrize("option", ["checkpoint", "model"])
+def test_a_bucket_that_refuses_is_told_once_and_nothing_is_there(s3: Any, start: Start, option: str) -> None:
+    with S3Proxy(s3.meta.endpoint_url) as proxy:
+        proxy.faults.append(Fault("(PUT|POST) ", times=10_000, status=403, code="AccessDenied"))
+        environ = {**KEYS, "AWS_ENDPOINT_URL": proxy.url}
+        line = rf"{option}_uri: cannot save s3://bad-input/c/run/\S*: .*AccessDenied.*"
+        refused(start, Given((f"--{option}-uri", "s3://bad-input/c"), Exit.SAVE, line, environ))
+        assert proxy.count("(PUT|POST) "), "the fault was met"
+    assert "Contents" not in s3.list_objects_v2(Bucket="bad-input")
+    assert "Uploads" not in s3.list_multipart_uploads(Bucket="bad-input")
+
+
+def test_a_checkpoint_of_another_model_is_told_once_and_stays(
+    start: Start, group: dist.ProcessGroup, tmp_path: Path
+) -> None:
+    store = Directory(tmp_path / "run")
+    model, optimizer = trained(1)
+    own = saver(store, group, say=lambda _line: None)
+    own.save(state.gather(model, optimizer), 1, 16)
+    assert own.finish()
+    own.close()
+    before = store.list("step-")
+    line = (
+        rf"checkpoint {re.escape(str(tmp_path))}/run/step-000000001 is of another model: model\.\S+: "
+        r"the checkpoint has .*, the model .*"
+    )
+    refused(start, Given(("--checkpoint-uri", str(tmp_path)), Exit.CONFIGURATION, line))
+    assert store.list("step-") == before
+
+
+def test_the_second_of_two_jobs_in_one_place_is_told_once_whose_it_is(start: Start, tmp_path: Path) -> None:
+    store = Directory(tmp_path / "run")
+    first = Owner(store, uuid.uuid4().hex, "first", say=lambda _line: None)
+    first.claim()
+    first.start()
+    line = (
+        rf"checkpoints: {re.escape(str(tmp_path))}/run\S* belongs to run first \(process \d+ on .*\), which is alive; "
+        r"expected a place of this run's own: .*"
+    )
+    try:
+        refused(start, Given(("--checkpoint-uri", str(tmp_path)), Exit.CONFIGURATION, line))
+        assert first.held.is_newest(store)
+        assert list(store.list("step-")) == []
+    finally:
+        first.release()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "line"),
+    [
+        (("--data", "/no/such/place"), Exit.DATA, r"data: /no/such/place is not a directory.*"),
+        (("--model", "resnet"), Exit.CONFIGURATION, r"model: 'resnet' is none of .*gpt-tiny.*"),
+    ],
+)
+def test_data_and_models_that_are_not_there_are_told_once(
+    start: Start, words: tuple[str, ...], code: Exit, line: str
+) -> None:
+    refused(start, Given(words, code, line))
+
+
+@pytest.mark.parametrize("entry", ["torchrun", "entrypoint"])
+def test_a_world_that_was_not_promised_is_shown_and_then_refused(start: Start, entry: str) -> None:
+    promised = ("--expected-nodes", "4", "--processes-per-node", "2")
+    told = "expected 4 nodes x 2 processes, found 1 nodes x 2 processes, 2 in all"
+    line = f"the world differs from the promise: {told}"
+    if entry == "torchrun":
+        ended = refused(start, Given(promised, Exit.WORLD_SIZE, line))
+    else:
+        ended = start("--device", "cpu", *promised).end()
+        assert ended.code == Exit.WORLD_SIZE, ended.output
+        assert "Traceback" not in ended.output
+    lines = ended.output.splitlines()
+    place = lines.index(f"world: {told}")
+    assert lines[place + 1].split() == [
+        "node",
+        "host",
+        "devices",
+        "python",
+        "torch",
+        "cuda",
+        "nccl",
+        "driver",
+    ]
+    assert " 2 x CPU " in lines[place + 2]
+    assert lines.index(f"error: {line}") > place + 2
+    assert lines.count(f"error: {line}") == 1
+
+
+def test_a_batch_of_fewer_samples_than_processes_is_refused_and_one_that_does_not_divide_is_not(
+    start: Start,
+) -> None:
+    line = (
+        "batch_size: 1 is less than the 2 processes; expected a sample per step for each of them at least, "
+        "or fewer processes"
+    )
+    refused(start, Given(("--batch-size", "1"), Exit.CONFIGURATION, line))
+    ended = start("--device", "cpu", "--steps", "2", "--batch-size", "3", entry=TORCHRUN).end()
+    assert ended.code == 0, ended.output
+    assert " steps=2 " in ended.output

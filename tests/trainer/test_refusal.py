@@ -1,0 +1,85 @@
+"""The table of a world that is refused: as much of it as came in time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from trainer import refusal, table
+from trainer.refusal import show
+from trainer.table import Expected, describe
+from trainer.world import World
+
+pytestmark = pytest.mark.trainer
+
+EXPECTED = Expected(nodes=4, processes_per_node=1)
+
+
+def world(rank: int, size: int = 3) -> World:
+    return World(rank=rank, size=size, local_rank=0, local_size=1, nodes=size)
+
+
+def shown(ranks: list[int], monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], dict[int, float]]:
+    """What is said when these of three processes come, one on each machine; when each of them is done."""
+    said: list[str] = []
+    ended: dict[int, float] = {}
+    monkeypatch.setattr(refusal, "say", said.append)
+    monkeypatch.setenv("GROUP_RANK", "0")
+    store = dist.TCPStore("127.0.0.1", 0, 1, True, timedelta(seconds=20))  # type: ignore[attr-defined]
+
+    def one(rank: int) -> None:
+        show(store.clone(), world(rank), EXPECTED, "cpu")
+        ended[rank] = time.monotonic()
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return said, ended
+
+
+def test_rank_0_shows_all_that_came_and_the_others_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, ended = shown([2, 1, 0], monkeypatch)
+    assert said[0].startswith("world: expected 4 nodes x 1 processes, found ")
+    assert said[0].endswith(", 3 in all")
+    assert set(ended) == {0, 1, 2}
+
+
+def test_a_process_that_does_not_come_keeps_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusal, "WAIT_SECONDS", 1.0)
+    began = time.monotonic()
+    said, ended = shown([0, 2], monkeypatch)
+    assert said[0].endswith(", 2 in all")
+    assert ended[0] - began < 15
+
+
+def test_the_others_stay_until_the_table_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun would stop rank 0 before, as soon as one of them ends."""
+    order: list[str] = []
+    say = table.table
+
+    def slow(*words: object) -> list[str]:
+        time.sleep(0.5)
+        order.append("shown")
+        return say(*words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(refusal, "table", slow)
+    began = time.monotonic()
+    _, ended = shown([0, 1, 2], monkeypatch)
+    assert order == ["shown"]
+    assert min(ended.values()) >= began + 0.5
+
+
+def test_a_process_beyond_the_gpus_of_its_machine_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 30, 7))
+    monkeypatch.setattr(table, "driver_version", lambda _path: "580")
+    places = [World(rank=rank, size=2, local_rank=rank, local_size=2, nodes=1) for rank in range(2)]
+    assert [describe(place, 0, "cuda").device for place in places] == ["GPU 0", "none"]
