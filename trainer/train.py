@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -41,6 +42,8 @@ from trainer.training import Training
 from trainer.workloads import Workload, load
 from trainer.world import World
 
+# The silent processes of a machine leave it so long to the first one to say what ails them all.
+WAIT_FOR_WORD_SECONDS = 60.0
 # What gloo's transport says of a process that ended (third_party/gloo, gloo/transport/tcp/pair.cc).
 PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer")
 
@@ -215,6 +218,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TrainerError as error:
         if speaks:
             say(f"error: {error}", sys.stderr)
+        else:  # torchrun ends all when one has ended, and the one that speaks may still be starting
+            time.sleep(WAIT_FOR_WORD_SECONDS)
         return int(error.code)
     stop.listen()
     watch.start()

@@ -15,6 +15,7 @@ from trainer import hang
 from trainer.config import Config
 from trainer.distributed import join
 from trainer.hang import Watch
+from trainer.reporter import Last
 from trainer.stopping import Stop
 from trainer.train import watch_over
 from trainer.world import World
@@ -34,7 +35,7 @@ class Joined:
 def joined(config: Config) -> Iterator[Joined]:
     """This process with the watch and the agreement on stops that a training has."""
     world = World.read(os.environ)
-    watch = watch_over(config, world)
+    watch = watch_over(config, world, Last())
     stop = Stop(patience=20, phase=lambda: watch.phase)
     stop.listen()
     watch.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 import torch.distributed as dist
 
 from tests.trainer.checkpoints import saver, trained
-from tests.trainer.conftest import Ended, Start
+from tests.trainer.conftest import ROOT, Ended, Start
 from tests.trainer.s3_proxy import KEYS, Fault, S3Proxy, emulated
 from trainer.checkpoint import state
 from trainer.checkpoint.owner import Owner
@@ -140,6 +141,19 @@ def test_data_and_models_that_are_not_there_are_told_once(
     start: Start, words: tuple[str, ...], code: Exit, line: str
 ) -> None:
     refused(start, Given(words, code, line))
+
+
+def test_the_process_that_tells_may_start_later_than_the_others(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, time\nif os.environ.get('LOCAL_RANK') == '0': time.sleep(6)\n"
+    )
+    given = Given(
+        ("--model", "resnet"),
+        Exit.CONFIGURATION,
+        r"model: 'resnet' is none of .*gpt-tiny.*",
+        {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+    )
+    refused(start, given)
 
 
 @pytest.mark.parametrize("entry", ["torchrun", "entrypoint"])

@@ -42,9 +42,9 @@ def save_in_turns(folder: str) -> dict[str, Any]:
     saved_at: list[int] = []
     save = Checkpoints._save
 
-    def noted(self: Checkpoints) -> float:
+    def noted(self: Checkpoints, began: float) -> None:
         saved_at.append(own.step)
-        return save(self)
+        save(self, began)
 
     Checkpoints._save = noted  # type: ignore[method-assign]
     saved = Saved(own, f"{folder}/checkpoints", TINY, plain, None)
