@@ -98,6 +98,12 @@ class Stack:
         change(document["config"])
         write(document, self.engine.config_file)
 
+    def update(self, change: Callable[[dict[str, Any]], None]) -> None:
+        """Edit the settings and deploy them."""
+        self.configure(change)
+        updated = self.pulumi("up", "--yes", "--skip-preview")
+        assert updated.code == 0, updated.output
+
     def pulumi(self, command: str, *arguments: str) -> Command:
         return run(
             [

@@ -190,9 +190,7 @@ def test_a_lower_ceiling_updates_the_pool_in_place(stack: Stack) -> None:
         config["trainyard:pools"][0]["maxNodes"] = 2
         config["trainyard:training"].update(minNodes=2, maxNodes=2)
 
-    stack.configure(lower)
-    updated = stack.pulumi("up", "--yes", "--skip-preview")
-    assert updated.code == 0, updated.output
+    stack.update(lower)
     after = stack.get("nodepool", "small")
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert after["spec"]["limits"]["nvidia.com/gpu"] == "8"
@@ -255,9 +253,7 @@ def keep_machines(stack: Stack, count: int) -> None:
     def change(config: dict[str, Any]) -> None:
         config["trainyard:pools"][0]["warmNodes"] = count
 
-    stack.configure(change)
-    updated = stack.pulumi("up", "--yes", "--skip-preview")
-    assert updated.code == 0, updated.output
+    stack.update(change)
 
 
 def kept(stack: Stack) -> dict[str, str]:
@@ -301,9 +297,7 @@ def test_the_next_run_id_starts_a_run_on_a_kept_machine_and_leaves_the_last(stac
     def next_run(config: dict[str, Any]) -> None:
         config["trainyard:training"].update(runId="r2", minNodes=1, maxNodes=1)
 
-    stack.configure(next_run)
-    updated = stack.pulumi("up", "--yes", "--skip-preview")
-    assert updated.code == 0, updated.output
+    stack.update(next_run)
     wait = ("wait", "job/launch-r2", "-n", "training", "--for=condition=Complete", "--timeout=180s")
     assert stack.kubectl(*wait).code == 0
     for run_id in ("r1", "r2"):

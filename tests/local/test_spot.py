@@ -32,9 +32,7 @@ def buy(stack: Stack, purchase: str) -> None:
     def change(settings: dict[str, Any]) -> None:
         settings["trainyard:pools"][0]["purchase"] = purchase
 
-    stack.configure(change)
-    updated = stack.pulumi("up", "--yes", "--skip-preview")
-    assert updated.code == 0, updated.output
+    stack.update(change)
     assert stack.kubectl("delete", "nodeclaims", "--all", "--timeout=120s").code == 0
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from infra.settings import read
 from tests.unit.components.recording import Recorded
 from tests.unit.infra.changing import NOW, with_
 from tests.unit.infra.whole import in_a_small_checkout, whole
+from tests.unit.repositories import git
 
 pytestmark = [
     pytest.mark.unit,
@@ -26,18 +25,6 @@ pytestmark = [
 
 RUN = {"pool": "small", "minNodes": 1, "maxNodes": 4, "runId": "r1"}
 JOB = ("kubernetes:batch/v1:Job", "launch-r1")
-GIT = {
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_CONFIG_NOSYSTEM": "1",
-    **{f"GIT_{who}_NAME": "n" for who in ("AUTHOR", "COMMITTER")},
-    **{f"GIT_{who}_EMAIL": "n@example.com" for who in ("AUTHOR", "COMMITTER")},
-}
-
-
-def git(place: Path, *words: str) -> str:
-    command = ["git", "-C", str(place), *words]
-    environ = {"PATH": os.environ["PATH"], "HOME": str(place), **GIT}
-    return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def committed(place: Path, message: str = "one") -> str:
