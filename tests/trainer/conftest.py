@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 240
@@ -76,3 +77,11 @@ def operator() -> Callable[[int], list[dict[str, str]]]:
         return [{**shared, **place, "PET_NODE_RANK": str(rank)} for rank in range(nodes)]
 
     return environments
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[dist.ProcessGroup]:
+    """A group of this process alone, as checkpoints have one of their own."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.new_group(backend="gloo")
+    dist.destroy_process_group()

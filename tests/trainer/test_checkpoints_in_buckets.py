@@ -43,13 +43,6 @@ def store(proxy: S3Proxy, tmp_path: Path) -> Bucket:
     return Bucket("of-checkpoints", tmp_path.name)
 
 
-@pytest.fixture(scope="module")
-def group() -> Iterator[dist.ProcessGroup]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield dist.new_group(backend="gloo")
-    dist.destroy_process_group()
-
-
 def test_a_checkpoint_goes_to_s3_manifest_last_and_comes_back_bit_by_bit(
     store: Bucket, proxy: S3Proxy, group: dist.ProcessGroup, tmp_path: Path
 ) -> None:

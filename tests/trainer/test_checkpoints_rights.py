@@ -84,13 +84,6 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return calls
 
 
-@pytest.fixture(scope="module")
-def group() -> Iterator[dist.ProcessGroup]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield dist.new_group(backend="gloo")
-    dist.destroy_process_group()
-
-
 def test_checkpoints_make_exactly_the_calls_of_the_page_below_their_prefix(
     proxy: S3Proxy, called: list[tuple[str, str]], group: dist.ProcessGroup, tmp_path: Path
 ) -> None:
