@@ -29,6 +29,8 @@ _CHUNK_BYTES = 262144
 _CONNECTIONS = 16
 TOO_MANY = 429
 RETRIED_STATUS = frozenset({TOO_MANY, 500, 502, 503, 504})
+# Rights are refused by an API server that has just begun and has not read them yet, too.
+REFUSED_STATUS = frozenset({401, 403})
 
 
 class ApiError(Exception):
@@ -110,9 +112,26 @@ class Rest:
 
         Most of what this launcher asks may be asked again: reads, deletions of exactly one uid, and creations of names
         that are known beforehand, where a lost answer shows as a conflict. With `repeatable` false, a request is
-        sent again only if the API says that it did nothing (429).
+        sent again only if the API says that it did nothing (429, 401, 403). A refused right is believed from an API
+        server that had said before that it is ready.
         """
         return self._tried(method, path, query, body, _object, repeatable)
+
+    def is_ready(self) -> bool:
+        """Whether the API server has begun to serve in full; its rights are read by then.
+
+        What it refuses before, it may allow in the next moment: it serves while it still reads, and then knows of no
+        right (https://kubernetes.io/docs/reference/using-api/health-checks/; the check `informer-sync`). Everybody may
+        ask (--authorization-always-allow-paths of kube-apiserver). Something that does not know the question is ready.
+        """
+        try:
+            answer = self._send("GET", "/readyz", None, None)
+        except (urllib3.exceptions.HTTPError, OSError, ApiError):
+            return False
+        try:
+            return answer.status < 500
+        finally:
+            answer.close()
 
     def list_items(
         self, path: str, query: Mapping[str, str], convert: Callable[[JsonObject], T | None]
@@ -163,6 +182,7 @@ class Rest:
         repeatable: bool = True,
     ) -> T:
         began, wait = self._clock(), self._patience.first
+        ready = False  # whether it said so before the attempt
         while True:
             failure: str
             pause, status = 0.0, 0
@@ -178,10 +198,12 @@ class Rest:
             except (urllib3.exceptions.HTTPError, OSError, Garbled) as error:
                 failure = f"{method} {path}: {type(error).__name__}: {error}"
             else:
-                if status not in RETRIED_STATUS:
+                starting = status in REFUSED_STATUS and not ready
+                if status not in RETRIED_STATUS and not starting:
                     raise refusal
                 failure, pause = str(refusal), refusal.retry_after
-            if not repeatable and status != TOO_MANY:
+                ready = starting and self.is_ready()
+            if not repeatable and status != TOO_MANY and status not in REFUSED_STATUS:
                 raise ApiUnavailable(failure)
             pause = max(pause, wait * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
             if self._clock() + pause - began > self._patience.total:

@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 
 from launcher.kube.rest import (
     READ_SECONDS,
+    REFUSED_STATUS,
     RETRIED_STATUS,
     TOO_MANY,
     Answer,
@@ -130,10 +131,12 @@ class Reflector(Generic[T]):
     def _run(self) -> None:
         failures = 0
         pause = 0.0
+        ready = False  # whether the API server said so, and refuses nevertheless
         while not self._stopping.wait(pause):
             began = time.monotonic()
             pause = 0.0
             known = self._version
+            told_ready, ready = ready, False
             try:
                 if not self._version:
                     self._list()
@@ -145,10 +148,13 @@ class Reflector(Generic[T]):
                 self._lost(str(error))
             except ApiError as error:
                 pause = error.retry_after
+                refused = error.status in REFUSED_STATUS
                 passing = error.status == _GONE or error.status in RETRIED_STATUS
+                passing = passing or (refused and not told_ready)
                 self._lost(str(error), None if passing else error)
                 if error.status != TOO_MANY:
                     self._version = ""  # whatever it has against this watch, a new list is good against it
+                ready = refused and (told_ready or self._rest.is_ready())
             except Exception as error:  # an object that can't be read; the reader gets to know
                 self._lost(str(error), error)
                 return

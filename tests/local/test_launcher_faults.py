@@ -349,7 +349,9 @@ def test_l2_with_three_of_four_machines_the_job_has_three_workers_and_no_fourth_
     withdrawn = [index for index, each in enumerate(told) if each.startswith(f"DELETE {PODS}/hold-{run.id}-")]
     assert withdrawn, "no placeholder was withdrawn"
     assert withdrawn[0] < told.index(f"POST {TRAININGS}")
-    assert len(place.claims()) == 3, "a fourth machine arrived"
+    # The NodeClaim that EC2 refused may still be there: the Karpenter that was to remove it is gone.
+    machines = [each for each in place.claims() if each.get("status", {}).get("providerID")]
+    assert len(machines) == 3, "a fourth machine arrived"
 
 
 def test_l1_without_any_capacity_it_ends_at_the_deadline_and_asks_little_meanwhile(

@@ -44,7 +44,8 @@ class FakeApi(History):
     `refused` has requests that are answered with 403. `list_seconds` is how long a list takes to begin, `piece_seconds`
     the pause before each fifth of an answer, and `cached_version`
     the version that a list from the cache shows (None: the present one). `gone_status` says whether a watch from a
-    version that is no longer there is refused with status 410 rather than with an event.
+    version that is no longer there is refused with status 410 rather than with an event. `unready` is how often it will
+    still say that it is not ready: until then it knows of no right.
     """
 
     def __init__(self) -> None:
@@ -59,6 +60,7 @@ class FakeApi(History):
         self.piece_seconds = 0.0
         self.cached_version: int | None = None
         self.gone_status = False
+        self.unready = 0
         self.url = ""
 
     def rest(self, **options: Any) -> Rest:
@@ -90,7 +92,10 @@ class FakeApi(History):
         with self.news:
             self.requests.append((method, path, query))
             self.on_request(method, path)
-            if (method, path) in self.refused:
+            if path == "/readyz":
+                self.unready, unready = max(0, self.unready - 1), self.unready
+                return status(500, "InternalError", "informer-sync failed") if unready else (200, {})
+            if self.unready or (method, path) in self.refused:
                 return status(403, "Forbidden")
             if listed and "watch" in query:
                 if self.gone_status and self.is_gone(query):

@@ -65,10 +65,24 @@ def test_patience_ends(api: FakeApi) -> None:
         dead.rest(patience=Patience(total=0.05, first=0.01)).request("GET", POOL)
 
 
-def test_a_refusal_is_not_tried_again(api: FakeApi) -> None:
-    api.faults = [(403, {}, json.dumps({"reason": "Forbidden", "message": "no"}).encode())]
-    with pytest.raises(ApiError, match="403 Forbidden: no"):
+def test_a_refusal_is_believed_from_a_server_that_is_ready(api: FakeApi) -> None:
+    api.refused = {("GET", POOL)}
+    with pytest.raises(ApiError, match="403 Forbidden"):
         api.rest().request("GET", POOL)
+    assert [path for _, path, _ in api.requests] == [POOL, "/readyz", POOL]
+
+
+def test_a_server_that_starts_knows_of_no_right_and_is_asked_again(api: FakeApi) -> None:
+    api.put(POOL, {"metadata": {"name": "small"}})
+    api.unready = 3
+    assert api.rest().request("GET", POOL)["metadata"]["name"] == "small"
+    api.unready = 2
+    body = {"metadata": {"generateName": "launch-", "namespace": "training"}}
+    KubernetesGateway(api.rest(), time.time).create_job(body)
+    assert len(api.names("/apis/batch/v1/namespaces/training/jobs")) == 2  # beside that of every test
+    api.unready = 1_000_000
+    with pytest.raises(ApiUnavailable, match="403 Forbidden"):
+        api.rest(patience=Patience(total=0.1, first=0.01, longest=0.01)).request("GET", POOL)
 
 
 def test_a_creation_whose_answer_is_lost_makes_one_object(api: FakeApi, request_: Request) -> None:

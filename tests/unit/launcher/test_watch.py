@@ -259,6 +259,21 @@ def test_a_refusal_is_raised_as_it_is_and_forgotten_when_it_is_lifted(api: FakeA
         until(lambda: not back())
 
 
+def test_a_server_that_starts_and_knows_of_no_right_is_waited_for(api: FakeApi) -> None:
+    put(api, "a", 1)
+    api.unready = 3
+    with watched(api) as seen:
+        assert seen.state == [("a", 1)]
+        until(lambda: api.watching)
+        before = len(api.requests)
+        api.unready = 3
+        api.drop()
+        put(api, "b", 1)
+        while len(seen.state) < 2:  # none of these reads raises
+            time.sleep(0.001)
+        assert any(path == "/readyz" for _, path, _ in api.requests[before:])
+
+
 def test_the_first_items_wait_for_a_slow_list(api: FakeApi) -> None:
     api.list_seconds = 0.2
     put(api, "a", 1)
