@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from local.plugins.kubernetes.kubeconfig import Connection
@@ -76,15 +75,9 @@ class Helm:
     ) -> str:
         """Standard output of `helm <arguments>`. Raises HelmError, and ProviderError where there is no helm."""
         what = f"helm {arguments[0]} {arguments[1] if len(arguments) > 1 else ''}".strip()
-        with tempfile.TemporaryDirectory(prefix="trainyard-helm-") as directory:
-            kubeconfig = Path(directory) / "kubeconfig"
-            kubeconfig.touch(mode=0o600)
-            kubeconfig.write_text(json.dumps(self._connection.document))
-            values = Path(directory) / "values.json"
-            values.touch(mode=0o600)
-            values.write_text(stdin)
-            command = ["helm", *[str(values) if part == VALUES else part for part in arguments]]
-            environment = {**os.environ, **self._environment, "KUBECONFIG": str(kubeconfig)}
+        with _in_memory(json.dumps(self._connection.document)) as kubeconfig, _in_memory(stdin) as values:
+            command = ["helm", *[_path(values) if part == VALUES else part for part in arguments]]
+            environment = {**os.environ, **self._environment, "KUBECONFIG": _path(kubeconfig)}
             try:
                 process = subprocess.Popen(
                     command,
@@ -92,6 +85,7 @@ class Helm:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
+                    pass_fds=(kubeconfig, values),
                     text=True,
                 )
             except FileNotFoundError as error:
@@ -111,6 +105,23 @@ class Helm:
 
 
 VALUES = "\0values"
+
+
+@contextmanager
+def _in_memory(text: str) -> Iterator[int]:
+    """A file without a name: of a command that is killed, no secret stays on a disk."""
+    descriptor = os.memfd_create("helm")
+    try:
+        with os.fdopen(os.dup(descriptor), "w") as file:
+            file.write(text)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _path(descriptor: int) -> str:
+    """What a child that has it opens anew, from its beginning."""
+    return f"/proc/self/fd/{descriptor}"
 
 
 def install_arguments(inputs: Props, *, upgrade: bool) -> list[str]:

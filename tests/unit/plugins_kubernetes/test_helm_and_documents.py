@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from local.plugins.kubernetes import objects
 from local.plugins.kubernetes.documents import children, parse, read_files
 from local.plugins.kubernetes.helm import merged_values, resource_names
-from local.plugins.kubernetes.helm_command import install_arguments
+from local.plugins.kubernetes.helm_command import VALUES, Helm, install_arguments
+from local.plugins.kubernetes.kubeconfig import Connection
 from local.plugins.provider import ProviderError
 from local.plugins.values import ASSET, SIGNATURE
 
@@ -130,3 +132,19 @@ def test_a_pattern_without_a_file_and_a_url_are_refused(tmp_path: Any) -> None:
         read_files([str(tmp_path / "*.yaml")])
     with pytest.raises(ProviderError, match="not read here"):
         read_files(["https://example.org/x.yaml"])
+
+
+def test_a_command_reads_the_cluster_and_the_values_and_no_file_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "bin"
+    place.mkdir()
+    program = place / "helm"
+    program.write_text('#!/bin/sh\ncat "$KUBECONFIG" "$3"; cat "$3"; ls "$TMPDIR"\n')
+    program.chmod(0o755)
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setenv("PATH", f"{place}:/usr/bin:/bin")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    cluster = Connection("https://127.0.0.1:1", "default", None, False, {}, {"current-context": "here"})
+    told = Helm(cluster, {}).run(["install", "name", VALUES], stdin="VALUES OF IT. ")
+    assert told == '{"current-context": "here"}VALUES OF IT. VALUES OF IT. '
