@@ -20,6 +20,7 @@ from launcher.kube.stream import Garbled, read_list
 JsonObject = dict[str, Any]
 T = TypeVar("T")
 
+JSON = "application/json"
 CONNECT_SECONDS = 3.0
 READ_SECONDS = 15.0
 # An object that is cut by the end of a chunk is read again with the next one.
@@ -107,6 +108,7 @@ class Rest:
         body: JsonObject | None = None,
         *,
         repeatable: bool = True,
+        content: str = JSON,
     ) -> JsonObject:
         """The answer as JSON. Raises ApiError for a refusal and ApiUnavailable when nothing answers.
 
@@ -115,7 +117,7 @@ class Rest:
         sent again only if the API says that it did nothing (429, 401, 403). A refused right is believed from an API
         server that had said before that it is ready.
         """
-        return self._tried(method, path, query, body, _object, repeatable)
+        return self._tried(method, path, query, body, _object, repeatable, content)
 
     def is_ready(self) -> bool:
         """Whether the API server has begun to serve in full; its rights are read by then.
@@ -180,6 +182,7 @@ class Rest:
         body: JsonObject | None,
         read: Callable[[Answer], T],
         repeatable: bool = True,
+        content: str = JSON,
     ) -> T:
         began, wait = self._clock(), self._patience.first
         ready = False  # whether it said so before the attempt
@@ -187,7 +190,7 @@ class Rest:
             failure: str
             pause, status = 0.0, 0
             try:
-                answer = self._send(method, path, query, body)
+                answer = self._send(method, path, query, body, content)
                 try:
                     status = answer.status
                     if status < 300:
@@ -212,9 +215,14 @@ class Rest:
             wait = min(2 * wait, self._patience.longest)
 
     def _send(
-        self, method: str, path: str, query: Mapping[str, str] | None, body: JsonObject | None
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: JsonObject | None,
+        content: str = JSON,
     ) -> Answer:
-        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        headers = {"Accept": JSON, "Content-Type": content}
         with self._serializing:  # it renews the token where it has to
             parameters = self._api.param_serialize(
                 method=method,

@@ -38,6 +38,17 @@ def status(code: int, reason: str, message: str = "") -> tuple[int, Object]:
     return code, {"kind": "Status", "code": code, "reason": reason, "message": message or reason}
 
 
+def _merged(before: Any, after: Any) -> Any:
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        return after
+    return {**before, **{key: _merged(before.get(key), value) for key, value in after.items()}}
+
+
+def _own(body: Object) -> Object:
+    """What the subresource `status` takes of an object."""
+    return {"status": body.get("status", {}), "metadata": body["metadata"]}
+
+
 class FakeApi(History):
     """`faults` are consumed one per request; `after` says whether the request is carried out before its fault.
 
@@ -101,7 +112,13 @@ class FakeApi(History):
                 if self.gone_status and self.is_gone(query):
                     return status(410, "Expired", "too old resource version")
                 return self.watch(path, query)
-            answers = {"GET": self._get, "POST": self._post, "PUT": self._put, "DELETE": self._delete}
+            answers = {
+                "GET": self._get,
+                "POST": self._post,
+                "PUT": self._put,
+                "PATCH": self._apply,
+                "DELETE": self._delete,
+            }
             return answers[method](path, query, body)
 
     def _get(self, path: str, query: dict[str, str], _body: Object) -> tuple[int, Object]:
@@ -128,12 +145,21 @@ class FakeApi(History):
             return status(409, "AlreadyExists")
         return 201, self.put(key, body)
 
-    def _put(self, path: str, _query: dict[str, str], body: Object) -> tuple[int, Object]:
+    def _put(self, path: str, query: dict[str, str], body: Object) -> tuple[int, Object]:
+        if path.endswith("/status") and path not in self.objects:
+            whole = path.removesuffix("/status")
+            return self._put(whole, query, {**self.objects.get(whole, {}), **_own(body)})
         if path not in self.objects:
             return status(404, "NotFound")
         if body["metadata"]["resourceVersion"] != self.objects[path]["metadata"]["resourceVersion"]:
             return status(409, "Conflict", "the object has been modified")
         return 200, self.put(path, body)
+
+    def _apply(self, path: str, query: dict[str, str], body: Object) -> tuple[int, Object]:
+        """Server-side apply by one manager: the fields of `body` are set, others stay."""
+        if query.get("dryRun") == "All":
+            return 200, body
+        return 200, self.put(path, _merged(self.objects.get(path, {}), body))
 
     def _delete(self, path: str, _query: dict[str, str], body: Object) -> tuple[int, Object]:
         self.deletions.append(body)
@@ -207,7 +233,7 @@ def serving(api: FakeApi) -> Iterator[FakeApi]:
             readable, _, _ = select.select([self.connection], [], [], 0)
             return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
 
-        do_GET = do_POST = do_PUT = do_DELETE = handle_any
+        do_GET = do_PATCH = do_POST = do_PUT = do_DELETE = handle_any
 
         def log_message(self, *_: object) -> None:
             """Silent."""

@@ -1,0 +1,91 @@
+"""Objects of any kind by what they say of themselves: read, applied, deleted, their status put."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.kube.rest import ApiError, JsonObject, Rest
+
+# The content of server-side apply, which is YAML, and so JSON
+# (https://kubernetes.io/docs/reference/using-api/server-side-apply/).
+_APPLY = "application/apply-patch+yaml"
+_NOT_FOUND = 404
+_CONFLICT = 409
+# What is in no namespace.
+_CLUSTER_SCOPED = frozenset({("scheduling.run.ai", "Queue")})
+
+
+def collection(version: str, kind: str, namespace: str) -> str:
+    """The path of the list that an object of this apiVersion, kind and namespace is in."""
+    group, _, _ = version.rpartition("/")
+    root = f"/apis/{version}" if group else f"/api/{version}"
+    placed = "" if (group, kind) in _CLUSTER_SCOPED else f"/namespaces/{namespace}"
+    return f"{root}{placed}/{kind.lower()}s"
+
+
+def path_of(item: Mapping[str, Any]) -> str:
+    """The path of an object."""
+    meta = item["metadata"]
+    return f"{collection(item['apiVersion'], item['kind'], meta.get('namespace', ''))}/{meta['name']}"
+
+
+class Objects:
+    """Writes as one field manager. Every method may raise ApiError and ApiUnavailable."""
+
+    def __init__(self, rest: Rest, manager: str) -> None:
+        self._rest = rest
+        self._manager = manager
+
+    def get(self, path: str) -> JsonObject | None:
+        """The object, None where there is none."""
+        try:
+            return self._rest.request("GET", path)
+        except ApiError as error:
+            if error.status == _NOT_FOUND:
+                return None
+            raise
+
+    def apply(self, manifest: JsonObject, *, dry_run: bool = False) -> JsonObject:
+        """Make the object, or set these of its fields and leave the others: whoever else wrote them keeps theirs.
+
+        With `dry_run` the API server judges it, its admission too, and keeps nothing.
+        """
+        query = {"fieldManager": self._manager, "force": "true"}
+        if dry_run:
+            query["dryRun"] = "All"
+        return self._rest.request("PATCH", path_of(manifest), query, manifest, content=_APPLY)
+
+    def create(self, manifest: JsonObject) -> bool:
+        """Make the object; False if one of its name exists."""
+        meta = manifest["metadata"]
+        path = collection(manifest["apiVersion"], manifest["kind"], meta.get("namespace", ""))
+        try:
+            self._rest.request("POST", path, {"fieldManager": self._manager}, manifest)
+        except ApiError as error:
+            if error.status == _CONFLICT and error.reason == "AlreadyExists":
+                return False
+            raise
+        return True
+
+    def put_status(self, item: JsonObject) -> JsonObject | None:
+        """Put the status of the object as it was read; None if it is another one by now, or gone."""
+        try:
+            return self._rest.request("PUT", f"{path_of(item)}/status", {"fieldManager": self._manager}, item)
+        except ApiError as error:
+            if error.status in (_NOT_FOUND, _CONFLICT):
+                return None
+            raise
+
+    def delete(self, path: str, uid: str, version: str = "", *, foreground: bool = False) -> None:
+        """Delete exactly this object, and with `version` only as it was read; nothing where it is another by now."""
+        conditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
+        body: JsonObject = {
+            "preconditions": conditions,
+            "propagationPolicy": "Foreground" if foreground else "Background",
+        }
+        try:
+            self._rest.request("DELETE", path, body=body)
+        except ApiError as error:
+            if error.status not in (_NOT_FOUND, _CONFLICT):
+                raise

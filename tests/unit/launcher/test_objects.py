@@ -1,0 +1,102 @@
+"""Objects of any kind: their paths, and writes that never touch what somebody else changed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from launcher.kube.objects import Objects, collection, path_of
+from launcher.kube.rest import ApiError
+from tests.unit.launcher.api_server import FakeApi, serving
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    with serving(FakeApi()) as api:
+        yield api
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "path"),
+    [
+        ("v1", "Service", "/api/v1/namespaces/team/services"),
+        ("v1", "PersistentVolumeClaim", "/api/v1/namespaces/team/persistentvolumeclaims"),
+        ("batch/v1", "Job", "/apis/batch/v1/namespaces/team/jobs"),
+        (
+            "torchrun.ai/v1alpha1",
+            "TorchrunQueue",
+            "/apis/torchrun.ai/v1alpha1/namespaces/team/torchrunqueues",
+        ),
+        ("scheduling.run.ai/v2", "Queue", "/apis/scheduling.run.ai/v2/queues"),
+        (
+            "scheduling.run.ai/v2alpha2",
+            "PodGroup",
+            "/apis/scheduling.run.ai/v2alpha2/namespaces/team/podgroups",
+        ),
+    ],
+)
+def test_a_list_is_where_the_api_has_it(version: str, kind: str, path: str) -> None:
+    assert collection(version, kind, "team") == path
+
+
+def service(**spec: object) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "a", "namespace": "team"},
+        "spec": spec,
+    }
+
+
+def test_what_is_applied_is_there_and_others_fields_stay(api: FakeApi) -> None:
+    objects = Objects(api.rest(), "manager")
+    path = path_of(service())
+    objects.apply(service(clusterIP="None"), dry_run=True)
+    assert objects.get(path) is None
+    objects.apply(service(clusterIP="None"))
+    api.objects[path]["metadata"]["labels"] = {"whose": "another's"}
+    objects.apply(service(clusterIP="None", publishNotReadyAddresses=True))
+    there = objects.get(path)
+    assert there is not None
+    assert there["spec"] == {"clusterIP": "None", "publishNotReadyAddresses": True}
+    assert there["metadata"]["labels"] == {"whose": "another's"}
+    assert [query["fieldManager"] for method, _, query in api.requests if method == "PATCH"] == [
+        "manager"
+    ] * 3
+
+
+def test_a_status_is_put_on_what_was_read_and_on_nothing_newer(api: FakeApi) -> None:
+    objects = Objects(api.rest(), "manager")
+    read = objects.apply(service(clusterIP="None"))
+    assert objects.put_status({**read, "spec": {}, "status": {"phase": "Running"}}) is not None
+    there = objects.get(path_of(read))
+    assert there is not None
+    assert (there["spec"], there["status"]) == ({"clusterIP": "None"}, {"phase": "Running"})
+    assert objects.put_status({**read, "status": {"phase": "Failed"}}) is None
+    api.remove(path_of(read))
+    assert objects.put_status({**there, "status": {"phase": "Failed"}}) is None
+
+
+def test_only_what_was_meant_is_deleted_and_made_once(api: FakeApi) -> None:
+    objects = Objects(api.rest(), "manager")
+    assert objects.create(service()) is True
+    assert objects.create(service()) is False
+    path = path_of(service())
+    uid = api.objects[path]["metadata"]["uid"]
+    objects.delete(path, "another")
+    assert objects.get(path) is not None
+    objects.delete(path, uid, "7", foreground=True)
+    objects.delete(path, uid)
+    assert objects.get(path) is None
+    conditions = {"uid": uid, "resourceVersion": "7"}
+    assert {"preconditions": conditions, "propagationPolicy": "Foreground"} in api.deletions
+
+
+def test_a_refusal_is_raised(api: FakeApi) -> None:
+    api.refused = {("PATCH", path_of(service())), ("GET", path_of(service()))}
+    objects = Objects(api.rest(), "manager")
+    with pytest.raises(ApiError, match="403"):
+        objects.apply(service())
+    with pytest.raises(ApiError, match="403"):
+        objects.get(path_of(service()))
