@@ -92,14 +92,7 @@ class ControlPlane:
             say(
                 f"cluster {self.plan.name}: version {self._request.version} was asked for, {SERVED_VERSION} runs"
             )
-        authority, administrator = self._write_files()
-        for name, arguments in (
-            ("etcd", commands.etcd(self.plan)),
-            ("apiserver", commands.api_server(self.plan)),
-        ):
-            self._start(name, arguments, environment)
-        client = _Client(self.plan.api_port, self.plan.directory)
-        self._wait_ready(client)
+        authority, administrator, client = self.start_api(environment)
         for group, role in GROUPS.items():
             client.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", _binding(group, role))
         keys = client.get("/openid/v1/jwks")
@@ -126,6 +119,18 @@ class ControlPlane:
             "number": self.plan.number.value,
             "servedVersion": SERVED_VERSION,
         }
+
+    def start_api(self, environment: Mapping[str, str]) -> tuple[bytes, Pair, Client]:
+        """Start the store and the API server alone; returns the authority, the administrator and their client.
+
+        Raises as `start` does.
+        """
+        authority, administrator = self._write_files()
+        self._start("etcd", commands.etcd(self.plan), environment)
+        self._start("apiserver", commands.api_server(self.plan), environment)
+        client = Client(self.plan.api_port, self.plan.directory)
+        self._wait_ready(client)
+        return authority, administrator, client
 
     def stop(self) -> None:
         """End everything, machines first with what they leave of their pods, and remove the cluster's directory."""
@@ -197,7 +202,7 @@ class ControlPlane:
         write_atomically(plan.directory / "cluster.json", json.dumps(self.facts(), indent=2) + "\n")
         return authority.certificate, administrator
 
-    def _wait_ready(self, client: _Client) -> None:
+    def _wait_ready(self, client: Client) -> None:
         deadline = time.monotonic() + READY_SECONDS
         while not client.is_ready():
             for part in ("etcd", "apiserver"):
@@ -237,7 +242,7 @@ def _binding(group: str, role: str) -> dict[str, Any]:
     }
 
 
-class _Client:
+class Client:
     """The few requests of the administrator that a start needs; the full client library is not worth its memory."""
 
     def __init__(self, port: int, directory: Path) -> None:

@@ -16,12 +16,15 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from launcher.core.torchrun import names as n
 from local.deploy.engine import ROOT, Engine
 from local.deploy.stack_file import read, write
 from local.guard import cloud_environment
 from local.home import Home
 from tests.account import connected
 from tests.local.account import Inventory, inventory, without
+from tests.local.own_api_server import ApiServer
+from tests.local.own_api_server import api_server as running_api_server
 
 TEST_HOME = ROOT / ".local-test"
 # The files that share one stack, in this order: a run's machines, and with them its pods, go a minute after its end.
@@ -192,3 +195,21 @@ def first_up(home: Home) -> Command:
 def stack(first_up: Command, home: Home) -> Stack:
     assert first_up.code == 0, first_up.output
     return Stack(home)
+
+
+@pytest.fixture(scope="session")
+def api_server() -> Iterator[ApiServer]:
+    """A Kubernetes API server without the rest of a cluster, for what it alone decides."""
+    with running_api_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def torchrun_api(api_server: ApiServer) -> ApiServer:
+    """The same, with the torchrun kinds as a person installs them."""
+    applied = api_server.kubectl("apply", "-f", "crd/")
+    assert applied.returncode == 0, applied.stderr
+    kinds = [f"crd/{each}.{n.GROUP}" for each in (n.QUEUE_PLURAL, n.JOB_PLURAL)]
+    established = api_server.kubectl("wait", "--for=condition=Established", "--timeout=60s", *kinds)
+    assert established.returncode == 0, established.stderr
+    return api_server

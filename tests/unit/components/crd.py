@@ -22,21 +22,21 @@ def schema(kind: str) -> dict[str, Any]:
     path = module_directory("karpenter") / "pkg" / "apis" / "crds" / FILES[kind]
     definition = yaml.safe_load(path.read_text())
     (version,) = (each for each in definition["spec"]["versions"] if each["name"] == "v1")
-    return dict(_closed(version["schema"]["openAPIV3Schema"]["properties"]["spec"]))
+    return dict(closed(version["schema"]["openAPIV3Schema"]["properties"]["spec"]))
 
 
-def _closed(node: Any) -> Any:
+def closed(node: Any) -> Any:
     """The API server prunes unknown fields (or, for strict callers, refuses them); JSON schema lets them pass."""
     if isinstance(node, list):
-        return [_closed(entry) for entry in node]
+        return [closed(entry) for entry in node]
     if not isinstance(node, dict):
         return node
-    closed = {key: _closed(value) for key, value in node.items()}
-    if isinstance(closed.get("properties"), dict) and closed.get("type") == "object":
-        closed.setdefault("additionalProperties", False)
-    if closed.get("x-kubernetes-int-or-string"):
-        closed.pop("type", None)
-    return closed
+    made = {key: closed(value) for key, value in node.items()}
+    if isinstance(made.get("properties"), dict) and made.get("type") == "object":
+        made.setdefault("additionalProperties", False)
+    if made.get("x-kubernetes-int-or-string"):
+        made.pop("type", None)
+    return made
 
 
 def problems(kind: str, spec: dict[str, Any]) -> list[str]:

@@ -1,0 +1,93 @@
+"""The files that install torchrun queues and jobs: `python -m launcher.controller.manifests` (`make manifests`).
+
+They are committed, and applied in this order:
+
+    kubectl apply -f crd/
+    kubectl apply -f config/deployment.yaml
+    kubectl apply -f config/rbac/role.yaml
+
+The committed Deployment names an image that does not exist; a stack puts its own there, and so does
+`--into DIRECTORY --image NAME@sha256:DIGEST`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from launcher.controller import deployment, rights
+from launcher.controller.schema import reference
+from launcher.controller.schema.definitions import definitions
+
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
+PAGE: Final = "docs/torchrun-fields.md"
+_WRITTEN: Final = "# Written by `make manifests` from launcher/controller; edits here are lost.\n"
+_PLACEHOLDER: Final = (
+    "# The image's digest is known only once the image is built: a stack puts its own there, and so does\n"
+    "# `python -m launcher.controller.manifests --into DIRECTORY --image NAME@sha256:DIGEST`.\n"
+)
+_WIDTH: Final = 118
+
+
+def files(image: str = deployment.IMAGE) -> dict[str, str]:
+    """Every file's text by its path in the checkout."""
+    note = _PLACEHOLDER if image == deployment.IMAGE else ""
+    return {
+        **{f"crd/{name}": _WRITTEN + _yaml(each) for name, each in definitions().items()},
+        "config/deployment.yaml": _WRITTEN + note + "---\n".join(map(_yaml, deployment.objects(image))),
+        "config/rbac/role.yaml": _WRITTEN + _role(),
+        PAGE: reference.render(),
+    }
+
+
+def _role() -> str:
+    """Each rule on one line, below what it is for."""
+    role = rights.cluster_role()
+    rules = "".join(f"  # {each.why}\n  - {_line(each.rule())}\n" for each in rights.RIGHTS)
+    return _yaml({key: value for key, value in role.items() if key != "rules"}) + f"rules:\n{rules}---\n" + _yaml(
+        rights.binding()
+    )  # fmt: skip
+
+
+def _yaml(document: Any) -> str:
+    return yaml.dump(document, Dumper=_Plain, sort_keys=False, width=_WIDTH, allow_unicode=True)
+
+
+def _line(value: Mapping[str, Any]) -> str:
+    return yaml.dump(value, Dumper=_Plain, default_flow_style=True, sort_keys=False, width=10**6).strip()
+
+
+class _Plain(yaml.SafeDumper):
+    """Without anchors: a value that stands twice is written twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  (the base class's)
+        return True
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the files; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m launcher.controller.manifests", description=__doc__)
+    parser.add_argument("--into", type=Path, metavar="DIRECTORY", help="write there, not into the checkout")
+    parser.add_argument("--image", metavar="NAME@sha256:DIGEST", help="the controller's image (with --into)")
+    given = parser.parse_args(arguments)
+    if given.image is not None and given.into is None:
+        parser.error("--image needs --into: the checkout's files name no image of anybody's")
+    try:
+        image = deployment.IMAGE if given.image is None else deployment.checked(given.image)
+        for name, content in files(image).items():
+            place = (given.into or CHECKOUT) / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(content)
+            sys.stdout.write(f"wrote {place}\n")
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

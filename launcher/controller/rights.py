@@ -1,0 +1,140 @@
+"""What the controller may do: its ClusterRole, every verb for a reason. It has none on Secrets, pods' exec, or roles.
+
+Kubernetes counts a server-side apply as `patch`, and as `create` too where the object is not there yet (kubernetes
+1.35.4, k8s.io/apiserver/pkg/endpoints/handlers/patch.go: withAuthorization).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from launcher.core.torchrun import names as n
+
+RBAC: Final = "rbac.authorization.k8s.io"
+APPLIED: Final = ("create", "get", "list", "patch", "watch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Right:
+    """Verbs on resources of one API group, and what they are for."""
+
+    group: str
+    resources: Sequence[str]
+    verbs: Sequence[str]
+    why: str
+
+    def rule(self) -> dict[str, Any]:
+        """The PolicyRule."""
+        return {"apiGroups": [self.group], "resources": list(self.resources), "verbs": list(self.verbs)}
+
+
+RIGHTS: Final = (
+    Right(
+        group=n.GROUP,
+        resources=(n.JOB_PLURAL,),
+        verbs=("delete", "get", "list", "patch", "watch"),
+        why="reads jobs, keeps its notes on them, removes those whose time to live is over",
+    ),
+    Right(
+        group=n.GROUP,
+        resources=(n.QUEUE_PLURAL,),
+        verbs=("get", "list", "patch", "watch"),
+        why="reads queues, keeps its notes and its finalizer on them",
+    ),
+    Right(
+        group=n.GROUP,
+        resources=(f"{n.JOB_PLURAL}/status", f"{n.QUEUE_PLURAL}/status"),
+        verbs=("get", "patch"),
+        why="writes what it saw",
+    ),
+    Right(
+        group="batch",
+        resources=("jobs",),
+        verbs=("create", "delete", "get", "list", "patch", "watch"),
+        why="one Job for each attempt; that of an attempt that is over, or suspended, is deleted",
+    ),
+    Right(
+        group="",
+        resources=("services", "persistentvolumeclaims"),
+        verbs=APPLIED,
+        why="the workers' names and volumes; Kubernetes removes them with the job that owns them",
+    ),
+    Right(
+        group="",
+        resources=("pods",),
+        verbs=("create", "delete", "get", "list", "patch", "watch"),
+        why="watches workers, makes and removes sync pods and pods that hold nodes, tries a queue's template",
+    ),
+    Right(group="", resources=("events",), verbs=("create", "list", "watch"), why="tells and hears what happens"),
+    Right(
+        group="",
+        resources=("nodes",),
+        verbs=("list", "watch"),
+        why="counts the nodes that can take workers",
+    ),
+    Right(
+        group="karpenter.sh",
+        resources=("nodeclaims",),
+        verbs=("delete", "list", "watch"),
+        why="sees machines on their way, gives back those that no job waits for any more",
+    ),
+    Right(
+        group="karpenter.sh",
+        resources=("nodepools",),
+        verbs=("list", "watch"),
+        why="knows how many machines a queue's pool may have",
+    ),
+    Right(
+        group="storage.k8s.io",
+        resources=("storageclasses",),
+        verbs=("get", "list", "watch"),
+        why="a class's provisioner says who may mount its volumes",
+    ),
+    Right(
+        group="scheduling.k8s.io",
+        resources=("priorityclasses",),
+        verbs=("get",),
+        why="a queue's class has to exist",
+    ),
+    Right(
+        group="apiextensions.k8s.io",
+        resources=("customresourcedefinitions",),
+        verbs=("list", "watch"),
+        why="notices when KAI Scheduler is installed or removed",
+    ),
+    Right(
+        group=n.KAI_GROUP,
+        resources=(n.KAI_QUEUE_PLURAL,),
+        verbs=("create", "delete", "get", "list", "patch", "watch"),
+        why="KAI's queue of a TorchrunQueue; cluster-scoped, so that nobody else removes it",
+    ),
+    Right(
+        group=n.KAI_GROUP,
+        resources=(n.KAI_POD_GROUP_PLURAL,),
+        verbs=("create", "delete", "get", "list", "patch", "watch"),
+        why="the gang of an attempt",
+    ),
+)  # fmt: skip
+
+
+def cluster_role() -> dict[str, Any]:
+    """The ClusterRole."""
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": n.CONTROLLER, "labels": {"app.kubernetes.io/name": n.CONTROLLER}},
+        "rules": [each.rule() for each in RIGHTS],
+    }
+
+
+def binding() -> dict[str, Any]:
+    """Gives the role to the controller's service account."""
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": n.CONTROLLER, "labels": {"app.kubernetes.io/name": n.CONTROLLER}},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": n.CONTROLLER},
+        "subjects": [{"kind": "ServiceAccount", "name": n.CONTROLLER, "namespace": n.CONTROLLER_NAMESPACE}],
+    }

@@ -1,0 +1,57 @@
+"""The status of a TorchrunJob: how far it is."""
+
+from __future__ import annotations
+
+from launcher.controller.schema.fields import Field, choice, group, moment, number, text, whole_number
+from launcher.controller.schema.status import conditions, observed_generation
+from launcher.core.torchrun import names as n
+
+
+def status() -> Field:
+    """`status` of a TorchrunJob."""
+    return group(
+        "What the controller saw of the job; written by it alone.",
+        {
+            "observedGeneration": observed_generation(),
+            "phase": choice(
+                f"Where the job is. It stays {' or '.join(n.FINAL_PHASES)}, whatever becomes of its objects.", n.PHASES
+            ),
+            "reason": text("Why it is there, as one word for programs.", most=1024),
+            "message": text("Why it is there, for people.", most=32768),
+            "conditions": conditions(n.JOB_CONDITIONS),
+            "attempt": whole_number("Number of the attempt that runs, or ran last, from 0."),
+            "restarts": whole_number("How often all workers were started anew after one of them failed."),
+            "nodes": whole_number("Nodes of this attempt."),
+            "gpusPerNode": whole_number("GPUs of each node of this attempt."),
+            "gpus": whole_number("GPUs of this attempt."),
+            "selector": text("Selects the job's pods; the scale subresource shows it.", most=1024),
+            "workers": group(
+                "Pods of this attempt.",
+                {
+                    "active": whole_number("Those that are not over yet."),
+                    "ready": whole_number("Of these, those that are ready."),
+                    "succeeded": whole_number("Those that ended well."),
+                    "failed": whole_number("Those that failed."),
+                },
+            ),
+            "progress": _progress(),
+            "startTime": moment("When the job first had workers."),
+            "completionTime": moment("When it came to its end."),
+            "exitCode": whole_number("Exit code of the job: that of the worker that failed first, else 0.", most=255),
+            "workspaceDigest": text("Digest of the workspace that the workers have.", most=80),
+        },
+    )  # fmt: skip
+
+
+def _progress() -> Field:
+    return group(
+        "How far the training is, as the trainer of its first worker tells it; a script that tells nothing has none.",
+        {
+            "step": whole_number("Steps done.", wide=True),
+            "loss": number("Loss of the last step."),
+            "throughput": number("What is trained in a second, in `unit`."),
+            "unit": text("What `throughput` counts, such as tokens/s.", most=63),
+            "checkpointStep": whole_number("Step of the last whole checkpoint.", wide=True),
+            "checkpointTime": moment("When the last whole checkpoint was written."),
+        },
+    )

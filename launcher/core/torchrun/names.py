@@ -1,0 +1,145 @@
+"""Names of torchrun queues and jobs: their API, what the controller makes of them, and how it says what it sees.
+
+KAI's names: github.com/kai-scheduler/KAI-Scheduler v0.17.0, docs/batch/README.md and docs/queues/README.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+GROUP: Final = "torchrun.ai"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+CATEGORY: Final = "torchrun"
+
+QUEUE_KIND: Final = "TorchrunQueue"
+QUEUE_SINGULAR: Final = "torchrunqueue"
+QUEUE_PLURAL: Final = "torchrunqueues"
+QUEUE_SHORT: Final = "tq"
+
+JOB_KIND: Final = "TorchrunJob"
+JOB_SINGULAR: Final = "torchrunjob"
+JOB_PLURAL: Final = "torchrunjobs"
+JOB_SHORT: Final = "tj"
+# The longest of a job's names is that of a pod, <job>-<attempt>-<index>: with the random ending that the Job controller
+# adds it has to be a label of 63 characters.
+JOB_NAME_MAX_LENGTH: Final = 40
+
+# The controller's own objects, and the manager of the fields that it applies.
+CONTROLLER: Final = "torchrun-controller"
+CONTROLLER_NAMESPACE: Final = "torchrun-system"
+FIELD_MANAGER: Final = CONTROLLER
+# kopf's /healthz answers here; the metrics' port is the launcher's (launcher/core/contract.py).
+LIVENESS_PORT: Final = 8080
+LIVENESS_PATH: Final = "/healthz"
+QUEUE_FINALIZER: Final = f"{GROUP}/kai-queue"
+
+# On everything that is made for a job; the short key is the one that people type.
+LABEL_JOB: Final = "torchrun-job-name"
+LABEL_ATTEMPT: Final = f"{GROUP}/attempt"
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = CONTROLLER
+# On KAI's Queue, which is cluster-scoped and can't be owned by a TorchrunQueue.
+LABEL_QUEUE_NAMESPACE: Final = f"{GROUP}/queue-namespace"
+LABEL_QUEUE_NAME: Final = f"{GROUP}/queue-name"
+
+WORKER_CONTAINER: Final = "torchrun"
+SYNC_PORT: Final = 8080
+RENDEZVOUS_PORT: Final = 29500
+
+# The worker's environment.
+ENV_JOB: Final = "TORCHRUN_JOB"
+ENV_ATTEMPT: Final = "TORCHRUN_ATTEMPT"
+ENV_NCCL_INTERFACE: Final = "NCCL_SOCKET_IFNAME"
+ENV_GLOO_INTERFACE: Final = "GLOO_SOCKET_IFNAME"
+ENV_THREADS: Final = "OMP_NUM_THREADS"
+
+KAI_SCHEDULER: Final = "kai-scheduler"
+KAI_GROUP: Final = "scheduling.run.ai"
+KAI_QUEUE_VERSION: Final = "v2"
+KAI_QUEUE_PLURAL: Final = "queues"
+KAI_POD_GROUP_VERSION: Final = "v2alpha2"
+KAI_POD_GROUP_PLURAL: Final = "podgroups"
+# The one that KAI makes at its installation.
+KAI_PARENT_QUEUE: Final = "default-parent-queue"
+LABEL_KAI_QUEUE: Final = "kai.scheduler/queue"
+ANNOTATION_SKIP_POD_GROUPER: Final = "kai.scheduler/skip-podgrouper"
+ANNOTATION_POD_GROUP: Final = "pod-group-name"
+# Workers whose progress is read carry it, as every exporter's pods do.
+ANNOTATION_SCRAPE: Final = "prometheus.io/scrape"
+
+PHASE_PENDING: Final = "Pending"
+PHASE_PROVISIONING: Final = "Provisioning"
+PHASE_RUNNING: Final = "Running"
+PHASE_RESTARTING: Final = "Restarting"
+PHASE_SUSPENDED: Final = "Suspended"
+PHASE_SUCCEEDED: Final = "Succeeded"
+PHASE_FAILED: Final = "Failed"
+PHASES: Final = (
+    PHASE_PENDING,
+    PHASE_PROVISIONING,
+    PHASE_RUNNING,
+    PHASE_RESTARTING,
+    PHASE_SUSPENDED,
+    PHASE_SUCCEEDED,
+    PHASE_FAILED,
+)
+# Whatever happens to its objects afterwards, a job stays in these.
+FINAL_PHASES: Final = (PHASE_SUCCEEDED, PHASE_FAILED)
+
+# Condition types of a job ...
+ACCEPTED: Final = "Accepted"
+QUEUE_FOUND: Final = "QueueFound"
+WORKERS_READY: Final = "WorkersReady"
+SUSPENDED: Final = "Suspended"
+COMPLETE: Final = "Complete"
+FAILED: Final = "Failed"
+RENDEZVOUS_SUBSTITUTED: Final = "RendezvousSubstituted"
+SCHEDULER_NOT_INSTALLED: Final = "SchedulerNotInstalled"
+JOB_CONDITIONS: Final = (
+    ACCEPTED,
+    QUEUE_FOUND,
+    WORKERS_READY,
+    SUSPENDED,
+    COMPLETE,
+    FAILED,
+    RENDEZVOUS_SUBSTITUTED,
+    SCHEDULER_NOT_INSTALLED,
+)
+# ... and of a queue.
+READY: Final = "Ready"
+POD_TEMPLATE_VALID: Final = "PodTemplateValid"
+KAI_QUEUE_READY: Final = "KaiQueueReady"
+QUEUE_CONDITIONS: Final = (READY, POD_TEMPLATE_VALID, KAI_QUEUE_READY)
+
+# Why a job waits, ...
+REASON_QUEUE_NOT_FOUND: Final = "QueueNotFound"
+REASON_SCHEDULER_NOT_INSTALLED: Final = "SchedulerNotInstalled"
+# ... and why it failed.
+REASON_INVALID_SPEC: Final = "InvalidSpec"
+REASON_DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
+
+
+def attempt_name(job: str, attempt: int) -> str:
+    """Name of the batch/v1 Job of an attempt, counted from 0; the headless Service has the job's own name."""
+    return f"{job}-{attempt}"
+
+
+def workspace_claim(job: str, node: int = 0) -> str:
+    """Name of the claim that holds a node's copy of the workspace; node 0's is everybody's where it is shared."""
+    return f"{job}-workspace" if node == 0 else f"{job}-workspace-{node}"
+
+
+def datasets_claim(job: str) -> str:
+    """Name of the claim with a job's data sets."""
+    return f"{job}-datasets"
+
+
+def checkpoints_claim(job: str) -> str:
+    """Name of the claim with a job's checkpoints."""
+    return f"{job}-checkpoints"
+
+
+def sync_pod(job: str) -> str:
+    """Name of the pod that holds the workspace's archive where there is no bucket."""
+    return f"{job}-sync-0"

@@ -1,0 +1,128 @@
+"""A Kubernetes API server of the tests' own: a store and the API server, without machines, controllers or an account.
+
+What an API server says of an object (validation, defaults, admission, tables) it says without the rest of a cluster,
+four seconds after its start. It runs below a process of its own: that one waits for all of its children, and pytest's
+must be left to pytest; it ends with pytest, however pytest ends.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import ssl
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from local.cloud.control_plane import ControlPlane, ControlPlaneError, Request
+from local.cloud.processes import Processes
+from local.home import CHECKOUT, Home
+from local.tools import ensure
+
+NAME = "tests"
+# Nobody has a token of EKS here, so that nobody asks.
+NO_ACCOUNT = "http://127.0.0.1:1"
+END_SECONDS = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the API server answered."""
+
+    status: int
+    body: Any
+    warnings: tuple[str, ...]
+
+    @property
+    def message(self) -> str:
+        """Why it refused."""
+        return str(self.body.get("message", ""))
+
+
+class ApiServer:
+    """A running API server, and its administrator."""
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        self._port: int = facts["port"]
+        self._programs: Mapping[str, str] = facts["programs"]
+        pki = Path(facts["directory"]) / "pki"
+        self.kubeconfig = Path(facts["directory"]) / "admin.kubeconfig"
+        self._context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+        self._context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
+
+    def request(
+        self, method: str, path: str, body: Any = None, *, accept: str = "", content: str = "application/json"
+    ) -> Answer:
+        """One request as the administrator."""
+        headers = {"Content-Type": content, "Accept": accept or "application/json"}
+        connection = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=30, context=self._context)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            response = connection.getresponse()
+            warnings = tuple(response.headers.get_all("Warning", []))
+            return Answer(status=response.status, body=json.loads(response.read()), warnings=warnings)
+        finally:
+            connection.close()
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        """`kubectl ...` as a person types it, in the checkout's root."""
+        cache = self.kubeconfig.with_name("kubectl-cache")
+        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(cache)}
+        return subprocess.run(
+            [self._programs["kubectl"], *arguments],
+            cwd=CHECKOUT, env=environment, input=stdin, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+
+
+@contextmanager
+def api_server() -> Iterator[ApiServer]:
+    """One that runs meanwhile, in a directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="trainyard-api-") as directory:
+        command = [sys.executable, "-m", "tests.local.own_api_server", directory]
+        with subprocess.Popen(
+            command, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                facts = process.stdout.readline()
+                assert facts, "the API server did not start; it said why above"
+                yield ApiServer(json.loads(facts))
+            finally:
+                process.stdin.close()
+                process.wait(END_SECONDS)
+
+
+def _serve(directory: Path) -> int:
+    """Run until standard input ends, which it does with the one who holds its other side."""
+    home = Home(directory / "home")
+    programs = ensure(["etcd", "kubernetes"], home, quiet=True)
+    home.make()
+    request = Request(name=NAME, version="1.35", issuer="https://issuer.invalid", region="us-west-2", arn="")
+    plane = ControlPlane(home, Processes(lambda _: None), request, NO_ACCOUNT)
+    try:
+        plane.start_api({"PATH": os.environ["PATH"]})
+        facts = {
+            "port": plane.plan.api_port,
+            "directory": str(plane.plan.directory),
+            "programs": {name: str(place) for name, place in programs.items()},
+        }
+        sys.stdout.write(json.dumps(facts) + "\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+    except ControlPlaneError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    finally:
+        plane.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_serve(Path(sys.argv[1])))

@@ -1,0 +1,141 @@
+"""What installs torchrun queues and jobs: the committed files, the controller's rights and its Deployment."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from launcher.controller import deployment, rights
+from launcher.controller.manifests import CHECKOUT, files, main
+from launcher.controller.schema.definitions import definitions
+from launcher.core import contract as c
+from launcher.core.torchrun import names as n
+
+pytestmark = pytest.mark.unit
+
+PINNED = "registry.example.com/launcher@sha256:" + "ab" * 32
+
+
+@pytest.mark.parametrize("name", files())
+def test_a_committed_file_is_current(name: str) -> None:
+    assert (CHECKOUT / name).read_text() == files()[name], "run: make manifests"
+
+
+def test_the_directories_hold_nothing_else() -> None:
+    """`kubectl apply -f crd/` takes whatever is there."""
+    kept = {
+        str(path.relative_to(CHECKOUT)) for top in ("crd", "config") for path in (CHECKOUT / top).rglob("*.*")
+    }
+    assert kept == {name for name in files() if not name.startswith("docs/")}
+
+
+def test_the_files_hold_what_the_code_says() -> None:
+    for name, definition in definitions().items():
+        assert yaml.safe_load(files()[f"crd/{name}"]) == definition
+    assert list(yaml.safe_load_all(files()["config/deployment.yaml"])) == deployment.objects()
+    assert list(yaml.safe_load_all(files()["config/rbac/role.yaml"])) == [
+        rights.cluster_role(),
+        rights.binding(),
+    ]
+
+
+def test_an_image_that_is_given_is_in_the_deployment_and_nothing_else_is_different(tmp_path: Path) -> None:
+    assert main(["--into", str(tmp_path), "--image", PINNED]) == 0
+    for name, content in files().items():
+        written = (tmp_path / name).read_text()
+        if name == "config/deployment.yaml":
+            (made,) = [each for each in yaml.safe_load_all(written) if each["kind"] == "Deployment"]
+            assert made["spec"]["template"]["spec"]["containers"][0]["image"] == PINNED
+            assert deployment.IMAGE not in written
+        else:
+            assert written == content
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["--into", "{}", "--image", "launcher:latest"],
+            "image 'launcher:latest' is not given by its digest",
+        ),
+        (["--into", "{}", "--image", PINNED[:-1]], "right would be <name>@sha256:<64 hex digits>"),
+        (["--image", PINNED], "--image needs --into"),
+        (["--into", "{}/file"], "Not a directory"),
+    ],
+)
+def test_what_is_wrong_is_told_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as ended:
+        main([each.format(tmp_path) for each in arguments])
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_every_right_is_one_verb_on_one_resource_and_stands_once() -> None:
+    said = [
+        (each.group, resource, verb)
+        for each in rights.RIGHTS
+        for resource in each.resources
+        for verb in each.verbs
+    ]
+    assert len(said) == len(set(said))
+    for group, resource, verb in said:
+        assert re.fullmatch(r"create|delete|get|list|patch|watch", verb), (resource, verb)
+        assert re.fullmatch(r"[a-z]+(/status)?", resource)
+        assert "*" not in group
+
+
+def test_no_right_leads_to_more() -> None:
+    """Who reads Secrets, runs commands in pods or writes roles has the rights of others."""
+    touched = {resource for each in rights.RIGHTS for resource in each.resources}
+    assert touched.isdisjoint(
+        {"secrets", "roles", "rolebindings", "clusterroles", "clusterrolebindings", "users"}
+    )
+    assert touched.isdisjoint({"serviceaccounts", "configmaps", "deployments", "daemonsets"})
+
+
+def test_rights_have_their_reasons_in_the_file() -> None:
+    text = files()["config/rbac/role.yaml"]
+    for each in rights.RIGHTS:
+        assert f"  # {each.why}\n  - {{apiGroups: [{each.group or repr('')}]" in text
+
+
+def test_the_binding_is_for_the_deployments_account() -> None:
+    _, account, made = deployment.objects()
+    (subject,) = rights.binding()["subjects"]
+    assert (
+        account["metadata"]["name"]
+        == made["spec"]["template"]["spec"]["serviceAccountName"]
+        == subject["name"]
+    )
+    assert account["metadata"]["namespace"] == made["metadata"]["namespace"] == subject["namespace"]
+    assert rights.binding()["roleRef"]["name"] == rights.cluster_role()["metadata"]["name"]
+
+
+def _container() -> dict[str, Any]:
+    (found,) = deployment.objects()[-1]["spec"]["template"]["spec"]["containers"]
+    return dict(found)
+
+
+def test_one_controller_runs_and_never_two() -> None:
+    spec = deployment.objects()[-1]["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_liveness_is_asked_where_kopf_answers() -> None:
+    container = _container()
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    probe = container["livenessProbe"]["httpGet"]
+    assert (ports[probe["port"]], probe["path"]) == (n.LIVENESS_PORT, "/healthz")
+    assert ports["metrics"] == c.METRICS_PORT
+
+
+def test_the_image_is_one_by_its_digest() -> None:
+    assert _container()["image"] == deployment.checked(deployment.IMAGE)
