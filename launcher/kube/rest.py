@@ -222,7 +222,7 @@ class Rest:
         body: JsonObject | None,
         content: str = JSON,
     ) -> Answer:
-        headers = {"Accept": JSON, "Content-Type": content}
+        headers = {"Accept": f"{JSON}, */*", "Content-Type": content}
         with self._serializing:  # it renews the token where it has to
             parameters = self._api.param_serialize(
                 method=method,

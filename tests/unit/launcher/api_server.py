@@ -23,7 +23,16 @@ from tests.unit.launcher.api_history import History, Object, lookup
 # An answer instead of the usual one: status, headers, body; None closes the connection without one.
 Fault = tuple[int, dict[str, str], bytes] | None
 QUICK = Patience(total=2.0, first=0.01, longest=0.02)
-_LISTED = ("pods", "nodes", "nodeclaims", "nodepools", "events", "pytorchjobs")
+_LISTED = (
+    "pods",
+    "nodes",
+    "nodeclaims",
+    "nodepools",
+    "events",
+    "pytorchjobs",
+    "torchrunjobs",
+    "torchrunqueues",
+)
 
 
 def until(holds: Callable[[], object], seconds: float = 5.0) -> None:
@@ -72,6 +81,7 @@ class FakeApi(History):
         self.cached_version: int | None = None
         self.gone_status = False
         self.unready = 0
+        self.logs: dict[str, list[bytes]] = {}
         self.url = ""
 
     def rest(self, **options: Any) -> Rest:
@@ -106,6 +116,8 @@ class FakeApi(History):
             if path == "/readyz":
                 self.unready, unready = max(0, self.unready - 1), self.unready
                 return status(500, "InternalError", "informer-sync failed") if unready else (200, {})
+            if path in self.logs:
+                return iter(self.logs[path])
             if self.unready or (method, path) in self.refused:
                 return status(403, "Forbidden")
             if listed and "watch" in query:
@@ -156,7 +168,9 @@ class FakeApi(History):
         return 200, self.put(path, body)
 
     def _apply(self, path: str, query: dict[str, str], body: Object) -> tuple[int, Object]:
-        """Server-side apply by one manager: the fields of `body` are set, others stay."""
+        """Server-side apply by one manager, and a merge patch: the fields of `body` are set, others stay."""
+        if "fieldManager" not in query and path not in self.objects:
+            return status(404, "NotFound", f"{path} not found")
         if query.get("dryRun") == "All":
             return 200, body
         return 200, self.put(path, _merged(self.objects.get(path, {}), body))
@@ -165,7 +179,9 @@ class FakeApi(History):
         self.deletions.append(body)
         if path not in self.objects:
             return status(404, "NotFound")
-        if body["preconditions"]["uid"] != lookup(self.objects[path], "metadata.uid"):
+        if "preconditions" in body and body["preconditions"]["uid"] != lookup(
+            self.objects[path], "metadata.uid"
+        ):
             return status(409, "Conflict")
         return 200, self.remove(path)
 
