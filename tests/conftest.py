@@ -28,6 +28,9 @@ TOGETHER = {
     "test_identity": "main job",
     "test_ceiling": "main job",
     "test_permissions": "main job",
+    "test_torchrun_install": "torchrun kinds",
+    "test_torchrun_kinds": "torchrun kinds",
+    "test_torchrun_rules": "torchrun kinds",
     "graph": "previews",
     "policy": "previews",
 }

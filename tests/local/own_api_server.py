@@ -83,20 +83,18 @@ class ApiServer:
 @contextmanager
 def api_server() -> Iterator[ApiServer]:
     """One that runs meanwhile, in a directory of its own."""
-    with tempfile.TemporaryDirectory(prefix="trainyard-api-") as directory:
-        command = [sys.executable, "-m", "tests.local.own_api_server", directory]
-        with subprocess.Popen(
-            command, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            try:
-                facts = process.stdout.readline()
-                assert facts, "the API server did not start; it said why above"
-                yield ApiServer(json.loads(facts))
-            finally:
-                process.stdin.close()
-                process.wait(END_SECONDS)
+    command = [sys.executable, "-m", "tests.local.own_api_server"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=CHECKOUT, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            facts = process.stdout.readline()
+            assert facts, "the API server did not start; it said why above"
+            yield ApiServer(json.loads(facts))
+        finally:
+            process.stdin.close()
+            process.wait(END_SECONDS)
 
 
 def _serve(directory: Path) -> int:
@@ -125,4 +123,6 @@ def _serve(directory: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_serve(Path(sys.argv[1])))
+    with tempfile.TemporaryDirectory(prefix="trainyard-api-") as own:
+        code = _serve(Path(own))
+    sys.exit(code)

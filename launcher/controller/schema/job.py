@@ -76,6 +76,7 @@ def spec() -> Field:
             "suspend": yes_or_no(
                 "Whether the job has no workers for now; its volumes and its status stay.", default=False
             ),
+            # Without defaults: those would hide the queue's.
             "ttlSecondsAfterFinished": queue.time_to_live("the queue's jobDefaults.ttlSecondsAfterFinished"),
             "activeDeadlineSeconds": queue.deadline("the queue's jobDefaults.activeDeadlineSeconds"),
             "restartPolicy": queue.restart_policy(absent="the queue's jobDefaults.restartPolicy"),
