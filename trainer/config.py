@@ -31,6 +31,8 @@ _AT_LEAST_ONE = (
     *("checkpoint_every", "checkpoint_keep", "expected_nodes", "processes_per_node"),
 )
 _AT_LEAST_ZERO = ("warmup_steps", "weight_decay", "gradient_clip", "metrics_port", "restart")
+# Three years. torch counts a timeout in nanoseconds of 64 bits, beside those since the machine's start.
+_MOST_SECONDS = 100_000_000
 _CHOICES = {
     "device": ("cuda", "cpu"),
     "model": MODELS,
@@ -194,10 +196,12 @@ class Config:
                 found.append(
                     f"{name}: {value} is less than 0" if value < 0 else f"{name}: {value} is no number"
                 )
-        for name in ("learning_rate", "timeout_seconds", "start_timeout_seconds"):
+        if self.learning_rate is not None and not 0 < self.learning_rate < float("inf"):
+            found.append(f"learning_rate: {self.learning_rate} is not a positive number")
+        for name in ("timeout_seconds", "start_timeout_seconds"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                found.append(f"{name}: {value} is not a positive number")
+            if not 0 < value <= _MOST_SECONDS:
+                found.append(f"{name}: {value} is not a number of seconds above 0 and up to {_MOST_SECONDS}")
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if value is not None and value not in allowed:

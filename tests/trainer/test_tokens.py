@@ -279,6 +279,15 @@ def test_what_does_not_go_together_is_refused_in_one_line(
     assert said in message
 
 
+def test_a_place_that_cannot_be_looked_at_is_told_in_one_line() -> None:
+    """As where a file system is gone, or a directory is another user's: no name is that long anywhere."""
+    found, message = refused("/" + "a" * 300)
+    assert found == Exit.DATA
+    assert re.fullmatch(
+        r"data: /a{300} cannot be looked at: File name too long; expected 'digits', .*", message
+    )
+
+
 def test_the_list_of_models_is_there_before_torch_and_numpy_are() -> None:
     """Settings name the models and are checked before the seconds that importing torch takes."""
     code = "import sys, trainer.workloads; sys.exit(any(name in sys.modules for name in ('torch', 'numpy')))"

@@ -167,8 +167,14 @@ class Bucket:
             retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
         )
         region = os.environ.get(contract.REGION) or os.environ.get("AWS_DEFAULT_REGION")
-        # A session of its own: boto3's shared one must not be used by several threads while it makes a client.
-        return boto3.session.Session().client("s3", region_name=region, config=settings)
+        try:
+            # A session of its own: boto3's shared one must not be used by several threads while it makes a client.
+            return boto3.session.Session().client("s3", region_name=region, config=settings)
+        except ValueError as error:  # of an endpoint that is no URL; botocore has no error of its own for it
+            raise StoreError(
+                f"cannot reach {self.uri('')}: {_line(error)}; expected a URL in AWS_ENDPOINT_URL, or none",
+                "failed",
+            ) from error
 
     def _key(self, path: str) -> str:
         return f"{self.prefix}/{path}" if self.prefix else path

@@ -124,10 +124,14 @@ def has_tokens(data: str) -> bool:
     if data in (DIGITS, CORPUS):
         return data == CORPUS
     directory = Path(data)
-    if not directory.is_dir():
-        raise TrainerError(
-            Exit.DATA,
-            f"data: {directory} is not a directory; expected {DIGITS!r}, {CORPUS!r}, or a directory of MNIST's IDX "
-            f"files or of {TRAIN_TOKENS} and {TEST_TOKENS}",
-        )
-    return any((directory / name).exists() for name in (TRAIN_TOKENS, TEST_TOKENS))
+    try:
+        if directory.is_dir():
+            return any((directory / name).exists() for name in (TRAIN_TOKENS, TEST_TOKENS))
+        complaint = "is not a directory"
+    except OSError as error:  # nobody may look there, or the file system is gone
+        complaint = f"cannot be looked at: {error.strerror or error}"
+    raise TrainerError(
+        Exit.DATA,
+        f"data: {directory} {complaint}; expected {DIGITS!r}, {CORPUS!r}, or a directory of MNIST's IDX "
+        f"files or of {TRAIN_TOKENS} and {TEST_TOKENS}",
+    )

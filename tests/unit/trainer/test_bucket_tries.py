@@ -89,3 +89,13 @@ def test_a_conflict_that_stays_is_told_after_bounded_tries(monkeypatch: pytest.M
     with pytest.raises(StoreError, match=r"cannot save s3://b/p/owners/1: .*ConditionalRequestConflict"):
         bucket(s3, monkeypatch).put_if_absent("owners/1", b"x")
     assert (s3.calls, s3.pauses) == (module.CONFLICTS, module.CONFLICTS - 1)
+
+
+def test_an_endpoint_that_is_no_url_is_told_as_a_failure_of_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    line = r"^cannot reach s3://b/p: Invalid endpoint: nonsense; expected a URL in AWS_ENDPOINT_URL, or none$"
+    with pytest.raises(StoreError, match=line):
+        Bucket("b", "p").probe("model.pt")

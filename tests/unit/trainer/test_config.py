@@ -103,6 +103,15 @@ def test_a_learning_rate_that_is_no_positive_number_is_refused(value: str) -> No
     assert "learning_rate" in refused(["--learning-rate", value], {})
 
 
+@pytest.mark.parametrize("value", ["0", "nan", "inf", "1e9", "1e300"])
+@pytest.mark.parametrize("name", ["timeout-seconds", "start-timeout-seconds"])
+def test_a_time_that_torch_cannot_count_is_refused(name: str, value: str) -> None:
+    message = refused([f"--{name}", value], {})
+    assert message == (
+        f"{name.replace('-', '_')}: {float(value)} is not a number of seconds above 0 and up to 100000000"
+    )
+
+
 def test_the_options_are_exactly_these() -> None:
     """Each is a promise to those who use it: adding one means documenting it."""
     assert set(Config.__dataclass_fields__) == {
