@@ -32,7 +32,7 @@ _SUFFIXES: Final = {
     "Ei": Fraction(2**60),
 }
 _PATTERN: Final = re.compile(
-    r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,2})?"
+    r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,2})?", re.ASCII
 )
 
 

@@ -315,7 +315,7 @@ def test_quantities_are_exact(text: str, value: Fraction) -> None:
     assert quantity.parse(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1 Gi", "Gi", "1gi", "1Gi\n", "nan"])
+@pytest.mark.parametrize("text", ["", "-1", "1 Gi", "Gi", "1gi", "1Gi\n", "nan", "٤", "1e٣"])
 def test_what_is_no_quantity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no quantity"):
         quantity.parse(text)
