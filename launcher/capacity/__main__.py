@@ -86,7 +86,10 @@ def run(request: Request, job: str, holder: str, address: str) -> int:
 
 
 def dry_run(request: Request, job: str) -> str:
-    """The request, and for each candidate every placeholder and the PyTorchJob for MAX nodes, as YAML documents."""
+    """The request, and for each candidate every placeholder and the PyTorchJob for MAX nodes, as YAML documents.
+
+    No more than the pool may have, as in a run.
+    """
     import yaml
 
     owner = Owner(name=job, uid="00000000-0000-0000-0000-000000000000")
@@ -94,11 +97,10 @@ def dry_run(request: Request, job: str) -> str:
     for index in range(request.candidates):
         candidate = request.candidate(index)
         wait = replace(begun(0.0), candidate=index).label
-        documents += (
-            manifests.placeholder(candidate, number, owner, wait) for number in range(request.max_nodes)
-        )
+        most = min(request.max_nodes, candidate.pool.max_nodes)
+        documents += (manifests.placeholder(candidate, number, owner, wait) for number in range(most))
         reason = f"dry run: as if all nodes of pool {candidate.pool.name} were there"
-        documents.append(manifests.training_job(candidate, request.max_nodes, reason))
+        documents.append(manifests.training_job(candidate, most, reason))
     return str(yaml.safe_dump_all([_plain(document) for document in documents], sort_keys=False))
 
 

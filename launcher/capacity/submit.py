@@ -35,7 +35,23 @@ def read_manifest(text: str) -> dict[str, Any]:
         raise ManifestError(f"the manifest is no JSON: {error}") from None
     if not isinstance(value, dict) or value.get("kind") != "Job":
         raise ManifestError("the manifest is no Job; right would be the stack's output launcherManifest")
+    if not _is_whole(value):
+        raise ManifestError(
+            "the manifest's Job lacks its namespace or its container's environment; right would be the stack's"
+            " output launcherManifest"
+        )
     return value
+
+
+def _is_whole(job: Mapping[str, Any]) -> bool:
+    """Whether this Job has what is read and changed of it."""
+    try:
+        containers = job["spec"]["template"]["spec"]["containers"]
+        names = [entry["name"] for container in containers for entry in container["env"]]
+        namespace = job["metadata"]["namespace"]
+    except (KeyError, TypeError):
+        return False
+    return bool(names and isinstance(namespace, str) and namespace)
 
 
 def with_range(manifest: Mapping[str, Any], lowest: int | None, highest: int | None) -> dict[str, Any]:

@@ -271,7 +271,7 @@ def _override(environment: Mapping[str, str], name: str, value: int, problems: l
     if not text:
         return value
     if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < 1:
-        problems.append(f"{name} is {text!r}; right would be a whole number of at least 1")
+        problems.append(f"{name} is {text!r}; right would be a whole number from 1 to 999999")
         return value
     return int(text)
 

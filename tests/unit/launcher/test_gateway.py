@@ -381,6 +381,9 @@ def test_submit_sets_the_range_and_refuses_a_wrong_one(document: dict[str, Any])
     }
     with pytest.raises(RequestError, match="MIN_NODES is 5 and MAX_NODES is 4"):
         with_range(job, 5, None)
-    for wrong in ("", "[]", '{"kind": "Pod"}'):
+    torn = {**job, "spec": {"template": {"spec": {"containers": [{"env": [{"value": "2"}]}]}}}}
+    lost = {**job, "metadata": {"generateName": "launch-"}}
+    cut = [json.dumps(each) for each in ({"kind": "Job"}, {**job, "spec": None}, torn, lost)]
+    for wrong in ("", "[]", '{"kind": "Pod"}', *cut):
         with pytest.raises(ManifestError):
             read_manifest(wrong)

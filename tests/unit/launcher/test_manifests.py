@@ -189,6 +189,15 @@ def test_a_dry_run_prints_the_request_and_every_object(request_: Request) -> Non
     assert waits | {"max_restarts", "shape"} <= documents[0]["request"].keys()
 
 
+def test_a_dry_run_prints_no_more_than_the_pool_may_have() -> None:
+    request = asked(maxNodes=99, fallbacks=[fallback(maxNodes=2)])
+    documents = list(yaml.safe_load_all(dry_run(request, "launch-r1")))
+    kinds = [item.get("kind") for item in documents[1:]]
+    assert kinds == [*["Pod"] * 4, "PyTorchJob", *["Pod"] * 2, "PyTorchJob"]
+    jobs = [item["spec"]["pytorchReplicaSpecs"] for item in documents[1:] if item["kind"] == "PyTorchJob"]
+    assert [job["Worker"]["replicas"] for job in jobs] == [3, 1]
+
+
 def test_a_dry_run_prints_the_objects_of_each_candidate() -> None:
     request = asked(attempts=2, fallbacks=[fallback()])
     documents = list(yaml.safe_load_all(dry_run(request, "launch-r1")))
