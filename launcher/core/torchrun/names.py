@@ -44,7 +44,10 @@ LABEL_QUEUE_NAMESPACE: Final = f"{GROUP}/queue-namespace"
 LABEL_QUEUE_NAME: Final = f"{GROUP}/queue-name"
 
 WORKER_CONTAINER: Final = "torchrun"
+# The sync pod: its container, and where it keeps archives (launcher/workspace/store.py).
 SYNC_PORT: Final = 8080
+SYNC_CONTAINER: Final = "sync"
+SYNC_DIRECTORY: Final = "/var/lib/torchrun-sync"
 RENDEZVOUS_PORT: Final = 29500
 
 # The worker's environment.

@@ -1,0 +1,126 @@
+"""`python -m launcher.workspace`: what runs beside the workers of a torchrun job.
+
+fetch    an init container: the workspace in place, verified, or a failure
+follow   a sidecar: each new archive of the job in place
+serve    the sync pod: archives by digest over HTTP
+receive  in the sync pod, by exec: takes an archive from standard input, or only points to one that is there
+
+Exit codes: 0 done or told to stop, 1 what was asked for can't be done (one line says why), 2 wrong arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from launcher.core.torchrun import names
+from launcher.workspace.errors import NotThere, WorkspaceError
+from launcher.workspace.follow import EVERY_SECONDS, LOG, WAIT_SECONDS, fetch, follow
+from launcher.workspace.serve import server
+from launcher.workspace.sources import S3, Source, SyncPod
+from launcher.workspace.store import Pointer, Store
+from launcher.workspace.unpack import check_digest
+
+EXIT_DONE: Final = 0
+EXIT_FAILED: Final = 1
+_ALL_ADDRESSES: Final = ""
+
+
+def parser() -> argparse.ArgumentParser:
+    """All words of the command line."""
+    result = argparse.ArgumentParser(
+        prog="python -m launcher.workspace", description=(__doc__ or "").splitlines()[0]
+    )
+    verbs = result.add_subparsers(dest="verb", required=True)
+    fetching = verbs.add_parser("fetch", help="put the archive of a digest in place")
+    fetching.add_argument("--digest", required=True, help="sha256:<64 hexadecimal digits> of the archive")
+    fetching.add_argument(
+        "--wait-seconds", type=float, default=WAIT_SECONDS, help="how long the archive may take to come"
+    )
+    following = verbs.add_parser("follow", help="put each new archive of the job in place")
+    following.add_argument("--every-seconds", type=float, default=EVERY_SECONDS, help="how often is asked")
+    for each, what in ((fetching, "archive"), (following, "job's pointer")):
+        where = each.add_mutually_exclusive_group(required=True)
+        where.add_argument("--url", help=f"s3://bucket/key of the {what}")
+        where.add_argument("--sync", help="http://host:port of the job's sync pod")
+        each.add_argument("--into", required=True, type=Path, help="the directory of the workspace")
+    serving = verbs.add_parser("serve", help="serve the archives that were received")
+    serving.add_argument("--port", type=int, default=names.SYNC_PORT)
+    serving.add_argument("--address", default=_ALL_ADDRESSES, help="default: each one of the pod")
+    receiving = verbs.add_parser("receive", help="take an archive from standard input")
+    receiving.add_argument("--digest", required=True)
+    receiving.add_argument("--size", required=True, type=int, help="bytes of the whole archive")
+    receiving.add_argument("--current", action="store_true", help="make it the job's present one")
+    for each in (serving, receiving):
+        each.add_argument("--root", type=Path, default=Path(names.SYNC_DIRECTORY))
+    return result
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs one verb and returns its exit code."""
+    options = parser().parse_args(arguments)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("botocore").setLevel(logging.WARNING)
+    try:
+        _run(options)
+    except (WorkspaceError, NotThere) as error:
+        print(error, file=sys.stderr)
+        return EXIT_FAILED
+    return EXIT_DONE
+
+
+def _run(options: argparse.Namespace) -> None:
+    if options.verb == "fetch":
+        applied = fetch(
+            _source(options, pointer=False), options.digest, options.into, wait=options.wait_seconds
+        )
+        LOG.info("the workspace is %s: %d put, %d removed", options.digest, applied.put, applied.removed)
+    elif options.verb == "follow":
+        stopping = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopping.set())
+        follow(_source(options, pointer=True), options.into, stopping, every=options.every_seconds)
+    elif options.verb == "serve":
+        _serve(options)
+    else:
+        _receive(options)
+
+
+def _source(options: argparse.Namespace, *, pointer: bool) -> Source:
+    if options.sync:
+        return SyncPod(options.sync)
+    return S3(pointer_url=options.url) if pointer else S3(archive_url=options.url)
+
+
+def _serve(options: argparse.Namespace) -> None:
+    serving = server(Store(options.root), options.address, options.port)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # From another thread: `shutdown` waits for the loop that the signal interrupts.
+        signal.signal(number, lambda *_: threading.Thread(target=serving.shutdown, daemon=True).start())
+    LOG.info("serving %s on port %d", options.root, serving.server_port)
+    try:
+        serving.serve_forever(poll_interval=0.2)
+    finally:
+        serving.server_close()
+
+
+def _receive(options: argparse.Namespace) -> None:
+    """Tells on standard output from which byte on it wants the archive, and at last "done"."""
+    check_digest(options.digest)
+    store = Store(options.root)
+    store.receive(
+        options.digest, options.size, sys.stdin.buffer, lambda offset: print("offset", offset, flush=True)
+    )
+    if options.current:
+        store.point(Pointer(options.digest, options.size))
+    print("done", options.digest, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,189 @@
+"""Archives in S3, by their digest: sent once, found right by S3 itself before they are there.
+
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity-upload.html: S3 refuses an object whose
+SHA-256 is another one than the request says, keeps it, and tells it to who asks with `ChecksumMode`.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+
+from launcher.workspace.errors import NotThere, WorkspaceError
+from launcher.workspace.pack import Archive
+from launcher.workspace.store import Pointer
+from launcher.workspace.unpack import check_digest
+
+_URL: Final = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?")
+_CONNECT_SECONDS: Final = 5
+_READ_SECONDS: Final = 60
+_ATTEMPTS: Final = 5
+_REFUSED: Final = frozenset(
+    {"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"}
+)
+_ABSENT: Final = frozenset({"404", "NoSuchKey", "NotFound"})
+Told = Callable[[int, int], None]
+
+
+def parse_url(url: str) -> tuple[str, str]:
+    """Bucket and key or prefix, without slashes around it. Raises WorkspaceError."""
+    found = _URL.fullmatch(url)
+    if not found:
+        raise WorkspaceError(f"bucket: {url[:200]!r} should be s3://bucket/prefix")
+    return found.group(1), (found.group(2) or "").strip("/")
+
+
+def archive_url(where: str, digest: str) -> str:
+    """Where the archive of this digest is in this bucket and below this prefix."""
+    return _below(where, f"workspaces/{check_digest(digest)}.tar.zst")
+
+
+def pointer_url(where: str, uid: str) -> str:
+    """Where the job with this uid has its pointer."""
+    return _below(where, f"jobs/{uid}/current")
+
+
+def _below(where: str, rest: str) -> str:
+    bucket, prefix = parse_url(where)
+    return "/".join(part for part in (f"s3://{bucket}", prefix, rest) if part)
+
+
+class Bucket:
+    """S3 with the credentials that boto3 finds: a person's, or in a pod those of its service account (IRSA)."""
+
+    def __init__(self, client: Any = None) -> None:
+        self._client = client or _client()
+
+    def send(self, archive: Archive, url: str, told: Told = lambda _done, _total: None) -> bool:
+        """Puts the archive here; False if it is here already, undamaged. Raises WorkspaceError and NotThere."""
+        bucket, key = parse_url(url)
+        checksum = base64.b64encode(bytes.fromhex(check_digest(archive.digest))).decode()
+        if self._has(bucket, key, archive.size, checksum):
+            return False
+        with archive.file.open("rb") as file, _explained(url):
+            self._client.put_object(
+                Bucket=bucket,
+                Key=key,
+                Body=_Told(file, archive.size, told),
+                ContentLength=archive.size,
+                ChecksumAlgorithm="SHA256",
+                ChecksumSHA256=checksum,
+            )
+        told(archive.size, archive.size)
+        return True
+
+    def read(self, url: str, into: Path) -> None:
+        """Gets the object into this file. Raises WorkspaceError, and NotThere for one that there is not."""
+        bucket, key = parse_url(url)
+        with _explained(url):
+            body = self._client.get_object(Bucket=bucket, Key=key)["Body"]
+            with into.open("wb") as file:
+                for piece in body.iter_chunks(2**18):
+                    file.write(piece)
+
+    def pointer(self, url: str) -> Pointer | None:
+        """The pointer at this place, None where there is none."""
+        bucket, key = parse_url(url)
+        try:
+            with _explained(url):
+                data = self._client.get_object(Bucket=bucket, Key=key)["Body"].read()
+        except _Absent:
+            return None
+        return Pointer.from_json(data)
+
+    def point(self, url: str, pointer: Pointer) -> None:
+        """Puts the pointer at this place."""
+        bucket, key = parse_url(url)
+        with _explained(url):
+            self._client.put_object(Bucket=bucket, Key=key, Body=pointer.to_json())
+
+    def _has(self, bucket: str, key: str, size: int, checksum: str) -> bool:
+        try:
+            with _explained(f"s3://{bucket}/{key}"):
+                head = self._client.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
+        except NotThere:
+            return False
+        except _Refused:
+            # Who may not list the bucket is told so of an object that is not there, too; the put says what holds.
+            return False
+        # One that was put by other means and has no such checksum is not believed.
+        return head["ContentLength"] == size and head.get("ChecksumSHA256") == checksum
+
+
+class _Absent(NotThere):
+    """No object of this key."""
+
+
+class _Refused(WorkspaceError):
+    """The credentials don't allow it."""
+
+
+class _Told:
+    """A file that tells how far it was read. To sign it, it is read once before it is sent."""
+
+    def __init__(self, file: IO[bytes], size: int, told: Told) -> None:
+        self._file, self._size, self._told = file, size, told
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._told(self._file.tell(), self._size)
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+def _client() -> Any:
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
+    config = Config(
+        connect_timeout=_CONNECT_SECONDS,
+        read_timeout=_READ_SECONDS,
+        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+    )
+    try:
+        return boto3.client("s3", config=config)
+    except (BotoCoreError, ValueError) as error:
+        raise WorkspaceError(f"bucket: no client for S3: {error}") from None
+
+
+@contextmanager
+def _explained(url: str) -> Iterator[None]:
+    """What S3 and its client say, as one line."""
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
+    try:
+        yield
+    except ClientError as error:
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        message = str(error.response.get("Error", {}).get("Message", ""))
+        bucket = parse_url(url)[0]
+        if code == "NoSuchBucket":
+            raise WorkspaceError(
+                f"bucket: {bucket} does not exist; name one that does in the queue's storage.workspace.bucket"
+            ) from None
+        if code in _REFUSED:
+            raise _Refused(
+                f"bucket: {url}: {error.operation_name} is refused ({code}); your credentials need s3:GetObject and "
+                f"s3:PutObject there"
+            ) from None
+        if code in _ABSENT:
+            raise _Absent(f"{url} is not there yet") from None
+        if code in ("SlowDown", "InternalError", "ServiceUnavailable", "500", "503"):
+            raise NotThere(f"bucket: {url}: {code}: {message}") from None
+        raise WorkspaceError(f"bucket: {url}: {error.operation_name}: {code}: {message}") from None
+    except NoCredentialsError:
+        raise WorkspaceError(
+            f"bucket: {url}: no AWS credentials are found; log in (aws sso login), or set AWS_PROFILE"
+        ) from None
+    except BotoCoreError as error:
+        raise NotThere(f"bucket: {url}: {error}") from None

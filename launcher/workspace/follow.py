@@ -1,0 +1,122 @@
+"""What a worker's init container and its sidecar do: get the workspace, put it in place, keep it up to date."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from launcher.workspace.errors import NotThere, WorkspaceError
+from launcher.workspace.ignoring import CONTROL_DIRECTORY
+from launcher.workspace.place import DOWNLOAD, Applied, apply, placed
+from launcher.workspace.sources import Source
+from launcher.workspace.unpack import check_digest, verify
+
+LOG: Final = logging.getLogger("workspace")
+EVERY_SECONDS: Final = 2.0
+WAIT_SECONDS: Final = 1800.0
+_RETRY_SECONDS: Final = 1.0
+# A connection that broke in the middle is not seen as such by everyone in between.
+_DAMAGED_TRIES: Final = 3
+
+
+def fetch(
+    source: Source,
+    digest: str,
+    into: Path,
+    *,
+    wait: float = WAIT_SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Applied:
+    """Gets the archive of this digest and puts it in place, if it is not there already.
+
+    It may come later: it is waited for `wait` seconds. Raises WorkspaceError where it does not come, or is damaged
+    at each try.
+    """
+    check_digest(digest)
+    if placed(into).digest == digest:
+        return Applied(0, 0)
+    end, damaged, said = clock() + wait, 0, ""
+    while True:
+        try:
+            return _get(source, digest, into)
+        except NotThere as error:
+            if clock() >= end:
+                raise WorkspaceError(
+                    f"workspace: {digest} did not come within {wait:.0f} s: {error}"
+                ) from None
+            if str(error) != said:
+                said = str(error)
+                LOG.info("waiting for the workspace: %s", said)
+        except _Damaged as error:
+            damaged += 1
+            if damaged == _DAMAGED_TRIES:
+                raise WorkspaceError(f"{error} (at each of {damaged} tries)") from None
+            LOG.warning("%s; getting it again", error)
+        sleep(_RETRY_SECONDS)
+
+
+def follow(source: Source, into: Path, stopping: threading.Event, *, every: float = EVERY_SECONDS) -> None:
+    """Until `stopping`, each `every` seconds: brings the job's present archive in place if it is another one.
+
+    An archive that is damaged or refused is told once, and tried again when there is another one or the place has
+    changed; what is in place stays.
+    """
+    said = ""
+    while not stopping.wait(every):
+        problem = ""
+        try:
+            pointer = source.current()
+            if pointer is not None and pointer.digest != placed(into).digest:
+                applied = _get(source, pointer.digest, into)
+                LOG.info(
+                    "the workspace is now %s: %d put, %d removed",
+                    pointer.digest,
+                    applied.put,
+                    applied.removed,
+                )
+        except (NotThere, WorkspaceError, _Damaged) as error:
+            problem = str(error)
+        if problem and problem != said:
+            LOG.warning("%s; the workspace stays as it is", problem)
+        said = problem
+
+
+class _Damaged(Exception):
+    """What came is not what the digest says."""
+
+
+def _get(source: Source, digest: str, into: Path) -> Applied:
+    with _scratch(into) as directory:
+        archive = directory / "archive"
+        try:
+            source.archive(digest, archive)
+        except OSError as error:
+            raise WorkspaceError(f"workspace: can't write {archive}: {error.strerror}") from None
+        try:
+            verify(archive, digest)
+        except WorkspaceError as error:
+            raise _Damaged(str(error)) from None
+        return apply(archive, digest, into)
+
+
+@contextmanager
+def _scratch(into: Path) -> Iterator[Path]:
+    """A directory on the volume of the workspace: a pod's own file system may be small, or read-only."""
+    control = into / CONTROL_DIRECTORY
+    try:
+        control.mkdir(parents=True, exist_ok=True)
+        directory = Path(tempfile.mkdtemp(prefix=DOWNLOAD, dir=control))
+    except OSError as error:
+        raise WorkspaceError(f"--into: can't write in {into}: {error.strerror}") from None
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,73 @@
+"""Which entries of a directory tree are no part of the workspace: what its ignore files say, and git's own folder.
+
+A `.torchrunignore` at the top stands in place of every `.gitignore`; either kind may stand in each directory, and the
+one that is nearest to an entry has the last word. Of a directory within a git repository the .gitignore files above it
+count, too, as they do for git.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from launcher.workspace.errors import WorkspaceError
+from launcher.workspace.patterns import Pattern, parse
+
+OWN_IGNORE: Final = ".torchrunignore"
+GIT_IGNORE: Final = ".gitignore"
+# Where a worker keeps what it knows of its copy (launcher/workspace/place.py).
+CONTROL_DIRECTORY: Final = ".torchrun-workspace"
+NEVER: Final = frozenset({b".git", CONTROL_DIRECTORY.encode()})
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The patterns that hold in one directory: each with the path of its file's directory, the nearest last.
+
+    `base` of a file above the workspace is what leads from there to the workspace.
+    """
+
+    file_name: str
+    layers: tuple[tuple[bytes, tuple[Pattern, ...]], ...] = ()
+
+    def inside(self, directory: Path, path: bytes) -> Rules:
+        """The rules within this directory, which is at this path of the workspace ("" for the top)."""
+        patterns = _read(directory / self.file_name)
+        return Rules(self.file_name, (*self.layers, (path, patterns))) if patterns else self
+
+    def ignores(self, path: bytes, name: bytes, is_directory: bool) -> bool:
+        """Whether this entry is left out. Its directory is not, or nobody would ask."""
+        if name in NEVER:
+            return True
+        for base, patterns in reversed(self.layers):
+            relative = base[1:] + b"/" + path if base.startswith(b"<") else path[len(base) + bool(base) :]
+            for pattern in reversed(patterns):
+                if pattern.matches(relative, name, is_directory):
+                    return pattern.ignores
+        return False
+
+
+def rules_of(root: Path) -> Rules:
+    """The rules that hold at the top of this workspace before its own ignore file is read. Raises WorkspaceError."""
+    if (root / OWN_IGNORE).is_file():
+        return Rules(OWN_IGNORE)
+    layers = []
+    if not (root / ".git").exists():
+        repository = next((above for above in root.parents if (above / ".git").exists()), None)
+        above = root.parent
+        while repository is not None and above.is_relative_to(repository):
+            if patterns := _read(above / GIT_IGNORE):
+                layers.append((b"<" + os.fsencode(root.relative_to(above)), patterns))
+            above = above.parent
+    return Rules(GIT_IGNORE, tuple(reversed(layers)))
+
+
+def _read(file: Path) -> tuple[Pattern, ...]:
+    try:
+        return parse(file.read_bytes()) if not file.is_symlink() else ()
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return ()
+    except OSError as error:
+        raise WorkspaceError(f"workspace: can't read {file}: {error.strerror}; make it readable") from None

@@ -1,0 +1,34 @@
+"""What may stand in a workspace's archive: names that stay inside, and links that do. Pure; both ends ask here."""
+
+from __future__ import annotations
+
+from launcher.workspace.ignoring import CONTROL_DIRECTORY
+
+
+def name_problem(name: str) -> str:
+    """What is wrong with the name of a member, "" where nothing is."""
+    parts = name.split("/")
+    if not name or "\0" in name:
+        return "an empty name" if not name else "a NUL in its name"
+    if name.startswith("/"):
+        return "an absolute path"
+    if any(part in ("", ".", "..") for part in parts):
+        return 'a ".", ".." or empty part in its path'
+    if parts[0] == CONTROL_DIRECTORY:
+        return f"{CONTROL_DIRECTORY} is where a worker keeps what it knows of the workspace"
+    return ""
+
+
+def link_stays_inside(name: str, target: str) -> bool:
+    """Whether a symbolic link of this name with this target stays in the tree, wherever the tree's other links lead.
+
+    Only its first parts may be "..": what comes after a name may follow another link before it goes up.
+    """
+    if not target or target.startswith("/") or "\0" in target:
+        return False
+    ups = 0
+    rest = [part for part in target.split("/") if part not in ("", ".")]
+    while rest and rest[0] == "..":
+        rest.pop(0)
+        ups += 1
+    return ".." not in rest and ups <= name.count("/")

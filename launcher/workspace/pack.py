@@ -1,0 +1,157 @@
+"""A directory as one archive that depends on nothing but names, contents, links and who may execute: a tar.zst.
+
+The same workspace gives the same bytes on every machine with the same version of zstandard, and so the same digest:
+what is there under this digest already need not be sent again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tarfile
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+import zstandard
+
+from launcher.workspace.errors import WorkspaceError
+from launcher.workspace.selection import DEFAULT_LIMIT_BYTES, Entry, select, unreadable
+
+# Of code, a higher level saves a tenth and takes four times as long.
+_LEVEL: Final = 3
+_CHUNK: Final = 2**20
+FILE_MODE: Final = 0o644
+EXECUTABLE_MODE: Final = 0o755
+DIGEST_PREFIX: Final = "sha256:"
+# What fits into the head of a member by itself.
+_SHORT_NAME: Final = 100
+_SMALL_FILE: Final = 8**11
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A packed workspace: `size` is that of the archive, `content` that of its files, both in bytes."""
+
+    file: Path
+    digest: str
+    size: int
+    content: int
+    files: int
+
+
+def pack(
+    root: Path,
+    limit: int = DEFAULT_LIMIT_BYTES,
+    directory: Path | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Archive:
+    """The workspace of this directory, in a new file in `directory`, else where such files go; the caller removes it.
+
+    `progress` is told how many bytes of all are packed. Raises WorkspaceError, as `select` does, and for a file that
+    changes while it is read; then nothing is left.
+    """
+    entries = select(root, limit)
+    total = sum(entry.size for entry in entries)
+    try:
+        handle, name = tempfile.mkstemp(".tar.zst", "workspace-", directory)
+    except OSError as error:
+        raise WorkspaceError(f"workspace: no room for the archive: {error}") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            target = _Hashing(file)
+            compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+            with compressor.stream_writer(target, closefd=False) as stream:  # type: ignore[arg-type]
+                done, base = 0, str(root.resolve())
+                for entry in entries:
+                    _add(base, entry, stream)
+                    done += entry.size
+                    progress(done, total)
+                stream.write(bytes(2 * tarfile.BLOCKSIZE))
+        return Archive(Path(name), DIGEST_PREFIX + target.hash.hexdigest(), target.size, total, len(entries))
+    except BaseException as error:
+        Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise WorkspaceError(f"workspace: can't write the archive {name}: {error.strerror}") from None
+        raise
+
+
+class _Hashing:
+    """Writes through to a file, and knows the digest and the size of what was written."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.hash = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes) -> int:
+        self.hash.update(data)
+        self.size += len(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        """Nothing is held back here."""
+
+
+def header(path: str, size: int = 0, mode: int = FILE_MODE, target: str = "") -> bytes:
+    """The head of one member; long names and those that are not UTF-8 stand in a head of their own before it (pax)."""
+    if not target and len(path) < _SHORT_NAME and path.isascii() and size < _SMALL_FILE:
+        return _plain_header(path, size, mode)
+    member = tarfile.TarInfo(path)
+    member.size, member.mode, member.mtime = size, mode, 0
+    if target:
+        member.type, member.linkname, member.mode = tarfile.SYMTYPE, target, 0o777
+    return member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def _plain_header(path: str, size: int, mode: int) -> bytes:
+    """What tarfile makes of nearly every member, in a tenth of its time."""
+    block = b"%-100s%07o\0%07o\0%07o\0%011o\0%011o\0        0" % (path.encode(), mode, 0, 0, size, 0)
+    block = block.replace(b" " * (100 - len(path)), bytes(100 - len(path)), 1)
+    block = block.ljust(257, b"\0") + b"ustar\x0000"
+    return block[:148] + b"%06o\0" % sum(block) + block[155:].ljust(357, b"\0")
+
+
+def _add(root: str, entry: Entry, stream: Any) -> None:
+    if entry.target:
+        stream.write(header(entry.path, target=entry.target))
+        return
+    try:
+        # A file that has become a link since is not followed, nor is a pipe waited for.
+        handle = os.open(f"{root}/{entry.path}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise unreadable(entry.path, error) from None
+    try:
+        _copy(handle, entry, stream)
+    finally:
+        os.close(handle)
+
+
+def _copy(handle: int, entry: Entry, stream: Any) -> None:
+    known = os.fstat(handle)
+    if not stat.S_ISREG(known.st_mode):
+        raise _changed(entry.path)
+    # One piece of a small file: each call of the compressor costs as much as ten kilobytes.
+    piece = header(entry.path, known.st_size, EXECUTABLE_MODE if entry.executable else FILE_MODE)
+    left = known.st_size
+    while left:
+        try:
+            data = os.read(handle, min(left, _CHUNK))
+        except OSError as error:
+            raise unreadable(entry.path, error) from None
+        if not data:
+            raise _changed(entry.path)
+        left -= len(data)
+        if left:
+            stream.write(piece + data)
+            piece = b""
+        else:
+            piece += data
+    stream.write(piece + bytes(-known.st_size % tarfile.BLOCKSIZE))
+
+
+def _changed(path: str) -> WorkspaceError:
+    return WorkspaceError(f"workspace: {path} changed while it was read; try again when nothing writes it")

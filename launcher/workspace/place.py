@@ -1,0 +1,179 @@
+"""An archive's files at the place where the workers have them: all of it at first, later what has changed.
+
+A directory of its own inside of that place, on the same file system, holds what is not ready: a file comes in by one
+rename, and so nobody sees half of it. Whoever is killed in between, the next one ends that work. What the job itself
+made stays, but for a file where the workspace now has one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from launcher.workspace.errors import WorkspaceError
+from launcher.workspace.ignoring import CONTROL_DIRECTORY
+from launcher.workspace.unpack import DIRECTORY_MODE, Contents, unpack
+
+_STATE: Final = "state.json"
+_LOCK: Final = "lock"
+_INCOMING: Final = "incoming-"
+# What is being downloaded; another worker's on the same volume, too.
+DOWNLOAD: Final = "download-"
+_ABANDONED_SECONDS: Final = 3600
+# Directories of the job that stand where the workspace now has a file.
+_KEPT: Final = "kept-"
+
+
+@dataclass(frozen=True)
+class Applied:
+    """How many files and links were put in place, and how many removed."""
+
+    put: int
+    removed: int
+
+
+@dataclass(frozen=True)
+class State:
+    """What is in place: the archive's digest, "" while one is being applied, and what is at each path of it.
+
+    A path whose contents are "" may or may not have been brought up to date.
+    """
+
+    digest: str
+    contents: Contents
+
+
+def placed(into: Path) -> State:
+    """What is in place here now."""
+    try:
+        found = json.loads((into / CONTROL_DIRECTORY / _STATE).read_text())
+        return State(str(found["digest"]), {str(path): str(what) for path, what in found["contents"].items()})
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return State("", {})
+
+
+def apply(archive: Path, digest: str, into: Path) -> Applied:
+    """Brings the files of this archive here. Raises WorkspaceError; before anything in place was touched, unless the
+    file system is at fault.
+
+    Of several that do this at once on one volume, one works and the others wait, where the file system has locks;
+    where it has none, each does the same.
+    """
+    try:
+        with _working(into) as control:
+            before = placed(into)
+            if before.digest == digest:
+                return Applied(0, 0)
+            incoming = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=control))
+            try:
+                contents = unpack(archive, digest, incoming)
+                return _bring(incoming, into, control, before, State(digest, contents))
+            finally:
+                shutil.rmtree(incoming, ignore_errors=True)
+    except OSError as error:
+        raise WorkspaceError(
+            f"workspace: can't write {error.filename or into}: {error.strerror or error}"
+        ) from None
+
+
+def _bring(incoming: Path, into: Path, control: Path, before: State, after: State) -> Applied:
+    old, new = before.contents, after.contents
+    missing = {path for path in new if not os.path.lexists(into / path)}
+    changed = [path for path, what in new.items() if old.get(path) != what or path in missing]
+    gone = [path for path in old if path not in new]
+    uncertain = {**old, **dict.fromkeys(changed, "")}
+    _save(control, State("", uncertain))
+    for path in gone:
+        _remove(into, path)
+    for path in changed:
+        _put(incoming, into, control, path)
+    _save(control, after)
+    return Applied(len(changed), len(gone))
+
+
+@contextmanager
+def _working(into: Path) -> Iterator[Path]:
+    """The directory for what is not ready, alone where the file system has locks."""
+    control = into / CONTROL_DIRECTORY
+    control.mkdir(parents=True, exist_ok=True)
+    with suppress(PermissionError):  # another worker's user has made it
+        control.chmod(DIRECTORY_MODE)
+    handle = os.open(control / _LOCK, os.O_RDWR | os.O_CREAT, 0o664)
+    try:
+        alone = True
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:  # such as Lustre that was mounted without flock
+            alone = False
+        if alone:
+            for left in control.glob(f"{_INCOMING}*"):
+                shutil.rmtree(left, ignore_errors=True)
+        for left in control.glob(f"{DOWNLOAD}*"):
+            if time.time() - left.stat().st_mtime > _ABANDONED_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+        yield control
+    finally:
+        os.close(handle)
+
+
+def _save(control: Path, state: State) -> None:
+    handle, name = tempfile.mkstemp(prefix=_STATE, dir=control)
+    with os.fdopen(handle, "w") as file:
+        os.fchmod(handle, 0o664)
+        json.dump({"digest": state.digest, "contents": state.contents}, file)
+    os.replace(name, control / _STATE)
+
+
+def _remove(into: Path, path: str) -> None:
+    """Removes a file of the workspace, and its directories that are empty then. What is a directory now, stays."""
+    if not _within_directories(into, path):
+        return
+    with suppress(FileNotFoundError, IsADirectoryError):
+        os.unlink(into / path)
+    for parent in (into / path).parents:
+        if parent == into:
+            return
+        try:
+            parent.rmdir()
+        except OSError:  # not empty
+            return
+
+
+def _within_directories(into: Path, path: str) -> bool:
+    """Whether what leads to this path are directories: a link there might lead anywhere."""
+    directories = path.split("/")[:-1]
+    ends = range(1, len(directories) + 1)
+    return all(_is_directory(into / "/".join(directories[:end])) for end in ends)
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _put(incoming: Path, into: Path, control: Path, path: str) -> None:
+    directories = path.split("/")[:-1]
+    for end in range(1, len(directories) + 1):
+        directory = into / "/".join(directories[:end])
+        if _is_directory(directory):
+            continue
+        if os.path.lexists(directory):  # a file or a link of before
+            os.unlink(directory)
+        with suppress(FileExistsError):  # another worker's, on the same volume
+            os.mkdir(directory)
+            os.chmod(directory, DIRECTORY_MODE)
+    if _is_directory(into / path):
+        os.rename(into / path, Path(tempfile.mkdtemp(prefix=_KEPT, dir=control)) / "was")
+    os.replace(incoming / path, into / path)

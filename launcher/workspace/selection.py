@@ -1,0 +1,115 @@
+"""The entries of a directory that are its workspace, in the order in which they are packed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from launcher.workspace.errors import WorkspaceError
+from launcher.workspace.ignoring import GIT_IGNORE, OWN_IGNORE, Rules, rules_of
+from launcher.workspace.members import link_stays_inside
+
+DEFAULT_LIMIT_BYTES: Final = 512 * 2**20
+_OFFENDERS: Final = 10
+_LINKS_NAMED: Final = 5
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file with its size in bytes, or a link with its target; `path` is relative to the workspace."""
+
+    path: str
+    size: int = 0
+    executable: bool = False
+    target: str = ""
+
+
+def select(root: Path, limit: int = DEFAULT_LIMIT_BYTES) -> list[Entry]:
+    """Every file and link of the workspace at this directory, sorted by the bytes of its path.
+
+    Sockets, pipes and devices are no part of one, nor are directories without a file. Raises WorkspaceError: no such
+    directory, nothing in it, an entry that can't be read, a link that leads out, more than `limit` bytes.
+    """
+    if not root.is_dir():
+        what = "is not a directory" if root.exists() else "does not exist"
+        raise WorkspaceError(f"workspace: {root} {what}; name the directory with your code")
+    root = root.resolve()
+    found = sorted(_walk(root, b"", rules_of(root)), key=lambda entry: os.fsencode(entry.path))
+    if not found:
+        raise WorkspaceError(
+            f"workspace: {root} has no files to send; put your code there, or look at what {OWN_IGNORE} "
+            f"or {GIT_IGNORE} leave out"
+        )
+    if all(_ignore_file(entry.path) for entry in found):
+        raise WorkspaceError(f"workspace: {root} has no files to send but what says which are left out")
+    out = [entry for entry in found if entry.target and not link_stays_inside(entry.path, entry.target)]
+    if out:
+        named = ", ".join(f"{entry.path} -> {entry.target}" for entry in out[:_LINKS_NAMED])
+        more = f" and {len(out) - _LINKS_NAMED} more" if len(out) > _LINKS_NAMED else ""
+        raise WorkspaceError(
+            f"workspace: links lead out of {root}: {named}{more}; copy what they point to, or name them in {OWN_IGNORE}"
+        )
+    total = sum(entry.size for entry in found)
+    if total > limit:
+        largest = sorted(found, key=lambda entry: (-entry.size, entry.path))[:_OFFENDERS]
+        named = ", ".join(f"{entry.path} {size_in_words(entry.size)}" for entry in largest if entry.size)
+        raise WorkspaceError(
+            f"workspace: {size_in_words(total)} in {len(found)} files, and at most {size_in_words(limit)} are sent; "
+            f"name in {OWN_IGNORE} what is not needed; the largest: {named}"
+        )
+    return found
+
+
+def size_in_words(size: float) -> str:
+    """Bytes as a person reads them, in powers of 1024."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def _ignore_file(path: str) -> bool:
+    return path.rpartition("/")[2] in (OWN_IGNORE, GIT_IGNORE)
+
+
+def _walk(directory: Path, path: bytes, rules: Rules) -> Iterator[Entry]:
+    try:
+        with os.scandir(directory) as listed:
+            entries = list(listed)
+    except OSError as error:
+        raise unreadable(os.fsdecode(path) or str(directory), error) from None
+    rules = rules.inside(directory, path)
+    for entry in entries:
+        name = os.fsencode(entry.name)
+        inner = path + b"/" + name if path else name
+        is_directory = entry.is_dir(follow_symlinks=False)
+        if rules.ignores(inner, name, is_directory):
+            continue
+        if is_directory:
+            yield from _walk(Path(entry.path), inner, rules)
+        else:
+            yield from _one(entry, os.fsdecode(inner))
+
+
+def _one(entry: os.DirEntry[str], path: str) -> Iterator[Entry]:
+    try:
+        if entry.is_symlink():
+            yield Entry(path, target=os.readlink(entry.path))
+            return
+        known = entry.stat(follow_symlinks=False)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if stat.S_ISREG(known.st_mode):
+        yield Entry(path, known.st_size, bool(known.st_mode & 0o100))
+
+
+def unreadable(path: str, error: OSError) -> WorkspaceError:
+    """What is said of an entry that can't be read."""
+    return WorkspaceError(
+        f"workspace: can't read {path}: {error.strerror}; make it readable or name it in {OWN_IGNORE}"
+    )

@@ -1,0 +1,90 @@
+"""The sync pod's HTTP: archives by digest, the present one's name. Who sends needs the right to exec."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+
+from launcher.workspace.errors import WorkspaceError
+from launcher.workspace.pack import DIGEST_PREFIX
+from launcher.workspace.store import Store
+
+ARCHIVES: Final = "/archives/"
+CURRENT: Final = "/current"
+HEALTH: Final = "/healthz"
+# A worker that is gone keeps no thread for longer than this.
+_SILENCE_SECONDS: Final = 60.0
+
+
+def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
+    """A server of this store; the caller serves and closes it. Raises WorkspaceError where the address is taken."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = _SILENCE_SECONDS
+
+        def do_GET(self) -> None:
+            try:
+                self._answer()
+            except WorkspaceError as error:
+                self._say(HTTPStatus.BAD_REQUEST, str(error).encode())
+            except OSError:  # the worker is gone, or the disk is
+                self.close_connection = True
+
+        do_HEAD = do_GET
+
+        def _answer(self) -> None:
+            if self.path == HEALTH:
+                self._say(HTTPStatus.OK, b"ok")
+            elif self.path == CURRENT:
+                pointer = store.current()
+                if pointer is None:
+                    self._say(HTTPStatus.NOT_FOUND, b"no archive was sent yet")
+                else:
+                    self._say(HTTPStatus.OK, pointer.to_json(), "application/json")
+            elif self.path.startswith(ARCHIVES):
+                self._archive(DIGEST_PREFIX + self.path.removeprefix(ARCHIVES))
+            else:
+                self._say(HTTPStatus.NOT_FOUND, f"{CURRENT} and {ARCHIVES}<digest> are here".encode())
+
+        def _archive(self, digest: str) -> None:
+            try:
+                file = store.archive(digest).open("rb")
+            except FileNotFoundError:
+                self._say(HTTPStatus.NOT_FOUND, b"this archive was not sent yet")
+                return
+            with file:
+                size = file.seek(0, 2)
+                file.seek(0)
+                self._head(HTTPStatus.OK, size, "application/zstd")
+                if self.command == "GET":
+                    shutil.copyfileobj(file, self.wfile, 2**18)
+
+        def _say(self, status: HTTPStatus, body: bytes, kind: str = "text/plain") -> None:
+            self._head(status, len(body), kind)
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        def _head(self, status: HTTPStatus, size: int, kind: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(size))
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """A probe each few seconds would fill the log; what is sent in is told by who takes it."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        address_family = socket.AF_INET
+        request_queue_size = 128  # all workers of a job ask at once
+
+    try:
+        return Server((address, port), Handler)
+    except OSError as error:
+        raise WorkspaceError(
+            f"port: can't serve on {address or '*'}:{port}: {error.strerror}; give a free one"
+        ) from None

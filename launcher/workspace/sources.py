@@ -1,0 +1,98 @@
+"""Where a worker gets its workspace from: the job's sync pod, or S3."""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+from launcher.workspace.bucket import Bucket, parse_url
+from launcher.workspace.errors import NotThere, WorkspaceError
+from launcher.workspace.serve import ARCHIVES, CURRENT
+from launcher.workspace.store import Pointer
+from launcher.workspace.unpack import check_digest
+
+_SECONDS: Final = 30.0
+_MOST_POINTER_BYTES: Final = 65536
+
+
+class Source(Protocol):
+    """Both methods raise NotThere where a later try may go better, and WorkspaceError where none does."""
+
+    def archive(self, digest: str, into: Path) -> None:
+        """Gets the archive of this digest into this file; it is the caller who verifies it."""
+
+    def current(self) -> Pointer | None:
+        """Which archive the job's workspace is now; None where nobody has said so yet."""
+
+
+class SyncPod:
+    """The server of launcher/workspace/serve.py at this address, such as http://train-sync-0.train:8080."""
+
+    def __init__(self, address: str) -> None:
+        parts = urlsplit(address)
+        if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/"):
+            raise WorkspaceError(f"--sync: {address[:200]!r} should be http://host:port")
+        self._address = address.rstrip("/")
+
+    def archive(self, digest: str, into: Path) -> None:
+        try:
+            with self._open(ARCHIVES + check_digest(digest)) as answer, into.open("wb") as file:
+                shutil.copyfileobj(answer, file, 2**18)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from None
+
+    def current(self) -> Pointer | None:
+        try:
+            with self._open(CURRENT) as answer:
+                return Pointer.from_json(answer.read(_MOST_POINTER_BYTES))
+        except _NotFound:
+            return None
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from None
+
+    def _open(self, path: str) -> http.client.HTTPResponse:
+        try:
+            answer: http.client.HTTPResponse = urllib.request.urlopen(  # noqa: S310 (http, as checked)
+                self._address + path, timeout=_SECONDS
+            )
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code == http.client.NOT_FOUND:
+                    raise _NotFound(f"{self._address}{path} is not there yet") from None
+                said = error.read(300).decode(errors="replace")
+                raise WorkspaceError(f"sync pod: {self._address}{path}: {error.code} {said}") from None
+        return answer
+
+    def _unreachable(self, error: Exception) -> NotThere:
+        reason = getattr(error, "reason", None) or error
+        return NotThere(f"sync pod: {self._address} can't be reached: {reason}")
+
+
+class _NotFound(NotThere):
+    """It answers, and has it not."""
+
+
+class S3:
+    """A bucket: `archive_url` has the archive that is asked for first, `pointer_url` says which one it is now."""
+
+    def __init__(self, archive_url: str = "", pointer_url: str = "", bucket: Bucket | None = None) -> None:
+        for url in filter(None, (archive_url, pointer_url)):
+            if not parse_url(url)[1]:
+                raise WorkspaceError(f"--url: {url[:200]!r} should be s3://bucket/key")
+        self._url, self._pointer_url = archive_url, pointer_url
+        self._bucket = bucket or Bucket()
+
+    def archive(self, digest: str, into: Path) -> None:
+        pointer = self.current() if self._pointer_url else None
+        url = pointer.url if pointer and pointer.digest == digest else self._url
+        if not url:
+            raise NotThere(f"{self._pointer_url} names no object with {digest}")
+        self._bucket.read(url, into)
+
+    def current(self) -> Pointer | None:
+        return self._bucket.pointer(self._pointer_url)

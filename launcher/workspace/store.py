@@ -1,0 +1,126 @@
+"""The archives that a sync pod holds, by digest, and which one is the job's present one.
+
+What comes in is written beside its place, and is there only when its digest was found right; what a broken connection
+left is gone on with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from launcher.workspace.errors import WorkspaceError
+from launcher.workspace.unpack import check_digest, digest_of
+
+_CHUNK: Final = 2**18
+_SUFFIX: Final = ".tar.zst"
+_PART: Final = ".part"
+_CURRENT: Final = "current"
+_URL: Final = re.compile(r"s3://[^/]+/.+")
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """Which archive a job's workspace is now; `size` in bytes, `url` where it is in S3."""
+
+    digest: str
+    size: int
+    url: str = ""
+
+    def to_json(self) -> bytes:
+        """As it stands in S3 and in a sync pod."""
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Pointer:
+        """Raises WorkspaceError for what is no pointer."""
+        try:
+            found = json.loads(data)
+            pointer = cls(str(found["digest"]), int(found["size"]), str(found["url"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise WorkspaceError(f"pointer to the workspace: {data[:100]!r}: {error}") from None
+        check_digest(pointer.digest)
+        if pointer.url and not _URL.fullmatch(pointer.url):
+            raise WorkspaceError(
+                f"pointer to the workspace: url {pointer.url[:100]!r} should be s3://bucket/key"
+            )
+        return pointer
+
+
+class Store:
+    """One directory. A second one that receives the same archive gets the same file."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def archive(self, digest: str) -> Path:
+        """Where this archive is, or will be."""
+        return self._root / f"{check_digest(digest)}{_SUFFIX}"
+
+    def offset(self, digest: str, size: int) -> int:
+        """How many bytes of this archive are here already; all of them if it is here."""
+        if self.archive(digest).exists():
+            return size
+        try:
+            found = self._part(digest).stat().st_size
+        except FileNotFoundError:
+            return 0
+        return found if found < size else 0
+
+    def receive(
+        self, digest: str, size: int, stream: IO[bytes], told: Callable[[int], None] = lambda _o: None
+    ) -> None:
+        """Takes what is missing of this archive, after `told` was told from which byte on.
+
+        Raises WorkspaceError if it ends early, which a later call goes on from, or is another one than its digest says.
+        """
+        if size < 1:
+            raise WorkspaceError(f"size: {size} should be the archive's bytes, at least 1")
+        place, part = self.archive(digest), self._part(digest)
+        self._root.mkdir(parents=True, exist_ok=True)
+        offset = self.offset(digest, size)
+        told(offset)
+        if offset == size:
+            return
+        try:
+            with part.open("r+b" if offset else "wb") as file:
+                file.seek(offset)
+                file.truncate()
+                while offset < size:
+                    data = stream.read(min(_CHUNK, size - offset))
+                    if not data:
+                        raise WorkspaceError(f"upload: ended after {offset} of {size} bytes; send it again")
+                    file.write(data)
+                    offset += len(data)
+                file.flush()
+                os.fsync(file.fileno())
+            found = digest_of(part)
+            if found != digest:
+                part.unlink()
+                raise WorkspaceError(f"upload: digest is {found} and should be {digest}; send it again")
+            os.replace(part, place)
+        except OSError as error:
+            raise WorkspaceError(f"upload: can't write {place}: {error.strerror}") from None
+
+    def current(self) -> Pointer | None:
+        """The job's present archive."""
+        try:
+            return Pointer.from_json((self._root / _CURRENT).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def point(self, pointer: Pointer) -> None:
+        """Makes this archive, which is here, the job's present one."""
+        if not self.archive(pointer.digest).exists():
+            raise WorkspaceError(f"digest: {pointer.digest} is not here yet; send the archive first")
+        draft = self._root / f"{_CURRENT}{_PART}"
+        draft.write_bytes(pointer.to_json())
+        os.replace(draft, self._root / _CURRENT)
+
+    def _part(self, digest: str) -> Path:
+        return self._root / f"{check_digest(digest)}{_PART}"

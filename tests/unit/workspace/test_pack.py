@@ -1,0 +1,189 @@
+"""One directory, one archive: what is in it, what it depends on, and what is said of a directory that can't be sent."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from launcher.workspace import pack as packing
+from launcher.workspace.errors import WorkspaceError
+from launcher.workspace.pack import header, pack
+from launcher.workspace.unpack import digest_of, unpack
+
+pytestmark = pytest.mark.unit
+
+LONG = "d" * 60 + "/" + "f" * 120
+
+
+def fill(root: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    return root
+
+
+@pytest.fixture
+def ordinary() -> Iterator[None]:
+    """As a user whom modes bind."""
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+        yield
+        os.seteuid(0)
+    else:
+        yield
+
+
+def test_the_archive_depends_on_nothing_but_the_files(tmp_path: Path) -> None:
+    files = {"b/x.py": b"x" * 3_000_000, "a": b"", LONG: b"1", "ü": b"2", "z" * 99: b"3", "y" * 100: b"4"}
+    first = fill(tmp_path / "one", files)
+    second = fill(tmp_path / "two", dict(reversed(files.items())))
+    for root in (first, second):
+        (root / "link").symlink_to("b/x.py")
+        (root / "run.sh").write_text("#!/bin/sh\n")
+    (first / "run.sh").chmod(0o700)
+    (second / "run.sh").chmod(0o775)
+    for path in second.rglob("*"):
+        os.utime(path, (1, 1), follow_symlinks=False)
+        if os.geteuid() == 0:
+            os.chown(path, 1234, 4321, follow_symlinks=False)
+    (second / "a").chmod(0o600)
+    (second / "empty").mkdir()
+    one, two = pack(first, directory=tmp_path), pack(second, directory=tmp_path)
+    assert one.digest == two.digest == digest_of(one.file)
+    assert one.size == one.file.stat().st_size
+    (second / "a").write_text("1")
+    assert pack(second).digest != one.digest
+    (first / "run.sh").chmod(0o600)
+    assert pack(first).digest != one.digest
+
+
+def test_what_was_packed_is_what_tar_and_unpack_find(tmp_path: Path) -> None:
+    files = {"b/x.py": b"x" * 3_000_000, "a": b"", LONG: b"1", "ü": b"2", "z" * 99: b"3", "y" * 100: b"4"}
+    root = fill(tmp_path / "one", files)
+    (root / os.fsdecode(b"\xff")).write_bytes(b"no UTF-8")
+    (root / "b" / "up").symlink_to("../a")
+    (root / "a").chmod(0o700)
+    archive = pack(root, directory=tmp_path)
+    into = tmp_path / "into"
+    into.mkdir()
+    unpack(archive.file, archive.digest, into)
+    for name, content in {**files, os.fsdecode(b"\xff"): b"no UTF-8"}.items():
+        assert (into / name).read_bytes() == content
+    assert os.readlink(into / "b" / "up") == "../a"
+    assert os.access(into / "a", os.X_OK)
+    assert not (into / "b" / "x.py").stat().st_mode & 0o111
+    reader: Any = zstandard.ZstdDecompressor().stream_reader(archive.file.open("rb"))
+    with tarfile.open(fileobj=reader, mode="r|") as members:
+        known = [(m.name, m.uid, m.gid, m.mtime) for m in members]
+    assert {entry[1:] for entry in known} == {(0, 0, 0)}
+    names = [os.fsencode(entry[0]) for entry in known]
+    assert names == sorted(names)
+
+
+@pytest.mark.parametrize("name", ["a", "a/b.py", "x" * 99])
+@pytest.mark.parametrize("size", [0, 1, 8**11 - 1])
+@pytest.mark.parametrize("mode", [0o644, 0o755])
+def test_the_quick_head_is_tarfiles(name: str, size: int, mode: int) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = size, mode
+    assert header(name, size, mode) == member.tobuf(tarfile.PAX_FORMAT)
+
+
+def test_links_that_lead_out_are_named(tmp_path: Path) -> None:
+    fill(tmp_path, {"a": b"1"})
+    (tmp_path / "python").symlink_to("/usr/bin/python3")
+    (tmp_path / "up").symlink_to("../up")
+    (tmp_path / "inside").symlink_to("a")
+    with pytest.raises(WorkspaceError, match=r"python -> /usr/bin/python3, up -> \.\./up; copy") as told:
+        pack(tmp_path)
+    assert "inside" not in str(told.value)
+    (tmp_path / ".torchrunignore").write_text("python\nup\n")
+    assert pack(tmp_path).files == 3
+
+
+@pytest.mark.parametrize("is_directory", [False, True])
+@pytest.mark.usefixtures("ordinary")
+def test_what_cant_be_read_is_named(is_directory: bool) -> None:
+    root = Path(shutil.os.path.realpath(__import__("tempfile").mkdtemp()))
+    fill(root, {"a": b"1", "in/secret": b"2"})
+    ((root / "in") if is_directory else (root / "in" / "secret")).chmod(0)
+    name = "in" if is_directory else "in/secret"
+    with pytest.raises(
+        WorkspaceError, match=f"^workspace: can't read {name}: Permission denied; make it readable"
+    ):
+        pack(root)
+    (root / "in").chmod(0o700)
+    shutil.rmtree(root)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, "has no files to send; put your code there"),
+        ({".gitignore": b"*\n!.gitignore\n", "a": b""}, "has no files to send but"),
+    ],
+)
+def test_an_empty_workspace_is_refused(tmp_path: Path, files: dict[str, bytes], said: str) -> None:
+    fill(tmp_path, files)
+    with pytest.raises(WorkspaceError, match=said):
+        pack(tmp_path)
+
+
+def test_a_directory_that_is_none(tmp_path: Path) -> None:
+    fill(tmp_path, {"file": b""})
+    with pytest.raises(WorkspaceError, match="none does not exist"):
+        pack(tmp_path / "none")
+    with pytest.raises(WorkspaceError, match="file is not a directory"):
+        pack(tmp_path / "file")
+
+
+def test_over_the_limit_the_largest_ten_are_named(tmp_path: Path) -> None:
+    fill(tmp_path, {f"file{i}": bytes(1000 * i) for i in range(12)})
+    with pytest.raises(WorkspaceError) as told:
+        pack(tmp_path, limit=65_999)
+    assert "64.5 KiB in 12 files, and at most 64.5 KiB are sent" in str(told.value)
+    named = [word for word in str(told.value).replace(",", " ").split() if word.startswith("file")]
+    assert named == ["files"] + [f"file{i}" for i in range(11, 1, -1)]
+    assert pack(tmp_path, limit=66_000).content == 66_000
+
+
+def test_a_file_that_shrinks_leaves_no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = fill(tmp_path / "in", {"log": bytes(3 * 2**20)})
+    out = tmp_path / "out"
+    out.mkdir()
+    whole = packing.header
+
+    def shrink(*arguments: Any) -> bytes:
+        os.truncate(root / "log", 10)
+        return whole(*arguments)
+
+    monkeypatch.setattr(packing, "header", shrink)
+    with pytest.raises(WorkspaceError, match="log changed while it was read"):
+        pack(root, directory=out)
+    assert not list(out.iterdir())
+
+
+def test_ten_thousand_small_files_take_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw = random.Random(7)
+    for number in range(10_000):
+        directory = tmp_path / "in" / f"package{number % 100}"
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"module{number}.py").write_bytes(draw.randbytes(2500) + b"x" * 2500)
+    began, used = time.monotonic(), time.process_time()
+    archive = pack(tmp_path / "in", directory=tmp_path)
+    wall, processor = time.monotonic() - began, time.process_time() - used
+    with capsys.disabled():
+        print(
+            f"\npacked {archive.files} files, {archive.content} bytes: {wall:.2f} s, processor {processor:.2f} s"
+        )
+    assert archive.content == 50_000_000
+    assert processor < 5

@@ -1,0 +1,120 @@
+"""What is left out of a workspace is what git leaves out: asked of git itself over random trees."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher.workspace.errors import WorkspaceError
+from launcher.workspace.selection import select
+from tests.seed import SEED
+
+pytestmark = pytest.mark.unit
+
+NAMES = ("a", "b", "ab", "a.py", "b.txt", "data", "Data", "x y", "é", "a[1]", "#c", "!d", "-", "]", "s ")
+PATTERNS = (
+    "a", "b/", "/a", "*.py", "!*.py", "*", "!*/", "!a", "data/", "data/*", "!data/a", "**/b", "a/**", "a/**/b",
+    "/*", "!/data", "a/b", "[ab]", "[!a]", "[^b]*", "a[[]1]", "[]-]", "[a-", "?", "??", "\\#c", "\\!d", "#c", "x y",
+    "x\\ y", "s ", "s\\ ", "a  ", "", "/", "//a", "a//b", "**", "**/", "*/", "**a", "a**", "*a*b*", "[[:alpha:]]",
+    "[[:nope:]]", "[b-a]", "data/**", "!data/**/a", "é", "D*", "a\\", "\\a", "[\\]]", "a/*/b", "*/a", "!b.txt", "a\t",
+    "[!]-a]", "[a-c]*", "***/a", "data/a.py", "!/data/a.py", "[a", "*[", "/**/a", "a.py/", "/", "!", "!!d",
+)  # fmt: skip
+
+
+def git(root: Path, *words: str) -> bytes:
+    quiet = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    return subprocess.run(["git", *words], cwd=root, env=quiet, check=True, capture_output=True).stdout
+
+
+def grow(root: Path, draw: random.Random, depth: int = 0, ignore: str = ".gitignore") -> None:
+    root.mkdir(exist_ok=True)
+    for name in draw.sample(NAMES, draw.randint(2, 6)):
+        if depth < 3 and draw.random() < 0.45:
+            grow(root / name, draw, depth + 1, ignore)
+        else:
+            (root / name).write_text("x")
+    if depth == 0 or draw.random() < 0.4:
+        ending = draw.choice(("\n", "\r\n"))
+        (root / ignore).write_bytes(
+            ending.join(draw.choices(PATTERNS, k=draw.randint(1, 6))).encode() + draw.choice((b"", b"\n"))
+        )
+
+
+def ours(root: Path) -> set[str]:
+    try:
+        return {entry.path for entry in select(root)}
+    except WorkspaceError as error:
+        assert "no files to send" in str(error)  # noqa: PT017
+        return set()
+
+
+def theirs(root: Path) -> set[str]:
+    listed = git(root, "ls-files", "-z", "--others", "--exclude-standard")
+    return {os.fsdecode(path) for path in listed.split(b"\0") if path}
+
+
+def only_ignore_files(paths: set[str]) -> bool:
+    return all(path.rpartition("/")[2] == ".gitignore" for path in paths)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_the_same_files_as_git(tmp_path: Path, part: int) -> None:
+    draw = random.Random(f"{os.environ[SEED]} {part}")
+    left_out = 0
+    for number in range(40):
+        root = tmp_path / str(number)
+        grow(root, draw)
+        git(root, "init", "-q")
+        expected = theirs(root)
+        everything = {
+            str(path.relative_to(root))
+            for path in root.rglob("*")
+            if path.is_file() and ".git" not in path.parts
+        }
+        left_out += len(everything - expected)
+        if only_ignore_files(expected):
+            expected = set()
+        files = {str(f.relative_to(root)): f.read_text() for f in root.rglob(".gitignore")}
+        assert ours(root) == expected, files
+    assert left_out > 100
+
+
+def test_a_directory_below_the_top_of_a_repository_heeds_the_files_above(tmp_path: Path) -> None:
+    draw = random.Random(f"{os.environ[SEED]} below")
+    compared = 0
+    for number in range(40):
+        root = tmp_path / str(number)
+        grow(root, draw)
+        git(root, "init", "-q")
+        for below in [path for path in root.iterdir() if path.is_dir() and path.name != ".git"]:
+            listed = theirs(root)
+            expected = {p.removeprefix(f"{below.name}/") for p in listed if p.startswith(f"{below.name}/")}
+            if expected and not only_ignore_files(
+                expected
+            ):  # else git looks not into it, and we were told to
+                assert ours(below) == expected
+                compared += 1
+    assert compared > 5
+
+
+def test_an_ignore_file_of_our_own_stands_in_place_of_gits(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("*.py\n")
+    (tmp_path / ".torchrunignore").write_text("*.bin\n")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / ".torchrunignore").write_text("!keep.bin\n")
+    for name in ("a.py", "a.bin", "in/keep.bin", "in/a.bin"):
+        (tmp_path / name).write_text("x")
+    found = {path for path in ours(tmp_path) if "ignore" not in path}
+    assert found == {"a.py", "in/keep.bin"}
+
+
+def test_git_itself_is_never_sent(tmp_path: Path) -> None:
+    for name in (".git/config", "sub/.git", ".torchrun-workspace/state.json", "a"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".torchrunignore").write_text("!.git\n!.git/**\n")
+    assert ours(tmp_path) == {".torchrunignore", "a"}

@@ -1,0 +1,253 @@
+"""Nothing in an archive leads out of its place, and nobody sees half of one."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import tempfile
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.workspace import place
+from launcher.workspace.errors import WorkspaceError
+from launcher.workspace.members import link_stays_inside
+from launcher.workspace.pack import pack
+from launcher.workspace.place import Applied, apply, placed
+from launcher.workspace.unpack import digest_of, unpack
+
+pytestmark = pytest.mark.unit
+
+Member = tuple[str, bytes, str]
+KINDS = {
+    "file": tarfile.REGTYPE,
+    "link": tarfile.SYMTYPE,
+    "hard": tarfile.LNKTYPE,
+    "device": tarfile.CHRTYPE,
+    "block": tarfile.BLKTYPE,
+    "pipe": tarfile.FIFOTYPE,
+    "directory": tarfile.DIRTYPE,
+}
+
+
+def made(file: Path, *members: Member) -> tuple[Path, str]:
+    """An archive of these members: name, kind, and content or target."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, kind, more in members:
+            member = tarfile.TarInfo(name)
+            member.type = kind
+            member.linkname = more if kind in (tarfile.SYMTYPE, tarfile.LNKTYPE) else ""
+            content = more.encode() if kind == tarfile.REGTYPE else b""
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    file.write_bytes(zstandard.ZstdCompressor().compress(data.getvalue()))
+    return file, digest_of(file)
+
+
+@pytest.mark.parametrize(
+    ("member", "said"),
+    [
+        (("/etc/passwd", tarfile.REGTYPE, "x"), "an absolute path"),
+        (("../x", tarfile.REGTYPE, "x"), r'"\.\."'),
+        (("a/../../x", tarfile.REGTYPE, "x"), r'"\.\."'),
+        (("a//x", tarfile.REGTYPE, "x"), "empty part"),
+        ((".torchrun-workspace/state.json", tarfile.REGTYPE, "x"), "where a worker keeps"),
+        (("a", tarfile.REGTYPE, "x"), "second member"),
+        (("a/b", tarfile.REGTYPE, "x"), "inside of a file"),
+        (("l", tarfile.SYMTYPE, "/etc"), "link out of the workspace"),
+        (("l", tarfile.SYMTYPE, ".."), "link out of the workspace"),
+        (("d/l", tarfile.SYMTYPE, "../d/../../x"), "link out of the workspace"),
+        (("l", tarfile.LNKTYPE, "a"), "a hard link"),
+        (("l", tarfile.CHRTYPE, ""), "a device"),
+        (("l", tarfile.BLKTYPE, ""), "a device"),
+        (("l", tarfile.FIFOTYPE, ""), "a pipe"),
+    ],
+)
+def test_a_malicious_member_is_refused(tmp_path: Path, member: Member, said: str) -> None:
+    archive, digest = made(tmp_path / "archive", ("a", tarfile.REGTYPE, "1"), member)
+    into = tmp_path / "in" / "to"
+    into.mkdir(parents=True)
+    (into / "mine").write_text("stays")
+    with pytest.raises(WorkspaceError, match=said):
+        apply(archive, digest, into)
+    assert sorted(path.name for path in into.iterdir()) == [".torchrun-workspace", "mine"]
+    assert sorted(path.name for path in tmp_path.rglob("x")) == []
+
+
+def test_a_file_below_a_link_is_refused(tmp_path: Path) -> None:
+    archive, digest = made(tmp_path / "archive", ("d", tarfile.SYMTYPE, "e"), ("d/x", tarfile.REGTYPE, "1"))
+    with pytest.raises(WorkspaceError, match="directory of this name"):
+        apply(archive, digest, tmp_path / "into")
+
+
+PARTS = st.sampled_from(["a", "b", "c", "..", ".", "", "/"])
+PATHS = st.lists(PARTS, min_size=1, max_size=5).map("/".join)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(PATHS, st.sampled_from(sorted(KINDS)), PATHS), max_size=6))
+def test_whatever_is_in_it_nothing_is_outside(members: list[tuple[str, str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        base = Path(name)
+        archive, digest = made(
+            base / "archive", *((path, KINDS[kind], target) for path, kind, target in members)
+        )
+        into = base / "deep" / "into"
+        into.mkdir(parents=True)
+        try:
+            contents = unpack(archive, digest, into)
+        except WorkspaceError:
+            contents = None
+        assert sorted(path.name for path in base.iterdir()) == ["archive", "deep"]
+        assert sorted(path.name for path in (base / "deep").iterdir()) == ["into"]
+        for path in into.rglob("*"):
+            assert path.is_symlink() or path.is_dir() or path.is_file()
+            try:
+                assert path.resolve().is_relative_to(into.resolve()), (path, members)
+            except RuntimeError:  # a ring of links leads nowhere
+                continue
+        if contents is not None:
+            assert {path for path in contents} == {path for path, _, _ in members}
+
+
+@given(st.lists(st.sampled_from(["a", "b", "..", "."]), max_size=4), st.integers(0, 3))
+def test_a_link_stays_inside_if_its_ups_come_first_and_are_few(parts: list[str], depth: int) -> None:
+    name = "/".join(["d"] * depth + ["l"])
+    target = "/".join(parts)
+    kept = [part for part in parts if part != "."]
+    ups = len(kept) - len([part for part in kept if part != ".."])
+    expected = bool(target) and kept[:ups] == [".."] * ups and ups <= depth
+    assert link_stays_inside(name, target) is expected
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
+def test_a_damaged_archive_is_found_before_it_is_read(tmp_path: Path, damage: str) -> None:
+    archive, digest = made(tmp_path / "archive", ("a", tarfile.REGTYPE, "1"))
+    data = bytearray(archive.read_bytes())
+    data[len(data) // 2] ^= 1
+    archive.write_bytes({"flip": bytes(data), "cut": bytes(data[:-3]), "empty": b""}[damage])
+    with pytest.raises(WorkspaceError, match=r"digest is sha256:\w+ and should be " + digest):
+        apply(archive, digest, tmp_path / "into")
+    assert placed(tmp_path / "into").digest == ""
+
+
+@pytest.mark.parametrize("data", [b"", b"no archive", zstandard.ZstdCompressor().compress(b"no tar" * 200)])
+def test_what_is_no_archive_is_refused(tmp_path: Path, data: bytes) -> None:
+    archive = tmp_path / "archive"
+    archive.write_bytes(data)
+    with pytest.raises(WorkspaceError, match="archive: broken"):
+        apply(archive, digest_of(archive), tmp_path / "into")
+
+
+def workspace(root: Path, files: dict[str, str]) -> tuple[Path, str]:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+    packed = pack(root, directory=root.parent)
+    return packed.file, packed.digest
+
+
+def shown(into: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(into)): path.read_text()
+        for path in into.rglob("*")
+        if path.is_file() and place.CONTROL_DIRECTORY not in path.parts
+    }
+
+
+def test_a_second_archive_changes_what_it_must_and_no_more(tmp_path: Path) -> None:
+    into = tmp_path / "into"
+    one = workspace(
+        tmp_path / "1", {"same": "1", "other": "1", "gone/deep/x": "1", "flat": "1", "tree/x": "1"}
+    )
+    two = workspace(tmp_path / "2", {"same": "1", "other": "2", "new/y": "2", "flat/z": "2", "tree": "2"})
+    assert apply(*one, into) == Applied(5, 0)
+    (into / "gone" / "log").write_text("the job's")
+    (into / "tree" / "mine").write_text("the job's")
+    (into / "same").write_text("edited by the job")
+    before = os.stat(into / "same").st_ino
+    assert apply(*two, into) == Applied(4, 3)
+    assert shown(into) == {
+        "same": "edited by the job",
+        "other": "2",
+        "new/y": "2",
+        "flat/z": "2",
+        "tree": "2",
+        "gone/log": "the job's",
+    }
+    assert os.stat(into / "same").st_ino == before
+    kept = list((into / place.CONTROL_DIRECTORY).glob("kept-*/was/mine"))
+    assert [file.read_text() for file in kept] == ["the job's"]
+    assert apply(*two, into) == Applied(0, 0)
+
+
+def test_a_file_that_was_lost_comes_back_with_the_next_archive(tmp_path: Path) -> None:
+    into = tmp_path / "into"
+    apply(*workspace(tmp_path / "1", {"a": "1", "b": "1"}), into)
+    (into / "a").unlink()
+    apply(*workspace(tmp_path / "2", {"a": "1", "b": "2"}), into)
+    assert shown(into) == {"a": "1", "b": "2"}
+
+
+def test_a_link_that_the_job_made_is_not_followed(tmp_path: Path) -> None:
+    into, outside = tmp_path / "into", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "x").write_text("not ours")
+    apply(*workspace(tmp_path / "1", {"d/x": "1", "e": "1"}), into)
+    (into / "d" / "x").unlink()
+    (into / "d").rmdir()
+    (into / "d").symlink_to(outside)
+    apply(*workspace(tmp_path / "2", {"e": "2"}), into)
+    assert (outside / "x").read_text() == "not ours"
+    apply(*workspace(tmp_path / "3", {"d/x": "3"}), into)
+    assert (outside / "x").read_text() == "not ours"
+    assert (into / "d" / "x").read_text() == "3"
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_killed_at_any_step_the_next_one_ends_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    one = workspace(tmp_path / "1", {"a": "1", "b": "1", "c/d": "1", "gone": "1"})
+    two = workspace(tmp_path / "2", {"a": "2", "b": "2" * 9, "c/d": "1", "e/f": "2"})
+    whole = {"a": {"1", "2"}, "b": {"1", "2" * 9}, "c/d": {"1"}, "gone": {"1"}, "e/f": {"2"}}
+    real = {name: getattr(os, name) for name in ("replace", "unlink")}
+    for step in range(1, 30):
+        into = tmp_path / f"into{step}"
+        if not first:
+            apply(*one, into)
+        left = step
+
+        def counted(name: str):  # type: ignore[no-untyped-def]
+            def call(*arguments: object, **more: object) -> object:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    raise Killed
+                return real[name](*arguments, **more)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for name in real:
+                patch.setattr(place.os, name, counted(name))
+            try:
+                apply(*two, into)
+            except Killed:
+                assert all(content in whole[path] for path, content in shown(into).items())
+                assert placed(into).digest in ("", one[1], two[1])
+        apply(*two, into)
+        assert shown(into) == {"a": "2", "b": "2" * 9, "c/d": "1", "e/f": "2"}
+        assert not list((into / place.CONTROL_DIRECTORY).glob("incoming-*"))
+        if left > 0:
+            break
+    assert step > (4 if first else 5)
