@@ -210,8 +210,6 @@ class Config:
             found.append(f"seed: {self.seed} is not between 0 and 2^63 - 1")
         if self.metrics_port > 65535:
             found.append(f"metrics_port: {self.metrics_port} is no port; expected 0 to 65535")
-        if self.parallel == "fsdp" and self.precision == "fp16":
-            found.append("precision: 'fp16' does not go with parallel 'fsdp'; expected bf16, fp32 or auto")
         if not RUN_ID.fullmatch(self.run_id) or len(self.run_id) > contract.RUN_ID_MAX_LENGTH:
             found.append(
                 f"run_id: {self.run_id!r} is not a name of lower-case letters, digits and hyphens "

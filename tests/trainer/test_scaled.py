@@ -68,7 +68,7 @@ def overflow_in_one(rank: int, size: int, folder: str, parallel: str, clip: floa
     device = torch.device("cpu")
     own = Training(config, world, device, FP16, load("digits"), stop, cast(Watch, Quiet()))
     observer = Observer()
-    if parallel == "ddp":
+    if parallel == "ddp" or clip:  # what clips has looked at the gradients before the update
         spoil_the_loss(own)
     else:  # a sharded gradient overflows in the part of one process: what it finds the others have to know
         observer = Spoils(own)
@@ -102,7 +102,7 @@ def _updates(own: Training) -> set[float]:
     return {float(whole(each)) for name, each in state.items() if name.endswith(".step")}
 
 
-@pytest.mark.parametrize(("parallel", "clip"), [("ddp", 1.0), ("fsdp", 0.0)])
+@pytest.mark.parametrize(("parallel", "clip"), [("ddp", 1.0), ("fsdp", 0.0), ("fsdp", 1.0)])
 def test_what_overflows_in_one_process_is_left_out_by_all(tmp_path: Path, parallel: str, clip: float) -> None:
     processes.spawn(overflow_in_one, (2, str(tmp_path), parallel, clip), nprocs=2)
 

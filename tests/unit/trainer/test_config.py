@@ -66,7 +66,7 @@ def test_every_mistake_is_told_at_once_with_its_place_and_value() -> None:
                 "--restart",
                 "-1",
             ),
-            *("--model", "llama", "--precision", "fp16", "--parallel", "fsdp", "--weight-decay", "nan"),
+            *("--model", "llama", "--precision", "int8", "--parallel", "fsdp", "--weight-decay", "nan"),
             *("--metrics-port", "70000", "--checkpoint-uri", "ftp://x/y"),
         ],
         {"TRAINYARD_DEVICE": "tpu", "TRAINYARD_EXPECTED_NODES": "2.5", "TRAINYARD_MODEL_URI": "https://x/y"},
@@ -79,7 +79,7 @@ def test_every_mistake_is_told_at_once_with_its_place_and_value() -> None:
         "restart: -1 is less than 0",
         "device: 'tpu' is none of cuda, cpu",
         "model: 'llama' is none of convnet, gpt-tiny",
-        "precision: 'fp16' does not go with parallel 'fsdp'",
+        "precision: 'int8' is none of auto, bf16, fp16, fp32",
         "weight_decay: nan is no number",
         "metrics_port: 70000 is no port",
         "checkpoint_uri: 'ftp://x/y' is neither s3://bucket/prefix nor file:///path nor a path",
@@ -96,6 +96,10 @@ def test_a_flag_without_a_value_is_refused() -> None:
 @pytest.mark.parametrize("name", ["", "Run", "a_b", "-a", "a/b", "a" * 41])
 def test_a_run_id_that_is_no_label_is_refused(name: str) -> None:
     assert f"run_id: {name!r}" in refused([f"--run-id={name}"], {})
+
+
+def test_a_sharded_model_may_be_told_the_fp16_that_auto_is_on_older_gpus() -> None:
+    assert Config.read(["--parallel", "fsdp", "--precision", "fp16"], {}).precision == "fp16"
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "0"])
