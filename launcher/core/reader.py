@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from launcher.core import quantity
@@ -81,12 +81,12 @@ class Reader:
         value = self.raw(key)
         try:
             parsed = datetime.fromisoformat(value) if isinstance(value, str) else None
-        except ValueError:
-            parsed = None
-        if parsed is None or parsed.tzinfo is None:
-            self.wrong(key, "a time with its zone, for instance 2027-01-31T11:30:00Z")
-            return 0.0
-        return parsed.timestamp()
+            if parsed is not None and parsed.tzinfo is not None:
+                return parsed.astimezone(UTC).timestamp()
+        except (ValueError, OverflowError):  # also what is after the last year there is in another zone
+            pass
+        self.wrong(key, "a time with its zone, for instance 2027-01-31T11:30:00Z")
+        return 0.0
 
     def flag(self, key: str) -> bool:
         value = self.raw(key)
@@ -96,8 +96,8 @@ class Reader:
 
     def texts(self, key: str) -> tuple[str, ...]:
         value = self.raw(key)
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            self.wrong(key, "a list of texts")
+        if not isinstance(value, list) or not all(map(_is_word, value)):
+            self.wrong(key, "a list of texts, as a process can be given them")
             return ()
         return tuple(value)
 
@@ -116,6 +116,11 @@ class Reader:
             self.problems.append(
                 f"{self.place}.{key} is not known; right would be one of {sorted(self.taken)}"
             )
+
+
+def _is_word(value: Any) -> bool:
+    """Whether a process can have this as an argument: UTF-8 without a NUL."""
+    return isinstance(value, str) and "\0" not in value and not re.search("[\ud800-\udfff]", value)
 
 
 def kind(value: Any) -> str:

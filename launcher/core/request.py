@@ -9,28 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from launcher.core import contract as c
-from launcher.core import quantity, volumes
+from launcher.core import forms, quantity, volumes
 from launcher.core.reader import Reader
 
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SHAPE = re.compile(f"{c.SHAPE_STATIC}|{c.SHAPE_ELASTIC}")
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_RESOURCE = re.compile(r"([a-z0-9][a-z0-9.-]*/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-# A registry with or without a port, a repository, and a tag or a digest or both: without either a node runs whatever
-# `latest` is on that day (github.com/distribution/reference v0.6.0, reference.go).
-_PART = r"[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
-_TAG, _DIGEST = r":[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", r"@sha256:[0-9a-f]{64}"
-_PINNED_IMAGE = re.compile(
-    rf"([A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?/)?{_PART}(/{_PART})*({_TAG}|({_TAG})?{_DIGEST})"
-)
-
-
 # Karpenter leaves an offering out for three minutes after EC2 refused it: another try before that is in vain
 # (github.com/aws/karpenter-provider-aws v1.14.1, UnavailableOfferingsTTL in pkg/cache/cache.go).
 LEAST_RETRY_SECONDS = 180
 LEAST_NODE_START_SECONDS = 60
-LABEL_LENGTH = 63
 GPU_RESOURCE = "nvidia.com/gpu"
 
 
@@ -208,7 +194,7 @@ def parse_request(environment: Mapping[str, str]) -> Request:
     active = top.raw("activeDeadlineSeconds")
     request = Request(
         run_id=_run_id(top, environment, problems),
-        namespace=top.text("namespace", "a DNS label", _LABEL, LABEL_LENGTH),
+        namespace=top.text("namespace", "a DNS label", forms.LABEL, forms.LABEL_LENGTH),
         pool=_pool(top.section("pool")),
         min_nodes=lowest,
         max_nodes=highest,
@@ -286,7 +272,7 @@ def _run_id(top: Reader, environment: Mapping[str, str], problems: list[str]) ->
             )
             return ""
         value = job.removeprefix(c.LAUNCHER_JOB_PREFIX)
-    if not isinstance(value, str) or not _LABEL.fullmatch(value) or len(value) > c.RUN_ID_MAX_LENGTH:
+    if not isinstance(value, str) or not forms.LABEL.fullmatch(value) or len(value) > c.RUN_ID_MAX_LENGTH:
         problems.append(
             f"{place} is {value!r}; right would be at most {c.RUN_ID_MAX_LENGTH} lower-case letters, digits "
             "and dashes, beginning and ending with a letter or digit"
@@ -297,16 +283,19 @@ def _run_id(top: Reader, environment: Mapping[str, str], problems: list[str]) ->
 
 def _pool(reader: Reader) -> Pool:
     tolerations = reader.raw("tolerations")
-    if not isinstance(tolerations, list) or not all(map(_is_toleration, tolerations)):
+    if not isinstance(tolerations, list) or not all(map(forms.is_toleration, tolerations)):
         reader.wrong(
-            "tolerations", "a list of tolerations, each with texts for key, operator, value and effect"
+            "tolerations",
+            "a list of tolerations, each with texts for key, operator (Exists or Equal), value and effect",
         )
         tolerations = []
     pool = Pool(
-        name=reader.text("name", "a DNS label", _LABEL, LABEL_LENGTH),
-        instance_type=reader.text("instanceType"),
-        zone=reader.text("zone"),
-        resource=reader.text("resource", "the name of a resource, for instance nvidia.com/gpu", _RESOURCE),
+        name=reader.text("name", "a DNS label", forms.LABEL, forms.LABEL_LENGTH),
+        instance_type=reader.text("instanceType", "a type of EC2", forms.CLOUD_NAME),
+        zone=reader.text("zone", "a zone", forms.CLOUD_NAME),
+        resource=reader.text(
+            "resource", "the name of a resource, for instance nvidia.com/gpu", forms.QUALIFIED
+        ),
         per_node=reader.number("perNode", 1),
         max_nodes=reader.number("maxNodes", 1),
         efa_per_node=reader.number("efaPerNode", 0),
@@ -314,17 +303,15 @@ def _pool(reader: Reader) -> Pool:
         tolerations=tuple(tolerations),
         block=None if reader.raw("block") is None else _block(reader.section("block")),
     )
+    for key, value in pool.node_selector.items():
+        if not forms.is_label(key, value):
+            reader.problems.append(
+                f"{reader.place}.nodeSelector has {key!r}: {value!r}; right would be a label of a node"
+            )
     if pool.node_selector.get(c.LABEL_NODEPOOL) != pool.name:
         reader.wrong("nodeSelector", f"one with {c.LABEL_NODEPOOL}: {pool.name}")
     reader.finish()
     return pool
-
-
-def _is_toleration(value: Any) -> bool:
-    parts = ("key", "operator", "value", "effect")
-    return isinstance(value, dict) and all(
-        key in parts and isinstance(item, str) for key, item in value.items()
-    )
 
 
 def _block(reader: Reader) -> Block:
@@ -354,18 +341,25 @@ def _fallback(reader: Reader) -> Fallback:
 
 def _placeholder(reader: Reader) -> Placeholder:
     placeholder = Placeholder(
-        image=reader.text("image", "an image with a tag or digest", _PINNED_IMAGE),
-        priority_class=reader.text("priorityClassName", "a DNS name", _NAME),
+        image=_image(reader),
+        priority_class=reader.text("priorityClassName", "a DNS name", forms.NAME, forms.NAME_LENGTH),
     )
     reader.finish()
     return placeholder
+
+
+def _image(reader: Reader) -> str:
+    image = reader.text("image", "an image with a tag or digest", forms.PINNED_IMAGE)
+    if forms.is_too_long(image):
+        reader.wrong("image", f"an image whose name has at most {forms.REPOSITORY_LENGTH} characters")
+    return image
 
 
 def _worker(reader: Reader) -> Worker:
     command = reader.raw("command")
     env = reader.table("env")
     for name in env:
-        if not _ENV_NAME.fullmatch(name):
+        if not forms.ENV_NAME.fullmatch(name):
             reader.problems.append(f"{reader.place}.env has {name!r}; right would be letters, digits and _")
     stops = env.get(c.SHUTDOWN_VARIABLE, "1")
     if not (stops.isascii() and stops.isdecimal() and 1 <= int(stops) <= c.SHUTDOWN_MOST_SECONDS):
@@ -375,9 +369,9 @@ def _worker(reader: Reader) -> Worker:
         )
     mounts = volumes.read_mounts(reader)
     worker = Worker(
-        image=reader.text("image", "an image with a tag or digest", _PINNED_IMAGE),
-        service_account=reader.text("serviceAccountName", "a DNS name", _NAME),
-        priority_class=reader.text("priorityClassName", "a DNS name", _NAME),
+        image=_image(reader),
+        service_account=reader.text("serviceAccountName", "a DNS name", forms.NAME, forms.NAME_LENGTH),
+        priority_class=reader.text("priorityClassName", "a DNS name", forms.NAME, forms.NAME_LENGTH),
         processes_per_node=reader.number("processesPerNode", 1),
         cpu=reader.amount("cpu"),
         memory=reader.amount("memory"),
