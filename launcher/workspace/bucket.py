@@ -111,7 +111,7 @@ class Bucket:
             # Who may not list the bucket is told so of an object that is not there, too; the put says what holds.
             return False
         # One that was put by other means and has no such checksum is not believed.
-        return head["ContentLength"] == size and head.get("ChecksumSHA256") == checksum
+        return bool(head["ContentLength"] == size and head.get("ChecksumSHA256") == checksum)
 
 
 class _Absent(NotThere):
