@@ -115,8 +115,8 @@ class Cluster:
         return self._get(f"/api/v1/namespaces/{self.namespace}/pods/{name}", "get pods")
 
     def workers(self, job: str) -> list[JsonObject]:
-        """The pods of the job's attempts, as far as they are there."""
-        query = {"labelSelector": f"{n.LABEL_JOB}={job},{LABEL_INDEX}"}
+        """The pods of the job, as far as they are there; those of its attempts have LABEL_INDEX."""
+        query = {"labelSelector": f"{n.LABEL_JOB}={job}"}
         with self._explained("list pods"):
             return self.rest.list_items(f"/api/v1/namespaces/{self.namespace}/pods", query, lambda pod: pod)
 
