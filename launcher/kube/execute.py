@@ -6,6 +6,7 @@ The protocol: k8s.io/apimachinery, pkg/util/remotecommand/constants.go; the clie
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -21,6 +22,8 @@ from launcher.kube.rest import ApiError, ApiUnavailable, Rest
 _STDOUT, _STDERR, _STATUS = 1, 2, 3
 # How long the other side may say nothing, in seconds.
 SILENCE_SECONDS: Final = 60.0
+_HANDSHAKE: Final = re.compile(r"Handshake status (\d{3})")
+_SHOWN: Final = 300
 _BROKEN: Final = (WebSocketException, OSError)
 
 
@@ -57,7 +60,11 @@ class Execution:
                 _preload_content=False,
             )
         except ApiException as error:
-            raise ApiError("GET", self._what, int(error.status or 0), "", str(error.reason)) from None
+            said = str(error.reason)
+            refused = _HANDSHAKE.search(said)  # websocket-client tells the status in its message alone
+            if not refused:
+                raise ApiUnavailable(f"{self._what}: {said}") from None
+            raise ApiError("GET", self._what, int(refused.group(1)), "", said[:_SHOWN]) from None
         except _BROKEN as error:
             raise ApiUnavailable(f"{self._what}: {error}") from None
 

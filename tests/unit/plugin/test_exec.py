@@ -126,8 +126,9 @@ def test_what_is_sent_arrives_whole(pods: Pods) -> None:
 
 def test_a_refusal_and_a_broken_connection(pods: Pods) -> None:
     pods.refuse = 403
-    with pytest.raises(ApiError):
+    with pytest.raises(ApiError) as refused:
         execution(pods, "true")
+    assert refused.value.status == 403
     pods.refuse, pods.cut = 0, 2
 
     def send() -> None:

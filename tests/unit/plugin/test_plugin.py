@@ -331,7 +331,7 @@ def test_lists_as_tables_and_as_documents(api: TorchrunApi, run: Run) -> None:
     assert run("list") == (0, "", "No jobs in namespace team.\n")
     api.job("b", phase="Running")
     api.job("a")
-    result, out, _ = run("list", "-A")
+    _, out, _ = run("list", "-A")
     lines = out.splitlines()
     assert lines[0].split()[:4] == ["NAMESPACE", "NAME", "QUEUE", "PHASE"]
     assert [line.split()[1] for line in lines[1:]] == ["a", "b"]

@@ -83,7 +83,7 @@ def test_an_upload_goes_on_where_it_broke(tmp_path: Path) -> None:
 
 def test_another_archive_than_its_digest_is_not_kept(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    with pytest.raises(WorkspaceError, match="digest is sha256:.* and should be"):
+    with pytest.raises(WorkspaceError, match=r"digest is sha256:.* and should be"):
         store.receive(NONE, 3, io.BytesIO(b"abc"))
     assert list((tmp_path / "store").iterdir()) == []
     for digest in ("", "sha256:../../x", "md5:00"):
