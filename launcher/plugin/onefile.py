@@ -1,8 +1,8 @@
 """`python -m launcher.plugin.onefile dist`: the plugin and all that it needs as one executable file, a zipapp.
 
 What it needs is taken from this environment, and so nothing is downloaded. Compiled parts (zstandard) make it one for
-this kind of machine and this version of Python. As Python can't load those out of a zip, the file unpacks itself once into a
-cache directory named by its contents.
+this kind of machine and this version of Python. As Python can't load those out of a zip, the file unpacks itself once
+into a cache directory named by its contents.
 """
 
 from __future__ import annotations

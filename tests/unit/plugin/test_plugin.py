@@ -294,8 +294,11 @@ def test_a_cluster_without_the_kinds(api: TorchrunApi, run: Run) -> None:
         assert "torchrun.ai/v1alpha1 is not installed" in only_line(err)
 
 
-def test_what_the_api_server_refuses_is_told_before_anything_is_sent(api: TorchrunApi, run: Run) -> None:
-    api.queue("q")
+def test_what_the_api_server_refuses_is_told_before_anything_is_sent(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.queue("q", storage={"workspace": {"bucket": "s3://code"}})
+    monkeypatch.setattr(upload, "to_bucket", lambda *_: pytest.fail("sent before the job was judged"))
     api.judge = lambda _job: "spec.numGPUs: Invalid value: 8: too many"
     result, _, err = run(*SUBMIT, "x")
     assert result == 64
