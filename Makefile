@@ -13,7 +13,7 @@ quoted = '$(subst ','\'',$(1))'
 # Two at a time, in order: live tests wait more than they work. tests/conftest.py says which follow one another.
 LIVE := -p no:randomly -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help faults lives up down preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local bench-launcher bench-trainer reference manifests locks
+.PHONY: help faults lives up down preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local bench-launcher bench-trainer reference manifests locks plugin
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,6 +109,9 @@ reference: environment ## write docs/settings.md, the page of all settings, anew
 
 manifests: environment ## write crd/ and config/, what installs torchrun queues and jobs, and docs/torchrun-fields.md anew
 	@$(RUN) -m launcher.controller.manifests
+
+plugin: environment ## build dist/kubectl-torchrun, kubectl's plugin as one file for this kind of machine
+	@$(RUN) -m launcher.plugin.onefile dist
 
 format: environment ## rewrite the code in the project's format
 	@.venv/bin/ruff format --quiet . && .venv/bin/ruff check --fix --quiet .

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import urllib3
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
+from yaml import YAMLError
 
 from launcher.kube.stream import Garbled, read_list
 
@@ -94,6 +95,27 @@ class Rest:
         except config.ConfigException as error:
             raise ApiUnavailable(f"neither a service account nor a usable kubeconfig: {error}") from None
         return cls(client_of(settings))
+
+    @classmethod
+    def of_kubeconfig(cls, file: str | None, context: str | None, patience: Patience) -> tuple[Rest, str]:
+        """As `kubectl` connects: this file, else those of KUBECONFIG, else ~/.kube/config; and the context's namespace.
+
+        Raises ApiUnavailable where there is no file, no such context, or nothing usable in it.
+        """
+        settings = client.Configuration()
+        try:
+            contexts, active = config.list_kube_config_contexts(file)
+            config.load_kube_config(file, context, client_configuration=settings)
+        except (config.ConfigException, OSError, ValueError, YAMLError) as error:
+            raise ApiUnavailable(str(error)) from None
+        named = [each for each in contexts if each["name"] == context] if context else [active]
+        namespace = str(named[0].get("context", {}).get("namespace") or "default")
+        return cls(client_of(settings), patience), namespace
+
+    @property
+    def configuration(self) -> Any:
+        """What a client of another protocol, such as exec's, needs to reach the same API server."""
+        return self._api.configuration
 
     @property
     def patience(self) -> Patience:

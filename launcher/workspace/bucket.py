@@ -151,7 +151,8 @@ def _client() -> Any:
         retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
     )
     try:
-        return boto3.client("s3", config=config)
+        # A session of its own: that of the module keeps credentials that may have changed.
+        return boto3.session.Session().client("s3", config=config)
     except (BotoCoreError, ValueError) as error:
         raise WorkspaceError(f"bucket: no client for S3: {error}") from None
 

@@ -173,7 +173,7 @@ def test_a_file_that_shrinks_leaves_no_archive(tmp_path: Path, monkeypatch: pyte
 
 
 def test_ten_thousand_small_files_take_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    draw = random.Random(7)  # noqa: S311 - not for secrets
+    draw = random.Random(7)  # noqa: S311
     for number in range(10_000):
         directory = tmp_path / "in" / f"package{number % 100}"
         directory.mkdir(parents=True, exist_ok=True)

@@ -63,7 +63,7 @@ def only_ignore_files(paths: set[str]) -> bool:
 
 @pytest.mark.parametrize("part", range(4))
 def test_the_same_files_as_git(tmp_path: Path, part: int) -> None:
-    draw = random.Random(f"{os.environ[SEED]} {part}")  # noqa: S311 - not for secrets
+    draw = random.Random(f"{os.environ[SEED]} {part}")  # noqa: S311
     left_out = 0
     for number in range(40):
         root = tmp_path / str(number)
@@ -84,7 +84,7 @@ def test_the_same_files_as_git(tmp_path: Path, part: int) -> None:
 
 
 def test_a_directory_below_the_top_of_a_repository_heeds_the_files_above(tmp_path: Path) -> None:
-    draw = random.Random(f"{os.environ[SEED]} below")  # noqa: S311 - not for secrets
+    draw = random.Random(f"{os.environ[SEED]} below")  # noqa: S311
     compared = 0
     for number in range(40):
         root = tmp_path / str(number)

@@ -213,6 +213,29 @@ class Killed(BaseException):
     """The process ends here."""
 
 
+def test_killed_on_the_way_to_another_archive_the_first_one_can_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    into = tmp_path / "into"
+    one = workspace(tmp_path / "1", {"a": "1", "b": "1", "gone": "1"})
+    two = workspace(tmp_path / "2", {"a": "2", "b": "2", "new": "2"})
+    apply(*one, into)
+    with monkeypatch.context() as patch:
+        put = place._put
+
+        def some(incoming: Path, into: Path, control: Path, path: str) -> None:
+            if path == "b":
+                raise Killed
+            put(incoming, into, control, path)
+
+        patch.setattr(place, "_put", some)
+        with pytest.raises(Killed):
+            apply(*two, into)
+    assert shown(into) == {"a": "2", "b": "1"}
+    apply(*one, into)
+    assert shown(into) == {"a": "1", "b": "1", "gone": "1"}
+
+
 @pytest.mark.parametrize("first", [False, True])
 def test_killed_at_any_step_the_next_one_ends_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool

@@ -1,0 +1,143 @@
+"""`kubectl exec`: a command in a container, its streams over one WebSocket to the API server.
+
+The protocol: k8s.io/apimachinery, pkg/util/remotecommand/constants.go; the client is that of the package kubernetes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final
+
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+from kubernetes.stream import stream
+from websocket import WebSocketException
+
+from launcher.kube.rest import ApiError, ApiUnavailable, Rest
+
+_STDOUT, _STDERR, _STATUS = 1, 2, 3
+# How long the other side may say nothing, in seconds.
+SILENCE_SECONDS: Final = 60.0
+_HANDSHAKE: Final = re.compile(r"Handshake status (\d{3})")
+_SHOWN: Final = 300
+_BROKEN: Final = (WebSocketException, OSError)
+
+
+class Execution:
+    """A command that runs. What can't be sent or read raises ApiUnavailable."""
+
+    def __init__(
+        self,
+        rest: Rest,
+        namespace: str,
+        pod: str,
+        container: str,
+        command: Sequence[str],
+        *,
+        stdin: bool = False,
+    ) -> None:
+        """Starts it. Raises ApiError for a refusal."""
+        self._what = f"exec in {namespace}/{pod}"
+        self._stdout = b""
+        self._stderr = b""
+        api = client.CoreV1Api(client.ApiClient(rest.configuration))
+        try:
+            self._socket: Any = stream(
+                api.connect_get_namespaced_pod_exec,
+                pod,
+                namespace,
+                container=container,
+                command=list(command),
+                stdin=stdin,
+                stdout=True,
+                stderr=True,
+                tty=False,
+                binary=True,
+                _preload_content=False,
+            )
+        except ApiException as error:
+            said = str(error.reason)
+            refused = _HANDSHAKE.search(said)  # websocket-client tells the status in its message alone
+            if not refused:
+                raise ApiUnavailable(f"{self._what}: {said}") from None
+            raise ApiError("GET", self._what, int(refused.group(1)), "", said[:_SHOWN]) from None
+        except _BROKEN as error:
+            raise ApiUnavailable(f"{self._what}: {error}") from None
+
+    def __enter__(self) -> Execution:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._socket.sock.close()
+        except _BROKEN:  # the other side closed it first
+            return
+
+    def write(self, data: bytes) -> None:
+        """To its standard input."""
+        try:
+            self._socket.write_stdin(data)
+        except _BROKEN as error:
+            self._take(0)
+            raise ApiUnavailable(f"{self._what}: the connection broke: {error}{self._said()}") from None
+
+    def read(self) -> bytes:
+        """What it has written since the last call, at least a byte of it; b"" when it has ended."""
+        end = time.monotonic() + SILENCE_SECONDS
+        while not self._stdout and self._take(1.0):
+            if time.monotonic() > end:
+                raise ApiUnavailable(f"{self._what}: nothing came for {SILENCE_SECONDS:.0f} s{self._said()}")
+        data, self._stdout = self._stdout, b""
+        return data
+
+    def line(self) -> str:
+        """Its next line; "" when it has ended."""
+        data = b""
+        while b"\n" not in data:
+            more = self.read()
+            if not more:
+                return ""
+            data += more
+        line, _, self._stdout = data.partition(b"\n")
+        return line.decode(errors="replace")
+
+    def result(self) -> tuple[int, str]:
+        """Its exit code and what it said on standard error, when it has ended; ApiUnavailable if nobody knows."""
+        while self._take(1.0):
+            continue
+        try:
+            status = json.loads(self._socket.read_channel(_STATUS))
+            if status["status"] == "Success":
+                return 0, self._stderr.decode(errors="replace").strip()
+            causes = status.get("details", {}).get("causes", [])
+            code = next((int(cause["message"]) for cause in causes if cause.get("reason") == "ExitCode"), 0)
+        except (ValueError, KeyError, TypeError):
+            raise ApiUnavailable(f"{self._what}: the connection broke{self._said()}") from None
+        if not code:
+            raise ApiUnavailable(f"{self._what}: {status.get('message', 'it did not run')}")
+        return code, self._stderr.decode(errors="replace").strip()
+
+    def _take(self, seconds: float) -> bool:
+        """Reads what has come, waits so long for something; False when nothing more can come."""
+        try:
+            self._socket.update(timeout=seconds)
+        except _BROKEN:
+            self._socket.sock.shutdown()
+            return False
+        for channel in (_STDOUT, _STDERR):
+            data = self._socket._channels.pop(channel, b"")
+            if channel == _STDOUT:
+                self._stdout += data
+            else:
+                self._stderr += data
+        return bool(self._socket.is_open())
+
+    def _said(self) -> str:
+        said = self._stderr.decode(errors="replace").strip()
+        return f": {said.splitlines()[-1]}" if said else ""

@@ -1,0 +1,194 @@
+"""What the plugin asks of the API server, and its refusals as lines for a person."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from launcher.core.torchrun import names as n
+from launcher.kube.rest import ApiError, ApiUnavailable, Patience, Rest
+from launcher.plugin.exits import (
+    NO_KUBECONFIG,
+    NOT_FOUND,
+    REFUSED,
+    UNAVAILABLE,
+    USAGE,
+    PluginError,
+)
+
+JsonObject = dict[str, Any]
+MERGE: Final = "application/merge-patch+json"
+LABEL_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+_ROOT: Final = f"/apis/{n.API_VERSION}"
+# A person waits.
+PATIENCE: Final = Patience(total=10.0, first=0.2, longest=2.0)
+_ABSENT, _CONFLICT = 404, 409
+
+
+class Cluster:
+    """One API server and one namespace. Every method raises PluginError."""
+
+    def __init__(self, rest: Rest, namespace: str) -> None:
+        self.rest = rest
+        self.namespace = namespace
+
+    @classmethod
+    def connect(
+        cls, kubeconfig: str | None, context: str | None, namespace: str | None, patience: Patience = PATIENCE
+    ) -> Cluster:
+        """With the person's kubeconfig."""
+        try:
+            rest, default = Rest.of_kubeconfig(kubeconfig, context, patience)
+        except ApiUnavailable as error:
+            where = f"--kubeconfig {kubeconfig}" if kubeconfig else "kubeconfig"
+            where = f"{where}, --context {context}" if context else where
+            raise PluginError(
+                NO_KUBECONFIG,
+                f"{where}: {error}; name one with --kubeconfig or KUBECONFIG, a context with --context",
+            ) from None
+        return cls(rest, namespace or default)
+
+    def jobs(self, everywhere: bool = False) -> list[JsonObject]:
+        """The jobs of the namespace, or of all."""
+        return self._list(n.JOB_PLURAL, everywhere)
+
+    def queues(self, everywhere: bool = False) -> list[JsonObject]:
+        """The queues of the namespace, or of all."""
+        return self._list(n.QUEUE_PLURAL, everywhere)
+
+    def job(self, name: str) -> JsonObject:
+        """The job of this name."""
+        found = self.find_job(name)
+        if found is None:
+            raise PluginError(
+                NOT_FOUND,
+                f"job {name}: is not in namespace {self.namespace}; `kubectl torchrun list -A` shows all",
+            )
+        return found
+
+    def find_job(self, name: str) -> JsonObject | None:
+        """The job of this name, if there is one."""
+        return self._get(f"{self._path(n.JOB_PLURAL)}/{name}", f"get {n.JOB_PLURAL}")
+
+    def queue(self, name: str) -> JsonObject | None:
+        """The queue of this name, if there is one."""
+        return self._get(f"{self._path(n.QUEUE_PLURAL)}/{name}", f"get {n.QUEUE_PLURAL}")
+
+    def create(self, job: JsonObject, *, dry_run: bool = False) -> JsonObject:
+        """Makes the job; with `dry_run` the API server judges it and makes nothing."""
+        query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
+        name = job["metadata"]["name"]
+        with self._explained(f"create {n.JOB_PLURAL}"):
+            try:
+                return self.rest.request("POST", self._path(n.JOB_PLURAL), query, job)
+            except ApiError as error:
+                if error.status == _CONFLICT and error.reason == "AlreadyExists":
+                    raise PluginError(
+                        USAGE,
+                        f"--name: there is a job {name} in namespace {self.namespace}; give another name",
+                    ) from None
+                if error.status == _ABSENT:
+                    self._kinds()
+                raise
+
+    def change(self, name: str, spec: JsonObject, uid: str) -> JsonObject:
+        """Sets these fields of the job's spec; not those of another job that has its name by now."""
+        body = {"metadata": {"uid": uid}, "spec": spec}
+        with self._explained(f"patch {n.JOB_PLURAL}"):
+            path = f"{self._path(n.JOB_PLURAL)}/{name}"
+            return self.rest.request("PATCH", path, None, body, content=MERGE)
+
+    def delete(self, name: str, uid: str) -> None:
+        """Deletes exactly this job; nothing where it is gone."""
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        with self._explained(f"delete {n.JOB_PLURAL}"):
+            try:
+                self.rest.request("DELETE", f"{self._path(n.JOB_PLURAL)}/{name}", None, body)
+            except ApiError as error:
+                if error.status not in (_ABSENT, _CONFLICT):
+                    raise
+
+    def pod(self, name: str) -> JsonObject | None:
+        """The pod of this name, if there is one."""
+        return self._get(f"/api/v1/namespaces/{self.namespace}/pods/{name}", "get pods")
+
+    def workers(self, job: str) -> list[JsonObject]:
+        """The pods of the job, as far as they are there; those of its attempts have LABEL_INDEX."""
+        query = {"labelSelector": f"{n.LABEL_JOB}={job}"}
+        with self._explained("list pods"):
+            return self.rest.list_items(f"/api/v1/namespaces/{self.namespace}/pods", query, lambda pod: pod)
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        """`what` is a verb and a resource, as a role has them."""
+        with explained(what, self.namespace):
+            yield
+
+    def _get(self, path: str, what: str) -> JsonObject | None:
+        with self._explained(what):
+            try:
+                return self.rest.request("GET", path)
+            except ApiError as error:
+                if error.status != _ABSENT:
+                    raise
+                if path.startswith(_ROOT):
+                    self._kinds()
+                return None
+
+    def _list(self, plural: str, everywhere: bool) -> list[JsonObject]:
+        path = f"{_ROOT}/{plural}" if everywhere else self._path(plural)
+        where = "all namespaces" if everywhere else self.namespace
+        with explained(f"list {plural}", where):
+            try:
+                return self.rest.list_items(path, {}, lambda item: item)
+            except ApiError as error:
+                if error.status == _ABSENT:
+                    self._kinds()
+                raise
+
+    def _kinds(self) -> None:
+        """Raises PluginError where the cluster does not know of torchrun jobs at all."""
+        try:
+            self.rest.request("GET", _ROOT)
+        except ApiError as error:
+            if error.status == _ABSENT:
+                raise PluginError(
+                    UNAVAILABLE,
+                    f"cluster: {n.API_VERSION} is not installed; `kubectl apply -f crd/` of Trainyard does that",
+                ) from None
+
+    def _path(self, plural: str) -> str:
+        return f"{_ROOT}/namespaces/{self.namespace}/{plural}"
+
+
+@contextmanager
+def explained(what: str, namespace: str) -> Iterator[None]:
+    """Refusals and silence of the API server as PluginError."""
+    try:
+        yield
+    except ApiError as error:
+        said = " ".join(str(error).partition(f"{error.reason}: ")[2].split()) or str(error)
+        if error.status == 401:
+            raise PluginError(
+                REFUSED, f"login: the API server does not know you ({said}); log in again"
+            ) from None
+        if error.status == 403:
+            raise PluginError(REFUSED, f"namespace {namespace}: you may not {what} there: {said}") from None
+        if error.status in (400, 409, 422):
+            raise PluginError(USAGE, f"job: the API server refuses it: {said}") from None
+        raise PluginError(UNAVAILABLE, f"API server: {error}") from None
+    except ApiUnavailable as error:
+        raise PluginError(UNAVAILABLE, f"API server: no answer: {error}") from None
+
+
+def shown(item: JsonObject, output: str) -> str:
+    """An object, or a List of some, as JSON or YAML, without what the API server keeps of their writers."""
+    for each in (item, *item.get("items", ())):
+        each.get("metadata", {}).pop("managedFields", None)
+    if output == "json":
+        return json.dumps(item, indent=2) + "\n"
+    import yaml
+
+    return str(yaml.safe_dump(item, sort_keys=False, allow_unicode=True))

@@ -1,0 +1,87 @@
+"""`kubectl_complete-torchrun`: what kubectl asks when Tab is pressed after `kubectl torchrun`.
+
+One suggestion per line, at last a line with what the shell should do besides (kubectl, pkg/cmd/plugin_completion.go;
+cobra's ShellCompDirective: 0 files if nothing was suggested, 4 no files).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from launcher.kube.rest import Patience
+from launcher.plugin.cluster import Cluster
+from launcher.plugin.exits import PluginError
+from launcher.plugin.words import parser
+
+_QUICK: Final = Patience(total=1.0, first=0.1, longest=0.2)
+_FILES, _NO_FILES = 0, 4
+_WITH_JOB: Final = frozenset({"logs", "status", "cancel", "suspend", "resume", "sync", "cp"})
+Names = Callable[[str, Sequence[str]], list[str]]
+
+
+def suggestions(words: Sequence[str], names: Names) -> tuple[list[str], int]:
+    """What may come in place of the last word, and the directive; `names` looks up jobs or queues of the cluster."""
+    *before, last = words or [""]
+    whole = parser()
+    verbs: dict[str, argparse.ArgumentParser] = next(
+        action.choices for action in whole._actions if isinstance(action, argparse._SubParsersAction)
+    )
+    verb = next((word for word in before if word in verbs), "")
+    flags = {
+        flag: action for action in (verbs[verb] if verb else whole)._actions for flag in action.option_strings
+    }
+    previous = flags.get(before[-1]) if before else None
+    if previous is not None and previous.nargs != 0:
+        if previous.choices:
+            found = [str(choice) for choice in previous.choices]
+        elif previous.dest == "queue":
+            found = names("queues", before)
+        else:
+            return [], _FILES if previous.dest in ("workspace", "kubeconfig") else _NO_FILES
+    elif last.startswith("-"):
+        found = sorted(flags)
+    elif not verb:
+        found = sorted(verbs)
+    elif verb in _WITH_JOB:
+        found = [f"{name}:" if verb == "cp" else name for name in names("jobs", before)]
+    else:
+        return [], _FILES
+    return [each for each in found if each.startswith(last)], _FILES if verb == "cp" else _NO_FILES
+
+
+def look_up(kind: str, words: Sequence[str]) -> list[str]:
+    """Names of jobs or queues, none where the cluster does not answer at once."""
+    given: dict[str, Any] = {}
+    for flag, key in (
+        ("--context", "context"),
+        ("--kubeconfig", "kubeconfig"),
+        ("-n", "n"),
+        ("--namespace", "n"),
+    ):
+        if flag in words[:-1]:
+            given[key] = words[list(words).index(flag) + 1]
+    try:
+        cluster = Cluster.connect(given.get("kubeconfig"), given.get("context"), given.get("n"), _QUICK)
+        items = cluster.queues() if kind == "queues" else cluster.jobs()
+    except PluginError:
+        return []
+    return [item["metadata"]["name"] for item in items]
+
+
+def main(words: Sequence[str], names: Names = look_up) -> int:
+    """Prints the suggestions."""
+    found, directive = suggestions(words, names)
+    print("".join(f"{each}\n" for each in found) + f":{directive}")
+    return 0
+
+
+def entry() -> None:
+    """The executable `kubectl_complete-torchrun`."""
+    sys.exit(main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,123 @@
+"""`cp`: a file or a directory from or to a worker, as a tar over exec; what broke in between is an error.
+
+`kubectl cp` takes a stream that ends early for its end (kubernetes/kubernetes#60140): here the archive's own end
+and the exit code of the command in the pod have to be seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import posixpath
+import shlex
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import IO, Final
+
+from launcher.core.torchrun import names as n
+from launcher.kube.execute import Execution
+from launcher.plugin.cluster import Cluster, explained
+from launcher.plugin.exits import DONE, NOT_FOUND, UNAVAILABLE, USAGE, WORKSPACE, PluginError
+from launcher.plugin.following import worker
+from launcher.plugin.screen import Bar, say
+from launcher.workspace.selection import size_in_words
+
+_CHUNK: Final = 2**16
+
+
+def copy(options: argparse.Namespace, cluster: Cluster) -> int:
+    """Copies in the direction that the words say. Raises PluginError."""
+    source, target = _split(options.source), _split(options.target)
+    if bool(source) == bool(target):
+        raise PluginError(USAGE, "cp: one of FROM and TO should be JOB:PATH, and the other a path here")
+    job, path = source or target or ("", "")
+    pod = worker(cluster, job, options.rank)
+    if pod is None:
+        phase = cluster.job(job).get("status", {}).get("phase") or "not known yet"
+        raise PluginError(NOT_FOUND, f"job {job}: has no worker {options.rank} now; its phase is {phase}")
+    name = pod["metadata"]["name"]
+    with explained("create pods/exec", cluster.namespace):
+        if source:
+            _download(cluster, name, path, Path(options.target))
+        else:
+            _upload(cluster, name, Path(options.source), path)
+    return DONE
+
+
+def _split(word: str) -> tuple[str, str] | None:
+    """Job and path; None for a path here, which has a slash before any colon."""
+    job, colon, path = word.partition(":")
+    if not colon or "/" in job or not job:
+        return None
+    if not path:
+        raise PluginError(USAGE, f"cp: {word}: a path should follow the colon")
+    return job, path
+
+
+def _download(cluster: Cluster, pod: str, path: str, target: Path) -> None:
+    directory, base = posixpath.split(posixpath.normpath(path))
+    into = target if target.is_dir() else target.parent
+    if not into.is_dir():
+        raise PluginError(WORKSPACE, f"cp: {into} is not a directory here; make it first")
+    command = ["tar", "cf", "-", "-C", directory or ".", "--", base]
+    with tempfile.TemporaryDirectory(prefix=".kubectl-torchrun-", dir=into) as scratch:
+        archive = Path(scratch) / "archive"
+        with Execution(cluster.rest, cluster.namespace, pod, n.WORKER_CONTAINER, command) as running:
+            with archive.open("wb") as file:
+                while data := running.read():
+                    file.write(data)
+            code, said = running.result()
+        if code:
+            raise PluginError(UNAVAILABLE, f"pod {pod}: {_last(said) or f'tar ended with {code}'}")
+        unpacked = Path(scratch) / "unpacked"
+        try:
+            with tarfile.open(archive, "r:") as members:
+                members.extractall(unpacked, filter="data")
+        except (tarfile.TarError, OSError) as error:
+            raise PluginError(UNAVAILABLE, f"pod {pod}: what came of {path} is broken: {error}") from None
+        final = target / base if target.is_dir() else target
+        if final.is_dir() and not final.is_symlink():
+            raise PluginError(WORKSPACE, f"cp: {final} is there already; name another place")
+        os.replace(unpacked / base, final)
+    say(f"{path} of {pod} is at {final}")
+
+
+def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
+    if not source.exists():
+        raise PluginError(WORKSPACE, f"cp: {source} does not exist here")
+    into, base = posixpath.split(path)  # a path that ends with a slash is the directory to copy into
+    with tempfile.TemporaryFile(prefix="kubectl-torchrun-") as file:
+        try:
+            with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as members:
+                members.add(source, base or source.resolve().name)
+        except OSError as error:
+            raise PluginError(WORKSPACE, f"cp: can't read {error.filename}: {error.strerror}") from None
+        size = file.tell()
+        file.seek(0)
+        _send(cluster, pod, file, size, into or ".")
+    say(f"{size_in_words(size)} of {source} are at {path} of {pod}")
+
+
+def _send(cluster: Cluster, pod: str, file: IO[bytes], size: int, into: str) -> None:
+    # A WebSocket's one direction can't be closed in every version: the pod is told how many bytes there are.
+    script = f"head -c {size} | tar xf - -C {shlex.quote(into)} && echo done"
+    command = ["sh", "-c", script]
+    with (
+        Execution(cluster.rest, cluster.namespace, pod, n.WORKER_CONTAINER, command, stdin=True) as running,
+        Bar("sending") as bar,
+    ):
+        done = 0
+        while data := file.read(_CHUNK):
+            running.write(data)
+            done += len(data)
+            bar(done, size)
+        answer = running.line()
+        code, said = running.result()
+    if code or answer != "done":
+        raise PluginError(UNAVAILABLE, f"pod {pod}: {_last(said) or f'tar ended with {code}'}")
+
+
+def _last(said: str) -> str:
+    lines = said.splitlines()
+    return lines[-1] if lines else ""

@@ -1,0 +1,158 @@
+"""The log of a job's workers over its attempts, and how it ended."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from launcher.core.torchrun import names as n
+from launcher.kube.rest import ApiError, ApiUnavailable
+from launcher.plugin.cluster import LABEL_INDEX, Cluster, explained
+from launcher.plugin.exits import DONE, JOB_FAILED, NOT_FOUND, PluginError
+from launcher.plugin.screen import say
+
+JsonObject = dict[str, Any]
+_ASK_SECONDS: Final = 1.0
+# A training may be silent for long; a connection that is gone is noticed by the keep-alive of `Rest`.
+_SILENCE_SECONDS: Final = 3600.0
+_NOT_YET: Final = frozenset({400, 404})
+
+
+def worker(cluster: Cluster, job: str, rank: int, attempt: int | None = None) -> JsonObject | None:
+    """The newest pod of this node of the job's last attempt, or of this one."""
+    found = [pod for pod in cluster.workers(job) if pod["metadata"]["labels"].get(LABEL_INDEX) == str(rank)]
+    if attempt is not None:
+        found = [pod for pod in found if _attempt(pod) == attempt]
+    return max(found, key=lambda pod: (_attempt(pod), pod["metadata"]["creationTimestamp"]), default=None)
+
+
+def show_log(cluster: Cluster, job: str, rank: int, attempt: int | None, tail: int | None) -> None:
+    """What this worker has printed so far. Raises PluginError where there is none."""
+    pod = worker(cluster, job, rank, attempt)
+    if pod is None:
+        status = cluster.job(job).get("status", {})
+        which = f"node {rank}" if attempt is None else f"node {rank} of attempt {attempt}"
+        raise PluginError(
+            NOT_FOUND,
+            f"job {job}: has no worker {which} now; its phase is {status.get('phase') or 'not known yet'}"
+            + (f": {status['message']}" if status.get("message") else ""),
+        )
+    query = {"container": n.WORKER_CONTAINER, **({"tailLines": str(tail)} if tail is not None else {})}
+    for line in _lines(cluster, pod["metadata"]["name"], query):
+        _print(line)
+
+
+def follow(cluster: Cluster, job: str, rank: int = 0, tail: int | None = None) -> int:
+    """Prints what this worker prints, of each attempt, until the job ends; the job's exit code.
+
+    What else happens is told on standard error.
+    """
+    said, done, last = "", "", ""
+    while True:
+        found = cluster.job(job)
+        status = found.get("status", {})
+        phase = status.get("phase") or n.PHASE_PENDING
+        now = ": ".join(str(part) for part in (phase, status.get("message") or status.get("reason")) if part)
+        if now != said:
+            say(f"{job}: {now}")
+            said = now
+        pod = worker(cluster, job, rank)
+        if pod is not None and pod["metadata"]["uid"] != done and _has_begun(pod):
+            last, ended = _stream(cluster, pod, last, tail)
+            tail = None
+            if ended:
+                done, last = pod["metadata"]["uid"], ""
+                continue
+        if phase in n.FINAL_PHASES:
+            return exit_code(status)
+        time.sleep(_ASK_SECONDS)
+
+
+def exit_code(status: JsonObject) -> int:
+    """The job's own: 0 where it succeeded, that of its worker where it is known."""
+    if status.get("phase") == n.PHASE_SUCCEEDED:
+        return DONE
+    code = status.get("exitCode")
+    return code if isinstance(code, int) and 0 < code < 256 else JOB_FAILED
+
+
+def _stream(cluster: Cluster, pod: JsonObject, last: str, tail: int | None) -> tuple[str, bool]:
+    """Prints the pod's log after the time `last`; the time of the last line, and whether it is all."""
+    query = {"container": n.WORKER_CONTAINER, "follow": "true", "timestamps": "true"}
+    if last:
+        query["sinceTime"] = last[:19] + "Z"  # whole seconds; what was printed of them is left out below
+    elif tail is not None:
+        query["tailLines"] = str(tail)
+    name = pod["metadata"]["name"]
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods/{name}/log"
+    try:
+        with cluster.rest.open(path, query, silence=_SILENCE_SECONDS) as answer:
+            for line in _split(answer.chunks()):
+                stamp, _, text = line.partition(b" ")
+                when = stamp.decode(errors="replace")
+                if _later(when, last):
+                    last = when
+                    _print(text)
+    except ApiUnavailable:
+        return last, False
+    except ApiError as error:
+        if error.status in _NOT_YET:  # gone, or its container has just not begun
+            return last, error.status == 404
+        with explained("get pods/log", cluster.namespace):
+            raise
+    now = cluster.pod(name)
+    return last, now is None or now["metadata"]["uid"] != pod["metadata"]["uid"] or _has_ended(now)
+
+
+def _later(when: str, last: str) -> bool:
+    """Of two times of one clock as RFC 3339 with up to nine digits, the zeros at whose end are left out."""
+    return _padded(when) > _padded(last)
+
+
+def _padded(when: str) -> str:
+    whole, _, part = when.rstrip("Z").partition(".")
+    return f"{whole}.{part:0<9}"
+
+
+def _lines(cluster: Cluster, pod: str, query: dict[str, str]) -> Iterator[bytes]:
+    with (
+        explained("get pods/log", cluster.namespace),
+        cluster.rest.open(f"/api/v1/namespaces/{cluster.namespace}/pods/{pod}/log", query) as answer,
+    ):
+        yield from _split(answer.chunks())
+
+
+def _split(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
+
+
+def _print(line: bytes) -> None:
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _attempt(pod: JsonObject) -> int:
+    return int(pod["metadata"]["labels"].get(n.LABEL_ATTEMPT, 0))
+
+
+def _worker_state(pod: JsonObject) -> JsonObject:
+    for each in pod.get("status", {}).get("containerStatuses", ()):
+        if each.get("name") == n.WORKER_CONTAINER:
+            state: JsonObject = each.get("state", {})
+            return state
+    return {}
+
+
+def _has_begun(pod: JsonObject) -> bool:
+    return bool({"running", "terminated"} & _worker_state(pod).keys())
+
+
+def _has_ended(pod: JsonObject) -> bool:
+    return "terminated" in _worker_state(pod) or pod.get("status", {}).get("phase") in ("Succeeded", "Failed")

@@ -1,0 +1,161 @@
+"""What a person sees of jobs and queues. Pure: the clock is passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+JsonObject = dict[str, Any]
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns as wide as they must be, three spaces between, as kubectl has them."""
+    lines = [tuple(header), *map(tuple, rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return "".join(
+        "   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n"
+        for line in lines
+    )
+
+
+def jobs(items: Sequence[JsonObject], now: datetime, *, namespaces: bool = False, wide: bool = False) -> str:
+    """One line for each job."""
+    header = ["NAME", "QUEUE", "PHASE", "NODES", "GPUS", "STEP", "LOSS", "RESTARTS", "AGE"]
+    header = [*(["NAMESPACE"] if namespaces else []), *header, *(["THROUGHPUT", "REASON"] if wide else [])]
+    rows = []
+    for item in items:
+        meta, spec, status = item["metadata"], item["spec"], item.get("status", {})
+        progress = status.get("progress", {})
+        row = [
+            meta["name"],
+            spec["jobQueue"],
+            status.get("phase") or "-",
+            _text(status.get("nodes")),
+            _text(status.get("gpus", spec["numGPUs"])),
+            _text(progress.get("step")),
+            _number(progress.get("loss")),
+            _text(status.get("restarts", 0)),
+            age(meta.get("creationTimestamp"), now),
+        ]
+        more = [_throughput(progress), status.get("reason") or "-"] if wide else []
+        rows.append([*([meta["namespace"]] if namespaces else []), *row, *more])
+    return table(header, rows)
+
+
+def queues(
+    items: Sequence[JsonObject], now: datetime, *, namespaces: bool = False, wide: bool = False
+) -> str:
+    """One line for each queue; GPUs, CPUs and memory are those of a node."""
+    header = ["NAME", "READY", "GPUS", "CPUS", "MEMORY", "TYPE", "ACTIVE", "PENDING", "AGE"]
+    header = [*(["NAMESPACE"] if namespaces else []), *header, *(["IMAGE", "REASON"] if wide else [])]
+    rows = []
+    for item in items:
+        meta, spec, status = item["metadata"], item.get("spec", {}), item.get("status", {})
+        node, counted = spec.get("nodeResources", {}), status.get("jobs", {})
+        ready = condition(item, "Ready")
+        row = [
+            meta["name"],
+            ready.get("status", "-"),
+            _text(node.get("gpus", 0)),
+            _text(node.get("cpus")),
+            _text(node.get("memory")),
+            _text(node.get("gpuType")),
+            _text(counted.get("active", 0)),
+            _text(counted.get("pending", 0)),
+            age(meta.get("creationTimestamp"), now),
+        ]
+        more = [_text(spec.get("image")), ready.get("reason") or "-"] if wide else []
+        rows.append([*([meta["namespace"]] if namespaces else []), *row, *more])
+    return table(header, rows)
+
+
+def status(item: JsonObject, now: datetime) -> str:
+    """All that is to be said of one job: its lines, then its conditions."""
+    meta, spec, seen = item["metadata"], item["spec"], item.get("status", {})
+    progress, workers = seen.get("progress", {}), seen.get("workers", {})
+    lines = [
+        ("Name", f"{meta.get('namespace', '')}/{meta['name']}"),
+        ("Queue", spec["jobQueue"]),
+        ("Command", spec["command"]),
+        ("Phase", seen.get("phase") or "not seen by the controller yet"),
+        ("Reason", _joined(seen.get("reason"), seen.get("message"))),
+        ("Size", _size(spec, seen)),
+        ("Workers", ", ".join(f"{count} {word}" for word, count in workers.items() if count)),
+        ("Attempt", _attempt(seen)),
+        ("Progress", _progress(progress)),
+        ("Checkpoint", _joined(progress.get("checkpointStep"), progress.get("checkpointTime"))),
+        ("Workspace", seen.get("workspaceDigest") or spec.get("workspace", {}).get("digest")),
+        ("Started", seen.get("startTime")),
+        ("Ended", seen.get("completionTime")),
+        ("Exit code", _text(seen.get("exitCode"))),
+        ("Age", age(meta.get("creationTimestamp"), now)),
+    ]
+    width = max(len(name) for name, _ in lines) + 2
+    text = "".join(f"{name + ':':<{width}}{value}\n" for name, value in lines if value and value != "-")
+    conditions = [
+        (each["type"], each["status"], each.get("reason") or "-", each.get("message") or "")
+        for each in seen.get("conditions", ())
+    ]
+    return text + (
+        "\n" + table(("CONDITION", "STATUS", "REASON", "MESSAGE"), conditions) if conditions else ""
+    )
+
+
+def condition(item: JsonObject, kind: str) -> JsonObject:
+    """The condition of this type, {} where there is none."""
+    found = item.get("status", {}).get("conditions", ())
+    return next((each for each in found if each.get("type") == kind), {})
+
+
+def age(since: str | None, now: datetime) -> str:
+    """How long ago, in the words of kubectl: 45s, 12m, 5h, 3d."""
+    if not since:
+        return "-"
+    seconds = max(0, int((now - datetime.fromisoformat(since.replace("Z", "+00:00"))).total_seconds()))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def _size(spec: JsonObject, seen: JsonObject) -> str:
+    gpus = seen.get("gpus", spec["numGPUs"])
+    nodes, each = seen.get("nodes"), seen.get("gpusPerNode")
+    if nodes is None:
+        return f"{gpus} GPUs" if gpus else "on CPUs"
+    return f"{nodes} nodes, {gpus} GPUs" + (f" ({each} on each)" if each and nodes > 1 else "")
+
+
+def _attempt(seen: JsonObject) -> str:
+    if "attempt" not in seen:
+        return ""
+    return f"{seen['attempt']} (restarts: {seen.get('restarts', 0)})"
+
+
+def _progress(progress: JsonObject) -> str:
+    parts = [f"step {progress['step']}"] if "step" in progress else []
+    parts += [f"loss {_number(progress['loss'])}"] if "loss" in progress else []
+    parts += [_throughput(progress)] if "throughput" in progress else []
+    return ", ".join(parts)
+
+
+def _throughput(progress: JsonObject) -> str:
+    if "throughput" not in progress:
+        return "-"
+    return f"{_number(progress['throughput'])} {progress.get('unit') or ''}".rstrip()
+
+
+def _number(value: object) -> str:
+    try:
+        return f"{float(str(value)):.4g}" if value is not None else "-"
+    except ValueError:
+        return str(value)
+
+
+def _text(value: object) -> str:
+    return "-" if value is None or value == "" else str(value)
+
+
+def _joined(*values: object) -> str:
+    return ": ".join(str(value) for value in values if value not in (None, ""))

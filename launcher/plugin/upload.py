@@ -1,0 +1,148 @@
+"""An archive to where a job's workers get it: the queue's bucket, or the job's sync pod."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from launcher.core.torchrun import names as n
+from launcher.kube.execute import Execution
+from launcher.kube.rest import ApiUnavailable
+from launcher.plugin.cluster import Cluster, explained
+from launcher.plugin.exits import UNAVAILABLE, WORKSPACE, PluginError
+from launcher.plugin.screen import Bar, say
+from launcher.workspace.bucket import Bucket, archive_url, pointer_url
+from launcher.workspace.errors import NotThere, WorkspaceError
+from launcher.workspace.pack import Archive
+from launcher.workspace.selection import size_in_words
+from launcher.workspace.store import Pointer
+
+JsonObject = dict[str, Any]
+_CHUNK: Final = 2**16
+_TRIES: Final = 3
+WAIT_SECONDS: Final = 300.0
+_ASK_SECONDS: Final = 0.5
+
+
+class Running(Protocol):
+    """A command in a container (launcher/kube/execute.py)."""
+
+    def __enter__(self) -> Running: ...
+    def __exit__(self, *_: Any) -> None: ...
+    def write(self, data: bytes) -> None: ...
+    def line(self) -> str: ...
+    def result(self) -> tuple[int, str]: ...
+
+
+Execute = Callable[[Cluster, str, str, list[str]], Running]
+
+
+def execute(cluster: Cluster, pod: str, container: str, command: list[str]) -> Running:
+    """Runs a command with its standard input."""
+    return Execution(cluster.rest, cluster.namespace, pod, container, command, stdin=True)
+
+
+def bucket_of(queue: JsonObject | None) -> str:
+    """The queue's s3://bucket/prefix for workspaces, "" for none."""
+    storage = (queue or {}).get("spec", {}).get("storage", {})
+    return str(storage.get("workspace", {}).get("bucket") or "")
+
+
+def to_bucket(archive: Archive, where: str, bucket: Bucket | None = None) -> str:
+    """Sends it if it is not there; its address. Raises PluginError."""
+    try:
+        url = archive_url(where, archive.digest)
+        with Bar("sending") as bar:
+            sent = (bucket or Bucket()).send(archive, url, bar)
+    except WorkspaceError as error:
+        raise PluginError(WORKSPACE, str(error)) from None
+    except NotThere as error:
+        raise PluginError(UNAVAILABLE, str(error)) from None
+    _told(archive, sent)
+    return url
+
+
+def point_in_bucket(archive: Archive, where: str, uid: str, bucket: Bucket | None = None) -> None:
+    """Tells the running workers of the job that this is its archive now. Raises PluginError."""
+    try:
+        url = archive_url(where, archive.digest)
+        (bucket or Bucket()).point(pointer_url(where, uid), Pointer(archive.digest, archive.size, url))
+    except WorkspaceError as error:
+        raise PluginError(WORKSPACE, str(error)) from None
+    except NotThere as error:
+        raise PluginError(UNAVAILABLE, str(error)) from None
+
+
+def wait_for_sync_pod(cluster: Cluster, job: str, seconds: float = WAIT_SECONDS) -> bool:
+    """Whether the job's sync pod takes archives within this time. Raises PluginError where the job has ended."""
+    name, end, told = n.sync_pod(job), time.monotonic() + seconds, False
+    while True:
+        pod = cluster.pod(name)
+        if pod is not None and _is_ready(pod):
+            return True
+        found = cluster.job(job)
+        if found.get("status", {}).get("phase") in n.FINAL_PHASES:
+            status = found["status"]
+            raise PluginError(
+                UNAVAILABLE, f"job {job}: {status['phase']}: {status.get('message') or status.get('reason')}"
+            )
+        if time.monotonic() >= end:
+            return False
+        if not told:
+            say(f"waiting for pod {name}, which takes the workspace")
+            told = True
+        time.sleep(_ASK_SECONDS)
+
+
+def to_sync_pod(cluster: Cluster, job: str, archive: Archive, run: Execute = execute) -> None:
+    """Sends what the pod lacks of the archive, makes it the job's present one. Raises PluginError."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            with explained("create pods/exec", cluster.namespace):
+                sent = _send(cluster, job, archive, run)
+        except PluginError as error:
+            if not tries_left or not isinstance(error.__context__, ApiUnavailable):
+                raise
+            say(f"{error}; going on where it broke")
+            time.sleep(_ASK_SECONDS)
+        else:
+            _told(archive, sent)
+            return
+
+
+def _send(cluster: Cluster, job: str, archive: Archive, run: Execute) -> bool:
+    command = ["python", "-m", "launcher.workspace", "receive", "--current"]
+    command += ["--digest", archive.digest, "--size", str(archive.size)]
+    pod = n.sync_pod(job)
+    with run(cluster, pod, n.SYNC_CONTAINER, command) as running:
+        word, _, number = running.line().partition(" ")
+        if word == "offset":
+            offset = int(number)
+            with archive.file.open("rb") as file, Bar("sending") as bar:
+                file.seek(offset)
+                done = offset
+                while data := file.read(_CHUNK):
+                    running.write(data)
+                    done += len(data)
+                    bar(done, archive.size)
+            if running.line() == f"done {archive.digest}":
+                return offset < archive.size
+        code, said = running.result()
+    reason = said.splitlines()[-1] if said else f"the command ended with {code}"
+    raise PluginError(UNAVAILABLE, f"pod {pod}: {reason}")
+
+
+def _is_ready(pod: JsonObject) -> bool:
+    if pod["metadata"].get("deletionTimestamp"):
+        return False
+    statuses = pod.get("status", {}).get("containerStatuses", ())
+    return any(each.get("name") == n.SYNC_CONTAINER and each.get("ready") for each in statuses)
+
+
+def _told(archive: Archive, sent: bool) -> None:
+    size = size_in_words(archive.size)
+    say(
+        f"workspace {archive.digest[:19]}: "
+        + (f"{size} sent" if sent else f"unchanged, its {size} are there")
+    )

@@ -1,0 +1,128 @@
+"""The words of `kubectl torchrun`, as argparse takes them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final, NoReturn
+
+from launcher.plugin.exits import USAGE, PluginError
+
+PROGRAM: Final = "kubectl torchrun"
+_EXITS: Final = (
+    "Exit codes: 0 done; with --follow that of the job; 64 wrong words or a spec that the API refuses, 65 workspace, "
+    "66 no such job, 69 no answer from the API server or the job's pods, 77 not allowed, 78 no usable kubeconfig, "
+    "130 interrupted."
+)
+FORMATS: Final = ("yaml", "json", "name", "wide")
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        message = message.replace("unrecognized arguments", "unknown flags or words")
+        raise PluginError(USAGE, f"{message}; see {self.prog} -h")
+
+
+def parser() -> Parser:
+    """All verbs with their flags."""
+    common = Parser(add_help=False, allow_abbrev=False)
+    common.add_argument("-n", "--namespace", default=argparse.SUPPRESS, help="default: that of the context")
+    common.add_argument("--context", default=argparse.SUPPRESS, help="context of the kubeconfig")
+    common.add_argument(
+        "--kubeconfig", default=argparse.SUPPRESS, help="default: $KUBECONFIG, ~/.kube/config"
+    )
+    result = Parser(
+        prog=PROGRAM,
+        description="Train on a cluster from the current directory.",
+        epilog=_EXITS,
+        parents=[common],
+        allow_abbrev=False,
+    )
+    verbs = result.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
+
+    def verb(name: str, help: str, **more: Any) -> Parser:
+        made: Parser = verbs.add_parser(
+            name, help=help, description=help, parents=[common], allow_abbrev=False, **more
+        )
+        return made
+
+    _submit(verb("submit", "send the current directory and start a job with it"))
+    logs = verb("logs", "what a job's workers print")
+    _name(logs)
+    logs.add_argument("-f", "--follow", action="store_true", help="until the job ends; its exit code is ours")
+    logs.add_argument("--rank", type=_whole, default=0, metavar="NODE", help="number of the node (default 0)")
+    logs.add_argument("--attempt", type=_whole, help="default: the last one")
+    logs.add_argument("--tail", type=_whole, help="only so many lines of its end")
+    status = verb("status", "how a job is")
+    _name(status)
+    _output(status, "yaml", "json")
+    listing = verb("list", "the jobs")
+    queues = verb("queues", "the queues")
+    for each in (listing, queues):
+        each.add_argument("-A", "--all-namespaces", action="store_true")
+        _output(each, *FORMATS)
+    for name, help in (
+        ("cancel", "delete jobs; checkpoints that were to persist stay"),
+        ("suspend", "stop the workers of jobs and keep their volumes"),
+        ("resume", "start suspended jobs where they were"),
+    ):
+        verb(name, help).add_argument("names", nargs="+", metavar="JOB")
+    sync = verb("sync", "bring the current directory to a job that runs")
+    _name(sync)
+    _workspace(sync)
+    copy = verb("cp", "copy a file or directory from or to a job's worker: JOB:PATH PATH, or PATH JOB:PATH")
+    copy.add_argument("source", metavar="FROM")
+    copy.add_argument("target", metavar="TO")
+    copy.add_argument("--rank", type=_whole, default=0, metavar="NODE", help="number of the node (default 0)")
+    return result
+
+
+def _submit(submit: Parser) -> None:
+    submit.add_argument("--queue", required=True, help="the TorchrunQueue")
+    submit.add_argument("--gpus", type=_whole, required=True, help="GPUs of all nodes together; 0: on CPUs")
+    submit.add_argument("--nodes", type=_positive, help="default: the fewest that the GPUs fit on")
+    submit.add_argument("--min", type=_positive, metavar="NODES", help="fewest nodes of an elastic job")
+    submit.add_argument("--max", type=_positive, metavar="NODES", help="most nodes of an elastic job")
+    submit.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="NAME alone: as it is here"
+    )
+    submit.add_argument("--name", help="default: after the directory")
+    submit.add_argument(
+        "--follow", action="store_true", help="show its log until it ends; its exit code is ours"
+    )
+    submit.add_argument("--dry-run", action="store_true", help="print the TorchrunJob and send nothing")
+    _workspace(submit)
+    submit.add_argument("--no-workspace", action="store_true", help="only what is in the image")
+    _output(submit, "yaml", "json", "name")
+    submit.add_argument(
+        "command", nargs="+", metavar="COMMAND", help='in quotes: "python train.py --epochs 10"'
+    )
+
+
+def _workspace(verb: Parser) -> None:
+    verb.add_argument("--workspace", default=".", metavar="DIRECTORY", help="default: the current one")
+    verb.add_argument(
+        "--max-size", type=_positive, default=512, metavar="MIB", help="of the files together (default 512)"
+    )
+    verb.add_argument("--restart", action="store_true", help="a new workspace starts the workers anew")
+
+
+def _name(verb: Parser) -> None:
+    verb.add_argument("name", metavar="JOB")
+
+
+def _output(verb: Parser, *formats: str) -> None:
+    verb.add_argument("-o", "--output", choices=formats)
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} should be a whole number, 0 or more")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if (value := _whole(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} should be at least 1")
+    return value

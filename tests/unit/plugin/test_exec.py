@@ -1,0 +1,190 @@
+"""`exec` and `cp` over real WebSockets: the local machines' own side of the protocol, behind the API server's path."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from kubernetes import client
+
+from launcher.kube.execute import Execution
+from launcher.kube.rest import ApiError, ApiUnavailable, Patience, Rest, client_of
+from launcher.plugin import copying
+from launcher.plugin.cluster import Cluster
+from launcher.plugin.exits import PluginError
+from launcher.plugin.words import parser
+from local.machines import remote
+
+pytestmark = pytest.mark.unit
+
+
+class Pods:
+    """An API server that knows of nothing but exec, in this directory; `cut` breaks after so many messages."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.refuse = 0
+        self.cut = -1
+        self.url = ""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        if self.refuse:
+            return web.json_response(
+                {"reason": "Forbidden", "message": "no exec for you"}, status=self.refuse
+            )
+        query = request.query.copy()
+        for ours, its in (("stdin", "input"), ("stdout", "output"), ("stderr", "error")):
+            if query.get(ours) in ("true", "True"):
+                query.add(its, "1")
+        streams = remote.wanted(query)
+        socket = web.WebSocketResponse(protocols=remote.PROTOCOLS, compress=False, max_msg_size=0)
+        if self.cut >= 0:
+            await socket.prepare(request)
+            for _ in range(self.cut):
+                await socket.receive()
+            assert request.transport
+            request.transport.abort()
+            return socket
+        argv = ["env", "-C", str(self.root), *streams.command]
+        command = await remote.Command.start(argv, dict(os.environ), streams)
+        try:
+            await socket.prepare(request)
+            await remote.serve(socket, command)
+        finally:
+            await command.end()
+        return socket
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[Pods]:
+    (tmp_path / "pod").mkdir()
+    served, ready, loop = Pods(tmp_path / "pod"), threading.Event(), asyncio.new_event_loop()
+
+    async def start() -> web.AppRunner:
+        app = web.Application()
+        app.router.add_get("/api/v1/namespaces/{namespace}/pods/{pod}/exec", served.answer)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        served.url = site.name
+        port = runner.addresses[0][1]
+        served.url = f"http://127.0.0.1:{port}"
+        return runner
+
+    def work() -> None:
+        asyncio.set_event_loop(loop)
+        runner = loop.run_until_complete(start())
+        ready.set()
+        loop.run_forever()
+        loop.run_until_complete(runner.cleanup())
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert ready.wait(20)
+    yield served
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(20)
+
+
+def rest(pods: Pods) -> Rest:
+    settings = client.Configuration()
+    settings.host = pods.url
+    return Rest(client_of(settings), Patience(total=0.5))
+
+
+def execution(pods: Pods, *command: str, stdin: bool = False) -> Execution:
+    return Execution(rest(pods), "team", "pod", "torchrun", command, stdin=stdin)
+
+
+def test_what_a_command_says_and_how_it_ends(pods: Pods) -> None:
+    with execution(pods, "sh", "-c", "echo one; echo two; echo bad >&2; exit 3") as running:
+        assert running.line() == "one"
+        assert running.line() == "two"
+        assert running.result() == (3, "bad")
+    with execution(pods, "head", "-c", "1000000", "/dev/zero") as running:
+        size = 0
+        while data := running.read():
+            size += len(data)
+        assert (size, running.result()) == (1_000_000, (0, ""))
+
+
+def test_what_is_sent_arrives_whole(pods: Pods) -> None:
+    sent = os.urandom(500_000)
+    with execution(pods, "sh", "-c", "head -c 500000 > got; echo done", stdin=True) as running:
+        for start in range(0, len(sent), 65536):
+            running.write(sent[start : start + 65536])
+        assert running.line() == "done"
+    assert (pods.root / "got").read_bytes() == sent
+
+
+def test_a_refusal_and_a_broken_connection(pods: Pods) -> None:
+    pods.refuse = 403
+    with pytest.raises(ApiError) as refused:
+        execution(pods, "true")
+    assert refused.value.status == 403
+    pods.refuse, pods.cut = 0, 2
+
+    def send() -> None:
+        with execution(pods, "cat", stdin=True) as running:
+            for _ in range(200):
+                running.write(bytes(65536))
+            running.result()
+
+    with pytest.raises(ApiUnavailable, match=r"exec in team/pod: the connection broke"):
+        send()
+
+
+@pytest.fixture
+def cluster(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    pod = {"metadata": {"name": "pod"}}
+    monkeypatch.setattr(copying, "worker", lambda _cluster, _job, rank: pod if rank == 0 else None)
+    monkeypatch.setattr(Cluster, "job", lambda _self, _name: {"status": {"phase": "Pending"}})
+    return Cluster(rest(pods), "team")
+
+
+def cp(cluster: Cluster, source: object, target: object, *more: str) -> int:
+    return copying.copy(parser().parse_args(["cp", str(source), str(target), *more]), cluster)
+
+
+def test_files_and_directories_both_ways(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    (here / "in").mkdir(parents=True)
+    (here / "in" / "a").write_bytes(os.urandom(200_000))
+    (pods.root / "to").mkdir()
+    assert cp(cluster, here / "in", "job:to/copy") == 0
+    assert (pods.root / "to" / "copy" / "a").read_bytes() == (here / "in" / "a").read_bytes()
+    assert cp(cluster, here / "in" / "a", "job:to/") == 0
+    assert (pods.root / "to" / "a").exists()
+    assert cp(cluster, "job:to/copy", here / "back") == 0
+    assert (here / "back" / "a").read_bytes() == (here / "in" / "a").read_bytes()
+    assert cp(cluster, f"job:{pods.root}/to/a", here) == 0
+    assert (here / "a").read_bytes() == (here / "in" / "a").read_bytes()
+    assert sorted(path.name for path in here.iterdir()) == ["a", "back", "in"]
+
+
+def test_what_cant_be_copied_is_told(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+    for source, target, more, code, said in (
+        ("job:none", tmp_path / "x", (), 69, "pod pod: tar: none: "),
+        (tmp_path / "none", "job:x", (), 65, "none does not exist here"),
+        (tmp_path / "pod", "job:none/x", (), 69, "pod pod: tar: none: "),
+        ("job:a", tmp_path / "none" / "x", (), 65, "none is not a directory here"),
+        ("job:a", tmp_path / "x", ("--rank", "7"), 66, "job job: has no worker 7 now; its phase is Pending"),
+    ):
+        with pytest.raises(PluginError) as told:
+            cp(cluster, source, target, *more)
+        assert told.value.code == code, told.value
+        assert re.search(said, str(told.value)) or said[:12] in str(told.value)
+    assert not (tmp_path / "x").exists()
+    (pods.root / "data").write_bytes(bytes(10_000))
+    pods.cut = 0
+    with pytest.raises(PluginError, match="connection broke") as told:
+        cp(cluster, "job:data", tmp_path / "x")
+    assert told.value.code == 69
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,304 @@
+"""Archives come in whole or not at all, over whatever connections; S3 and the sync pod give what was sent."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from launcher.workspace.bucket import Bucket, archive_url, parse_url, pointer_url
+from launcher.workspace.errors import NotThere, WorkspaceError
+from launcher.workspace.follow import fetch, follow
+from launcher.workspace.pack import Archive, pack
+from launcher.workspace.place import placed
+from launcher.workspace.serve import server
+from launcher.workspace.sources import S3, SyncPod
+from launcher.workspace.store import Pointer, Store
+
+if TYPE_CHECKING:
+    from tests.unit.emulator import Cloud
+
+pytestmark = pytest.mark.unit
+ROOT = Path(__file__).parents[3]
+NONE = "sha256:" + "0" * 64
+
+
+def packed(root: Path, **files: str) -> Archive:
+    root.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (root / name).write_text(content)
+    return pack(root, directory=root.parent)
+
+
+def received(store: Store, archive: Archive) -> None:
+    with archive.file.open("rb") as file:
+        store.receive(archive.digest, archive.size, file)
+    store.point(Pointer(archive.digest, archive.size))
+
+
+@contextmanager
+def serving(store: Store, port: int = 0) -> Iterator[str]:
+    served = server(store, "127.0.0.1", port)
+    thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{served.server_port}"
+    finally:
+        served.shutdown()
+        served.server_close()
+        thread.join()
+
+
+def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.01)
+
+
+def test_an_upload_goes_on_where_it_broke(tmp_path: Path) -> None:
+    archive = packed(tmp_path / "in", a=os.urandom(400_000).hex())
+    store, data, told = Store(tmp_path / "store"), archive.file.read_bytes(), []
+    for end in (0, 1000, 300_000):
+        done = store.offset(archive.digest, archive.size)
+        with pytest.raises(WorkspaceError, match=f"ended after {end} of {archive.size} bytes"):
+            store.receive(archive.digest, archive.size, io.BytesIO(data[done:end]), told.append)
+        assert not store.archive(archive.digest).exists()
+    store.receive(archive.digest, archive.size, io.BytesIO(data[300_000:]), told.append)
+    assert told == [0, 0, 1000, 300_000]
+    assert store.archive(archive.digest).read_bytes() == data
+    store.receive(archive.digest, archive.size, io.BytesIO(b""), told.append)
+    assert told[-1] == archive.size
+
+
+def test_another_archive_than_its_digest_is_not_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    with pytest.raises(WorkspaceError, match=r"digest is sha256:.* and should be"):
+        store.receive(NONE, 3, io.BytesIO(b"abc"))
+    assert list((tmp_path / "store").iterdir()) == []
+    for digest in ("", "sha256:../../x", "md5:00"):
+        with pytest.raises(WorkspaceError, match="64 hexadecimal digits"):
+            store.receive(digest, 3, io.BytesIO(b"abc"))
+    with pytest.raises(WorkspaceError, match="is not here yet"):
+        store.point(Pointer(NONE, 3))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"digest": "x", "size": 1, "url": ""}', b'{"digest": 1']
+)
+def test_a_broken_pointer(data: bytes) -> None:
+    with pytest.raises(WorkspaceError):
+        Pointer.from_json(data)
+
+
+def test_a_worker_gets_what_was_sent(tmp_path: Path) -> None:
+    archive, store, into = packed(tmp_path / "in", a="1"), Store(tmp_path / "store"), tmp_path / "app"
+    with serving(store) as address:
+        assert SyncPod(address).current() is None
+        with pytest.raises(WorkspaceError, match=r"did not come within 0 s: .* is not there yet"):
+            fetch(SyncPod(address), archive.digest, into, wait=0)
+        received(store, archive)
+        assert fetch(SyncPod(address), archive.digest, into).put == 1
+        assert (into / "a").read_text() == "1"
+        assert sorted(path.name for path in (into / ".torchrun-workspace").iterdir()) == [
+            "lock",
+            "state.json",
+        ]
+        assert fetch(SyncPod("http://127.0.0.1:1"), archive.digest, into).put == 0  # nobody is asked
+    with pytest.raises(NotThere, match="can't be reached"):
+        SyncPod(address).current()
+    for wrong in ("ftp://x:1", "http://", "http://x/path", "x:1"):
+        with pytest.raises(WorkspaceError, match="--sync"):
+            SyncPod(wrong)
+
+
+def test_an_archive_that_is_damaged_there_is_never_in_place(tmp_path: Path) -> None:
+    archive, store, into = packed(tmp_path / "in", a="1"), Store(tmp_path / "store"), tmp_path / "app"
+    received(store, archive)
+    data = bytearray(archive.file.read_bytes())
+    data[-1] ^= 1
+    store.archive(archive.digest).write_bytes(data)
+    waits: list[float] = []
+    with (
+        serving(store) as address,
+        pytest.raises(WorkspaceError, match=r"digest is .* \(at each of 3 tries\)"),
+    ):
+        fetch(SyncPod(address), archive.digest, into, sleep=waits.append)
+    assert len(waits) == 2
+    assert not (into / "a").exists()
+
+
+def test_followers_of_one_volume_bring_each_new_archive(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    store, into, stopping = Store(tmp_path / "store"), tmp_path / "app", threading.Event()
+    one, two = packed(tmp_path / "1", a="1", b="1"), packed(tmp_path / "2", a="2")
+    received(store, one)
+    with serving(store) as address:
+        port = int(address.rpartition(":")[2])
+        threads = [
+            threading.Thread(target=follow, args=(SyncPod(address), into, stopping), kwargs={"every": 0.01})
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        until(lambda: placed(into).digest == one.digest)
+        (into / "log").write_text("the job's")
+    until(lambda: "can't be reached" in caplog.text)
+    with serving(store, port):
+        received(store, two)
+        until(lambda: placed(into).digest == two.digest)
+        stopping.set()
+        for thread in threads:
+            thread.join()
+    assert {path.name: path.read_text() for path in into.iterdir() if path.is_file()} == {
+        "a": "2",
+        "log": "the job's",
+    }
+    changes = [record for record in caplog.records if "1 put, 1 removed" in record.getMessage()]
+    assert len(changes) == 1
+
+
+def started(*words: str, **more: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "launcher.workspace", *words],
+        cwd=ROOT,
+        text=True,
+        stderr=subprocess.PIPE,
+        **more,
+    )
+
+
+def test_processes_that_are_killed_in_between_lose_nothing(tmp_path: Path) -> None:
+    archive = packed(tmp_path / "in", a="1", **{f"f{i}": str(i) * 50_000 for i in range(200)})
+    root, into = tmp_path / "store", tmp_path / "app"
+    received(Store(root), archive)
+    served = server(Store(root), "127.0.0.1", 0)
+    port = served.server_port
+    served.server_close()
+    serve = ("serve", "--root", str(root), "--address", "127.0.0.1", "--port", str(port))
+    get = ("fetch", "--digest", archive.digest, "--sync", f"http://127.0.0.1:{port}", "--into", str(into))
+    early = started(*get)
+    first = started(*serve)
+    try:
+        until(lambda: into.exists() or early.poll() is not None)
+        first.kill()
+        early.kill()
+    finally:
+        first.communicate()
+        early.communicate()
+    for moment in (0.3, 0.6, 0.9):  # wherever that is in its work
+        with serving(Store(root), port):
+            late = started(*get)
+            time.sleep(moment)
+            late.kill()
+            late.communicate()
+        state = placed(into)
+        assert state.digest in ("", archive.digest)
+    second = started(*serve)
+    try:
+        whole = subprocess.run(
+            [sys.executable, "-m", "launcher.workspace", *get], cwd=ROOT, capture_output=True, text=True
+        )
+        assert whole.returncode == 0, whole.stderr
+    finally:
+        second.terminate()
+        said = second.communicate(timeout=60)[1]
+    assert second.returncode == 0, said
+    assert {path.name for path in into.iterdir()} == {
+        ".torchrun-workspace",
+        "a",
+        *(f"f{i}" for i in range(200)),
+    }
+    assert all((into / f"f{i}").read_text() == str(i) * 50_000 for i in range(200))
+    assert not list((into / ".torchrun-workspace").glob("incoming-*"))
+
+
+def test_wrong_words_and_what_cant_be_done() -> None:
+    for words, code, said in (
+        (
+            ("fetch", "--digest", "x", "--sync", "http://h:1", "--into", "/x"),
+            1,
+            "digest: 'x' should be sha256:",
+        ),
+        (("fetch", "--digest", NONE, "--into", "/x"), 2, "one of the arguments --url --sync is required"),
+        (("follow", "--sync", "h:1", "--into", "/x"), 1, "--sync: 'h:1' should be http://host:port"),
+        (("serve", "--address", "203.0.113.1"), 1, "port: can't serve on 203.0.113.1:8080"),
+    ):
+        process = started(*words)
+        err = process.communicate(timeout=60)[1]
+        assert process.returncode == code, err
+        assert said in err.splitlines()[-1]
+
+
+@pytest.fixture
+def bucket(deployer: Cloud, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("AWS_REGION", "us-west-2")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
+    s3 = deployer.client("s3")
+    s3.create_bucket(Bucket="code", CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+    return s3
+
+
+def test_what_is_in_the_bucket_is_not_sent_again(bucket: Any, tmp_path: Path) -> None:
+    archive, into = packed(tmp_path / "in", a="1"), tmp_path / "app"
+    url, told = archive_url("s3://code/team/", archive.digest), []
+    assert url == f"s3://code/team/workspaces/{archive.digest[7:]}.tar.zst"
+    assert Bucket().send(archive, url, lambda done, total: told.append((done, total))) is True
+    assert told[-1] == (archive.size, archive.size)
+    before = bucket.head_object(Bucket="code", Key=parse_url(url)[1])["LastModified"]
+    told.clear()
+    assert Bucket().send(archive, url, lambda done, total: told.append((done, total))) is False
+    assert told == []
+    assert bucket.head_object(Bucket="code", Key=parse_url(url)[1])["LastModified"] == before
+    assert fetch(S3(archive_url=url), archive.digest, into).put == 1
+    pointer = pointer_url("s3://code/team", "uid")
+    assert S3(pointer_url=pointer).current() is None
+    Bucket().point(pointer, Pointer(archive.digest, archive.size, url))
+    S3(pointer_url=pointer).archive(archive.digest, tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == archive.file.read_bytes()
+
+
+def test_a_damaged_object_is_found_and_replaced(bucket: Any, tmp_path: Path) -> None:
+    archive = packed(tmp_path / "in", a="1")
+    url = archive_url("s3://code", archive.digest)
+    key, data = parse_url(url)[1], bytearray(archive.file.read_bytes())
+    data[-1] ^= 1
+    bucket.put_object(Bucket="code", Key=key, Body=bytes(data), ChecksumAlgorithm="SHA256")
+    with pytest.raises(WorkspaceError, match=r"digest is .* \(at each of 3 tries\)"):
+        fetch(S3(archive_url=url), archive.digest, tmp_path / "app", sleep=lambda _seconds: None)
+    assert Bucket().send(archive, url) is True
+    assert fetch(S3(archive_url=url), archive.digest, tmp_path / "app").put == 1
+
+
+def test_what_s3_refuses_is_one_clear_line(
+    bucket: Any, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = packed(tmp_path / "in", a="1")
+    with pytest.raises(WorkspaceError, match="bucket: nobodys does not exist; name one that does") as told:
+        Bucket().send(archive, archive_url("s3://nobodys", archive.digest))
+    assert "\n" not in str(told.value)
+    key = cloud.session("guest", {"Effect": "Allow", "Action": "s3:GetBucketLocation", "Resource": "*"})
+    with pytest.raises(
+        WorkspaceError, match=r"PutObject is refused .*need s3:GetObject and s3:PutObject"
+    ) as told:
+        Bucket(cloud.client("s3", key)).send(archive, archive_url("s3://code", archive.digest))
+    assert "\n" not in str(told.value)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(WorkspaceError, match="no AWS credentials are found"):
+        Bucket().send(archive, archive_url("s3://code", archive.digest))
+    with pytest.raises(WorkspaceError, match="should be s3://bucket/prefix"):
+        archive_url("https://code", archive.digest)
