@@ -74,6 +74,7 @@ def _job(making: Making, node: int | None) -> JsonObject:
     made["metadata"]["annotations"] = {
         n.ANNOTATION_SIZE: making.spec.size_key,
         n.ANNOTATION_WORKSPACE: workspace.digest if workspace is not None else "",
+        n.ANNOTATION_PARTS: str(size.nodes if node is not None else 1),
         **gang,
     }
     pods = 1 if node is not None else size.nodes

@@ -42,6 +42,8 @@ MANAGED_BY: Final = CONTROLLER
 # On a batch/v1 Job: the size, and the workspace, that its job asked for when it was made.
 ANNOTATION_SIZE: Final = f"{GROUP}/size"
 ANNOTATION_WORKSPACE: Final = f"{GROUP}/workspace"
+# How many batch/v1 Jobs the attempt has.
+ANNOTATION_PARTS: Final = f"{GROUP}/parts"
 # An administrator's word for the GPUs of a node.
 LABEL_GPU_TYPE: Final = f"{GROUP}/gpu-type"
 # On KAI's Queue, which is cluster-scoped and can't be owned by a TorchrunQueue.
@@ -131,10 +133,18 @@ REASON_QUEUE_INVALID: Final = "QueueInvalid"
 REASON_CLAIM_NOT_FOUND: Final = "ClaimNotFound"
 REASON_NAME_TAKEN: Final = "NameTaken"
 REASON_STOPPING: Final = "Stopping"
+REASON_SUSPENDED: Final = "Suspended"
+REASON_STARTING: Final = "Starting"
+REASON_RUNNING: Final = "Running"
+REASON_WORKER_FAILED: Final = "WorkerFailed"
+REASON_RESIZED: Final = "Resized"
+REASON_SYNCED: Final = "WorkspaceSynced"
+REASON_SUCCEEDED: Final = "Succeeded"
 # ... and why it failed.
 REASON_INVALID_SPEC: Final = "InvalidSpec"
 REASON_DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
 REASON_RESTARTS_USED_UP: Final = "RestartsUsedUp"
+REASON_NOT_RESTARTABLE: Final = "NotRestartable"
 
 
 def attempt_name(job: str, attempt: int) -> str:

@@ -410,7 +410,11 @@ def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
     assert "initContainers" not in pod()["spec"]
     # It is the annotation by which a new digest, and a new size, are noticed.
     (job,) = children.jobs(made)
-    assert job["metadata"]["annotations"] == {n.ANNOTATION_SIZE: "auto", n.ANNOTATION_WORKSPACE: DIGEST}
+    assert job["metadata"]["annotations"] == {
+        n.ANNOTATION_SIZE: "auto",
+        n.ANNOTATION_WORKSPACE: DIGEST,
+        n.ANNOTATION_PARTS: "1",
+    }
 
 
 def test_the_workspaces_user_is_the_workers() -> None:
