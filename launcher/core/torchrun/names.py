@@ -39,6 +39,13 @@ LABEL_JOB: Final = "torchrun-job-name"
 LABEL_ATTEMPT: Final = f"{GROUP}/attempt"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = CONTROLLER
+# On a batch/v1 Job: the size, and the workspace, that its job asked for when it was made.
+ANNOTATION_SIZE: Final = f"{GROUP}/size"
+ANNOTATION_WORKSPACE: Final = f"{GROUP}/workspace"
+# How many batch/v1 Jobs the attempt has.
+ANNOTATION_PARTS: Final = f"{GROUP}/parts"
+# An administrator's word for the GPUs of a node.
+LABEL_GPU_TYPE: Final = f"{GROUP}/gpu-type"
 # On KAI's Queue, which is cluster-scoped and can't be owned by a TorchrunQueue.
 LABEL_QUEUE_NAMESPACE: Final = f"{GROUP}/queue-namespace"
 LABEL_QUEUE_NAME: Final = f"{GROUP}/queue-name"
@@ -53,6 +60,8 @@ RENDEZVOUS_PORT: Final = 29500
 # The worker's environment.
 ENV_JOB: Final = "TORCHRUN_JOB"
 ENV_ATTEMPT: Final = "TORCHRUN_ATTEMPT"
+ENV_BACKEND: Final = "TORCHRUN_BACKEND"
+ENV_NODE_RANK: Final = "TORCHRUN_NODE_RANK"
 ENV_NCCL_INTERFACE: Final = "NCCL_SOCKET_IFNAME"
 ENV_GLOO_INTERFACE: Final = "GLOO_SOCKET_IFNAME"
 ENV_THREADS: Final = "OMP_NUM_THREADS"
@@ -65,6 +74,8 @@ KAI_POD_GROUP_VERSION: Final = "v2alpha2"
 KAI_POD_GROUP_PLURAL: Final = "podgroups"
 # The one that KAI makes at its installation.
 KAI_PARENT_QUEUE: Final = "default-parent-queue"
+# The one that KAI takes for pods that name none; made at its installation, too.
+KAI_DEFAULT_QUEUE: Final = "default-queue"
 LABEL_KAI_QUEUE: Final = "kai.scheduler/queue"
 ANNOTATION_SKIP_POD_GROUPER: Final = "kai.scheduler/skip-podgrouper"
 ANNOTATION_POD_GROUP: Final = "pod-group-name"
@@ -118,14 +129,35 @@ QUEUE_CONDITIONS: Final = (READY, POD_TEMPLATE_VALID, KAI_QUEUE_READY)
 # Why a job waits, ...
 REASON_QUEUE_NOT_FOUND: Final = "QueueNotFound"
 REASON_SCHEDULER_NOT_INSTALLED: Final = "SchedulerNotInstalled"
+REASON_QUEUE_INVALID: Final = "QueueInvalid"
+REASON_CLAIM_NOT_FOUND: Final = "ClaimNotFound"
+REASON_NAME_TAKEN: Final = "NameTaken"
+REASON_STOPPING: Final = "Stopping"
+REASON_SUSPENDED: Final = "Suspended"
+REASON_STARTING: Final = "Starting"
+REASON_RUNNING: Final = "Running"
+REASON_WORKER_FAILED: Final = "WorkerFailed"
+REASON_RESIZED: Final = "Resized"
+REASON_SYNCED: Final = "WorkspaceSynced"
+REASON_SUCCEEDED: Final = "Succeeded"
 # ... and why it failed.
 REASON_INVALID_SPEC: Final = "InvalidSpec"
 REASON_DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
+REASON_RESTARTS_USED_UP: Final = "RestartsUsedUp"
+REASON_NOT_RESTARTABLE: Final = "NotRestartable"
 
 
 def attempt_name(job: str, attempt: int) -> str:
     """Name of the batch/v1 Job of an attempt, counted from 0; the headless Service has the job's own name."""
     return f"{job}-{attempt}"
+
+
+def node_job(job: str, attempt: int, node: int) -> str:
+    """Name of the batch/v1 Job of one node, where each node has one; node 0's has the attempt's name.
+
+    The letter keeps it apart from the attempts of a job that is called as this one's attempt is.
+    """
+    return attempt_name(job, attempt) if node == 0 else f"{attempt_name(job, attempt)}-n{node}"
 
 
 def workspace_claim(job: str, node: int = 0) -> str:

@@ -1,0 +1,189 @@
+"""What is made for a job and for a queue, as Kubernetes objects. Pure.
+
+https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/ for the Job; for KAI's kinds
+github.com/kai-scheduler/KAI-Scheduler v0.17.0, pkg/apis/scheduling/v2 and v2alpha2, and docs/batch/README.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from launcher.core import contract as c
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.pods import Making, worker
+from launcher.core.torchrun.reading import JsonObject
+from launcher.core.torchrun.storage import Claim
+
+_TOOL_USER: Final = c.POD_USER
+_SYNC_RESOURCES: Final = {"cpu": "100m", "memory": "256Mi"}
+
+
+def owner_reference(name: str, uid: str) -> JsonObject:
+    """What makes an object go with its TorchrunJob."""
+    return {
+        "apiVersion": n.API_VERSION,
+        "kind": n.JOB_KIND,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+
+
+def _object(
+    making: Making, version: str, kind: str, name: str, labels: dict[str, str], *, owned: bool = True
+) -> JsonObject:
+    owner = {"ownerReferences": [owner_reference(making.name, making.uid)]} if owned else {}
+    metadata = {"name": name, "namespace": making.namespace, "labels": labels, **owner}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata}
+
+
+def service(making: Making) -> JsonObject:
+    """Gives each pod a name in the DNS, before it is ready, since workers meet while they start."""
+    return {
+        **_object(making, "v1", "Service", making.name, making.labels),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {n.LABEL_JOB: making.name},
+            "ports": [{"name": "rendezvous", "port": making.settings.port, "protocol": "TCP"}],
+        },
+    }
+
+
+def jobs(making: Making) -> list[JsonObject]:
+    """The attempt's Indexed Job, or one for each node where each mounts claims of its own.
+
+    Suspended at first: its pods may start once the status says that this Job is the attempt's.
+    """
+    if making.storage.each_node_its_own:
+        return [_job(making, node) for node in range(making.size.nodes)]
+    return [_job(making, None)]
+
+
+def job_names(making: Making) -> list[str]:
+    """Names of the attempt's Jobs."""
+    return [str(each["metadata"]["name"]) for each in jobs(making)]
+
+
+def _job(making: Making, node: int | None) -> JsonObject:
+    size, attempt, workspace = making.size, making.attempt, making.spec.workspace
+    name = n.node_job(making.name, attempt, node or 0)
+    made = _object(making, "batch/v1", "Job", name, making.attempt_labels)
+    gang = {n.ANNOTATION_SKIP_POD_GROUPER: "true"} if making.settings.gang else {}
+    made["metadata"]["annotations"] = {
+        n.ANNOTATION_SIZE: making.spec.size_key,
+        n.ANNOTATION_WORKSPACE: workspace.digest if workspace is not None else "",
+        n.ANNOTATION_PARTS: str(size.nodes if node is not None else 1),
+        **gang,
+    }
+    pods = 1 if node is not None else size.nodes
+    spec: JsonObject = {
+        "completionMode": "Indexed",
+        "completions": pods,
+        "parallelism": pods,
+        "backoffLimit": 0,
+        "suspend": True,
+        "template": worker(making, node),
+    }
+    if size.elastic:
+        # torchrun's agents end together; workers that never got a node are not waited for.
+        spec["successPolicy"] = {"rules": [{"succeededCount": size.least}]}
+    return {**made, "spec": spec}
+
+
+def claim(making: Making, claim: Claim) -> JsonObject:
+    """A PersistentVolumeClaim; a retained one is owned by nobody."""
+    made = _object(making, "v1", "PersistentVolumeClaim", claim.name, making.labels, owned=not claim.retain)
+    spec: JsonObject = {
+        "accessModes": [claim.access_mode],
+        "resources": {"requests": {"storage": str(claim.size)}},
+        **({"storageClassName": claim.storage_class} if claim.storage_class else {}),
+    }
+    return {**made, "spec": spec}
+
+
+def sync_pod(making: Making) -> JsonObject:
+    """Holds the archive of the workspace where there is no bucket, and serves it to the workers."""
+    security = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    placed = making.settings.queue
+    name = n.sync_pod(making.name)
+    probe = {"httpGet": {"path": "/healthz", "port": n.SYNC_PORT}}
+    return {
+        **_object(making, "v1", "Pod", name, making.labels),
+        "spec": {
+            "hostname": name,
+            "subdomain": making.name,
+            "restartPolicy": "Always",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 5,
+            # It may stand beside the workers, and need not.
+            "tolerations": list(placed.tolerations),
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": _TOOL_USER,
+                "runAsGroup": _TOOL_USER,
+                "fsGroup": _TOOL_USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": n.SYNC_CONTAINER,
+                    "image": making.cluster.tools_image,
+                    "command": ["python", "-m", "launcher.workspace", "serve"],
+                    "ports": [{"name": "sync", "containerPort": n.SYNC_PORT}],
+                    "readinessProbe": {**probe, "periodSeconds": 2},
+                    "resources": {"requests": _SYNC_RESOURCES, "limits": _SYNC_RESOURCES},
+                    "securityContext": security,
+                    "volumeMounts": [
+                        {"name": "archives", "mountPath": n.SYNC_DIRECTORY},
+                        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  (in the container)
+                    ],
+                }
+            ],
+            "volumes": [
+                {"name": "archives", "emptyDir": {}},
+                {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+            ],
+        },
+    }
+
+
+def pod_group(making: Making) -> JsonObject:
+    """KAI's gang: all workers of the attempt, of an elastic one as few as it runs with, start together or none."""
+    queue = making.settings.queue
+    name = n.attempt_name(making.name, making.attempt)
+    spec: JsonObject = {"minMember": making.size.least, "queue": queue.kai_queue or n.KAI_DEFAULT_QUEUE}
+    if queue.priority_class:
+        spec["priorityClassName"] = queue.priority_class
+    version = f"{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}"
+    return {**_object(making, version, "PodGroup", name, making.attempt_labels), "spec": spec}
+
+
+def kai_queue(name: str, parent: str, namespace: str, owner: str) -> JsonObject:
+    """KAI's Queue of a TorchrunQueue, without limits of its own; cluster-scoped, so that labels say whose it is.
+
+    What is unset there is 0: no quota, and nothing above it. -1 is no limit.
+    """
+    unlimited = {"quota": 0, "limit": -1, "overQuotaWeight": 1}
+    return {
+        "apiVersion": f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}",
+        "kind": "Queue",
+        "metadata": {
+            "name": name,
+            "labels": {
+                n.LABEL_QUEUE_NAMESPACE: namespace,
+                n.LABEL_QUEUE_NAME: owner,
+                n.LABEL_MANAGED_BY: n.MANAGED_BY,
+            },
+        },
+        "spec": {
+            "parentQueue": parent,
+            "resources": {kind: dict(unlimited) for kind in ("cpu", "gpu", "memory")},
+        },
+    }

@@ -1,0 +1,191 @@
+"""What a worker's container runs: torchrun's words around the user's command. Pure.
+
+https://docs.pytorch.org/docs/stable/elastic/run.html; torch 2.x, torch/distributed/run.py: each flag is also read from
+the environment as PET_<FLAG>.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import Final
+
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.job_spec import C10D, STATIC
+
+# Nodes come minutes apart where machines are bought for them, and c10d gives up on the first worker after 60 s, on the
+# others after 600. Nothing is lost by patience: a worker that fails ends the attempt from outside.
+MEETING_SECONDS: Final = 3600
+# Whether a worker serves the store. torch compares names and addresses, which is wrong while the first worker's own
+# name is not yet in the DNS: then nobody serves it (_matches_machine_hostname in
+# torch/distributed/elastic/rendezvous/utils.py).
+_HOST = (
+    f'[ "${n.ENV_NODE_RANK}" = 0 ] && host=1 || host=0; '
+    'export PET_RDZV_CONF="is_host=$host,$PET_RDZV_CONF"; exec "$@"'
+)
+_LAUNCHERS: Final = ("torch.distributed.run", "torch.distributed.launch")
+_OWN: Final = re.compile(
+    r"(?:^|[\s;&|(/])(?:torchrun|python[0-9.]*\s+-m\s+torch\.distributed\.(?:run|launch))(?:\s|$)"
+)
+_PYTHON: Final = re.compile(r"python[0-9.]*")
+# Unquoted, these mean something to a shell; in double quotes only the second ones do.
+_SPECIAL: Final = frozenset("|&;<>()$`*?[\n")
+_SPECIAL_QUOTED: Final = frozenset("$`")
+# First words that only a shell knows.
+_SHELL_WORDS: Final = frozenset(
+    (
+        ".",
+        "!",
+        "{",
+        "break",
+        "case",
+        "cd",
+        "eval",
+        "exec",
+        "export",
+        "for",
+        "if",
+        "set",
+        "source",
+        "trap",
+        "ulimit",
+        "umask",
+        "unset",
+        "until",
+        "while",
+    )
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """How the processes of an attempt find each other. `least` below `nodes` lets them run with fewer nodes."""
+
+    backend: str
+    endpoint: str
+    id: str
+    nodes: int
+    least: int
+    processes: int
+    given: bool  # whether the endpoint is the user's
+
+    @property
+    def _nodes(self) -> str:
+        return str(self.nodes) if self.least == self.nodes else f"{self.least}:{self.nodes}"
+
+    @property
+    def hosted(self) -> bool:
+        """Whether one of several workers serves the store, and has to be told so."""
+        return self.backend == C10D and not self.given and self.nodes > 1
+
+    @property
+    def _configuration(self) -> str:
+        if self.backend == STATIC:
+            return f"timeout={MEETING_SECONDS}"
+        if self.backend == C10D:
+            return f"join_timeout={MEETING_SECONDS},read_timeout={MEETING_SECONDS}"
+        return f"timeout={MEETING_SECONDS}"
+
+    @property
+    def flags(self) -> tuple[tuple[str, str], ...]:
+        """torchrun's flags and their values."""
+        static = (("node-rank", f"$({n.ENV_NODE_RANK})"),) if self.backend == STATIC else ()
+        return (
+            ("nnodes", self._nodes),
+            ("nproc-per-node", str(self.processes)),
+            ("rdzv-backend", self.backend),
+            ("rdzv-endpoint", self.endpoint),
+            ("rdzv-id", self.id),
+            *static,
+            # The gang is begun anew as a whole, from outside.
+            ("max-restarts", "0"),
+            ("tee", "3"),
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The same for a torchrun that the user starts, and what no flag says."""
+        flags = {f"PET_{name.upper().replace('-', '_')}": value for name, value in self.flags}
+        return {"PET_RDZV_CONF": self._configuration, **flags}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """The words of a container's command, and the variables that they need."""
+
+    words: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def check(command: str) -> str:
+    """What is wrong with a command, empty if nothing."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        return f"spec.command is {command[:80]!r} ({error}); right would be words of a POSIX shell with closed quotes"
+    return (
+        ""
+        if words
+        else f"spec.command is {command[:80]!r}; right would be a command, such as python train.py"
+    )
+
+
+def build(command: str, args: tuple[str, ...], meeting: Meeting) -> Command:
+    """The container's command for what a user typed; `check` found nothing wrong with it."""
+    shell = needs_shell(command)
+    words = _shell(command, args) if shell else (*shlex.split(command), *args)
+    words = tuple(map(_literally, words))
+    if _OWN.search(command) if shell else _is_torchrun(words):
+        environment = meeting.environment
+    else:
+        flags = [f"--{name}={value}" for name, value in meeting.flags]
+        words = ("torchrun", *flags, "--no-python", *words)
+        environment = {"PET_RDZV_CONF": meeting.environment["PET_RDZV_CONF"]}
+    if meeting.hosted:
+        words = ("sh", "-c", _HOST, "sh", *words)
+    return Command(words=words, environment=environment)
+
+
+def _literally(word: str) -> str:
+    """A word that the kubelet leaves alone, which puts variables for $(NAME) (k8s.io/kubernetes,
+    third_party/forked/golang/expansion: $$ is a $)."""
+    return word.replace("$", "$$")
+
+
+def _shell(command: str, args: tuple[str, ...]) -> tuple[str, ...]:
+    return ("sh", "-c", f'{command} "$@"', "sh", *args) if args else ("sh", "-c", command)
+
+
+def _is_torchrun(words: tuple[str, ...]) -> bool:
+    program = words[0].rpartition("/")[2]
+    if program == "torchrun":
+        return True
+    return (
+        bool(_PYTHON.fullmatch(program))
+        and words[1:2] == ("-m",)
+        and words[2:3] in [(each,) for each in _LAUNCHERS]
+    )
+
+
+def needs_shell(command: str) -> bool:
+    """Whether a command means more to a shell than its words: operators, expansions, a first word of the shell's."""
+    first = shlex.split(command)[0]
+    if first in _SHELL_WORDS or re.match(r"[A-Za-z_][A-Za-z0-9_]*=", first):
+        return True
+    quote, before, characters = "", " ", iter(command.strip())
+    for character in characters:
+        if quote == "'":
+            quote = "" if character == "'" else quote
+        elif character == "\\":
+            next(characters, None)
+        elif quote == '"':
+            quote = "" if character == '"' else quote
+            if character in _SPECIAL_QUOTED:
+                return True
+        elif character in "'\"":
+            quote = character
+        elif character in _SPECIAL or (character in "~#" and before.isspace()):
+            return True
+        before = character
+    return False

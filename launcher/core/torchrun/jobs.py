@@ -1,0 +1,181 @@
+"""Decides for a TorchrunJob. Level-based: what was done before is seen in what there is. Pure.
+
+An attempt goes through these steps, each with the status as it was read, so that no other decision came between:
+
+1. the status names the next attempt (`Pending`, or `Restarting` with its restart counted),
+2. what is left of other attempts is removed, and waited for,
+3. everything is made, the Jobs suspended, and the status says `Provisioning`: the attempt is on record,
+4. the Jobs of the record are let go. A Job that is not on record never runs; one that is, is never made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from launcher.core.torchrun import command, job_spec, record, starting
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.decision import Decision, Removal, removal
+from launcher.core.torchrun.job_spec import JobSpec
+from launcher.core.torchrun.look import Look
+from launcher.core.torchrun.observe import observe
+from launcher.core.torchrun.reading import JsonObject
+from launcher.core.torchrun.record import Condition
+from launcher.core.torchrun.running import ended, go_on
+from launcher.core.torchrun.storage import Cluster
+
+
+def decide(
+    job: JsonObject,
+    queue: JsonObject | None,
+    items: Iterable[JsonObject],
+    cluster: Cluster,
+    now: float,
+    progress: JsonObject | None = None,
+) -> Decision:
+    """What is to be done for this job.
+
+    `queue` is the TorchrunQueue that it names, `items` every object with its label or with the name of a child, and
+    `progress` what the trainer of its first worker tells, None for nothing new.
+    """
+    problems: list[str] = []
+    meta = job_spec.meta(job, problems)
+    if meta.deleting:
+        return Decision()  # all that it owns goes with it
+    job_spec.check_name(meta.name, problems)
+    spec, wrong = job_spec.parse(job.get("spec"))
+    problems += wrong
+    if spec is not None and command.check(spec.command):
+        problems.append(command.check(spec.command))
+    look = Look(
+        meta=meta,
+        spec=spec or _NOTHING,
+        record=record.read(job.get("status")),
+        seen=observe(meta, items),
+        # One that is being deleted still is one.
+        queue=None if queue is None else queue.get("spec") or {},
+        cluster=cluster,
+        now=now,
+        progress=progress,
+    )
+    if look.record.final:
+        return _over(look, job, known=spec is not None)
+    if problems:
+        return look.end(n.PHASE_FAILED, n.REASON_INVALID_SPEC, "; ".join(problems), None)
+    return _live(look)
+
+
+_NOTHING: JobSpec = JobSpec(
+    queue="",
+    gpus=0,
+    nodes=None,
+    command="",
+    args=(),
+    env=(),
+    workspace=None,
+    backend="",
+    rendezvous="",
+    endpoint="",
+    port=None,
+    elastic=None,
+    suspend=False,
+    time_to_live=None,
+    deadline=None,
+    restart_policy="",
+    max_restarts=None,
+    persist_checkpoints=False,
+    overrides={},
+)
+
+
+def _live(look: Look) -> Decision:
+    if any(look.seen.complete(each.attempt) for each in look.seen.jobs):
+        # Even one that was to be stopped: what is trained is trained.
+        return look.end(n.PHASE_SUCCEEDED, n.REASON_SUCCEEDED, "all workers ended well", 0)
+    deadline = look.deadline
+    if deadline is not None and look.now >= deadline:
+        return look.end(n.PHASE_FAILED, n.REASON_DEADLINE_EXCEEDED, _late(look), None)
+    if look.spec.suspend:
+        decision = _suspend(look)
+    elif look.record.running:
+        return go_on(look)
+    else:
+        decision = starting.start(look)
+    if decision.again is None and deadline is not None:
+        return replace(decision, again=deadline - look.now)
+    return decision
+
+
+def _late(look: Look) -> str:
+    seconds = look.settings.deadline if look.settings is not None else look.spec.deadline
+    return f"activeDeadlineSeconds, {seconds} s since the first start, are over"
+
+
+def _suspend(look: Look) -> Decision:
+    """The workers go, all else stays. However they end on the way, it is not counted."""
+    if look.record.running:
+        over = ended(look)
+        message = f"suspended after {over.why}" if over is not None else "suspended"
+        told = (
+            Condition(
+                type=n.SUSPENDED, so=False, reason=n.REASON_STOPPING, message="the workers are stopped"
+            ),
+            Condition(type=n.WORKERS_READY, so=False, reason=n.REASON_SUSPENDED),
+        )
+        attempt = look.record.attempt + 1
+        return look.write(
+            n.PHASE_SUSPENDED, n.REASON_SUSPENDED, message, told=told, again=0.0, attempt=attempt
+        )
+    groups = [item for (kind, _), item in look.seen.objects.items() if kind == "PodGroup"]
+    removals = (*starting.leftovers(look, list(look.seen.jobs)), *_remove(groups))
+    gone = not (look.seen.jobs or look.seen.workers or look.seen.strays)
+    told = (
+        Condition(
+            type=n.SUSPENDED,
+            so=gone,
+            reason=n.REASON_SUSPENDED if gone else n.REASON_STOPPING,
+            message="the job has no workers" if gone else "the workers are stopped",
+        ),
+        Condition(type=n.WORKERS_READY, so=False, reason=n.REASON_SUSPENDED),
+    )
+    message = "the job has no workers" if gone else "the workers are stopped"
+    decision = look.write(n.PHASE_SUSPENDED, n.REASON_SUSPENDED, message, told=told, workers=look.workers())
+    return replace(decision, removals=removals)
+
+
+def _remove(items: Iterable[JsonObject]) -> list[Removal]:
+    return [removal(each) for each in items if "deletionTimestamp" not in each["metadata"]]
+
+
+def _over(look: Look, job: JsonObject, *, known: bool) -> Decision:
+    """A job that is over stays so. Its finished Jobs are kept for their pods' logs, all else that takes room goes."""
+    # A Job of which a pod failed is about to be failed; those of its other nodes are not.
+    failing = {each.job for each in look.seen.workers if each.phase == "Failed"}
+    kept = [
+        each
+        for each in look.seen.jobs
+        if each.complete
+        or each.ending
+        or (each.attempt == look.record.attempt and (each.failed or each.uid in failing))
+    ]
+    others = [
+        removal(each.item, foreground=True)
+        for each in look.seen.jobs
+        if each not in kept and not each.deleting
+    ]
+    spent = [item for (kind, _), item in look.seen.objects.items() if kind in ("PodGroup", "Pod")]
+    removals: tuple[Removal, ...] = (*others, *_remove(spent))
+    seconds = _time_to_live(look) if known else None
+    if seconds is None or look.record.completed is None:
+        return Decision(removals=removals)
+    left = look.record.completed + seconds - look.now
+    if left > 0:
+        return Decision(removals=removals, again=left)
+    # Only as it was read: somebody may have given it more time.
+    return Decision(removals=(*removals, removal(job, as_read=True)))
+
+
+def _time_to_live(look: Look) -> Any:
+    settings = look.settings
+    return settings.time_to_live if settings is not None else look.spec.time_to_live

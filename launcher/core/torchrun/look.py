@@ -1,0 +1,220 @@
+"""One look at a job: everything that a decision is made from, and what can be said of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.core.manifests import stamp
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun import nodes, queue_spec, record
+from launcher.core.torchrun.decision import NORMAL, WARNING, Decision, Event
+from launcher.core.torchrun.distribution import Refused, Size, distribute
+from launcher.core.torchrun.job_spec import JobSpec, Meta
+from launcher.core.torchrun.observe import Children, Worker
+from launcher.core.torchrun.pods import Making
+from launcher.core.torchrun.queue_spec import DEFAULT_RESTARTS, NEVER
+from launcher.core.torchrun.reading import JsonObject
+from launcher.core.torchrun.record import Condition, Record
+from launcher.core.torchrun.resolve import Settings, resolve
+from launcher.core.torchrun.storage import ClaimMissing, Cluster, plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """The attempt can't begin now; something else has to happen first."""
+
+    reason: str
+    message: str
+    told: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """The job can't be made as it asks."""
+
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """`queue` is the raw spec of the job's queue, None where there is none; `now` seconds since the epoch."""
+
+    meta: Meta
+    spec: JobSpec
+    record: Record
+    seen: Children
+    queue: Any
+    cluster: Cluster
+    now: float
+    progress: JsonObject | None = None
+
+    @property
+    def settings(self) -> Settings | None:
+        """What holds for the job; None while its queue does not say it."""
+        return resolve(self.queue, self.spec)[0] if self.queue is not None else None
+
+    @property
+    def max_restarts(self) -> int:
+        """The budget; without a queue what the job says itself, or the default."""
+        settings = self.settings
+        if settings is not None:
+            return settings.max_restarts
+        if self.spec.restart_policy == NEVER:
+            return 0
+        return DEFAULT_RESTARTS if self.spec.max_restarts is None else self.spec.max_restarts
+
+    @property
+    def deadline(self) -> float | None:
+        """When the job has to be over; None before its first start, or if nothing says it."""
+        settings = self.settings
+        seconds = settings.deadline if settings is not None else self.spec.deadline
+        return None if seconds is None or self.record.started is None else self.record.started + seconds
+
+    def workers(self) -> JsonObject:
+        """The pods of the attempt, counted."""
+        pods = self.seen.workers_of(self.record.attempt)
+        return {
+            "active": sum(not each.over for each in pods),
+            "ready": sum(each.ready and not each.over for each in pods),
+            "succeeded": sum(each.phase == "Succeeded" for each in pods),
+            "failed": sum(each.phase == "Failed" for each in pods),
+        }
+
+    def write(
+        self,
+        phase: str,
+        reason: str,
+        message: str = "",
+        *,
+        told: Sequence[Condition] = (),
+        again: float | None = None,
+        **fields: Any,
+    ) -> Decision:
+        """The decision that puts this status, if it is another one, and tells of a new phase or reason."""
+        status = record.written(
+            self.record,
+            generation=self.meta.generation,
+            now=self.now,
+            phase=phase,
+            reason=reason,
+            message=message,
+            told=told,
+            **{"selector": f"{n.LABEL_JOB}={self.meta.name},{n.LABEL_ATTEMPT}", **fields},
+        )
+        raw = self.record.raw
+        if status == raw:
+            return Decision(again=again)
+        news = (phase, reason, status["attempt"]) != (
+            raw.get("phase"),
+            raw.get("reason"),
+            raw.get("attempt", 0),
+        )
+        bad = phase in (n.PHASE_FAILED, n.PHASE_RESTARTING) or reason in _TROUBLE
+        event = Event(
+            type=WARNING if bad else NORMAL, reason=reason, message=message or f"the job is {phase}"
+        )
+        return Decision(status=status, events=(event,) if news else (), again=again)
+
+    def end(self, phase: str, reason: str, message: str, exit_code: int | None) -> Decision:
+        """The job is over, for ever."""
+        well = phase == n.PHASE_SUCCEEDED
+        told = (
+            Condition(type=n.COMPLETE, so=well, reason=reason, message=message),
+            Condition(type=n.FAILED, so=not well, reason=reason, message=message),
+            Condition(type=n.WORKERS_READY, so=False, reason=reason, message="the job is over"),
+            *(
+                [Condition(type=n.ACCEPTED, so=False, reason=reason, message=message)]
+                if reason == n.REASON_INVALID_SPEC
+                else []
+            ),
+        )
+        return self.write(
+            phase,
+            reason,
+            message,
+            told=told,
+            again=0.0,
+            completionTime=stamp(self.now),
+            exitCode=exit_code,
+            workers=self.workers(),
+        )
+
+
+_TROUBLE = (
+    n.REASON_QUEUE_NOT_FOUND,
+    n.REASON_QUEUE_INVALID,
+    n.REASON_SCHEDULER_NOT_INSTALLED,
+    n.REASON_CLAIM_NOT_FOUND,
+    n.REASON_NAME_TAKEN,
+    n.REASON_INVALID_SPEC,
+)
+
+
+def standing(settings: Settings) -> tuple[Condition, ...]:
+    """What is so of a job whose attempt can be made."""
+    substituted = settings.substituted
+    message = f"{substituted} needs distributed.rdzvEndpoint; the workers meet by c10d" if substituted else ""
+    return (
+        Condition(type=n.ACCEPTED, so=True, reason="Valid"),
+        Condition(type=n.QUEUE_FOUND, so=True, reason="Found"),
+        Condition(
+            type=n.RENDEZVOUS_SUBSTITUTED,
+            so=bool(substituted),
+            reason="NoEndpoint" if substituted else "AsAsked",
+            message=message,
+        ),
+        Condition(type=n.SCHEDULER_NOT_INSTALLED, so=False, reason="Installed"),
+    )
+
+
+def prepare(look: Look, attempt: int) -> Making | Wait | Refusal:
+    """What an attempt is made of, or why it can't be made."""
+    spec, meta = look.spec, look.meta
+    if look.queue is None:
+        message = f"TorchrunQueue {spec.queue} is not in namespace {meta.namespace}; the job begins when it is there"
+        missing = Condition(type=n.QUEUE_FOUND, so=False, reason=n.REASON_QUEUE_NOT_FOUND, message=message)
+        return Wait(reason=n.REASON_QUEUE_NOT_FOUND, message=message, told=(missing,))
+    settings, problems = resolve(look.queue, spec)
+    if settings is None:
+        _, own = queue_spec.parse(look.queue)
+        if own:
+            return Wait(
+                reason=n.REASON_QUEUE_INVALID, message=f"TorchrunQueue {spec.queue}: {'; '.join(own)}"
+            )
+        return Refusal(message="; ".join(problems))
+    if settings.gang and not look.cluster.kai:
+        message = f"scheduling.scheduler is {n.KAI_SCHEDULER}, whose API is not installed; the job begins when it is"
+        absent = Condition(
+            type=n.SCHEDULER_NOT_INSTALLED, so=True, reason=n.REASON_SCHEDULER_NOT_INSTALLED, message=message
+        )
+        return Wait(
+            reason=n.REASON_SCHEDULER_NOT_INSTALLED, message=message, told=(*standing(settings)[:3], absent)
+        )
+    try:
+        size: Size | None = nodes.choose(distribute(spec, settings.queue), settings, look.seen)
+        if size is None:
+            return Wait(reason=n.REASON_STARTING, message="waits for nodes", told=standing(settings))
+        storage = plan(meta.name, settings, size, look.cluster, persist_checkpoints=spec.persist_checkpoints)
+    except Refused as refusal:
+        return Refusal(message=str(refusal))
+    except ClaimMissing as missing_claim:
+        return Wait(reason=n.REASON_CLAIM_NOT_FOUND, message=str(missing_claim), told=standing(settings))
+    return Making(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        spec=spec,
+        settings=settings,
+        size=size,
+        storage=storage,
+        cluster=look.cluster,
+        attempt=attempt,
+    )
+
+
+def failure(workers: Sequence[Worker]) -> Worker | None:
+    """The worker that failed first."""
+    failed = [each for each in workers if each.phase == "Failed"]
+    return min(failed, key=lambda each: (each.ended is None, each.ended or 0.0, each.name), default=None)

@@ -1,0 +1,176 @@
+"""What there is of a job, out of the objects that carry its label or have its children's names. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.job_spec import Meta
+from launcher.core.torchrun.reading import JsonObject
+from launcher.core.torchrun.record import moment
+
+_OVER: Final = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptJob:
+    """A batch/v1 Job of the job. `ending` says that it has succeeded, and removes pods that are not needed for that."""
+
+    attempt: int
+    parts: int
+    size: str
+    workspace: str
+    complete: bool
+    ending: bool
+    failed: bool
+    suspended: bool
+    deleting: bool
+    item: JsonObject
+
+    @property
+    def name(self) -> str:
+        return str(self.item["metadata"]["name"])
+
+    @property
+    def uid(self) -> str:
+        return str(self.item["metadata"]["uid"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """A worker's pod. `job` is the uid of its Job; `exit_code` and `ended` are its container's, None while it runs."""
+
+    name: str
+    job: str
+    attempt: int
+    node: str
+    phase: str
+    ready: bool
+    deleting: bool
+    reason: str
+    exit_code: int | None
+    ended: float | None
+    scraped: bool
+
+    @property
+    def over(self) -> bool:
+        return self.phase in _OVER
+
+
+@dataclass(frozen=True, kw_only=True)
+class Children:
+    """What there is. `others` are objects under the job's label or names that belong to somebody else.
+
+    `strays` are workers whose Job is gone, or is another job's. `objects` has all else by kind and name.
+    """
+
+    jobs: tuple[AttemptJob, ...]
+    workers: tuple[Worker, ...]
+    strays: tuple[Worker, ...]
+    objects: Mapping[tuple[str, str], JsonObject]
+    others: Mapping[tuple[str, str], JsonObject]
+
+    def of(self, attempt: int) -> tuple[AttemptJob, ...]:
+        """The Jobs of an attempt."""
+        return tuple(each for each in self.jobs if each.attempt == attempt)
+
+    def workers_of(self, attempt: int) -> tuple[Worker, ...]:
+        """The workers of an attempt."""
+        return tuple(each for each in self.workers if each.attempt == attempt)
+
+    def complete(self, attempt: int) -> bool:
+        """Whether all Jobs that the attempt has are complete."""
+        jobs = self.of(attempt)
+        return bool(jobs) and all(each.complete for each in jobs) and len(jobs) >= jobs[0].parts
+
+
+def observe(meta: Meta, items: Iterable[JsonObject]) -> Children:
+    """Sorts the objects; each is as the API server shows it."""
+    jobs: list[AttemptJob] = []
+    pods: list[JsonObject] = []
+    objects: dict[tuple[str, str], JsonObject] = {}
+    others: dict[tuple[str, str], JsonObject] = {}
+    for item in items:
+        key = (str(item.get("kind")), str(item["metadata"]["name"]))
+        if item.get("kind") == "Pod" and n.LABEL_ATTEMPT in _labels(item):
+            pods.append(item)
+        elif not _ours(item, meta):
+            others[key] = item
+        elif item.get("kind") == "Job":
+            jobs.append(_job(item))
+        else:
+            objects[key] = item
+    owners = {each.item["metadata"].get("uid") for each in jobs}
+    mine = [each for each in pods if owners.intersection(_owners(each))]
+    return Children(
+        jobs=tuple(sorted(jobs, key=lambda each: (each.attempt, each.name))),
+        workers=tuple(map(_worker, mine)),
+        strays=tuple(_worker(each) for each in pods if each not in mine),
+        objects=objects,
+        others=others,
+    )
+
+
+def _labels(item: JsonObject) -> Mapping[str, Any]:
+    return item["metadata"].get("labels") or {}
+
+
+def _owners(item: JsonObject) -> set[Any]:
+    return {each.get("uid") for each in item["metadata"].get("ownerReferences") or []}
+
+
+def _ours(item: JsonObject, meta: Meta) -> bool:
+    owners = _owners(item)
+    if item.get("kind") != "PersistentVolumeClaim" or owners:
+        return meta.uid in owners
+    # A retained claim has no owner, and may be from an earlier job of the name.
+    labels = _labels(item)
+    return labels.get(n.LABEL_JOB) == meta.name and labels.get(n.LABEL_MANAGED_BY) == n.MANAGED_BY
+
+
+def _number(text: Any) -> int:
+    return int(text) if isinstance(text, str) and text.isdecimal() and len(text) < 10 else 0
+
+
+def _job(item: JsonObject) -> AttemptJob:
+    meta, status = item["metadata"], item.get("status") or {}
+    annotations = meta.get("annotations") or {}
+    true = {each.get("type") for each in status.get("conditions") or [] if each.get("status") == "True"}
+    return AttemptJob(
+        attempt=_number(_labels(item).get(n.LABEL_ATTEMPT)),
+        parts=_number(annotations.get(n.ANNOTATION_PARTS)) or 1,
+        size=annotations.get(n.ANNOTATION_SIZE, ""),
+        workspace=annotations.get(n.ANNOTATION_WORKSPACE, ""),
+        complete="Complete" in true,
+        ending="SuccessCriteriaMet" in true,
+        failed=bool(true & {"Failed", "FailureTarget"}),
+        suspended=bool((item.get("spec") or {}).get("suspend")),
+        deleting="deletionTimestamp" in meta,
+        item=item,
+    )
+
+
+def _worker(item: JsonObject) -> Worker:
+    meta, status = item["metadata"], item.get("status") or {}
+    containers = status.get("containerStatuses") or []
+    own: JsonObject = next((each for each in containers if each.get("name") == n.WORKER_CONTAINER), {})
+    ended = (own.get("state") or {}).get("terminated") or {}
+    ready = any(
+        each.get("type") == "Ready" and each.get("status") == "True"
+        for each in status.get("conditions") or []
+    )
+    return Worker(
+        name=meta["name"],
+        job=next((str(each.get("uid")) for each in meta.get("ownerReferences") or []), ""),
+        attempt=_number(_labels(item).get(n.LABEL_ATTEMPT)),
+        node=(item.get("spec") or {}).get("nodeName") or "",
+        phase=status.get("phase") or "Pending",
+        ready=ready,
+        deleting="deletionTimestamp" in meta,
+        reason=str(ended.get("reason") or status.get("reason") or ""),
+        exit_code=ended.get("exitCode"),
+        ended=moment(ended.get("finishedAt")),
+        scraped=(meta.get("annotations") or {}).get(n.ANNOTATION_SCRAPE) == "true",
+    )

@@ -1,0 +1,303 @@
+"""The pods of a job: workers and what runs beside them. Pure.
+
+The queue's pod template is below, what the queue's and the job's other fields say goes above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import floor
+from typing import Any, Final
+
+from launcher.core import contract as c
+from launcher.core.torchrun import command as commands
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun import placement
+from launcher.core.torchrun.distribution import Size
+from launcher.core.torchrun.job_spec import JobSpec
+from launcher.core.torchrun.queue_spec import WORKSPACE
+from launcher.core.torchrun.reading import JsonObject
+from launcher.core.torchrun.resolve import Settings
+from launcher.core.torchrun.storage import Cluster, Storage
+
+GPU_RESOURCE: Final = "nvidia.com/gpu"
+COMPLETION_INDEX: Final = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+_TOOL: Final = {"cpu": "100m", "memory": "256Mi"}
+_SHARED_MEMORY: Final = "shared-memory"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Making:
+    """What children are made of: a job, its settings and size, its volumes, and the number of the attempt."""
+
+    name: str
+    namespace: str
+    uid: str
+    spec: JobSpec
+    settings: Settings
+    size: Size
+    storage: Storage
+    cluster: Cluster
+    attempt: int
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """On everything that is made for the job."""
+        return {n.LABEL_JOB: self.name, n.LABEL_MANAGED_BY: n.MANAGED_BY}
+
+    @property
+    def attempt_labels(self) -> dict[str, str]:
+        """On what is made for the attempt."""
+        return {**self.labels, n.LABEL_ATTEMPT: str(self.attempt)}
+
+    @property
+    def sync(self) -> bool:
+        """Whether the workspace comes through a pod of the job."""
+        return self.spec.workspace is not None and not self.spec.workspace.url
+
+    @property
+    def meeting(self) -> commands.Meeting:
+        """Where the workers of this attempt meet. One worker needs no name of its own for that."""
+        first = f"{n.attempt_name(self.name, self.attempt)}-0.{self.name}.{self.namespace}.svc"
+        host = first if self.size.nodes > 1 else "localhost"
+        return commands.Meeting(
+            backend=self.settings.rendezvous,
+            endpoint=self.spec.endpoint or f"{host}:{self.settings.port}",
+            id=f"{self.uid}-{self.attempt}",
+            nodes=self.size.nodes,
+            least=self.size.least,
+            processes=self.size.processes,
+            given=bool(self.spec.endpoint),
+        )
+
+
+def worker(making: Making, node: int | None = None) -> JsonObject:
+    """The workers' pod template; with `node` that of one node alone."""
+    queue = making.settings.queue
+    below = queue.template_spec
+    containers = [dict(each) for each in below.get("containers") or []]
+    own = next((each for each in containers if each["name"] == n.WORKER_CONTAINER), None)
+    container = _container(making, own or {}, node)
+    volumes = _volumes(making, node)
+    spec: JsonObject = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": _grace(container),
+        **below,
+        **placement.place(below, queue),
+        "restartPolicy": "Never",
+        "subdomain": making.name,
+        "containers": [container, *(each for each in containers if each["name"] != n.WORKER_CONTAINER)],
+    }
+    tools = _tools(making, below, container)
+    if tools:
+        spec["initContainers"] = [*tools, *(below.get("initContainers") or [])]
+    if volumes or below.get("volumes"):
+        ours = {each["name"] for each in volumes}
+        spec["volumes"] = [
+            *volumes,
+            *(each for each in below.get("volumes") or [] if each.get("name") not in ours),
+        ]
+    return {"metadata": _metadata(making), "spec": spec}
+
+
+def _metadata(making: Making) -> JsonObject:
+    queue = making.settings.queue
+    gang = {
+        n.ANNOTATION_SKIP_POD_GROUPER: "true",
+        n.ANNOTATION_POD_GROUP: n.attempt_name(making.name, making.attempt),
+    }
+    return {
+        "labels": {
+            **queue.template_labels,
+            **({n.LABEL_KAI_QUEUE: queue.kai_queue} if queue.kai_queue else {}),
+            **making.attempt_labels,
+        },
+        "annotations": {
+            c.DO_NOT_DISRUPT: "true",
+            **queue.template_annotations,
+            **(gang if making.settings.gang else {}),
+        },
+    }
+
+
+def _container(making: Making, below: Mapping[str, Any], node: int | None) -> JsonObject:
+    queue = making.settings.queue
+    command = commands.build(making.spec.command, making.spec.args, making.meeting)
+    resources = below.get("resources") or {}
+    ours = resources_of(making)
+    env = _environment(making, node, command.environment, below.get("env") or [])
+    mounts = _mounts(making)
+    paths = {each["mountPath"] for each in mounts}
+    return {
+        **{key: value for key, value in below.items() if key != "args"},
+        "name": n.WORKER_CONTAINER,
+        "image": queue.image,
+        "command": list(command.words),
+        "workingDir": queue.working_directory,
+        "env": env,
+        "resources": {
+            **resources,
+            **{kind: {**(resources.get(kind) or {}), **ours} for kind in ("requests", "limits")},
+        },
+        "volumeMounts": [
+            *mounts,
+            *(each for each in below.get("volumeMounts") or [] if each.get("mountPath") not in paths),
+        ],
+    }
+
+
+def resources_of(making: Making) -> dict[str, str]:
+    """What a worker asks for: of a node whose GPUs it takes in part, the same part of the rest."""
+    queue, gpus = making.settings.queue, making.size.gpus
+    part = Fraction(gpus, queue.gpus) if gpus else Fraction(1)
+    asked = {
+        "cpu": f"{max(1, floor(queue.cpus * part * 1000))}m",
+        "memory": str(max(1, floor(queue.memory * part))),
+    }
+    return {**asked, **({GPU_RESOURCE: str(gpus)} if gpus else {})}
+
+
+def _environment(
+    making: Making, node: int | None, flags: Mapping[str, str], below: Iterable[JsonObject]
+) -> list[JsonObject]:
+    queue, size = making.settings.queue, making.size
+    threads = floor(
+        Fraction(queue.cpus) * (Fraction(size.gpus, queue.gpus) if size.gpus else 1) / size.processes
+    )
+    values = {
+        n.ENV_THREADS: str(max(1, threads)),
+        n.ENV_BACKEND: making.spec.backend,
+        c.ENV_RUN_ID: making.name,
+        c.ENV_RESTART: str(making.attempt),
+        c.ENV_PROCESSES_PER_NODE: str(size.processes),
+        **flags,
+    }
+    if queue.interface:
+        values |= {n.ENV_NCCL_INTERFACE: queue.interface, n.ENV_GLOO_INTERFACE: _gloo(queue.interface)}
+    if size.elastic:
+        # After a change of the members the survivors would look for the store of an agent that is gone
+        # (pytorch/pytorch, torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
+        values["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    else:
+        values[c.ENV_EXPECTED_NODES] = str(size.nodes)
+    rank: JsonObject = {"value": str(node)}
+    if node is None:
+        rank = {"valueFrom": {"fieldRef": {"fieldPath": COMPLETION_INDEX}}}
+    # First, as others' values may name it.
+    fixed: list[JsonObject] = [
+        {"name": n.ENV_JOB, "value": making.name},
+        {"name": n.ENV_ATTEMPT, "value": str(making.attempt)},
+        {"name": n.ENV_NODE_RANK, **rank},
+    ]
+    ours = [{"name": name, "value": value} for name, value in values.items()]
+    return _by_name(fixed, ours, below, making.spec.env, fixed)
+
+
+def _gloo(interface: str) -> str:
+    """gloo takes names of interfaces alone, none to leave out (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp)."""
+    return "" if interface.startswith("^") else interface.removeprefix("=")
+
+
+def _by_name(*lists: Iterable[JsonObject]) -> list[JsonObject]:
+    """One variable of each name, at its first place, as the last list has it; an empty interface is none."""
+    result: dict[str, JsonObject] = {}
+    for each in lists:
+        for variable in each:
+            result[str(variable.get("name"))] = variable
+    gloo = result.get(n.ENV_GLOO_INTERFACE, {})
+    if gloo.get("value") == "" and "valueFrom" not in gloo:
+        del result[n.ENV_GLOO_INTERFACE]
+    return list(result.values())
+
+
+def _grace(container: JsonObject) -> int:
+    """Seconds from SIGTERM to SIGKILL: what torchrun leaves its processes, and some for its own end."""
+    told = next(
+        (str(each.get("value")) for each in container["env"] if each["name"] == c.SHUTDOWN_VARIABLE), ""
+    )
+    seconds = int(told) if told.isdecimal() and told.isascii() and len(told) < 6 else c.SHUTDOWN_SECONDS
+    return seconds + c.SHUTDOWN_SPARE_SECONDS
+
+
+def _workspace_path(making: Making) -> str:
+    volume = making.settings.queue.volumes.get(WORKSPACE)
+    return volume.mount_path if volume is not None else making.settings.queue.working_directory
+
+
+def _volumes(making: Making, node: int | None) -> list[JsonObject]:
+    result: list[JsonObject] = [
+        {
+            "name": mount.volume,
+            "persistentVolumeClaim": {
+                "claimName": mount.claim(node or 0),
+                **({"readOnly": True} if mount.read_only else {}),
+            },
+        }
+        for mount in making.storage.mounts
+    ]
+    if making.spec.workspace is not None and WORKSPACE not in making.settings.queue.volumes:
+        result.append({"name": WORKSPACE, "emptyDir": {}})
+    shared = making.settings.queue.shared_memory_per_gpu
+    if shared is not None:
+        size = str(floor(shared * (making.size.gpus or 1)))
+        result.append({"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": size}})
+    return result
+
+
+def _mounts(making: Making) -> list[JsonObject]:
+    result: list[JsonObject] = [
+        {"name": mount.volume, "mountPath": mount.path, **({"readOnly": True} if mount.read_only else {})}
+        for mount in making.storage.mounts
+    ]
+    if making.spec.workspace is not None and WORKSPACE not in making.settings.queue.volumes:
+        result.append({"name": WORKSPACE, "mountPath": _workspace_path(making)})
+    if making.settings.queue.shared_memory_per_gpu is not None:
+        result.append({"name": _SHARED_MEMORY, "mountPath": "/dev/shm"})  # noqa: S108 (not a temporary file)
+    return result
+
+
+def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> list[JsonObject]:
+    """What puts the workspace in place before the worker starts, and what keeps it as it was last sent."""
+    workspace = making.spec.workspace
+    if workspace is None:
+        return []
+    into = _workspace_path(making)
+    sync = ["--sync", f"http://{n.sync_pod(making.name)}.{making.name}.{making.namespace}.svc:{n.SYNC_PORT}"]
+    archive = ["--url", workspace.url] if workspace.url else sync
+    bucket = making.settings.queue.bucket
+    pointer = sync
+    if workspace.url:
+        pointer = ["--url", f"{bucket}/jobs/{making.uid}/current"] if bucket else []
+    common: JsonObject = {
+        "image": making.cluster.tools_image,
+        "resources": {"requests": _TOOL, "limits": _TOOL},
+        "securityContext": _tool_security(below, container),
+        "volumeMounts": [{"name": WORKSPACE, "mountPath": into}],
+        # Rights on the bucket, and its place, are the worker's.
+        "env": [each for each in container["env"] if str(each["name"]).startswith("AWS_")],
+    }
+
+    def tool(name: str, *words: str) -> JsonObject:
+        return {
+            "name": name,
+            "command": ["python", "-m", "launcher.workspace", *words, "--into", into],
+            **common,
+        }
+
+    tools = [tool("workspace", "fetch", "--digest", workspace.digest, *archive)]
+    if pointer:
+        # A native sidecar: it starts after the one before, and its end is not waited for.
+        tools.append({**tool("workspace-sync", "follow", *pointer), "restartPolicy": "Always"})
+    return tools
+
+
+def _tool_security(below: Mapping[str, Any], container: JsonObject) -> JsonObject:
+    """The worker's user, so that it may change what is put there; images without a word of it run as root."""
+    said = {**(below.get("securityContext") or {}), **(container.get("securityContext") or {})}
+    user = {key: said[key] for key in ("runAsUser", "runAsGroup", "runAsNonRoot") if key in said}
+    if not user:
+        user = {"runAsUser": 0, "runAsGroup": 0}
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, **user}

@@ -1,0 +1,120 @@
+"""The status of a job: what the controller remembers, and what people see. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from launcher.core.manifests import stamp
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.reading import JsonObject
+
+_LONGEST_MESSAGE: Final = 4096
+# Phases in which the attempt's Jobs are on record: their pods may run, and they are never made again.
+STARTED: Final = (n.PHASE_PROVISIONING, n.PHASE_RUNNING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """One thing that is so (True), is not so (False), or is not known (None)."""
+
+    type: str
+    so: bool | None
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What was remembered. Moments are seconds since the epoch. `raw` is the status as it was read."""
+
+    phase: str
+    attempt: int
+    restarts: int
+    started: float | None
+    completed: float | None
+    raw: JsonObject
+
+    @property
+    def final(self) -> bool:
+        """Whether the job is over, for ever."""
+        return self.phase in n.FINAL_PHASES
+
+    @property
+    def running(self) -> bool:
+        """Whether the attempt's Jobs are on record."""
+        return self.phase in STARTED
+
+
+def read(status: Any) -> Record:
+    """The record in a status; a value that is none of ours is as if it were missing."""
+    raw: JsonObject = dict(status) if isinstance(status, Mapping) else {}
+    phase = raw.get("phase")
+    return Record(
+        phase=phase if isinstance(phase, str) and phase in n.PHASES else "",
+        attempt=_count(raw.get("attempt")),
+        restarts=_count(raw.get("restarts")),
+        started=moment(raw.get("startTime")),
+        completed=moment(raw.get("completionTime")),
+        raw=raw,
+    )
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+
+
+def moment(value: Any) -> float | None:
+    """Seconds since the epoch of a time of Kubernetes; None if it is none."""
+    try:
+        parsed = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return parsed.timestamp() if parsed is not None and parsed.tzinfo is not None else None
+
+
+def conditions(old: Any, told: Sequence[Condition], generation: int, now: float) -> list[JsonObject]:
+    """The conditions with those that are told in their place; one that is not told stays as it is."""
+    before = [each for each in old or [] if isinstance(each, Mapping) and isinstance(each.get("type"), str)]
+    result: dict[str, JsonObject] = {each["type"]: dict(each) for each in before}
+    for each in told:
+        status = {True: "True", False: "False", None: "Unknown"}[each.so]
+        last = result.get(each.type, {})
+        same = last.get("status") == status and moment(last.get("lastTransitionTime")) is not None
+        result[each.type] = {
+            "type": each.type,
+            "status": status,
+            "observedGeneration": generation,
+            "lastTransitionTime": last["lastTransitionTime"] if same else stamp(now),
+            "reason": each.reason,
+            "message": each.message[:_LONGEST_MESSAGE],
+        }
+    return list(result.values())
+
+
+def written(
+    record: Record,
+    *,
+    generation: int,
+    now: float,
+    phase: str,
+    reason: str,
+    message: str = "",
+    told: Sequence[Condition] = (),
+    **fields: Any,
+) -> JsonObject:
+    """The status with these values; fields that are None are taken away, others stay."""
+    status: JsonObject = {
+        **record.raw,
+        "observedGeneration": generation,
+        "phase": phase,
+        "reason": reason,
+        "message": message[:_LONGEST_MESSAGE],
+        "conditions": conditions(record.raw.get("conditions"), told, generation, now),
+        "attempt": record.attempt,
+        "restarts": record.restarts,
+        **fields,
+    }
+    return {key: value for key, value in status.items() if value is not None}

@@ -1,0 +1,159 @@
+"""A job whose attempt is on record: its pods may run, and its Jobs are never made again. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from launcher.core import contract as c
+from launcher.core.manifests import stamp
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.decision import Decision
+from launcher.core.torchrun.look import Look, Refusal, failure, prepare, standing
+from launcher.core.torchrun.observe import AttemptJob
+from launcher.core.torchrun.pods import Making
+from launcher.core.torchrun.record import Condition
+from launcher.core.torchrun.starting import asked, drifted, leftovers, missing, surroundings
+
+PROGRESS_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Over:
+    """Why an attempt is over, and the exit code of the worker that ended it, if one did."""
+
+    why: str
+    exit_code: int | None = None
+
+
+def go_on(look: Look) -> Decision:
+    """The next step of an attempt that runs, or ends."""
+    over = ended(look)
+    if over is not None:
+        return _ended(look, over)
+    anew = _anew(look)
+    if anew is not None:
+        return anew
+    return _keep(look)
+
+
+def ended(look: Look) -> Over | None:
+    """Why the attempt is over, None while it is not: one lost worker is all of them."""
+    attempt = look.record.attempt
+    jobs, workers = look.seen.of(attempt), look.seen.workers_of(attempt)
+    if not jobs:
+        return Over(why=f"Job {n.attempt_name(look.meta.name, attempt)} is gone")
+    first = failure(workers)
+    well = [each for each in jobs if each.complete or each.ending]
+    if len(well) == len(jobs) >= jobs[0].parts:
+        return None
+    if first is not None:
+        said = f"ended with exit code {first.exit_code}" if first.exit_code is not None else "failed"
+        detail = f" ({first.reason})" if first.reason else ""
+        why = f"worker {first.name} on node {first.node or 'unknown'} {said}{detail}"
+        return Over(why=why, exit_code=first.exit_code)
+    for job in jobs:
+        if job.failed:
+            return Over(why=f"Job {job.name} failed")
+        if job.deleting:
+            return Over(why=f"Job {job.name} was deleted")
+    if len(jobs) < jobs[0].parts:
+        return Over(why=f"{jobs[0].parts - len(jobs)} Jobs of the attempt are gone")
+    lost = [each for each in workers if each.deleting and not each.over]
+    if lost and not well:
+        return Over(why=f"worker {lost[0].name} on node {lost[0].node or 'unknown'} is lost")
+    return None
+
+
+def _ended(look: Look, over: Over) -> Decision:
+    """Status first: what is known of the end is kept, and it is counted once, whatever happens next."""
+    most, restarts = look.max_restarts, look.record.restarts
+    final = over.exit_code in c.WORKER_FINAL_EXIT_CODES
+    if final or restarts >= most:
+        reason = (
+            n.REASON_NOT_RESTARTABLE
+            if final
+            else n.REASON_RESTARTS_USED_UP
+            if most
+            else n.REASON_WORKER_FAILED
+        )
+        told = f"; {restarts} of {most} restarts were used" if most and not final else ""
+        return look.end(n.PHASE_FAILED, reason, f"{over.why}{told}", over.exit_code)
+    message = f"{over.why}; restart {restarts + 1} of {most}"
+    return _next(look, n.REASON_WORKER_FAILED, message, restarts=restarts + 1)
+
+
+def _next(look: Look, reason: str, message: str, **fields: Any) -> Decision:
+    told = (Condition(type=n.WORKERS_READY, so=False, reason=reason, message=message),)
+    attempt = look.record.attempt + 1
+    return look.write(n.PHASE_RESTARTING, reason, message, told=told, again=0.0, attempt=attempt, **fields)
+
+
+def _anew(look: Look) -> Decision | None:
+    """Another attempt, which costs no restart: of another size, or with another workspace where that is asked for."""
+    job = look.seen.of(look.record.attempt)[0]
+    size, workspace = asked(look)
+    sync = (
+        look.spec.workspace is not None and look.spec.workspace.restart_on_sync and workspace != job.workspace
+    )
+    if size == job.size and not sync:
+        return None
+    if not isinstance(prepare(look, look.record.attempt + 1), Making):
+        return None  # what runs goes on; `_keep` says what is wrong
+    if size != job.size:
+        return _next(look, n.REASON_RESIZED, f"the size is {size} and was {job.size}")
+    return _next(look, n.REASON_SYNCED, f"the workspace is {workspace}")
+
+
+def _keep(look: Look) -> Decision:
+    jobs = look.seen.of(look.record.attempt)
+    prepared = prepare(look, look.record.attempt)
+    told: tuple[Condition, ...] = ()
+    makes: tuple[dict[str, Any], ...] = ()
+    changes: tuple[dict[str, Any], ...] = ()
+    if isinstance(prepared, Making):
+        around = surroundings(prepared)
+        told, makes, changes = standing(prepared.settings), missing(look, around), drifted(look, around)
+    elif isinstance(prepared, Refusal):
+        told = (Condition(type=n.ACCEPTED, so=False, reason=n.REASON_INVALID_SPEC, message=prepared.message),)
+    else:
+        told = prepared.told
+    decision = _written(look, told)
+    others = [each for each in look.seen.jobs if each.attempt != look.record.attempt]
+    starts = tuple(map(_unsuspended, (each for each in jobs if each.suspended)))
+    return replace(decision, removals=leftovers(look, others), makes=makes, changes=(*changes, *starts))
+
+
+def _unsuspended(job: AttemptJob) -> dict[str, Any]:
+    meta = job.item["metadata"]
+    named = {key: meta[key] for key in ("name", "namespace", "uid")}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": named, "spec": {"suspend": False}}
+
+
+def _written(look: Look, told: tuple[Condition, ...]) -> Decision:
+    workers = look.seen.workers_of(look.record.attempt)
+    nodes = look.record.raw.get("nodes")
+    needed = (
+        look.spec.elastic.least if look.spec.elastic is not None else nodes if isinstance(nodes, int) else 1
+    )
+    ready = sum(each.ready or each.over for each in workers)
+    all_ready = ready >= needed
+    runs = all_ready or look.record.phase == n.PHASE_RUNNING
+    message = f"{ready} of {nodes} workers are ready"
+    fields: dict[str, Any] = {"workers": look.workers()}
+    if look.record.started is None and workers:
+        fields["startTime"] = stamp(look.now)
+    if look.progress is not None:
+        fields["progress"] = look.progress
+    if look.spec.workspace is not None:
+        fields["workspaceDigest"] = look.spec.workspace.digest
+    reason = n.REASON_RUNNING if runs else n.REASON_STARTING
+    ready_now = Condition(type=n.WORKERS_READY, so=all_ready, reason=reason, message=message)
+    alive = Condition(type=n.SUSPENDED, so=False, reason="NotAsked")
+    due = [] if look.deadline is None else [look.deadline - look.now]
+    if runs and any(each.scraped for each in workers):
+        due.append(PROGRESS_SECONDS)
+    phase = n.PHASE_RUNNING if runs else n.PHASE_PROVISIONING
+    return look.write(
+        phase, reason, message, told=(*told, alive, ready_now), again=min(due, default=None), **fields
+    )

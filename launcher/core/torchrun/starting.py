@@ -1,0 +1,156 @@
+"""A job whose attempt is not on record yet: what is left of others goes, then all of the attempt is made. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from launcher.core.torchrun import children
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.decision import Decision, Removal, holds, removal
+from launcher.core.torchrun.look import Look, Refusal, Wait, prepare, standing
+from launcher.core.torchrun.observe import AttemptJob
+from launcher.core.torchrun.pods import Making
+from launcher.core.torchrun.reading import JsonObject
+from launcher.core.torchrun.record import Condition
+
+
+def start(look: Look) -> Decision:
+    """The next step towards the attempt that the record names."""
+    prepared = prepare(look, look.record.attempt)
+    wanted = children.jobs(prepared) if isinstance(prepared, Making) else []
+    usable = [each for each in look.seen.of(look.record.attempt) if _fits(each, wanted)]
+    rest = [each for each in look.seen.jobs if each not in usable]
+    removals = (*leftovers(look, rest), *_old_groups(look))
+    return replace(_towards(look, prepared, rest), removals=removals)
+
+
+def leftovers(look: Look, jobs: list[AttemptJob]) -> tuple[Removal, ...]:
+    """Removes these Jobs, with their pods before them.
+
+    One of the attempt that is not on record is removed only as it was seen: it may be on record meanwhile, and run.
+    """
+    return tuple(
+        removal(each.item, foreground=True, as_read=each.attempt >= look.record.attempt)
+        for each in jobs
+        if not each.deleting
+    )
+
+
+def _old_groups(look: Look) -> list[Removal]:
+    name = n.attempt_name(look.meta.name, look.record.attempt)
+    return [
+        removal(item)
+        for (kind, each), item in look.seen.objects.items()
+        if kind == "PodGroup" and each != name and "deletionTimestamp" not in item["metadata"]
+    ]
+
+
+def _fits(job: AttemptJob, wanted: list[JsonObject]) -> bool:
+    """Whether a Job from before a crash is as it would be made now; its pods' template is of that look's queue."""
+    if job.deleting or job.failed:
+        return False
+    return any(
+        each["metadata"]["name"] == job.name
+        and holds(job.item["metadata"].get("annotations"), each["metadata"]["annotations"])
+        and job.item["spec"].get("completions") == each["spec"]["completions"]
+        for each in wanted
+    )
+
+
+def asked(look: Look) -> tuple[str, str]:
+    """The size and the workspace that the job asks for now, as its Jobs carry them."""
+    return look.spec.size_key, look.spec.workspace.digest if look.spec.workspace is not None else ""
+
+
+def _towards(look: Look, prepared: Making | Wait | Refusal, rest: list[AttemptJob]) -> Decision:
+    phase = n.PHASE_RESTARTING if look.record.phase == n.PHASE_RESTARTING else n.PHASE_PENDING
+    idle = (
+        Condition(type=n.SUSPENDED, so=False, reason="NotAsked"),
+        Condition(type=n.WORKERS_READY, so=False, reason=n.REASON_STARTING),
+    )
+    if isinstance(prepared, Refusal):
+        if look.record.started is None:
+            return look.end(n.PHASE_FAILED, n.REASON_INVALID_SPEC, prepared.message, None)
+        # Its queue was changed meanwhile, and may be changed back: what was trained is not given up.
+        return look.write(phase, n.REASON_INVALID_SPEC, prepared.message, told=idle, workers=look.workers())
+    if isinstance(prepared, Wait):
+        told = (*prepared.told, *idle)
+        return look.write(phase, prepared.reason, prepared.message, told=told, workers=look.workers())
+    told = (*standing(prepared.settings), *idle)
+    stuck = _in_the_way(look, rest)
+    if stuck:
+        return look.write(phase, n.REASON_STOPPING, stuck, told=told, workers=look.workers())
+    wanted = [*surroundings(prepared), *children.jobs(prepared)]
+    taken = _taken(look, wanted)
+    if taken:
+        return look.write(phase, n.REASON_NAME_TAKEN, taken, told=told, workers=look.workers())
+    size = prepared.size
+    decision = look.write(
+        n.PHASE_PROVISIONING,
+        n.REASON_STARTING,
+        f"attempt {look.record.attempt} with {size.nodes} nodes of {size.gpus} GPUs",
+        told=told,
+        again=0.0,
+        nodes=size.nodes,
+        gpusPerNode=size.gpus,
+        gpus=size.all_gpus,
+        workers=look.workers(),
+        workspaceDigest=look.spec.workspace.digest if look.spec.workspace is not None else None,
+    )
+    return replace(decision, makes=missing(look, wanted))
+
+
+def surroundings(making: Making) -> list[JsonObject]:
+    """All that an attempt needs but its Jobs, in the order in which it is made."""
+    gang = [children.pod_group(making)] if making.settings.gang else []
+    sync = [children.sync_pod(making)] if making.sync else []
+    claims = [children.claim(making, each) for each in making.storage.claims]
+    return [children.service(making), *claims, *sync, *gang]
+
+
+def _key(item: JsonObject) -> tuple[str, str]:
+    return item["kind"], item["metadata"]["name"]
+
+
+def missing(look: Look, wanted: list[JsonObject]) -> tuple[JsonObject, ...]:
+    """Those that are not there."""
+    there = {*look.seen.objects, *(("Job", each.name) for each in look.seen.jobs), *look.seen.others}
+    return tuple(each for each in wanted if _key(each) not in there)
+
+
+def drifted(look: Look, wanted: list[JsonObject]) -> tuple[JsonObject, ...]:
+    """The Service where it is not as it should be; the spec of the others can't be changed, or is nobody else's."""
+    return tuple(
+        {**each, "metadata": {**each["metadata"], "uid": live["metadata"]["uid"]}}
+        for each in wanted
+        if each["kind"] == "Service"
+        and (live := look.seen.objects.get(_key(each))) is not None
+        and not holds(live, each)
+    )
+
+
+def _in_the_way(look: Look, rest: list[AttemptJob]) -> str:
+    """What has to be gone first: two attempts never run at once."""
+    pods = [
+        *look.seen.strays,
+        *(each for each in look.seen.workers if each.attempt != look.record.attempt),
+    ]
+    if not rest and not pods:
+        return ""
+    told = [f"Job {each.name}" for each in rest] + [
+        f"pod {each.name} on {each.node or 'no node'}" for each in pods
+    ]
+    more = f" and {len(told) - 3} more" if len(told) > 3 else ""
+    lost = "; if a node does not answer, delete it" if any(each.deleting for each in pods) else ""
+    return f"waits until the workers before are gone: {', '.join(told[:3])}{more}{lost}"
+
+
+def _taken(look: Look, wanted: list[JsonObject]) -> str:
+    for each in wanted:
+        kind, name = _key(each)
+        if (kind, name) in look.seen.others:
+            return f"{kind} {name} belongs to something else; the job begins when it is gone"
+        mine = look.seen.objects.get((kind, name))
+        if mine is not None and "deletionTimestamp" in mine["metadata"]:
+            return f"{kind} {name} is being deleted; the job begins when it is gone"
+    return ""

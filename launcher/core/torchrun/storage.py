@@ -1,0 +1,158 @@
+"""Which claims a job has, and who mounts which. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil
+from typing import Final
+
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.distribution import Refused, Size
+from launcher.core.torchrun.queue_spec import (
+    CHECKPOINTS,
+    DATASETS,
+    READ_ONLY_MANY,
+    READ_WRITE_MANY,
+    READ_WRITE_ONCE,
+    WORKSPACE,
+    Volume,
+)
+from launcher.core.torchrun.resolve import Settings
+
+# Their file systems are mounted by many nodes (https://docs.aws.amazon.com/eks/latest/userguide/fsx-csi.html and
+# .../efs-csi.html).
+SHARED_PROVISIONERS: Final = ("fsx.csi.aws.com", "efs.csi.aws.com")
+
+
+class ClaimMissing(Exception):
+    """A claim that is used as it is, is not there yet; the text says which."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """What the decisions need to know of the cluster.
+
+    `kai` says whether KAI Scheduler's API is there. `provisioners` has each StorageClass with its provisioner,
+    `default_class` the one that claims without a class get, and `claims` the access modes of existing claims.
+    `tools_image` is the image of launcher.workspace.
+    """
+
+    tools_image: str
+    kai: bool = False
+    provisioners: Mapping[str, str] = field(default_factory=dict)
+    default_class: str = ""
+    claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A PersistentVolumeClaim of a job; `size` is bytes."""
+
+    name: str
+    size: int
+    storage_class: str
+    access_mode: str
+    retain: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mount:
+    """A volume in the workers; `claims` has the name of its claim for each node, or one for all."""
+
+    volume: str
+    path: str
+    claims: tuple[str, ...]
+    read_only: bool = False
+
+    def claim(self, node: int) -> str:
+        """The claim of this node."""
+        return self.claims[node] if len(self.claims) > 1 else self.claims[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Storage:
+    """Claims to make, and what is mounted."""
+
+    claims: tuple[Claim, ...]
+    mounts: tuple[Mount, ...]
+
+    @property
+    def each_node_its_own(self) -> bool:
+        """Whether nodes mount different claims, which one pod template can't say."""
+        return any(len(mount.claims) > 1 for mount in self.mounts)
+
+
+def plan(job: str, settings: Settings, size: Size, cluster: Cluster, *, persist_checkpoints: bool) -> Storage:
+    """The claims of a job of this size. Raises Refused, and ClaimMissing where waiting helps."""
+    claims: list[Claim] = []
+    mounts: list[Mount] = []
+    for volume in settings.queue.volumes.values():
+        mode = _access_mode(volume, cluster)
+        _check(volume, mode, size)
+        retain = volume.retain or (volume.name == CHECKPOINTS and persist_checkpoints)
+        several = volume.name == WORKSPACE and mode == READ_WRITE_ONCE and size.nodes > 1
+        if volume.existing_claim:
+            names: tuple[str, ...] = (volume.existing_claim,)
+        elif several:
+            names = tuple(n.workspace_claim(job, node) for node in range(size.nodes))
+        else:
+            names = (_NAMES[volume.name](job),)
+        if not volume.existing_claim:
+            amount = _bytes(volume, size, 1 if several else size.nodes)
+            claims += [
+                Claim(
+                    name=name,
+                    size=amount,
+                    storage_class=volume.storage_class,
+                    access_mode=mode,
+                    retain=retain,
+                )
+                for name in names
+            ]
+        read_only = volume.name == DATASETS
+        mounts.append(Mount(volume=volume.name, path=volume.mount_path, claims=names, read_only=read_only))
+    return Storage(claims=tuple(claims), mounts=tuple(mounts))
+
+
+_NAMES: Final = {WORKSPACE: n.workspace_claim, DATASETS: n.datasets_claim, CHECKPOINTS: n.checkpoints_claim}
+
+
+def _bytes(volume: Volume, size: Size, nodes: int) -> int:
+    """For `nodes` nodes' share; a node without GPUs counts as one GPU."""
+    per_gpu = volume.size_per_gpu or 0
+    return ceil(Fraction(volume.size if volume.size is not None else per_gpu * nodes * (size.gpus or 1)))
+
+
+def _access_mode(volume: Volume, cluster: Cluster) -> str:
+    if volume.existing_claim:
+        modes = cluster.claims.get(volume.existing_claim)
+        if modes is None:
+            raise ClaimMissing(
+                f"storage.{volume.name}.existingClaim {volume.existing_claim} is not in the job's namespace; it begins "
+                "when the claim is there"
+            )
+        shared = [mode for mode in (READ_WRITE_MANY, READ_ONLY_MANY) if mode in modes]
+        return volume.access_mode or (shared[0] if shared else READ_WRITE_ONCE)
+    if volume.access_mode:
+        return volume.access_mode
+    provisioner = cluster.provisioners.get(volume.storage_class or cluster.default_class, "")
+    return READ_WRITE_MANY if provisioner in SHARED_PROVISIONERS else READ_WRITE_ONCE
+
+
+def _check(volume: Volume, mode: str, size: Size) -> None:
+    place = f"storage.{volume.name}"
+    if mode == READ_ONLY_MANY and volume.name != DATASETS:
+        raise Refused(
+            f"{place}.accessMode is {mode} and workers write there; right would be {READ_WRITE_MANY}"
+        )
+    if size.nodes == 1 or mode != READ_WRITE_ONCE:
+        return
+    if volume.name != WORKSPACE or volume.existing_claim:
+        what = f"{place}.existingClaim {volume.existing_claim}" if volume.existing_claim else place
+        raise Refused(
+            f"{what} can be mounted by one node ({READ_WRITE_ONCE}) and the job has {size.nodes}; right would be a "
+            f"class or claim for many nodes ({READ_WRITE_MANY}), as {' and '.join(SHARED_PROVISIONERS)} have, "
+            "or one node"
+        )

@@ -1,0 +1,237 @@
+"""A small API server for the decisions about torchrun jobs: objects with uids and versions, garbage collection, a Job
+controller that makes pods, machines that run them. A crash may come before any write, and old answers may be given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from typing import Any
+
+from launcher.core.manifests import stamp
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.decision import Decision
+
+JsonObject = dict[str, Any]
+Key = tuple[str, str]
+
+
+class Crash(Exception):
+    """The controller ends before this write."""
+
+
+class Api:
+    """`now` is seconds since the epoch. `writes` is called before every write and may raise Crash."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+        self.objects: dict[Key, JsonObject] = {}
+        self.events: list[str] = []
+        self.ran: list[tuple[str, str]] = []  # (TorchrunJob's uid, Job's name) of Jobs whose pods ran
+        self.count = 0
+        self.writes: Callable[[str], None] = lambda what: None
+
+    # --- what a client does
+
+    def get(self, kind: str, name: str) -> JsonObject | None:
+        found = self.objects.get((kind, name))
+        return deepcopy(found) if found is not None else None
+
+    def list(self, *kinds: str) -> list[JsonObject]:
+        return [deepcopy(item) for (kind, _), item in self.objects.items() if not kinds or kind in kinds]
+
+    def create(self, item: JsonObject) -> bool:
+        key = (item["kind"], item["metadata"]["name"])
+        if key in self.objects:
+            return False
+        made = deepcopy(item)
+        self.count += 1
+        made["metadata"] |= {"uid": f"u{self.count}", "resourceVersion": str(self.count), "generation": 1}
+        self.objects[key] = made
+        return True
+
+    def touch(self, item: JsonObject) -> None:
+        self.count += 1
+        item["metadata"]["resourceVersion"] = str(self.count)
+
+    def edit(self, kind: str, name: str, **spec: Any) -> None:
+        item = self.objects[kind, name]
+        item["spec"] = {**item["spec"], **spec}
+        item["metadata"]["generation"] += 1
+        self.touch(item)
+
+    def change(self, item: JsonObject) -> None:
+        """Server-side apply of exactly this object."""
+        live = self.objects.get((item["kind"], item["metadata"]["name"]))
+        if live is None or live["metadata"]["uid"] != item["metadata"]["uid"]:
+            return
+        merge(live, {key: value for key, value in item.items() if key != "metadata"})
+        if "finalizers" in item["metadata"]:
+            live["metadata"]["finalizers"] = item["metadata"]["finalizers"]
+        elif item["kind"] == n.QUEUE_KIND:
+            live["metadata"].pop("finalizers", None)
+        self.touch(live)
+
+    def put_status(self, item: JsonObject, status: JsonObject) -> bool:
+        live = self.objects.get((item["kind"], item["metadata"]["name"]))
+        if live is None or live["metadata"]["resourceVersion"] != item["metadata"]["resourceVersion"]:
+            return False
+        live["status"] = deepcopy(status)
+        self.touch(live)
+        return True
+
+    def delete(
+        self, kind: str, name: str, uid: str = "", version: str = "", *, foreground: bool = False
+    ) -> None:
+        live = self.objects.get((kind, name))
+        if live is None or (uid and live["metadata"]["uid"] != uid):
+            return
+        if version and live["metadata"]["resourceVersion"] != version:
+            return
+        live["metadata"].setdefault("deletionTimestamp", stamp(self.now))
+        if foreground:
+            live["metadata"]["foreground"] = True
+        self.touch(live)
+
+    # --- what carries a decision out
+
+    def carry_out(self, item: JsonObject, decision: Decision) -> bool:
+        """As launcher/core/torchrun/decision.py says; False where it stopped at a name that is taken."""
+        for each in decision.removals:
+            self.writes(f"delete {each.kind} {each.name}")
+            self.delete(each.kind, each.name, each.uid, each.version, foreground=each.foreground)
+        for made in decision.makes:
+            self.writes(f"create {made['kind']} {made['metadata']['name']}")
+            if not self.create(made):
+                return False
+        for changed in decision.changes:
+            self.writes(f"apply {changed['kind']} {changed['metadata']['name']}")
+            self.change(changed)
+        if decision.status is not None:
+            self.writes("put status")
+            if not self.put_status(item, decision.status):
+                return False
+        self.events += [event.reason for event in decision.events]
+        return True
+
+    # --- what Kubernetes does
+
+    def settle(self) -> None:
+        """Garbage collection and the Job controller, until nothing changes."""
+        before = -1
+        while before != self.count:
+            before = self.count
+            self._collect()
+            for item in [each for (kind, _), each in self.objects.items() if kind == "Job"]:
+                self._work(item)
+
+    def _collect(self) -> None:
+        uids = {each["metadata"]["uid"] for each in self.objects.values()}
+        for key, item in list(self.objects.items()):
+            meta = item["metadata"]
+            owners = {each["uid"] for each in meta.get("ownerReferences", [])}
+            if owners and not owners & uids:
+                self.delete(*key) if "deletionTimestamp" not in meta else None
+            if "deletionTimestamp" not in meta or meta.get("finalizers"):
+                continue
+            mine = [
+                each for each in self.objects.values()
+                if meta["uid"] in {one["uid"] for one in each["metadata"].get("ownerReferences", [])}
+            ]  # fmt: skip
+            if meta.get("foreground") and mine:
+                for each in mine:
+                    if "deletionTimestamp" not in each["metadata"]:
+                        self.delete(each["kind"], each["metadata"]["name"])
+                continue
+            if key[0] == "Pod" and meta.get("stuck"):
+                continue  # its node does not answer
+            del self.objects[key]
+            self.count += 1
+
+    def pods(self, job: JsonObject) -> Iterable[JsonObject]:
+        uid = job["metadata"]["uid"]
+        return [
+            each
+            for (kind, _), each in self.objects.items()
+            if kind == "Pod" and uid in {one["uid"] for one in each["metadata"].get("ownerReferences", [])}
+        ]
+
+    def _work(self, job: JsonObject) -> None:
+        meta, spec, status = job["metadata"], job["spec"], job.setdefault("status", {})
+        if status.get("conditions") or "deletionTimestamp" in meta:
+            return
+        pods = list(self.pods(job))
+        phases = [each["status"]["phase"] for each in pods]
+        gone = [each for each in pods if "deletionTimestamp" in each["metadata"]]
+        made = status.get("made", 0)
+        if spec["suspend"]:
+            for each in pods:
+                self.delete("Pod", each["metadata"]["name"]) if each not in gone else None
+            return
+        if "Failed" in phases or gone or len(pods) < made:
+            status["conditions"] = [{"type": "Failed", "status": "True"}]
+            for each in pods:
+                if each["status"]["phase"] in ("Pending", "Running"):
+                    self.delete("Pod", each["metadata"]["name"])
+            self.touch(job)
+        elif made and phases.count("Succeeded") == spec["completions"]:
+            status["conditions"] = [{"type": "Complete", "status": "True"}]
+            self.touch(job)
+        elif not made:
+            status["made"] = spec["completions"]
+            self.ran.append((meta["ownerReferences"][0]["uid"], meta["name"]))
+            for index in range(spec["completions"]):
+                self.create(_pod(job, index, self.count))
+            self.touch(job)
+
+    def run_pods(self, phase: str, *, exit_code: int | None = None, only: int | None = None) -> bool:
+        """Pods that are not over come to this phase, one of them or all; whether there were any."""
+        live = [
+            each
+            for (kind, _), each in self.objects.items()
+            if kind == "Pod"
+            and n.LABEL_ATTEMPT in each["metadata"]["labels"]
+            and each["status"]["phase"] in ("Pending", "Running")
+            and "deletionTimestamp" not in each["metadata"]
+        ]
+        chosen = live if only is None else live[only % len(live) :][:1] if live else []
+        for each in chosen:
+            ready = "True" if phase == "Running" else "False"
+            each["status"] = {"phase": phase, "conditions": [{"type": "Ready", "status": ready}]}
+            if exit_code is not None:
+                ended = {"exitCode": exit_code, "finishedAt": stamp(self.now)}
+                each["status"]["containerStatuses"] = [{"name": "torchrun", "state": {"terminated": ended}}]
+            self.touch(each)
+        self.settle()
+        return bool(chosen)
+
+
+def _pod(job: JsonObject, index: int, serial: int) -> JsonObject:
+    template = job["spec"]["template"]
+    owner = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "name": job["metadata"]["name"],
+        "uid": job["metadata"]["uid"],
+    }
+    meta = {
+        **deepcopy(template["metadata"]),
+        "name": f"{job['metadata']['name']}-{index}-{serial}",
+        "namespace": job["metadata"]["namespace"],
+        "ownerReferences": [owner],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": meta,
+        "spec": {"nodeName": f"n{index}"},
+        "status": {"phase": "Pending"},
+    }
+
+
+def merge(live: JsonObject, wanted: JsonObject) -> None:
+    """Puts fields, and leaves the others."""
+    for key, value in wanted.items():
+        if isinstance(value, dict) and isinstance(live.get(key), dict):
+            merge(live[key], value)
+        else:
+            live[key] = deepcopy(value)

@@ -1,0 +1,137 @@
+"""torchrun's words around what users type."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.core.torchrun import command
+
+pytestmark = pytest.mark.unit
+
+ALONE = command.Meeting(
+    backend="c10d", endpoint="localhost:29500", id="u1-0", nodes=1, least=1, processes=2, given=False
+)
+SEVERAL = replace(ALONE, nodes=3, least=3, endpoint="vit-0-0.vit.team.svc:29500")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "python train.py --epochs 10",
+        "python train.py --name 'a && b'",
+        'python train.py --name "a; b"',
+        r"python train.py --name a\&b",
+        "python train.py model={a,b} --x=y",
+        "python train.py a#b a~b",
+    ],
+)
+def test_plain_words_need_no_shell(typed: str) -> None:
+    assert not command.needs_shell(typed)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "cd src && python train.py",
+        "python train.py | tee log",
+        "python train.py > log",
+        "python train.py; true",
+        "python train.py $HOME",
+        'python train.py "$HOME"',
+        "python train.py `nproc`",
+        "python train.py *.yaml",
+        "SEED=1 python train.py",
+        "exec python train.py",
+        "python train.py ~/data",
+        "python train.py # as last time",
+        "python a.py\npython b.py",
+        "python train.py & wait",
+    ],
+)
+def test_what_only_a_shell_understands_runs_in_one(typed: str) -> None:
+    assert command.needs_shell(typed)
+    words = command.build(typed, (), ALONE).words
+    assert words[words.index("--no-python") + 1 :] == ("sh", "-c", typed.replace("$", "$$"))
+
+
+def test_torchrun_around_the_words() -> None:
+    built = command.build("python train.py", ("--lr", "1"), ALONE)
+    assert built.words == (
+        "torchrun", "--nnodes=1", "--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:29500",
+        "--rdzv-id=u1-0", "--max-restarts=0", "--tee=3", "--no-python", "python", "train.py", "--lr", "1",
+    )  # fmt: skip
+    # A worker that is early waits longer than torch's 60 s.
+    assert built.environment == {"PET_RDZV_CONF": "join_timeout=3600,read_timeout=3600"}
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "torchrun train.py",
+        "/opt/conda/bin/torchrun train.py",
+        "python -m torch.distributed.run train.py",
+        "python3.11 -m torch.distributed.launch train.py",
+        "cd src && torchrun train.py",
+        "cd src; python -m torch.distributed.run train.py",
+    ],
+)
+def test_a_torchrun_of_the_users_gets_the_same_by_its_environment(typed: str) -> None:
+    built = command.build(typed, (), ALONE)
+    assert "--no-python" not in built.words
+    assert built.environment["PET_NNODES"] == "1"
+    assert built.environment["PET_RDZV_ID"] == "u1-0"
+    assert built.environment["PET_MAX_RESTARTS"] == "0"
+    assert built.environment["PET_NPROC_PER_NODE"] == "2"
+
+
+@pytest.mark.parametrize(
+    "typed", ["python torchrun_demo.py", "python train.py torchrun", "python -m torchrunner"]
+)
+def test_a_word_that_only_looks_like_torchrun(typed: str) -> None:
+    assert "--no-python" in command.build(typed, (), ALONE).words
+
+
+def test_arguments_reach_a_shells_command_as_they_are(tmp_path: Path) -> None:
+    built = command.build(f"cd {tmp_path} && printf '%s|'", ("a b", "$HOME", "'"), ALONE)
+    words = [each.replace("$$", "$") for each in built.words[built.words.index("--no-python") + 1 :]]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == "a b|$HOME|'|"
+
+
+@pytest.mark.parametrize(("rank", "host"), [("0", "1"), ("1", "0"), ("11", "0")])
+def test_one_of_several_serves_the_store_whatever_the_dns_knows(rank: str, host: str) -> None:
+    built = command.build("python train.py", (), SEVERAL)
+    assert built.words[:2] == ("sh", "-c")
+    prefix = built.words[: built.words.index("torchrun")]
+    environment = {**os.environ, **built.environment, "TORCHRUN_NODE_RANK": rank}
+    done = subprocess.run(
+        [*prefix, "sh", "-c", "echo $PET_RDZV_CONF"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    assert done.stdout.strip() == f"is_host={host},join_timeout=3600,read_timeout=3600"
+
+
+def test_who_does_not_serve_it_is_told_nothing() -> None:
+    for other in (ALONE, replace(SEVERAL, given=True), replace(SEVERAL, backend="etcd-v2")):
+        assert command.build("python train.py", (), other).words[0] == "torchrun"
+
+
+def test_elastic_and_static() -> None:
+    assert "--nnodes=2:3" in command.build("x", (), replace(SEVERAL, least=2)).words
+    static = command.build("torchrun x", (), replace(SEVERAL, backend="static"))
+    assert static.environment["PET_NODE_RANK"] == "$(TORCHRUN_NODE_RANK)"
+
+
+def test_a_command_that_is_none() -> None:
+    assert command.check("python train.py") == ""
+    assert "No closing quotation" in command.check("python 'train.py")
+    assert "right would be a command" in command.check("''  # nothing"[2:]) or command.check("   ")
+    assert command.check("   ").startswith("spec.command is '   '")

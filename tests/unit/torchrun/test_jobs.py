@@ -1,0 +1,500 @@
+"""The life of a TorchrunJob, decision by decision, on a small API server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.jobs import decide
+from launcher.core.torchrun.storage import Cluster
+from tests.unit.torchrun.api import Api
+from tests.unit.torchrun.made import CLUSTER, DIGEST, job, queue
+
+pytestmark = pytest.mark.unit
+SMALL = {"numGPUs": 8}
+SENT = {"digest": DIGEST, "sizeBytes": 3}
+
+
+class Life:
+    """One job in a namespace, and the controller that looks at it."""
+
+    def __init__(
+        self,
+        of_job: dict[str, Any] | None = None,
+        of_queue: dict[str, Any] | None = None,
+        *,
+        cluster: Cluster = CLUSTER,
+        queued: bool = True,
+    ) -> None:
+        self.api, self.cluster = Api(), cluster
+        self.queue = queue(of_queue)
+        if queued:
+            self.api.create(self.queue)
+        made = job(of_job)
+        made["metadata"]["namespace"] = "team"
+        self.api.create(made)
+        self.again: float | None = None
+        self.taken: list[dict[str, Any]] = []
+
+    def look(self) -> int:
+        """Looks until nothing is left to do; how many looks wrote something."""
+        for count in range(20):
+            item = self.api.get(n.JOB_KIND, "vit")
+            if item is None:
+                return count
+            children = [each for each in self.api.list() if each["kind"] not in (n.JOB_KIND, n.QUEUE_KIND)]
+            decision = decide(
+                item, self.api.get(n.QUEUE_KIND, "research"), children, self.cluster, self.api.now
+            )
+            self.again = decision.again
+            self.api.carry_out(item, decision)
+            self.api.settle()
+            idle = replace(decision, again=None, events=()) == type(decision)()
+            if idle:
+                return count
+        raise AssertionError(f"no end: {decision}")
+
+    @property
+    def status(self) -> dict[str, Any]:
+        item = self.api.get(n.JOB_KIND, "vit")
+        assert item is not None
+        found: dict[str, Any] = item.get("status", {})
+        return found
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        one = next(each for each in self.status["conditions"] if each["type"] == kind)
+        return one["status"], one["reason"]
+
+    def names(self, kind: str) -> list[str]:
+        return sorted(each["metadata"]["name"] for each in self.api.list(kind))
+
+    def run(self) -> Life:
+        self.look()
+        self.api.run_pods("Running")
+        self.look()
+        assert self.status["phase"] == "Running"
+        return self
+
+
+def test_from_submit_to_success() -> None:
+    life = Life()
+    life.look()
+    assert life.names("Job") == ["vit-0"]
+    assert life.names("Service") == ["vit"]
+    assert len(life.names("Pod")) == 2
+    assert life.status["phase"] == "Provisioning"
+    life.run()
+    assert life.condition(n.WORKERS_READY) == ("True", "Running")
+    shown = {key: life.status[key] for key in ("attempt", "restarts", "nodes", "gpusPerNode", "gpus")}
+    assert shown == {"attempt": 0, "restarts": 0, "nodes": 2, "gpusPerNode": 8, "gpus": 16}
+    assert life.status["workers"] == {"active": 2, "ready": 2, "succeeded": 0, "failed": 0}
+    life.api.run_pods("Succeeded", exit_code=0)
+    life.look()
+    assert (life.status["phase"], life.status["exitCode"]) == ("Succeeded", 0)
+    assert life.condition(n.COMPLETE)[0] == "True"
+    assert life.names("Job") == ["vit-0"]  # for its pods' logs
+    assert life.look() == 0
+
+
+def test_pods_run_only_once_the_attempt_is_on_record() -> None:
+    life = Life()
+    item = life.api.get(n.JOB_KIND, "vit")
+    assert item is not None
+    decision = decide(item, life.queue, [], CLUSTER, life.api.now)
+    assert [each["kind"] for each in decision.makes] == ["Service", "Job"]
+    assert decision.makes[-1]["spec"]["suspend"] is True
+    assert decision.status is not None
+    assert decision.status["phase"] == "Provisioning"
+    # A look from old answers makes the Job, which never runs, as the status can't be put.
+    life.api.edit(n.JOB_KIND, "vit", suspend=True)
+    assert not life.api.carry_out(item, decision)
+    life.api.settle()
+    assert life.names("Pod") == []
+    life.look()
+    assert life.names("Job") == []
+
+
+def test_a_failed_worker_ends_the_gang_and_the_next_meets_under_another_id() -> None:
+    life = Life().run()
+    life.api.run_pods("Failed", exit_code=1, only=0)
+    life.look()
+    assert life.names("Job") == ["vit-1"]
+    assert (life.status["attempt"], life.status["restarts"]) == (1, 1)
+    words = life.api.list("Job")[0]["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert any(each.endswith("-1") and each.startswith("--rdzv-id=") for each in words)
+    assert "WorkerFailed" in life.api.events
+    life.run()
+    assert life.status["restarts"] == 1
+
+
+def test_one_budget_for_all_restarts() -> None:
+    life = Life({"maxRestarts": 2})
+    for _ in range(3):
+        life.run()
+        life.api.run_pods("Failed", exit_code=7, only=1)
+        life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Failed", "RestartsUsedUp")
+    assert (life.status["restarts"], life.status["exitCode"]) == (2, 7)
+    assert life.status["message"].endswith("2 of 2 restarts were used")
+    assert life.names("Job") == ["vit-2"]  # kept, with the pod that failed
+    assert any(each["status"]["phase"] == "Failed" for each in life.api.list("Pod"))
+
+
+@pytest.mark.parametrize(("asked", "code", "reason"), [
+    ({"restartPolicy": "Never"}, 1, "WorkerFailed"),
+    ({}, 127, "NotRestartable"),
+])  # fmt: skip
+def test_what_is_not_restarted(asked: dict[str, Any], code: int, reason: str) -> None:
+    life = Life(asked).run()
+    life.api.run_pods("Failed", exit_code=code, only=0)
+    life.look()
+    assert (life.status["phase"], life.status["reason"], life.status["exitCode"]) == ("Failed", reason, code)
+
+
+def test_a_lost_worker_is_a_failed_one() -> None:
+    life = Life().run()
+    life.api.delete("Pod", life.names("Pod")[0])
+    life.api.settle()
+    life.look()
+    assert (life.status["attempt"], life.status["restarts"]) == (1, 1)
+
+
+def test_a_pod_on_a_node_that_does_not_answer_keeps_the_next_attempt_away() -> None:
+    life = Life().run()
+    stuck = life.names("Pod")[0]
+    life.api.objects["Pod", stuck]["metadata"]["stuck"] = True
+    life.api.delete("Pod", stuck)
+    life.api.settle()
+    life.look()
+    assert life.status["phase"] == "Restarting"
+    assert f"pod {stuck} on n0; if a node does not answer, delete it" in life.status["message"]
+    assert life.names("Job") == ["vit-0"]
+    life.api.objects["Pod", stuck]["metadata"]["stuck"] = False
+    life.api.settle()
+    life.look()
+    assert life.names("Job") == ["vit-1"]
+
+
+def test_suspend_and_resume_live() -> None:
+    keep = {"storage.workspace": {"enabled": True, "size": "1Gi"}}
+    life = Life(SMALL, keep).run()
+    life.api.edit(n.JOB_KIND, "vit", suspend=True)
+    life.look()
+    assert life.status["phase"] == "Suspended"
+    assert life.condition(n.SUSPENDED) == ("True", "Suspended")
+    assert life.names("Job") == life.names("Pod") == []
+    assert life.names("PersistentVolumeClaim") == ["vit-workspace"]
+    assert life.look() == 0
+    life.api.edit(n.JOB_KIND, "vit", suspend=False)
+    life.run()
+    assert (life.status["attempt"], life.status["restarts"]) == (1, 0)
+    assert life.condition(n.SUSPENDED)[0] == "False"
+
+
+def test_how_workers_end_while_they_are_suspended_is_not_counted() -> None:
+    life = Life({"maxRestarts": 0}).run()
+    life.api.edit(n.JOB_KIND, "vit", suspend=True)
+    life.api.run_pods("Failed", exit_code=24)
+    life.look()
+    assert (life.status["phase"], life.status["restarts"]) == ("Suspended", 0)
+
+
+def test_one_that_ends_well_while_it_is_suspended_has_ended_well() -> None:
+    life = Life(SMALL).run()
+    life.api.edit(n.JOB_KIND, "vit", suspend=True)
+    life.api.run_pods("Succeeded", exit_code=0)
+    life.look()
+    assert life.status["phase"] == "Succeeded"
+
+
+def test_suspended_from_its_beginning() -> None:
+    life = Life({"suspend": True})
+    life.look()
+    assert (life.names("Job"), life.names("Service"), life.status["phase"]) == ([], [], "Suspended")
+    life.api.edit(n.JOB_KIND, "vit", suspend=False)
+    life.run()
+    assert life.status["attempt"] == 0
+
+
+def test_a_finished_job_is_never_run_again() -> None:
+    life = Life(SMALL).run()
+    life.api.run_pods("Succeeded", exit_code=0)
+    life.look()
+    life.api.delete("Job", "vit-0")
+    life.api.settle()
+    life.api.edit(n.JOB_KIND, "vit", suspend=False, numNodes=2)
+    assert life.look() == 0
+    assert life.names("Job") == []
+    assert life.status["phase"] == "Succeeded"
+
+
+def test_a_running_attempts_job_that_is_deleted_counts_as_a_restart() -> None:
+    life = Life().run()
+    life.api.delete("Job", "vit-0")
+    life.api.settle()
+    life.look()
+    assert life.names("Job") == ["vit-1"]
+    assert life.status["restarts"] == 1
+
+
+def test_the_queue_comes_later_and_may_go() -> None:
+    life = Life(queued=False)
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Pending", "QueueNotFound")
+    assert "TorchrunQueue research is not in namespace team" in life.status["message"]
+    assert life.condition(n.QUEUE_FOUND) == ("False", "QueueNotFound")
+    assert life.names("Service") == life.names("Job") == []
+    life.api.create(life.queue)
+    life.run()
+    assert life.condition(n.QUEUE_FOUND)[0] == "True"
+    life.api.objects.pop((n.QUEUE_KIND, "research"))
+    life.look()
+    assert life.status["phase"] == "Running"
+    life.api.run_pods("Failed", exit_code=1)
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Restarting", "QueueNotFound")
+    assert life.names("Job") == []
+
+
+def test_kai_that_is_not_installed() -> None:
+    life = Life({}, {"scheduling.scheduler": "kai-scheduler"})
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Pending", "SchedulerNotInstalled")
+    assert life.condition(n.SCHEDULER_NOT_INSTALLED)[0] == "True"
+    assert life.api.list("Job", "Pod", "PodGroup") == []
+    life.cluster = replace(CLUSTER, kai=True)
+    life.run()
+    assert life.names("PodGroup") == ["vit-0"]
+    assert life.condition(n.SCHEDULER_NOT_INSTALLED)[0] == "False"
+    life.api.run_pods("Failed", exit_code=1)
+    life.look()
+    assert life.names("PodGroup") == ["vit-1"]
+    life.api.edit(n.JOB_KIND, "vit", suspend=True)
+    life.look()
+    assert life.names("PodGroup") == []
+
+
+def test_a_rendezvous_that_is_another_than_asked_for_is_told() -> None:
+    life = Life({"distributed": {"rdzvBackend": "etcd-v2"}}).run()
+    assert life.condition(n.RENDEZVOUS_SUBSTITUTED) == ("True", "NoEndpoint")
+    assert Life().run().condition(n.RENDEZVOUS_SUBSTITUTED)[0] == "False"
+
+
+def test_deadline_from_the_first_start_and_over_suspensions() -> None:
+    life = Life({"activeDeadlineSeconds": 100})
+    life.api.now += 500
+    life.run()
+    assert life.again == 100
+    life.api.now += 60
+    life.api.edit(n.JOB_KIND, "vit", suspend=True)
+    life.look()
+    assert life.again == 40
+    life.api.now += 40
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Failed", "DeadlineExceeded")
+
+
+def test_a_deadline_ends_running_workers() -> None:
+    life = Life({"activeDeadlineSeconds": 100}).run()
+    life.api.now += 100
+    life.look()
+    assert life.status["reason"] == "DeadlineExceeded"
+    assert life.names("Pod") == life.names("Job") == []
+
+
+def test_time_to_live_removes_the_job_and_all_but_retained_claims() -> None:
+    keep = {
+        "storage.workspace": {"enabled": True, "size": "1Gi"},
+        "storage.checkpoints": {"enabled": True, "size": "1Gi"},
+    }
+    life = Life({**SMALL, "ttlSecondsAfterFinished": 50, "persistCheckpoints": True}, keep).run()
+    life.api.run_pods("Succeeded", exit_code=0)
+    life.look()
+    assert life.again == 50
+    life.api.now += 49
+    life.look()
+    assert life.again == 1
+    life.api.now += 1
+    life.look()
+    kinds = {each["kind"] for each in life.api.list()}
+    assert kinds == {n.QUEUE_KIND, "PersistentVolumeClaim"}
+    assert life.names("PersistentVolumeClaim") == ["vit-checkpoints"]
+
+
+def test_no_time_to_live_is_for_ever() -> None:
+    life = Life(SMALL).run()
+    life.api.run_pods("Succeeded", exit_code=0)
+    life.api.now += 10**9
+    life.look()
+    assert life.again is None
+    assert life.status["phase"] == "Succeeded"
+
+
+def test_another_size_is_another_attempt_that_costs_nothing() -> None:
+    life = Life({"numNodes": 2, "maxRestarts": 0}).run()
+    life.api.edit(n.JOB_KIND, "vit", numNodes=4)
+    life.look()
+    assert life.names("Job") == ["vit-1"]
+    shown = (
+        life.status["attempt"],
+        life.status["restarts"],
+        life.status["nodes"],
+        life.status["gpusPerNode"],
+    )
+    assert shown == (1, 0, 4, 4)
+    assert "Resized" in life.api.events
+
+
+def test_a_size_that_cannot_be_leaves_what_runs() -> None:
+    life = Life({"numNodes": 2}).run()
+    life.api.edit(n.JOB_KIND, "vit", numNodes=1)
+    life.look()
+    assert life.names("Job") == ["vit-0"]
+    assert life.status["phase"] == "Running"
+    assert life.condition(n.ACCEPTED) == ("False", "InvalidSpec")
+
+
+def test_elastic_runs_with_its_fewest() -> None:
+    life = Life({"numGPUs": 32, "elastic": {"minNodes": 1, "maxNodes": 4}})
+    life.look()
+    life.api.run_pods("Running", only=0)
+    life.look()
+    assert life.status["phase"] == "Running"
+    life.api.edit(n.JOB_KIND, "vit", elastic={"minNodes": 1, "maxNodes": 8})
+    life.look()
+    assert life.names("Job") == ["vit-1"]
+    assert life.status["restarts"] == 0
+
+
+def test_a_new_workspace_restarts_the_workers_only_where_asked() -> None:
+    life = Life({"workspace": SENT}).run()
+    assert "vit-sync-0" in life.names("Pod")
+    other = {**SENT, "digest": "sha256:" + "b" * 64}
+    life.api.edit(n.JOB_KIND, "vit", workspace=other)
+    life.look()
+    assert (life.status["attempt"], life.status["workspaceDigest"]) == (0, other["digest"])
+    life.api.edit(n.JOB_KIND, "vit", workspace={**other, "restartOnSync": True})
+    life.look()
+    assert (life.status["attempt"], life.status["restarts"]) == (1, 0)
+    life.run()
+    life.api.run_pods("Succeeded", exit_code=0)
+    life.look()
+    assert "vit-sync-0" not in life.names("Pod")
+
+
+def test_children_that_are_deleted_or_changed_by_hand_are_put_back() -> None:
+    life = Life({"workspace": SENT}).run()
+    life.api.delete("Service", "vit")
+    life.api.delete("Pod", "vit-sync-0")
+    life.api.settle()
+    life.look()
+    assert life.names("Service") == ["vit"]
+    assert "vit-sync-0" in life.names("Pod")
+    life.api.objects["Service", "vit"]["spec"]["publishNotReadyAddresses"] = False
+    life.api.objects["Service", "vit"]["metadata"]["labels"]["mine"] = "too"
+    life.look()
+    assert life.api.objects["Service", "vit"]["spec"]["publishNotReadyAddresses"] is True
+    assert life.api.objects["Service", "vit"]["metadata"]["labels"]["mine"] == "too"
+    assert life.status["restarts"] == 0
+
+
+def test_a_name_that_is_somebody_elses() -> None:
+    life = Life()
+    theirs = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "vit", "namespace": "team"},
+        "spec": {"a": 1},
+    }
+    life.api.create(theirs)
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Pending", "NameTaken")
+    assert life.api.objects["Service", "vit"]["spec"] == {"a": 1}
+    assert life.names("Job") == []
+    life.api.objects.pop(("Service", "vit"))
+    life.run()
+
+
+def test_each_node_with_a_workspace_of_its_own() -> None:
+    life = Life({}, {"storage.workspace": {"enabled": True, "size": "1Gi"}}).run()
+    assert life.names("Job") == ["vit-0", "vit-0-n1"]
+    life.api.run_pods("Succeeded", exit_code=0, only=0)
+    life.look()
+    assert life.status["phase"] == "Running"
+    life.api.run_pods("Failed", exit_code=1)
+    life.look()
+    assert life.names("Job") == ["vit-1", "vit-1-n1"]
+    life.run()
+    life.api.run_pods("Succeeded", exit_code=0)
+    life.look()
+    assert life.status["phase"] == "Succeeded"
+    assert life.names("PersistentVolumeClaim") == ["vit-workspace", "vit-workspace-1"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"numGPUs": 9}, "spec.numGPUs is 9"),
+        ({"numGPUs": "many"}, 'spec.numGPUs is "many"'),
+        ({"command": "python 'x"}, "closed quotes"),
+        ({"overrides.nodeResources.memory": "x"}, "nodeResources.memory"),
+    ],
+)
+def test_what_can_never_run_fails_and_makes_nothing(asked: dict[str, Any], told: str) -> None:
+    life = Life(asked)
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Failed", "InvalidSpec")
+    assert told in life.status["message"]
+    assert {each["kind"] for each in life.api.list()} == {n.JOB_KIND, n.QUEUE_KIND}
+
+
+def test_a_queue_that_is_wrong_is_waited_for() -> None:
+    life = Life({}, {"nodeResources.memory": "x"})
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Pending", "QueueInvalid")
+
+
+def test_a_queue_that_was_changed_does_not_end_what_was_begun() -> None:
+    life = Life().run()
+    life.api.edit(n.QUEUE_KIND, "research", nodeResources={"gpus": 0, "cpus": 1, "memory": "1Gi"})
+    life.look()
+    assert life.status["phase"] == "Running"
+    life.api.run_pods("Failed", exit_code=1)
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Restarting", "InvalidSpec")
+    life.api.edit(n.QUEUE_KIND, "research", nodeResources={"gpus": 8, "cpus": 1, "memory": "1Gi"})
+    life.run()
+
+
+def test_a_job_that_is_being_deleted_is_left_alone() -> None:
+    item = job()
+    item["metadata"] |= {"namespace": "team", "uid": "u", "deletionTimestamp": "2027-01-01T00:00:00Z"}
+    decision = decide(item, queue(), [], CLUSTER, 0.0)
+    assert decision == type(decision)()
+
+
+def test_conditions_change_their_time_with_their_status_alone() -> None:
+    life = Life().run()
+    first = {each["type"]: each["lastTransitionTime"] for each in life.status["conditions"]}
+    life.api.now += 60
+    life.api.run_pods("Failed", exit_code=1)
+    life.look()
+    later = {each["type"]: each["lastTransitionTime"] for each in life.status["conditions"]}
+    assert later[n.QUEUE_FOUND] == first[n.QUEUE_FOUND]
+    assert later[n.WORKERS_READY] != first[n.WORKERS_READY]
+    assert all(each["observedGeneration"] == 1 for each in life.status["conditions"])
+
+
+def test_progress_is_kept() -> None:
+    life = Life(SMALL).run()
+    item = life.api.get(n.JOB_KIND, "vit")
+    assert item is not None
+    decision = decide(item, life.queue, life.api.list("Job", "Pod"), CLUSTER, life.api.now, {"step": 5})
+    assert decision.status is not None
+    assert decision.status["progress"] == {"step": 5}
+    life.api.put_status(item, decision.status)
+    life.look()
+    assert life.status["progress"] == {"step": 5}
