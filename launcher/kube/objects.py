@@ -13,7 +13,7 @@ _APPLY = "application/apply-patch+yaml"
 _NOT_FOUND = 404
 _CONFLICT = 409
 # What is in no namespace.
-_CLUSTER_SCOPED = frozenset({("scheduling.run.ai", "Queue")})
+_CLUSTER_SCOPED = frozenset({("scheduling.run.ai", "Queue"), ("storage.k8s.io", "StorageClass")})
 
 
 def collection(version: str, kind: str, namespace: str) -> str:
@@ -21,7 +21,8 @@ def collection(version: str, kind: str, namespace: str) -> str:
     group, _, _ = version.rpartition("/")
     root = f"/apis/{version}" if group else f"/api/{version}"
     placed = "" if (group, kind) in _CLUSTER_SCOPED else f"/namespaces/{namespace}"
-    return f"{root}{placed}/{kind.lower()}s"
+    plural = f"{kind.lower()}es" if kind.endswith("s") else f"{kind.lower()}s"
+    return f"{root}{placed}/{plural}"
 
 
 def path_of(item: Mapping[str, Any]) -> str:
@@ -46,6 +47,15 @@ class Objects:
                 return None
             raise
 
+    def list(self, version: str, kind: str, namespace: str, selector: str = "") -> list[JsonObject]:
+        """The objects of a namespace, or of none, that have these labels; each says of what kind it is."""
+
+        def named(item: JsonObject) -> JsonObject:  # the items of a list don't
+            return {"apiVersion": version, "kind": kind, **item}
+
+        query = {"labelSelector": selector} if selector else {}
+        return self._rest.list_items(collection(version, kind, namespace), query, named)
+
     def apply(self, manifest: JsonObject, *, dry_run: bool = False) -> JsonObject:
         """Make the object, or set these of its fields and leave the others: whoever else wrote them keeps theirs.
 
@@ -55,6 +65,17 @@ class Objects:
         if dry_run:
             query["dryRun"] = "All"
         return self._rest.request("PATCH", path_of(manifest), query, manifest, content=_APPLY)
+
+    def change(self, manifest: JsonObject) -> bool:
+        """Apply to exactly the object whose uid the manifest has; False if that is another one by now, or gone."""
+        try:
+            self.apply(manifest)
+        except ApiError as error:
+            # Of an object that is gone the API server would make a new one, but for the uid (409).
+            if error.status in (_NOT_FOUND, _CONFLICT):
+                return False
+            raise
+        return True
 
     def create(self, manifest: JsonObject) -> bool:
         """Make the object; False if one of its name exists."""

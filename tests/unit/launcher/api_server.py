@@ -24,14 +24,8 @@ from tests.unit.launcher.api_history import History, Object, lookup
 Fault = tuple[int, dict[str, str], bytes] | None
 QUICK = Patience(total=2.0, first=0.01, longest=0.02)
 _LISTED = (
-    "pods",
-    "nodes",
-    "nodeclaims",
-    "nodepools",
-    "events",
-    "pytorchjobs",
-    "torchrunjobs",
-    "torchrunqueues",
+    *("pods", "nodes", "nodeclaims", "nodepools", "events", "pytorchjobs", "torchrunjobs", "torchrunqueues"),
+    *("jobs", "services", "persistentvolumeclaims", "storageclasses"),
 )
 
 

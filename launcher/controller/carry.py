@@ -1,0 +1,65 @@
+"""A decision about a queue or a job, carried out: writes one by one, in its order, and nothing after one that fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from launcher.core.manifests import stamp
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.decision import Decision, Event
+from launcher.core.torchrun.reading import JsonObject
+from launcher.kube.objects import Objects, collection, path_of
+
+# An Event's message may have 1024 characters (k8s.io/kubernetes, pkg/apis/core/validation/events.go).
+_MESSAGE_LENGTH = 1024
+
+
+def carry_out(
+    decision: Decision, item: JsonObject, objects: Objects, *, now: Callable[[], float] = time.time
+) -> str:
+    """Do what was decided about `item`, as it was read.
+
+    Returns "" when all is done, else what was in the way: the path of an object that has a name that was to be taken,
+    or the item's own where that has changed since. The next decision is to know what is there. Raises ApiError and
+    ApiUnavailable; what was done until then is found by the next decision.
+    """
+    for each in decision.removals:
+        path = f"{collection(each.api_version, each.kind, each.namespace)}/{each.name}"
+        objects.delete(path, each.uid, each.version, foreground=each.foreground)
+    for manifest in decision.makes:
+        if not objects.create(manifest):
+            return path_of(manifest)
+    for manifest in decision.changes:
+        if not objects.change(manifest):
+            return path_of(manifest)
+    if decision.status is not None and objects.put_status({**item, "status": decision.status}) is None:
+        return path_of(item)
+    for event in decision.events:
+        objects.create(_event(event, item, now()))
+    return ""
+
+
+def _event(event: Event, item: JsonObject, now: float) -> JsonObject:
+    """A v1 Event on the item."""
+    meta = item["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{meta['name']}.{int(now * 1e6):x}", "namespace": meta["namespace"]},
+        "involvedObject": {
+            "apiVersion": item["apiVersion"],
+            "kind": item["kind"],
+            "name": meta["name"],
+            "namespace": meta["namespace"],
+            "uid": meta["uid"],
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message[:_MESSAGE_LENGTH],
+        "source": {"component": n.CONTROLLER},
+        "reportingComponent": n.CONTROLLER,
+        "firstTimestamp": stamp(now),
+        "lastTimestamp": stamp(now),
+        "count": 1,
+    }

@@ -1,0 +1,59 @@
+"""What decisions need to know of the cluster, read now and then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.reading import JsonObject
+from launcher.core.torchrun.storage import Cluster
+from launcher.kube.objects import Objects
+
+# A scheduler or a storage class is installed once in the life of a cluster.
+FRESH_SECONDS = 30.0
+# https://kubernetes.io/docs/concepts/storage/storage-classes/#default-storageclass
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+
+
+class Facts:
+    """Not more than `FRESH_SECONDS` old. `tools_image` is the image of launcher.workspace."""
+
+    def __init__(
+        self, objects: Objects, tools_image: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._objects = objects
+        self._tools_image = tools_image
+        self._clock = clock
+        self._read_at = float("-inf")
+        self._kai = False
+        self._classes: list[JsonObject] = []
+
+    def cluster(self, namespace: str, *, claims: bool) -> Cluster:
+        """With the claims of the namespace, read anew, where these matter. May raise ApiError and ApiUnavailable."""
+        if self._clock() - self._read_at > FRESH_SECONDS:
+            self._kai = self._objects.get(f"/apis/{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}") is not None
+            self._classes = self._objects.list("storage.k8s.io/v1", "StorageClass", "")
+            self._read_at = self._clock()
+        found = self._objects.list("v1", "PersistentVolumeClaim", namespace) if claims else []
+        return Cluster(
+            tools_image=self._tools_image,
+            kai=self._kai,
+            provisioners={
+                each["metadata"]["name"]: str(each.get("provisioner", "")) for each in self._classes
+            },
+            default_class=_default(self._classes),
+            claims={
+                each["metadata"]["name"]: tuple(each.get("spec", {}).get("accessModes") or ())
+                for each in found
+            },
+        )
+
+
+def _default(classes: list[JsonObject]) -> str:
+    """Of several the newest, as the admission of claims takes it; "" without one."""
+    marked = [
+        each for each in classes if (each["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
+    ]
+    newest = max(marked, key=lambda each: str(each["metadata"].get("creationTimestamp")), default=None)
+    return "" if newest is None else str(newest["metadata"]["name"])

@@ -1,0 +1,219 @@
+"""Looks at a job through a real client and a small API server: what is made, what is in the way, kills at writes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from launcher.controller.facts import Facts
+from launcher.controller.reconcile import Reconciler
+from launcher.core.torchrun import names as n
+from launcher.kube.objects import Objects
+from tests.unit.launcher.api_server import FakeApi, serving
+
+TEAM = "/namespaces/team"
+JOB = f"/apis/{n.API_VERSION}{TEAM}/torchrunjobs/vit"
+QUEUE = f"/apis/{n.API_VERSION}{TEAM}/torchrunqueues/h100"
+SERVICE = f"/api/v1{TEAM}/services/vit"
+ATTEMPT = f"/apis/batch/v1{TEAM}/jobs/vit-0"
+PODS = f"/api/v1{TEAM}/pods"
+NOW = 1_800_000_000.0
+
+
+class Killed(Exception):
+    """The controller died here."""
+
+
+class Mortal(Objects):
+    """Dies at the write of this number, before or after it was carried out; never with 0."""
+
+    def __init__(self, api: FakeApi, at: int = 0, *, after: bool = False) -> None:
+        super().__init__(api.rest(), n.FIELD_MANAGER)
+        self.at, self.after, self.writes = at, after, 0
+
+    def _write(self, work: Any, *arguments: Any, **options: Any) -> Any:
+        self.writes += 1
+        if self.writes == self.at and not self.after:
+            raise Killed
+        result = work(*arguments, **options)
+        if self.writes == self.at:
+            raise Killed
+        return result
+
+    def create(self, *arguments: Any) -> Any:
+        return self._write(super().create, *arguments)
+
+    def apply(self, *arguments: Any, **options: Any) -> Any:
+        return self._write(super().apply, *arguments, **options)
+
+    def put_status(self, *arguments: Any) -> Any:
+        return self._write(super().put_status, *arguments)
+
+    def delete(self, *arguments: Any, **options: Any) -> Any:
+        return self._write(super().delete, *arguments, **options)
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    with serving(FakeApi()) as api:
+        yield api
+
+
+def stage(api: FakeApi, *, queue: bool = True) -> None:
+    """A job of two nodes, and its queue."""
+    spec: dict[str, Any] = {"jobQueue": "h100", "numGPUs": 16, "command": "python train.py"}
+    api.put(JOB, thing(n.API_VERSION, n.JOB_KIND, "vit", spec))
+    if queue:
+        of_queue = {"image": "team/pytorch:1", "nodeResources": {"gpus": 8, "cpus": 96, "memory": "512Gi"}}
+        api.put(QUEUE, thing(n.API_VERSION, n.QUEUE_KIND, "h100", of_queue))
+
+
+def thing(version: str, kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    meta = {"name": name, "namespace": "team", "generation": 1, "creationTimestamp": "2026-11-22T10:00:00Z"}
+    return {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec}
+
+
+def settle(objects: Objects) -> None:
+    """Look until nothing is due at once."""
+    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    for _ in range(30):
+        again = reconciler.job("team", "vit")
+        if again is None or again > 1:
+            return
+    raise AssertionError("it comes to no end")
+
+
+def phase(api: FakeApi) -> str:
+    return str(api.objects[JOB]["status"]["phase"])
+
+
+def workers(api: FakeApi, state: str, *, exit_code: int | None = None) -> None:
+    """What the Job controller and the kubelets would do."""
+    job = api.objects[ATTEMPT]
+    template = job["spec"]["template"]
+    ended = {} if exit_code is None else {"state": {"terminated": {"exitCode": exit_code}}}
+    for node in range(job["spec"]["completions"]):
+        meta = copy.deepcopy(template["metadata"])
+        meta |= {"name": f"vit-0-{node}-abcde", "namespace": "team"}
+        meta["ownerReferences"] = [{"kind": "Job", "name": "vit-0", "uid": job["metadata"]["uid"]}]
+        status = {
+            "phase": state,
+            "conditions": [{"type": "Ready", "status": "True"}] if state == "Running" else [],
+            "containerStatuses": [{"name": n.WORKER_CONTAINER, **ended}],
+        }
+        item = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"nodeName": f"node-{node}"}}
+        api.put(f"{PODS}/{meta['name']}", {**item, "status": status})
+
+
+def finish(api: FakeApi) -> None:
+    workers(api, "Succeeded", exit_code=0)
+    done = {"conditions": [{"type": "Complete", "status": "True"}]}
+    api.put(ATTEMPT, {**api.objects[ATTEMPT], "status": done})
+
+
+def test_a_job_is_made_runs_and_succeeds_and_nothing_makes_it_anew(api: FakeApi) -> None:
+    stage(api)
+    settle(Mortal(api))
+    assert phase(api) == n.PHASE_PROVISIONING
+    assert api.objects[ATTEMPT]["spec"]["suspend"] is False
+    assert api.objects[ATTEMPT]["spec"]["completions"] == 2
+    assert SERVICE in api.objects
+    workers(api, "Running")
+    settle(Mortal(api))
+    assert phase(api) == n.PHASE_RUNNING
+    finish(api)
+    settle(Mortal(api))
+    assert phase(api) == n.PHASE_SUCCEEDED
+    api.remove(ATTEMPT)
+    calm = Mortal(api)
+    settle(calm)
+    assert (ATTEMPT in api.objects, calm.writes, phase(api)) == (False, 0, n.PHASE_SUCCEEDED)
+
+
+def test_at_rest_nothing_is_written(api: FakeApi) -> None:
+    stage(api)
+    settle(Mortal(api))
+    again = Mortal(api)
+    settle(again)
+    assert again.writes == 0
+
+
+def test_a_job_waits_for_its_queue_and_begins_when_it_is_there(api: FakeApi) -> None:
+    stage(api, queue=False)
+    settle(Mortal(api))
+    assert (phase(api), api.objects[JOB]["status"]["reason"]) == (n.PHASE_PENDING, n.REASON_QUEUE_NOT_FOUND)
+    assert ATTEMPT not in api.objects
+    stage(api)
+    settle(Mortal(api))
+    assert phase(api) == n.PHASE_PROVISIONING
+
+
+def test_a_name_that_another_has_is_left_alone_and_told_until_it_is_free(api: FakeApi) -> None:
+    stage(api)
+    theirs = thing("v1", "Service", "vit", {"clusterIP": "10.0.0.1"})
+    api.put(SERVICE, theirs)
+    objects = Mortal(api)
+    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    for _ in range(6):
+        reconciler.job("team", "vit")
+    assert api.objects[SERVICE]["spec"] == {"clusterIP": "10.0.0.1"}
+    assert api.objects[JOB]["status"]["reason"] == n.REASON_NAME_TAKEN
+    assert ATTEMPT not in api.objects
+    api.remove(SERVICE)
+    for _ in range(8):
+        reconciler.job("team", "vit")
+    assert phase(api) == n.PHASE_PROVISIONING
+    assert api.objects[SERVICE]["spec"]["clusterIP"] == "None"
+
+
+def test_a_job_that_changed_since_it_was_read_is_decided_anew(api: FakeApi) -> None:
+    stage(api)
+
+    def suspend(method: str, path: str) -> None:
+        if (method, path) == ("PUT", f"{JOB}/status") and not api.objects[JOB]["spec"].get("suspend"):
+            item = api.objects[JOB]
+            api.put(JOB, {**item, "spec": {**item["spec"], "suspend": True}})
+
+    api.on_request = suspend
+    settle(Mortal(api))
+    assert phase(api) == n.PHASE_SUSPENDED
+    assert ATTEMPT not in api.objects
+
+
+def outcome(api: FakeApi) -> dict[str, Any]:
+    """What there is in the end, but for what the clock and the order of writes say."""
+    return {
+        path: (item.get("spec"), item.get("status"), item["metadata"].get("labels"))
+        for path, item in api.objects.items()
+        if "/events/" not in path
+    }
+
+
+def whole(api: FakeApi, kill: int, *, after: bool) -> int:
+    """A job's life with a controller that dies at its write of this number; returns the writes of all."""
+    stage(api)
+    written = 0
+    for change in (lambda: None, lambda: workers(api, "Running"), lambda: finish(api)):
+        change()
+        objects = Mortal(api, max(0, kill - written), after=after)
+        try:
+            settle(objects)
+        except Killed:
+            settle(Mortal(api))
+        written += objects.writes
+    return written
+
+
+def test_a_kill_at_any_write_ends_as_if_nothing_had_been() -> None:
+    with serving(FakeApi()) as api:
+        writes = whole(api, 0, after=False)
+        undisturbed = outcome(api)
+    assert writes > 5
+    for kill in range(1, writes + 1):
+        for after in (False, True):
+            with serving(FakeApi()) as api:
+                whole(api, kill, after=after)
+                assert outcome(api) == undisturbed, (kill, after)
