@@ -61,7 +61,8 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
             return replace(
                 step, actions=(*remove(_surplus(candidate, step, counted, nodes, seen)), Recount())
             )
-        case GiveUp(code=c.EXIT_BELOW_MINIMUM) if not seen.fresh:
+        # A list from a cache may be of before the stack's last change, a pool without its limit, or none.
+        case GiveUp() if not seen.fresh:
             return replace(step, actions=(Recount(),))
         case Submit(nodes=nodes, reason=reason):
             return _submit(candidate, step, counted, nodes, _placed(request, progress) + reason, seen)

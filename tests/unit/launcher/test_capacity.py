@@ -239,6 +239,14 @@ def test_a_wait_is_not_given_up_on_a_list_that_may_lag(request_: Request) -> Non
     assert [type(action) for action in machine.step(request_, late, seen([node("a")])).actions] == [End]
 
 
+def test_what_looks_hopeless_in_a_list_that_may_lag_is_looked_at_again(request_: Request) -> None:
+    first = Memory(progress=begun(NOW))
+    for old in (seen([], pool=None, fresh=False), seen([], limit="4", fresh=False)):
+        assert machine.step(request_, first, old).actions == (Recount(),)
+    gone = machine.step(request_, first, seen([], pool=None))
+    assert [type(action) for action in gone.actions] == [End]
+
+
 def test_a_restarted_launcher_goes_on_with_the_first_ones_deadline(request_: Request) -> None:
     """Its progress is what the Lease kept; test_lease.py has the way there and back."""
     one = seen([node("a")], [held(request_, 0)])
