@@ -238,7 +238,8 @@ def _decide(
                 reason=f"{have} of at least {request.min_nodes} nodes after {request.deadline_seconds} s",
             )
         return Wait(since=None)
-    since = seen.now if quorum_since is None else quorum_since
+    # A clock that was set back begins the hold window anew.
+    since = seen.now if quorum_since is None else min(quorum_since, seen.now)
     if have == request.max_nodes:
         return Submit(nodes=have, reason=f"all {there}" if have > 1 else there)
     most, said = ceiling(request, seen)

@@ -43,7 +43,7 @@ def complete_at(request: Request, seen: Observation, before: Mapping[str, float]
     """
     lacking = _lacking(request, seen)
     moments = {claim.uid: before.get(claim.uid) if lacking[claim.uid] else seen.now for claim in seen.claims}
-    return {uid: moment for uid, moment in moments.items() if moment is not None}
+    return {uid: min(moment, seen.now) for uid, moment in moments.items() if moment is not None}
 
 
 def overdue(

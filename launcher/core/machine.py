@@ -23,6 +23,8 @@ from launcher.core.waiting import pause, wait
 
 def step(request: Request, memory: Memory, seen: Observation, jitter: float = 0.0) -> Step:
     """One step of the run. `seen` is of the pool of `memory.candidate`; `jitter`, from 0 to below 1, is chance."""
+    if memory.progress is not None:
+        memory = replace(memory, progress=progresses.not_ahead(memory.progress, request, seen.now))
     progress = memory.progress or progresses.begun(seen.now)
     if progress.retiring:
         if not seen.fresh or not retired(progress, request, seen):

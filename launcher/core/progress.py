@@ -10,6 +10,9 @@ from launcher.core import contract as c
 from launcher.core.observe import Training
 from launcher.core.request import Request
 
+# `jitter`, from 0 to below 1, stretches a pause by up to a fifth.
+_LONGEST_STRETCH = 1.2
+
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
@@ -73,6 +76,20 @@ def resumed(progress: Progress, now: float) -> Progress:
     return replace(progress, began=now, resumes=None, failures=(), idle_node_seconds=0.0)
 
 
+def not_ahead(progress: Progress, request: Request, now: float) -> Progress:
+    """The progress with no moment that lies further ahead than it can, after the clock was set back.
+
+    Otherwise a wait, or a pause, would last as much longer as the clock was set back.
+    """
+    resumes = progress.resumes
+    return replace(
+        progress,
+        since=min(progress.since, now),
+        began=min(progress.began, now),
+        resumes=None if resumes is None else min(resumes, now + request.retry_seconds * _LONGEST_STRETCH),
+    )
+
+
 def failed(
     progress: Progress, request: Request, failure: Failure, now: float, jitter: float
 ) -> Progress | None:
@@ -85,7 +102,7 @@ def failed(
     if progress.candidate + 1 < request.candidates:
         return replace(progress, candidate=progress.candidate + 1, began=now, failures=failures)
     if progress.attempt < request.attempts and not hopeless(failures):
-        pause = request.retry_seconds * (1 + jitter / 5)
+        pause = request.retry_seconds * (1 + jitter * (_LONGEST_STRETCH - 1))
         return replace(
             progress, attempt=progress.attempt + 1, candidate=0, resumes=now + pause, failures=failures
         )

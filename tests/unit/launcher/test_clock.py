@@ -1,0 +1,74 @@
+"""A clock that is set back in a run: no wait becomes longer than it is asked to be."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from launcher.core import contract as c
+from launcher.core import giveback, machine
+from launcher.core.actions import End, Memory, Start, Step
+from launcher.core.observe import Claim, Observation
+from launcher.core.progress import Failure, Progress, begun
+from launcher.core.request import Request
+from tests.unit.launcher.conftest import asked
+from tests.unit.launcher.test_capacity import NOW, node, seen
+
+pytestmark = pytest.mark.unit
+
+HOUR = 3600
+BACK = NOW - HOUR
+
+
+def at(observation: Observation, now: float) -> Observation:
+    return dataclasses.replace(observation, now=now)
+
+
+def steps(
+    request: Request, memory: Memory, nodes: str, *moments: float
+) -> tuple[Step, Callable[[float], Step]]:
+    """The last of these steps, and what the next one would be."""
+    looked = seen([node(name) for name in nodes])
+    for moment in moments[:-1]:
+        memory = machine.step(request, memory, at(looked, moment)).memory
+    last = machine.step(request, memory, at(looked, moments[-1]))
+    return last, lambda moment: machine.step(request, last.memory, at(looked, moment))
+
+
+def test_a_hold_lasts_no_longer_than_its_window_after_a_clock_was_set_back(request_: Request) -> None:
+    last, then = steps(request_, Memory(), "ab", NOW, NOW + 5, BACK, BACK + 29)
+    assert last.report.state == c.STATE_HOLDING
+    assert [type(action) for action in then(BACK + 30).actions] == [Start]
+
+
+def test_a_wait_ends_at_its_deadline_after_a_clock_was_set_back(request_: Request) -> None:
+    last, then = steps(request_, Memory(), "a", NOW, BACK, BACK + 299)
+    assert last.report.state == c.STATE_WAITING
+    (end,) = then(BACK + 300).actions
+    assert isinstance(end, End)
+    assert end.code == c.EXIT_BELOW_MINIMUM
+
+
+def test_a_pause_ends_after_its_longest_time_after_a_clock_was_set_back() -> None:
+    failure = Failure(pool="small", code=c.EXIT_BELOW_MINIMUM, reason="none came")
+    paused = Progress(
+        attempt=2, candidate=0, since=NOW - 300, began=NOW - 300, resumes=NOW + 240, failures=(failure,)
+    )
+    last, then = steps(asked(attempts=2), Memory(progress=paused), "", NOW, BACK, BACK + 287)
+    assert last.report.state == c.STATE_PAUSING
+    assert then(BACK + 288).report.state == c.STATE_WAITING
+
+
+def test_a_machine_is_given_back_in_its_time_after_a_clock_was_set_back(request_: Request) -> None:
+    claim = Claim(name="small-a", uid="u", node="", launched=True, initialized=False, deleting=False, age=0.0)
+    before = giveback.complete_at(request_, seen([], claims=(claim,), now=BACK), {"u": NOW})
+    assert before == {"u": BACK}
+
+
+def test_a_clock_that_goes_on_changes_nothing() -> None:
+    """Else the Lease would be written in each round."""
+    first = begun(NOW)
+    step = machine.step(asked(), Memory(progress=first), seen([node("a")], now=NOW + 10))
+    assert step.memory.progress == first
