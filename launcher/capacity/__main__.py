@@ -22,6 +22,8 @@ from launcher.core.manifests import JsonObject, Owner
 from launcher.core.progress import begun
 from launcher.core.request import Request, RequestError, parse_request
 
+log = logging.getLogger(__name__)
+
 # In a pod, network policies say who gets here, and `kubectl port-forward` does; outside of one only this machine.
 _ALL_ADDRESSES, _LOOPBACK = "", "127.0.0.1"
 
@@ -86,9 +88,9 @@ def run(request: Request, job: str, holder: str, address: str) -> int:
 
 
 def dry_run(request: Request, job: str) -> str:
-    """The request, and for each candidate every placeholder and the PyTorchJob for MAX nodes, as YAML documents.
+    """The request, and for each candidate every placeholder and the PyTorchJob, as YAML documents.
 
-    No more than the pool may have, as in a run.
+    They are for MAX nodes, or as many as the candidate's pool may have; none for one that may have fewer than MIN.
     """
     import yaml
 
@@ -96,11 +98,20 @@ def dry_run(request: Request, job: str) -> str:
     documents: list[JsonObject] = [{"request": asdict(request)}]
     for index in range(request.candidates):
         candidate = request.candidate(index)
+        pool = candidate.pool
+        nodes = min(request.max_nodes, pool.max_nodes)
+        if nodes < request.min_nodes:
+            log.warning(
+                "pool %s may have %d nodes, fewer than MIN (%d): no run starts there",
+                pool.name,
+                nodes,
+                request.min_nodes,
+            )
+            continue
         wait = replace(begun(0.0), candidate=index).label
-        most = min(request.max_nodes, candidate.pool.max_nodes)
-        documents += (manifests.placeholder(candidate, number, owner, wait) for number in range(most))
-        reason = f"dry run: as if all nodes of pool {candidate.pool.name} were there"
-        documents.append(manifests.training_job(candidate, most, reason))
+        documents += (manifests.placeholder(candidate, number, owner, wait) for number in range(nodes))
+        reason = f"dry run: as if all nodes of pool {pool.name} were there"
+        documents.append(manifests.training_job(candidate, nodes, reason))
     return str(yaml.safe_dump_all([_plain(document) for document in documents], sort_keys=False))
 
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from launcher.core import contract as c
 from launcher.core.request import RequestError, parse_request
@@ -31,27 +31,22 @@ def read_manifest(text: str) -> dict[str, Any]:
             value = value["launcherManifest"]
         if isinstance(value, str):
             value = json.loads(value)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ManifestError(f"the manifest is no JSON: {error}") from None
-    if not isinstance(value, dict) or value.get("kind") != "Job":
+    if not _is_launcher_job(value):
         raise ManifestError("the manifest is no Job; right would be the stack's output launcherManifest")
-    if not _is_whole(value):
-        raise ManifestError(
-            "the manifest's Job lacks its namespace or its container's environment; right would be the stack's"
-            " output launcherManifest"
-        )
     return value
 
 
-def _is_whole(job: Mapping[str, Any]) -> bool:
-    """Whether this Job has what is read and changed of it."""
+def _is_launcher_job(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether this is a Job with the parts that a run is made of."""
     try:
-        containers = job["spec"]["template"]["spec"]["containers"]
-        names = [entry["name"] for container in containers for entry in container["env"]]
-        namespace = job["metadata"]["namespace"]
+        containers = value["spec"]["template"]["spec"]["containers"]
+        entries = [entry for container in containers for entry in container["env"]]
+        named = isinstance(value["metadata"]["namespace"], str) and all(entry["name"] for entry in entries)
+        return bool(value["kind"] == "Job" and containers and named)
     except (KeyError, TypeError):
         return False
-    return bool(names and isinstance(namespace, str) and namespace)
 
 
 def with_range(manifest: Mapping[str, Any], lowest: int | None, highest: int | None) -> dict[str, Any]:
@@ -83,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         text = sys.stdin.read() if options.manifest == "-" else Path(options.manifest).read_text()
         job = with_range(read_manifest(text), options.lowest, options.highest)
-    except (OSError, ManifestError, RequestError) as error:
+    except (OSError, UnicodeDecodeError, ManifestError, RequestError) as error:
         print(f"submit: {error}", file=sys.stderr)
         return c.EXIT_BAD_REQUEST
     try:

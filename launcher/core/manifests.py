@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.core import contract as c
 from launcher.core.request import Request, Worker
+from launcher.core.volumes import SHARED_MEMORY, SHARED_MEMORY_VOLUME
 
 JsonObject = dict[str, Any]
 
@@ -227,7 +228,7 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
         "env": [{"name": name, "value": value} for name, value in env.items()],
         "resources": _resources(request),
         "securityContext": _container_security(),
-        "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],  # noqa: S108 (not a temporary file)
+        "volumeMounts": [{"name": SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY}],
     }
     if worker.command is not None:
         container["command"] = list(worker.command)
@@ -256,7 +257,7 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
                 # Data loaders and NCCL exchange data through /dev/shm, of which containers get 64 MiB by default.
                 "volumes": [
                     {
-                        "name": "shared-memory",
+                        "name": SHARED_MEMORY_VOLUME,
                         "emptyDir": {"medium": "Memory", "sizeLimit": worker.shared_memory},
                     },
                     *(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeGuard
 
-from launcher.core import quantity
+from launcher.core import forms, quantity
 
 # More seconds than anybody waits, and more of anything else than there is.
 MOST = 1_000_000_000
+_WHOLE = " of whole characters, none of them NUL"
 
 
 class Reader:
@@ -46,13 +47,21 @@ class Reader:
     ) -> str:
         """A text of this form, of up to `most` characters where that is given."""
         value = self.raw(key)
-        if not isinstance(value, str) or not value or (pattern is not None and not pattern.fullmatch(value)):
+        if not _is_text(value) or not value or (pattern is not None and not pattern.fullmatch(value)):
             self.wrong(key, right)
             return ""
         if most and len(value) > most:
             self.wrong(key, f"{right} of at most {most} characters")
             return ""
         return value
+
+    def image(self, key: str) -> str:
+        """The name of an image with a tag or a digest."""
+        value = self.raw(key)
+        if isinstance(value, str) and forms.is_pinned_image(value):
+            return value
+        self.wrong(key, "an image with a tag or digest")
+        return ""
 
     def number(self, key: str, least: int, optional: bool = False) -> int:
         value = self.raw(key)
@@ -82,11 +91,13 @@ class Reader:
         try:
             parsed = datetime.fromisoformat(value) if isinstance(value, str) else None
             if parsed is not None and parsed.tzinfo is not None:
-                return parsed.astimezone(UTC).timestamp()
-        except (ValueError, OverflowError):  # also what is after the last year there is in another zone
-            pass
-        self.wrong(key, "a time with its zone, for instance 2027-01-31T11:30:00Z")
-        return 0.0
+                parsed = parsed.astimezone(UTC)
+        except (ValueError, OverflowError):  # the first and the last day there are, in some zones
+            parsed = None
+        if parsed is None or parsed.tzinfo is None or not 1970 <= parsed.year < 9999:
+            self.wrong(key, "a time with its zone, for instance 2027-01-31T11:30:00Z")
+            return 0.0
+        return parsed.timestamp()
 
     def flag(self, key: str) -> bool:
         value = self.raw(key)
@@ -96,15 +107,15 @@ class Reader:
 
     def texts(self, key: str) -> tuple[str, ...]:
         value = self.raw(key)
-        if not isinstance(value, list) or not all(map(_is_word, value)):
-            self.wrong(key, "a list of texts, as a process can be given them")
+        if not isinstance(value, list) or not all(map(_is_text, value)):
+            self.wrong(key, "a list of texts" + _WHOLE)
             return ()
         return tuple(value)
 
     def table(self, key: str) -> dict[str, str]:
         value = self.raw(key)
-        if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-            self.wrong(key, "an object of texts")
+        if not isinstance(value, dict) or not all(map(_is_text, value.values())):
+            self.wrong(key, "an object of texts" + _WHOLE)
             return {}
         return dict(value)
 
@@ -118,9 +129,9 @@ class Reader:
             )
 
 
-def _is_word(value: Any) -> bool:
-    """Whether a process can have this as an argument: UTF-8 without a NUL."""
-    return isinstance(value, str) and "\0" not in value and not re.search("[\ud800-\udfff]", value)
+def _is_text(value: Any) -> TypeGuard[str]:
+    """Whether this is a text that a process can be given: JSON also writes NUL, and halves of a character."""
+    return isinstance(value, str) and not re.search("[\\0\ud800-\udfff]", value)
 
 
 def kind(value: Any) -> str:

@@ -13,6 +13,7 @@ from launcher.core import forms, quantity, volumes
 from launcher.core.reader import Reader
 
 _SHAPE = re.compile(f"{c.SHAPE_STATIC}|{c.SHAPE_ELASTIC}")
+
 # Karpenter leaves an offering out for three minutes after EC2 refused it: another try before that is in vain
 # (github.com/aws/karpenter-provider-aws v1.14.1, UnavailableOfferingsTTL in pkg/cache/cache.go).
 LEAST_RETRY_SECONDS = 180
@@ -257,13 +258,19 @@ def _override(environment: Mapping[str, str], name: str, value: int, problems: l
     if not text:
         return value
     if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < 1:
-        problems.append(f"{name} is {text!r}; right would be a whole number from 1 to 999999")
+        problems.append(f"{name} is {_short(text)}; right would be a whole number from 1 to 999999")
         return value
     return int(text)
 
 
+def _short(text: str) -> str:
+    """A value as it is told: of one without end, its beginning."""
+    return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
+
+
 def _run_id(top: Reader, environment: Mapping[str, str], problems: list[str]) -> str:
-    value, place = top.raw("runId"), f"{top.place}.runId"
+    value, place, prefix = top.raw("runId"), f"{top.place}.runId", ""
+    told = value
     if value is None:
         job, place = environment.get(c.ENV_JOB_NAME, ""), c.ENV_JOB_NAME
         if not job.startswith(c.LAUNCHER_JOB_PREFIX):
@@ -271,10 +278,10 @@ def _run_id(top: Reader, environment: Mapping[str, str], problems: list[str]) ->
                 f"{place} is {job!r}; right would be {c.LAUNCHER_JOB_PREFIX}<run>, as the request names no run"
             )
             return ""
-        value = job.removeprefix(c.LAUNCHER_JOB_PREFIX)
+        value, told, prefix = job.removeprefix(c.LAUNCHER_JOB_PREFIX), job, f"{c.LAUNCHER_JOB_PREFIX} and "
     if not isinstance(value, str) or not forms.LABEL.fullmatch(value) or len(value) > c.RUN_ID_MAX_LENGTH:
         problems.append(
-            f"{place} is {value!r}; right would be at most {c.RUN_ID_MAX_LENGTH} lower-case letters, digits "
+            f"{place} is {told!r}; right would be {prefix}at most {c.RUN_ID_MAX_LENGTH} lower-case letters, digits "
             "and dashes, beginning and ending with a letter or digit"
         )
         return ""
@@ -286,15 +293,15 @@ def _pool(reader: Reader) -> Pool:
     if not isinstance(tolerations, list) or not all(map(forms.is_toleration, tolerations)):
         reader.wrong(
             "tolerations",
-            "a list of tolerations, each with texts for key, operator (Exists or Equal), value and effect",
+            "a list of tolerations, each with texts for key, operator, value and effect as a pod may have them",
         )
         tolerations = []
     pool = Pool(
         name=reader.text("name", "a DNS label", forms.LABEL, forms.LABEL_LENGTH),
-        instance_type=reader.text("instanceType", "a type of EC2", forms.CLOUD_NAME),
-        zone=reader.text("zone", "a zone", forms.CLOUD_NAME),
+        instance_type=reader.text("instanceType", "the value of a label", forms.LABEL_VALUE),
+        zone=reader.text("zone", "the value of a label", forms.LABEL_VALUE),
         resource=reader.text(
-            "resource", "the name of a resource, for instance nvidia.com/gpu", forms.QUALIFIED
+            "resource", "the name of a resource, for instance nvidia.com/gpu", forms.RESOURCE
         ),
         per_node=reader.number("perNode", 1),
         max_nodes=reader.number("maxNodes", 1),
@@ -303,13 +310,10 @@ def _pool(reader: Reader) -> Pool:
         tolerations=tuple(tolerations),
         block=None if reader.raw("block") is None else _block(reader.section("block")),
     )
-    for key, value in pool.node_selector.items():
-        if not forms.is_label(key, value):
-            reader.problems.append(
-                f"{reader.place}.nodeSelector has {key!r}: {value!r}; right would be a label of a node"
-            )
     if pool.node_selector.get(c.LABEL_NODEPOOL) != pool.name:
         reader.wrong("nodeSelector", f"one with {c.LABEL_NODEPOOL}: {pool.name}")
+    elif not forms.is_selector(pool.node_selector):
+        reader.wrong("nodeSelector", "labels of nodes, with keys and values of up to 63 characters")
     reader.finish()
     return pool
 
@@ -341,18 +345,11 @@ def _fallback(reader: Reader) -> Fallback:
 
 def _placeholder(reader: Reader) -> Placeholder:
     placeholder = Placeholder(
-        image=_image(reader),
+        image=reader.image("image"),
         priority_class=reader.text("priorityClassName", "a DNS name", forms.NAME, forms.NAME_LENGTH),
     )
     reader.finish()
     return placeholder
-
-
-def _image(reader: Reader) -> str:
-    image = reader.text("image", "an image with a tag or digest", forms.PINNED_IMAGE)
-    if forms.is_too_long(image):
-        reader.wrong("image", f"an image whose name has at most {forms.REPOSITORY_LENGTH} characters")
-    return image
 
 
 def _worker(reader: Reader) -> Worker:
@@ -362,14 +359,14 @@ def _worker(reader: Reader) -> Worker:
         if not forms.ENV_NAME.fullmatch(name):
             reader.problems.append(f"{reader.place}.env has {name!r}; right would be letters, digits and _")
     stops = env.get(c.SHUTDOWN_VARIABLE, "1")
-    if not (stops.isascii() and stops.isdecimal() and 1 <= int(stops) <= c.SHUTDOWN_MOST_SECONDS):
+    if not (re.fullmatch(r"[0-9]{1,6}", stops) and 1 <= int(stops) <= c.SHUTDOWN_MOST_SECONDS):
         reader.problems.append(
-            f"{reader.place}.env.{c.SHUTDOWN_VARIABLE} is {stops!r}; "
+            f"{reader.place}.env.{c.SHUTDOWN_VARIABLE} is {_short(stops)}; "
             f"right would be a whole number of seconds from 1 to {c.SHUTDOWN_MOST_SECONDS}"
         )
     mounts = volumes.read_mounts(reader)
     worker = Worker(
-        image=_image(reader),
+        image=reader.image("image"),
         service_account=reader.text("serviceAccountName", "a DNS name", forms.NAME, forms.NAME_LENGTH),
         priority_class=reader.text("priorityClassName", "a DNS name", forms.NAME, forms.NAME_LENGTH),
         processes_per_node=reader.number("processesPerNode", 1),

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
+from launcher.core import forms
 from launcher.core.reader import Reader
 
-_CLAIM = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 (not a temporary file)
+# A worker's volumes have the names of their claims, but for this one.
+SHARED_MEMORY_VOLUME = "shared-memory"
 
 
 def read_mounts(reader: Reader) -> dict[str, str]:
     """Claims and the directories where a worker sees them; none where nothing is said."""
     mounts = reader.table("mounts") if "mounts" in reader.values else {}
     for claim, path in mounts.items():
-        if not _CLAIM.fullmatch(claim):
+        named = forms.LABEL.fullmatch(claim) and len(claim) <= forms.LABEL_LENGTH
+        if not named or claim == SHARED_MEMORY_VOLUME:
             reader.problems.append(
-                f"{reader.place}.mounts has {claim!r}; right would be the name of a claim, a DNS name"
+                f"{reader.place}.mounts has {claim!r}; right would be the name of a claim, a DNS label of at most"
+                f" {forms.LABEL_LENGTH} characters and not {SHARED_MEMORY_VOLUME}"
             )
-        if not path.startswith("/") or path == SHARED_MEMORY or list(mounts.values()).count(path) > 1:
+        if (
+            ":" in path
+            or not path.startswith("/")
+            or path == SHARED_MEMORY
+            or list(mounts.values()).count(path) > 1
+        ):
             reader.problems.append(
                 f"{reader.place}.mounts.{claim} is {path!r}; right would be an absolute path of its own"
-                f" and not {SHARED_MEMORY}"
+                f" without a colon and not {SHARED_MEMORY}"
             )
     return mounts
 

@@ -181,21 +181,17 @@ def test_a_command_and_an_active_deadline_are_passed_on(request_: Request) -> No
     assert container["command"] == ["sh", "-c"]
 
 
+def test_the_message_of_an_event_is_cut_to_what_the_api_takes(request_: Request) -> None:
+    item = manifests.event(request_, OWNER, now=0.0, kind="Normal", reason="Submitting", message="x" * 5000)
+    assert len(item["message"]) == 1000
+
+
 def test_a_dry_run_prints_the_request_and_every_object(request_: Request) -> None:
     documents = list(yaml.safe_load_all(dry_run(request_, "launch-r1")))
     assert documents[0]["request"]["min_nodes"] == 2
     assert [document.get("kind") for document in documents[1:]] == ["Pod"] * 4 + ["PyTorchJob"]
     waits = {"attempts", "retry_seconds", "node_start_seconds", "fallbacks"}
     assert waits | {"max_restarts", "shape"} <= documents[0]["request"].keys()
-
-
-def test_a_dry_run_prints_no_more_than_the_pool_may_have() -> None:
-    request = asked(maxNodes=99, fallbacks=[fallback(maxNodes=2)])
-    documents = list(yaml.safe_load_all(dry_run(request, "launch-r1")))
-    kinds = [item.get("kind") for item in documents[1:]]
-    assert kinds == [*["Pod"] * 4, "PyTorchJob", *["Pod"] * 2, "PyTorchJob"]
-    jobs = [item["spec"]["pytorchReplicaSpecs"] for item in documents[1:] if item["kind"] == "PyTorchJob"]
-    assert [job["Worker"]["replicas"] for job in jobs] == [3, 1]
 
 
 def test_a_dry_run_prints_the_objects_of_each_candidate() -> None:
@@ -213,6 +209,15 @@ def test_a_dry_run_prints_the_objects_of_each_candidate() -> None:
     assert ["pool small" in jobs[0]["trainyard.dev/reason"], len(jobs)] == [True, 2]
 
 
+def test_a_dry_run_shows_no_more_than_each_pool_may_have(caplog: pytest.LogCaptureFixture) -> None:
+    """As a run would: of a pool that may have fewer than MIN it makes nothing."""
+    request = asked(minNodes=5, maxNodes=999_999, fallbacks=[fallback(maxNodes=6)])
+    documents = list(yaml.safe_load_all(dry_run(request, "launch-r1")))
+    assert [document.get("kind") for document in documents[1:]] == ["Pod"] * 6 + ["PyTorchJob"]
+    assert documents[-1]["metadata"]["annotations"]["trainyard.dev/nodes"] == "6"
+    assert "pool small may have 4 nodes, fewer than MIN (5): no run starts there" in caplog.text
+
+
 @pytest.mark.parametrize(("env", "seconds"), [({}, 45), ({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "120"}, 135)])
 def test_a_worker_has_as_long_to_stop_as_torchrun_leaves_it_and_some_more(
     document: dict[str, Any], env: dict[str, str], seconds: int
@@ -223,7 +228,7 @@ def test_a_worker_has_as_long_to_stop_as_torchrun_leaves_it_and_some_more(
     assert graces == [seconds, seconds]
 
 
-@pytest.mark.parametrize("text", ["", "0", "541", "2m", "²"])
+@pytest.mark.parametrize("text", ["", "0", "541", "2m", "²", "1.5", "-5", "9" * 90])
 def test_a_time_to_stop_that_is_none_is_refused(document: dict[str, Any], text: str) -> None:
     with pytest.raises(RequestError) as caught:
         asked(worker={**document["worker"], "env": {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": text}})

@@ -1,0 +1,37 @@
+"""What `python -m launcher.capacity.submit` is given instead of a stack's manifest: one line, and nothing is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.capacity.submit import main
+from launcher.core import contract as c
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"\xff\xfe\x00", "can't decode"),
+        (b"", "the manifest is no JSON"),
+        (b"[" * 100_000, "the manifest is no JSON"),
+        (b"[]", "the manifest is no Job"),
+        (b'{"kind": "Pod"}', "the manifest is no Job"),
+        (b'{"kind": "Job"}', "the manifest is no Job"),
+        (
+            b'{"kind": "Job", "metadata": {}, "spec": {"template": {"spec": {"containers": []}}}}',
+            "the manifest is no Job",
+        ),
+    ],
+)
+def test_what_is_no_manifest_is_refused_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes, told: str
+) -> None:
+    (tmp_path / "manifest").write_bytes(data)
+    assert main(["--manifest", str(tmp_path / "manifest")]) == c.EXIT_BAD_REQUEST
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("submit: ")
+    assert told in line
