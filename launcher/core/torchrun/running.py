@@ -9,7 +9,7 @@ from launcher.core import contract as c
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision
-from launcher.core.torchrun.look import Look, Refusal, failure, prepare, standing
+from launcher.core.torchrun.look import Look, Refusal, failure, prepare, refused, standing
 from launcher.core.torchrun.observe import AttemptJob
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.record import Condition
@@ -115,7 +115,7 @@ def _keep(look: Look) -> Decision:
         around = surroundings(prepared)
         told, makes, changes = standing(prepared.settings), missing(look, around), drifted(look, around)
     elif isinstance(prepared, Refusal):
-        told = (Condition(type=n.ACCEPTED, so=False, reason=n.REASON_INVALID_SPEC, message=prepared.message),)
+        told = refused(prepared)
     else:
         told = prepared.told
     decision = _written(look, told)
