@@ -498,3 +498,79 @@ def test_progress_is_kept() -> None:
     life.api.put_status(item, decision.status)
     life.look()
     assert life.status["progress"] == {"step": 5}
+
+
+def test_a_lost_worker_is_noticed_before_its_job_is_failed() -> None:
+    life = Life().run()
+    item = life.api.get(n.JOB_KIND, "vit")
+    assert item is not None
+    children = life.api.list("Service", "Job", "Pod")
+    lost = next(each for each in children if each["kind"] == "Pod")
+    lost["metadata"]["deletionTimestamp"] = "2027-01-01T00:00:00Z"
+    decision = decide(item, life.queue, children, CLUSTER, life.api.now)
+    assert decision.status is not None
+    assert (decision.status["phase"], decision.status["attempt"]) == ("Restarting", 1)
+    assert f"worker {lost['metadata']['name']} on node n" in decision.status["message"]
+    # Its Job is removed by the next decision: by then the end is on record.
+    assert decision.removals == ()
+
+
+def test_old_answers_do_not_remove_what_has_been_let_go_since() -> None:
+    life = Life({"numNodes": 2})
+    item = life.api.get(n.JOB_KIND, "vit")
+    assert item is not None
+    first = decide(item, life.queue, [], CLUSTER, life.api.now)
+    for each in first.makes:
+        life.api.create(each)
+    # A crash before the status; somebody changes the size, and changes it back.
+    life.api.edit(n.JOB_KIND, "vit", numNodes=4)
+    item = life.api.get(n.JOB_KIND, "vit")
+    assert item is not None
+    stale = decide(item, life.queue, life.api.list("Service", "Job"), CLUSTER, life.api.now)
+    assert [each.name for each in stale.removals] == ["vit-0"]
+    life.api.edit(n.JOB_KIND, "vit", numNodes=2)
+    life.run()
+    life.api.carry_out(item, stale)
+    life.api.settle()
+    life.look()
+    assert (life.status["attempt"], life.status["phase"]) == (0, "Running")
+
+
+def test_time_to_live_goes_by_what_was_read() -> None:
+    life = Life({**SMALL, "ttlSecondsAfterFinished": 50}).run()
+    life.api.run_pods("Succeeded", exit_code=0)
+    life.look()
+    life.api.now += 50
+    item = life.api.get(n.JOB_KIND, "vit")
+    assert item is not None
+    decision = decide(item, life.queue, [], CLUSTER, life.api.now)
+    life.api.edit(n.JOB_KIND, "vit", ttlSecondsAfterFinished=500)
+    life.api.carry_out(item, decision)
+    life.look()
+    assert life.status["phase"] == "Succeeded"
+
+
+def test_a_job_that_is_being_deleted_is_over_while_its_pods_still_end() -> None:
+    life = Life().run()
+    item = life.api.get(n.JOB_KIND, "vit")
+    assert item is not None
+    children = life.api.list("Service", "Job", "Pod")
+    next(each for each in children if each["kind"] == "Job")["metadata"]["deletionTimestamp"] = "now"
+    decision = decide(item, life.queue, children, CLUSTER, life.api.now)
+    assert decision.status is not None
+    assert decision.status["message"] == "Job vit-0 was deleted; restart 1 of 3"
+
+
+def test_a_job_whose_worker_failed_is_kept_for_its_logs_before_it_is_failed() -> None:
+    life = Life({"maxRestarts": 0}, {"storage.workspace": {"enabled": True, "size": "1Gi"}}).run()
+    item, children = life.api.get(n.JOB_KIND, "vit"), life.api.list("Job", "Pod")
+    assert item is not None
+    failed = next(each for each in children if each["kind"] == "Pod")
+    failed["status"] = {"phase": "Failed"}
+    decision = decide(item, life.queue, children, CLUSTER, life.api.now)
+    assert decision.status is not None
+    assert decision.status["phase"] == "Failed"
+    item["status"] = decision.status
+    after = decide(item, life.queue, children, CLUSTER, life.api.now)
+    kept = failed["metadata"]["ownerReferences"][0]["name"]
+    assert [each.name for each in after.removals] == [name for name in ("vit-0", "vit-0-n1") if name != kept]
