@@ -243,14 +243,11 @@ def _write(
         "conditions": record.conditions(old.get("conditions"), told, meta.generation, now),
         "jobs": {"active": active, "pending": waiting},
     }
-    before = {
-        each.get("type"): each.get("status") for each in old.get("conditions") or [] if isinstance(each, dict)
-    }
+    before = record.by_type(old.get("conditions")).get(n.READY, {}).get("status")
     events = tuple(
         Event(type=NORMAL if each.so else WARNING, reason=each.reason, message=each.message)
         for each in told
-        if each.type == n.READY
-        and before.get(n.READY) != {True: "True", False: "False", None: "Unknown"}[each.so]
+        if each.type == n.READY and before != {True: "True", False: "False", None: "Unknown"}[each.so]
     )
     return Decision(
         removals=removals,

@@ -145,8 +145,9 @@ def _written(look: Look, told: tuple[Condition, ...]) -> Decision:
         fields["startTime"] = stamp(look.now)
     if look.progress is not None:
         fields["progress"] = look.progress
-    if look.spec.workspace is not None:
-        fields["workspaceDigest"] = look.spec.workspace.digest
+    workspace, settings = look.spec.workspace, look.settings
+    if workspace is not None and (not workspace.url or (settings is not None and settings.queue.bucket)):
+        fields["workspaceDigest"] = workspace.digest  # it is followed
     reason = n.REASON_RUNNING if runs else n.REASON_STARTING
     ready_now = Condition(type=n.WORKERS_READY, so=all_ready, reason=reason, message=message)
     alive = Condition(type=n.SUSPENDED, so=False, reason="NotAsked")

@@ -385,6 +385,16 @@ def test_a_new_workspace_restarts_the_workers_only_where_asked() -> None:
     assert "vit-sync-0" not in life.names("Pod")
 
 
+def test_a_workspace_that_nobody_follows_is_told_as_it_was() -> None:
+    sent = {**SENT, "url": "s3://own/w/a"}
+    other = {**sent, "digest": "sha256:" + "b" * 64}
+    for bucket, told in ((None, DIGEST), ("s3://own/w", other["digest"])):
+        life = Life({"workspace": sent}, {"storage.workspace.bucket": bucket}).run()
+        life.api.edit(n.JOB_KIND, "vit", workspace=other)
+        life.look()
+        assert life.status["workspaceDigest"] == told
+
+
 def test_children_that_are_deleted_or_changed_by_hand_are_put_back() -> None:
     life = Life({"workspace": SENT}).run()
     life.api.delete("Service", "vit")
