@@ -12,8 +12,8 @@ from launcher.core.torchrun import names as n
 from launcher.core.torchrun.jobs import decide
 from launcher.core.torchrun.queues import Trial, trial
 from launcher.core.torchrun.queues import decide as decide_queue
+from tests.unit.torchrun.life import Life
 from tests.unit.torchrun.made import CLUSTER
-from tests.unit.torchrun.test_jobs import Life
 from tests.unit.torchrun.test_parse import FULL_JOB, FULL_QUEUE, POISON, places, poisoned
 
 pytestmark = pytest.mark.unit
