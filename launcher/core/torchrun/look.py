@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from launcher.core.manifests import stamp
@@ -50,7 +51,7 @@ class Look:
     now: float
     progress: JsonObject | None = None
 
-    @property
+    @cached_property
     def settings(self) -> Settings | None:
         """What holds for the job; None while its queue does not say it."""
         return resolve(self.queue, self.spec)[0] if self.queue is not None else None
@@ -152,13 +153,21 @@ _TROUBLE = (
 )
 
 
+FOUND = Condition(type=n.QUEUE_FOUND, so=True, reason="Found")
+
+
+def refused(refusal: Refusal) -> tuple[Condition, ...]:
+    """What is so of a job that can't be made as it, or its queue, is now."""
+    return Condition(type=n.ACCEPTED, so=False, reason=n.REASON_INVALID_SPEC, message=refusal.message), FOUND
+
+
 def standing(settings: Settings) -> tuple[Condition, ...]:
     """What is so of a job whose attempt can be made."""
     substituted = settings.substituted
     message = f"{substituted} needs distributed.rdzvEndpoint; the workers meet by c10d" if substituted else ""
     return (
         Condition(type=n.ACCEPTED, so=True, reason="Valid"),
-        Condition(type=n.QUEUE_FOUND, so=True, reason="Found"),
+        FOUND,
         Condition(
             type=n.RENDEZVOUS_SUBSTITUTED,
             so=bool(substituted),
@@ -176,13 +185,13 @@ def prepare(look: Look, attempt: int) -> Making | Wait | Refusal:
         message = f"TorchrunQueue {spec.queue} is not in namespace {meta.namespace}; the job begins when it is there"
         missing = Condition(type=n.QUEUE_FOUND, so=False, reason=n.REASON_QUEUE_NOT_FOUND, message=message)
         return Wait(reason=n.REASON_QUEUE_NOT_FOUND, message=message, told=(missing,))
-    settings, problems = resolve(look.queue, spec)
+    settings = look.settings
     if settings is None:
+        _, problems = resolve(look.queue, spec)
         _, own = queue_spec.parse(look.queue)
         if own:
-            return Wait(
-                reason=n.REASON_QUEUE_INVALID, message=f"TorchrunQueue {spec.queue}: {'; '.join(own)}"
-            )
+            message = f"TorchrunQueue {spec.queue}: {'; '.join(own)}"
+            return Wait(reason=n.REASON_QUEUE_INVALID, message=message, told=(FOUND,))
         return Refusal(message="; ".join(problems))
     if settings.gang and not look.cluster.kai:
         message = f"scheduling.scheduler is {n.KAI_SCHEDULER}, whose API is not installed; the job begins when it is"

@@ -75,10 +75,19 @@ def moment(value: Any) -> float | None:
     return parsed.timestamp() if parsed is not None and parsed.tzinfo is not None else None
 
 
+def by_type(value: Any) -> dict[str, JsonObject]:
+    """Conditions by their type; what is none is left out."""
+    entries = value if isinstance(value, list) else []
+    return {
+        each["type"]: dict(each)
+        for each in entries
+        if isinstance(each, Mapping) and isinstance(each.get("type"), str)
+    }
+
+
 def conditions(old: Any, told: Sequence[Condition], generation: int, now: float) -> list[JsonObject]:
     """The conditions with those that are told in their place; one that is not told stays as it is."""
-    before = [each for each in old or [] if isinstance(each, Mapping) and isinstance(each.get("type"), str)]
-    result: dict[str, JsonObject] = {each["type"]: dict(each) for each in before}
+    result = by_type(old)
     for each in told:
         status = {True: "True", False: "False", None: "Unknown"}[each.so]
         last = result.get(each.type, {})

@@ -9,7 +9,7 @@ from launcher.core import contract as c
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision
-from launcher.core.torchrun.look import Look, Refusal, failure, prepare, standing
+from launcher.core.torchrun.look import Look, Refusal, failure, prepare, refused, standing
 from launcher.core.torchrun.observe import AttemptJob
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.record import Condition
@@ -115,7 +115,7 @@ def _keep(look: Look) -> Decision:
         around = surroundings(prepared)
         told, makes, changes = standing(prepared.settings), missing(look, around), drifted(look, around)
     elif isinstance(prepared, Refusal):
-        told = (Condition(type=n.ACCEPTED, so=False, reason=n.REASON_INVALID_SPEC, message=prepared.message),)
+        told = refused(prepared)
     else:
         told = prepared.told
     decision = _written(look, told)
@@ -145,8 +145,9 @@ def _written(look: Look, told: tuple[Condition, ...]) -> Decision:
         fields["startTime"] = stamp(look.now)
     if look.progress is not None:
         fields["progress"] = look.progress
-    if look.spec.workspace is not None:
-        fields["workspaceDigest"] = look.spec.workspace.digest
+    workspace, settings = look.spec.workspace, look.settings
+    if workspace is not None and (not workspace.url or (settings is not None and settings.queue.bucket)):
+        fields["workspaceDigest"] = workspace.digest  # it is followed
     reason = n.REASON_RUNNING if runs else n.REASON_STARTING
     ready_now = Condition(type=n.WORKERS_READY, so=all_ready, reason=reason, message=message)
     alive = Condition(type=n.SUSPENDED, so=False, reason="NotAsked")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from launcher.core.torchrun import children
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision, Removal, holds, removal
-from launcher.core.torchrun.look import Look, Refusal, Wait, prepare, standing
+from launcher.core.torchrun.look import Look, Refusal, Wait, prepare, refused, standing
 from launcher.core.torchrun.observe import AttemptJob
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.reading import JsonObject
@@ -72,7 +72,8 @@ def _towards(look: Look, prepared: Making | Wait | Refusal, rest: list[AttemptJo
         if look.record.started is None:
             return look.end(n.PHASE_FAILED, n.REASON_INVALID_SPEC, prepared.message, None)
         # Its queue was changed meanwhile, and may be changed back: what was trained is not given up.
-        return look.write(phase, n.REASON_INVALID_SPEC, prepared.message, told=idle, workers=look.workers())
+        told = (*refused(prepared), *idle)
+        return look.write(phase, n.REASON_INVALID_SPEC, prepared.message, told=told, workers=look.workers())
     if isinstance(prepared, Wait):
         told = (*prepared.told, *idle)
         return look.write(phase, prepared.reason, prepared.message, told=told, workers=look.workers())

@@ -75,3 +75,20 @@ def env(of_job: Mapping[str, Any] | None = None, of_queue: Mapping[str, Any] | N
     variables = container(of_job, of_queue)["env"]
     assert len({each["name"] for each in variables}) == len(variables)
     return {each["name"]: each.get("value", each.get("valueFrom")) for each in variables}
+
+
+def mounted(template: dict[str, Any], path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A mount of the workers and its volume."""
+    worker = next(each for each in template["spec"]["containers"] if each["name"] == n.WORKER_CONTAINER)
+    mount = next(each for each in worker["volumeMounts"] if each["mountPath"] == path)
+    return mount, next(each for each in template["spec"]["volumes"] if each["name"] == mount["name"])
+
+
+def claims(of_job: dict[str, Any], of_queue: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    made = making(of_job, of_queue)
+    return {each.name: children.claim(made, each) for each in made.storage.claims}
+
+
+def flag(name: str, of_job: dict[str, Any], of_queue: dict[str, Any] | None = None) -> str:
+    words = container(of_job, of_queue)["command"]
+    return next(each for each in words if each.startswith(f"--{name}=")).partition("=")[2]

@@ -9,74 +9,12 @@ import pytest
 
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.jobs import decide
-from launcher.core.torchrun.storage import Cluster
-from tests.unit.torchrun.api import Api
-from tests.unit.torchrun.made import CLUSTER, DIGEST, job, queue
+from tests.unit.torchrun.life import Life
+from tests.unit.torchrun.made import CLUSTER, DIGEST
 
 pytestmark = pytest.mark.unit
 SMALL = {"numGPUs": 8}
 SENT = {"digest": DIGEST, "sizeBytes": 3}
-
-
-class Life:
-    """One job in a namespace, and the controller that looks at it."""
-
-    def __init__(
-        self,
-        of_job: dict[str, Any] | None = None,
-        of_queue: dict[str, Any] | None = None,
-        *,
-        cluster: Cluster = CLUSTER,
-        queued: bool = True,
-    ) -> None:
-        self.api, self.cluster = Api(), cluster
-        self.queue = queue(of_queue)
-        if queued:
-            self.api.create(self.queue)
-        made = job(of_job)
-        made["metadata"]["namespace"] = "team"
-        self.api.create(made)
-        self.again: float | None = None
-        self.taken: list[dict[str, Any]] = []
-
-    def look(self) -> int:
-        """Looks until nothing is left to do; how many looks wrote something."""
-        for count in range(20):
-            item = self.api.get(n.JOB_KIND, "vit")
-            if item is None:
-                return count
-            children = [each for each in self.api.list() if each["kind"] not in (n.JOB_KIND, n.QUEUE_KIND)]
-            decision = decide(
-                item, self.api.get(n.QUEUE_KIND, "research"), children, self.cluster, self.api.now
-            )
-            self.again = decision.again
-            self.api.carry_out(item, decision)
-            self.api.settle()
-            idle = replace(decision, again=None, events=()) == type(decision)()
-            if idle:
-                return count
-        raise AssertionError(f"no end: {decision}")
-
-    @property
-    def status(self) -> dict[str, Any]:
-        item = self.api.get(n.JOB_KIND, "vit")
-        assert item is not None
-        found: dict[str, Any] = item.get("status", {})
-        return found
-
-    def condition(self, kind: str) -> tuple[str, str]:
-        one = next(each for each in self.status["conditions"] if each["type"] == kind)
-        return one["status"], one["reason"]
-
-    def names(self, kind: str) -> list[str]:
-        return sorted(each["metadata"]["name"] for each in self.api.list(kind))
-
-    def run(self) -> Life:
-        self.look()
-        self.api.run_pods("Running")
-        self.look()
-        assert self.status["phase"] == "Running"
-        return self
 
 
 def test_from_submit_to_success() -> None:
@@ -385,116 +323,11 @@ def test_a_new_workspace_restarts_the_workers_only_where_asked() -> None:
     assert "vit-sync-0" not in life.names("Pod")
 
 
-def test_children_that_are_deleted_or_changed_by_hand_are_put_back() -> None:
-    life = Life({"workspace": SENT}).run()
-    life.api.delete("Service", "vit")
-    life.api.delete("Pod", "vit-sync-0")
-    life.api.settle()
-    life.look()
-    assert life.names("Service") == ["vit"]
-    assert "vit-sync-0" in life.names("Pod")
-    life.api.objects["Service", "vit"]["spec"]["publishNotReadyAddresses"] = False
-    life.api.objects["Service", "vit"]["metadata"]["labels"]["mine"] = "too"
-    life.look()
-    assert life.api.objects["Service", "vit"]["spec"]["publishNotReadyAddresses"] is True
-    assert life.api.objects["Service", "vit"]["metadata"]["labels"]["mine"] == "too"
-    assert life.status["restarts"] == 0
-
-
-def test_a_name_that_is_somebody_elses() -> None:
-    life = Life()
-    theirs = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "vit", "namespace": "team"},
-        "spec": {"a": 1},
-    }
-    life.api.create(theirs)
-    life.look()
-    assert (life.status["phase"], life.status["reason"]) == ("Pending", "NameTaken")
-    assert life.api.objects["Service", "vit"]["spec"] == {"a": 1}
-    assert life.names("Job") == []
-    life.api.objects.pop(("Service", "vit"))
-    life.run()
-
-
-def test_each_node_with_a_workspace_of_its_own() -> None:
-    life = Life({}, {"storage.workspace": {"enabled": True, "size": "1Gi"}}).run()
-    assert life.names("Job") == ["vit-0", "vit-0-n1"]
-    life.api.run_pods("Succeeded", exit_code=0, only=0)
-    life.look()
-    assert life.status["phase"] == "Running"
-    life.api.run_pods("Failed", exit_code=1)
-    life.look()
-    assert life.names("Job") == ["vit-1", "vit-1-n1"]
-    life.run()
-    life.api.run_pods("Succeeded", exit_code=0)
-    life.look()
-    assert life.status["phase"] == "Succeeded"
-    assert life.names("PersistentVolumeClaim") == ["vit-workspace", "vit-workspace-1"]
-
-
-@pytest.mark.parametrize(
-    ("asked", "told"),
-    [
-        ({"numGPUs": 9}, "spec.numGPUs is 9"),
-        ({"numGPUs": "many"}, 'spec.numGPUs is "many"'),
-        ({"command": "python 'x"}, "closed quotes"),
-        ({"overrides.nodeResources.memory": "x"}, "nodeResources.memory"),
-    ],
-)
-def test_what_can_never_run_fails_and_makes_nothing(asked: dict[str, Any], told: str) -> None:
-    life = Life(asked)
-    life.look()
-    assert (life.status["phase"], life.status["reason"]) == ("Failed", "InvalidSpec")
-    assert told in life.status["message"]
-    assert {each["kind"] for each in life.api.list()} == {n.JOB_KIND, n.QUEUE_KIND}
-
-
-def test_a_queue_that_is_wrong_is_waited_for() -> None:
-    life = Life({}, {"nodeResources.memory": "x"})
-    life.look()
-    assert (life.status["phase"], life.status["reason"]) == ("Pending", "QueueInvalid")
-
-
-def test_a_queue_that_was_changed_does_not_end_what_was_begun() -> None:
-    life = Life().run()
-    life.api.edit(n.QUEUE_KIND, "research", nodeResources={"gpus": 0, "cpus": 1, "memory": "1Gi"})
-    life.look()
-    assert life.status["phase"] == "Running"
-    life.api.run_pods("Failed", exit_code=1)
-    life.look()
-    assert (life.status["phase"], life.status["reason"]) == ("Restarting", "InvalidSpec")
-    life.api.edit(n.QUEUE_KIND, "research", nodeResources={"gpus": 8, "cpus": 1, "memory": "1Gi"})
-    life.run()
-
-
-def test_a_job_that_is_being_deleted_is_left_alone() -> None:
-    item = job()
-    item["metadata"] |= {"namespace": "team", "uid": "u", "deletionTimestamp": "2027-01-01T00:00:00Z"}
-    decision = decide(item, queue(), [], CLUSTER, 0.0)
-    assert decision == type(decision)()
-
-
-def test_conditions_change_their_time_with_their_status_alone() -> None:
-    life = Life().run()
-    first = {each["type"]: each["lastTransitionTime"] for each in life.status["conditions"]}
-    life.api.now += 60
-    life.api.run_pods("Failed", exit_code=1)
-    life.look()
-    later = {each["type"]: each["lastTransitionTime"] for each in life.status["conditions"]}
-    assert later[n.QUEUE_FOUND] == first[n.QUEUE_FOUND]
-    assert later[n.WORKERS_READY] != first[n.WORKERS_READY]
-    assert all(each["observedGeneration"] == 1 for each in life.status["conditions"])
-
-
-def test_progress_is_kept() -> None:
-    life = Life(SMALL).run()
-    item = life.api.get(n.JOB_KIND, "vit")
-    assert item is not None
-    decision = decide(item, life.queue, life.api.list("Job", "Pod"), CLUSTER, life.api.now, {"step": 5})
-    assert decision.status is not None
-    assert decision.status["progress"] == {"step": 5}
-    life.api.put_status(item, decision.status)
-    life.look()
-    assert life.status["progress"] == {"step": 5}
+def test_a_workspace_that_nobody_follows_is_told_as_it_was() -> None:
+    sent = {**SENT, "url": "s3://own/w/a"}
+    other = {**sent, "digest": "sha256:" + "b" * 64}
+    for bucket, told in ((None, DIGEST), ("s3://own/w", other["digest"])):
+        life = Life({"workspace": sent}, {"storage.workspace.bucket": bucket}).run()
+        life.api.edit(n.JOB_KIND, "vit", workspace=other)
+        life.look()
+        assert life.status["workspaceDigest"] == told

@@ -1,9 +1,6 @@
-"""Each field of both kinds has its effect on what is made."""
+"""Each field of a queue has its effect on what is made."""
 
 from __future__ import annotations
-
-import dataclasses
-from typing import Any
 
 import pytest
 
@@ -11,31 +8,20 @@ from launcher.core.torchrun import children, placement
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.distribution import Refused
 from launcher.core.torchrun.storage import ClaimMissing
-from tests.unit.torchrun.made import CLUSTER, DIGEST, TOOLS, container, env, making, pod
+from tests.unit.torchrun.made import (
+    DIGEST,
+    claims,
+    container,
+    env,
+    flag,
+    making,
+    mounted,
+    pod,
+)
 
 pytestmark = pytest.mark.unit
 
 ONE = {"numGPUs": 8}
-
-
-def mounted(template: dict[str, Any], path: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A mount of the workers and its volume."""
-    worker = next(each for each in template["spec"]["containers"] if each["name"] == n.WORKER_CONTAINER)
-    mount = next(each for each in worker["volumeMounts"] if each["mountPath"] == path)
-    return mount, next(each for each in template["spec"]["volumes"] if each["name"] == mount["name"])
-
-
-def claims(of_job: dict[str, Any], of_queue: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    made = making(of_job, of_queue)
-    return {each.name: children.claim(made, each) for each in made.storage.claims}
-
-
-def flag(name: str, of_job: dict[str, Any], of_queue: dict[str, Any] | None = None) -> str:
-    words = container(of_job, of_queue)["command"]
-    return next(each for each in words if each.startswith(f"--{name}=")).partition("=")[2]
-
-
-# --- fields of a queue
 
 
 def test_kai_queue_labels_the_pods_and_is_the_gangs() -> None:
@@ -328,229 +314,3 @@ def test_restart_policy() -> None:
     assert making({"restartPolicy": "Never"}).settings.max_restarts == 0
     both = making({"restartPolicy": "OnFailure"}, {"jobDefaults.restartPolicy": "Never"})
     assert both.settings.max_restarts == 3
-
-
-# --- fields of a job
-
-
-def test_num_gpus_and_num_nodes() -> None:
-    def shape(**asked: int) -> tuple[int, int]:
-        made = making(asked)
-        (job,) = children.jobs(made)
-        assert job["spec"]["completions"] == job["spec"]["parallelism"] == made.size.nodes
-        return made.size.nodes, made.size.gpus
-
-    assert shape(numGPUs=8) == (1, 8)
-    assert shape(numGPUs=3) == (1, 3)
-    assert shape(numGPUs=16) == (2, 8)
-    assert shape(numGPUs=12) == (2, 6)
-    assert shape(numGPUs=8, numNodes=4) == (4, 2)
-    assert shape(numGPUs=0) == (1, 0)
-    assert shape(numGPUs=0, numNodes=3) == (3, 0)
-
-
-@pytest.mark.parametrize(
-    ("asked", "gpus", "told"),
-    [
-        ({"numGPUs": 9}, 8, "right would be 8 or 10, or another split by spec.numNodes"),
-        ({"numGPUs": 17}, 8, "right would be 16 or 18,"),
-        ({"numGPUs": 8, "numNodes": 3}, 8, "spec.numNodes is 3 and does not divide spec.numGPUs, 8"),
-        ({"numGPUs": 9, "elastic": {"minNodes": 1, "maxNodes": 2}}, 8, "spec.elastic.maxNodes is 2"),
-        ({"numGPUs": 16, "numNodes": 1}, 8, "16 on each, and nodeResources.gpus of the queue is 8"),
-        ({"numGPUs": 1}, 0, "nodeResources.gpus of queue research is 0"),
-    ],
-)
-def test_sizes_that_cannot_be(asked: dict[str, Any], gpus: int, told: str) -> None:
-    with pytest.raises(Refused, match=told):
-        making(asked, {"nodeResources.gpus": gpus})
-
-
-def test_a_job_on_cpus() -> None:
-    worker = container({"numGPUs": 0, "numNodes": 2})
-    assert "nvidia.com/gpu" not in worker["resources"]["limits"]
-    assert flag("nproc-per-node", {"numGPUs": 0}) == "1"
-    assert env({"numGPUs": 0})["OMP_NUM_THREADS"] == "96"
-    assert env()["OMP_NUM_THREADS"] == "12"
-    assert env({"numGPUs": 2})["OMP_NUM_THREADS"] == "12"
-    assert env({"env": [{"name": "OMP_NUM_THREADS", "value": "5"}]})["OMP_NUM_THREADS"] == "5"
-
-
-def test_command_args_and_env() -> None:
-    asked = {
-        "command": "python train.py --a 'b c'",
-        "args": ["--x", "$(y) z"],
-        "env": [{"name": "A", "value": "1"}],
-    }
-    words = container(asked)["command"]
-    assert words[-6:] == ["python", "train.py", "--a", "b c", "--x", "$$(y) z"]
-    assert env(asked)["A"] == "1"
-    secret = {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
-    assert env({"env": [secret]})["S"] == secret["valueFrom"]
-    # What the controller counts by, nobody changes.
-    assert env({"env": [{"name": n.ENV_ATTEMPT, "value": "9"}]})[n.ENV_ATTEMPT] == "0"
-
-
-def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
-    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
-    made = making(sent)
-    assert made.sync
-    address = ["--sync", "http://vit-sync-0.vit.team.svc:8080"]
-    tools = pod(sent)["spec"]["initContainers"]
-    assert tools[0]["command"] == [
-        "python", "-m", "launcher.workspace", "fetch", "--digest", DIGEST, *address, "--into", "/app"
-    ]  # fmt: skip
-    assert tools[1]["command"][3:] == ["follow", *address, "--into", "/app"]
-    assert tools[0]["image"] == TOOLS
-    assert mounted(pod(sent), "/app")[1] == {"name": "workspace", "emptyDir": {}}
-    sync = children.sync_pod(made)
-    assert sync["metadata"]["name"] == sync["spec"]["hostname"] == "vit-sync-0"
-    assert sync["spec"]["subdomain"] == "vit"
-    assert sync["metadata"]["labels"][n.LABEL_JOB] == "vit"
-    assert not making({"workspace": {**sent["workspace"], "url": "s3://b/k"}}).sync
-    assert "initContainers" not in pod()["spec"]
-    # It is the annotation by which a new digest, and a new size, are noticed.
-    (job,) = children.jobs(made)
-    assert job["metadata"]["annotations"] == {
-        n.ANNOTATION_SIZE: "auto",
-        n.ANNOTATION_WORKSPACE: DIGEST,
-        n.ANNOTATION_PARTS: "1",
-    }
-
-
-def test_the_workspaces_user_is_the_workers() -> None:
-    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
-    assert pod(sent)["spec"]["initContainers"][0]["securityContext"]["runAsUser"] == 0
-    below = {"podTemplate.spec": {"securityContext": {"runAsNonRoot": True, "runAsUser": 7}}}
-    assert pod(sent, below)["spec"]["initContainers"][0]["securityContext"]["runAsUser"] == 7
-
-
-def test_backend_rendezvous_endpoint_and_port() -> None:
-    assert env()[n.ENV_BACKEND] == "nccl"
-    assert env({"numGPUs": 0})[n.ENV_BACKEND] == "gloo"
-    assert env({"distributed.backend": "gloo"})[n.ENV_BACKEND] == "gloo"
-    assert flag("rdzv-backend", {}) == "c10d"
-    assert flag("rdzv-endpoint", {"distributed.port": 31000}).endswith(":31000")
-    etcd = {"distributed": {"rdzvBackend": "etcd-v2", "rdzvEndpoint": "etcd.svc:2379"}}
-    assert (flag("rdzv-backend", etcd), flag("rdzv-endpoint", etcd)) == ("etcd-v2", "etcd.svc:2379")
-    for name in ("etcd", "etcd-v2"):
-        made = making({"distributed": {"rdzvBackend": name}})
-        assert (made.settings.rendezvous, made.settings.substituted) == ("c10d", name)
-    assert making(etcd).settings.substituted == ""
-    static = {"distributed": {"rdzvBackend": "static"}}
-    assert flag("node-rank", static) == "$(TORCHRUN_NODE_RANK)"
-    assert flag("rdzv-backend", static) == "static"
-
-
-def test_elastic() -> None:
-    asked = {"elastic": {"minNodes": 2, "maxNodes": 4}, "numGPUs": 32}
-    made = making(asked, {"scheduling.scheduler": "kai-scheduler"})
-    assert (made.size.nodes, made.size.least, made.size.gpus) == (4, 2, 8)
-    assert flag("nnodes", asked) == "2:4"
-    assert children.pod_group(made)["spec"]["minMember"] == 2
-    (job,) = children.jobs(made)
-    assert job["spec"]["successPolicy"] == {"rules": [{"succeededCount": 2}]}
-    assert job["metadata"]["annotations"][n.ANNOTATION_SIZE] == "2:4"
-    assert env(asked)["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
-    assert "TRAINYARD_EXPECTED_NODES" not in env(asked)
-    assert env()["TRAINYARD_EXPECTED_NODES"] == "2"
-    (fixed,) = children.jobs(making())
-    assert "successPolicy" not in fixed["spec"]
-
-
-def test_persist_checkpoints() -> None:
-    asked = {"storage.checkpoints.enabled": True, "storage.checkpoints.size": "1Gi"}
-    (claim,) = claims({**ONE, "persistCheckpoints": True}, asked).values()
-    assert "ownerReferences" not in claim["metadata"]
-    assert claim["metadata"]["labels"][n.LABEL_JOB] == "vit"
-
-
-OVERRIDES: list[tuple[str, Any]] = [
-    ("kaiQueue", "other"),
-    ("image", "example.com/other"),
-    ("workingDir", "/other"),
-    ("nodeResources.cpus", 3),
-    ("nodeResources.memory", "3Gi"),
-    ("nodeResources.gpuType", "a100"),
-    ("podTemplate.spec", {"hostIPC": True}),
-    ("podTemplate.metadata", {"labels": {"a": "b"}, "annotations": {"c": "d"}}),
-    ("storage.shmSizePerGPU", "3Gi"),
-    ("scheduling.scheduler", "other"),
-    ("scheduling.priorityClassName", "other"),
-    ("scheduling.nodeSelector", {"other": "x"}),
-    ("scheduling.affinity", {"podAffinity": {"x": 1}}),
-    ("scheduling.tolerations", [{"key": "other"}]),
-    ("scheduling.pool", "other"),
-    ("networking.port", 30001),
-    ("networking.interface", "eth7"),
-]
-
-
-@pytest.mark.parametrize(("path", "value"), OVERRIDES, ids=[path for path, _ in OVERRIDES])
-def test_an_override_is_as_the_queues_own(path: str, value: Any) -> None:
-    assert pod({f"overrides.{path}": value}) == pod({}, {path: value}) != pod()
-
-
-@pytest.mark.parametrize("field", ["ttlSecondsAfterFinished", "activeDeadlineSeconds", "maxRestarts"])
-def test_job_defaults_are_overridden_too(field: str) -> None:
-    over = making({f"overrides.jobDefaults.{field}": 9}, {f"jobDefaults.{field}": 5}).settings
-    assert over == making({}, {f"jobDefaults.{field}": 9}).settings
-
-
-def test_fewer_gpus_of_a_node_by_an_override() -> None:
-    assert making({"overrides.nodeResources.gpus": 4}).size.nodes == 4
-
-
-def test_overrides_merge_objects_and_replace_lists_and_one_way_of_a_size_replaces_another() -> None:
-    queue = {
-        "scheduling.nodeSelector": {"a": "1", "b": "2"},
-        "scheduling.tolerations": [{"key": "x", "operator": "Exists"}],
-        "storage.datasets": {"enabled": True, "sizePerGPU": "1Gi", "storageClass": "fsx"},
-    }
-    over = {
-        "overrides.scheduling.nodeSelector": {"b": "3"},
-        "overrides.scheduling.tolerations": [],
-        "overrides.storage.datasets.size": "7Gi",
-    }
-    made = making(over, queue)
-    assert made.settings.queue.node_selector == {"a": "1", "b": "3"}
-    assert made.settings.queue.tolerations == ()
-    (claim,) = made.storage.claims
-    assert (claim.size, claim.storage_class) == (7 * 2**30, "fsx")
-    claimed = making({"overrides.storage.datasets.existingClaim": "shared"}, queue)
-    assert claimed.storage.claims == ()
-
-
-def test_the_job_is_indexed_runs_once_and_waits_for_its_record() -> None:
-    (job,) = children.jobs(making(attempt=3))
-    assert job["metadata"]["name"] == "vit-3"
-    spec = job["spec"]
-    assert (spec["completionMode"], spec["backoffLimit"], spec["suspend"]) == ("Indexed", 0, True)
-    labels = {n.LABEL_JOB: "vit", n.LABEL_ATTEMPT: "3", n.LABEL_MANAGED_BY: n.MANAGED_BY}
-    assert job["metadata"]["labels"] == labels
-    assert spec["template"]["metadata"]["labels"] == labels
-    assert spec["template"]["spec"]["subdomain"] == "vit"
-    assert job["metadata"]["ownerReferences"] == [children.owner_reference("vit", "u1")]
-
-
-def test_each_attempt_meets_under_another_id_and_name() -> None:
-    first, second = making().meeting, making(attempt=1).meeting
-    assert (first.id, second.id) == ("u1-0", "u1-1")
-    assert second.endpoint == "vit-1-0.vit.team.svc:29500"
-    assert children.service(making())["spec"]["clusterIP"] == "None"
-    assert children.service(making())["spec"]["publishNotReadyAddresses"] is True
-
-
-def test_one_worker_needs_no_name() -> None:
-    assert making(ONE).meeting.endpoint == "localhost:29500"
-
-
-def test_time_to_stop_goes_with_torchruns() -> None:
-    assert pod()["spec"]["terminationGracePeriodSeconds"] == 45
-    told = {"env": [{"name": "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "value": "300"}]}
-    assert pod(told)["spec"]["terminationGracePeriodSeconds"] == 315
-
-
-def test_a_class_without_a_name_is_the_clusters() -> None:
-    shared = dataclasses.replace(CLUSTER, default_class="efs")
-    asked = {"storage.checkpoints.enabled": True, "storage.checkpoints.size": "1Gi"}
-    assert making({}, asked, shared).storage.claims[0].access_mode == "ReadWriteMany"

@@ -1,0 +1,258 @@
+"""Decides for a TorchrunQueue: KAI's queue of it, its finalizer where it has one, and what is told of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from launcher.core.torchrun import children, distribution, job_spec, queue_spec, record, resolve, storage
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.decision import NORMAL, WARNING, Decision, Event, Removal, holds, removal
+from launcher.core.torchrun.job_spec import Meta
+from launcher.core.torchrun.pods import Making, worker
+from launcher.core.torchrun.queue_spec import QueueSpec
+from launcher.core.torchrun.reading import JsonObject
+from launcher.core.torchrun.record import Condition
+from launcher.core.torchrun.storage import Cluster
+
+# A dry run makes nothing, and its name is never seen.
+_TRIAL: Final = "template-trial"
+_TRIAL_UID: Final = "00000000-0000-0000-0000-000000000000"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What the API server said of a pod of the queue in a dry run: nothing, where it takes it."""
+
+    refusal: str = ""
+
+
+def trial(queue: JsonObject, cluster: Cluster) -> JsonObject | None:
+    """The pod that is to be tried by a dry run: a worker of one node. None where the spec itself is wrong."""
+    meta = job_spec.meta(queue, [])
+    spec, _ = queue_spec.parse(queue.get("spec"))
+    if spec is None:
+        return None
+    job, _ = job_spec.parse({"jobQueue": meta.name, "numGPUs": spec.gpus, "command": "true"})
+    settings = resolve.resolve(queue.get("spec"), job)[0] if job is not None else None
+    if job is None or settings is None:
+        return None
+    size = distribution.distribute(job, settings.queue)
+    mounts = tuple(
+        storage.Mount(volume=each.name, path=each.mount_path, claims=(_TRIAL,))
+        for each in spec.volumes.values()
+    )
+    template = worker(
+        Making(
+            name=_TRIAL,
+            namespace=meta.namespace,
+            uid=_TRIAL_UID,
+            spec=job,
+            settings=settings,
+            size=size,
+            storage=storage.Storage(claims=(), mounts=mounts),
+            cluster=cluster,
+            attempt=0,
+        ),
+        node=0,
+    )
+    named = {**template["metadata"], "name": _TRIAL, "namespace": meta.namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": template["spec"]}
+
+
+def decide(
+    queue: JsonObject,
+    kai_queues: Iterable[JsonObject],
+    tried: Trial | None,
+    phases: Sequence[str],
+    cluster: Cluster,
+    now: float,
+) -> Decision:
+    """What is to be done for this queue.
+
+    `kai_queues` are those of KAI that carry its labels or its kaiQueue's name, `tried` what became of `trial`, None
+    while the API server did not say, and `phases` those of the jobs that name it, empty for one that has none yet.
+    """
+    problems: list[str] = []
+    meta = job_spec.meta(queue, problems)
+    spec, wrong = queue_spec.parse(queue.get("spec"))
+    problems += wrong
+    there = list(kai_queues) if cluster.kai else []
+    ours = [each for each in there if _is_ours(each, meta)]
+    if meta.deleting:
+        return _release(meta, ours)
+    wanted = None
+    if spec is not None and spec.kai_queue and cluster.kai:
+        wanted = children.kai_queue(spec.kai_queue, spec.parent_kai_queue, meta.namespace, meta.name)
+    kept = [
+        each for each in ours if wanted is not None and each["metadata"]["name"] == wanted["metadata"]["name"]
+    ]
+    # What can't be read says nothing: a queue that may be used is not removed for it.
+    removals = _remove([each for each in ours if each not in kept]) if spec is not None else ()
+    makes, changes = _kai(meta, wanted, there, kept)
+    if (
+        not changes
+        and spec is not None
+        and wanted is None
+        and not ours
+        and n.QUEUE_FINALIZER in meta.finalizers
+    ):
+        changes = (_finalizers(meta, held=False),)
+    told = _told(meta, spec, problems, tried, there, cluster)
+    return _write(queue, meta, told, phases, now, removals=removals, makes=makes, changes=changes)
+
+
+def _is_ours(item: JsonObject, meta: Meta) -> bool:
+    labels = item["metadata"].get("labels") or {}
+    owner = (
+        labels.get(n.LABEL_QUEUE_NAMESPACE),
+        labels.get(n.LABEL_QUEUE_NAME),
+        labels.get(n.LABEL_MANAGED_BY),
+    )
+    return owner == (meta.namespace, meta.name, n.MANAGED_BY)
+
+
+def _remove(items: Sequence[JsonObject]) -> tuple[Removal, ...]:
+    return tuple(removal(each) for each in items if "deletionTimestamp" not in each["metadata"])
+
+
+def _kai(
+    meta: Meta, wanted: JsonObject | None, there: list[JsonObject], kept: list[JsonObject]
+) -> tuple[tuple[JsonObject, ...], tuple[JsonObject, ...]]:
+    """What to make and change; the finalizer is there before the Queue is, which nobody else would remove."""
+    if wanted is None:
+        return (), ()
+    present = [each for each in there if each["metadata"]["name"] == wanted["metadata"]["name"]]
+    if present and not kept:
+        return (), ()  # an administrator's, or another TorchrunQueue's: it is used as it is
+    if n.QUEUE_FINALIZER not in meta.finalizers:
+        return (), (_finalizers(meta, held=True),)
+    if not present:
+        return (wanted,), ()
+    # Quotas are an administrator's to change; its place in the tree is ours.
+    parent = {key: wanted[key] for key in ("apiVersion", "kind")} | {
+        "metadata": {**wanted["metadata"], "uid": kept[0]["metadata"]["uid"]},
+        "spec": {"parentQueue": wanted["spec"]["parentQueue"]},
+    }
+    return (), (() if holds(kept[0], parent) else (parent,))
+
+
+def _release(meta: Meta, ours: list[JsonObject]) -> Decision:
+    """A queue that is being deleted takes KAI's with it, and goes when that is gone."""
+    if ours:
+        return Decision(removals=_remove(ours))
+    if n.QUEUE_FINALIZER in meta.finalizers:
+        return Decision(changes=(_finalizers(meta, held=False),))
+    return Decision()
+
+
+def _finalizers(meta: Meta, *, held: bool) -> JsonObject:
+    """Applied, the list has ours or not; other managers' finalizers stay theirs (a set, in server-side apply)."""
+    named = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
+    finalizers = {"finalizers": [n.QUEUE_FINALIZER]} if held else {}
+    return {"apiVersion": n.API_VERSION, "kind": n.QUEUE_KIND, "metadata": {**named, **finalizers}}
+
+
+def _told(
+    meta: Meta,
+    spec: QueueSpec | None,
+    problems: list[str],
+    tried: Trial | None,
+    there: list[JsonObject],
+    cluster: Cluster,
+) -> tuple[Condition, ...]:
+    template = _template(problems, tried)
+    kai = _kai_ready(meta, spec, there, cluster)
+    for each in (template, kai):
+        if each.so is not True:
+            return (
+                template,
+                kai,
+                Condition(type=n.READY, so=each.so, reason=each.reason, message=each.message),
+            )
+    return (
+        template,
+        kai,
+        Condition(type=n.READY, so=True, reason="Ready", message="jobs of this queue can run"),
+    )
+
+
+def _template(problems: list[str], tried: Trial | None) -> Condition:
+    if problems:
+        return Condition(
+            type=n.POD_TEMPLATE_VALID, so=False, reason=n.REASON_INVALID_SPEC, message="; ".join(problems)
+        )
+    if tried is None:
+        return Condition(
+            type=n.POD_TEMPLATE_VALID, so=None, reason="NotTried", message="not tried yet by a dry run"
+        )
+    if tried.refusal:
+        return Condition(type=n.POD_TEMPLATE_VALID, so=False, reason="Refused", message=tried.refusal)
+    return Condition(
+        type=n.POD_TEMPLATE_VALID, so=True, reason="Valid", message="a dry run of a pod was accepted"
+    )
+
+
+def _kai_ready(meta: Meta, spec: QueueSpec | None, there: list[JsonObject], cluster: Cluster) -> Condition:
+    if spec is None:
+        return Condition(
+            type=n.KAI_QUEUE_READY, so=None, reason=n.REASON_INVALID_SPEC, message="the spec is wrong"
+        )
+    if not cluster.kai and (spec.kai_queue or spec.scheduler == n.KAI_SCHEDULER):
+        scheduled = spec.scheduler == n.KAI_SCHEDULER
+        what = "its jobs wait for it" if scheduled else "its jobs are not scheduled by it, and run without"
+        message = f"the API of KAI Scheduler is not installed; {what}"
+        return Condition(
+            type=n.KAI_QUEUE_READY, so=False, reason=n.REASON_SCHEDULER_NOT_INSTALLED, message=message
+        )
+    if not spec.kai_queue:
+        return Condition(type=n.KAI_QUEUE_READY, so=True, reason="NotAsked", message="no kaiQueue is named")
+    present = next((each for each in there if each["metadata"]["name"] == spec.kai_queue), None)
+    if present is None:
+        return Condition(
+            type=n.KAI_QUEUE_READY, so=False, reason="Creating", message=f"{spec.kai_queue} is made"
+        )
+    if "deletionTimestamp" in present["metadata"]:
+        message = f"{spec.kai_queue} is being deleted"
+        return Condition(type=n.KAI_QUEUE_READY, so=False, reason="Deleting", message=message)
+    reason = "Made" if _is_ours(present, meta) else "Found"
+    return Condition(
+        type=n.KAI_QUEUE_READY, so=True, reason=reason, message=f"KAI's queue {spec.kai_queue} is there"
+    )
+
+
+def _write(
+    queue: JsonObject,
+    meta: Meta,
+    told: tuple[Condition, ...],
+    phases: Sequence[str],
+    now: float,
+    *,
+    removals: tuple[Removal, ...],
+    makes: tuple[JsonObject, ...],
+    changes: tuple[JsonObject, ...],
+) -> Decision:
+    old = queue.get("status")
+    old = old if isinstance(old, dict) else {}
+    active = sum(each in record.STARTED for each in phases)
+    waiting = sum(each in ("", n.PHASE_PENDING, n.PHASE_RESTARTING) for each in phases)
+    status: JsonObject = {
+        **old,
+        "observedGeneration": meta.generation,
+        "conditions": record.conditions(old.get("conditions"), told, meta.generation, now),
+        "jobs": {"active": active, "pending": waiting},
+    }
+    before = record.by_type(old.get("conditions")).get(n.READY, {}).get("status")
+    events = tuple(
+        Event(type=NORMAL if each.so else WARNING, reason=each.reason, message=each.message)
+        for each in told
+        if each.type == n.READY and before != {True: "True", False: "False", None: "Unknown"}[each.so]
+    )
+    return Decision(
+        removals=removals,
+        makes=makes,
+        changes=changes,
+        status=None if status == old else status,
+        events=() if status == old else events,
+    )

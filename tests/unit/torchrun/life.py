@@ -1,0 +1,73 @@
+"""One TorchrunJob on a small API server, and the controller that looks at it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.jobs import decide
+from launcher.core.torchrun.storage import Cluster
+from tests.unit.torchrun.api import Api
+from tests.unit.torchrun.made import CLUSTER, job, queue
+
+
+class Life:
+    """One job in a namespace, and the controller that looks at it."""
+
+    def __init__(
+        self,
+        of_job: dict[str, Any] | None = None,
+        of_queue: dict[str, Any] | None = None,
+        *,
+        cluster: Cluster = CLUSTER,
+        queued: bool = True,
+    ) -> None:
+        self.api, self.cluster = Api(), cluster
+        self.queue = queue(of_queue)
+        if queued:
+            self.api.create(self.queue)
+        made = job(of_job)
+        made["metadata"]["namespace"] = "team"
+        self.api.create(made)
+        self.again: float | None = None
+        self.taken: list[dict[str, Any]] = []
+
+    def look(self) -> int:
+        """Looks until nothing is left to do; how many looks wrote something."""
+        for count in range(20):
+            item = self.api.get(n.JOB_KIND, "vit")
+            if item is None:
+                return count
+            children = [each for each in self.api.list() if each["kind"] not in (n.JOB_KIND, n.QUEUE_KIND)]
+            decision = decide(
+                item, self.api.get(n.QUEUE_KIND, "research"), children, self.cluster, self.api.now
+            )
+            self.again = decision.again
+            self.api.carry_out(item, decision)
+            self.api.settle()
+            idle = replace(decision, again=None, events=()) == type(decision)()
+            if idle:
+                return count
+        raise AssertionError(f"no end: {decision}")
+
+    @property
+    def status(self) -> dict[str, Any]:
+        item = self.api.get(n.JOB_KIND, "vit")
+        assert item is not None
+        found: dict[str, Any] = item.get("status", {})
+        return found
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        one = next(each for each in self.status["conditions"] if each["type"] == kind)
+        return one["status"], one["reason"]
+
+    def names(self, kind: str) -> list[str]:
+        return sorted(each["metadata"]["name"] for each in self.api.list(kind))
+
+    def run(self) -> Life:
+        self.look()
+        self.api.run_pods("Running")
+        self.look()
+        assert self.status["phase"] == "Running"
+        return self

@@ -1,0 +1,203 @@
+"""The life of a TorchrunQueue, decision by decision, on a small API server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.queues import Trial, decide, trial
+from tests.unit.torchrun.api import Api, Crash
+from tests.unit.torchrun.made import CLUSTER, queue
+
+pytestmark = pytest.mark.unit
+KAI = replace(CLUSTER, kai=True)
+NAMED = {"kaiQueue": "gpu"}
+
+
+class Life:
+    """One queue, and the controller that looks at it."""
+
+    def __init__(self, changes: dict[str, Any] | None = None, tried: Trial | None = Trial()) -> None:  # noqa: B008
+        self.api, self.cluster, self.tried = Api(), KAI, tried
+        self.phases: list[str] = []
+        made = queue(changes)
+        made["metadata"]["namespace"] = "team"
+        self.api.create(made)
+
+    def look(self) -> None:
+        for _ in range(10):
+            item = self.api.get(n.QUEUE_KIND, "research")
+            if item is None:
+                return
+            decision = decide(
+                item, self.api.list("Queue"), self.tried, self.phases, self.cluster, self.api.now
+            )
+            self.api.carry_out(item, decision)
+            self.api.settle()
+            if replace(decision, again=None, events=()) == type(decision)():
+                return
+        raise AssertionError(f"no end: {decision}")
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        item = self.api.objects[n.QUEUE_KIND, "research"]
+        one = next(each for each in item["status"]["conditions"] if each["type"] == kind)
+        return one["status"], one["reason"]
+
+    @property
+    def kai(self) -> list[str]:
+        return sorted(each["metadata"]["name"] for each in self.api.list("Queue"))
+
+    @property
+    def finalizers(self) -> list[str]:
+        found: list[str] = self.api.objects[n.QUEUE_KIND, "research"]["metadata"].get("finalizers", [])
+        return found
+
+
+def test_kais_queue_is_made_behind_a_finalizer_and_goes_with_its_own() -> None:
+    life = Life(NAMED)
+    order: list[str] = []
+    life.api.writes = order.append
+    life.look()
+    assert life.kai == ["gpu"]
+    assert order.index("apply TorchrunQueue research") < order.index("create Queue gpu")
+    assert life.finalizers == [n.QUEUE_FINALIZER]
+    assert life.condition(n.KAI_QUEUE_READY) == ("True", "Made")
+    assert life.condition(n.READY)[0] == "True"
+    life.api.delete(n.QUEUE_KIND, "research")
+    life.api.settle()
+    assert (n.QUEUE_KIND, "research") in life.api.objects
+    life.look()
+    life.look()
+    assert life.api.objects == {}
+
+
+def test_a_crash_at_every_write_leaves_no_kai_queue_behind() -> None:
+    for last in range(12):
+        life = Life(NAMED)
+        left = [last]
+
+        def write(what: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == -1:
+                raise Crash(what)
+
+        life.api.writes = write
+        for action in ("make", "delete"):
+            if action == "delete":
+                life.api.delete(n.QUEUE_KIND, "research")
+                life.api.settle()
+            for _ in range(4):
+                try:
+                    life.look()
+                except Crash:
+                    life.api.settle()
+        assert life.api.objects == {}
+
+
+def test_without_a_kai_queue_there_is_no_finalizer() -> None:
+    life = Life()
+    life.look()
+    assert (life.kai, life.finalizers) == ([], [])
+    assert life.condition(n.KAI_QUEUE_READY) == ("True", "NotAsked")
+    life.api.delete(n.QUEUE_KIND, "research")
+    life.api.settle()
+    assert life.api.objects == {}
+
+
+def test_kai_that_is_not_installed_is_told() -> None:
+    life = Life(NAMED)
+    life.cluster = CLUSTER
+    life.look()
+    assert life.condition(n.KAI_QUEUE_READY) == ("False", "SchedulerNotInstalled")
+    assert life.condition(n.READY) == ("False", "SchedulerNotInstalled")
+    life.cluster = KAI
+    life.look()
+    assert life.condition(n.READY)[0] == "True"
+    # And one that was uninstalled keeps no queue from being deleted.
+    life.cluster = CLUSTER
+    life.api.delete(n.QUEUE_KIND, "research")
+    life.look()
+    assert (n.QUEUE_KIND, "research") not in life.api.objects
+
+
+def test_a_queue_of_kai_that_is_somebody_elses_is_used_and_never_removed() -> None:
+    life = Life(NAMED)
+    theirs = {"apiVersion": "scheduling.run.ai/v2", "kind": "Queue", "metadata": {"name": "gpu"}, "spec": {}}
+    life.api.create(theirs)
+    life.look()
+    assert life.condition(n.KAI_QUEUE_READY) == ("True", "Found")
+    assert life.finalizers == []
+    assert life.api.objects["Queue", "gpu"]["spec"] == {}
+    life.api.delete(n.QUEUE_KIND, "research")
+    life.look()
+    assert life.kai == ["gpu"]
+
+
+def test_another_name_moves_it_and_another_parent_changes_it() -> None:
+    life = Life(NAMED)
+    life.look()
+    life.api.edit(n.QUEUE_KIND, "research", parentKaiQueue="org")
+    life.api.objects["Queue", "gpu"]["spec"]["resources"]["gpu"]["quota"] = 8
+    life.look()
+    assert life.api.objects["Queue", "gpu"]["spec"]["parentQueue"] == "org"
+    assert life.api.objects["Queue", "gpu"]["spec"]["resources"]["gpu"]["quota"] == 8
+    life.api.edit(n.QUEUE_KIND, "research", kaiQueue="other")
+    life.look()
+    assert life.kai == ["other"]
+    life.api.edit(n.QUEUE_KIND, "research", kaiQueue=None)
+    life.look()
+    assert (life.kai, life.finalizers) == ([], [])
+
+
+def test_a_spec_that_cannot_be_read_removes_nothing() -> None:
+    life = Life(NAMED)
+    life.look()
+    life.api.edit(n.QUEUE_KIND, "research", image=5)
+    life.look()
+    assert life.kai == ["gpu"]
+    assert life.condition(n.POD_TEMPLATE_VALID) == ("False", "InvalidSpec")
+    assert life.condition(n.READY)[0] == "False"
+
+
+@pytest.mark.parametrize(
+    ("tried", "shown"),
+    [
+        (Trial(), ("True", "Valid")),
+        (Trial(refusal="spec.containers[0].x: unknown"), ("False", "Refused")),
+        (None, ("Unknown", "NotTried")),
+    ],
+)
+def test_the_pod_template_is_judged_by_the_api_server(tried: Trial | None, shown: tuple[str, str]) -> None:
+    life = Life(tried=tried)
+    life.look()
+    assert life.condition(n.POD_TEMPLATE_VALID) == shown
+    assert life.condition(n.READY)[0] == shown[0]
+
+
+def test_the_trial_is_a_worker_of_the_queue() -> None:
+    item = queue(
+        {"podTemplate.spec": {"hostIPC": True}, "storage.datasets": {"enabled": True, "size": "1Gi"}}
+    )
+    item["metadata"]["namespace"] = "team"
+    pod = trial(item, CLUSTER)
+    assert pod is not None
+    assert (pod["kind"], pod["metadata"]["namespace"], pod["spec"]["hostIPC"]) == ("Pod", "team", True)
+    assert pod["spec"]["containers"][0]["image"] == "example.com/pytorch:2.9"
+    # A pod outside of a Job has no index that it could be told.
+    assert "job-completion-index" not in str(pod)
+    assert trial(queue({"image": None}), CLUSTER) is None
+
+
+def test_jobs_are_counted_and_nothing_is_written_twice() -> None:
+    life = Life()
+    life.phases = ["Running", "Provisioning", "Pending", "", "Restarting", "Suspended", "Succeeded", "Failed"]
+    life.look()
+    item = life.api.get(n.QUEUE_KIND, "research")
+    assert item is not None
+    assert item["status"]["jobs"] == {"active": 2, "pending": 3}
+    decision = decide(item, [], Trial(), life.phases, KAI, life.api.now + 60)
+    assert decision == type(decision)()
+    assert life.api.events == ["Ready"]

@@ -1,0 +1,318 @@
+"""Seeded lives of a job among everything that happens: the same promises hold whatever comes, and wherever it stops.
+
+`World` runs the decisions on a small API server. Before any write the controller may be killed, and a look may be given
+what was true some time ago.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.decision import Decision
+from launcher.core.torchrun.jobs import decide
+from tests.unit.torchrun.api import Api, Crash
+from tests.unit.torchrun.made import CLUSTER, DIGEST, job, queue
+
+pytestmark = pytest.mark.unit
+
+MOST_RESTARTS = 3
+KAI = replace(CLUSTER, kai=True)
+VOLUMES = {
+    "storage.workspace": {"enabled": True, "size": "1Gi"},
+    "storage.checkpoints": {"enabled": True, "size": "1Gi", "retain": True, "storageClass": "fsx"},
+}
+QUEUES: list[dict[str, Any]] = [{}, VOLUMES, {**VOLUMES, "scheduling.scheduler": "kai-scheduler"}]
+JOBS: list[dict[str, Any]] = [
+    {"numGPUs": 8},
+    {"numGPUs": 16, "numNodes": 2},
+    {"numGPUs": 32, "elastic": {"minNodes": 2, "maxNodes": 4}},
+    {"numGPUs": 16, "workspace": {"digest": DIGEST, "sizeBytes": 3}},
+    {"numGPUs": 16, "activeDeadlineSeconds": 400},
+]
+
+
+class World:
+    """A job, its queue, what happens to them; every promise is looked after at every step."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)  # noqa: S311
+        self.api = Api()
+        self.queue = queue(self.chance.choice(QUEUES))
+        if self.chance.random() < 0.7:
+            self.api.create(self.queue)
+        made = job({**self.chance.choice(JOBS), "maxRestarts": MOST_RESTARTS})
+        made["metadata"]["namespace"] = "team"
+        self.api.create(made)
+        self.uid = self.api.objects[n.JOB_KIND, "vit"]["metadata"]["uid"]
+        self.old: list[tuple[Any, ...]] = []
+        self.final = ""
+        self.ran_at_the_end = 0
+        self.claims: set[str] = set()
+        self.failures = 0
+        self.deleted: set[str] = set()  # Jobs, by somebody else
+        self.kill_at: int | None = None
+        self.api.writes = self._write
+
+    def _write(self, what: str) -> None:
+        if self.kill_at is not None:
+            self.kill_at -= 1
+            if self.kill_at < 0:
+                raise Crash(what)
+
+    def seen(self) -> tuple[Any, ...] | None:
+        item = self.api.get(n.JOB_KIND, "vit")
+        if item is None:
+            return None
+        children = [each for each in self.api.list() if each["kind"] not in (n.JOB_KIND, n.QUEUE_KIND)]
+        return item, self.api.get(n.QUEUE_KIND, "research"), children, self.api.now
+
+    def look(self, seen: tuple[Any, ...] | None = None) -> Decision | None:
+        """One decision of a fresh look, or of the given one, carried out as far as it comes."""
+        given = seen or self.seen()
+        if given is None:
+            return None
+        self.old.append(given)
+        item, its_queue, children, now = given
+        decision = decide(item, its_queue, children, KAI, now)
+        again = decide(item, its_queue, children, KAI, now)
+        assert decision == again
+        try:
+            self.api.carry_out(item, decision)
+        except Crash:
+            pass
+        finally:
+            self.api.settle()
+            self.check()
+        return decision
+
+    def quiet(self) -> None:
+        """No more harm: looks until nothing is left to do."""
+        self.kill_at = None
+        for _ in range(40):
+            decision = self.look()
+            if decision is None or replace(decision, again=None, events=()) == Decision():
+                return
+        raise AssertionError(f"no end: {decision}")
+
+    def check(self) -> None:
+        """What always holds."""
+        api = self.api
+        live = {
+            each["metadata"]["labels"][n.LABEL_ATTEMPT]
+            for (kind, _), each in api.objects.items()
+            if kind == "Pod" and n.LABEL_ATTEMPT in each["metadata"]["labels"]
+        }
+        assert len(live) <= 1, f"workers of attempts {live} at once"
+        names = [name for _, name in api.ran]
+        # One that somebody deleted may come again by a look at what was before, under the same number, while its end
+        # was not noticed; docs/decisions/0022 says why that is left.
+        twice = {name for name in names if names.count(name) > 1}
+        assert twice <= self.deleted, f"a Job ran twice: {names}"
+        for each in api.objects.values():
+            if each["kind"] in (n.JOB_KIND, n.QUEUE_KIND):
+                continue
+            kept = each["kind"] == "PersistentVolumeClaim" and each["metadata"]["name"].endswith(
+                "checkpoints"
+            )
+            assert kept or each["metadata"].get("ownerReferences"), each["metadata"]["name"]
+        claims = {name for kind, name in api.objects if kind == "PersistentVolumeClaim"}
+        assert {each for each in self.claims if each.endswith("checkpoints")} <= claims
+        self.claims |= claims
+        item = api.objects.get((n.JOB_KIND, "vit"))
+        status = item.get("status", {}) if item is not None else {}
+        assert status.get("restarts", 0) <= MOST_RESTARTS
+        assert status.get("restarts", 0) <= self.failures
+        if self.final:
+            assert item is None or status["phase"] == self.final
+            assert len(api.ran) == self.ran_at_the_end, "an attempt after the end"
+        elif status.get("phase") in n.FINAL_PHASES:
+            self.final, self.ran_at_the_end = status["phase"], len(api.ran)
+
+    # --- what happens
+
+    def happen(self) -> None:
+        getattr(self, self.chance.choice(HAPPENINGS))()
+        self.api.settle()
+
+    def _edit(self, **spec: Any) -> None:
+        if (n.JOB_KIND, "vit") in self.api.objects:
+            self.api.edit(n.JOB_KIND, "vit", **spec)
+
+    def workers_run(self) -> None:
+        self.api.run_pods("Running")
+
+    def workers_end_well(self) -> None:
+        if self.chance.random() < 0.2:
+            self.api.run_pods("Succeeded", exit_code=0)
+
+    def a_worker_ends_well(self) -> None:
+        self.api.run_pods("Succeeded", exit_code=0, only=self.chance.randrange(8))
+
+    def a_worker_fails(self) -> None:
+        self.failures += self.api.run_pods("Failed", exit_code=1, only=self.chance.randrange(8))
+
+    def a_node_is_lost(self) -> None:
+        pods = [each for each in self.api.list("Pod") if n.LABEL_ATTEMPT in each["metadata"]["labels"]]
+        if pods:
+            name = self.chance.choice(pods)["metadata"]["name"]
+            self.api.objects["Pod", name]["metadata"]["stuck"] = True
+            self.api.delete("Pod", name)
+            self.failures += 1
+
+    def nodes_are_removed(self) -> None:
+        for each in self.api.objects.values():
+            each["metadata"].pop("stuck", None)
+
+    def suspend(self) -> None:
+        self._edit(suspend=True)
+
+    def resume(self) -> None:
+        self._edit(suspend=False)
+
+    def queue_goes(self) -> None:
+        self.api.objects.pop((n.QUEUE_KIND, "research"), None)
+
+    def queue_comes(self) -> None:
+        self.api.create(self.queue)
+
+    def resize(self) -> None:
+        item = self.api.get(n.JOB_KIND, "vit")
+        if item is not None and "elastic" in item["spec"]:
+            self._edit(elastic={"minNodes": self.chance.choice([1, 2]), "maxNodes": 4})
+        else:
+            self._edit(numNodes=self.chance.choice([1, 2, 4]))
+
+    def fit(self) -> None:
+        """A size that the queue has room for."""
+        item = self.api.get(n.JOB_KIND, "vit")
+        if item is not None and "elastic" not in item["spec"]:
+            self._edit(numNodes=2)
+
+    def sync(self) -> None:
+        digest = "sha256:" + self.chance.choice("abcdef") * 64
+        self._edit(workspace={"digest": digest, "sizeBytes": 3, "restartOnSync": self.chance.random() < 0.5})
+
+    def a_child_is_deleted(self) -> None:
+        mine = [
+            each for each in self.api.list("Job", "Service", "PodGroup", "Pod")
+            if n.LABEL_JOB in each["metadata"]["labels"]
+        ]  # fmt: skip
+        if mine:
+            chosen = self.chance.choice(mine)
+            self.failures += chosen["kind"] in ("Job", "Pod")
+            if chosen["kind"] == "Job":
+                self.deleted.add(chosen["metadata"]["name"])
+            self.api.delete(chosen["kind"], chosen["metadata"]["name"])
+
+    def time_passes(self) -> None:
+        self.api.now += self.chance.choice([1, 30, 200])
+
+    def time_to_live_is_given(self) -> None:
+        if self.chance.random() < 0.2:
+            self._edit(ttlSecondsAfterFinished=10)
+
+    def it_looks(self) -> None:
+        self.look()
+
+    def it_is_killed(self) -> None:
+        self.kill_at = self.chance.randrange(5)
+        self.look()
+        self.kill_at = None
+
+    def it_sees_what_was(self) -> None:
+        if self.old:
+            self.look(self.chance.choice(self.old[-30:]))
+
+
+HAPPENINGS = [
+    "workers_run", "workers_end_well", "a_worker_ends_well", "a_worker_fails", "a_node_is_lost", "nodes_are_removed",
+    "suspend", "resume", "queue_goes", "queue_comes", "resize", "sync", "a_child_is_deleted", "time_passes",
+    "time_to_live_is_given", *["it_looks"] * 10, *["it_is_killed"] * 3, *["it_sees_what_was"] * 3,
+]  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(4))
+def test_whatever_happens(part: int) -> None:
+    ends = set()
+    for seed in range(part * 30, part * 30 + 30):
+        world = World(seed)
+        try:
+            for _ in range(60):
+                world.happen()
+            # Then nothing stands in its way any more, and it comes to its end.
+            world.nodes_are_removed()
+            world.queue_comes()
+            world.fit()
+            world.resume()
+            world.api.settle()
+            world.quiet()
+            for _ in range(4):
+                world.workers_run()
+                world.quiet()
+                world.api.run_pods("Succeeded", exit_code=0)
+                world.quiet()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        assert world.final, f"seed {seed}: {world.api.get(n.JOB_KIND, 'vit')}"
+        ends.add(world.final)
+    assert ends == set(n.FINAL_PHASES)
+
+
+class Story(World):
+    """The same life for each write before which the controller is killed, once."""
+
+    def __init__(self, kill_at: int | None) -> None:
+        super().__init__(3)
+        self.api = Api()
+        self.api.writes = self._write
+        self.queue = queue({**VOLUMES, "scheduling.scheduler": "kai-scheduler"})
+        self.api.create(self.queue)
+        made = job({"numGPUs": 16, "workspace": {"digest": DIGEST, "sizeBytes": 3}})
+        made["metadata"]["namespace"] = "team"
+        self.api.create(made)
+        self.written: list[str] = []
+        self.kill = kill_at
+
+    def _write(self, what: str) -> None:
+        if self.kill is not None and len(self.written) == self.kill:
+            self.kill = None
+            raise Crash(what)
+        self.written.append(what)
+
+    def live(self) -> dict[str, Any]:
+        self.quiet()
+        self.workers_run()
+        self.quiet()
+        self.failures += 1
+        self.api.run_pods("Failed", exit_code=1, only=0)
+        self.quiet()
+        self.workers_run()
+        self.suspend()
+        self.quiet()
+        self.resume()
+        self.quiet()
+        self.workers_run()
+        self.quiet()
+        self.api.run_pods("Succeeded", exit_code=0)
+        self.quiet()
+        status: dict[str, Any] = self.api.objects[n.JOB_KIND, "vit"]["status"]
+        left = sorted(f"{kind} {name}" for kind, name in self.api.objects if kind != "Pod")
+        shown = {key: status[key] for key in ("phase", "attempt", "restarts", "nodes", "exitCode")}
+        return {**shown, "left": left, "ran": [name for _, name in self.api.ran]}
+
+
+@pytest.mark.long
+def test_a_kill_before_any_write_leads_to_the_same_end() -> None:
+    undisturbed = Story(None)
+    end = undisturbed.live()
+    assert end["phase"] == "Succeeded"
+    assert (end["attempt"], end["restarts"]) == (2, 1)
+    assert len(undisturbed.written) > 25
+    for kill_at in range(len(undisturbed.written)):
+        assert Story(kill_at).live() == end, undisturbed.written[kill_at]
