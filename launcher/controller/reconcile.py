@@ -1,4 +1,4 @@
-"""One look at a job: what there is, what is decided, what is done. Everything is read anew for each."""
+"""One look at a job or a queue: what there is, what is decided, what is done. Everything is read anew for each."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from urllib.parse import quote
 
 from launcher.controller.carry import carry_out
 from launcher.controller.facts import Facts
-from launcher.core.torchrun import jobs
+from launcher.core.torchrun import jobs, queues
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.decision import Decision
+from launcher.core.torchrun.queues import Trial
 from launcher.core.torchrun.reading import JsonObject
+from launcher.core.torchrun.storage import Cluster
 from launcher.kube.objects import Objects, collection, path_of
+from launcher.kube.rest import ApiError
 
 # What jobs have made for them; the last only where KAI Scheduler is installed.
 CHILDREN = (
@@ -23,19 +27,22 @@ CHILDREN = (
     ("v1", "Service"),
     ("v1", "PersistentVolumeClaim"),
 )
+_KAI_QUEUE = (f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "Queue")
+# The API server has read the pod and does not take it: refused by admission, or wrong.
+_JUDGED = (400, 403, 422)
 _GANG = (f"{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}", "PodGroup")
 # Until something that was in the way is seen: a write of somebody else that came first.
 SOON_SECONDS = 0.2
 
 
 class Reconciler:
-    """Looks at jobs. Several threads may, each at another job."""
+    """Looks at jobs and queues. Several threads may, each at another one."""
 
     def __init__(self, objects: Objects, facts: Facts, *, now: Callable[[], float] = time.time) -> None:
         self._objects = objects
         self._facts = facts
         self._now = now
-        # Paths of names that a job needs and that something without its label has.
+        # Paths of names that a job or queue needs and that something without its labels has.
         self._taken: dict[str, set[str]] = defaultdict(set)
 
     def job(self, namespace: str, name: str) -> float | None:
@@ -47,7 +54,37 @@ class Reconciler:
             return None
         queue = self._queue(namespace, item.get("spec"))
         cluster = self._facts.cluster(namespace, claims=_names_claims(item, queue))
-        seen = self._children(namespace, name, gang=cluster.kai)
+        seen = self._with_taken(path, self._children(namespace, name, gang=cluster.kai))
+        return self._do(path, item, jobs.decide(item, queue, seen, cluster, self._now()))
+
+    def queue(self, namespace: str, name: str) -> float | None:
+        """As `job`, for a queue."""
+        path = f"{collection(n.API_VERSION, n.QUEUE_KIND, namespace)}/{quote(name)}"
+        item = self._objects.get(path)
+        if item is None:
+            self._taken.pop(path, None)
+            return None
+        cluster = self._facts.cluster(namespace, claims=False)
+        theirs: list[JsonObject] = []
+        if cluster.kai:
+            labels = {n.LABEL_QUEUE_NAMESPACE: namespace, n.LABEL_QUEUE_NAME: name}
+            selector = ",".join(f"{key}={value}" for key, value in labels.items())
+            theirs = self._with_taken(path, self._objects.list(*_KAI_QUEUE, "", selector))
+        decision = queues.decide(
+            item, theirs, self._tried(item, cluster), self._phases(namespace, name), cluster, self._now()
+        )
+        return self._do(path, item, decision)
+
+    def _do(self, path: str, item: JsonObject, decision: Decision) -> float | None:
+        blocked = carry_out(decision, item, self._objects, now=self._now)
+        if not blocked:
+            return decision.again
+        if blocked != path:
+            self._taken[path].add(blocked)
+        return SOON_SECONDS
+
+    def _with_taken(self, path: str, seen: list[JsonObject]) -> list[JsonObject]:
+        """And what has been in the way before, as far as it is there still."""
         there = {path_of(each) for each in seen}
         for other in self._taken[path] - there:
             found = self._objects.get(other)
@@ -55,13 +92,28 @@ class Reconciler:
                 self._taken[path].discard(other)
             else:
                 seen.append(found)
-        decision = jobs.decide(item, queue, seen, cluster, self._now())
-        blocked = carry_out(decision, item, self._objects, now=self._now)
-        if not blocked:
-            return decision.again
-        if blocked != path:
-            self._taken[path].add(blocked)
-        return SOON_SECONDS
+        return seen
+
+    def _tried(self, item: JsonObject, cluster: Cluster) -> Trial | None:
+        """What the API server says of a pod of the queue, without making it."""
+        pod = queues.trial(item, cluster)
+        if pod is None:
+            return None
+        try:
+            self._objects.create(pod, dry_run=True)
+        except ApiError as error:
+            if error.status not in _JUDGED:
+                raise
+            return Trial(refusal=error.message)
+        return Trial()
+
+    def _phases(self, namespace: str, name: str) -> list[str]:
+        items = self._objects.list(n.API_VERSION, n.JOB_KIND, namespace)
+        return [
+            str((each.get("status") or {}).get("phase") or "")
+            for each in items
+            if (each.get("spec") or {}).get("jobQueue") == name
+        ]
 
     def _queue(self, namespace: str, spec: Any) -> JsonObject | None:
         name = spec.get("jobQueue") if isinstance(spec, dict) else None

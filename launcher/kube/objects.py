@@ -56,14 +56,9 @@ class Objects:
         query = {"labelSelector": selector} if selector else {}
         return self._rest.list_items(collection(version, kind, namespace), query, named)
 
-    def apply(self, manifest: JsonObject, *, dry_run: bool = False) -> JsonObject:
-        """Make the object, or set these of its fields and leave the others: whoever else wrote them keeps theirs.
-
-        With `dry_run` the API server judges it, its admission too, and keeps nothing.
-        """
+    def apply(self, manifest: JsonObject) -> JsonObject:
+        """Make the object, or set these of its fields and leave the others: whoever else wrote them keeps theirs."""
         query = {"fieldManager": self._manager, "force": "true"}
-        if dry_run:
-            query["dryRun"] = "All"
         return self._rest.request("PATCH", path_of(manifest), query, manifest, content=_APPLY)
 
     def change(self, manifest: JsonObject) -> bool:
@@ -77,12 +72,13 @@ class Objects:
             raise
         return True
 
-    def create(self, manifest: JsonObject) -> bool:
-        """Make the object; False if one of its name exists."""
+    def create(self, manifest: JsonObject, *, dry_run: bool = False) -> bool:
+        """Make the object; False if one of its name exists. With `dry_run` it is judged and not kept."""
         meta = manifest["metadata"]
         path = collection(manifest["apiVersion"], manifest["kind"], meta.get("namespace", ""))
         try:
-            self._rest.request("POST", path, {"fieldManager": self._manager}, manifest)
+            query = {"fieldManager": self._manager, **({"dryRun": "All"} if dry_run else {})}
+            self._rest.request("POST", path, query, manifest)
         except ApiError as error:
             if error.status == _CONFLICT and error.reason == "AlreadyExists":
                 return False

@@ -36,7 +36,7 @@ REFUSED_STATUS = frozenset({401, 403})
 
 
 class ApiError(Exception):
-    """The API refused: `status` is the HTTP status, `reason` Kubernetes' own word for it.
+    """The API refused: `status` is the HTTP status, `reason` Kubernetes' own word for it, `message` what it says.
 
     `retry_after` is how many seconds the API wants to be left alone, 0 if it does not say.
     """
@@ -47,6 +47,7 @@ class ApiError(Exception):
         super().__init__(f"{method} {path}: {status} {reason}: {message}")
         self.status = status
         self.reason = reason
+        self.message = message
         self.retry_after = retry_after
 
 

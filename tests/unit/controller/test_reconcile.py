@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,8 +44,8 @@ class Mortal(Objects):
             raise Killed
         return result
 
-    def create(self, *arguments: Any) -> Any:
-        return self._write(super().create, *arguments)
+    def create(self, *arguments: Any, **options: Any) -> Any:
+        return self._write(super().create, *arguments, **options)
 
     def apply(self, *arguments: Any, **options: Any) -> Any:
         return self._write(super().apply, *arguments, **options)
@@ -181,6 +182,61 @@ def test_a_job_that_changed_since_it_was_read_is_decided_anew(api: FakeApi) -> N
     settle(Mortal(api))
     assert phase(api) == n.PHASE_SUSPENDED
     assert ATTEMPT not in api.objects
+
+
+KAI = f"/apis/{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}"
+
+
+def settle_queue(api: FakeApi) -> dict[str, Any]:
+    """Look at the queue until nothing changes; returns its conditions, each with its status and message."""
+    objects = Mortal(api)
+    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    before = ""
+    for _ in range(10):
+        reconciler.queue("team", "h100")
+        now = json.dumps(api.objects, sort_keys=True)
+        if now == before:
+            conditions = api.objects.get(QUEUE, {}).get("status", {}).get("conditions", ())
+            return {each["type"]: (each["status"], each.get("message", "")) for each in conditions}
+        before = now
+    raise AssertionError("it comes to no end")
+
+
+def test_a_queue_is_ready_when_a_pod_of_it_would_be_taken_and_none_is_made(api: FakeApi) -> None:
+    stage(api)
+    assert settle_queue(api)[n.READY][0] == "True"
+    assert api.names(PODS) == []
+    assert api.objects[QUEUE]["status"]["jobs"] == {"active": 0, "pending": 1}
+    api.refused = {("POST", PODS)}
+    told = settle_queue(api)
+    assert (told[n.READY][0], told[n.POD_TEMPLATE_VALID][0]) == ("False", "False")
+    assert "Forbidden" in told[n.POD_TEMPLATE_VALID][1]
+
+
+def test_a_queue_has_its_own_in_kai_as_long_as_it_is_there_and_takes_nobody_elses(api: FakeApi) -> None:
+    stage(api)
+    item = api.objects[QUEUE]
+    api.put(QUEUE, {**item, "spec": {**item["spec"], "kaiQueue": "gpu"}})
+    assert settle_queue(api)[n.KAI_QUEUE_READY][0] == "False"
+    assert f"{KAI}/queues/gpu" not in api.objects
+    api.put(KAI, {"metadata": {}})
+    theirs = {
+        "apiVersion": f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}",
+        "kind": "Queue",
+        "metadata": {"name": "gpu"},
+    }
+    api.put(f"{KAI}/queues/gpu", {**theirs, "spec": {"parentQueue": "theirs"}})
+    settle_queue(api)
+    assert api.objects[f"{KAI}/queues/gpu"]["spec"] == {"parentQueue": "theirs"}
+    api.remove(f"{KAI}/queues/gpu")
+    settle_queue(api)
+    assert api.objects[f"{KAI}/queues/gpu"]["metadata"]["labels"][n.LABEL_QUEUE_NAME] == "h100"
+    assert n.QUEUE_FINALIZER in api.objects[QUEUE]["metadata"]["finalizers"]
+    item = api.objects[QUEUE]
+    api.put(QUEUE, {**item, "metadata": {**item["metadata"], "deletionTimestamp": "2026-11-22T11:00:00Z"}})
+    settle_queue(api)
+    assert f"{KAI}/queues/gpu" not in api.objects
+    assert QUEUE not in api.objects
 
 
 def outcome(api: FakeApi) -> dict[str, Any]:

@@ -25,7 +25,7 @@ Fault = tuple[int, dict[str, str], bytes] | None
 QUICK = Patience(total=2.0, first=0.01, longest=0.02)
 _LISTED = (
     *("pods", "nodes", "nodeclaims", "nodepools", "events", "pytorchjobs", "torchrunjobs", "torchrunqueues"),
-    *("jobs", "services", "persistentvolumeclaims", "storageclasses"),
+    *("jobs", "services", "persistentvolumeclaims", "storageclasses", "/queues", "podgroups"),
 )
 
 
@@ -142,13 +142,15 @@ class FakeApi(History):
             }
         return status(404, "NotFound", f"{path} not found")
 
-    def _post(self, path: str, _query: dict[str, str], body: Object) -> tuple[int, Object]:
+    def _post(self, path: str, query: dict[str, str], body: Object) -> tuple[int, Object]:
         meta = body["metadata"]
         if "generateName" in meta:
             meta["name"] = f"{meta['generateName']}{self.version:05d}"
         key = f"{path}/{meta['name']}"
         if key in self.objects:
             return status(409, "AlreadyExists")
+        if query.get("dryRun") == "All":
+            return 201, body
         return 201, self.put(key, body)
 
     def _put(self, path: str, query: dict[str, str], body: Object) -> tuple[int, Object]:
@@ -165,9 +167,13 @@ class FakeApi(History):
         """Server-side apply by one manager, and a merge patch: the fields of `body` are set, others stay."""
         if "fieldManager" not in query and path not in self.objects:
             return status(404, "NotFound", f"{path} not found")
-        if query.get("dryRun") == "All":
-            return 200, body
-        return 200, self.put(path, _merged(self.objects.get(path, {}), body))
+        item = _merged(self.objects.get(path, {}), body)
+        if "fieldManager" in query and "finalizers" not in body["metadata"]:
+            item["metadata"].pop("finalizers", None)  # what a manager leaves out, it gives up
+        changed = self.put(path, item)
+        if "deletionTimestamp" in item["metadata"] and not item["metadata"].get("finalizers"):
+            self.remove(path)
+        return 200, changed
 
     def _delete(self, path: str, _query: dict[str, str], body: Object) -> tuple[int, Object]:
         self.deletions.append(body)
