@@ -46,8 +46,8 @@ RIGHTS: Final = (
     Right(
         group=n.GROUP,
         resources=(f"{n.JOB_PLURAL}/status", f"{n.QUEUE_PLURAL}/status"),
-        verbs=("get", "patch"),
-        why="writes what it saw",
+        verbs=("update",),
+        why="writes what it saw, as long as nobody changed the object since",
     ),
     Right(
         group="batch",
