@@ -93,6 +93,10 @@ def _container(image: str) -> dict[str, Any]:
         "name": "controller",
         "image": image,
         "command": ["python", "-m", "launcher.controller"],
+        "env": [
+            {"name": n.ENV_TOOLS_IMAGE, "value": image},
+            {"name": c.ENV_POD_UID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+        ],
         "ports": [
             {"name": "liveness", "containerPort": n.LIVENESS_PORT},
             {"name": "metrics", "containerPort": c.METRICS_PORT},

@@ -29,9 +29,12 @@ class Facts:
         self._kai = False
         self._classes: list[JsonObject] = []
 
-    def cluster(self, namespace: str, *, claims: bool) -> Cluster:
-        """With the claims of the namespace, read anew, where these matter. May raise ApiError and ApiUnavailable."""
-        if self._clock() - self._read_at > FRESH_SECONDS:
+    def cluster(self, namespace: str, *, claims: bool, fresh: bool = False) -> Cluster:
+        """With the claims of the namespace, read anew, where these matter, and with `fresh` all else, too.
+
+        May raise ApiError and ApiUnavailable.
+        """
+        if fresh or self._clock() - self._read_at > FRESH_SECONDS:
             self._kai = self._objects.get(f"/apis/{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}") is not None
             self._classes = self._objects.list("storage.k8s.io/v1", "StorageClass", "")
             self._read_at = self._clock()

@@ -47,11 +47,12 @@ def files(image: str = deployment.IMAGE) -> dict[str, str]:
 
 def _role() -> str:
     """Each rule on one line, below what it is for."""
-    role = rights.cluster_role()
-    rules = "".join(f"  # {each.why}\n  - {_line(each.rule())}\n" for each in rights.RIGHTS)
-    return _yaml({key: value for key, value in role.items() if key != "rules"}) + f"rules:\n{rules}---\n" + _yaml(
-        rights.binding()
-    )  # fmt: skip
+    written = []
+    for role, given in zip(rights.roles(), (rights.RIGHTS, rights.OWN_RIGHTS), strict=True):
+        rules = "".join(f"  # {each.why}\n  - {_line(each.rule())}\n" for each in given)
+        head = _yaml({key: value for key, value in role.items() if key != "rules"})
+        written.append(f"{head}rules:\n{rules}")
+    return "---\n".join([*written, *map(_yaml, rights.bindings())])
 
 
 def _yaml(document: Any) -> str:

@@ -6,16 +6,20 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
+from launcher.controller import progress
 from launcher.controller.carry import carry_out
 from launcher.controller.facts import Facts
-from launcher.core.torchrun import jobs, queues
+from launcher.controller.pools import Pace, Pools
+from launcher.core.torchrun import jobs, nodes, queues, record
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.queues import Trial
 from launcher.core.torchrun.reading import JsonObject
+from launcher.core.torchrun.running import PROGRESS_SECONDS
 from launcher.core.torchrun.storage import Cluster
 from launcher.kube.objects import Objects, collection, path_of
 from launcher.kube.rest import ApiError
@@ -38,10 +42,21 @@ SOON_SECONDS = 0.2
 class Reconciler:
     """Looks at jobs and queues. Several threads may, each at another one."""
 
-    def __init__(self, objects: Objects, facts: Facts, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        facts: Facts,
+        *,
+        now: Callable[[], float] = time.time,
+        ask: Callable[[JsonObject], JsonObject | None] = progress.ask,
+    ) -> None:
         self._objects = objects
         self._facts = facts
         self._now = now
+        self._ask = ask
+        self._asked: dict[str, float] = {}
+        self._pools = Pools(objects)
+        self._pace = Pace()
         # Paths of names that a job or queue needs and that something without its labels has.
         self._taken: dict[str, set[str]] = defaultdict(set)
 
@@ -49,13 +64,40 @@ class Reconciler:
         """Do what is due; returns in how many seconds something is due again. May raise ApiError and ApiUnavailable."""
         path = f"{collection(n.API_VERSION, n.JOB_KIND, namespace)}/{quote(name)}"
         item = self._objects.get(path)
+        queue = self._queue(namespace, item.get("spec")) if item is not None else None
+        pool = nodes.pool_to_count(item, queue) if item is not None else ""
         if item is None:
             self._taken.pop(path, None)
+            self._asked.pop(path, None)
+            self._pace.paced(path, None)
             return None
-        queue = self._queue(namespace, item.get("spec"))
-        cluster = self._facts.cluster(namespace, claims=_names_claims(item, queue))
-        seen = self._with_taken(path, self._children(namespace, name, gang=cluster.kai))
-        return self._do(path, item, jobs.decide(item, queue, seen, cluster, self._now()))
+        claims = _names_claims(item, queue)
+        cluster = self._facts.cluster(namespace, claims=claims)
+        if pool:
+            cluster = replace(cluster, placeholders=self._pools.placeholders())
+
+        def decided(*, fresh: bool = False, refused: str = "") -> Decision:
+            seen = self._with_taken(path, self._children(namespace, name, gang=cluster.kai))
+            there = self._pools.read(pool, namespace, self._now(), fresh=fresh) if pool else None
+            told = self._progress(path, item, seen)
+            return jobs.decide(item, queue, seen, cluster, self._now(), told, pool=there, refused=refused)
+
+        decision = decided()
+        if (decision.status or {}).get("reason") == n.REASON_INVALID_SPEC:
+            # For ever: not by what was known of the cluster before somebody made the class that it needs.
+            anew = self._facts.cluster(namespace, claims=claims, fresh=True)
+            cluster = replace(anew, placeholders=cluster.placeholders)
+            decision = decided()
+        if decision.recount:
+            decision = decided(fresh=True)
+        try:
+            again = self._do(path, item, decision)
+        except ApiError as error:
+            if not pool or error.status not in _JUDGED or not _is_of_a_pod(error):
+                self._tell(item, error)
+                raise
+            again = self._do(path, item, decided(refused=error.message))
+        return self._pace.paced(path, again, waits=bool(pool))
 
     def queue(self, namespace: str, name: str) -> float | None:
         """As `job`, for a queue."""
@@ -73,7 +115,19 @@ class Reconciler:
         decision = queues.decide(
             item, theirs, self._tried(item, cluster), self._phases(namespace, name), cluster, self._now()
         )
-        return self._do(path, item, decision)
+        try:
+            return self._do(path, item, decision)
+        except ApiError as error:
+            self._tell(item, error)
+            raise
+
+    def _progress(self, path: str, item: JsonObject, seen: list[JsonObject]) -> JsonObject | None:
+        """What the job's first worker tells, not more often than that is due."""
+        worker = progress.first_worker(item, seen)
+        if worker is None or self._now() - self._asked.get(path, float("-inf")) < PROGRESS_SECONDS - 1.0:
+            return None
+        self._asked[path] = self._now()
+        return self._ask(worker)
 
     def _do(self, path: str, item: JsonObject, decision: Decision) -> float | None:
         blocked = carry_out(decision, item, self._objects, now=self._now)
@@ -82,6 +136,12 @@ class Reconciler:
         if blocked != path:
             self._taken[path].add(blocked)
         return SOON_SECONDS
+
+    def _tell(self, item: JsonObject, error: ApiError) -> None:
+        """People look at the object, not at the controller: a quota or a webhook that refuses is written there."""
+        status = record.blocked(item, str(error), self._now())
+        if error.status in _JUDGED and status != item.get("status"):
+            self._objects.put_status({**item, "status": status})
 
     def _with_taken(self, path: str, seen: list[JsonObject]) -> list[JsonObject]:
         """And what has been in the way before, as far as it is there still."""
@@ -128,6 +188,10 @@ class Reconciler:
         for version, kind in (*CHILDREN, *((_GANG,) if gang else ())):
             found += self._objects.list(version, kind, namespace, f"{n.LABEL_JOB}={name}")
         return found
+
+
+def _is_of_a_pod(error: ApiError) -> bool:
+    return error.method == "POST" and error.path.endswith("/pods")
 
 
 def _names_claims(item: JsonObject, queue: JsonObject | None) -> bool:

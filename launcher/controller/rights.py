@@ -13,7 +13,6 @@ from typing import Any, Final
 from launcher.core.torchrun import names as n
 
 RBAC: Final = "rbac.authorization.k8s.io"
-APPLIED: Final = ("create", "get", "list", "patch", "watch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +33,14 @@ RIGHTS: Final = (
     Right(
         group=n.GROUP,
         resources=(n.JOB_PLURAL,),
-        verbs=("delete", "get", "list", "patch", "watch"),
-        why="reads jobs, keeps its notes on them, removes those whose time to live is over",
+        verbs=("delete", "get", "list", "watch"),
+        why="reads jobs, removes those whose time to live is over",
     ),
     Right(
         group=n.GROUP,
         resources=(n.QUEUE_PLURAL,),
         verbs=("get", "list", "patch", "watch"),
-        why="reads queues, keeps its notes and its finalizer on them",
+        why="reads queues, keeps its finalizer on them",
     ),
     Right(
         group=n.GROUP,
@@ -57,46 +56,57 @@ RIGHTS: Final = (
     ),
     Right(
         group="",
-        resources=("services", "persistentvolumeclaims"),
-        verbs=APPLIED,
-        why="the workers' names and volumes; Kubernetes removes them with the job that owns them",
+        resources=("services",),
+        verbs=("create", "get", "list", "patch", "watch"),
+        why="the workers' names; Kubernetes removes it with the job that owns it",
+    ),
+    Right(
+        group="",
+        resources=("persistentvolumeclaims",),
+        verbs=("create", "get", "list", "watch"),
+        why="the workers' volumes; Kubernetes removes them with the job that owns them, and others never",
     ),
     Right(
         group="",
         resources=("pods",),
-        verbs=("create", "delete", "get", "list", "patch", "watch"),
+        verbs=("create", "delete", "get", "list", "watch"),
         why="watches workers, makes and removes sync pods and pods that hold nodes, tries a queue's template",
     ),
-    Right(group="", resources=("events",), verbs=("create", "list", "watch"), why="tells and hears what happens"),
+    Right(
+        group="",
+        resources=("events",),
+        verbs=("create", "list"),
+        why="tells what happens, reads what Karpenter says of machines and of pods that hold them",
+    ),
     Right(
         group="",
         resources=("nodes",),
-        verbs=("list", "watch"),
-        why="counts the nodes that can take workers",
+        verbs=("list",),
+        why="counts the nodes of a queue's pool that can take workers",
     ),
     Right(
         group="karpenter.sh",
         resources=("nodeclaims",),
-        verbs=("delete", "list", "watch"),
+        verbs=("delete", "list"),
         why="sees machines on their way, gives back those that no job waits for any more",
     ),
     Right(
         group="karpenter.sh",
         resources=("nodepools",),
-        verbs=("list", "watch"),
+        verbs=("get",),
         why="knows how many machines a queue's pool may have",
     ),
     Right(
         group="storage.k8s.io",
         resources=("storageclasses",),
-        verbs=("get", "list", "watch"),
+        verbs=("list",),
         why="a class's provisioner says who may mount its volumes",
     ),
     Right(
         group="scheduling.k8s.io",
         resources=("priorityclasses",),
         verbs=("get",),
-        why="a queue's class has to exist",
+        why="the class of pods that hold nodes has to exist",
     ),
     Right(
         group="apiextensions.k8s.io",
@@ -113,28 +123,47 @@ RIGHTS: Final = (
     Right(
         group=n.KAI_GROUP,
         resources=(n.KAI_POD_GROUP_PLURAL,),
-        verbs=("create", "delete", "get", "list", "patch", "watch"),
+        verbs=("create", "delete", "get", "list", "watch"),
         why="the gang of an attempt",
     ),
 )  # fmt: skip
+# In its own namespace alone.
+OWN_RIGHTS: Final = (
+    Right(
+        group="coordination.k8s.io",
+        resources=("leases",),
+        verbs=("create", "get", "update"),
+        why="one controller works at a time: the one that holds the Lease",
+    ),
+)
 
 
-def cluster_role() -> dict[str, Any]:
-    """The ClusterRole."""
+def roles() -> list[dict[str, Any]]:
+    """The ClusterRole, and the Role in the controller's namespace, each with its rules."""
+    return [
+        {**_named("ClusterRole"), "rules": [each.rule() for each in RIGHTS]},
+        {**_named("Role"), "rules": [each.rule() for each in OWN_RIGHTS]},
+    ]
+
+
+def bindings() -> list[dict[str, Any]]:
+    """Give the roles to the controller's service account."""
+    account = {"kind": "ServiceAccount", "name": n.CONTROLLER, "namespace": n.CONTROLLER_NAMESPACE}
+    return [
+        {
+            **_named(f"{kind}Binding"),
+            "roleRef": {"apiGroup": RBAC, "kind": kind, "name": n.CONTROLLER},
+            "subjects": [account],
+        }
+        for kind in ("ClusterRole", "Role")
+    ]
+
+
+def _named(kind: str) -> dict[str, Any]:
+    placed = {} if kind.startswith("Cluster") else {"namespace": n.CONTROLLER_NAMESPACE}
+    labels = {"app.kubernetes.io/name": n.CONTROLLER}
     return {
         "apiVersion": f"{RBAC}/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": n.CONTROLLER, "labels": {"app.kubernetes.io/name": n.CONTROLLER}},
-        "rules": [each.rule() for each in RIGHTS],
-    }
-
-
-def binding() -> dict[str, Any]:
-    """Gives the role to the controller's service account."""
-    return {
-        "apiVersion": f"{RBAC}/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": n.CONTROLLER, "labels": {"app.kubernetes.io/name": n.CONTROLLER}},
-        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": n.CONTROLLER},
-        "subjects": [{"kind": "ServiceAccount", "name": n.CONTROLLER, "namespace": n.CONTROLLER_NAMESPACE}],
+        "kind": kind,
+        "metadata": {"name": n.CONTROLLER, **placed, "labels": labels},
     }

@@ -52,6 +52,8 @@ LABEL_JOB_NAME: Final = "training.kubeflow.org/job-name"
 LABEL_TRAINING_JOB: Final = "pytorch-job-name"
 EFA_RESOURCE: Final = "vpc.amazonaws.com/efa"
 
+PLACEHOLDER_PRIORITY_CLASS: Final = "trainyard-placeholder"
+
 POD_USER: Final = 10001
 
 METRICS_PORT: Final = 9464
@@ -59,6 +61,15 @@ METRICS_PATH: Final = "/metrics"
 ENV_TRAINER_METRICS_PORT: Final = "TRAINYARD_METRICS_PORT"
 TRAINER_METRICS_PORT_NAME: Final = "metrics"
 TRAINER_METRICS_PATH: Final = "/metrics"
+TRAINER_METRICS_PORT: Final = 9465
+TRAINER_PROGRESS: Final = {
+    "step": "trainyard_trainer_step",
+    "loss": "trainyard_trainer_loss",
+    "samplesPerSecond": "trainyard_trainer_samples_per_second",
+    "tokensPerSecond": "trainyard_trainer_tokens_per_second",
+    "checkpointStep": "trainyard_trainer_checkpoint_last_step",
+    "checkpointTime": "trainyard_trainer_checkpoint_last_timestamp_seconds",
+}
 
 LEASE_SECONDS: Final = 15
 LEASE_RENEW_SECONDS: Final = 5

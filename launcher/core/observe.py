@@ -55,7 +55,8 @@ class NodePool:
     """The NodePool of the run; `ready` is false with `problem` when its node class is not usable.
 
     `offers` are the values that its machines may have of a label, for each label whose values it names. `lost_at` is
-    since when it has no node class, in seconds since the epoch; None where it has one.
+    since when it has no node class, in seconds since the epoch; None where it has one. `taints` are (key, value,
+    effect) of those that its machines keep.
     """
 
     limits: Mapping[str, Amount]
@@ -63,6 +64,7 @@ class NodePool:
     problem: str
     offers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lost_at: float | None = None
+    taints: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,16 +228,20 @@ def node_pool(item: Object) -> NodePool:
     failing = {kind: condition for kind, condition in found.items() if condition.get("status") == "False"}
     ready = "Ready" not in failing
     cause = failing.get("NodeClassReady") or failing.get("Ready") or {}
+    template = item.get("spec", {}).get("template", {}).get("spec", {})
     return NodePool(
         limits=_amounts(item.get("spec", {}).get("limits")),
         ready=ready,
         problem="" if ready else str(cause.get("message") or cause.get("reason") or ""),
         offers={
             each["key"]: tuple(each.get("values") or ())
-            for each in item.get("spec", {}).get("template", {}).get("spec", {}).get("requirements") or ()
+            for each in template.get("requirements") or ()
             if each.get("operator") == "In"
         },
         lost_at=seconds(cause.get("lastTransitionTime")) if cause.get("reason") in _CLASS_LOST else None,
+        taints=tuple(
+            (each["key"], each.get("value") or "", each["effect"]) for each in template.get("taints") or ()
+        ),
     )
 
 

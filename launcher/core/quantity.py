@@ -50,3 +50,9 @@ def parse(text: str | int | float) -> Amount:
     factor = _SUFFIXES[suffix] if suffix in _SUFFIXES else Fraction(10) ** int(suffix[1:])
     value = number * factor
     return value.numerator if value.denominator == 1 else value
+
+
+def in_words(size: int) -> str:
+    """A number of bytes as people write it: by the suffix that makes it shortest."""
+    whole = ((factor, suffix) for suffix, factor in _SUFFIXES.items() if factor >= 1 and size % factor == 0)
+    return min((f"{size // factor}{suffix}" for factor, suffix in whole), key=len)

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from launcher.kube.rest import ApiError, JsonObject, Rest
+from launcher.kube.watch import Source
+
+T = TypeVar("T")
 
 # The content of server-side apply, which is YAML, and so JSON
 # (https://kubernetes.io/docs/reference/using-api/server-side-apply/).
 _APPLY = "application/apply-patch+yaml"
 _NOT_FOUND = 404
 _CONFLICT = 409
-# What is in no namespace.
-_CLUSTER_SCOPED = frozenset({("scheduling.run.ai", "Queue"), ("storage.k8s.io", "StorageClass")})
 
 
 def collection(version: str, kind: str, namespace: str) -> str:
-    """The path of the list that an object of this apiVersion, kind and namespace is in."""
+    """The path of the list of this apiVersion and kind in a namespace; "" is all of them, or what is in none."""
     group, _, _ = version.rpartition("/")
     root = f"/apis/{version}" if group else f"/api/{version}"
-    placed = "" if (group, kind) in _CLUSTER_SCOPED else f"/namespaces/{namespace}"
+    placed = f"/namespaces/{namespace}" if namespace else ""
     plural = f"{kind.lower()}es" if kind.endswith("s") else f"{kind.lower()}s"
     return f"{root}{placed}/{plural}"
 
@@ -48,13 +50,18 @@ class Objects:
             raise
 
     def list(self, version: str, kind: str, namespace: str, selector: str = "") -> list[JsonObject]:
-        """The objects of a namespace, or of none, that have these labels; each says of what kind it is."""
+        """Those that have these labels, as in `collection`; each says of what kind it is."""
 
         def named(item: JsonObject) -> JsonObject:  # the items of a list don't
             return {"apiVersion": version, "kind": kind, **item}
 
         query = {"labelSelector": selector} if selector else {}
         return self._rest.list_items(collection(version, kind, namespace), query, named)
+
+    def read(self, source: Source[T], *, cached: bool = False) -> builtins.list[T]:
+        """What the source keeps of its list; `cached` may be an older one, which costs the store nothing."""
+        query = {**dict(source.selectors), **({"resourceVersion": "0"} if cached else {})}
+        return self._rest.list_items(source.path, query, source.convert)
 
     def apply(self, manifest: JsonObject) -> JsonObject:
         """Make the object, or set these of its fields and leave the others: whoever else wrote them keeps theirs."""
@@ -85,10 +92,17 @@ class Objects:
             raise
         return True
 
+    def put(self, item: JsonObject) -> JsonObject | None:
+        """Put the object in place of what was read; None if it is another one by now, or gone."""
+        return self._put(path_of(item), item)
+
     def put_status(self, item: JsonObject) -> JsonObject | None:
-        """Put the status of the object as it was read; None if it is another one by now, or gone."""
+        """As `put`, the status alone."""
+        return self._put(f"{path_of(item)}/status", item)
+
+    def _put(self, path: str, item: JsonObject) -> JsonObject | None:
         try:
-            return self._rest.request("PUT", f"{path_of(item)}/status", {"fieldManager": self._manager}, item)
+            return self._rest.request("PUT", path, {"fieldManager": self._manager}, item)
         except ApiError as error:
             if error.status in (_NOT_FOUND, _CONFLICT):
                 return None

@@ -45,6 +45,8 @@ class ApiError(Exception):
         self, method: str, path: str, status: int, reason: str, message: str, retry_after: float = 0.0
     ) -> None:
         super().__init__(f"{method} {path}: {status} {reason}: {message}")
+        self.method = method
+        self.path = path
         self.status = status
         self.reason = reason
         self.message = message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from launcher.core import contract as c
@@ -74,12 +74,22 @@ def others_pods(request: Request, near: Callable[[str], bool]) -> Source[Pod]:
 
 def nodes(request: Request) -> Source[Node]:
     """The nodes of the pool."""
-    selector = ",".join(f"{key}={value}" for key, value in sorted(request.pool.node_selector.items()))
+    return nodes_with(request.pool.node_selector)
+
+
+def nodes_with(labels: Mapping[str, str]) -> Source[Node]:
+    """The nodes that have these labels."""
+    selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
     return Source(path="/api/v1/nodes", selectors=(("labelSelector", selector),), convert=observe.node)
 
 
 def claims(request: Request) -> Source[Aging]:
     """The NodeClaims of the pool."""
+    return claims_of(request.pool.name)
+
+
+def claims_of(pool: str) -> Source[Aging]:
+    """The NodeClaims of the pool of this name."""
 
     def convert(item: JsonObject) -> Aging:
         created = observe.seconds(item["metadata"].get("creationTimestamp"))
@@ -87,8 +97,26 @@ def claims(request: Request) -> Source[Aging]:
 
     return Source(
         path="/apis/karpenter.sh/v1/nodeclaims",
-        selectors=(("labelSelector", f"{c.LABEL_NODEPOOL}={request.pool.name}"),),
+        selectors=(("labelSelector", f"{c.LABEL_NODEPOOL}={pool}"),),
         convert=convert,
+    )
+
+
+def unfinished_pods() -> Source[Pod]:
+    """The pods of the cluster that are not finished; without annotations, which can be larger than all the rest."""
+    return Source(
+        path="/api/v1/pods",
+        selectors=(("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),),
+        convert=lambda item: observe.pod({**item, "metadata": {**item["metadata"], "annotations": None}}),
+    )
+
+
+def karpenter_on_pods(namespace: str) -> Source[Warned]:
+    """What Karpenter says of pods of a namespace that it can buy no machine for."""
+    return Source(
+        path=f"/api/v1/namespaces/{namespace}/events",
+        selectors=(("fieldSelector", "type=Warning,involvedObject.kind=Pod,source=karpenter"),),
+        convert=observe.warned,
     )
 
 

@@ -38,9 +38,22 @@ def status() -> Field:
             "startTime": moment("When the job first had workers."),
             "completionTime": moment("When it came to its end."),
             "exitCode": whole_number("Exit code of the job: that of the worker that failed first, else 0.", most=255),
+            "capacity": _capacity(),
             "workspaceDigest": text("Digest of the workspace that the workers have.", most=80),
         },
     )  # fmt: skip
+
+
+def _capacity() -> Field:
+    return group(
+        "The wait for nodes of scheduling.pool; there is none while the job has its nodes.",
+        {
+            "since": moment("When this try to get nodes began."),
+            "tries": whole_number("How many tries there have been, with this one or the next."),
+            "enoughSince": moment("Since when there are as many nodes as the job needs at least."),
+            "retryTime": moment("When the next try begins; nothing is held until then."),
+        },
+    )
 
 
 def _progress() -> Field:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from launcher.core import contract as c
+from launcher.core.quantity import in_words
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.pods import Making, worker
 from launcher.core.torchrun.reading import JsonObject
@@ -97,7 +98,7 @@ def claim(making: Making, claim: Claim) -> JsonObject:
     made = _object(making, "v1", "PersistentVolumeClaim", claim.name, making.labels, owned=not claim.retain)
     spec: JsonObject = {
         "accessModes": [claim.access_mode],
-        "resources": {"requests": {"storage": str(claim.size)}},
+        "resources": {"requests": {"storage": in_words(claim.size)}},
         **({"storageClassName": claim.storage_class} if claim.storage_class else {}),
     }
     return {**made, "spec": spec}
@@ -113,8 +114,11 @@ def sync_pod(making: Making) -> JsonObject:
     placed = making.settings.queue
     name = n.sync_pod(making.name)
     probe = {"httpGet": {"path": "/healthz", "port": n.SYNC_PORT}}
+    made = _object(making, "v1", "Pod", name, making.labels)
+    # What it was sent is in it alone.
+    made["metadata"]["annotations"] = {c.DO_NOT_DISRUPT: "true"}
     return {
-        **_object(making, "v1", "Pod", name, making.labels),
+        **made,
         "spec": {
             "hostname": name,
             "subdomain": making.name,
@@ -137,7 +141,7 @@ def sync_pod(making: Making) -> JsonObject:
                     "image": making.cluster.tools_image,
                     "command": ["python", "-m", "launcher.workspace", "serve"],
                     "ports": [{"name": "sync", "containerPort": n.SYNC_PORT}],
-                    "readinessProbe": {**probe, "periodSeconds": 2},
+                    "readinessProbe": {**probe, "periodSeconds": 1},
                     "resources": {"requests": _SYNC_RESOURCES, "limits": _SYNC_RESOURCES},
                     "securityContext": security,
                     "volumeMounts": [

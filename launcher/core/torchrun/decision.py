@@ -15,9 +15,12 @@ It may stop, or be stopped, after any of them: the next decision comes to the sa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from launcher.core.torchrun.reading import JsonObject
 
+# What is known of the cluster may be older than the news that a scheduler is installed, after which nothing is heard.
+SCHEDULER_SECONDS: Final = 60.0
 NORMAL = "Normal"
 WARNING = "Warning"
 
@@ -46,7 +49,11 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """See above. `status` None: it is as it should be. `again` is seconds from now, None where nothing is due."""
+    """See above. `status` None: it is as it should be. `again` is seconds from now, None where nothing is due.
+
+    `recount` asks for another decision at once, from lists of the pool that are read from the store itself; there is
+    nothing else in it then.
+    """
 
     removals: tuple[Removal, ...] = ()
     makes: tuple[JsonObject, ...] = ()
@@ -54,6 +61,7 @@ class Decision:
     status: JsonObject | None = None
     events: tuple[Event, ...] = ()
     again: float | None = None
+    recount: bool = False
 
 
 def removal(item: JsonObject, *, foreground: bool = False, as_read: bool = False) -> Removal:

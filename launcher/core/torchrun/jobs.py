@@ -14,11 +14,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from launcher.core.observe import Observation
 from launcher.core.torchrun import command, job_spec, record, starting
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision, Removal, removal
+from launcher.core.torchrun.displaced import withdrawn
 from launcher.core.torchrun.job_spec import JobSpec
-from launcher.core.torchrun.look import Look
+from launcher.core.torchrun.look import Look, uncounted
 from launcher.core.torchrun.observe import observe
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import Condition
@@ -33,11 +35,14 @@ def decide(
     cluster: Cluster,
     now: float,
     progress: JsonObject | None = None,
+    pool: Observation | None = None,
+    refused: str = "",
 ) -> Decision:
     """What is to be done for this job.
 
-    `queue` is the TorchrunQueue that it names, `items` every object with its label or with the name of a child, and
-    `progress` what the trainer of its first worker tells, None for nothing new.
+    `queue` is the TorchrunQueue that it names, `items` every object with its label or with the name of a child,
+    `progress` what the trainer of its first worker tells, None for nothing new, `pool` what there is of the pool that
+    `nodes.pool_to_count` names, and `refused` why the API server did not take a placeholder of the last decision.
     """
     problems: list[str] = []
     meta = job_spec.meta(job, problems)
@@ -58,6 +63,8 @@ def decide(
         cluster=cluster,
         now=now,
         progress=progress,
+        pool=pool,
+        refused=refused,
     )
     if look.record.final:
         return _over(look, job, known=spec is not None)
@@ -102,9 +109,10 @@ def _live(look: Look) -> Decision:
         return go_on(look)
     else:
         decision = starting.start(look)
-    if decision.again is None and deadline is not None:
-        return replace(decision, again=deadline - look.now)
-    return decision
+    if deadline is None:
+        return decision
+    left = deadline - look.now
+    return replace(decision, again=left if decision.again is None else min(decision.again, left))
 
 
 def _late(look: Look) -> str:
@@ -128,9 +136,9 @@ def _suspend(look: Look) -> Decision:
             n.PHASE_SUSPENDED, n.REASON_SUSPENDED, message, told=told, again=0.0, attempt=attempt
         )
     groups = [item for (kind, _), item in look.seen.objects.items() if kind == "PodGroup"]
-    removals = (*starting.leftovers(look, list(look.seen.jobs)), *_remove(groups))
+    removals = (*starting.leftovers(look, list(look.seen.jobs)), *_remove(groups), *withdrawn(look))
     gone = not (look.seen.jobs or look.seen.workers or look.seen.strays)
-    told = (
+    idle: tuple[Condition, ...] = (
         Condition(
             type=n.SUSPENDED,
             so=gone,
@@ -138,9 +146,12 @@ def _suspend(look: Look) -> Decision:
             message="the job has no workers" if gone else "the workers are stopped",
         ),
         Condition(type=n.WORKERS_READY, so=False, reason=n.REASON_SUSPENDED),
+        *uncounted(look.record, n.REASON_SUSPENDED),
     )
     message = "the job has no workers" if gone else "the workers are stopped"
-    decision = look.write(n.PHASE_SUSPENDED, n.REASON_SUSPENDED, message, told=told, workers=look.workers())
+    decision = look.write(
+        n.PHASE_SUSPENDED, n.REASON_SUSPENDED, message, told=idle, workers=look.workers(), capacity=None
+    )
     return replace(decision, removals=removals)
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from launcher.core.manifests import stamp
+from launcher.core.observe import Observation
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun import nodes, queue_spec, record
-from launcher.core.torchrun.decision import NORMAL, WARNING, Decision, Event
-from launcher.core.torchrun.distribution import Refused, Size, distribute
+from launcher.core.torchrun import queue_spec, record
+from launcher.core.torchrun.decision import NORMAL, SCHEDULER_SECONDS, WARNING, Decision, Event
+from launcher.core.torchrun.distribution import Refused, distribute
 from launcher.core.torchrun.job_spec import JobSpec, Meta
 from launcher.core.torchrun.observe import Children, Worker
 from launcher.core.torchrun.pods import Making
@@ -24,11 +25,12 @@ from launcher.core.torchrun.storage import ClaimMissing, Cluster, plan
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """The attempt can't begin now; something else has to happen first."""
+    """The attempt can't begin now; something else has to happen first. `again` as in a Decision."""
 
     reason: str
     message: str
     told: tuple[Condition, ...] = ()
+    again: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,11 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """`queue` is the raw spec of the job's queue, None where there is none; `now` seconds since the epoch."""
+    """`queue` is the raw spec of the job's queue, None where there is none; `now` seconds since the epoch.
+
+    `pool` is what there is of the Karpenter pool that the queue names, as far as it was read, and `refused` why the
+    API server did not take a placeholder a moment ago.
+    """
 
     meta: Meta
     spec: JobSpec
@@ -50,6 +56,8 @@ class Look:
     cluster: Cluster
     now: float
     progress: JsonObject | None = None
+    pool: Observation | None = None
+    refused: str = ""
 
     @cached_property
     def settings(self) -> Settings | None:
@@ -137,6 +145,7 @@ class Look:
             message,
             told=told,
             again=0.0,
+            capacity=None,
             completionTime=stamp(self.now),
             exitCode=exit_code,
             workers=self.workers(),
@@ -150,7 +159,18 @@ _TROUBLE = (
     n.REASON_CLAIM_NOT_FOUND,
     n.REASON_NAME_TAKEN,
     n.REASON_INVALID_SPEC,
+    n.REASON_INSUFFICIENT_CAPACITY,
+    n.REASON_CAPACITY_IMPOSSIBLE,
+    n.REASON_POOL_NOT_FOUND,
+    n.REASON_PRIORITY_CLASS_NOT_FOUND,
+    n.REASON_PLACEHOLDER_REFUSED,
 )
+
+
+def uncounted(noted: Record, reason: str) -> tuple[Condition, ...]:
+    """That nothing is known of nodes, where something was told of them before."""
+    known = n.CAPACITY_AVAILABLE in record.by_type(noted.raw.get("conditions"))
+    return (Condition(type=n.CAPACITY_AVAILABLE, so=None, reason=reason),) if known else ()
 
 
 FOUND = Condition(type=n.QUEUE_FOUND, so=True, reason="Found")
@@ -178,8 +198,8 @@ def standing(settings: Settings) -> tuple[Condition, ...]:
     )
 
 
-def prepare(look: Look, attempt: int) -> Making | Wait | Refusal:
-    """What an attempt is made of, or why it can't be made."""
+def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refusal:
+    """What an attempt is made of, or why it can't be made; of an elastic job with so many `nodes`, where it may be."""
     spec, meta = look.spec, look.meta
     if look.queue is None:
         message = f"TorchrunQueue {spec.queue} is not in namespace {meta.namespace}; the job begins when it is there"
@@ -199,12 +219,15 @@ def prepare(look: Look, attempt: int) -> Making | Wait | Refusal:
             type=n.SCHEDULER_NOT_INSTALLED, so=True, reason=n.REASON_SCHEDULER_NOT_INSTALLED, message=message
         )
         return Wait(
-            reason=n.REASON_SCHEDULER_NOT_INSTALLED, message=message, told=(*standing(settings)[:3], absent)
+            reason=n.REASON_SCHEDULER_NOT_INSTALLED,
+            message=message,
+            told=(*standing(settings)[:3], absent),
+            again=SCHEDULER_SECONDS,
         )
     try:
-        size: Size | None = nodes.choose(distribute(spec, settings.queue), settings, look.seen)
-        if size is None:
-            return Wait(reason=n.REASON_STARTING, message="waits for nodes", told=standing(settings))
+        size = distribute(spec, settings.queue)
+        if isinstance(nodes, int) and size.least <= nodes < size.nodes:
+            size = replace(size, nodes=nodes)
         storage = plan(meta.name, settings, size, look.cluster, persist_checkpoints=spec.persist_checkpoints)
     except Refused as refusal:
         return Refusal(message=str(refusal))

@@ -34,6 +34,9 @@ LIVENESS_PORT: Final = 8080
 LIVENESS_PATH: Final = "/healthz"
 QUEUE_FINALIZER: Final = f"{GROUP}/kai-queue"
 
+# The controller's environment: the image of launcher.workspace, which is its own.
+ENV_TOOLS_IMAGE: Final = "TORCHRUN_TOOLS_IMAGE"
+
 # On everything that is made for a job; the short key is the one that people type.
 LABEL_JOB: Final = "torchrun-job-name"
 LABEL_ATTEMPT: Final = f"{GROUP}/attempt"
@@ -44,6 +47,10 @@ ANNOTATION_SIZE: Final = f"{GROUP}/size"
 ANNOTATION_WORKSPACE: Final = f"{GROUP}/workspace"
 # How many batch/v1 Jobs the attempt has.
 ANNOTATION_PARTS: Final = f"{GROUP}/parts"
+# On a pod that holds a node: a digest of what it was made of.
+ANNOTATION_MADE_OF: Final = f"{GROUP}/made-of"
+# A launcher's run has no '.' in its id (launcher/core/forms.py), so that none has a job's placeholders for its own.
+RUN_PREFIX: Final = "torchrun."
 # An administrator's word for the GPUs of a node.
 LABEL_GPU_TYPE: Final = f"{GROUP}/gpu-type"
 # On KAI's Queue, which is cluster-scoped and can't be owned by a TorchrunQueue.
@@ -110,6 +117,7 @@ COMPLETE: Final = "Complete"
 FAILED: Final = "Failed"
 RENDEZVOUS_SUBSTITUTED: Final = "RendezvousSubstituted"
 SCHEDULER_NOT_INSTALLED: Final = "SchedulerNotInstalled"
+CAPACITY_AVAILABLE: Final = "CapacityAvailable"
 JOB_CONDITIONS: Final = (
     ACCEPTED,
     QUEUE_FOUND,
@@ -119,6 +127,7 @@ JOB_CONDITIONS: Final = (
     FAILED,
     RENDEZVOUS_SUBSTITUTED,
     SCHEDULER_NOT_INSTALLED,
+    CAPACITY_AVAILABLE,
 )
 # ... and of a queue.
 READY: Final = "Ready"
@@ -132,6 +141,15 @@ REASON_SCHEDULER_NOT_INSTALLED: Final = "SchedulerNotInstalled"
 REASON_QUEUE_INVALID: Final = "QueueInvalid"
 REASON_CLAIM_NOT_FOUND: Final = "ClaimNotFound"
 REASON_NAME_TAKEN: Final = "NameTaken"
+REASON_REFUSED: Final = "Refused"
+REASON_WAITING_FOR_NODES: Final = "WaitingForNodes"
+REASON_HOLDING_FOR_MORE: Final = "HoldingForMoreNodes"
+REASON_INSUFFICIENT_CAPACITY: Final = "InsufficientCapacity"
+REASON_CAPACITY_IMPOSSIBLE: Final = "CapacityImpossible"
+REASON_POOL_NOT_FOUND: Final = "PoolNotFound"
+REASON_PRIORITY_CLASS_NOT_FOUND: Final = "PriorityClassNotFound"
+REASON_PLACEHOLDER_REFUSED: Final = "PlaceholderRefused"
+REASON_COUNTED: Final = "Counted"
 REASON_STOPPING: Final = "Stopping"
 REASON_SUSPENDED: Final = "Suspended"
 REASON_STARTING: Final = "Starting"
@@ -178,3 +196,8 @@ def checkpoints_claim(job: str) -> str:
 def sync_pod(job: str) -> str:
     """Name of the pod that holds the workspace's archive where there is no bucket."""
     return f"{job}-sync-0"
+
+
+def hold_pod(job: str, index: int) -> str:
+    """Name of the pod that holds a node until a worker takes its place, counted from 0."""
+    return f"{job}-hold-{index}"

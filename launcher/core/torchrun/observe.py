@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from launcher.core import contract as c
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.job_spec import Meta
 from launcher.core.torchrun.reading import JsonObject
@@ -40,7 +41,10 @@ class AttemptJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A worker's pod. `job` is the uid of its Job; `exit_code` and `ended` are its container's, None while it runs."""
+    """A worker's pod. `job` is the uid of its Job; `exit_code` and `ended` are its container's, None while it runs.
+
+    `created` and `ended` are seconds since the epoch.
+    """
 
     name: str
     job: str
@@ -53,6 +57,7 @@ class Worker:
     exit_code: int | None
     ended: float | None
     scraped: bool
+    created: float | None = None
 
     @property
     def over(self) -> bool:
@@ -71,6 +76,15 @@ class Children:
     strays: tuple[Worker, ...]
     objects: Mapping[tuple[str, str], JsonObject]
     others: Mapping[tuple[str, str], JsonObject]
+
+    @property
+    def placeholders(self) -> tuple[JsonObject, ...]:
+        """The pods that hold nodes until workers take their places, those on their way out among them."""
+        return tuple(
+            item
+            for (kind, _), item in self.objects.items()
+            if kind == "Pod" and _labels(item).get(c.LABEL_ROLE) == c.ROLE_PLACEHOLDER
+        )
 
     def of(self, attempt: int) -> tuple[AttemptJob, ...]:
         """The Jobs of an attempt."""
@@ -173,4 +187,5 @@ def _worker(item: JsonObject) -> Worker:
         exit_code=ended.get("exitCode"),
         ended=moment(ended.get("finishedAt")),
         scraped=(meta.get("annotations") or {}).get(n.ANNOTATION_SCRAPE) == "true",
+        created=moment(meta.get("creationTimestamp")),
     )

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from launcher.core import contract as c
+from launcher.core.request import GPU_RESOURCE
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.queue_spec import QueueSpec
 from launcher.core.torchrun.reading import JsonObject
 
 # A machine that does not answer ends the attempt. Kubernetes' own default is 300 s.
 LOST_NODE_SECONDS: Final = 30
-_LOST: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+LOST: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 # Set by NVIDIA's GPU feature discovery (https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/).
 LABEL_GPU_PRODUCT: Final = "nvidia.com/gpu.product"
 # Set by Karpenter on AWS (https://karpenter.sh/docs/concepts/scheduling/): a name such as h100, and MiB of one GPU.
@@ -31,9 +32,10 @@ def place(template: Mapping[str, Any], queue: QueueSpec) -> JsonObject:
     affinity = {**(template.get("affinity") or {}), **queue.affinity}
     if queue.gpu_type:
         affinity["nodeAffinity"] = _with_gpus(affinity.get("nodeAffinity") or {}, queue.gpu_type)
-    result: JsonObject = {
-        "tolerations": _tolerations([*(template.get("tolerations") or []), *queue.tolerations])
-    }
+    given = [*(template.get("tolerations") or []), *queue.tolerations]
+    if queue.pool:
+        given += _of_devices(given)
+    result: JsonObject = {"tolerations": _tolerations(given)}
     if selector:
         result["nodeSelector"] = selector
     if affinity:
@@ -81,6 +83,13 @@ def _with_gpus(affinity: Mapping[str, Any], gpu_type: str) -> JsonObject:
     return {**affinity, _REQUIRED: {**required, "nodeSelectorTerms": terms}}
 
 
+def _of_devices(given: list[JsonObject]) -> list[JsonObject]:
+    """Machines with GPUs keep others away by a taint of the resource's name; who names their pool is no other."""
+    if any(each.get("key") in (None, "", GPU_RESOURCE) for each in given):
+        return []
+    return [{"key": GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}]
+
+
 def _tolerations(given: list[JsonObject]) -> list[JsonObject]:
     """Those that are given, and a short patience with a node that is lost where they say nothing of it."""
     said = {each.get("key") for each in given}
@@ -88,6 +97,6 @@ def _tolerations(given: list[JsonObject]) -> list[JsonObject]:
         return given
     return given + [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
-        for key in _LOST
+        for key in LOST
         if key not in said
     ]

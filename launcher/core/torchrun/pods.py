@@ -12,9 +12,10 @@ from math import floor
 from typing import Any, Final
 
 from launcher.core import contract as c
+from launcher.core.quantity import in_words
 from launcher.core.torchrun import command as commands
+from launcher.core.torchrun import job_spec, placement
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun import placement
 from launcher.core.torchrun.distribution import Size
 from launcher.core.torchrun.job_spec import JobSpec
 from launcher.core.torchrun.queue_spec import WORKSPACE
@@ -59,12 +60,13 @@ class Making:
 
     @property
     def meeting(self) -> commands.Meeting:
-        """Where the workers of this attempt meet. One worker needs no name of its own for that."""
+        """Where the workers of this attempt meet. One worker needs neither a name nor a fixed port for that."""
         first = f"{n.attempt_name(self.name, self.attempt)}-0.{self.name}.{self.namespace}.svc"
-        host = first if self.size.nodes > 1 else "localhost"
+        alone = self.size.nodes == 1 and self.settings.rendezvous == job_spec.C10D
+        place = "localhost:0" if alone else f"{first}:{self.settings.port}"
         return commands.Meeting(
             backend=self.settings.rendezvous,
-            endpoint=self.spec.endpoint or f"{host}:{self.settings.port}",
+            endpoint=self.spec.endpoint or place,
             id=f"{self.uid}-{self.attempt}",
             nodes=self.size.nodes,
             least=self.size.least,
@@ -155,7 +157,7 @@ def resources_of(making: Making) -> dict[str, str]:
     part = Fraction(gpus, queue.gpus) if gpus else Fraction(1)
     asked = {
         "cpu": f"{max(1, floor(queue.cpus * part * 1000))}m",
-        "memory": str(max(1, floor(queue.memory * part))),
+        "memory": in_words(max(1, floor(queue.memory * part))),
     }
     return {**asked, **({GPU_RESOURCE: str(gpus)} if gpus else {})}
 
@@ -192,7 +194,10 @@ def _environment(
         {"name": n.ENV_ATTEMPT, "value": str(making.attempt)},
         {"name": n.ENV_NODE_RANK, **rank},
     ]
-    ours = [{"name": name, "value": value} for name, value in values.items()]
+    ours: list[JsonObject] = [{"name": name, "value": value} for name, value in values.items()]
+    if size.nodes > 1:
+        # What torchrun tells the others of itself is else what the machine calls itself, which needs the DNS.
+        ours.append({"name": "PET_LOCAL_ADDR", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
     return _by_name(fixed, ours, below, making.spec.env, fixed)
 
 
@@ -242,7 +247,7 @@ def _volumes(making: Making, node: int | None) -> list[JsonObject]:
         result.append({"name": WORKSPACE, "emptyDir": {}})
     shared = making.settings.queue.shared_memory_per_gpu
     if shared is not None:
-        size = str(floor(shared * (making.size.gpus or 1)))
+        size = in_words(floor(shared * (making.size.gpus or 1)))
         result.append({"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": size}})
     return result
 

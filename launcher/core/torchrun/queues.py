@@ -8,7 +8,16 @@ from typing import Final
 
 from launcher.core.torchrun import children, distribution, job_spec, queue_spec, record, resolve, storage
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.decision import NORMAL, WARNING, Decision, Event, Removal, holds, removal
+from launcher.core.torchrun.decision import (
+    NORMAL,
+    SCHEDULER_SECONDS,
+    WARNING,
+    Decision,
+    Event,
+    Removal,
+    holds,
+    removal,
+)
 from launcher.core.torchrun.job_spec import Meta
 from launcher.core.torchrun.pods import Making, worker
 from launcher.core.torchrun.queue_spec import QueueSpec
@@ -249,10 +258,12 @@ def _write(
         for each in told
         if each.type == n.READY and before != {True: "True", False: "False", None: "Unknown"}[each.so]
     )
+    waits = any(each.reason == n.REASON_SCHEDULER_NOT_INSTALLED for each in told)
     return Decision(
         removals=removals,
         makes=makes,
         changes=changes,
         status=None if status == old else status,
         events=() if status == old else events,
+        again=SCHEDULER_SECONDS if waits else None,
     )

@@ -27,6 +27,25 @@ class Condition:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Gathering:
+    """The wait for nodes of a pool. Moments are seconds since the epoch.
+
+    `since` is when this try began, `tries` how many there have been with it, `enough_since` since when there are as
+    many nodes as the job needs at least, and `retry` when the next try begins after one that failed.
+    """
+
+    since: float
+    tries: int = 1
+    enough_since: float | None = None
+    retry: float | None = None
+
+    def written(self) -> JsonObject:
+        """`capacity` of the status."""
+        moments = {"since": self.since, "enoughSince": self.enough_since, "retryTime": self.retry}
+        return {"tries": self.tries, **{key: stamp(at) for key, at in moments.items() if at is not None}}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """What was remembered. Moments are seconds since the epoch. `raw` is the status as it was read."""
 
@@ -36,6 +55,7 @@ class Record:
     started: float | None
     completed: float | None
     raw: JsonObject
+    gathering: Gathering | None = None
 
     @property
     def final(self) -> bool:
@@ -59,6 +79,20 @@ def read(status: Any) -> Record:
         started=moment(raw.get("startTime")),
         completed=moment(raw.get("completionTime")),
         raw=raw,
+        gathering=_gathering(raw.get("capacity")),
+    )
+
+
+def _gathering(value: Any) -> Gathering | None:
+    fields: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
+    since = moment(fields.get("since"))
+    if since is None:
+        return None
+    return Gathering(
+        since=since,
+        tries=max(1, _count(fields.get("tries"))),
+        enough_since=moment(fields.get("enoughSince")),
+        retry=moment(fields.get("retryTime")),
     )
 
 
@@ -127,3 +161,21 @@ def written(
         **fields,
     }
     return {key: value for key, value in status.items() if value is not None}
+
+
+def blocked(item: JsonObject, message: str, now: float) -> JsonObject:
+    """The status of a job or queue for which the API server does not take what was to be made."""
+    status = item.get("status")
+    status = dict(status) if isinstance(status, Mapping) else {}
+    told = Condition(
+        type=n.READY if item["kind"] == n.QUEUE_KIND else n.ACCEPTED,
+        so=False,
+        reason=n.REASON_REFUSED,
+        message=message,
+    )
+    generation = item["metadata"].get("generation", 0)
+    status["conditions"] = conditions(status.get("conditions"), [told], generation, now)
+    if item["kind"] == n.JOB_KIND:
+        phase = status.get("phase") or n.PHASE_PENDING
+        status |= {"phase": phase, "reason": n.REASON_REFUSED, "message": message[:_LONGEST_MESSAGE]}
+    return status

@@ -9,9 +9,11 @@ from launcher.core import contract as c
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision
+from launcher.core.torchrun.displaced import spent, unplaced
 from launcher.core.torchrun.look import Look, Refusal, failure, prepare, refused, standing
 from launcher.core.torchrun.observe import AttemptJob
 from launcher.core.torchrun.pods import Making
+from launcher.core.torchrun.pool_request import NODE_START_SECONDS
 from launcher.core.torchrun.record import Condition
 from launcher.core.torchrun.starting import asked, drifted, leftovers, missing, surroundings
 
@@ -62,6 +64,9 @@ def ended(look: Look) -> Over | None:
     lost = [each for each in workers if each.deleting and not each.over]
     if lost and not well:
         return Over(why=f"worker {lost[0].name} on node {lost[0].node or 'unknown'} is lost")
+    name, _ = unplaced(look)
+    if name and not well:
+        return Over(why=f"worker {name} has no node after {NODE_START_SECONDS} s")
     return None
 
 
@@ -107,7 +112,7 @@ def _anew(look: Look) -> Decision | None:
 
 def _keep(look: Look) -> Decision:
     jobs = look.seen.of(look.record.attempt)
-    prepared = prepare(look, look.record.attempt)
+    prepared = prepare(look, look.record.attempt, look.record.raw.get("nodes"))
     told: tuple[Condition, ...] = ()
     makes: tuple[dict[str, Any], ...] = ()
     changes: tuple[dict[str, Any], ...] = ()
@@ -121,7 +126,15 @@ def _keep(look: Look) -> Decision:
     decision = _written(look, told)
     others = [each for each in look.seen.jobs if each.attempt != look.record.attempt]
     starts = tuple(map(_unsuspended, (each for each in jobs if each.suspended)))
-    return replace(decision, removals=leftovers(look, others), makes=makes, changes=(*changes, *starts))
+    gone, left = spent(look)
+    due = [each for each in (decision.again, left, unplaced(look)[1]) if each is not None]
+    return replace(
+        decision,
+        removals=(*leftovers(look, others), *gone),
+        makes=makes,
+        changes=(*changes, *starts),
+        again=min(due, default=None),
+    )
 
 
 def _unsuspended(job: AttemptJob) -> dict[str, Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from launcher.core.torchrun import children
+from launcher.core.torchrun import children, nodes
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision, Removal, holds, removal
-from launcher.core.torchrun.look import Look, Refusal, Wait, prepare, refused, standing
+from launcher.core.torchrun.displaced import withdrawn
+from launcher.core.torchrun.look import Look, Refusal, Wait, prepare, refused, standing, uncounted
 from launcher.core.torchrun.observe import AttemptJob
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.reading import JsonObject
@@ -17,11 +18,37 @@ from launcher.core.torchrun.record import Condition
 def start(look: Look) -> Decision:
     """The next step towards the attempt that the record names."""
     prepared = prepare(look, look.record.attempt)
+    nodes_of: nodes.Chosen | nodes.Waiting | None = None
+    if isinstance(prepared, Making) and prepared.settings.queue.pool:
+        nodes_of = nodes.choose(look, prepared, _leaving(look))
+        if isinstance(nodes_of, nodes.Chosen):
+            prepared = prepare(look, look.record.attempt, nodes_of.nodes)
+        elif nodes_of.recount:
+            return Decision(recount=True)
     wanted = children.jobs(prepared) if isinstance(prepared, Making) else []
     usable = [each for each in look.seen.of(look.record.attempt) if _fits(each, wanted)]
     rest = [each for each in look.seen.jobs if each not in usable]
     removals = (*leftovers(look, rest), *_old_groups(look))
-    return replace(_towards(look, prepared, rest), removals=removals)
+    decision = _towards(look, prepared, rest, nodes_of)
+    if nodes_of is None:  # nothing is to be held, or not any more
+        return replace(decision, removals=(*removals, *withdrawn(look)))
+    if isinstance(nodes_of, nodes.Chosen):
+        return replace(decision, removals=removals)
+    return replace(
+        decision,
+        removals=(*removals, *nodes_of.removals),
+        makes=(*decision.makes, *nodes_of.makes),
+        again=nodes_of.again,
+    )
+
+
+def _leaving(look: Look) -> int:
+    """How many workers of earlier attempts have a node still, or may get one."""
+    return sum(
+        not each.over
+        for each in (*look.seen.strays, *look.seen.workers)
+        if each.attempt != look.record.attempt or each in look.seen.strays
+    )
 
 
 def leftovers(look: Look, jobs: list[AttemptJob]) -> tuple[Removal, ...]:
@@ -62,7 +89,12 @@ def asked(look: Look) -> tuple[str, str]:
     return look.spec.size_key, look.spec.workspace.digest if look.spec.workspace is not None else ""
 
 
-def _towards(look: Look, prepared: Making | Wait | Refusal, rest: list[AttemptJob]) -> Decision:
+def _towards(
+    look: Look,
+    prepared: Making | Wait | Refusal,
+    rest: list[AttemptJob],
+    nodes_of: nodes.Chosen | nodes.Waiting | None,
+) -> Decision:
     phase = n.PHASE_RESTARTING if look.record.phase == n.PHASE_RESTARTING else n.PHASE_PENDING
     idle = (
         Condition(type=n.SUSPENDED, so=False, reason="NotAsked"),
@@ -73,19 +105,36 @@ def _towards(look: Look, prepared: Making | Wait | Refusal, rest: list[AttemptJo
             return look.end(n.PHASE_FAILED, n.REASON_INVALID_SPEC, prepared.message, None)
         # Its queue was changed meanwhile, and may be changed back: what was trained is not given up.
         told = (*refused(prepared), *idle)
-        return look.write(phase, n.REASON_INVALID_SPEC, prepared.message, told=told, workers=look.workers())
+        return look.write(
+            phase, n.REASON_INVALID_SPEC, prepared.message, told=told, workers=look.workers(), capacity=None
+        )
     if isinstance(prepared, Wait):
         told = (*prepared.told, *idle)
-        return look.write(phase, prepared.reason, prepared.message, told=told, workers=look.workers())
+        return look.write(
+            phase,
+            prepared.reason,
+            prepared.message,
+            told=told,
+            again=prepared.again,
+            workers=look.workers(),
+            capacity=None,
+        )
     told = (*standing(prepared.settings), *idle)
     stuck = _in_the_way(look, rest)
-    if stuck:
-        return look.write(phase, n.REASON_STOPPING, stuck, told=told, workers=look.workers())
+    if stuck:  # the wait for nodes begins when they are gone
+        return look.write(phase, n.REASON_STOPPING, stuck, told=told, workers=look.workers(), capacity=None)
+    if isinstance(nodes_of, nodes.Waiting):
+        return _gathers(look, prepared, phase, told, nodes_of)
     wanted = [*surroundings(prepared), *children.jobs(prepared)]
     taken = _taken(look, wanted)
     if taken:
         return look.write(phase, n.REASON_NAME_TAKEN, taken, told=told, workers=look.workers())
     size = prepared.size
+    if nodes_of is None:
+        told = (*told, *uncounted(look.record, "NoPool"))
+    else:
+        so = Condition(type=n.CAPACITY_AVAILABLE, so=True, reason=n.REASON_COUNTED, message=nodes_of.message)
+        told = (*told, so)
     decision = look.write(
         n.PHASE_PROVISIONING,
         n.REASON_STARTING,
@@ -97,8 +146,22 @@ def _towards(look: Look, prepared: Making | Wait | Refusal, rest: list[AttemptJo
         gpus=size.all_gpus,
         workers=look.workers(),
         workspaceDigest=look.spec.workspace.digest if look.spec.workspace is not None else None,
+        capacity=None,
     )
     return replace(decision, makes=missing(look, wanted))
+
+
+def _gathers(
+    look: Look, making: Making, phase: str, told: tuple[Condition, ...], waiting: nodes.Waiting
+) -> Decision:
+    """The job waits for nodes. What needs none is made meanwhile: the workspace can be sent."""
+    wanted = [children.service(making), *([children.sync_pod(making)] if making.sync else [])]
+    taken = _taken(look, wanted)
+    reason, message = (n.REASON_NAME_TAKEN, taken) if taken else (waiting.reason, waiting.message)
+    so = Condition(type=n.CAPACITY_AVAILABLE, so=False, reason=waiting.reason, message=waiting.message)
+    noted = waiting.gathering.written() if waiting.gathering is not None else None
+    decision = look.write(phase, reason, message, told=(*told, so), workers=look.workers(), capacity=noted)
+    return replace(decision, makes=() if taken else missing(look, wanted))
 
 
 def surroundings(making: Making) -> list[JsonObject]:

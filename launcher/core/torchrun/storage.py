@@ -36,7 +36,8 @@ class Cluster:
 
     `kai` says whether KAI Scheduler's API is there. `provisioners` has each StorageClass with its provisioner,
     `default_class` the one that claims without a class get, and `claims` the access modes of existing claims.
-    `tools_image` is the image of launcher.workspace.
+    `tools_image` is the image of launcher.workspace. `placeholders` says whether the priority class is there that pods
+    which hold nodes have.
     """
 
     tools_image: str
@@ -44,6 +45,7 @@ class Cluster:
     provisioners: Mapping[str, str] = field(default_factory=dict)
     default_class: str = ""
     claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    placeholders: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

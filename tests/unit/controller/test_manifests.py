@@ -38,8 +38,8 @@ def test_the_files_hold_what_the_code_says() -> None:
         assert yaml.safe_load(files()[f"crd/{name}"]) == definition
     assert list(yaml.safe_load_all(files()["config/deployment.yaml"])) == deployment.objects()
     assert list(yaml.safe_load_all(files()["config/rbac/role.yaml"])) == [
-        rights.cluster_role(),
-        rights.binding(),
+        *rights.roles(),
+        *rights.bindings(),
     ]
 
 
@@ -81,7 +81,7 @@ def test_what_is_wrong_is_told_and_nothing_is_written(
 def test_every_right_is_one_verb_on_one_resource_and_stands_once() -> None:
     said = [
         (each.group, resource, verb)
-        for each in rights.RIGHTS
+        for each in (*rights.RIGHTS, *rights.OWN_RIGHTS)
         for resource in each.resources
         for verb in each.verbs
     ]
@@ -103,20 +103,21 @@ def test_no_right_leads_to_more() -> None:
 
 def test_rights_have_their_reasons_in_the_file() -> None:
     text = files()["config/rbac/role.yaml"]
-    for each in rights.RIGHTS:
+    for each in (*rights.RIGHTS, *rights.OWN_RIGHTS):
         assert f"  # {each.why}\n  - {{apiGroups: [{each.group or repr('')}]" in text
 
 
 def test_the_binding_is_for_the_deployments_account() -> None:
     _, account, made = deployment.objects()
-    (subject,) = rights.binding()["subjects"]
-    assert (
-        account["metadata"]["name"]
-        == made["spec"]["template"]["spec"]["serviceAccountName"]
-        == subject["name"]
-    )
-    assert account["metadata"]["namespace"] == made["metadata"]["namespace"] == subject["namespace"]
-    assert rights.binding()["roleRef"]["name"] == rights.cluster_role()["metadata"]["name"]
+    for role, binding in zip(rights.roles(), rights.bindings(), strict=True):
+        (subject,) = binding["subjects"]
+        assert subject["name"] == account["metadata"]["name"]
+        assert subject["name"] == made["spec"]["template"]["spec"]["serviceAccountName"]
+        assert subject["namespace"] == account["metadata"]["namespace"] == made["metadata"]["namespace"]
+        assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == (
+            role["kind"],
+            role["metadata"]["name"],
+        )
 
 
 def _container() -> dict[str, Any]:

@@ -152,6 +152,29 @@ def test_a_job_waits_for_its_queue_and_begins_when_it_is_there(api: FakeApi) -> 
     assert phase(api) == n.PHASE_PROVISIONING
 
 
+def test_nothing_is_refused_by_what_was_known_before(api: FakeApi) -> None:
+    stage(api)
+    api.objects[QUEUE]["spec"]["storage"] = {
+        "checkpoints": {"enabled": True, "size": "1Gi", "storageClass": "fsx"}
+    }
+    objects = Mortal(api)
+    facts = Facts(objects, "tools@sha256:1")
+    facts.cluster("team", claims=False)
+    shared = {**thing("storage.k8s.io/v1", "StorageClass", "fsx", {}), "provisioner": "fsx.csi.aws.com"}
+    api.put("/apis/storage.k8s.io/v1/storageclasses/fsx", shared)
+    Reconciler(objects, facts, now=lambda: NOW).job("team", "vit")
+    assert phase(api) != n.PHASE_FAILED, api.objects[JOB]["status"]["message"]
+
+
+def test_what_cannot_be_is_refused_for_ever(api: FakeApi) -> None:
+    stage(api)
+    api.objects[QUEUE]["spec"]["storage"] = {
+        "checkpoints": {"enabled": True, "size": "1Gi", "storageClass": "disk"}
+    }
+    settle(Mortal(api))
+    assert (phase(api), api.objects[JOB]["status"]["reason"]) == (n.PHASE_FAILED, n.REASON_INVALID_SPEC)
+
+
 def test_a_name_that_another_has_is_left_alone_and_told_until_it_is_free(api: FakeApi) -> None:
     stage(api)
     theirs = thing("v1", "Service", "vit", {"clusterIP": "10.0.0.1"})

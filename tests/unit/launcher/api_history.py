@@ -12,6 +12,8 @@ from typing import Any
 
 Object = dict[str, Any]
 _IDLE_SECONDS = 0.05
+# Fields that a selector calls otherwise (kubernetes 1.35, pkg/registry/core/event/strategy.go: ToSelectableFields).
+_NAMED_OTHERWISE = {"source": "source.component"}
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def selects(path: str, query: dict[str, str], key: str, item: Object) -> bool:
         return False
     for part in filter(None, query.get("fieldSelector", "").split(",")):
         field, equal, value = part.rpartition("!=") if "!=" in part else part.partition("=")
-        if (lookup(item, field) == value) != (equal == "="):
+        if (lookup(item, _NAMED_OTHERWISE.get(field, field)) == value) != (equal == "="):
             return False
     return True
 

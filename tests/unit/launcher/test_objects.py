@@ -28,7 +28,6 @@ def api() -> Iterator[FakeApi]:
             "TorchrunQueue",
             "/apis/torchrun.ai/v1alpha1/namespaces/team/torchrunqueues",
         ),
-        ("scheduling.run.ai/v2", "Queue", "/apis/scheduling.run.ai/v2/queues"),
         (
             "scheduling.run.ai/v2alpha2",
             "PodGroup",
@@ -38,6 +37,7 @@ def api() -> Iterator[FakeApi]:
 )
 def test_a_list_is_where_the_api_has_it(version: str, kind: str, path: str) -> None:
     assert collection(version, kind, "team") == path
+    assert collection(version, kind, "") == path.replace("/namespaces/team", "")
 
 
 def service(**spec: object) -> dict[str, object]:

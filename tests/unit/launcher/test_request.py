@@ -324,6 +324,7 @@ def test_the_constants_are_those_of_the_contract() -> None:
         "LAUNCHER_JOB_PREFIX": names["launcherJobPrefix"],
         "TRAINING_JOB_PREFIX": names["trainingJobPrefix"],
         "PLACEHOLDER_PREFIX": names["placeholderPrefix"],
+        "PLACEHOLDER_PRIORITY_CLASS": classes["placeholder"]["name"],
         "RUN_ID_MAX_LENGTH": names["runIdMaxLength"],
         "TRAINING_CONTAINER": names["trainingContainer"],
         "LABEL_RUN": CONTRACT["labels"]["run"],
@@ -376,6 +377,8 @@ def test_the_constants_are_those_of_the_contract() -> None:
         "ENV_TRAINER_METRICS_PORT": CONTRACT["environment"]["workerFromProgram"]["metricsPort"],
         "TRAINER_METRICS_PORT_NAME": CONTRACT["trainerMetrics"]["portName"],
         "TRAINER_METRICS_PATH": CONTRACT["trainerMetrics"]["path"],
+        "TRAINER_METRICS_PORT": CONTRACT["trainerMetrics"]["port"],
+        "TRAINER_PROGRESS": CONTRACT["trainerProgress"],
         "LEASE_SECONDS": CONTRACT["launcherLease"]["durationSeconds"],
         "LEASE_RENEW_SECONDS": CONTRACT["launcherLease"]["renewSeconds"],
         **{f"STATE_{state.upper()}": state for state in CONTRACT["launcherStates"]},
@@ -389,3 +392,13 @@ def test_the_constants_are_those_of_the_contract() -> None:
         "EFA_RESOURCE": "vpc.amazonaws.com/efa",
     }
     assert classes["placeholder"]["value"] < 0 <= classes["worker"]["value"]
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0"), (1, "1"), (1025, "1025"), (1000, "1k"), (24 * 10**9, "24G"), (2**30, "1Gi"), (160 * 2**30, "160Gi"),
+     (1536 * 2**20, "1536Mi"), (2**70, "1024Ei")],
+)  # fmt: skip
+def test_a_size_is_written_as_people_write_it_and_is_that_size(size: int, text: str) -> None:
+    assert quantity.in_words(size) == text
+    assert quantity.parse(text) == size

@@ -20,7 +20,12 @@ class Crash(Exception):
 
 
 class Api:
-    """`now` is seconds since the epoch. `writes` is called before every write and may raise Crash."""
+    """`now` is seconds since the epoch. `writes` is called before every write and may raise Crash.
+
+    Where it `places` pods, workers have their nodes at once.
+    """
+
+    places = True
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -46,6 +51,7 @@ class Api:
         made = deepcopy(item)
         self.count += 1
         made["metadata"] |= {"uid": f"u{self.count}", "resourceVersion": str(self.count), "generation": 1}
+        made["metadata"]["creationTimestamp"] = stamp(self.now)
         self.objects[key] = made
         return True
 
@@ -180,7 +186,7 @@ class Api:
             status["made"] = spec["completions"]
             self.ran.append((meta["ownerReferences"][0]["uid"], meta["name"]))
             for index in range(spec["completions"]):
-                self.create(_pod(job, index, self.count))
+                self.create(_pod(job, index, self.count, f"n{index}" if self.places else ""))
             self.touch(job)
 
     def run_pods(self, phase: str, *, exit_code: int | None = None, only: int | None = None) -> bool:
@@ -191,6 +197,7 @@ class Api:
             if kind == "Pod"
             and n.LABEL_ATTEMPT in each["metadata"]["labels"]
             and each["status"]["phase"] in ("Pending", "Running")
+            and each["spec"]["nodeName"]
             and "deletionTimestamp" not in each["metadata"]
         ]
         chosen = live if only is None else live[only % len(live) :][:1] if live else []
@@ -205,7 +212,7 @@ class Api:
         return bool(chosen)
 
 
-def _pod(job: JsonObject, index: int, serial: int) -> JsonObject:
+def _pod(job: JsonObject, index: int, serial: int, node: str) -> JsonObject:
     template = job["spec"]["template"]
     owner = {
         "apiVersion": "batch/v1",
@@ -223,7 +230,7 @@ def _pod(job: JsonObject, index: int, serial: int) -> JsonObject:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": meta,
-        "spec": {"nodeName": f"n{index}"},
+        "spec": {"nodeName": node, "containers": deepcopy(template["spec"]["containers"])},
         "status": {"phase": "Pending"},
     }
 

@@ -6,10 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.jobs import decide
+from launcher.core.torchrun.nodes import pool_to_count
 from launcher.core.torchrun.storage import Cluster
 from tests.unit.torchrun.api import Api
 from tests.unit.torchrun.made import CLUSTER, job, queue
+from tests.unit.torchrun.pool import PoolApi
 
 
 class Life:
@@ -22,8 +25,9 @@ class Life:
         *,
         cluster: Cluster = CLUSTER,
         queued: bool = True,
+        api: Api | None = None,
     ) -> None:
-        self.api, self.cluster = Api(), cluster
+        self.api, self.cluster = api or Api(), cluster
         self.queue = queue(of_queue)
         if queued:
             self.api.create(self.queue)
@@ -40,9 +44,10 @@ class Life:
             if item is None:
                 return count
             children = [each for each in self.api.list() if each["kind"] not in (n.JOB_KIND, n.QUEUE_KIND)]
-            decision = decide(
-                item, self.api.get(n.QUEUE_KIND, "research"), children, self.cluster, self.api.now
-            )
+            its_queue = self.api.get(n.QUEUE_KIND, "research")
+            decision = self._decided(item, its_queue, children, fresh=False)
+            if decision.recount:
+                decision = self._decided(item, its_queue, children, fresh=True)
             self.again = decision.again
             self.api.carry_out(item, decision)
             self.api.settle()
@@ -50,6 +55,19 @@ class Life:
             if idle:
                 return count
         raise AssertionError(f"no end: {decision}")
+
+    def _decided(
+        self,
+        item: dict[str, Any],
+        its_queue: dict[str, Any] | None,
+        children: list[dict[str, Any]],
+        *,
+        fresh: bool,
+    ) -> Decision:
+        pool = None
+        if isinstance(self.api, PoolApi) and pool_to_count(item, its_queue):
+            pool = self.api.observation(fresh=fresh)
+        return decide(item, its_queue, children, self.cluster, self.api.now, pool=pool)
 
     @property
     def status(self) -> dict[str, Any]:

@@ -99,6 +99,7 @@ def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
     assert mounted(pod(sent), "/app")[1] == {"name": "workspace", "emptyDir": {}}
     sync = children.sync_pod(made)
     assert sync["metadata"]["name"] == sync["spec"]["hostname"] == "vit-sync-0"
+    assert sync["metadata"]["annotations"] == {"karpenter.sh/do-not-disrupt": "true"}
     assert sync["spec"]["subdomain"] == "vit"
     assert sync["metadata"]["labels"][n.LABEL_JOB] == "vit"
     assert not making({"workspace": {**sent["workspace"], "url": "s3://b/k"}}).sync
@@ -235,8 +236,16 @@ def test_each_attempt_meets_under_another_id_and_name() -> None:
     assert children.service(making())["spec"]["publishNotReadyAddresses"] is True
 
 
-def test_one_worker_needs_no_name() -> None:
-    assert making(ONE).meeting.endpoint == "localhost:29500"
+def test_workers_tell_each_other_their_address() -> None:
+    """torchrun would tell the machine's name, which only those find who have the DNS's answer for it."""
+    assert env({"numGPUs": 16})["PET_LOCAL_ADDR"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert "PET_LOCAL_ADDR" not in env({"numGPUs": 8})
+
+
+def test_one_worker_needs_neither_a_name_nor_a_fixed_port() -> None:
+    assert making(ONE).meeting.endpoint == "localhost:0"
+    static = making({**ONE, "distributed": {"rdzvBackend": "static"}})
+    assert static.meeting.endpoint == "vit-0-0.vit.team.svc:29500"  # which is where its processes meet, too
 
 
 def test_time_to_stop_goes_with_torchruns() -> None:

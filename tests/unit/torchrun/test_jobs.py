@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.decision import SCHEDULER_SECONDS
 from launcher.core.torchrun.jobs import decide
 from tests.unit.torchrun.life import Life
 from tests.unit.torchrun.made import CLUSTER, DIGEST
@@ -200,6 +201,7 @@ def test_the_queue_comes_later_and_may_go() -> None:
 def test_kai_that_is_not_installed() -> None:
     life = Life({}, {"scheduling.scheduler": "kai-scheduler"})
     life.look()
+    assert life.again == SCHEDULER_SECONDS, "the news of its installation may come too early"
     assert (life.status["phase"], life.status["reason"]) == ("Pending", "SchedulerNotInstalled")
     assert life.condition(n.SCHEDULER_NOT_INSTALLED)[0] == "True"
     assert life.api.list("Job", "Pod", "PodGroup") == []

@@ -10,10 +10,12 @@ import pytest
 
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.jobs import decide
+from launcher.core.torchrun.nodes import pool_to_count
 from launcher.core.torchrun.queues import Trial, trial
 from launcher.core.torchrun.queues import decide as decide_queue
 from tests.unit.torchrun.life import Life
 from tests.unit.torchrun.made import CLUSTER
+from tests.unit.torchrun.pool import POOL, PoolApi
 from tests.unit.torchrun.test_parse import FULL_JOB, FULL_QUEUE, POISON, places, poisoned
 
 pytestmark = pytest.mark.unit
@@ -22,7 +24,8 @@ KAI = replace(CLUSTER, kai=True)
 
 @pytest.fixture(scope="module")
 def life() -> Life:
-    return Life({"workspace": FULL_JOB["spec"]["workspace"]}, FULL_QUEUE["spec"], cluster=KAI).run()
+    of_queue = {**FULL_QUEUE["spec"], "scheduling.pool": None}
+    return Life({"workspace": FULL_JOB["spec"]["workspace"]}, of_queue, cluster=KAI).run()
 
 
 def test_a_job_with_anything_anywhere(life: Life) -> None:
@@ -34,6 +37,32 @@ def test_a_job_with_anything_anywhere(life: Life) -> None:
             continue
         for value in POISON:
             decide(poisoned(item, path, value), life.queue, children, KAI, life.api.now)
+
+
+def test_a_job_that_waits_for_nodes_with_anything_anywhere() -> None:
+    life = Life({}, {**FULL_QUEUE["spec"], "scheduling.pool": POOL}, cluster=KAI, api=PoolApi())
+    api = life.api
+    assert isinstance(api, PoolApi)
+    life.look()
+    assert api.placeholders()
+    item, children = api.get(n.JOB_KIND, "vit"), api.list("Service", "Pod")
+    assert item is not None
+    assert item["status"]["capacity"]
+    pool = api.observation()
+    for thing, other in ((item, life.queue), (life.queue, item)):
+        for path in places(thing):
+            if not path or path[0] not in ("spec", "status", "metadata") or path == ("metadata",):
+                continue
+            for value in POISON:
+                poison = poisoned(thing, path, value)
+                job, queue = (poison, other) if thing is item else (other, poison)
+                pool_to_count(job, queue)
+                decision = decide(job, queue, children, KAI, api.now, pool=pool)
+                assert (
+                    not any(each["kind"] == "Job" for each in decision.makes)
+                    or "pool" in path
+                    or path[0] == "spec"
+                )
 
 
 @pytest.mark.parametrize("phase", ["", "Pending", "Running", "Suspended", "Failed"])

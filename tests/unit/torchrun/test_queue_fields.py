@@ -45,13 +45,13 @@ def test_parent_kai_queue() -> None:
 def test_gpus_cpus_and_memory_of_a_node() -> None:
     resources = container()["resources"]
     assert resources["requests"] == resources["limits"]
-    assert resources["limits"] == {"cpu": "96000m", "memory": str(512 * 2**30), "nvidia.com/gpu": "8"}
+    assert resources["limits"] == {"cpu": "96000m", "memory": "512Gi", "nvidia.com/gpu": "8"}
     assert flag("nproc-per-node", {}) == "8"
 
 
 def test_a_part_of_a_nodes_gpus_takes_the_same_part_of_the_rest() -> None:
     resources = container({"numGPUs": 2})["resources"]["limits"]
-    assert resources == {"cpu": "24000m", "memory": str(128 * 2**30), "nvidia.com/gpu": "2"}
+    assert resources == {"cpu": "24000m", "memory": "128Gi", "nvidia.com/gpu": "2"}
     # Two nodes with four GPUs each, in a queue with eight.
     assert container({"numNodes": 4})["resources"]["limits"]["cpu"] == "48000m"
 
@@ -138,7 +138,7 @@ def test_a_volume_of_its_own(volume: str, path: str) -> None:
     asked = {f"storage.{volume}.enabled": True, f"storage.{volume}.size": "5Gi"}
     (name, claim), *_ = claims(ONE, asked).items()
     assert name == f"vit-{volume}"
-    assert claim["spec"]["resources"]["requests"]["storage"] == str(5 * 2**30)
+    assert claim["spec"]["resources"]["requests"]["storage"] == "5Gi"
     assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
     assert "storageClassName" not in claim["spec"]
     assert claim["metadata"]["ownerReferences"][0]["uid"] == "u1"
@@ -160,7 +160,7 @@ def test_size_for_each_gpu_class_and_access_mode(volume: str) -> None:
         f"storage.{volume}.storageClass": "fsx",
     }
     (claim,) = claims({}, asked).values()
-    assert claim["spec"]["resources"]["requests"]["storage"] == str(16 * 1500 * 10**6)
+    assert claim["spec"]["resources"]["requests"]["storage"] == "24G"
     assert claim["spec"]["storageClassName"] == "fsx"
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     once = claims(ONE, {**asked, f"storage.{volume}.accessMode": "ReadWriteOnce"})
@@ -240,7 +240,7 @@ def test_the_bucket_has_the_pointer_that_is_followed() -> None:
 
 def test_shared_memory_for_each_gpu() -> None:
     _, volume = mounted(pod({}, {"storage.shmSizePerGPU": "8Gi"}), "/dev/shm")
-    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": str(64 * 2**30)}
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Gi"}
     assert "volumes" not in pod()["spec"]
 
 
@@ -261,7 +261,8 @@ def test_scheduler_priority_selector_tolerations_affinity_and_pool() -> None:
     assert spec["affinity"] == {"podAffinity": {"x": 1}}
     assert spec["tolerations"][0] == toleration
     # A lost node is noticed soon, unless the user says how soon.
-    assert {each["tolerationSeconds"] for each in spec["tolerations"][1:]} == {placement.LOST_NODE_SECONDS}
+    assert spec["tolerations"][1] == {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    assert {each["tolerationSeconds"] for each in spec["tolerations"][2:]} == {placement.LOST_NODE_SECONDS}
     patient = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": 900}
     own = pod({}, {"scheduling.tolerations": [patient]})["spec"]["tolerations"]
     assert [each["key"] for each in own] == ["node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"]

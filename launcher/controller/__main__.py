@@ -1,0 +1,118 @@
+"""`python -m launcher.controller`: serves torchrun queues and jobs until SIGTERM. One at a time does, by a Lease."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+
+import kopf
+
+from launcher.controller import handlers
+from launcher.controller.controller import Controller
+from launcher.controller.facts import Facts
+from launcher.controller.lease import Hold
+from launcher.controller.metrics import Metrics
+from launcher.controller.reconcile import Reconciler
+from launcher.core import contract as c
+from launcher.core.torchrun import names as n
+from launcher.kube.objects import Objects
+from launcher.kube.rest import ApiUnavailable, Rest
+
+# In a pod, network policies say who gets here; outside of one only this machine does.
+_ALL_ADDRESSES, _LOOPBACK = "0.0.0.0", "127.0.0.1"  # noqa: S104
+_FAILED = 1
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Returns the exit code once it is stopped: 0, or 1 where there is no way to the API or no port to be had."""
+    parser = argparse.ArgumentParser(prog="python -m launcher.controller", description=__doc__)
+    parser.add_argument(
+        "--address", help="serve metrics and liveness on this address (default: every one of the pod)"
+    )
+    parser.add_argument("--metrics-port", type=int, default=c.METRICS_PORT, help="default: %(default)s")
+    parser.add_argument("--liveness-port", type=int, default=n.LIVENESS_PORT, help="default: %(default)s")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    for talkative in ("kopf.objects", "kopf.activities.probe", "aiohttp.access"):
+        logging.getLogger(talkative).setLevel(logging.WARNING)  # a line for each event and each probe, else
+    image = environment.get(n.ENV_TOOLS_IMAGE, "")
+    if not image:
+        parser.error(
+            f"{n.ENV_TOOLS_IMAGE} is not set; right would be the image of launcher.workspace, by its digest"
+        )
+    pod = environment.get(c.ENV_POD_UID)
+    address = given.address or (_ALL_ADDRESSES if pod else _LOOPBACK)
+    try:
+        rest = Rest.connect()
+        return asyncio.run(
+            _serve(rest, image, pod or str(uuid.uuid4()), address, given.metrics_port, given.liveness_port)
+        )
+    except ApiUnavailable as error:
+        print(f"torchrun-controller: {error}", file=sys.stderr)
+        return _FAILED
+    except OSError as error:
+        print(f"torchrun-controller: {address}: {error}", file=sys.stderr)
+        return _FAILED
+
+
+async def _serve(
+    rest: Rest, image: str, holder: str, address: str, metrics_port: int, liveness_port: int
+) -> int:
+    objects = Objects(rest, n.FIELD_MANAGER)
+    metrics = Metrics()
+    metrics.serve(address, metrics_port)
+    controller = Controller(objects, Reconciler(objects, Facts(objects, image)), metrics)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    hold = Hold(objects, holder)
+    watching = asyncio.create_task(
+        kopf.operator(
+            registry=handlers.registry(controller),
+            settings=handlers.settings(),
+            clusterwide=True,
+            standalone=True,
+            liveness_endpoint=f"http://{address}:{liveness_port}{n.LIVENESS_PATH}",
+            stop_flag=stopping,
+        )
+    )
+    working = asyncio.create_task(controller.run())
+    holding = asyncio.create_task(_hold(hold, controller))
+    stopped = asyncio.create_task(stopping.wait())
+    tasks = {watching, working, holding}
+    done, _ = await asyncio.wait({*tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.set()  # kopf ends in its own order
+    working.cancel()
+    holding.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.to_thread(hold.release)
+    for task in done - {stopped}:
+        task.result()  # raises what ended it
+    return 0
+
+
+async def _hold(hold: Hold, controller: Controller) -> None:
+    """Works as long as the Lease is held, and waits for it while it is not."""
+    held: bool | None = None
+    while True:
+        before, held = held, await asyncio.to_thread(hold.keep)
+        if held != before:
+            other = f" by {hold.other}" if hold.other else ""
+            log.info(
+                "Lease %s is %s", n.CONTROLLER, "held: the work begins" if held else f"held{other}: waits"
+            )
+        controller.allow(held)
+        await asyncio.sleep(c.LEASE_RENEW_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

@@ -1,0 +1,136 @@
+"""What is known of jobs and queues from the API's events, and which of them a change concerns. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.reading import JsonObject
+
+# A queue's jobs change together; it is told how many there are not more often than this, in seconds.
+COUNT_SECONDS = 1.0
+# What rests is looked at, too, but not all at once: within this time, in seconds.
+SPREAD_SECONDS = 60.0
+# The same for what waits for somebody: a change of the job or its queue is seen without it.
+WAITING_SPREAD_SECONDS = 20.0
+
+
+class Key(NamedTuple):
+    """One thing to be looked at: `kind` is n.JOB_KIND or n.QUEUE_KIND."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+Asked = list[tuple[Key, float]]
+
+
+class Known:
+    """Each method returns what is to be looked at, and in how many seconds.
+
+    `draw` gives numbers from 0 to 1.
+    """
+
+    def __init__(self, draw: Callable[[], float] = random.random) -> None:
+        self._draw = draw
+        self._phases: dict[Key, str] = {}
+        self._queue_of: dict[Key, Key] = {}
+        self._jobs_of: defaultdict[Key, set[Key]] = defaultdict(set)
+        self._generations: dict[Key, tuple[Any, bool]] = {}
+
+    def phases(self) -> Mapping[str, int]:
+        """How many jobs are in each phase; "" is one that nobody has looked at."""
+        return Counter(self._phases.values())
+
+    def there(self) -> set[Key]:
+        """All that is there, as far as it was heard."""
+        return {*self._phases, *self._generations}
+
+    def job(self, item: JsonObject, *, gone: bool = False, first: bool = False) -> Asked:
+        """A TorchrunJob was seen; `first`: in a list, where nothing says that it has changed."""
+        key = key_of(item)
+        status = item.get("status") or {}
+        named = (item.get("spec") or {}).get("jobQueue")
+        queue = Key(n.QUEUE_KIND, key.namespace, named if isinstance(named, str) else "")
+        before = self._phases.get(key)
+        self._forget_job(key)
+        if not gone:
+            self._phases[key] = str(status.get("phase") or "")
+            self._queue_of[key] = queue
+            self._jobs_of[queue].add(key)
+        asked = [(key, self._draw() * _patience(item) if first else 0.0)]
+        if queue.name and before != self._phases.get(key):
+            asked.append((queue, COUNT_SECONDS))
+        return asked
+
+    def queue(self, item: JsonObject, *, gone: bool = False) -> Asked:
+        """A TorchrunQueue was seen. Its jobs go by its spec, and whether it is there; not by its status."""
+        key = key_of(item)
+        generation = (item["metadata"].get("generation"), "deletionTimestamp" in item["metadata"])
+        before = self._generations.pop(key, None)
+        if not gone:
+            self._generations[key] = generation
+        if before == self._generations.get(key):
+            return [(key, 0.0)]
+        return [(key, 0.0), *self._live(self._jobs_of.get(key, set()))]
+
+    def child(self, item: JsonObject) -> Asked:
+        """Something with the label of a job was made, changed or removed."""
+        meta = item["metadata"]
+        name = (meta.get("labels") or {}).get(n.LABEL_JOB)
+        return [(Key(n.JOB_KIND, str(meta.get("namespace") or ""), name), 0.0)] if name else []
+
+    def kai_queue(self, item: JsonObject) -> Asked:
+        """A queue of KAI was made, changed or removed."""
+        labels = item["metadata"].get("labels") or {}
+        owner = labels.get(n.LABEL_QUEUE_NAMESPACE), labels.get(n.LABEL_QUEUE_NAME)
+        return [(Key(n.QUEUE_KIND, str(owner[0]), str(owner[1])), 0.0)] if all(owner) else []
+
+    def unfinished(self) -> Asked:
+        """All queues, and the jobs that are not over: something changed that any of them may depend on."""
+        return [*((key, 0.0) for key in self._generations), *self._live(self._phases)]
+
+    def lost(self, gone: set[Key]) -> Asked:
+        """These are not in a new list any more; their removal was not heard."""
+        asked = []
+        for key in gone:
+            self._generations.pop(key, None)
+            queue = self._queue_of.get(key)
+            self._forget_job(key)
+            asked.append((key, 0.0))
+            if queue is not None:
+                asked.append((queue, COUNT_SECONDS))
+        return asked
+
+    def _live(self, jobs: Iterable[Key]) -> Asked:
+        return [(key, 0.0) for key in jobs if self._phases[key] not in n.FINAL_PHASES]
+
+    def _forget_job(self, key: Key) -> None:
+        self._phases.pop(key, None)
+        queue = self._queue_of.pop(key, None)
+        if queue is not None:
+            self._jobs_of[queue].discard(key)
+            if not self._jobs_of[queue]:
+                del self._jobs_of[queue]
+
+
+def key_of(item: JsonObject) -> Key:
+    """The key of a job or a queue."""
+    meta = item["metadata"]
+    return Key(str(item["kind"]), str(meta.get("namespace") or ""), str(meta["name"]))
+
+
+def _patience(item: JsonObject) -> float:
+    """Within how many seconds a job is to be looked at of which nothing says that it has changed."""
+    meta, status = item["metadata"], item.get("status") or {}
+    if status.get("observedGeneration") != meta.get("generation") or "deletionTimestamp" in meta:
+        return 0.0
+    if status.get("phase") in n.FINAL_PHASES:
+        return SPREAD_SECONDS
+    if status.get("reason") in (n.REASON_SUSPENDED, n.REASON_QUEUE_NOT_FOUND):
+        return WAITING_SPREAD_SECONDS
+    return 0.0

@@ -1,0 +1,113 @@
+"""Which jobs and queues an event concerns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launcher.controller.known import COUNT_SECONDS, SPREAD_SECONDS, WAITING_SPREAD_SECONDS, Known
+from launcher.core.torchrun import names as n
+
+pytestmark = pytest.mark.unit
+
+QUEUE = (n.QUEUE_KIND, "team", "h100")
+
+
+def job(
+    name: str = "vit", phase: str = "", *, queue: object = "h100", reason: str = "", **meta: Any
+) -> dict[str, Any]:
+    status = {"phase": phase, "reason": reason, "observedGeneration": 1} if phase else {}
+    named = {"name": name, "namespace": "team", "generation": 1, **meta}
+    return {"kind": n.JOB_KIND, "metadata": named, "spec": {"jobQueue": queue}, "status": status}
+
+
+def queue(generation: int = 1, **meta: Any) -> dict[str, Any]:
+    named = {"name": "h100", "namespace": "team", "generation": generation, **meta}
+    return {"kind": n.QUEUE_KIND, "metadata": named, "spec": {}}
+
+
+def known() -> Known:
+    return Known(draw=lambda: 0.5)
+
+
+def jobs_of(asked: Any) -> set[str]:
+    return {key.name for key, _ in asked if key.kind == n.JOB_KIND}
+
+
+def test_a_job_is_looked_at_and_its_queue_counts_it_when_its_phase_is_another() -> None:
+    it = known()
+    assert it.job(job()) == [((n.JOB_KIND, "team", "vit"), 0.0), (QUEUE, COUNT_SECONDS)]
+    assert it.job(job()) == [((n.JOB_KIND, "team", "vit"), 0.0)]
+    assert (QUEUE, COUNT_SECONDS) in it.job(job(phase=n.PHASE_RUNNING))
+    assert it.phases() == {n.PHASE_RUNNING: 1}
+    assert (QUEUE, COUNT_SECONDS) in it.job(job(phase=n.PHASE_RUNNING), gone=True)
+    assert it.phases() == {}
+
+
+@pytest.mark.parametrize("named", [None, 7, "", ["h100"]])
+def test_a_job_without_a_name_of_a_queue_is_looked_at_all_the_same(named: object) -> None:
+    assert [key.name for key, _ in known().job(job(queue=named))] == ["vit"]
+
+
+@pytest.mark.parametrize(
+    ("item", "after"),
+    [
+        (job(phase=n.PHASE_SUCCEEDED), SPREAD_SECONDS / 2),
+        (job(phase=n.PHASE_FAILED), SPREAD_SECONDS / 2),
+        (job(phase=n.PHASE_SUSPENDED, reason=n.REASON_SUSPENDED), WAITING_SPREAD_SECONDS / 2),
+        (job(phase=n.PHASE_PENDING, reason=n.REASON_QUEUE_NOT_FOUND), WAITING_SPREAD_SECONDS / 2),
+        (job(phase=n.PHASE_PENDING, reason=n.REASON_STARTING), 0.0),
+        (job(phase=n.PHASE_SUSPENDED, reason=n.REASON_SUSPENDED, generation=2), 0.0),
+        (job(phase=n.PHASE_RUNNING), 0.0),
+        (job(phase=n.PHASE_SUCCEEDED, generation=2), 0.0),
+        (job(phase=n.PHASE_SUCCEEDED, deletionTimestamp="2026-11-23T00:00:00Z"), 0.0),
+    ],
+)
+def test_in_a_list_what_is_over_comes_later(item: dict[str, Any], after: float) -> None:
+    assert dict(known().job(item, first=True))[(n.JOB_KIND, "team", "vit")] == after  # type: ignore[index]
+    assert dict(known().job(item))[(n.JOB_KIND, "team", "vit")] == 0.0  # type: ignore[index]
+
+
+def test_jobs_hear_of_their_queue_when_it_comes_changes_and_goes_but_not_of_its_status() -> None:
+    it = known()
+    it.job(job("waits"))
+    it.job(job("over", n.PHASE_SUCCEEDED))
+    it.job(job("other", queue="a100"))
+    assert jobs_of(it.queue(queue())) == {"waits"}
+    assert jobs_of(it.queue(queue())) == set()
+    assert jobs_of(it.queue(queue(2))) == {"waits"}
+    assert jobs_of(it.queue(queue(2, deletionTimestamp="2026-11-23T00:00:00Z"))) == {"waits"}
+    assert jobs_of(it.queue(queue(2), gone=True)) == {"waits"}
+
+
+def test_a_child_is_its_jobs() -> None:
+    pod = {"metadata": {"name": "vit-0-0-abcde", "namespace": "team", "labels": {n.LABEL_JOB: "vit"}}}
+    assert known().child(pod) == [((n.JOB_KIND, "team", "vit"), 0.0)]
+    assert known().child({"metadata": {"name": "x", "namespace": "team"}}) == []
+
+
+def test_a_queue_of_kai_is_its_torchrun_queues() -> None:
+    labels = {n.LABEL_QUEUE_NAMESPACE: "team", n.LABEL_QUEUE_NAME: "h100"}
+    assert known().kai_queue({"metadata": {"name": "q", "labels": labels}}) == [(QUEUE, 0.0)]
+    assert known().kai_queue({"metadata": {"name": "default-queue"}}) == []
+
+
+def test_what_anybody_may_wait_for_is_told_to_all_but_those_that_are_over() -> None:
+    it = known()
+    it.queue(queue())
+    it.job(job("waits"))
+    it.job(job("over", n.PHASE_FAILED))
+    assert {key.name for key, _ in it.unfinished()} == {"h100", "waits"}
+
+
+def test_what_is_not_in_a_list_any_more_is_forgotten() -> None:
+    it = known()
+    it.queue(queue())
+    it.job(job("gone"))
+    it.job(job("there"))
+    gone = {key for key in it.there() if key.name in ("gone", "h100")}
+    assert {key.name for key, _ in it.lost(gone)} == {"gone", "h100"}
+    assert {key.name for key in it.there()} == {"there"}
+    assert it.phases() == {"": 1}
+    assert jobs_of(it.queue(queue())) == {"there"}

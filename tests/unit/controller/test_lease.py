@@ -1,0 +1,87 @@
+"""Of two controllers one works: the Lease against a small API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from launcher.controller.lease import Hold
+from launcher.core import contract as c
+from launcher.core.torchrun import names as n
+from launcher.kube.objects import Objects
+from tests.unit.launcher.api_server import FakeApi, serving
+
+PATH = f"/apis/coordination.k8s.io/v1/namespaces/{n.CONTROLLER_NAMESPACE}/leases/{n.CONTROLLER}"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    with serving(FakeApi()) as api:
+        yield api
+
+
+def hold(api: FakeApi, holder: str, clock: Clock) -> Hold:
+    return Hold(
+        Objects(api.rest(), n.FIELD_MANAGER), holder, clock=clock, now=lambda: 1_800_000_000 + clock()
+    )
+
+
+def test_the_first_holds_it_and_keeps_when_it_was_acquired(api: FakeApi) -> None:
+    clock = Clock()
+    first = hold(api, "a", clock)
+    assert first.keep()
+    acquired = api.objects[PATH]["spec"]["acquireTime"]
+    clock.now += 5
+    assert first.keep()
+    spec = api.objects[PATH]["spec"]
+    assert (spec["holderIdentity"], spec["acquireTime"], spec["leaseTransitions"]) == ("a", acquired, 0)
+    assert spec["renewTime"] > acquired
+
+
+def test_another_waits_as_long_as_it_is_renewed_and_takes_it_when_it_is_not(api: FakeApi) -> None:
+    clock = Clock()
+    first, second = hold(api, "a", clock), hold(api, "b", clock)
+    assert first.keep()
+    for _ in range(8):
+        assert not second.keep()
+        clock.now += c.LEASE_RENEW_SECONDS
+        assert first.keep()
+    assert second.other == "a"
+    assert not second.keep()
+    clock.now += c.LEASE_SECONDS
+    assert second.keep()
+    assert not first.keep()
+    assert api.objects[PATH]["spec"]["leaseTransitions"] == 1
+
+
+def test_released_it_is_the_next_ones_at_once(api: FakeApi) -> None:
+    clock = Clock()
+    first, second = hold(api, "a", clock), hold(api, "b", clock)
+    assert first.keep()
+    assert not second.keep()
+    second.release()  # not its own
+    assert not second.keep()
+    first.release()
+    assert second.keep()
+
+
+def test_an_api_that_does_not_answer_costs_it_only_after_its_time(api: FakeApi) -> None:
+    clock = Clock()
+    first = hold(api, "a", clock)
+    assert first.keep()
+    api.faults += [(403, {}, b"{}")] * 100
+    clock.now += c.LEASE_SECONDS - 1
+    assert first.keep()
+    clock.now += 2
+    assert not first.keep()
+    api.faults.clear()
+    assert first.keep()

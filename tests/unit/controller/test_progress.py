@@ -1,0 +1,157 @@
+"""What a training tells of itself, from a real server of metrics, and from servers that misbehave."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge, start_http_server
+
+from launcher.controller.progress import ask, first_worker, parse
+from launcher.core import contract as c
+from launcher.core.torchrun import names as n
+
+pytestmark = pytest.mark.unit
+
+NAMES = c.TRAINER_PROGRESS
+
+
+def pod(
+    port: int | str = 9465, name: str = "vit-1", *, index: str = "0", **annotations: str
+) -> dict[str, Any]:
+    said = {n.ANNOTATION_SCRAPE: "true", "prometheus.io/port": str(port), **annotations}
+    return {
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{name}-{index}-abcde",
+            "ownerReferences": [{"kind": "Job", "name": name, "uid": "1"}],
+            "annotations": {"batch.kubernetes.io/job-completion-index": index, **said},
+        },
+        "status": {"phase": "Running", "podIP": "127.0.0.1"},
+    }
+
+
+def job(phase: str = n.PHASE_RUNNING, attempt: int = 1) -> dict[str, Any]:
+    return {"metadata": {"name": "vit"}, "status": {"phase": phase, "attempt": attempt}}
+
+
+def text(**values: float) -> str:
+    return "".join(f'{NAMES[key]}{{run="vit"}} {value}\n' for key, value in values.items())
+
+
+def test_a_trainings_metrics_are_its_progress() -> None:
+    registry = CollectorRegistry()
+    for key, value in {"step": 40, "loss": 2.5, "tokensPerSecond": 1200.5, "samplesPerSecond": 8}.items():
+        Gauge(NAMES[key], "told", ["run"], registry=registry).labels("vit").set(value)
+    server, thread = start_http_server(0, "127.0.0.1", registry)
+    try:
+        assert ask(pod(server.server_port)) == {
+            "step": 40,
+            "loss": 2.5,
+            "throughput": 1200.5,
+            "unit": "tokens/s",
+        }
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_of_a_checkpoint_step_and_time_are_told() -> None:
+    told = parse(text(step=9, samplesPerSecond=3, checkpointStep=8, checkpointTime=1_800_000_000))
+    assert told == {
+        "step": 9,
+        "throughput": 3.0,
+        "unit": "samples/s",
+        "checkpointStep": 8,
+        "checkpointTime": "2027-01-15T08:00:00Z",
+    }
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, 1e30])
+def test_a_value_that_a_status_can_t_have_is_left_out(value: float) -> None:
+    assert parse(text(step=value, loss=1.0)) is None
+    told = parse(text(step=1, checkpointStep=value, checkpointTime=value, samplesPerSecond=value))
+    assert told == {"step": 1}
+
+
+def test_a_loss_may_be_below_zero() -> None:
+    assert parse(text(step=1, loss=-3.5)) == {"step": 1, "loss": -3.5}
+
+
+def test_the_first_worker_of_the_attempt_is_asked_and_only_while_it_runs() -> None:
+    first = pod()
+    others = [pod(name="vit-0"), pod(index="1"), {"kind": "Service", "metadata": {"name": "vit"}}]
+    assert first_worker(job(), [*others, first]) is first
+    assert first_worker(job(), others) is None
+    assert first_worker(job(n.PHASE_RESTARTING), [first]) is None
+    assert first_worker(job(attempt=2), [first]) is None
+    assert first_worker(job(), [{**first, "status": {"phase": "Succeeded"}}]) is None
+    assert first_worker(job(), [pod(**{n.ANNOTATION_SCRAPE: "false"})]) is None
+
+
+@pytest.mark.parametrize("port", ["0", "70000", "x", "-1", "²"])
+def test_a_port_that_is_none_is_not_asked(port: str) -> None:
+    assert ask(pod(port)) is None
+
+
+@contextmanager
+def serving(*pieces: bytes, pause: float = 0.0) -> Iterator[int]:
+    """Answers one connection with these pieces, and never closes it by itself."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    done = threading.Event()
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(4096)
+            for piece in pieces:
+                try:
+                    connection.sendall(piece)
+                except OSError:
+                    return
+                if done.wait(pause):
+                    return
+            done.wait(20)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        done.set()
+        listener.close()
+        thread.join(5)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "pause"),
+    [
+        ([b"HTTP/1.1 500 no\r\n\r\n"], 0.0),
+        ([b"what?\r\n\r\n"], 0.0),
+        ([HEAD, b"\xff\xfe"], 0.0),
+        ([HEAD], 0.0),
+        ([HEAD, *([b"#" * 65536] * 40)], 0.0),
+        ([HEAD, *([b"#"] * 200)], 0.1),
+    ],
+    ids=["500", "no HTTP", "no text", "silence", "without end", "drop by drop"],
+)
+def test_one_that_misbehaves_tells_nothing_and_holds_up_nobody(pieces: list[bytes], pause: float) -> None:
+    with serving(*pieces, pause=pause) as port:
+        began = time.monotonic()
+        assert ask(pod(port)) is None
+        assert time.monotonic() - began < 6
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    assert ask(pod(port)) is None
