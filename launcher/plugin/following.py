@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from launcher.core.torchrun import names as n
@@ -49,7 +49,7 @@ def follow(cluster: Cluster, job: str, rank: int = 0, tail: int | None = None) -
 
     What else happens is told on standard error.
     """
-    said, done, last = "", "", ""
+    said, done, printed = "", "", _Printed()
     while True:
         found = cluster.job(job)
         status = found.get("status", {})
@@ -60,10 +60,10 @@ def follow(cluster: Cluster, job: str, rank: int = 0, tail: int | None = None) -
             said = now
         pod = worker(cluster, job, rank)
         if pod is not None and pod["metadata"]["uid"] != done and _has_begun(pod):
-            last, ended = _stream(cluster, pod, last, tail)
+            ended = _stream(cluster, pod, printed, tail)
             tail = None
             if ended:
-                done, last = pod["metadata"]["uid"], ""
+                done, printed = pod["metadata"]["uid"], _Printed()
                 continue
         if phase in n.FINAL_PHASES:
             return exit_code(status)
@@ -78,40 +78,60 @@ def exit_code(status: JsonObject) -> int:
     return code if isinstance(code, int) and 0 < code < 256 else JOB_FAILED
 
 
-def _stream(cluster: Cluster, pod: JsonObject, last: str, tail: int | None) -> tuple[str, bool]:
-    """Prints the pod's log after the time `last`; the time of the last line, and whether it is all."""
+class _Printed:
+    """How far a pod's log was printed: a time, and how many lines of exactly this time, as some come in one piece."""
+
+    def __init__(self) -> None:
+        self.last = ""
+        self._of_last = 0
+
+    def again(self) -> Callable[[str], bool]:
+        """For a log that is read once more from `last` on: whether the next line, of this time, is a new one."""
+        before, left = _padded(self.last), self._of_last
+
+        def is_new(when: str) -> bool:
+            nonlocal left
+            if _padded(when) < before or (_padded(when) == before and left > 0):
+                left -= _padded(when) == before
+                return False
+            self._of_last = self._of_last + 1 if when == self.last else 1
+            self.last = when
+            return True
+
+        return is_new
+
+
+def _stream(cluster: Cluster, pod: JsonObject, printed: _Printed, tail: int | None) -> bool:
+    """Prints what was not printed yet of the pod's log; whether it is all."""
     query = {"container": n.WORKER_CONTAINER, "follow": "true", "timestamps": "true"}
-    if last:
-        query["sinceTime"] = last[:19] + "Z"  # whole seconds; what was printed of them is left out below
+    if printed.last:
+        query["sinceTime"] = (
+            printed.last[:19] + "Z"
+        )  # whole seconds; what was printed of them is left out below
     elif tail is not None:
         query["tailLines"] = str(tail)
     name = pod["metadata"]["name"]
     path = f"/api/v1/namespaces/{cluster.namespace}/pods/{name}/log"
+    is_new = printed.again()
     try:
         with cluster.rest.open(path, query, silence=_SILENCE_SECONDS) as answer:
             for line in _split(answer.chunks()):
                 stamp, _, text = line.partition(b" ")
-                when = stamp.decode(errors="replace")
-                if _later(when, last):
-                    last = when
+                if is_new(stamp.decode(errors="replace")):
                     _print(text)
     except ApiUnavailable:
-        return last, False
+        return False
     except ApiError as error:
         if error.status in _NOT_YET:  # gone, or its container has just not begun
-            return last, error.status == 404
+            return error.status == 404
         with explained("get pods/log", cluster.namespace):
             raise
     now = cluster.pod(name)
-    return last, now is None or now["metadata"]["uid"] != pod["metadata"]["uid"] or _has_ended(now)
-
-
-def _later(when: str, last: str) -> bool:
-    """Of two times of one clock as RFC 3339 with up to nine digits, the zeros at whose end are left out."""
-    return _padded(when) > _padded(last)
+    return now is None or now["metadata"]["uid"] != pod["metadata"]["uid"] or _has_ended(now)
 
 
 def _padded(when: str) -> str:
+    """A time as RFC 3339 with up to nine digits, the zeros at whose end are left out, so that it can be compared."""
     whole, _, part = when.rstrip("Z").partition(".")
     return f"{whole}.{part:0<9}"
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,36 +12,39 @@ from launcher.plugin import manifest, upload
 from launcher.plugin.cluster import Cluster, shown
 from launcher.plugin.exits import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.following import follow
-from launcher.plugin.screen import Bar, say
+from launcher.plugin.packing import Packed
+from launcher.plugin.screen import say
 from launcher.workspace.bucket import archive_url
 from launcher.workspace.errors import WorkspaceError
-from launcher.workspace.pack import Archive, pack
+from launcher.workspace.pack import Archive
 
 JsonObject = dict[str, Any]
-_MEBIBYTE: Final = 2**20
 # A controller makes the sync pod of a job whose queue is missing when the queue comes.
 _WITHOUT_QUEUE_SECONDS: Final = 0.0
 
 
-def submit(options: argparse.Namespace, cluster: Cluster, environment: Mapping[str, str]) -> int:
+def submit(
+    options: argparse.Namespace, cluster: Cluster, packed: Packed, environment: Mapping[str, str]
+) -> int:
     """Makes the job and sends its workspace; nothing is left of one whose workspace could not be sent."""
     job = manifest.job(options, cluster.namespace, directory_name(options.workspace), environment)
     queue = cluster.queue(options.queue)
-    with _packed(options) as archive:
-        bucket = upload.bucket_of(queue)
-        if archive:
-            # The API server judges all of it before anything is sent; the address follows from the digest.
-            try:
-                url = archive_url(bucket, archive.digest) if bucket else ""
-            except WorkspaceError as error:
-                raise PluginError(WORKSPACE, f"queue {options.queue}: storage.workspace.{error}") from None
-            job["spec"]["workspace"] = manifest.workspace(archive, url, options.restart)
-        cluster.create(job, dry_run=True)
-        if archive and bucket:
-            upload.to_bucket(archive, bucket)
-        made = cluster.create(job)
-        if archive and not bucket:
-            _through_pod(cluster, made, archive, queue_there=queue is not None)
+    where = upload.bucket_of(queue)
+    bucket = upload.bucket() if where and not options.no_workspace else None
+    archive = packed()
+    if archive:
+        # The API server judges all of it before anything is sent; the address follows from the digest.
+        try:
+            url = archive_url(where, archive.digest) if bucket else ""
+        except WorkspaceError as error:
+            raise PluginError(WORKSPACE, f"queue {options.queue}: storage.workspace.{error}") from None
+        job["spec"]["workspace"] = manifest.workspace(archive, url, options.restart)
+    cluster.create(job, dry_run=True)
+    if archive and bucket:
+        upload.to_bucket(archive, where, bucket)
+    made = cluster.create(job)
+    if archive and not bucket:
+        _through_pod(cluster, made, archive, queue_there=queue is not None)
     name = made["metadata"]["name"]
     if options.output:
         print(rendered(made, options.output), end="", flush=True)
@@ -64,16 +64,17 @@ def submit(options: argparse.Namespace, cluster: Cluster, environment: Mapping[s
         raise
 
 
-def dry_run(options: argparse.Namespace, namespace: str, environment: Mapping[str, str]) -> str:
+def dry_run(
+    options: argparse.Namespace, namespace: str, packed: Packed, environment: Mapping[str, str]
+) -> str:
     """The job as YAML or JSON; no cluster is asked, and so the address of a workspace in S3 is not in it."""
     job = manifest.job(options, namespace, directory_name(options.workspace), environment)
-    with _packed(options) as archive:
-        if archive:
-            job["spec"]["workspace"] = manifest.workspace(archive, "", options.restart)
+    if archive := packed():
+        job["spec"]["workspace"] = manifest.workspace(archive, "", options.restart)
     return rendered(job, options.output or "yaml")
 
 
-def sync(options: argparse.Namespace, cluster: Cluster) -> int:
+def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
     """Brings the directory to a job; its running workers take what has changed."""
     job = cluster.job(options.name)
     meta, spec, status = job["metadata"], job["spec"], job.get("status", {})
@@ -84,22 +85,21 @@ def sync(options: argparse.Namespace, cluster: Cluster) -> int:
             USAGE, f"job {options.name}: was submitted without a workspace; submit another one with it"
         )
     old_url = str(spec["workspace"].get("url") or "")
-    bucket = old_url.rpartition("/workspaces/")[0]
-    with _packed(options) as archive:
-        assert archive is not None  # noqa: S101 (sync has no --no-workspace)
-        if bucket:
-            url = upload.to_bucket(archive, bucket)
-        else:
-            url = ""
-            if not upload.wait_for_sync_pod(cluster, options.name):
-                raise _no_pod(options.name)
-            upload.to_sync_pod(cluster, options.name, archive)
-        now = manifest.workspace(
-            archive, url, options.restart or bool(spec["workspace"].get("restartOnSync"))
-        )
-        cluster.change(options.name, {"workspace": now}, meta["uid"])
-        if bucket:
-            upload.point_in_bucket(archive, bucket, meta["uid"])
+    where = old_url.rpartition("/workspaces/")[0]
+    bucket = upload.bucket() if where else None
+    archive = packed()
+    assert archive is not None  # noqa: S101 (sync has no --no-workspace)
+    if bucket:
+        url = upload.to_bucket(archive, where, bucket)
+    else:
+        url = ""
+        if not upload.wait_for_sync_pod(cluster, options.name):
+            raise _no_pod(options.name)
+        upload.to_sync_pod(cluster, options.name, archive)
+    now = manifest.workspace(archive, url, options.restart or bool(spec["workspace"].get("restartOnSync")))
+    cluster.change(options.name, {"workspace": now}, meta["uid"])
+    if bucket:
+        upload.point_in_bucket(archive, where, meta["uid"], bucket)
     print(f"{n.JOB_SINGULAR}.{n.GROUP}/{options.name} synced", flush=True)
     return DONE
 
@@ -136,23 +136,3 @@ def _no_pod(job: str) -> PluginError:
         f"pod {n.sync_pod(job)}: is not ready after {upload.WAIT_SECONDS:.0f} s, and takes the workspace; "
         f"kubectl describe pod {n.sync_pod(job)} says why",
     )
-
-
-@contextmanager
-def _packed(options: argparse.Namespace) -> Iterator[Archive | None]:
-    """The directory's archive, None where none is to be sent; it is removed afterwards."""
-    if getattr(options, "no_workspace", False):
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="kubectl-torchrun-") as scratch:
-        try:
-            with Bar("packing") as bar:
-                archive = pack(
-                    Path(os.path.expanduser(options.workspace)),
-                    options.max_size * _MEBIBYTE,
-                    Path(scratch),
-                    bar,
-                )
-        except WorkspaceError as error:
-            raise PluginError(WORKSPACE, str(error)) from None
-        yield archive

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
 from launcher.core.torchrun import names as n
 from launcher.kube.execute import Execution
@@ -49,12 +49,20 @@ def bucket_of(queue: JsonObject | None) -> str:
     return str(storage.get("workspace", {}).get("bucket") or "")
 
 
-def to_bucket(archive: Archive, where: str, bucket: Bucket | None = None) -> str:
+def bucket() -> Bucket:
+    """S3 as this person. Raises PluginError."""
+    try:
+        return Bucket()
+    except WorkspaceError as error:
+        raise PluginError(WORKSPACE, str(error)) from None
+
+
+def to_bucket(archive: Archive, where: str, bucket: Bucket) -> str:
     """Sends it if it is not there; its address. Raises PluginError."""
     try:
         url = archive_url(where, archive.digest)
         with Bar("sending") as bar:
-            sent = (bucket or Bucket()).send(archive, url, bar)
+            sent = bucket.send(archive, url, bar)
     except WorkspaceError as error:
         raise PluginError(WORKSPACE, str(error)) from None
     except NotThere as error:
@@ -63,11 +71,11 @@ def to_bucket(archive: Archive, where: str, bucket: Bucket | None = None) -> str
     return url
 
 
-def point_in_bucket(archive: Archive, where: str, uid: str, bucket: Bucket | None = None) -> None:
+def point_in_bucket(archive: Archive, where: str, uid: str, bucket: Bucket) -> None:
     """Tells the running workers of the job that this is its archive now. Raises PluginError."""
     try:
         url = archive_url(where, archive.digest)
-        (bucket or Bucket()).point(pointer_url(where, uid), Pointer(archive.digest, archive.size, url))
+        bucket.point(pointer_url(where, uid), Pointer(archive.digest, archive.size, url))
     except WorkspaceError as error:
         raise PluginError(WORKSPACE, str(error)) from None
     except NotThere as error:
@@ -119,7 +127,7 @@ def _send(cluster: Cluster, job: str, archive: Archive, run: Execute) -> bool:
         word, _, number = running.line().partition(" ")
         if word == "offset":
             offset = int(number)
-            with archive.file.open("rb") as file, Bar("sending") as bar:
+            with _opened(archive) as file, Bar("sending") as bar:
                 file.seek(offset)
                 done = offset
                 while data := file.read(_CHUNK):
@@ -131,6 +139,13 @@ def _send(cluster: Cluster, job: str, archive: Archive, run: Execute) -> bool:
         code, said = running.result()
     reason = said.splitlines()[-1] if said else f"the command ended with {code}"
     raise PluginError(UNAVAILABLE, f"pod {pod}: {reason}")
+
+
+def _opened(archive: Archive) -> BinaryIO:
+    try:
+        return archive.open()
+    except WorkspaceError as error:
+        raise PluginError(WORKSPACE, str(error)) from None
 
 
 def _is_ready(pod: JsonObject) -> bool:

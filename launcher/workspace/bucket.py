@@ -64,7 +64,7 @@ class Bucket:
         checksum = base64.b64encode(bytes.fromhex(check_digest(archive.digest))).decode()
         if self._has(bucket, key, archive.size, checksum):
             return False
-        with archive.file.open("rb") as file, _explained(url):
+        with archive.open() as file, _explained(url):
             self._client.put_object(
                 Bucket=bucket,
                 Key=key,

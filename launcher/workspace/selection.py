@@ -20,12 +20,18 @@ _LINKS_NAMED: Final = 5
 
 @dataclass(frozen=True)
 class Entry:
-    """A file with its size in bytes, or a link with its target; `path` is relative to the workspace."""
+    """A file with its size in bytes, or a link with its target; `path` is relative to the workspace.
+
+    `inode` and `changed`, its ctime in nanoseconds, are others when its content may be another.
+    """
 
     path: str
     size: int = 0
     executable: bool = False
     target: str = ""
+    inode: int = 0
+    changed: int = 0
+    modified: int = 0
 
 
 def select(root: Path, limit: int = DEFAULT_LIMIT_BYTES) -> list[Entry]:
@@ -105,7 +111,8 @@ def _one(entry: os.DirEntry[str], path: str) -> Iterator[Entry]:
     except OSError as error:
         raise unreadable(path, error) from None
     if stat.S_ISREG(known.st_mode):
-        yield Entry(path, known.st_size, bool(known.st_mode & 0o100))
+        executable = bool(known.st_mode & 0o100)
+        yield Entry(path, known.st_size, executable, "", known.st_ino, known.st_ctime_ns, known.st_mtime_ns)
 
 
 def unreadable(path: str, error: OSError) -> WorkspaceError:

@@ -407,20 +407,20 @@ def test_a_log_that_breaks_off_is_gone_on_with_and_nothing_is_shown_twice(
     monkeypatch.setattr(following, "_ASK_SECONDS", 0.01)
     api.job("one", phase="Running")
     name = worker(api, 0, "running")
-    api.logs[name] = [b"2026-01-01T00:00:00.1Z a\n2026-01-01T00:00:00.2Z b\n", None]  # type: ignore[list-item]
+    # Lines that come in one piece have one time.
+    once = b"2026-01-01T00:00:00.1Z a\n2026-01-01T00:00:00.2Z b\n2026-01-01T00:00:00.2Z b2\n"
+    api.logs[name] = [once, None]  # type: ignore[list-item]
 
     def end(_pod: str) -> None:
         if len(api.log_queries) == 2:
-            api.logs[name] = [
-                b"2026-01-01T00:00:00.1Z a\n2026-01-01T00:00:00.2Z b\n2026-01-01T00:00:00.21Z c\n"
-            ]
+            api.logs[name] = [once, b"2026-01-01T00:00:00.20Z b3\n2026-01-01T00:00:00.21Z c\n"]
             worker(api, 0)
             api.objects[f"{PODS}/{name}"]["metadata"]["uid"] = "uid-2"
             api.objects[f"{JOBS}/one"]["status"] = {"phase": "Succeeded"}
 
     api.on_log = end
     result, out, _ = run("logs", "-f", "one")
-    assert (result, out) == (0, "a\nb\nc\n")
+    assert (result, out) == (0, "a\nb\nb2\nb3\nc\n")
     assert api.log_queries[1]["sinceTime"] == "2026-01-01T00:00:00Z"
 
 

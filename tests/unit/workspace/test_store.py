@@ -208,6 +208,8 @@ def test_processes_that_are_killed_in_between_lose_nothing(tmp_path: Path) -> No
         assert state.digest in ("", archive.digest)
     second = started(*serve)
     try:
+        assert second.stderr is not None
+        assert "serving" in second.stderr.readline()  # all may be there by now: then nobody waits for it
         whole = subprocess.run(
             [sys.executable, "-m", "launcher.workspace", *get], cwd=ROOT, capture_output=True, text=True
         )

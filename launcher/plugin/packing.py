@@ -1,0 +1,83 @@
+"""The workspace of `submit` and `sync`, packed beside everything else.
+
+Half of a submit of code that has not changed is the import of the clients of Kubernetes and S3. A process of its own
+packs meanwhile; a thread would have to share the interpreter's lock with the imports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+from launcher.plugin.exits import WORKSPACE, PluginError
+from launcher.plugin.screen import Bar
+from launcher.workspace.errors import WorkspaceError
+from launcher.workspace.memory import packed
+from launcher.workspace.pack import Archive
+
+_MEBIBYTE: Final = 2**20
+# A copy of this process begins at once. Where there is none, a new interpreter does.
+_WAYS: Final = multiprocessing.get_all_start_methods()
+_WAY: Final = "fork" if "fork" in _WAYS else _WAYS[0]
+Packed = Callable[[], Archive | None]
+
+
+@contextmanager
+def packing(options: argparse.Namespace) -> Iterator[Packed]:
+    """Begins to pack what the verb sends; its archive can be asked for inside, None where nothing is sent.
+
+    The file is removed afterwards. What is asked raises PluginError for a directory that can't be sent.
+    """
+    if not hasattr(options, "workspace") or getattr(options, "no_workspace", False):
+        yield lambda: None
+        return
+    context: Any = multiprocessing.get_context(_WAY)
+    with tempfile.TemporaryDirectory(prefix="kubectl-torchrun-") as scratch:
+        answers, end = context.Pipe(duplex=False)
+        root, limit = Path(os.path.expanduser(options.workspace)), options.max_size * _MEBIBYTE
+        words = (root, limit, Path(scratch), _memory(Path(scratch)), end)
+        process = context.Process(target=_pack, args=words, daemon=True)
+        process.start()
+        end.close()
+        try:
+            yield lambda: _answer(answers)
+        finally:
+            process.kill()
+            process.join()
+
+
+def _memory(scratch: Path) -> Path:
+    """In the person's caches, else where it is forgotten.
+
+    https://specifications.freedesktop.org/basedir-spec/latest/: a relative XDG_CACHE_HOME does not count.
+    """
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    caches = Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~/.cache"))
+    return (caches if caches.is_absolute() else scratch) / "kubectl-torchrun-workspaces"
+
+
+def _answer(answers: Connection) -> Archive:
+    try:
+        answer = answers.recv()
+    except EOFError:
+        raise PluginError(WORKSPACE, "workspace: the process that packs it was ended") from None
+    if not isinstance(answer, Archive):
+        raise PluginError(WORKSPACE, str(answer))
+    return answer
+
+
+def _pack(root: Path, limit: int, directory: Path, memory: Path, end: Connection) -> None:
+    try:
+        with Bar("packing") as bar:
+            end.send(packed(root, limit, directory, memory, bar))
+    except WorkspaceError as error:
+        end.send(str(error))
+    except KeyboardInterrupt:
+        pass  # the one that waits for it says so

@@ -1,0 +1,85 @@
+"""The workspace is packed in a process of its own, which is gone with its file when the verb is over."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from launcher.plugin.exits import WORKSPACE, PluginError
+from launcher.plugin.packing import packing
+from launcher.workspace.pack import Archive, pack
+
+pytestmark = pytest.mark.unit
+
+
+def options(workspace: Path, **more: object) -> argparse.Namespace:
+    return argparse.Namespace(workspace=str(workspace), max_size=512, **more)
+
+
+def test_it_is_the_archive_of_the_directory_and_gone_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print()\n")
+    expected = pack(tmp_path)
+    expected.file.unlink()
+    with packing(options(tmp_path)) as packed:
+        archive = packed()
+        assert isinstance(archive, Archive)
+        assert (archive.digest, archive.size) == (expected.digest, expected.size)
+        assert archive.file.stat().st_size == archive.size
+    assert not archive.file.parent.exists()
+
+
+def test_a_directory_that_cant_be_sent_is_told_where_it_is_asked_for(tmp_path: Path) -> None:
+    with (
+        packing(options(tmp_path / "none")) as packed,
+        pytest.raises(PluginError, match=r"workspace: .*none does not exist") as told,
+    ):
+        packed()
+    assert told.value.code == WORKSPACE
+
+
+def test_nothing_is_packed_where_nothing_is_sent(tmp_path: Path) -> None:
+    before = set(multiprocessing.active_children())
+    for given in (options(tmp_path / "none", no_workspace=True), argparse.Namespace(verb="list")):
+        with packing(given) as packed:
+            assert set(multiprocessing.active_children()) == before
+            assert packed() is None
+
+
+def test_a_packing_process_that_is_killed_is_told(tmp_path: Path) -> None:
+    for number in range(2000):
+        (tmp_path / f"{number}").write_bytes(os.urandom(10_000))
+    before = set(multiprocessing.active_children())
+    with packing(options(tmp_path)) as packed:
+        (process,) = set(multiprocessing.active_children()) - before
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(PluginError, match="workspace: the process that packs it was ended"):
+            packed()
+
+
+def test_a_verb_that_fails_leaves_neither_process_nor_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, scratch = tmp_path / "code", tmp_path / "scratch"
+    code.mkdir()
+    scratch.mkdir()
+    for number in range(2000):
+        (code / f"{number}").write_bytes(os.urandom(10_000))
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    before = set(multiprocessing.active_children())
+
+    def fail() -> None:
+        with packing(options(code)):
+            assert len(set(multiprocessing.active_children()) - before) == 1
+            raise PluginError(1, "refused")
+
+    with pytest.raises(PluginError, match="refused"):
+        fail()
+    assert set(multiprocessing.active_children()) == before
+    assert list(scratch.iterdir()) == []

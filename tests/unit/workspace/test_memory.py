@@ -1,0 +1,138 @@
+"""A directory that has not changed is not read again, and one that may have is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.workspace import memory
+from launcher.workspace.errors import WorkspaceError
+from launcher.workspace.memory import Remembered, packed
+from launcher.workspace.pack import Archive, pack
+
+pytestmark = pytest.mark.unit
+LIMIT = 2**20
+
+
+class Place:
+    """A directory with code, and what is remembered of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.code, self.memory, self._scratch, self._count = (
+            root / "code",
+            root / "memory",
+            root / "scratch",
+            0,
+        )
+        for each in (self.code / "inner", self._scratch):
+            each.mkdir(parents=True)
+        (self.code / "train.py").write_text("one = 1\n")
+        (self.code / "inner" / "data.py").write_text("two = 2\n")
+        (self.code / "link").symlink_to("train.py")
+
+    def packed(self) -> Archive:
+        self._count += 1
+        directory = self._scratch / str(self._count)
+        directory.mkdir()
+        return packed(self.code, LIMIT, directory, self.memory, lambda _done, _total: None)
+
+    def truth(self) -> str:
+        archive = pack(self.code, LIMIT)
+        archive.file.unlink()
+        return archive.digest
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Its files count as old at once: nobody can set their times of change."""
+    monkeypatch.setattr(memory, "TICK_NANOSECONDS", -(10**12))
+    return Place(tmp_path)
+
+
+def test_an_unchanged_directory_is_remembered_and_packed_when_it_is_opened(place: Place) -> None:
+    first = place.packed()
+    again = place.packed()
+    assert not isinstance(first, Remembered)
+    assert isinstance(again, Remembered)
+    assert (again.digest, again.size, again.content, again.files) == (
+        first.digest, first.size, first.content, first.files,
+    )  # fmt: skip
+    assert not again.file.exists()
+    with again.open() as opened, first.open() as other:
+        assert opened.read() == other.read()
+
+
+def same_size_and_times(place: Place) -> None:
+    file = place.code / "train.py"
+    known = file.stat()
+    file.write_text("one = 9\n")
+    os.utime(file, ns=(known.st_atime_ns, known.st_mtime_ns))
+
+
+CHANGES: dict[str, Callable[[Place], object]] = {
+    "content of the same size and time": same_size_and_times,
+    "content": lambda place: (place.code / "train.py").write_text("one = 11\n"),
+    "another file": lambda place: (place.code / "more.py").write_text(""),
+    "a file less": lambda place: (place.code / "inner" / "data.py").unlink(),
+    "another name": lambda place: (place.code / "train.py").rename(place.code / "main.py"),
+    "who may execute it": lambda place: (place.code / "train.py").chmod(0o755),
+    "a link's target": lambda place: (
+        (place.code / "link").unlink(),
+        (place.code / "link").symlink_to("inner/data.py"),
+    ),
+    "what is left out": lambda place: (place.code / ".torchrunignore").write_text("inner\n"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
+def test_whatever_changes_is_packed_anew(place: Place, change: Callable[[Place], object]) -> None:
+    before = place.packed()
+    change(place)
+    after = place.packed()
+    assert not isinstance(after, Remembered)
+    assert after.digest == place.truth()
+    assert after.digest != before.digest
+    assert isinstance(place.packed(), Remembered)
+
+
+def test_what_changed_a_moment_ago_is_not_believed(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.packed()
+    assert not isinstance(place.packed(), Remembered)
+    assert not place.memory.exists()
+
+
+def test_one_that_changes_before_it_is_sent_is_refused_and_leaves_nothing(place: Place) -> None:
+    place.packed()
+    again = place.packed()
+    (place.code / "train.py").write_text("one = 11\n")
+    with pytest.raises(
+        WorkspaceError, match="code changed while it was sent; try again when nothing writes it"
+    ):
+        again.open()
+    assert list(again.file.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("record", ["", "[]", "{}", '{"mark": 1}', "\x00"])
+def test_a_broken_record_is_none(place: Place, record: str) -> None:
+    place.packed()
+    (file,) = place.memory.iterdir()
+    file.write_text(record)
+    assert not isinstance(place.packed(), Remembered)
+    assert isinstance(place.packed(), Remembered)
+
+
+def test_where_nothing_can_be_written_nothing_is_remembered(place: Place) -> None:
+    place.memory.write_text("in the way")
+    assert place.packed().digest == place.packed().digest
+    assert place.memory.read_text() == "in the way"
+
+
+def test_records_are_no_part_of_a_workspace(place: Place) -> None:
+    place.memory = place.code / "cache"
+    first = place.packed()
+    assert place.packed().digest == first.digest
+    assert not place.memory.exists()
