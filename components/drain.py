@@ -55,7 +55,8 @@ class Drain(DynamicResource, module="drain", name="Drain"):
 
     It depends on everything that must be alive for Karpenter to give machines back: its pods, role and queue, the
     routes out, the access entries. `pools` names the stack's own pools where others use the cluster too (the drain
-    then touches these and the namespace `training` alone); None is a cluster that is all the stack's own.
+    then touches these and the namespace `training` alone); None is a cluster that is all the stack's own. `torchrun`
+    says that torchrun queues and jobs are, too, in whatever namespaces.
     """
 
     def __init__(
@@ -66,9 +67,12 @@ class Drain(DynamicResource, module="drain", name="Drain"):
         timeout_seconds: int,
         opts: pulumi.ResourceOptions,
         pools: list[str] | None = None,
+        torchrun: bool = False,
     ) -> None:
         props = _props("drain", cluster, region, timeout_seconds)
-        super().__init__(AtDelete(), name, props if pools is None else {**props, "pools": pools}, opts)
+        if pools is not None:
+            props |= {"pools": pools, **({"torchrun": True} if torchrun else {})}
+        super().__init__(AtDelete(), name, props, opts)
 
 
 class Remains(DynamicResource, module="drain", name="Remains"):

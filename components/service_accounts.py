@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pulumi
 import pulumi_kubernetes as k8s
@@ -15,7 +16,8 @@ from components.shared import iam
 class BucketAccess:
     """A service account and what it may do with a bucket: read, with `write` write too, below `prefix` if there is one.
 
-    `key_arn` is the key that encrypts the bucket, None where it is not the stack's.
+    `key_arn` is the key that encrypts the bucket, None where it is not the stack's. `more` are further policies of its
+    role as JSON, by their short names.
     """
 
     name: str
@@ -24,6 +26,7 @@ class BucketAccess:
     prefix: str | None
     key_arn: pulumi.Input[str] | None
     write: bool
+    more: Mapping[str, pulumi.Input[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,7 @@ class ServiceAccounts(pulumi.ComponentResource):
                     service_account=account.name,
                     oidc_provider_arn=args.oidc_provider_arn,
                     oidc_issuer=args.oidc_issuer,
-                    policies={"bucket": _policy(account)},
+                    policies={"bucket": _policy(account), **account.more},
                     tags=args.tags,
                 ),
                 child,

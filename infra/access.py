@@ -1,4 +1,7 @@
-"""Who in the cluster may do what in AWS: the trainer, and the service accounts of the settings."""
+"""Who in the cluster may do what in AWS: the trainer, and the service accounts of the settings.
+
+The workers of torchrun queues are one of these.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from components.identity import Identity, IdentityArgs
 from components.service_accounts import BucketAccess, ServiceAccounts, ServiceAccountsArgs
 from components.shared import checkpoints, iam
 from components.shared import contract as c
+from components.shared.torchrun_queue import BUCKET_PREFIX
 from components.storage import ModelBucket
 from infra.foundation import Foundation
 from infra.model import Settings
@@ -39,7 +43,10 @@ def trainer_identity(
             service_account=c.TRAINER_SERVICE_ACCOUNT,
             oidc_provider_arn=base.cluster.oidc_provider_arn,
             oidc_issuer=base.cluster.oidc_issuer,
-            policies={"models": policy},
+            policies={
+                "models": policy,
+                **_workspaces(settings, base, bucket, c.TRAINING_NAMESPACE, c.TRAINER_SERVICE_ACCOUNT),
+            },
             tags=tags,
         ),
         opts,
@@ -64,6 +71,7 @@ def service_accounts(
             prefix=None if account.bucket else settings.storage.prefix,
             key_arn=None if account.bucket else base.keys.data_key_arn,
             write=account.access == "write",
+            more=_workspaces(settings, base, bucket, account.namespace, account.name),
         )
         for account in settings.service_accounts
     )
@@ -79,3 +87,29 @@ def service_accounts(
         ),
         opts,
     )
+
+
+def _workspaces(
+    settings: Settings, base: Foundation, bucket: ModelBucket, namespace: str, account: str
+) -> dict[str, pulumi.Output[str]]:
+    """The policy, by its short name, of an account whose pods get workspaces from buckets; of another one none."""
+    queues = [
+        queue
+        for queue in settings.queues
+        if queue.fetches and (queue.namespace, queue.service_account) == (namespace, account)
+    ]
+    if not queues:
+        return {}
+    own = any(queue.own_bucket for queue in queues)
+    given = sorted({queue.bucket for queue in queues if queue.bucket is not None})
+
+    def policy(known: dict[str, str]) -> dict[str, object]:
+        arns = [f"arn:{base.partition}:s3:::{name}" for name in given]
+        return iam.workspace_reader(
+            bucket_arns=[known["bucket"], *arns] if own else arns,
+            places=[f"{BUCKET_PREFIX}/{each}" for each in (c.TORCHRUN_ARCHIVES, c.TORCHRUN_POINTERS)],
+            key_arn=known["key"] if own else None,
+        )
+
+    known = pulumi.Output.all(bucket=bucket.bucket_arn, key=base.keys.data_key_arn)
+    return {"workspaces": pulumi.Output.json_dumps(known.apply(policy))}

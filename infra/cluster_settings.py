@@ -242,8 +242,8 @@ def _closed(section: Section) -> None:
         return
     section.reject(
         "publicAccessCidrs",
-        "is empty, so that nobody outside of the VPC reaches the API; it must hold the ranges that you deploy from,"
-        " or deployFrom must be vpc",
+        "has no range, so that nobody outside of the VPC reaches the API; it must hold those that you deploy from, such"
+        " as 203.0.113.0/24, or deployFrom must be vpc",
     )
 
 

@@ -133,6 +133,36 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
         "memory": "800Gi",
         "sharedMemory": "64Gi",
     },
+    "trainyard:queues": [
+        {
+            "name": "research",
+            "namespace": "training",
+            "pool": "large",
+            "image": f"registry.example/pytorch{_DIGEST}",
+            "nodeResources": {"gpus": 8, "cpus": "80", "memory": "800Gi"},
+            "storage": {
+                "workspace": {"bucket": "models", "size": "50Gi", "storageClass": "gp3"},
+                "datasets": {"existingClaim": "imagenet"},
+                "checkpoints": {"sizePerGPU": "50Gi", "storageClass": "fsx", "retain": True},
+                "shmSizePerGPU": "8Gi",
+            },
+            "scheduling": {"priorityClassName": "trainyard-worker"},
+            "serviceAccount": "trainer",
+            "jobDefaults": {
+                "ttlSecondsAfterFinished": 86400,
+                "activeDeadlineSeconds": 259200,
+                "restartPolicy": "OnFailure",
+                "maxRestarts": 3,
+            },
+        },
+        {
+            "name": "several",
+            "pool": "reserved",
+            "nodeResources": {"gpus": 4},
+            "storage": {"workspace": {"sizePerGPU": "10Gi"}, "checkpoints": {"existingClaim": "checkpoints"}},
+        },
+        {"name": "small", "pool": "reserved", "storage": {"checkpoints": {"size": "100Gi"}}},
+    ],
     "trainyard:serviceAccounts": [
         {"name": "pytorch-training-sa", "namespace": "default", "bucket": "models", "access": "write"}
     ],

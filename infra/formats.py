@@ -41,6 +41,9 @@ PACKAGE_INDEX_WANTED: Final = "an https address without credentials, such as htt
 DEBIAN_MIRROR: Final = r"https?://[^\s/@?#|]+(/[^\s@?#|]*)?"
 DEBIAN_MIRROR_WANTED: Final = "an http or https address without credentials, such as http://debian.example"
 EFA_INSTALLER_WANTED: Final = "an https address without credentials, such as https://files.example/efa"
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#dns-subdomain-names
+OBJECT_NAME: Final = r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+OBJECT_NAME_WANTED: Final = "the name of an object: lower case letters, digits, hyphens and dots"
 QUANTITY: Final = r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?"
 # Bottlerocket has another layout of disks and a device plugin of its own.
 AMI_ALIAS: Final = r"al2023@v[0-9]{8}"

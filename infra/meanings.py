@@ -16,6 +16,10 @@ SECTIONS: Final = {
     "images": "Container images, of the stack's own and of others.",
     "storage": "The bucket that models go to, and a shared file system.",
     "training": "The run that `up` starts. Without this section there are pools and no run.",
+    "queues": (
+        "Torchrun queues, and with them the controller of their jobs: docs/queues.md. Keys have the names of a "
+        "TorchrunQueue's fields (docs/torchrun-fields.md)."
+    ),
     "serviceAccounts": "Service accounts for pods of your own, each with a role (IRSA) for one bucket.",
     "sources": "Where charts and manifests come from: published ones, or directories of this machine.",
     "debugPod": "Network tools inside of the cluster.",
@@ -283,6 +287,51 @@ MEANINGS: Final = {
         "Memory that a worker asks for: a number for this type, so that a fallback of another type has its own default."
     ),
     "training.sharedMemory": "Size of a worker's /dev/shm: a part of its memory. By default no more than that.",
+    "queues[].name": "The queue's name, which jobs give as `jobQueue`; no two in one namespace have the same.",
+    "queues[].namespace": "The namespace of the queue and of its jobs.",
+    "queues[].pool": "The pool whose machines its jobs run on. Any pool will do, those with Neuron devices among them.",
+    "queues[].image": (
+        "The workers' image, with its digest. With the stack's trainer they are told where models go, and their "
+        "progress is read."
+    ),
+    "queues[].nodeResources": "What a worker may take of a machine.",
+    "queues[].nodeResources.gpus": (
+        "NVIDIA's GPUs; a job that asks for more has more machines. With a part of them a worker has the same part of "
+        "cores, memory and EFA interfaces. 0 on Neuron's machines, of whose devices a worker has all."
+    ),
+    "queues[].nodeResources.cpus": "Cores; a job with a part of the GPUs has the same part of them.",
+    "queues[].nodeResources.memory": "Memory; a job with a part of the GPUs has the same part of it.",
+    "queues[].storage": "Where workspaces, data sets and checkpoints are.",
+    "queues[].storage.workspace": "The files that `kubectl torchrun` sends.",
+    "queues[].storage.workspace.bucket": (
+        "They go through a bucket: its name, or `models` for the stack's own; below `torchrun/`. Without it they go "
+        "through a pod of the job."
+    ),
+    "queues[].storage.workspace.size": "A volume of each job for them, instead of the machine's disk.",
+    "queues[].storage.workspace.sizePerGPU": "The same by the job's GPUs.",
+    "queues[].storage.workspace.storageClass": "The volume's class.",
+    "queues[].storage.datasets": "Data that all jobs read, at `/datasets`.",
+    "queues[].storage.datasets.existingClaim": "A claim in the queue's namespace.",
+    "queues[].storage.checkpoints": "What jobs keep, at `/checkpoints`.",
+    "queues[].storage.checkpoints.size": (
+        "A volume of each job. For jobs of several machines it needs a class that many machines can mount, as FSx has."
+    ),
+    "queues[].storage.checkpoints.sizePerGPU": "The same by the job's GPUs.",
+    "queues[].storage.checkpoints.existingClaim": "A claim in the queue's namespace, which all jobs share.",
+    "queues[].storage.checkpoints.storageClass": "The volume's class.",
+    "queues[].storage.checkpoints.retain": "The volume stays when its job is removed.",
+    "queues[].storage.shmSizePerGPU": "Size of a worker's /dev/shm for each GPU: a part of its memory.",
+    "queues[].scheduling": "How the workers are placed, beside the pool.",
+    "queues[].scheduling.priorityClassName": "A PriorityClass that is there.",
+    "queues[].serviceAccount": (
+        "The workers' service account: `trainer`, or one of `serviceAccounts` in the queue's namespace. With a bucket "
+        "of workspaces its role may read them."
+    ),
+    "queues[].jobDefaults": "What holds for jobs that do not say it themselves.",
+    "queues[].jobDefaults.ttlSecondsAfterFinished": "A job that ended is removed after this time.",
+    "queues[].jobDefaults.activeDeadlineSeconds": "A job may take no longer, all of its restarts together.",
+    "queues[].jobDefaults.restartPolicy": "Whether all workers are begun anew when one of them fails.",
+    "queues[].jobDefaults.maxRestarts": "How often.",
     "serviceAccounts[].name": "The service account's name; no two have the same, in whatever namespaces.",
     "serviceAccounts[].namespace": "Its namespace.",
     "serviceAccounts[].bucket": "A bucket's name, or `models` for the stack's own.",
@@ -312,6 +361,11 @@ DEFAULTS: Final = {
     "cluster.administrators": "required, but for a given cluster",
     "pools[].dataVolumeGiB": "the snapshot's size",
     "pools[].efa": "ip where the type has EFA, else none",
+    "queues[].image": "the stack's trainer",
+    "queues[].nodeResources.gpus": "all NVIDIA GPUs of a machine",
+    "queues[].nodeResources.cpus": "85 % of the machine's, or the GPUs' part of that",
+    "queues[].nodeResources.memory": "75 % of the machine's, or the GPUs' part of that",
+    "queues[].serviceAccount": "trainer in the training namespace, else none",
     "storage.lustre.throughput": "the type's lowest",
     "storage.lustre.capacityGiB": "the smallest: 1200 on SSD",
     "storage.lustre.zone": "the pools' zone",

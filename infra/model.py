@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from components.shared.launch import Candidate
 from components.shared.pool import Pool
+from components.shared.torchrun_queue import Queue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +204,10 @@ class Sources:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All settings of one stack; `training` None: it has pools and starts no run."""
+    """All settings of one stack; `training` None: it has pools and starts no run.
+
+    Without `queues` there is no controller of torchrun jobs.
+    """
 
     stack: str
     region: str
@@ -213,6 +217,7 @@ class Settings:
     images: Images
     storage: Storage
     training: Training | None
+    queues: tuple[Queue, ...]
     service_accounts: tuple[ServiceAccount, ...]
     debug_pod: bool
     node_check: bool

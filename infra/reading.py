@@ -29,8 +29,14 @@ def type_name(value: object) -> str:
 
 def hint(word: str, known: Iterable[str]) -> str:
     """`; did you mean x?` where `word` is like a known one, else an empty text."""
+    like = key_like(word, known)
+    return f"; did you mean {like}?" if like else ""
+
+
+def key_like(word: str, known: Iterable[str]) -> str:
+    """The known word that this one is most like; an empty text where it is like none."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
+    return close[0] if close else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +67,10 @@ class Problems:
             return
         line = f"{path}: {message}"
         self.lines.append("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
+
+    def drop_missing(self, path: str) -> None:
+        """Forget that a key is missing."""
+        self.lines = [line for line in self.lines if not line.startswith(f"{path}: is missing")]
 
     def about(self, path: str) -> bool:
         """Whether something is wrong with a key or with what is below it."""
@@ -304,9 +314,10 @@ class Section:
         ]
 
     def done(self) -> None:
-        """Note every key that nothing has read."""
+        """Note every key that nothing has read. One that was misspelt is not missing, too."""
         for key in self._values:
             if key not in self._seen:
+                self.problems.drop_missing(self.at(key_like(str(key), self._seen)))
                 self.problems.add(
                     self.at(key),
                     f"is not a known key{hint(str(key), self._seen)} (known: {_known(self._seen)})",

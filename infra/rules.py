@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from components.shared import addresses, checkpoints, cidr, efa, system_nodes
 from components.shared import endpoints as services
+from components.shared.torchrun_queue import BUCKET_PREFIX
 from infra import accelerators, trainer_options
 from infra.model import Cluster, Network, Settings, Storage
 from infra.reading import Problems
@@ -25,6 +26,9 @@ def check(problems: Problems, settings: Settings) -> None:
     _arguments(problems, settings)
     _checkpoints(problems, settings)
     _network_plugin(problems, settings)
+    if not problems.about("trainyard:queues"):
+        _workspaces(problems, settings)
+        _kernels_of_queues(problems, settings)
     from_vpc = cluster.deploy_from == "vpc" and cluster.existing is None
     if (
         from_vpc
@@ -56,6 +60,33 @@ def _kernels(problems: Problems, settings: Settings) -> None:
         f" {' and '.join(old)}; it must be one that has, such as the target v100 of trainer/Dockerfile (docs/images.md)"
         ", or training must be left out, or be on other pools",
     )
+
+
+def _kernels_of_queues(problems: Problems, settings: Settings) -> None:
+    """As `_kernels`, of workers that get the stack's trainer for their image."""
+    if settings.images.trainer is not None or problems.about("trainyard:images.trainer"):
+        return
+    for index, queue in enumerate(settings.queues):
+        facts = accelerators.TYPES[queue.pool.instance_type]
+        if queue.image is None and queue.gpus and not accelerators.torch_serves(facts):
+            problems.add(
+                f"trainyard:queues[{index}].image",
+                f"is missing; the image that is built has a torch for CUDA {accelerators.TORCH_CUDA}, which has no"
+                f" kernels for the {facts.accelerator} of {facts.name}; it must be one that has, or images.trainer must"
+                " be given, such as the target v100 of trainer/Dockerfile (docs/images.md)",
+            )
+
+
+def _workspaces(problems: Problems, settings: Settings) -> None:
+    """A run's models and the archives of workspaces are not to lie in one place of the stack's bucket."""
+    prefix = settings.storage.prefix
+    inside = prefix.split("/")[0] == BUCKET_PREFIX
+    if inside and any(queue.own_bucket for queue in settings.queues):
+        problems.add(
+            "trainyard:storage.prefix",
+            f"'{prefix}' is where workspaces of torchrun jobs go; it must be another one, such as models, or no queue"
+            " may have storage.workspace.bucket: models",
+        )
 
 
 def _arguments(problems: Problems, settings: Settings) -> None:

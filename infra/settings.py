@@ -18,6 +18,7 @@ from infra.image_settings import read_images, read_sources
 from infra.model import Settings
 from infra.network_settings import read_network
 from infra.pool_settings import read_pools
+from infra.queue_settings import read_queues
 from infra.reading import Asked, Problems, hint
 from infra.storage_settings import read_storage
 from infra.training_settings import read_training
@@ -32,6 +33,7 @@ KEYS: Final = (
     "nodeCheck",
     "pools",
     "protectData",
+    "queues",
     "serviceAccounts",
     "sources",
     "storage",
@@ -111,6 +113,7 @@ def _read(
     cluster = read_cluster(problems, raw.get("cluster"), PROJECT, stack)
     pools = read_pools(problems, raw.get("pools"), region, network.zones, cluster.name, now)
     right = tuple(pool for pool in pools if pool)
+    accounts = read_service_accounts(problems, raw.get("serviceAccounts"), cluster.prefix)
     settings = Settings(
         stack=stack,
         region=region,
@@ -120,7 +123,8 @@ def _read(
         images=read_images(problems, raw.get("images"), region),
         storage=read_storage(problems, raw.get("storage"), network, region, pools),
         training=read_training(problems, raw.get("training"), pools),
-        service_accounts=read_service_accounts(problems, raw.get("serviceAccounts"), cluster.prefix),
+        queues=read_queues(problems, raw.get("queues"), pools, accounts),
+        service_accounts=accounts,
         debug_pod=_switch(problems, "debugPod", raw.get("debugPod"), default=False),
         node_check=_switch(problems, "nodeCheck", raw.get("nodeCheck"), default=False),
         mpi=_switch(problems, "mpi", raw.get("mpi"), default=False),

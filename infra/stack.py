@@ -33,6 +33,7 @@ from components.shared.launch import Run
 from components.shared.pool import GPU, NEURON
 from components.shared.tags import stack_tags
 from components.storage import ModelBucket, ModelBucketArgs
+from components.torchrun import Torchrun, TorchrunArgs
 from components.training import TrainingSpace, TrainingSpaceArgs
 from components.warm_nodes import WarmNodes, WarmNodesArgs
 from infra import access, cautions, foundation, image_builds, revision, trainer_options, versions, volumes
@@ -160,6 +161,28 @@ def deploy(settings: Settings) -> dict[str, Any]:
             )
         )
     model_uri = pulumi.Output.concat("s3://", bucket.bucket_name, "/", settings.storage.prefix)
+    if settings.queues:
+        others.append(
+            Torchrun(
+                "torchrun",
+                TorchrunArgs(
+                    queues=settings.queues,
+                    launcher_image=images.uris["launcher"],
+                    trainer_image=images.uris["trainer"],
+                    bucket_name=bucket.bucket_name,
+                    model_uri=model_uri,
+                    region=settings.region,
+                    mounts=mounts.paths,
+                    writes=mounts.writes,
+                    after=[*base.alive, space.namespace],
+                    before_jobs=[
+                        *(*space.objects, *pools.objects, devices, accounts),
+                        *(*trainer.granted, *mounts.ready),
+                    ],
+                ),
+                in_both,
+            )
+        )
     launcher = None
     if settings.training is not None:
         launcher = LauncherJob(
@@ -186,6 +209,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
         ),
         # On a cluster that is given, others have pools, too.
         pools=[pool.name for pool in settings.pools] if settings.cluster.existing else None,
+        torchrun=bool(settings.queues),
     )
     return {
         "clusterName": settings.cluster.name,
@@ -200,6 +224,8 @@ def deploy(settings: Settings) -> dict[str, Any]:
         "launcherJobName": launcher.job_name if launcher else None,
         "launcherManifest": launcher.manifest if launcher else None,
         "repositoryUrls": images.repository_urls,
+        "launcherImage": images.uris["launcher"],
+        "trainerImage": images.uris["trainer"],
     }
 
 

@@ -47,13 +47,13 @@ def read_size(section: Section, pool: Pool | None, device: str, default: WorkerS
             "processesPerNode",
             f"{processes} is more than the GPUs of {pool.instance_type}; it must be at most {pool.accelerators}",
         )
-    cpu = _quantity(section, "cpu", default.cpu)
-    memory = _quantity(section, "memory", default.memory)
+    cpu = read_quantity(section, "cpu", default.cpu)
+    memory = read_quantity(section, "memory", default.memory)
     if pool and section.has("cpu") and "cpu" not in section.wrong:
         _check_cpu(section, pool, cpu)
     if pool and section.has("memory") and "memory" not in section.wrong:
         _check_memory(section, pool, memory)
-    shared_memory = _quantity(section, "sharedMemory", default.shared_memory)
+    shared_memory = read_quantity(section, "sharedMemory", default.shared_memory)
     if not {"memory", "sharedMemory"} & section.wrong and (pool or section.has("memory")):
         _check_shared_memory(section, shared_memory, memory)
     if "sharedMemory" in section.wrong:
@@ -109,7 +109,8 @@ def _check_shared_memory(section: Section, shared_memory: str, memory: str) -> N
         )
 
 
-def _quantity(section: Section, key: str, default: str) -> str:
+def read_quantity(section: Section, key: str, default: str) -> str:
+    """A quantity above 0."""
     wanted = "a quantity above 0 such as 500m or 8Gi, in quotes"
     text = section.text(key, default, pattern=formats.QUANTITY, wanted=wanted)
     if section.has(key) and key not in section.wrong and not amount(text):

@@ -100,6 +100,8 @@ class Cluster:
         self._token = token(session, cluster)
 
     def names(self, kind: Kind) -> list[str]:
+        if not self._scope.asks_for(kind):
+            return []
         return [name_of(kind, item) for item in self._items(kind) if self._scope.has(kind, item)]
 
     def delete(self, kind: Kind, name: str) -> None:

@@ -34,7 +34,7 @@ def at_delete(props: Mapping[str, Any]) -> None:
         return
     pools = None if props.get("pools") is None else frozenset(map(str, props["pools"]))
     account = Account(session, cluster, pools)
-    found = connect(session, cluster, Scope(pools=pools))
+    found = connect(session, cluster, Scope(pools=pools, torchrun=bool(props.get("torchrun"))))
     steps.run(found, account, timeout=timeout, say=say, clock=steps.Clock())
     if pools is None:  # a given cluster stays
         protection.turn_off(session.client("eks"), cluster, say=say, clock=steps.Clock())

@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from components.shared.contract import LABEL_NODEPOOL, LABEL_ROLE, ROLE_LAUNCHER, TRAINING_NAMESPACE
+from components.shared.contract import (
+    LABEL_NODEPOOL,
+    LABEL_ROLE,
+    ROLE_LAUNCHER,
+    TORCHRUN_GROUP,
+    TORCHRUN_JOBS,
+    TORCHRUN_QUEUES,
+    TORCHRUN_VERSION,
+    TRAINING_NAMESPACE,
+)
 
 KARPENTER: Final = "karpenter.sh"
 KARPENTER_AWS: Final = "karpenter.k8s.aws"
@@ -42,6 +51,13 @@ TRAININGS: Final = Kind(
 MPI_TRAININGS: Final = Kind(
     group="kubeflow.org", version="v1", plural="mpijobs", namespace=TRAINING_NAMESPACE
 )
+# Wherever they are: with their definitions, which are the stack's, all of them go.
+GANGS: Final = Kind(
+    group=TORCHRUN_GROUP, version=TORCHRUN_VERSION, plural=TORCHRUN_JOBS, namespace=EVERYWHERE
+)
+QUEUES: Final = Kind(
+    group=TORCHRUN_GROUP, version=TORCHRUN_VERSION, plural=TORCHRUN_QUEUES, namespace=EVERYWHERE
+)
 # What keeps machines warm: without it first, its pods would come back for as long as the drain takes.
 HOLDERS: Final = Kind(
     group="apps", version="v1", plural="deployments", namespace=TRAINING_NAMESPACE, labels=LABEL_ROLE
@@ -70,10 +86,15 @@ class Scope:
     """What is the stack's own in a cluster.
 
     `pools` None: the cluster is the stack's, and so is everything in it. Else only these pools, their machines and
-    the namespace `training` are.
+    the namespace `training` are; with `torchrun` the definitions of torchrun jobs and queues, and so all of these.
     """
 
     pools: frozenset[str] | None = None
+    torchrun: bool = False
+
+    def asks_for(self, kind: Kind) -> bool:
+        """Whether there may be anything of the stack's of a kind: who may not list others' need not to."""
+        return self.pools is None or self.torchrun or kind not in (GANGS, QUEUES)
 
     def has(self, kind: Kind, item: Mapping[str, Any]) -> bool:
         """Whether an object that the API served is one that the drain may delete."""
@@ -84,6 +105,8 @@ class Scope:
             return False
         if self.pools is None:
             return True
+        if kind in (GANGS, QUEUES):
+            return self.torchrun
         if kind in (NODE_POOLS, NODE_CLASSES):
             return metadata["name"] in self.pools
         if kind in (NODE_CLAIMS, NODES):

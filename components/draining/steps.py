@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from components.draining.kinds import (
+    GANGS,
     HOLDERS,
     INGRESSES,
     JOBS,
@@ -23,6 +24,7 @@ from components.draining.kinds import (
     NODE_POOLS,
     NODES,
     PODS,
+    QUEUES,
     SERVICES,
     TRAININGS,
     VOLUME_CLAIMS,
@@ -36,6 +38,8 @@ REPORT_SECONDS: Final = 15.0
 ABSENT_SECONDS: Final = 45.0
 # Karpenter clears an EC2NodeClass in seconds once its last machine is gone, or not at all.
 NODE_CLASS_SECONDS: Final = 120.0
+# The controller of torchrun jobs releases a queue in seconds, or is not there.
+QUEUE_SECONDS: Final = 120.0
 # Detaching and deleting an EBS volume; one that is not made by a driver of this cluster never goes.
 VOLUME_SECONDS: Final = 180.0
 
@@ -151,10 +155,27 @@ class _Drain:
             (JOBS, "launcher Jobs"),
             (TRAININGS, "PyTorchJobs"),
             (MPI_TRAININGS, "MPIJobs"),
-            (HOLDERS, "Deployments"),
-            (PODS, "pods"),
         ):
             self._empty(cluster, kind, what)
+        self._end_torchrun(cluster)
+        for kind, what in ((HOLDERS, "Deployments"), (PODS, "pods")):
+            self._empty(cluster, kind, what)
+
+    def _end_torchrun(self, cluster: ClusterApi) -> None:
+        """Jobs, whose pods go with them, then queues, while the controller runs that has to release some of these.
+
+        What it does not release would keep the definitions from going for ever. Of a queue KAI's is left then, which is
+        nobody's any more.
+        """
+        for kind, what in ((GANGS, "TorchrunJobs"), (QUEUES, "TorchrunQueues")):
+            names = cluster.names(kind)
+            if not names:
+                continue
+            self.say(f"deleting {what}: {some(names)}")
+            for name in names:
+                cluster.delete(kind, name)
+            if not self._wait(cluster, kind, what, min(self.end, self.clock.now() + QUEUE_SECONDS)):
+                self._release(cluster, (kind,))
 
     def release_addresses(self, cluster: ClusterApi) -> None:
         """Load balancers hold subnets and groups; their controllers let go of the object when they are gone."""

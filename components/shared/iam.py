@@ -130,6 +130,35 @@ def _checkpoint_keeper(objects: str) -> JsonObject:
     }
 
 
+def workspace_reader(*, bucket_arns: list[str], places: list[str], key_arn: str | None) -> JsonObject:
+    """What workers of torchrun jobs may do: read what lies in some places of buckets.
+
+    They may list these places as well, since S3 tells who may not that something is forbidden where it is not there
+    (https://docs.aws.amazon.com/AmazonS3/latest/API/API_GetObject.html, "Permissions"), and workers look for what may
+    come later. `key_arn` is the key that encrypts one of the buckets, None where that is their owners' business.
+    """
+    statements: list[JsonObject] = [
+        {
+            "Sid": "ReadWorkspaces",
+            "Effect": "Allow",
+            "Action": "s3:GetObject",
+            "Resource": [f"{arn}/{place}/*" for arn in bucket_arns for place in places],
+        },
+        {
+            "Sid": "ListWorkspaces",
+            "Effect": "Allow",
+            "Action": "s3:ListBucket",
+            "Resource": list(bucket_arns),
+            "Condition": {"StringLike": {"s3:prefix": [f"{place}/*" for place in places]}},
+        },
+    ]
+    if key_arn is not None:
+        statements.append(
+            {"Sid": "UseTheBucketsKey", "Effect": "Allow", "Action": "kms:Decrypt", "Resource": key_arn}
+        )
+    return document(*statements)
+
+
 def bucket_access(*, bucket_arn: str, prefix: str | None, key_arn: str | None, write: bool) -> JsonObject:
     """Access to a bucket, or to one prefix of it: reading, with `write` writing too, and nothing that deletes.
 

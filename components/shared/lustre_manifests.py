@@ -97,6 +97,28 @@ def claim_spec(*, volume: str, capacity_gib: int) -> JsonObject:
     }
 
 
+def opening(name: str, image: Any, volume: str, mount_path: str, directory_: str) -> JsonObject:
+    """An init container that opens a directory of a mounted volume to the pod's user; `image` has a shell.
+
+    It needs nothing of the file system but to be its owner.
+    """
+    root = {"runAsNonRoot": False, "runAsUser": 0, "runAsGroup": 0}
+    return {
+        "name": name,
+        "command": ["sh", "-c", OPEN, directory_],
+        "securityContext": {**restricted.container(), **root},
+        **_common(image, volume, mount_path),
+    }
+
+
+def _common(image: Any, volume: str, mount_path: str) -> JsonObject:
+    return {
+        "image": image,
+        "resources": {"requests": REQUESTS, "limits": {"memory": "128Mi"}},
+        "volumeMounts": [{"name": volume, "mountPath": mount_path}],
+    }
+
+
 def proof_spec(
     *, image: Any, claim: str, mount_path: str, placement: JsonObject, writes: str | None = None
 ) -> JsonObject:
@@ -109,11 +131,7 @@ def proof_spec(
     beside it.
     """
     opened = mount_path if writes is None else writes
-    common: JsonObject = {
-        "image": image,
-        "resources": {"requests": REQUESTS, "limits": {"memory": "128Mi"}},
-        "volumeMounts": [{"name": "lustre", "mountPath": mount_path}],
-    }
+    common = _common(image, "lustre", mount_path)
     return {
         **placement,
         "tolerations": [*placement.get("tolerations", []), *OUTLIVES_ITS_NODE],
@@ -122,17 +140,7 @@ def proof_spec(
         "terminationGracePeriodSeconds": 1,
         "securityContext": restricted.pod(),
         "initContainers": [
-            {
-                "name": "open",
-                "command": ["sh", "-c", OPEN, opened],
-                "securityContext": {
-                    **restricted.container(),
-                    "runAsNonRoot": False,
-                    "runAsUser": 0,
-                    "runAsGroup": 0,
-                },
-                **common,
-            },
+            opening("open", image, "lustre", mount_path, opened),
             {
                 "name": "prove",
                 "command": ["sh", "-c", PROVE, mount_path, opened],

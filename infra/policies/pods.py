@@ -9,11 +9,19 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from components.shared.contract import (
+    TORCHRUN_GROUP,
+    TORCHRUN_QUEUE_KIND,
+    TORCHRUN_VERSION,
+    TORCHRUN_WORKER_CONTAINER,
+)
+from components.shared.torchrun_queue import OPENING
 from infra.policies.model import Resource, Rules, Stack, at, known, rows
 
 RULES: Final = Rules()
 
 DEPLOYMENT: Final = "kubernetes:apps/v1:Deployment"
+TORCHRUN_QUEUE: Final = f"kubernetes:{TORCHRUN_GROUP}/{TORCHRUN_VERSION}:{TORCHRUN_QUEUE_KIND}"
 # Where the pod's `spec` lies in each type; `*` stands for every key.
 TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
     "kubernetes:core/v1:Pod": ("spec",),
@@ -24,6 +32,7 @@ TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
     "kubernetes:batch/v1:CronJob": ("spec", "jobTemplate", "spec", "template", "spec"),
     "kubernetes:kubeflow.org/v1:PyTorchJob": ("spec", "pytorchReplicaSpecs", "*", "template", "spec"),
     "kubernetes:kubeflow.org/v1:MPIJob": ("spec", "mpiReplicaSpecs", "*", "template", "spec"),
+    TORCHRUN_QUEUE: ("spec", "podTemplate", "spec"),
 }
 LEAST_UID: Final = 10000
 SERVICE_ACCOUNT: Final = "kubernetes:core/v1:ServiceAccount"
@@ -78,7 +87,31 @@ def pods(resource: Resource) -> Iterator[tuple[str, Mapping[str, Any]]]:
     Raises:
         Undecided: it is not known.
     """
-    yield from _walk(resource.properties, TEMPLATES[resource.type], ())
+    if resource.type == TORCHRUN_QUEUE:
+        yield ".".join(TEMPLATES[TORCHRUN_QUEUE]), _torchrun_worker(resource)
+    else:
+        yield from _walk(resource.properties, TEMPLATES[resource.type], ())
+
+
+def _torchrun_worker(queue: Resource) -> Mapping[str, Any]:
+    """A worker as the controller makes it of a queue: image and size go over the template (launcher/core/torchrun)."""
+    template = queue.at("spec", "podTemplate", "spec", default={})
+    listed = rows(at(template, "containers"))
+    own: Mapping[str, Any] = next(
+        (each for each in listed if at(each, "name") == TORCHRUN_WORKER_CONTAINER), {}
+    )
+    size = queue.at("spec", "nodeResources", default={})
+    asked = {"cpu": at(size, "cpus"), "memory": at(size, "memory"), DEVICES[0]: at(size, "gpus", default=0)}
+    resources = at(own, "resources", default={})
+    worker = {
+        **own,
+        "name": TORCHRUN_WORKER_CONTAINER,
+        # Not looked at yet: it may be known only once it is built.
+        "image": queue.at("spec", default={}).get("image"),
+        "resources": {kind: {**at(resources, kind, default={}), **asked} for kind in ("requests", "limits")},
+    }
+    others = [each for each in listed if at(each, "name") != TORCHRUN_WORKER_CONTAINER]
+    return {"automountServiceAccountToken": False, **template, "containers": [worker, *others]}
 
 
 def containers(resource: Resource) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
@@ -93,6 +126,9 @@ def containers(resource: Resource) -> Iterator[tuple[str, Mapping[str, Any], Map
 def pod_not_root(resource: Resource, _stack: Stack) -> Iterator[str]:
     """Nothing runs as root, nor as a user that the machine may have, too."""
     for path, container, pod in containers(resource):
+        # What opens a file system has to be its owner, and can be nothing more (docs/decisions/0009).
+        if resource.type == TORCHRUN_QUEUE and path.endswith(f".initContainers[{OPENING}]"):
+            continue
         if _security(container, pod, "runAsNonRoot") is not True:
             yield f"{path}.securityContext.runAsNonRoot is not true; it must be, here or on the pod"
         user = _security(container, pod, "runAsUser")
@@ -168,7 +204,8 @@ def pod_confined(resource: Resource, _stack: Stack) -> Iterator[str]:
                 )
 
 
-@RULES.rule("pod-read-only-root", "CKV_K8S_22", types=TEMPLATES)
+# People's own code runs in the workers of a queue, and writes where it likes: caches of libraries, temporary files.
+@RULES.rule("pod-read-only-root", "CKV_K8S_22", types=[each for each in TEMPLATES if each != TORCHRUN_QUEUE])
 def pod_read_only_root(resource: Resource, _stack: Stack) -> Iterator[str]:
     """Containers write to volumes alone."""
     for path, container, _ in containers(resource):

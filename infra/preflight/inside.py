@@ -22,6 +22,8 @@ DEFINITIONS: Final = {
     "ec2nodeclasses.karpenter.k8s.aws": "Karpenter",
     "pytorchjobs.kubeflow.org": "Kubeflow's training operator",
     "mpijobs.kubeflow.org": "an operator for MPIJobs",
+    "torchrunqueues.torchrun.ai": "a controller of torchrun jobs",
+    "torchrunjobs.torchrun.ai": "a controller of torchrun jobs",
 }
 # A CSI driver -> its EKS add-on.
 ADDONS: Final = {"fsx.csi.aws.com": "aws-fsx-csi-driver"}

@@ -139,7 +139,12 @@ def _images(settings: Settings) -> tuple[WantedImage, ...]:
         **{f"baseImages.{name}": reference for name, reference in images.base_images.items()},
     }
     mirror = f"{images.mirror}/"
-    return tuple(
+    of_queues = (
+        WantedImage(key=f"{PROJECT}:queues[{index}].image", name=queue.name, reference=queue.image)
+        for index, queue in enumerate(settings.queues)
+        if queue.image is not None
+    )
+    pulled = tuple(
         WantedImage(
             key=f"{PROJECT}:images.{'mirror' if reference.startswith(mirror) else name}",
             name=name,
@@ -148,6 +153,7 @@ def _images(settings: Settings) -> tuple[WantedImage, ...]:
         for name, reference in used.items()
         if reference is not None
     )
+    return (*pulled, *of_queues)
 
 
 def _endpoints(settings: Settings) -> tuple[str, ...]:
@@ -200,19 +206,25 @@ def _cluster(settings: Settings) -> WantedCluster | None:
         oidc_provider_arn=given.oidc_provider_arn,
         oidc_issuer=given.oidc_issuer,
         security_group=given.security_group_id,
-        definitions=tuple(
-            name for name in inside.DEFINITIONS if settings.mpi or not name.startswith("mpijobs.")
-        ),
+        definitions=tuple(name for name in inside.DEFINITIONS if _brings(settings, name)),
         namespaces=(
             contract.TRAINING_NAMESPACE,
             contract.OPERATOR_NAMESPACE,
             *((contract.DEVICE_PLUGIN_NAMESPACE,) if devices else ()),
+            *((contract.TORCHRUN_NAMESPACE,) if settings.queues else ()),
         ),
         devices=devices,
         drivers=tuple(inside.ADDONS) if settings.storage.lustre else (),
         node_repair=settings.cluster.node_repair,
         efa=any(pool.efa for pool in settings.pools),
     )
+
+
+def _brings(settings: Settings, definition: str) -> bool:
+    """Whether a stack makes a definition of `inside.DEFINITIONS`: some of them only where it is asked for."""
+    if definition.startswith("mpijobs."):
+        return settings.mpi
+    return bool(settings.queues) or not definition.endswith(f".{contract.TORCHRUN_GROUP}")
 
 
 def _lustre(settings: Settings) -> WantedLustre | None:
@@ -237,4 +249,8 @@ def _buckets(settings: Settings) -> tuple[WantedBucket, ...]:
     for index, account in enumerate(settings.service_accounts):
         if account.bucket:
             found.append(WantedBucket(key=f"{PROJECT}:serviceAccounts[{index}].bucket", name=account.bucket))
+    for index, queue in enumerate(settings.queues):
+        if queue.bucket:
+            key = f"{PROJECT}:queues[{index}].storage.workspace.bucket"
+            found.append(WantedBucket(key=key, name=queue.bucket))
     return tuple(found)

@@ -248,6 +248,10 @@ NEEDS: Final[Mapping[str, list[Needed]]] = {
     ],
     "kubernetes:karpenter.k8s.aws/v1:EC2NodeClass": _all(f"{KARPENTER}/concepts/nodeclasses", CRD_RELEASE),
     "kubernetes:karpenter.sh/v1:NodePool": _all(f"{KARPENTER}/concepts/nodepools", CRD_RELEASE),
+    "kubernetes:torchrun.ai/v1alpha1:TorchrunQueue": _all(
+        f"{KUBERNETES}/concepts/extend-kubernetes/api-extension/custom-resources",
+        "kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition",
+    ),
     "kubernetes:apps/v1:Deployment": _all(
         f"{KUBERNETES}/concepts/workloads/controllers/deployment: ready when a node runs its pods",
         NODES,

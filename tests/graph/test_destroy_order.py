@@ -31,6 +31,8 @@ FILES, LINK = (
 )
 CRD = "kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition"
 DEPLOYMENT, GROUP = "kubernetes:apps/v1:Deployment", "aws:ec2/securityGroup:SecurityGroup"
+QUEUE = "kubernetes:torchrun.ai/v1alpha1:TorchrunQueue"
+BINDING = "kubernetes:rbac.authorization.k8s.io/v1:ClusterRoleBinding"
 PROOF = f"{POD} not awaited"
 DISKS, CNI = "aws:eks/addon:Addon aws-ebs-csi-driver", "aws:eks/addon:Addon vpc-cni"
 # All that is in the cluster, whatever its kind.
@@ -38,12 +40,20 @@ INSIDE = "kubernetes:"
 # Of a kind those alone whose names have this in them.
 ATTACHMENT = "aws:iam/rolePolicyAttachment:RolePolicyAttachment own policy"
 RIGHTS, DISK_RIGHTS, OPERATOR = "rights of Karpenter", "rights of the driver of disks", "training operator"
+OPERATOR_KINDS = "kinds of the training operator"
+CONTROLLER, CONTROLLER_KINDS = "controller of torchrun jobs", "kinds of that controller"
+CONTROLLER_RIGHTS, WORKSPACE_RIGHTS = "rights of that controller", "rights on workspaces"
 WORKERS = "group of the machines"
 NAMED = {
     WORKERS: (GROUP, "-workers"),
     RIGHTS: (ATTACHMENT, "-karpenter-"),
     DISK_RIGHTS: (ATTACHMENT, "-ebs-csi-"),
     OPERATOR: (DEPLOYMENT, "training-operator:"),
+    OPERATOR_KINDS: (CRD, ".kubeflow.org"),
+    CONTROLLER: (DEPLOYMENT, "torchrun-controller:"),
+    CONTROLLER_KINDS: (CRD, ".torchrun.ai"),
+    CONTROLLER_RIGHTS: (BINDING, "torchrun-controller:"),
+    WORKSPACE_RIGHTS: (ATTACHMENT, "-workspaces"),
 }
 
 # (deleted first, deleted after it): where a stack has both, each of the first waits for each of the second.
@@ -71,7 +81,14 @@ ORDER = [
     (POOL, DEFINITIONS),
     (CLASS, DEFINITIONS),
     (KARPENTER, DEFINITIONS),
-    (OPERATOR, CRD),  # without its kinds it fails, and whatever it had to finish stays
+    (OPERATOR, OPERATOR_KINDS),  # without its kinds it fails, and whatever it had to finish stays
+    (DRAIN, QUEUE),  # jobs and queues end
+    (DRAIN, CONTROLLER),  # while the one runs that has to release them
+    (DRAIN, WORKSPACE_RIGHTS),
+    (QUEUE, CONTROLLER),
+    (QUEUE, POOL),
+    (CONTROLLER, CONTROLLER_KINDS),
+    (CONTROLLER, CONTROLLER_RIGHTS),
     (DEPLOYMENT, NODES),
     (PROOF, "kubernetes:core/v1:PersistentVolumeClaim"),  # a claim stays while a pod has it
     (PROOF, "aws:eks/addon:Addon aws-fsx-csi-driver"),  # which unmounts

@@ -277,6 +277,18 @@ def test_constants_are_those_of_the_contract() -> None:
         e["name"] for e in job_spec(run(), RESOLVED)["template"]["spec"]["containers"][0]["env"]
     }
     assert stated["environment"]["trainerImage"] == {"revision": contract.ENV_REVISION}
+    assert stated["torchrun"] == {
+        "group": contract.TORCHRUN_GROUP,
+        "version": contract.TORCHRUN_VERSION,
+        "queueKind": contract.TORCHRUN_QUEUE_KIND,
+        "queues": contract.TORCHRUN_QUEUES,
+        "jobs": contract.TORCHRUN_JOBS,
+        "namespace": contract.TORCHRUN_NAMESPACE,
+        "controller": contract.TORCHRUN_CONTROLLER,
+        "jobLabel": contract.TORCHRUN_LABEL_JOB,
+        "workerContainer": contract.TORCHRUN_WORKER_CONTAINER,
+        "bucket": {"archives": contract.TORCHRUN_ARCHIVES, "pointers": contract.TORCHRUN_POINTERS},
+    }
     assert set(stated["environment"]["workerFromProgram"].values()) <= set(
         launch_request(run(), RESOLVED)["worker"]["env"]
     )

@@ -8,6 +8,7 @@ import pytest
 
 from components.draining.kinds import (
     ALL_PODS,
+    GANGS,
     HOLDERS,
     INGRESSES,
     JOBS,
@@ -15,8 +16,11 @@ from components.draining.kinds import (
     NODE_CLASSES,
     NODE_POOLS,
     PODS,
+    QUEUES,
     SERVICES,
+    TRAININGS,
     VOLUMES,
+    Kind,
     Scope,
     holds_a_node,
     name_of,
@@ -66,6 +70,22 @@ def test_in_a_shared_cluster_only_the_stacks_pools_and_namespace_are_touched() -
     assert SHARED.has(NODE_CLAIMS, item("x", labels={"karpenter.sh/nodepool": "small"}))
     assert not SHARED.has(NODE_CLAIMS, item("x", labels={"karpenter.sh/nodepool": "theirs"}))
     assert OWN.has(NODE_CLAIMS, item("x", labels={"karpenter.sh/nodepool": "theirs"}))
+
+
+@pytest.mark.parametrize("kind", [GANGS, QUEUES])
+def test_torchrun_jobs_and_queues_go_from_everywhere_with_their_definitions_and_else_from_nowhere(
+    kind: Kind,
+) -> None:
+    """Of a given cluster they may be somebody else's, and whoever destroys may not even list them."""
+    brought = Scope(pools=frozenset({"small"}), torchrun=True)
+    for scope in (OWN, brought):
+        assert scope.asks_for(kind)
+        assert scope.has(kind, item("a", "team"))
+    for place in ("training", "team"):
+        assert not SHARED.has(kind, item("a", place))
+    assert not SHARED.asks_for(kind)
+    assert SHARED.asks_for(TRAININGS)
+    assert not brought.has(SERVICES, item("a", "web", spec={"type": "LoadBalancer"}))
 
 
 def volume(policy: str, driver: str | None, namespace: str = "training") -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from components.drain import AtDelete
 from components.draining import entry
 from components.draining.cluster_api import _path, connect
-from components.draining.kinds import ALL_PODS, NODES, PODS, SERVICES, Scope
+from components.draining.kinds import ALL_PODS, GANGS, NODES, PODS, QUEUES, SERVICES, Scope
 from tests.unit.draining.test_account import launch
 from tests.unit.draining.test_steps import Time
 from tests.unit.emulator import Cloud
@@ -93,6 +93,24 @@ def test_a_drain_of_a_given_cluster_ends_machines_of_the_stacks_own_pools_alone(
     assert states == {ours: "terminated", theirs: "running"}
 
 
+@pytest.mark.parametrize(
+    ("noted", "scope"),
+    [
+        ({}, Scope()),
+        ({"pools": ["small"]}, Scope(pools=frozenset({"small"}))),
+        ({"pools": ["small"], "torchrun": True}, Scope(pools=frozenset({"small"}), torchrun=True)),
+    ],
+)
+def test_a_drain_looks_at_what_its_stack_has(
+    deployer: Cloud, noted: dict[str, Any], scope: Scope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Scope] = []
+    monkeypatch.setattr(entry, "connect", lambda _session, _cluster, given: asked.append(given))
+    monkeypatch.setattr(entry.steps, "Clock", Time)
+    AtDelete().delete("drain-main", {**PROPS, **noted})
+    assert asked == [scope]
+
+
 def test_a_cluster_that_eks_does_not_know_is_gone(cloud: Cloud) -> None:
     assert connect(Session(cloud), "nobody", Scope()) is None
 
@@ -106,6 +124,8 @@ def test_a_cluster_that_eks_does_not_know_is_gone(cloud: Cloud) -> None:
         (PODS, "p", "/api/v1/namespaces/training/pods/p"),
         (ALL_PODS, "", "/api/v1/pods"),
         (SERVICES, "web/front", "/api/v1/namespaces/web/services/front"),
+        (GANGS, "", "/apis/torchrun.ai/v1alpha1/torchrunjobs"),
+        (QUEUES, "team/q", "/apis/torchrun.ai/v1alpha1/namespaces/team/torchrunqueues/q"),
     ],
 )
 def test_an_object_is_found_where_its_kind_is_served(kind: Any, name: str, path: str) -> None:

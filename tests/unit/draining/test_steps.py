@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from components.draining.kinds import (
+    GANGS,
     HOLDERS,
     INGRESSES,
     JOBS,
@@ -16,6 +17,7 @@ from components.draining.kinds import (
     NODE_POOLS,
     NODES,
     PODS,
+    QUEUES,
     SERVICES,
     TRAININGS,
     VOLUME_CLAIMS,
@@ -121,6 +123,8 @@ def busy() -> World:
             JOBS: ["launch-r1"],
             TRAININGS: ["train-r1"],
             MPI_TRAININGS: ["mpi-r2"],
+            GANGS: ["team/a"],
+            QUEUES: ["training/research"],
             HOLDERS: ["warm-small"],
             PODS: ["hold-r1-0"],
             SERVICES: ["web/front"],
@@ -149,6 +153,8 @@ def test_work_ends_before_machines_go_and_disks_after_them() -> None:
         "delete jobs",
         "delete pytorchjobs",
         "delete mpijobs",
+        "delete torchrunjobs",
+        "delete torchrunqueues",
         "delete deployments",
         "delete pods",
         "delete services",
@@ -233,6 +239,37 @@ def test_a_node_class_that_karpenter_may_not_finish_is_released() -> None:
     assert "release ec2nodeclasses/small" in world.log
     assert world.log[-1] == "remains", "profiles are looked for once nothing holds them"
     assert any("removed instance profile small" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("kind", "released"),
+    [(GANGS, "release torchrunjobs/team/a"), (QUEUES, "release torchrunqueues/training/research")],
+)
+def test_what_the_controller_of_torchrun_jobs_does_not_release_the_drain_does_after_two_minutes(
+    kind: Kind, released: str
+) -> None:
+    world = busy()
+    world.finishes = lambda each: each != kind
+    lines = drain(world)
+    (told,) = [line for line in lines if f"releasing 1 {kind.plural}" in line]
+    assert 120 <= float(told.split(" s:")[0]) <= 122
+    assert world.log.index(released) < world.log.index("delete nodepools/small")
+    assert world.names(GANGS) == world.names(QUEUES) == world.instances == []
+
+
+def test_jobs_end_before_the_queues_that_they_name() -> None:
+    world = busy()
+    seen: list[list[str]] = []
+    delete = world.delete
+
+    def watched(kind: Kind, name: str) -> None:
+        if kind == QUEUES:
+            seen.append(world.names(GANGS))
+        delete(kind, name)
+
+    world.delete = watched  # type: ignore[method-assign]
+    drain(world)
+    assert seen == [[]]
 
 
 def test_a_cluster_that_is_gone_is_success_and_its_machines_end() -> None:

@@ -301,7 +301,7 @@ def outcome(config: dict[str, Any]) -> list[str]:
 
 def test_the_page_about_waiting_has_an_example_that_is_right_and_counts_as_it_says() -> None:
     page = (ROOT / "docs" / "waiting.md").read_text()
-    (example,) = re.findall(r"```yaml\n(.+?)```", page, re.DOTALL)
+    (example,) = re.findall(r"```yaml\n(trainyard:.+?)```", page, re.DOTALL)
     pools = [{**POOL, "name": name} for name in ("large", "elsewhere", "smaller")]
     found = settings({**with_({"pools": pools}), **yaml.safe_load(example)}).training
     assert found is not None

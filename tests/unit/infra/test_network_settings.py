@@ -317,8 +317,11 @@ def test_a_given_cluster_needs_a_given_vpc() -> None:
 @pytest.mark.parametrize(
     ("cluster", "told"),
     [
-        ({"publicAccessCidrs": []}, "cluster.publicAccessCidrs: is empty, so that nobody outside of the VPC"),
-        ({"publicAccessCidrs": [], "deployFrom": "internet"}, "cluster.publicAccessCidrs: is empty"),
+        (
+            {"publicAccessCidrs": []},
+            "cluster.publicAccessCidrs: has no range, so that nobody outside of the VPC",
+        ),
+        ({"publicAccessCidrs": [], "deployFrom": "internet"}, "cluster.publicAccessCidrs: has no range"),
         ({"deployFrom": "home"}, "cluster.deployFrom: 'home' is not known; it must be one of internet, vpc"),
         (
             {"addonVersions": {"coredn": "v1.1.1-eksbuild.1"}},

@@ -17,7 +17,7 @@ from tests.unit.infra.changing import NOW, ROOT, stack_file
 pytestmark = pytest.mark.unit
 
 # Lists of mappings and the mappings that a section always is: told by the keys below them.
-GROUPS = {"pools", "serviceAccounts"}
+GROUPS = {"pools", "queues", "serviceAccounts"}
 
 
 def test_the_page_is_current() -> None:

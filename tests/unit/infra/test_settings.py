@@ -382,6 +382,13 @@ def test_a_wrong_pool_is_told(good: dict[str, Any], change: dict[str, Any], told
     assert any(told in line for line in mistakes(good))
 
 
+def test_a_misspelt_key_is_told_once(good: dict[str, Any]) -> None:
+    pool = good["trainyard:pools"][0]
+    pool["maxNode"] = pool.pop("maxNodes")
+    (line,) = mistakes(good)
+    assert line.startswith("trainyard:pools[0].maxNode: is not a known key; did you mean maxNodes?")
+
+
 def test_the_account_is_the_administrators_or_the_one_that_is_said(good: dict[str, Any]) -> None:
     def account(*people: str, **more: str) -> str:
         good["trainyard:cluster"] = {

@@ -119,6 +119,20 @@ def test_device_plugins_follow_the_devices() -> None:
     assert recorded("cpu").of(DAEMON_SET) == []
 
 
+def test_trainium_has_a_queue_whose_workers_have_all_of_a_machines_devices_and_no_gpu() -> None:
+    (queue,) = recorded("trn1").of("kubernetes:torchrun.ai/v1alpha1:TorchrunQueue")
+    spec = queue.inputs["spec"]
+    assert spec["nodeResources"]["gpus"] == 0
+    (worker,) = spec["podTemplate"]["spec"]["containers"]
+    devices = {"aws.amazon.com/neuron": "16", "vpc.amazonaws.com/efa": "8"}
+    assert worker["resources"] == {"requests": devices, "limits": devices}
+    assert spec["scheduling"]["pool"] == recorded("trn1").one(NODE_POOL).inputs["metadata"]["name"]
+    assert spec["storage"]["workspace"]["bucket"].startswith("s3://trainyard-trn1-models")
+    for name in SHIPPED:
+        if name != "trn1":
+            assert [r for r in recorded(name).resources if "torchrun" in f"{r.type} {r.name}".lower()] == []
+
+
 def test_a_reservation_reaches_the_node_class_and_nothing_is_bought_besides() -> None:
     for name, reservation in (("p4de-odcr", "cr-0123456789abcdef0"), ("p5", "cr-0123456789abcdef2")):
         (node_class,) = recorded(name).of(NODE_CLASS)

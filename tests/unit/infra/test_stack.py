@@ -104,6 +104,8 @@ def test_outputs_are_those_that_the_driver_reads(local: Recorded) -> None:
         "launcherJobName",
         "launcherManifest",
         "repositoryUrls",
+        "launcherImage",
+        "trainerImage",
     }
 
 

@@ -9,13 +9,18 @@ import pytest
 import yaml
 
 from components.debug_pod import spec as debug_spec
+from components.shared import torchrun_manifests
 from components.shared.lustre_manifests import proof_spec
 from components.shared.operator_manifests import waves
+from components.shared.torchrun_queue import Surroundings
+from components.shared.torchrun_queue import spec as queue_spec
 from components.shared.warm_nodes import beside
+from components.torchrun import documents
 from infra.policies.judge import judge
-from infra.policies.model import Stack
-from infra.policies.pods import RULES
-from tests.unit.components.pools import pool
+from infra.policies.model import UNKNOWN, Resource, Stack
+from infra.policies.pods import BINDINGS, RULES, TORCHRUN_QUEUE
+from tests.unit.components.pools import TRAINIUM, pool
+from tests.unit.components.queues import queue
 from tests.unit.policies.building import made
 
 pytestmark = pytest.mark.unit
@@ -95,3 +100,80 @@ def test_the_training_operator_keeps_to_every_rule_though_its_manifests_do_not()
     changed = waves([deployment, definition], DIGEST, arguments=[])
     (operator,) = (each for wave in changed for each in wave if each["kind"] == "Deployment")
     assert violations(operator) == set()
+
+
+def test_the_torchrun_controller_keeps_to_every_rule() -> None:
+    changed = [each for wave in torchrun_manifests.waves(documents(), DIGEST) for each in wave]
+    (deployment,) = (each for each in changed if each["kind"] == "Deployment")
+    (binding,) = (each for each in changed if each["kind"] == "ClusterRoleBinding")
+    resource = made("kubernetes:apps/v1:Deployment", metadata=deployment["metadata"], spec=deployment["spec"])
+    bound = made(BINDINGS[1], "bound", subjects=binding["subjects"], roleRef=binding["roleRef"])
+    assert judged(resource, bound) == set()
+    assert judged(resource) == {"pod-token-where-needed"}, "without rights it needs no token"
+
+
+def judged(*resources: Resource) -> set[str]:
+    """The rules that the first of these violates."""
+    found = judge(Stack(resources), rules=RULES.all)
+    return {each.rule.name for each in found.violations if each.resource is resources[0]}
+
+
+def of_queue(**change: Any) -> Resource:
+    """A queue as the program makes it, with some fields of its spec changed."""
+    around = Surroundings(
+        trainer_image=DIGEST,
+        tools_image=DIGEST,
+        workspaces="s3://b/torchrun",
+        model_uri="s3://b/m",
+        region="r",
+        mounts={"lustre": "/fsx"},
+        writes=("/fsx",),
+    )
+    spec = queue_spec(queue(pool=TRAINIUM, gpus=0), around)
+    return made(TORCHRUN_QUEUE, metadata={"name": "q", "namespace": "training"}, spec={**spec, **change})
+
+
+def test_the_workers_of_a_queue_keep_to_every_rule() -> None:
+    assert judged(of_queue(), ACCOUNT) == set()
+
+
+def in_template(**pod: Any) -> dict[str, Any]:
+    """A pod template with something changed in its `spec`."""
+    template: dict[str, Any] = of_queue().at("spec", "podTemplate")
+    return {"podTemplate": {**template, "spec": {**template["spec"], **pod}}}
+
+
+@pytest.mark.parametrize(
+    ("change", "violated"),
+    [
+        ({"image": "pytorch:latest"}, {"pod-image-by-digest"}),
+        ({"nodeResources": {"cpus": "1"}}, {"pod-resources"}),
+        (in_template(hostNetwork=True), {"pod-off-the-host"}),
+        (in_template(securityContext={}), {"pod-not-root", "pod-seccomp"}),
+        (
+            in_template(initContainers=[{"name": "first", "securityContext": {"runAsUser": 0}}]),
+            {"pod-not-root"},
+        ),
+        (
+            in_template(initContainers=[{"name": "open-volumes", "securityContext": {"privileged": True}}]),
+            {"pod-no-escalation", "pod-no-capabilities"},
+        ),
+        (in_template(automountServiceAccountToken=True), {"pod-token-where-needed"}),
+        (
+            in_template(initContainers=[{"name": "a", "image": "b"}]),
+            {"pod-image-by-digest", "pod-no-escalation"},
+        ),
+        # What the controller makes of nothing runs as whoever the image says.
+        ({"podTemplate": None}, {"pod-not-root", "pod-no-escalation", "pod-no-capabilities", "pod-seccomp"}),
+    ],
+)
+def test_a_queue_is_judged_by_the_workers_that_become_of_it(
+    change: dict[str, Any], violated: set[str]
+) -> None:
+    assert violated <= judged(of_queue(**change), ACCOUNT)
+
+
+def test_of_an_image_that_is_not_built_yet_nothing_is_said() -> None:
+    found = judge(Stack([of_queue(image=UNKNOWN), ACCOUNT]), rules=RULES.all)
+    assert [str(each) for each in found.violations] == []
+    assert {each.rule.name for each in found.undecided} == {"pod-image-by-digest"}

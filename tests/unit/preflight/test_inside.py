@@ -113,7 +113,8 @@ def test_what_the_settings_ask_for_is_looked_for() -> None:
     config["trainyard:cluster"] = given["cluster"]
     found = wanted_of(settings(config)).existing_cluster
     assert found is not None
-    assert found.definitions == tuple(name for name in inside.DEFINITIONS if name != "mpijobs.kubeflow.org")
+    asked = ("mpijobs.kubeflow.org", "torchrunqueues.torchrun.ai", "torchrunjobs.torchrun.ai")
+    assert found.definitions == tuple(name for name in inside.DEFINITIONS if name not in asked)
     assert found.namespaces == ("training", "kubeflow", "device-plugins")
     assert (found.devices, found.drivers, found.node_repair) == ((GPU, EFA), (), True)
     more = {**config, "trainyard:mpi": True, "trainyard:storage": {"lustre": {"capacityGiB": 1200}}}
@@ -121,6 +122,11 @@ def test_what_the_settings_ask_for_is_looked_for() -> None:
     assert found is not None
     assert "mpijobs.kubeflow.org" in found.definitions
     assert found.drivers == ("fsx.csi.aws.com",)
+    with_queue = {**config, "trainyard:queues": [{"name": "research", "pool": "small"}]}
+    found = wanted_of(settings(with_queue)).existing_cluster
+    assert found is not None
+    assert {name for name in found.definitions if name in asked} == set(asked[1:])
+    assert found.namespaces[-1] == "torchrun-system"
 
 
 class Api:

@@ -192,6 +192,20 @@ def test_given_buckets_and_file_systems_are_asked_for_by_their_keys() -> None:
     ]
 
 
+def test_buckets_and_images_of_queues_are_asked_for_by_their_keys() -> None:
+    image = f"123456789012.dkr.ecr.us-west-2.amazonaws.com/pytorch@sha256:{'0' * 64}"
+    queues = [
+        {"name": "plain", "pool": "p4d", "storage": {"workspace": {"bucket": "models"}}},
+        {"name": "theirs", "pool": "p4d", "image": image, "storage": {"workspace": {"bucket": "their-data"}}},
+    ]
+    wanted = given(**{"trainyard:queues": queues})
+    assert [(each.key, each.name) for each in wanted.buckets] == [
+        ("trainyard:queues[1].storage.workspace.bucket", "their-data")
+    ]
+    (found,) = (each for each in wanted.images if "queues" in each.key)
+    assert (found.key, found.reference) == ("trainyard:queues[1].image", image)
+
+
 def test_the_account_is_that_of_the_administrators_of_the_setting_or_of_a_given_cluster() -> None:
     def account(*people: str, **more: Any) -> tuple[str, str]:
         cluster = {"administrators": list(people), "publicAccessCidrs": ["203.0.113.0/24"], **more}

@@ -1,0 +1,131 @@
+"""Torchrun queues, and the controller that makes their jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pulumi
+import pulumi_kubernetes as k8s
+import yaml
+
+from components import default_account
+from components.shared import contract as c
+from components.shared.operator_manifests import token
+from components.shared.torchrun_manifests import FILES, RIGHTS, of_jobs, waves
+from components.shared.torchrun_queue import Queue, Surroundings, spec, workspaces
+
+# What `make manifests` wrote: the same that people install by kubectl.
+CHECKOUT: Final = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchrunArgs:
+    """`launcher_image` is the controller's, with its digest; `trainer_image` that of workers of queues that name none.
+
+    `bucket_name` is the stack's bucket. `mounts` are the claims that training pods have, and their directories,
+    `writes` those that they write to. `after` are what must be there before anything is made in the cluster, the
+    training namespace among it; `before_jobs` what must be there before the first worker, and until the last one is
+    gone: pools, accounts, claims.
+    """
+
+    queues: tuple[Queue, ...]
+    launcher_image: pulumi.Input[str]
+    trainer_image: pulumi.Input[str]
+    bucket_name: pulumi.Input[str]
+    model_uri: pulumi.Input[str]
+    region: str
+    mounts: Mapping[str, str]
+    writes: tuple[str, ...]
+    after: list[pulumi.Resource]
+    before_jobs: list[pulumi.Resource]
+
+
+class Torchrun(pulumi.ComponentResource):
+    """Afterwards there are, if there is a queue,
+
+    - the definitions of TorchrunQueues and TorchrunJobs;
+    - the controller in the namespace `torchrun-system`, on a system node, with the rights of config/rbac/role.yaml; it
+      reaches the API server, the DNS and the metrics of workers, and is reached at its own metrics alone, from
+      namespaces that are marked for it;
+    - network policies of the training namespace: pods of torchrun jobs reach each other, and their metrics are read;
+    - the queues.
+
+    They go in the other order: a queue with a finalizer is released by the controller, which needs its rights for that.
+    """
+
+    def __init__(self, name: str, args: TorchrunArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:torchrun:Torchrun", name, None, opts)
+        if args.queues:
+            self._queues(args, self._controller(args))
+        self.register_outputs({"queues": [f"{queue.namespace}/{queue.name}" for queue in args.queues]})
+
+    def _controller(self, args: TorchrunArgs) -> list[pulumi.Resource]:
+        """All that a queue needs there."""
+        done: list[pulumi.Resource] = list(args.after)
+        namespace: pulumi.Resource | None = None
+        for wave in waves(documents(), args.launcher_image):
+            made = [self._register(each, done) for each in wave]
+            done = [*done, *made]
+            namespace = namespace or made[0]
+        if namespace is not None:
+            default_account.without_token(c.TORCHRUN_NAMESPACE, self, namespace)
+        return [*done, *(self._register(each, args.after) for each in of_jobs(c.TRAINING_NAMESPACE))]
+
+    def _register(self, manifest: dict[str, Any], after: list[pulumi.Resource]) -> pulumi.Resource:
+        metadata = manifest["metadata"]
+        scope = f"{metadata['namespace']}/" if "namespace" in metadata else ""
+        return pulumi.CustomResource(
+            token(manifest),
+            f"{c.TORCHRUN_CONTROLLER}:{scope}{metadata['name']}",
+            manifest,
+            pulumi.ResourceOptions(parent=self, depends_on=after),
+        )
+
+    def _queues(self, args: TorchrunArgs, controller: list[pulumi.Resource]) -> None:
+        around = Surroundings(
+            trainer_image=args.trainer_image,
+            tools_image=args.launcher_image,
+            workspaces=pulumi.Output.from_input(args.bucket_name).apply(workspaces),
+            model_uri=args.model_uri,
+            region=args.region,
+            mounts=args.mounts,
+            writes=args.writes,
+        )
+        for queue in args.queues:
+            k8s.apiextensions.CustomResource(
+                f"{queue.namespace}-{queue.name}",
+                api_version=f"{c.TORCHRUN_GROUP}/{c.TORCHRUN_VERSION}",
+                kind=c.TORCHRUN_QUEUE_KIND,
+                # What somebody changed by hand is ours again with the next `up`, not a conflict between two owners.
+                metadata={
+                    "name": queue.name,
+                    "namespace": queue.namespace,
+                    "annotations": {"pulumi.com/patchForce": "true"},
+                },
+                spec=spec(queue, around),
+                opts=pulumi.ResourceOptions(parent=self, depends_on=[*controller, *args.before_jobs]),
+            )
+
+
+@cache
+def documents() -> list[dict[str, Any]]:
+    """The objects of the checkout's files.
+
+    Raises:
+        pulumi.RunError: one of them can't be read.
+    """
+    found: list[dict[str, Any]] = []
+    for name in (*FILES, RIGHTS):
+        try:
+            text = (CHECKOUT / name).read_text()
+            found += [each for each in yaml.safe_load_all(text) if each]
+        except (OSError, yaml.YAMLError) as error:
+            reason = " ".join(str(error).split())
+            raise pulumi.RunError(
+                f"{name} of the checkout can't be read, run `make manifests`: {reason}"
+            ) from None
+    return found

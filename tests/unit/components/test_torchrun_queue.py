@@ -1,0 +1,180 @@
+"""What a queue of the settings is in the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from components.shared import torchrun_queue
+from components.shared.pool import Pool
+from components.shared.torchrun_queue import JobDefaults, Surroundings, Volume, spec
+from launcher.core.torchrun import queue_spec, queues
+from launcher.core.torchrun.storage import Cluster
+from tests.unit.components.pools import CPU, TRAINIUM, pool
+from tests.unit.components.queues import queue
+from tests.unit.components.torchrun_crd import problems
+
+pytestmark = pytest.mark.unit
+
+IMAGE = f"registry.example/trainer@sha256:{'0' * 64}"
+TOOLS = f"registry.example/launcher@sha256:{'2' * 64}"
+OTHER = f"registry.example/pytorch@sha256:{'1' * 64}"
+AROUND = Surroundings(
+    trainer_image=IMAGE,
+    tools_image=TOOLS,
+    workspaces="s3://b/torchrun",
+    model_uri="s3://b/models",
+    region="us-west-2",
+    mounts={"lustre": "/fsx"},
+    writes=("/fsx/trainyard/test",),
+)
+EFA = pool(instance_type="p4d.24xlarge", accelerators=8, efa=4)
+
+
+def made(**changes: Any) -> dict[str, Any]:
+    found = spec(queue(**changes), AROUND)
+    assert problems(found) == []
+    return found
+
+
+def worker(**changes: Any) -> dict[str, Any]:
+    """The container of a worker as the controller makes it, on one machine with all that the queue has of it."""
+    trial = queues.trial(
+        {"metadata": {"name": "q", "namespace": "training", "uid": "u"}, "spec": made(**changes)},
+        Cluster(tools_image=IMAGE),
+    )
+    assert trial is not None
+    (container,) = trial["spec"]["containers"]
+    return {
+        **container,
+        "pod": trial["spec"],
+        "env": {each["name"]: each.get("value") for each in container["env"]},
+    }
+
+
+def test_workers_run_on_machines_of_the_pool_and_are_let_onto_them() -> None:
+    for each in (pool(), CPU, TRAINIUM):
+        pod = worker(pool=each, gpus=4 if each == pool() else 0)["pod"]
+        assert pod["nodeSelector"] == {"karpenter.sh/nodepool": each.name}
+        wanted = each.tolerations
+        assert [entry for entry in pod["tolerations"] if entry in wanted] == wanted
+    assert "tolerations" not in made(pool=CPU, gpus=0)["scheduling"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "gpus", "asked"),
+    [
+        (pool(), 4, {"nvidia.com/gpu": "4"}),
+        (pool(), 0, {}),
+        (CPU, 0, {}),
+        (TRAINIUM, 0, {"aws.amazon.com/neuron": "16", "vpc.amazonaws.com/efa": "8"}),
+        (EFA, 8, {"nvidia.com/gpu": "8", "vpc.amazonaws.com/efa": "4"}),
+        (EFA, 4, {"nvidia.com/gpu": "4", "vpc.amazonaws.com/efa": "2"}),
+        (EFA, 1, {"nvidia.com/gpu": "1", "vpc.amazonaws.com/efa": "1"}),
+    ],
+)
+def test_a_worker_asks_for_the_devices_of_its_part_of_a_machine(
+    machine: Pool, gpus: int, asked: dict[str, str]
+) -> None:
+    resources = worker(pool=machine, gpus=gpus)["resources"]
+    for kind in ("requests", "limits"):
+        devices = {key: value for key, value in resources[kind].items() if "/" in key}
+        assert devices == asked
+        assert resources[kind]["cpu"] == "40000m"
+
+
+def test_workers_that_could_not_ask_for_huge_pages_are_told_not_to_use_them() -> None:
+    assert worker(pool=EFA, gpus=8)["env"]["FI_EFA_USE_HUGE_PAGE"] == "0"
+    assert "FI_EFA_USE_HUGE_PAGE" not in worker()["env"]
+
+
+def test_with_the_stacks_trainer_workers_are_told_what_it_goes_by() -> None:
+    told = worker()
+    assert told["image"] == IMAGE
+    assert told["env"]["TRAINYARD_MODEL_URI"] == "s3://b/models"
+    assert told["env"]["TRAINYARD_DEVICE"] == "cuda"
+    assert told["env"]["TRAINYARD_METRICS_PORT"] == "9465"
+    assert worker(gpus=0)["env"]["TRAINYARD_DEVICE"] == "cpu"
+    assert made()["podTemplate"]["metadata"]["annotations"]["prometheus.io/scrape"] == "true"
+
+
+def test_with_an_image_of_their_own_they_are_told_the_region_alone() -> None:
+    told = worker(image=OTHER)
+    assert told["image"] == OTHER
+    assert told["env"]["AWS_REGION"] == "us-west-2"
+    for name in ("TRAINYARD_MODEL_URI", "TRAINYARD_DEVICE", "TRAINYARD_METRICS_PORT"):
+        assert name not in told["env"]
+    assert "metadata" not in made(image=OTHER)["podTemplate"]
+
+
+def test_workers_see_the_shared_file_system_where_training_pods_do() -> None:
+    told = worker()
+    assert {"name": "lustre", "mountPath": "/fsx"} in told["volumeMounts"]
+    assert {"name": "lustre", "persistentVolumeClaim": {"claimName": "lustre"}} in told["pod"]["volumes"]
+    elsewhere = made(namespace="default")["podTemplate"]["spec"]
+    assert {"volumes", "initContainers"} & elsewhere.keys() == set(), "the claim is in the training namespace"
+
+
+def test_the_stacks_directory_there_is_opened_to_workers_by_a_root_that_can_nothing_else() -> None:
+    (opening,) = worker()["pod"]["initContainers"]
+    assert (opening["image"], opening["command"][-1]) == (TOOLS, "/fsx/trainyard/test")
+    assert opening["volumeMounts"] == [{"name": "lustre", "mountPath": "/fsx"}]
+    security = opening["securityContext"]
+    assert (security["runAsUser"], security["runAsNonRoot"]) == (0, False)
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert security["allowPrivilegeEscalation"] is False
+
+
+def test_workers_have_their_account_and_no_token_of_the_api() -> None:
+    pod = worker(service_account="mine")["pod"]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("mine", False)
+    assert "serviceAccountName" not in worker(service_account=None)["pod"]
+
+
+def test_workspaces_go_through_the_stacks_bucket_a_given_one_or_a_pod() -> None:
+    def bucket(**changes: Any) -> Any:
+        return made(**changes)["storage"].get("workspace", {}).get("bucket")
+
+    assert bucket(own_bucket=True) == "s3://b/torchrun"
+    assert bucket(bucket="theirs") == "s3://theirs/torchrun"
+    assert bucket() is None
+    both = made(own_bucket=True, volumes={"workspace": Volume(size="1Gi")})["storage"]["workspace"]
+    assert both == {"enabled": True, "size": "1Gi", "bucket": "s3://b/torchrun"}
+
+
+def test_volumes_are_those_that_the_controller_makes_claims_of() -> None:
+    volumes = {
+        "datasets": Volume(existing_claim="imagenet"),
+        "checkpoints": Volume(size_per_gpu="5Gi", storage_class="fsx", retain=True),
+    }
+    parsed, wrong = queue_spec.parse(made(volumes=volumes))
+    assert wrong == ()
+    assert parsed is not None
+    found = {
+        name: (each.mount_path, each.existing_claim, each.retain) for name, each in parsed.volumes.items()
+    }
+    assert found == {
+        "datasets": ("/datasets", "imagenet", False),
+        "checkpoints": ("/checkpoints", "", True),
+    }
+
+
+def test_shared_memory_priority_and_defaults_of_jobs_are_said() -> None:
+    told = worker(shared_memory_per_gpu="3Gi", priority_class="urgent")
+    assert told["pod"]["priorityClassName"] == "urgent"
+    assert {
+        "name": "shared-memory",
+        "emptyDir": {"medium": "Memory", "sizeLimit": "12Gi"},
+    } in told["pod"]["volumes"]
+    defaults = JobDefaults(time_to_live=0, restart_policy="Never", max_restarts=0)
+    assert made(job_defaults=defaults)["jobDefaults"] == {
+        "ttlSecondsAfterFinished": 0,
+        "restartPolicy": "Never",
+        "maxRestarts": 0,
+    }
+
+
+def test_the_prefix_of_workspaces_is_none_of_the_stacks_other_ones() -> None:
+    assert torchrun_queue.workspaces("b") == f"s3://b/{torchrun_queue.BUCKET_PREFIX}"
+    assert torchrun_queue.BUCKET_PREFIX not in ("models", "checkpoints")

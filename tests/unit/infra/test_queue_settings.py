@@ -1,0 +1,346 @@
+"""Torchrun queues of a stack file: what is read, and what is told of mistakes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from components.shared.torchrun_queue import JobDefaults, Queue, Surroundings, Volume, spec
+from infra import accelerators
+from infra.quantities import GIB, amount
+from launcher.core.torchrun import queue_spec
+from tests.unit.components.torchrun_crd import problems
+from tests.unit.infra.changing import POOL, mistakes, settings, with_
+
+pytestmark = pytest.mark.unit
+
+DIGEST = f"registry.example/pytorch@sha256:{'0' * 64}"
+AROUND = Surroundings(
+    trainer_image=DIGEST,
+    tools_image=DIGEST,
+    workspaces="s3://b-models/torchrun",
+    model_uri="s3://b-models/models",
+    region="us-west-2",
+)
+ACCOUNT = {"name": "pytorch-training-sa", "namespace": "default", "bucket": "models", "access": "read"}
+QUEUE: dict[str, Any] = {"name": "research", "pool": "small"}
+
+
+def config(*queues: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return with_({"queues": list(queues), **more})
+
+
+def read(**change: Any) -> Queue:
+    (queue,) = settings(config({**QUEUE, **change}, serviceAccounts=[ACCOUNT])).queues
+    return queue
+
+
+def test_without_queues_there_are_none() -> None:
+    for change in ({}, {"queues": None}, {"queues": []}):
+        assert settings(with_(change)).queues == ()
+
+
+def test_a_name_and_a_pool_are_enough() -> None:
+    assert read() == Queue(
+        name="research",
+        namespace="training",
+        pool=settings(with_({})).pools[0],
+        gpus=4,
+        cpus="40",
+        memory="144Gi",
+        image=None,
+        service_account="trainer",
+        own_bucket=False,
+        bucket=None,
+        volumes={},
+        shared_memory_per_gpu="2Gi",
+        priority_class=None,
+        job_defaults=JobDefaults(),
+    )
+
+
+def test_what_is_said_is_read() -> None:
+    volumes = {
+        "workspace": {"bucket": "theirs", "size": "50Gi", "storageClass": "gp3"},
+        "datasets": {"existingClaim": "imagenet"},
+        "checkpoints": {"sizePerGPU": "5Gi", "storageClass": "fsx", "retain": True},
+    }
+    queue = read(
+        namespace="default",
+        serviceAccount="pytorch-training-sa",
+        image=DIGEST,
+        nodeResources={"gpus": 2, "cpus": "7500m", "memory": "60Gi"},
+        storage={**volumes, "shmSizePerGPU": "4Gi"},
+        scheduling={"priorityClassName": "urgent.example"},
+        jobDefaults={
+            "ttlSecondsAfterFinished": 0,
+            "activeDeadlineSeconds": 60,
+            "restartPolicy": "Never",
+            "maxRestarts": 100,
+        },
+    )
+    assert (queue.namespace, queue.service_account) == ("default", "pytorch-training-sa")
+    assert (queue.image, queue.priority_class) == (DIGEST, "urgent.example")
+    assert (queue.gpus, queue.cpus, queue.memory) == (2, "7500m", "60Gi")
+    assert (queue.own_bucket, queue.bucket, queue.fetches) == (False, "theirs", True)
+    assert queue.volumes == {
+        "workspace": Volume(size="50Gi", storage_class="gp3"),
+        "datasets": Volume(existing_claim="imagenet"),
+        "checkpoints": Volume(size_per_gpu="5Gi", storage_class="fsx", retain=True),
+    }
+    assert queue.shared_memory_per_gpu == "4Gi"
+    assert queue.job_defaults == JobDefaults(
+        time_to_live=0, deadline=60, restart_policy="Never", max_restarts=100
+    )
+
+
+def test_the_stacks_own_bucket_goes_by_its_word() -> None:
+    queue = read(storage={"workspace": {"bucket": "models"}})
+    assert (queue.own_bucket, queue.bucket, queue.fetches) == (True, None, True)
+    assert queue.volumes == {}, "a bucket is no volume"
+    assert not read().fetches
+
+
+@pytest.mark.parametrize("gpus", range(5))
+def test_with_a_part_of_the_gpus_goes_the_same_part_of_the_rest(gpus: int) -> None:
+    queue, whole = read(nodeResources={"gpus": gpus}), read()
+    part = gpus or 4  # a worker without GPUs has the machine's cores for itself
+    assert int(queue.cpus) == int(whole.cpus) * part // 4
+    assert amount(queue.memory) == amount(whole.memory) * part // 4
+    assert queue.gpus == gpus
+
+
+def test_machines_without_nvidias_gpus_have_queues_without_any() -> None:
+    for each in ("trn1.32xlarge", "m5.large"):
+        pool = {**POOL, "instanceType": each}
+        (queue,) = settings(config(QUEUE, pools=[pool])).queues
+        assert queue.gpus == 0
+        assert mistakes(config({**QUEUE, "nodeResources": {"gpus": 1}}, pools=[pool])) == [
+            f"trainyard:queues[0].nodeResources.gpus: 1 is more than the NVIDIA GPUs of {each}; it must be at most 0"
+        ]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"name": "Research"}, ["name: 'Research' is not right; it must be lower case letters"]),
+        ({"name": None}, ["name: is missing; it must be lower case letters"]),
+        ({"pool": "smal"}, ["pool: 'smal' is no pool here; did you mean small? (pools: small)"]),
+        ({"pool": None}, ["pool: is missing; it must be the name of a pool"]),
+        ({"namespace": "team"}, ["namespace: 'team' is not known; it must be one of default, training"]),
+        (
+            {"image": "pytorch:latest"},
+            ["image: 'pytorch:latest' is not right; it must be an image with its digest"],
+        ),
+        (
+            {"nodeResources": {"gpus": 5}},
+            ["nodeResources.gpus: 5 is more than the NVIDIA GPUs of g5.12xlarge"],
+        ),
+        ({"nodeResources": {"gpus": -1}}, ["nodeResources.gpus: -1 is out of range"]),
+        ({"nodeResources": {"cpus": "48"}}, ["nodeResources.cpus: '48' leaves nothing of the 48 cores"]),
+        (
+            {"nodeResources": {"memory": "192Gi"}},
+            ["nodeResources.memory: '192Gi' leaves nothing of the 192 GiB"],
+        ),
+        (
+            {"nodeResources": {"memory": "much"}},
+            ["nodeResources.memory: 'much' is not right; it must be a quantity"],
+        ),
+        (
+            {"storage": {"shmSizePerGPU": "37Gi"}},
+            ["storage.shmSizePerGPU: '37Gi' for each of 4 GPUs is more than the worker's memory"],
+        ),
+        (
+            {"storage": {"shmSizePerGPU": "0"}},
+            ["storage.shmSizePerGPU: '0' is not right; it must be a quantity above 0"],
+        ),
+        (
+            {"storage": {"checkpoints": {"size": "1Gi", "sizePerGPU": "1Gi"}}},
+            [
+                "storage.checkpoints.sizePerGPU: is said beside size; it must be one of size, sizePerGPU, existingClaim"
+            ],
+        ),
+        (
+            {"storage": {"checkpoints": {"existingClaim": "a", "storageClass": "b"}}},
+            ["storage.checkpoints.storageClass: is said beside existingClaim, which is used as it is"],
+        ),
+        (
+            {"storage": {"checkpoints": {"retain": True}}},
+            [
+                "storage.checkpoints.retain: is said of a volume that jobs don't have; there must be one of size"
+            ],
+        ),
+        (
+            {"storage": {"checkpoints": {"existingClaim": "A"}}},
+            ["storage.checkpoints.existingClaim: 'A' is not right; it must be the name of an object"],
+        ),
+        (
+            {"storage": {"datasets": {"size": "1Gi"}}},
+            ["storage.datasets.size: is not a known key"],
+        ),
+        (
+            {"storage": {"workspace": {"bucket": "s3://theirs"}}},
+            ["storage.workspace.bucket: 's3://theirs' is not right; it must be models (the stack's own) or"],
+        ),
+        (
+            {"serviceAccount": "traner"},
+            [
+                "serviceAccount: 'traner' is no service account of the stack in training; did you mean trainer?"
+            ],
+        ),
+        (
+            {"serviceAccount": "pytorch-training-sa"},
+            [
+                "serviceAccount: 'pytorch-training-sa' is no service account of the stack in training; it must be"
+            ],
+        ),
+        (
+            {"namespace": "default", "serviceAccount": "trainer"},
+            ["serviceAccount: 'trainer' is no service account of the stack in default; it must be"],
+        ),
+        (
+            {"namespace": "default", "storage": {"workspace": {"bucket": "models"}}},
+            ["serviceAccount: is missing, and workers read their workspace from a bucket; it must be one of"],
+        ),
+        ({"scheduling": {"priorityClassName": "A_B"}}, ["scheduling.priorityClassName: 'A_B' is not right"]),
+        ({"scheduling": {"pool": "small"}}, ["scheduling.pool: is not a known key"]),
+        ({"jobDefaults": {"restartPolicy": "Always"}}, ["jobDefaults.restartPolicy: 'Always' is not known"]),
+        ({"jobDefaults": {"maxRestarts": 101}}, ["jobDefaults.maxRestarts: 101 is out of range"]),
+        (
+            {"jobDefaults": {"activeDeadlineSeconds": 0}},
+            ["jobDefaults.activeDeadlineSeconds: 0 is out of range"],
+        ),
+        ({"gpus": 4}, ["gpus: is not a known key"]),
+    ],
+)
+def test_a_mistake_is_told_with_its_place_and_what_is_right(change: dict[str, Any], told: list[str]) -> None:
+    changed = {key: value for key, value in {**QUEUE, **change}.items() if value is not None}
+    lines = mistakes(config(changed, serviceAccounts=[ACCOUNT]))
+    assert [
+        line.startswith(f"trainyard:queues[0].{each}") for line, each in zip(lines, told, strict=True)
+    ] == [True] * len(told), lines
+
+
+def test_every_mistake_of_every_queue_is_told_at_once() -> None:
+    lines = mistakes(config({"name": "A", "pool": "x"}, QUEUE, {**QUEUE, "image": "i", "name": "other"}))
+    assert [line.partition(": ")[0] for line in lines] == [
+        "trainyard:queues[0].name",
+        "trainyard:queues[0].pool",
+        "trainyard:queues[2].image",
+    ]
+
+
+def test_two_queues_of_one_namespace_have_two_names() -> None:
+    assert mistakes(config(QUEUE, QUEUE)) == [
+        "trainyard:queues[1].name: 'research' is another queue of training, too; each needs its own name there"
+    ]
+    assert len(settings(config(QUEUE, {**QUEUE, "namespace": "default"})).queues) == 2
+
+
+def test_of_a_pool_or_account_that_is_wrong_itself_the_queue_tells_nothing_more() -> None:
+    lines = mistakes(config(QUEUE, pools=[{**POOL, "instanceType": "g5.large"}]))
+    assert [line for line in lines if "queues" in line] == []
+    wrong = {**ACCOUNT, "namespace": "training", "access": "all"}
+    lines = mistakes(config({**QUEUE, "serviceAccount": ACCOUNT["name"]}, serviceAccounts=[wrong]))
+    assert [line for line in lines if "queues" in line] == []
+
+
+def test_models_and_workspaces_do_not_lie_in_one_place() -> None:
+    own = {**QUEUE, "storage": {"workspace": {"bucket": "models"}}}
+    for prefix in ("torchrun", "torchrun/models"):
+        (line,) = mistakes(config(own, storage={"prefix": prefix}))
+        assert line.startswith(
+            f"trainyard:storage.prefix: '{prefix}' is where workspaces of torchrun jobs go"
+        )
+    other = {**QUEUE, "storage": {"workspace": {"bucket": "theirs"}}}
+    for queue, prefix in ((other, "torchrun"), (QUEUE, "torchrun"), (own, "torchruns")):
+        assert settings(config(queue, storage={"prefix": prefix})).storage.prefix == prefix
+
+
+def test_the_stacks_image_is_for_gpus_that_its_torch_has_kernels_for() -> None:
+    old = {**POOL, "instanceType": "p3dn.24xlarge"}
+    (line,) = mistakes(config(QUEUE, pools=[old]))
+    assert line.startswith(
+        "trainyard:queues[0].image: is missing; the image that is built has a torch for CUDA"
+    )
+    given = {"images": {"trainer": DIGEST, "launcher": DIGEST, "build": False}}
+    for right in (
+        config({**QUEUE, "image": DIGEST}, pools=[old]),
+        config({**QUEUE, "nodeResources": {"gpus": 0}}, pools=[old]),
+        config(QUEUE, pools=[old], **given),
+    ):
+        assert len(settings(right).queues) == 1
+
+
+NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True)
+SIZES = st.sampled_from(["1Gi", "500Mi", "10G", "1.5Ti"])
+VOLUME = st.one_of(
+    st.fixed_dictionaries({"size": SIZES}, optional={"storageClass": NAMES, "retain": st.booleans()}),
+    st.fixed_dictionaries({"sizePerGPU": SIZES}, optional={"storageClass": NAMES}),
+    st.fixed_dictionaries({"existingClaim": NAMES}, optional={"retain": st.booleans()}),
+)
+QUEUES = st.fixed_dictionaries(
+    {"name": NAMES, "pool": st.just("small")},
+    optional={
+        "image": st.just(DIGEST),
+        "nodeResources": st.fixed_dictionaries(
+            {}, optional={"cpus": st.sampled_from(["500m", "1"]), "memory": st.sampled_from(["1Gi", "900Mi"])}
+        ),
+        "storage": st.fixed_dictionaries(
+            {},
+            optional={
+                "workspace": st.fixed_dictionaries(
+                    {}, optional={"bucket": st.sampled_from(["models", "their.bucket"]), "size": SIZES}
+                ),
+                "datasets": st.fixed_dictionaries({"existingClaim": NAMES}),
+                "checkpoints": VOLUME,
+            },
+        ),
+        "scheduling": st.fixed_dictionaries({}, optional={"priorityClassName": NAMES}),
+        "jobDefaults": st.fixed_dictionaries(
+            {},
+            optional={
+                "ttlSecondsAfterFinished": st.integers(0, 10**9),
+                "activeDeadlineSeconds": st.integers(1, 10**9),
+                "restartPolicy": st.sampled_from(["Never", "OnFailure"]),
+                "maxRestarts": st.integers(0, 100),
+            },
+        ),
+    },
+)
+
+
+@hypothesis_settings(max_examples=150, deadline=None)
+@given(st.sampled_from(sorted(accelerators.TYPES)), QUEUES, st.data())
+def test_a_queue_that_is_read_is_one_that_controller_and_definition_take(
+    type_: str, said: dict[str, Any], data: st.DataObject
+) -> None:
+    """On every type of machine, with any part of its GPUs: a spec of the right form that says what was said."""
+    facts = accelerators.TYPES[type_]
+    most = facts.accelerators if facts.resource == "nvidia.com/gpu" else 0
+    gpus = data.draw(st.integers(0, most))
+    said = {**said, "nodeResources": {**said.get("nodeResources", {}), "gpus": gpus}, "image": DIGEST}
+    (queue,) = settings(config(said, pools=[{**POOL, "instanceType": type_}])).queues
+    made = spec(queue, AROUND)
+    assert problems(made) == []
+    parsed, wrong = queue_spec.parse(made)
+    assert wrong == ()
+    assert parsed is not None
+    assert (parsed.gpus, parsed.pool, parsed.image) == (gpus, "small", DIGEST)
+    assert parsed.cpus == amount(queue.cpus)
+    assert parsed.cpus < facts.vcpus
+    assert parsed.memory == amount(queue.memory)
+    assert parsed.memory < facts.memory_gib * GIB
+    assert set(parsed.volumes) == set(queue.volumes)
+    bucket = said.get("storage", {}).get("workspace", {}).get("bucket")
+    names = {"models": "s3://b-models/torchrun", "their.bucket": "s3://their.bucket/torchrun", None: ""}
+    assert parsed.bucket == names[bucket]
+    defaults = said.get("jobDefaults", {})
+    assert parsed.job_defaults.time_to_live == defaults.get("ttlSecondsAfterFinished")
+    assert parsed.job_defaults.deadline == defaults.get("activeDeadlineSeconds")
+    assert parsed.job_defaults.max_restarts == defaults.get("maxRestarts", 3)
+    assert parsed.job_defaults.restart_policy == defaults.get("restartPolicy", "OnFailure")

@@ -1,0 +1,188 @@
+"""What a stack with torchrun queues registers besides: rights on workspaces, the controller, and what waits for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from infra.policies.judge import judge
+from infra.policies.model import Resource, Stack
+from infra.policies.rules import ALL
+from infra.settings import read
+from tests.unit.components.recording import Recorded
+from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, NOW, with_
+from tests.unit.infra.whole import in_a_small_checkout, whole
+
+pytestmark = [
+    pytest.mark.unit,
+    # The SDK imports the old names of what it exports.
+    pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning"),
+]
+
+QUEUE = "kubernetes:torchrun.ai/v1alpha1:TorchrunQueue"
+POLICY, ATTACHMENT = "aws:iam/policy:Policy", "aws:iam/rolePolicyAttachment:RolePolicyAttachment"
+DRAIN = ("pulumi-python:dynamic/drain:Drain", "drain")
+CONTROLLER = ("kubernetes:apps/v1:Deployment", "torchrun-controller:torchrun-system/torchrun-controller")
+MODELS = {"workspace": {"bucket": "models"}}
+CHANGE: dict[str, Any] = {
+    "queues": [
+        {"name": "research", "pool": "small", "storage": MODELS},
+        {"name": "other", "pool": "small", "storage": {"workspace": {"bucket": "theirs"}}},
+        {
+            "name": "notebooks",
+            "namespace": "default",
+            "pool": "small",
+            "serviceAccount": "pytorch-training-sa",
+            "storage": {"workspace": {"bucket": "theirs"}},
+        },
+        {"name": "plain", "namespace": "default", "pool": "small", "serviceAccount": "reader"},
+    ],
+    "serviceAccounts": [{"name": "pytorch-training-sa"}, {"name": "reader"}],
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def checkout() -> Iterator[None]:
+    with in_a_small_checkout():
+        for each in (with_queues, without_queues):
+            each.cache_clear()
+        yield
+        for each in (with_queues, without_queues):
+            each.cache_clear()
+
+
+def made(change: dict[str, Any]) -> Recorded:
+    return whole(read("test", with_(change), NOW))
+
+
+@cache
+def with_queues() -> Recorded:
+    return made(CHANGE)
+
+
+@cache
+def without_queues() -> Recorded:
+    return made({**CHANGE, "queues": []})
+
+
+def statements(found: Recorded, name: str) -> dict[str, dict[str, Any]]:
+    document = json.loads(found.one(POLICY, name).inputs["policy"])
+    return {each["Sid"]: each for each in document["Statement"]}
+
+
+def test_a_stack_without_queues_has_nothing_of_them() -> None:
+    without = {key: value for key, value in CHANGE.items() if key != "queues"}
+    for change in (without, {**without, "queues": []}):
+        found = made(change)
+        assert [
+            each.name for each in found.resources if "torchrun" in f"{each.type} {each.name}".lower()
+        ] == []
+        assert [each.name for each in found.of(POLICY) if each.name.endswith("-workspaces")] == []
+
+
+def test_queues_only_add_to_a_stack() -> None:
+    """Whoever has a stack without gives it queues without losing anything."""
+
+    def inputs(found: Recorded) -> dict[tuple[str, str], dict[str, Any]]:
+        # Those of EKS's components are resources themselves, which are made anew in each run.
+        return {
+            (each.type, each.name): each.inputs
+            for each in found.resources
+            if not each.type.startswith("eks:")
+        }
+
+    before, after = inputs(without_queues()), inputs(with_queues())
+    assert [each for each in before if each not in after] == []
+    assert [each for each in before if before[each] != after[each]] == []
+
+
+def test_the_trainer_reads_workspaces_and_the_jobs_pointers_and_writes_none() -> None:
+    found = statements(with_queues(), "trainyard-test-trainer-workspaces")
+    own, theirs = "arn:aws:s3:::trainyard-test-models-1a2b3c4", "arn:aws:s3:::theirs"
+    assert found["ReadWorkspaces"]["Action"] == "s3:GetObject"
+    assert found["ReadWorkspaces"]["Resource"] == [
+        f"{bucket}/torchrun/{place}/*" for bucket in (own, theirs) for place in ("workspaces", "jobs")
+    ]
+    assert found["ListWorkspaces"]["Resource"] == [own, theirs]
+    assert found["ListWorkspaces"]["Condition"] == {
+        "StringLike": {"s3:prefix": ["torchrun/workspaces/*", "torchrun/jobs/*"]}
+    }
+    assert found["UseTheBucketsKey"]["Action"] == "kms:Decrypt"
+    assert len(found) == 3
+    attached = with_queues().one(ATTACHMENT, "trainyard-test-trainer-workspaces").inputs
+    assert attached["role"] == "trainyard-test-trainer-1a2b3c4"
+
+
+def test_an_account_reads_the_buckets_of_its_own_queues_alone() -> None:
+    """That of a queue without a bucket reads none."""
+    found = statements(with_queues(), "trainyard-test-pytorch-training-sa-workspaces")
+    assert found["ReadWorkspaces"]["Resource"] == [
+        "arn:aws:s3:::theirs/torchrun/workspaces/*",
+        "arn:aws:s3:::theirs/torchrun/jobs/*",
+    ]
+    assert "UseTheBucketsKey" not in found, "that bucket's key is its owner's business"
+    names = [each.name for each in with_queues().of(POLICY) if each.name.endswith("-workspaces")]
+    assert sorted(names) == [
+        "trainyard-test-pytorch-training-sa-workspaces",
+        "trainyard-test-trainer-workspaces",
+    ]
+
+
+def test_a_queue_waits_for_its_pool_account_and_rights() -> None:
+    needed = with_queues().needs(QUEUE, "training-research")
+    for each in (
+        ("kubernetes:karpenter.sh/v1:NodePool", "pools-small"),
+        ("kubernetes:core/v1:ServiceAccount", "trainer"),
+        ("kubernetes:core/v1:ServiceAccount", "default-pytorch-training-sa"),
+        (ATTACHMENT, "trainyard-test-trainer-workspaces"),
+        CONTROLLER,
+    ):
+        assert each in needed
+
+
+def test_the_drain_goes_before_queues_controller_and_definitions() -> None:
+    """So that jobs and queues end while their controller runs."""
+    found = with_queues()
+    assert (found.resources[-1].type, found.resources[-1].name) == DRAIN
+    needed = found.needs(*DRAIN)
+    for each in found.resources:
+        if each.type == QUEUE or each.name.startswith("torchrun-controller:"):
+            assert (each.type, each.name) in needed
+
+
+def test_the_drain_of_a_given_cluster_is_told_that_jobs_everywhere_are_the_stacks() -> None:
+    config = with_({"network": GIVEN_VPC, "queues": [{"name": "research", "pool": "small"}]})
+    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
+    given = whole(read("test", config, NOW)).one(*DRAIN).inputs
+    assert (given["pools"], given["torchrun"]) == (["small"], True)
+    own = with_queues().one(*DRAIN).inputs
+    assert {"pools", "torchrun"} & own.keys() == set(), "all that is in its own cluster is the stack's"
+
+
+def test_the_controller_runs_the_stacks_launcher_image() -> None:
+    found = with_queues()
+    (image,) = (each for each in found.of("docker-build:index:Image") if each.name.endswith("-launcher"))
+    (container,) = found.one(*CONTROLLER).inputs["spec"]["template"]["spec"]["containers"]
+    assert container["image"].startswith(image.inputs["tags"][0].rpartition(":")[0] + "@sha256:")
+    assert container["command"] == ["python", "-m", "launcher.controller"]
+
+
+def test_no_rule_has_anything_against_what_comes_with_queues() -> None:
+    """But for those that are about the namespace `default`, which a stack has to give its reasons for."""
+    stack = [
+        Resource(type=each.type, name=each.name, urn=f"urn:{each.type}::{each.name}", properties=each.inputs)
+        for each in with_queues().resources
+    ]
+    of_queues = [
+        each
+        for each in judge(Stack(stack), rules=ALL).violations
+        if "torchrun" in f"{each.resource.type} {each.resource.name}" or "workspaces" in each.resource.name
+    ]
+    assert {(each.rule.name, each.resource.name) for each in of_queues} == {
+        ("namespace-of-its-own", "default-notebooks"),
+        ("namespace-of-its-own", "default-plain"),
+    }
