@@ -37,7 +37,7 @@ DOCUMENTS: Final[Mapping[str, Callable[[], list[Document]]]] = {
     "service account, write": lambda: [
         iam.bucket_access(bucket_arn="arn:aws:s3:::b", prefix="models", key_arn=KEY, write=True)
     ],
-    "ebs csi": lambda: [
+    "ebs-csi": lambda: [
         csi_iam.volumes(partition="aws", region=REGION, account=ACCOUNT, cluster=CLUSTER),
         csi_iam.volume_key(region=REGION, key_arn=KEY),
     ],
@@ -83,7 +83,9 @@ USED: Final[Mapping[str, frozenset[str]]] = {
 
 _BY_S3 = "S3 asks KMS in the caller's name for a bucket with a key; the emulator's S3 does not"
 _READ = "data, models and checkpoints that were there before; the main job's run has none"
-_DRIVER = "the driver's pods run on EKS; on the local machines volumes are directories"
+_DRIVER = (
+    "the driver runs on EKS; here volumes are directories, whose disks only tests with a claim have made"
+)
 _SEED = "for the users of seed 002's service account; the main job has none"
 _FLOW = "used by the VPC Flow Logs service itself, whose sessions the emulator does not have"
 
@@ -112,7 +114,7 @@ UNUSED: Final[Mapping[str, Mapping[str, str]]] = {
         ),
         _SEED,
     ),
-    "ebs csi": dict.fromkeys(
+    "ebs-csi": dict.fromkeys(
         (
             "ec2:AttachVolume",
             "ec2:CreateTags",

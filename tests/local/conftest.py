@@ -35,6 +35,7 @@ STORY = (
     "test_restarts",
     "test_made_stack",
     "test_identity",
+    "test_torchrun_training",
     "test_ceiling",
 )
 # It ends the stack; what reads what all of it left behind in the logs comes after.

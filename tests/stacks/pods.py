@@ -41,6 +41,16 @@ def ring(pool: str, devices: Mapping[str, str], priority_class: str, namespace: 
     }
 
 
+def gang(queue: str, namespace: str, nodes: int, gpus: int) -> JsonObject:
+    """A TorchrunJob on so many machines, with all GPUs of each that its queue has; its workers meet and end well."""
+    return {
+        "apiVersion": "torchrun.ai/v1alpha1",
+        "kind": "TorchrunJob",
+        "metadata": {"name": "gang", "namespace": namespace},
+        "spec": {"jobQueue": queue, "numGPUs": gpus * nodes, "numNodes": nodes, "command": "python -c pass"},
+    }
+
+
 def _on(pool: str) -> JsonObject:
     return {
         "nodeSelector": {"karpenter.sh/nodepool": pool},

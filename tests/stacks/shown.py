@@ -15,7 +15,7 @@ from local.deploy.engine import ROOT
 from tests.identity.session import AUDIENCE, ROLE_ANNOTATION, assumed, is_denied
 from tests.policy import checkov
 from tests.stacks.life import MACHINE_SECONDS, Life, wanted
-from tests.stacks.pods import ring
+from tests.stacks.pods import gang, ring
 
 TRAINING = "training"
 WORKERS = "trainyard-worker"
@@ -123,6 +123,36 @@ def jobs_of_mpi(life: Life) -> Iterator[str]:
         life.kubectl("delete", "mpijob/ring", "-n", TRAINING, "--cascade=foreground", "--wait")
 
 
+def queues(life: Life) -> Iterator[str]:
+    """Each queue is ready, and a job of it ends well on as many machines as are kept, with the devices of each."""
+    for queue in life.made.settings.get("trainyard:queues") or []:
+        name, where = queue["name"], ("-n", queue.get("namespace", TRAINING))
+        pool = next(each for each in life.pools if each["name"] == queue["pool"])
+        life.kubectl("wait", f"torchrunqueue/{name}", *where, "--for=condition=Ready", "--timeout=60s")
+        gpus = life.one("torchrunqueue", name, *where)["spec"]["nodeResources"].get("gpus", 0)
+        nodes = max(1, pool.get("warmNodes", 0))
+        life.apply(gang(name, where[1], nodes, gpus))
+        try:
+            ended = "--for=jsonpath={.status.phase}=Succeeded"
+            life.kubectl("wait", "torchrunjob/gang", *where, ended, f"--timeout={MACHINE_SECONDS}s")
+            workers = life.get("pods", *where, "--selector", "torchrun-job-name=gang")
+            yield from _gang(name, workers, nodes, wanted(pool))
+        finally:
+            life.kubectl("delete", "torchrunjob/gang", *where, "--wait")
+
+
+def _gang(queue: str, workers: list[dict[str, Any]], nodes: int, devices: dict[str, str]) -> Iterator[str]:
+    """What is wrong with where a job's workers ran, and with what they had there."""
+    machines = {pod["spec"]["nodeName"] for pod in workers}
+    if not len(machines) == len(workers) == nodes:
+        yield f"{len(workers)} workers of a job of queue {queue} ran on {sorted(machines)}, not on {nodes} machines"
+    for pod in workers:
+        limits = pod["spec"]["containers"][0]["resources"]["limits"]
+        had = {key: value for key, value in limits.items() if "/" in key}
+        if had != devices:
+            yield f"pod/{pod['metadata']['name']} had {had} of its machine, not {devices}"
+
+
 def _may_enter(life: Life, account: str, pod: str) -> None:
     """Raises AssertionError where a service account of the training namespace may not enter a pod there."""
     who = f"--as=system:serviceaccount:{TRAINING}:{account}"
@@ -185,4 +215,11 @@ def _rights(life: Life, account: dict[str, Any], bucket: str, prefix: str) -> It
             yield f"{who}: may write to s3://{other}, which is not the stack's"
 
 
-LOOKS: tuple[Callable[[Life], Iterator[str]], ...] = (mounted, debugging, accounts, jobs_of_mpi, preflight)
+LOOKS: tuple[Callable[[Life], Iterator[str]], ...] = (
+    mounted,
+    debugging,
+    accounts,
+    jobs_of_mpi,
+    queues,
+    preflight,
+)

@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 
 from tests.identity.session import is_denied
 from tests.stacks import shown
-from tests.stacks.shown import accounts, debugging, jobs_of_mpi, mounted
+from tests.stacks.shown import accounts, debugging, jobs_of_mpi, mounted, queues
 
 pytestmark = pytest.mark.unit
 
@@ -267,3 +267,57 @@ def test_a_debug_pod_that_finds_another_address_is_told(address: str, count: int
     )
     assert len(list(debugging(life))) == count
     assert life.asked[-1][5:] == ("nc", "-z", "kubernetes.default.svc.cluster.local", "443")
+
+
+TRN1 = {"name": "trn1", "instanceType": "trn1.32xlarge", "warmNodes": 2}
+OF_TRN1 = {"aws.amazon.com/neuron": "16", "vpc.amazonaws.com/efa": "8"}
+
+
+class Gang(Life):
+    """A stack with a queue; `workers` are machine and devices of each."""
+
+    def __init__(self, *workers: tuple[str, dict[str, str]]) -> None:
+        settings = {"trainyard:queues": [{"name": "q", "pool": "trn1"}], "trainyard:pools": [TRN1]}
+        super().__init__(settings, objects={"torchrunqueue": {"spec": {"nodeResources": {"cpus": "1"}}}})
+        self.workers = workers
+
+    def get(self, *_: str) -> list[dict[str, Any]]:
+        return [
+            {
+                "metadata": {"name": f"gang-{index}"},
+                "spec": {
+                    "nodeName": node,
+                    "containers": [{"resources": {"limits": {"cpu": "1", **devices}}}],
+                },
+            }
+            for index, (node, devices) in enumerate(self.workers)
+        ]
+
+
+def test_a_job_of_each_queue_has_machines_and_their_devices() -> None:
+    life = Gang(("node-1", OF_TRN1), ("node-2", OF_TRN1))
+    assert list(queues(life)) == []
+    assert [words[:2] for words in life.asked] == [
+        ("wait", "torchrunqueue/q"),
+        ("apply", "TorchrunJob"),
+        ("wait", "torchrunjob/gang"),
+        ("delete", "torchrunjob/gang"),
+    ]
+    assert list(queues(Life({}))) == []
+
+
+@pytest.mark.parametrize(
+    ("workers", "told"),
+    [
+        ((("node-1", OF_TRN1), ("node-1", OF_TRN1)), "2 workers of a job of queue q ran on ['node-1']"),
+        ((("node-1", OF_TRN1),), "1 workers of a job of queue q ran on ['node-1'], not on 2 machines"),
+        ((("node-1", OF_TRN1), ("node-2", {})), "pod/gang-1 had {} of its machine"),
+    ],
+)
+def test_a_job_without_its_machines_or_devices_is_told(
+    workers: tuple[tuple[str, dict[str, str]], ...], told: str
+) -> None:
+    life = Gang(*workers)
+    (line,) = queues(life)
+    assert told in line
+    assert life.asked[-1][:2] == ("delete", "torchrunjob/gang")

@@ -1,0 +1,223 @@
+"""The controller's process against a real API server, as its own service account: what it hears, and what it survives.
+
+There are no machines here and nobody who makes pods of Jobs; what is decided is seen in what is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from launcher.core.torchrun import names as n
+from tests.local.own_api_server import ApiServer
+from tests.local.torchrun_controller import Running, Team, controller, taken_away, until
+from tests.torchrun_manifests import manifest
+
+NUMBERS = count(1)
+INSTALL = ("config/deployment.yaml", "config/rbac/role.yaml")
+
+
+@pytest.fixture(scope="module")
+def installed(torchrun_api: ApiServer) -> ApiServer:
+    for each in INSTALL:
+        applied = torchrun_api.kubectl("apply", "-f", each)
+        assert applied.returncode == 0, applied.stderr
+    return torchrun_api
+
+
+@pytest.fixture
+def team(installed: ApiServer) -> Team:
+    return Team(installed, f"team-{next(NUMBERS)}")
+
+
+@pytest.fixture(scope="class")
+def shared(installed: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with controller(installed, tmp_path_factory.mktemp("controller")) as running:
+        yield running
+
+
+def queue(name: str = "research", **changes: object) -> dict[str, object]:
+    return manifest(n.QUEUE_KIND, name, changes)
+
+
+def job(name: str, **changes: object) -> dict[str, object]:
+    return manifest(n.JOB_KIND, name, changes)
+
+
+def let_go(team: Team, name: str) -> bool:
+    """Whether the attempt's Job is there and may run."""
+    spec = team.get(team.batch(name)).get("spec") or {"suspend": True}
+    return not spec.get("suspend")
+
+
+@pytest.mark.local
+class TestOneController:
+    """What is seen while one controller works."""
+
+    def test_a_job_gets_its_service_and_its_job_and_says_where_it_is(
+        self, team: Team, shared: Running
+    ) -> None:
+        team.make(queue())
+        team.make(job("vit"))
+        until(lambda: let_go(team, "vit-0"), "the Job of attempt 0 is let go")
+        status = team.reaches("vit", n.PHASE_PROVISIONING)
+        assert (status["nodes"], status["gpusPerNode"], status["gpus"]) == (2, 8, 16)
+        made = team.get(team.batch("vit-0"))["spec"]
+        assert (made["completions"], made["completionMode"], made["backoffLimit"]) == (2, "Indexed", 0)
+        assert team.get(team.core("services", "vit"))["spec"]["clusterIP"] == "None"
+        ready = until(lambda: team.condition("research", n.READY, n.QUEUE_KIND), "the queue is judged")
+        assert ready["status"] == "True", ready
+        counted = {"active": 1, "pending": 0}
+        until(
+            lambda: team.status("research", n.QUEUE_KIND).get("jobs") == counted, "the queue counts its job"
+        )
+        assert " 403 " not in shared.said()
+
+    def test_a_job_without_its_queue_waits_and_begins_when_it_appears(
+        self, team: Team, shared: Running
+    ) -> None:
+        del shared
+        team.make(job("early"))
+        status = team.reaches("early", n.PHASE_PENDING)
+        assert status["reason"] == n.REASON_QUEUE_NOT_FOUND
+        assert "research" in status["message"]
+        assert not team.get(team.batch("early-0"))
+        team.make(queue())
+        until(lambda: let_go(team, "early-0"), "it begins", 5.0)
+
+    def test_suspended_it_has_no_job_and_resumed_the_next_attempt(self, team: Team, shared: Running) -> None:
+        del shared
+        team.make(queue())
+        team.make(job("held"))
+        until(lambda: let_go(team, "held-0"), "it begins")
+        team.merge(team.path(n.JOB_KIND, "held"), {"spec": {"suspend": True}})
+        # Foreground deletion is the garbage collector's to end, which is not here.
+        until(
+            lambda: "deletionTimestamp" in team.get(team.batch("held-0")).get("metadata", {}), "its Job goes"
+        )
+        team.merge(team.batch("held-0"), {"metadata": {"finalizers": None}})
+        team.reaches("held", n.PHASE_SUSPENDED)
+        until(lambda: team.condition("held", n.SUSPENDED).get("status") == "True", "it says so")
+        team.merge(team.path(n.JOB_KIND, "held"), {"spec": {"suspend": False}})
+        until(lambda: let_go(team, "held-1"), "attempt 1 begins")
+        assert team.status("held")["restarts"] == 0
+
+    def test_what_a_quota_refuses_is_told_on_the_job_and_no_other_job_waits(
+        self, team: Team, shared: Running
+    ) -> None:
+        del shared
+        team.make(queue())
+        quota = {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "none"},
+            "spec": {"hard": {"count/services": "0"}},
+        }
+        answer = team.server.request("POST", team.core("resourcequotas"), quota)
+        assert answer.status == 201
+        # Who counts what is used is not here.
+        used = {"status": {"hard": quota["spec"]["hard"], "used": {"count/services": "0"}}}
+        team.merge(f"{team.core('resourcequotas', 'none')}/status", used)
+        team.make(job("refused"))
+        until(lambda: team.status("refused").get("reason") == n.REASON_REFUSED, "it says so")
+        assert "exceeded quota: none" in team.status("refused")["message"]
+        other = Team(team.server, f"{team.name}-other")
+        other.make(queue())
+        other.make(job("free"))
+        until(lambda: let_go(other, "free-0"), "another one begins", 5.0)
+        team.delete(team.core("resourcequotas", "none"))
+        until(lambda: let_go(team, "refused-0"), "it begins once it may", 30.0)
+
+    def test_a_job_that_is_deleted_while_it_waits_leaves_nothing_to_do(
+        self, team: Team, shared: Running
+    ) -> None:
+        team.make(job("gone"))
+        team.reaches("gone", n.PHASE_PENDING)
+        team.delete(team.path(n.JOB_KIND, "gone"))
+        until(lambda: not team.get(team.path(n.JOB_KIND, "gone")), "it is gone")
+        until(
+            lambda: "trainyard_torchrun_waiting 0" in shared.scrape().replace(".0", ""),
+            "nothing is to be done",
+        )
+
+    def test_it_is_alive_and_counts(self, shared: Running) -> None:
+        assert "came to its end" in shared.healthy()["looks"]
+        scraped = shared.scrape()
+        assert 'trainyard_torchrun_look_seconds_count{kind="TorchrunJob"}' in scraped
+        assert 'trainyard_torchrun_jobs{phase="Provisioning"}' in scraped
+
+
+@pytest.mark.faults
+class TestItsOwnController:
+    """Each test ends its controllers itself; their Leases run out in between."""
+
+    def test_what_changed_while_it_was_down_is_made_up_for(
+        self, installed: ApiServer, team: Team, tmp_path: Path
+    ) -> None:
+        with controller(installed, tmp_path / "first") as first:
+            team.make(queue())
+            team.make(job("one"))
+            team.make(job("two"))
+            until(lambda: let_go(team, "one-0") and let_go(team, "two-0"), "both begin")
+            first.kill()
+        team.delete(team.path(n.JOB_KIND, "one"))
+        team.merge(team.path(n.JOB_KIND, "two"), {"spec": {"suspend": True}})
+        team.make(job("three"))
+        # A Lease of one that was killed runs out first.
+        with controller(installed, tmp_path / "second", wait=False):
+            until(lambda: let_go(team, "three-0"), "the new one begins", 40.0)
+            team.reaches("two", n.PHASE_SUSPENDED)
+        assert not team.get(team.path(n.JOB_KIND, "one"))
+
+    def test_a_second_one_waits_and_takes_over_at_once_when_the_first_is_stopped(
+        self, installed: ApiServer, team: Team, tmp_path: Path
+    ) -> None:
+        team.make(queue())
+        with (
+            controller(installed, tmp_path / "a") as first,
+            controller(installed, tmp_path / "b", wait=False) as second,
+        ):
+            until(lambda: "waits" in second.said(), "the second one says that it waits")
+            team.make(job("vit"))
+            until(lambda: let_go(team, "vit-0"), "the first one works")
+            assert not second.working
+            assert "looks" in second.healthy()
+            assert first.stop() == 0
+            until(lambda: second.working, "the second one works", 10.0)
+            team.make(job("next"))
+            until(lambda: let_go(team, "next-0"), "and does what is to be done")
+
+    def test_without_its_rights_it_waits_for_them_and_does_not_end(
+        self, installed: ApiServer, team: Team, tmp_path: Path
+    ) -> None:
+        with controller(installed, tmp_path) as running:
+            team.make(queue())
+            give = taken_away(installed)
+            try:
+                team.make(job("later"))
+                until(lambda: "403" in running.said(), "it is refused", 30.0)
+            finally:
+                give()
+            until(lambda: let_go(team, "later-0"), "it goes on", 60.0)
+            assert running.process.poll() is None
+
+    def test_a_queue_or_job_of_nonsense_holds_up_nobody(
+        self, installed: ApiServer, team: Team, tmp_path: Path
+    ) -> None:
+        """What the API server takes can be wrong nevertheless."""
+        team.make(queue())
+        team.make(queue("wrong", podTemplate={"spec": {"containers": "none"}}))
+        with controller(installed, tmp_path):
+            team.make(job("lost", jobQueue="wrong"))
+            team.make(job("odd", numGPUs=17))
+            team.make(job("well"))
+            until(lambda: let_go(team, "well-0"), "it begins")
+            failed = team.reaches("odd", n.PHASE_FAILED)
+            assert failed["reason"] == n.REASON_INVALID_SPEC
+            assert "numGPUs" in failed["message"]
+            until(lambda: team.status("lost").get("reason") == n.REASON_QUEUE_INVALID, "it says why it waits")
+            ready = until(lambda: team.condition("wrong", n.READY, n.QUEUE_KIND), "the queue is judged")
+            assert ready["status"] == "False"

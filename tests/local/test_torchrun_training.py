@@ -1,0 +1,201 @@
+"""Torchrun jobs on the stack of the main job's story: installed by the three commands, submitted from a directory.
+
+Nothing of the training knows Trainyard: the script is written here, and runs under plain torchrun.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from launcher.core.torchrun import names as n
+from local.home import CHECKOUT
+from tests.faults.place import until
+from tests.local.conftest import Command, Stack, run
+from tests.local.test_main_job import gone_within
+
+pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
+
+SPACE = ("-n", "training")
+EXAMPLES = CHECKOUT / "examples" / "torchrun"
+# A machine comes first, and pods of one that is gone are forgotten a minute later.
+WAIT_SECONDS = 300
+
+
+def image(stack: Stack, name: str) -> str:
+    """An image of the stack by its digest."""
+    return str(stack.outputs[f"{name}Image"])
+
+
+@pytest.fixture(scope="module")
+def installed(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The controller, as docs/torchrun.md installs it, and the queues of the examples."""
+    place = tmp_path_factory.mktemp("install")
+    written = run(
+        [
+            sys.executable, "-m", "launcher.controller.manifests",
+            "--into", str(place), "--image", image(stack, "launcher"),
+        ]
+    )  # fmt: skip
+    assert written.code == 0, written.output
+    for each in ("crd", "config/deployment.yaml", "config/rbac/role.yaml"):
+        applied = stack.kubectl("apply", "-f", str(place / each))
+        assert applied.code == 0, applied.output
+    rolled = stack.kubectl(
+        "rollout", "status", f"deployment/{n.CONTROLLER}", "-n", n.CONTROLLER_NAMESPACE, "--timeout=120s"
+    )
+    assert rolled.code == 0, rolled.output
+    queues = list(yaml.safe_load_all((EXAMPLES / "queues.yaml").read_text()))
+    for each in queues:
+        each["spec"]["image"] = image(stack, "trainer")
+        # The stack has one pool, and no machines without GPUs.
+        each["spec"]["scheduling"] = {"pool": stack.settings()["config"]["trainyard:pools"][0]["name"]}
+    applied = stack.kubectl("apply", *SPACE, "-f", "-", stdin=yaml.safe_dump_all(queues))
+    assert applied.code == 0, applied.output
+    yield stack
+    stack.kubectl("delete", "torchrunjobs,torchrunqueues", "--all", *SPACE, "--timeout=120s")
+    for each in ("config/rbac/role.yaml", "config/deployment.yaml", "crd"):
+        stack.kubectl("delete", "-f", str(place / each), "--timeout=120s")
+
+
+def torchrun(stack: Stack, *arguments: str, cwd: Path = CHECKOUT) -> Command:
+    """`kubectl torchrun ...`."""
+    environment = {**os.environ, **stack.kubectl_environment, "PYTHONPATH": str(CHECKOUT)}
+    answer = subprocess.run(
+        [sys.executable, "-m", "launcher.plugin", *arguments, *SPACE],
+        cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
+    )  # fmt: skip
+    print(answer.stdout)
+    return Command(code=answer.returncode, output=answer.stdout)
+
+
+def job(stack: Stack, name: str) -> dict[str, Any]:
+    return dict(stack.get("torchrunjob", name, *SPACE))
+
+
+def phase(stack: Stack, name: str) -> str:
+    return str((job(stack, name).get("status") or {}).get("phase"))
+
+
+def reaches(stack: Stack, name: str, wanted: str) -> dict[str, Any]:
+    def there() -> bool:
+        now = phase(stack, name)
+        assert now == wanted or now not in n.FINAL_PHASES, job(stack, name)["status"]
+        return now == wanted
+
+    until(there, f"{name} is {wanted}", WAIT_SECONDS)
+    return dict(job(stack, name)["status"])
+
+
+def test_the_queues_are_ready(installed: Stack) -> None:
+    def ready() -> bool:
+        items = installed.get("torchrunqueues", *SPACE)["items"]
+        told = [
+            each["status"]
+            for item in items
+            for each in (item.get("status") or {}).get("conditions", [])
+            if each["type"] == n.READY
+        ]
+        return told == ["True"] * 3
+
+    until(ready, "all queues are ready", 60)
+
+
+def test_a_directory_is_trained_in_and_after_an_edit_the_edited_one(installed: Stack, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text((EXAMPLES / "project" / "train.py").read_text())
+    first = torchrun(
+        installed, "submit", "--queue", "dev", "--gpus", "2", "--name", "first", "--follow",
+        "python train.py --epochs 3", cwd=tmp_path,
+    )  # fmt: skip
+    assert first.code == 0, first.output
+    assert "epoch 3 of 3, 2 processes" in first.output
+    assert phase(installed, "first") == n.PHASE_SUCCEEDED
+    script.write_text(script.read_text().replace("epoch {epoch + 1}", "edited {epoch + 1}"))
+    again = torchrun(
+        installed, "submit", "--queue", "dev", "--gpus", "1", "--name", "again", "--follow",
+        "python train.py --epochs 2", cwd=tmp_path,
+    )  # fmt: skip
+    assert again.code == 0, again.output
+    assert "edited 2 of 2, 1 processes" in again.output
+
+
+def test_the_exit_code_is_the_jobs_and_a_wrong_command_is_not_begun_anew(
+    installed: Stack, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("import sys\nsys.exit(3)\n")
+    ended = torchrun(
+        installed, "submit", "--queue", "cpu", "--gpus", "0", "--nodes", "1", "--name", "wrong", "--follow",
+        "python train.py", cwd=tmp_path,
+    )  # fmt: skip
+    assert ended.code not in (0, 64), ended.output
+    assert phase(installed, "wrong") == n.PHASE_FAILED
+
+
+def test_what_is_over_is_not_trained_again_when_its_objects_are_deleted(installed: Stack) -> None:
+    before = job(installed, "first")["status"]
+    deleted = installed.kubectl("delete", "jobs", *SPACE, "-l", f"{n.LABEL_JOB}=first", "--wait=true")
+    assert deleted.code == 0, deleted.output
+    pods = ("pods", *SPACE, "-l", f"{n.LABEL_JOB}=first")
+    assert gone_within(60, lambda: [each["metadata"]["name"] for each in installed.get(*pods)["items"]]) == []
+    assert gone_within(3, lambda: [job(installed, "first")["status"] == before]) == [True]
+    assert installed.get("jobs", *SPACE, "-l", f"{n.LABEL_JOB}=first")["items"] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["single-node", "multi-node", "elastic", "cpu-only", "priority", "checkpoints"]
+)
+def test_an_example_trains(installed: Stack, name: str) -> None:
+    applied = installed.kubectl("apply", *SPACE, "-f", str(EXAMPLES / f"{name}.yaml"))
+    assert applied.code == 0, applied.output
+    reaches(installed, name, n.PHASE_SUCCEEDED)
+
+
+def test_checkpoints_outlive_their_job(installed: Stack) -> None:
+    deleted = installed.kubectl("delete", "torchrunjob", "checkpoints", *SPACE, "--timeout=60s")
+    assert deleted.code == 0, deleted.output
+    claim = installed.get("pvc", n.checkpoints_claim("checkpoints"), *SPACE)
+    assert "ownerReferences" not in claim["metadata"]
+    manifest = yaml.safe_load((EXAMPLES / "checkpoints.yaml").read_text())
+    manifest["spec"]["command"] = manifest["spec"]["command"].replace("--steps 100", "--steps 120")
+    applied = installed.kubectl("apply", *SPACE, "-f", "-", stdin=json.dumps(manifest))
+    assert applied.code == 0, applied.output
+    reaches(installed, "checkpoints", n.PHASE_SUCCEEDED)
+    logs = installed.kubectl("logs", *SPACE, "-l", f"{n.LABEL_JOB}=checkpoints", "--tail=-1").output
+    assert "checkpoint=loaded step=100 " in logs
+    installed.kubectl("delete", "torchrunjob", "checkpoints", *SPACE, "--timeout=60s")
+    installed.kubectl("delete", "pvc", n.checkpoints_claim("checkpoints"), *SPACE, "--timeout=60s")
+
+
+def test_a_suspended_job_goes_on_from_its_checkpoint(installed: Stack) -> None:
+    applied = installed.kubectl("apply", *SPACE, "-f", str(EXAMPLES / "suspend.yaml"))
+    assert applied.code == 0, applied.output
+    reaches(installed, "suspended", n.PHASE_SUSPENDED)
+    assert torchrun(installed, "resume", "suspended").code == 0
+
+    def saved() -> bool:
+        logs = installed.kubectl("logs", *SPACE, "-l", f"{n.LABEL_JOB}=suspended", "--tail=-1").output
+        return "checkpoint=saved" in logs
+
+    until(saved, "its first checkpoint", WAIT_SECONDS)
+    assert torchrun(installed, "suspend", "suspended").code == 0
+    reaches(installed, "suspended", n.PHASE_SUSPENDED)
+    pods = ("pods", *SPACE, "-l", f"{n.LABEL_JOB}=suspended")
+    assert gone_within(60, lambda: installed.get(*pods)["items"]) == []
+    assert torchrun(installed, "resume", "suspended").code == 0
+
+    def resumed() -> bool:
+        logs = installed.kubectl("logs", *SPACE, "-l", f"{n.LABEL_JOB}=suspended", "--tail=-1").output
+        return "checkpoint=loaded" in logs
+
+    until(resumed, "it goes on", WAIT_SECONDS)
+    assert job(installed, "suspended")["status"]["restarts"] == 0
+    assert torchrun(installed, "cancel", "suspended").code == 0
