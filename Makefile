@@ -13,7 +13,7 @@ quoted = '$(subst ','\'',$(1))'
 # Two at a time, in order: live tests wait more than they work. tests/conftest.py says which follow one another.
 LIVE := -p no:randomly -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help faults lives up down preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local bench-launcher bench-trainer reference manifests locks plugin
+.PHONY: help faults lives up down preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local bench-launcher bench-trainer reference manifests locks plugin bench-controller
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,7 +64,7 @@ test: check ## the fast tests, those on the AWS emulator, the long ones, the tra
 	@$(RUN) -m tests.policy.environments
 	@$(RUN) -m tests.own_namespaces -m pytest -v $(LIVE) -m "trainer or local"
 
-faults: environment ## the launcher under faults of the live cluster around it (ten minutes; docs/faults.md)
+faults: environment ## launcher and torchrun controller under faults of the live cluster around them (ten minutes; docs/faults.md)
 	@$(RUN) -m local tools
 	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m faults tests/local
 
@@ -91,6 +91,10 @@ bench-trainer: environment ## measure the trainer against its limits, beside the
 
 bench-launcher: environment ## measure the launcher against its targets, beside two baselines (under 5 minutes)
 	@$(RUN) -m tests.benchmarks.launcher
+
+bench-controller: environment ## measure the controller of torchrun jobs and the plugin against their targets, PyTorchJobs beside them (ten minutes)
+	@$(RUN) -m local tools
+	@$(RUN) -m tests.benchmarks.controller
 
 # A release that was tampered with is mostly found within days. The locks of tests/policy name their own commands.
 COOL_DOWN ?= 7 days

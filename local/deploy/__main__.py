@@ -71,8 +71,8 @@ def parser() -> argparse.ArgumentParser:
                 help="leave what protectData protects",
             )
         if name == "submit":
-            command.add_argument("--min", type=nodes, required=True, metavar="NODES")
-            command.add_argument("--max", type=nodes, required=True, metavar="NODES")
+            command.add_argument("--min", required=True, metavar="NODES")
+            command.add_argument("--max", required=True, metavar="NODES")
         if name == "check-nodes":
             command.add_argument("--pool", required=True)
     return result
@@ -102,7 +102,8 @@ def main() -> int:
             return preview(arguments.stack)
         if arguments.command == "check-nodes":
             return check_nodes(arguments.stack, cloud, arguments.pool)
-        return submit(arguments.stack, cloud, arguments.min, arguments.max)
+        least, most = nodes("MIN", arguments.min), nodes("MAX", arguments.max)
+        return submit(arguments.stack, cloud, least, most)
     except EXPECTED as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

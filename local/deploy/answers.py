@@ -11,7 +11,7 @@ WANTED = f"it must be {', '.join(YES[:-1])} or {YES[-1]}, or {', '.join(NO[:-1])
 
 
 class AnswerError(Exception):
-    """A word that is neither yes nor no; one line."""
+    """A word that is neither yes nor no, or no number; one line."""
 
 
 def is_yes(name: str, text: str) -> bool:
@@ -34,8 +34,12 @@ def keep_data(text: str) -> bool:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def nodes(text: str) -> int:
-    """A number of machines, for argparse. Python itself also reads 1_0 and the digits of other scripts."""
+def nodes(name: str, text: str) -> int:
+    """The number of machines in a variable. Python itself also reads 1_0 and the digits of other scripts.
+
+    Raises:
+        AnswerError: it is none.
+    """
     if not re.fullmatch(r"[0-9]{1,6}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of nodes; it must be one such as 4")
+        raise AnswerError(f"{name}={text!r} is no number of nodes; it must be one such as 4")
     return int(text)

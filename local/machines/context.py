@@ -115,10 +115,10 @@ class Context:
             ports[wanted] = free_port({port for each in self.moved_ports.values() for port in each.values()})
         return ports[wanted]
 
-    def hosts_text(self, namespace: str, hostname: str, ip: str) -> str:
+    def hosts_text(self, namespace: str, itself: str, ip: str) -> str:
         """The hosts file of a pod as of now."""
         answers = names.records(self.services.objects.values(), self.pods.objects.values())
-        return names.hosts_file(answers, namespace, hostname, ip)
+        return names.hosts_file(answers, namespace, itself, ip)
 
     def event(self, pod: Object, kind: str, reason: str, message: str) -> None:
         """Post an Event about a pod (kind Normal or Warning), without waiting for it."""

@@ -82,9 +82,9 @@ def records(services: Iterable[Object], pods: Iterable[Object]) -> list[tuple[st
     return sorted(found)
 
 
-def hosts_file(answers: Iterable[tuple[str, str, str]], namespace: str, hostname: str, ip: str) -> str:
-    """The hosts file of a pod: itself, then every name it could look up."""
-    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback", f"{ip} {hostname}"]
+def hosts_file(answers: Iterable[tuple[str, str, str]], namespace: str, itself: str, ip: str) -> str:
+    """The hosts file of a pod: itself, by `own_names`, then every name it could look up."""
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback", f"{ip} {itself}"]
     for address, name, home in answers:
         lines.append(f"{address} {' '.join(service_names(name, home, home == namespace))}")
     return "\n".join(lines) + "\n"
@@ -93,3 +93,12 @@ def hosts_file(answers: Iterable[tuple[str, str, str]], namespace: str, hostname
 def host_name(pod: Object) -> str:
     """A pod's host name: what its spec says, else its own name, cut to 63 characters."""
     return str(pod["spec"].get("hostname") or pod["metadata"]["name"])[:63].rstrip("-.")
+
+
+def own_names(pod: Object) -> str:
+    """What a pod's hosts file calls the pod itself: with a subdomain its full name first, as a kubelet writes it.
+
+    Source: k8s.io/kubernetes v1.35.4, pkg/kubelet/kubelet_pods.go, managedHostsFileContent.
+    """
+    name, subdomain = host_name(pod), pod["spec"].get("subdomain")
+    return f"{name}.{subdomain}.{pod['metadata']['namespace']}.{DOMAIN} {name}" if subdomain else name

@@ -37,6 +37,7 @@ class Pod:
         self.label = f"{self.namespace}/{self.name}"
         self.path = f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
         self.hostname = names.host_name(item)
+        self.own_names = names.own_names(item)
         self.directory: Path = context.settings.pods / self.uid
         self.log_directory: Path = context.settings.pod_logs / f"{self.namespace}_{self.name}_{self.uid[:8]}"
         self.host_network: bool = item["spec"].get("hostNetwork", False)
@@ -158,7 +159,7 @@ class Pod:
             try:
                 self.directory.mkdir(parents=True, exist_ok=True)
                 self.hosts_file.touch()
-                self.write_hosts(self.context.hosts_text(self.namespace, self.hostname, self.ip))
+                self.write_hosts(self.context.hosts_text(self.namespace, self.own_names, self.ip))
                 self.role = await self._find_role()
                 await self.volumes.prepare()
                 return True

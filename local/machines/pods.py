@@ -127,7 +127,7 @@ class Pods:
             answers = names.records(context.services.objects.values(), context.pods.objects.values())
             for pod in self.by_uid.values():
                 if not pod.simulated:
-                    pod.write_hosts(names.hosts_file(answers, pod.namespace, pod.hostname, pod.ip))
+                    pod.write_hosts(names.hosts_file(answers, pod.namespace, pod.own_names, pod.ip))
             self._settle()
 
     async def keep_fresh(self) -> None:

@@ -72,8 +72,7 @@ def enter_root(base: Path, keep: list[str], tmp: str) -> None:
         (base / name).mkdir()
     bind(tmp, str(base / "tmp"))
     mount("proc", str(base / "proc"), "proc", 0)
-    for path in keep:
-        real = os.path.realpath(path)
+    for real in keep:
         if real.split("/")[1] in ("run", "tmp") and os.path.exists(real):
             place(f"{base}{real}", real)
     number = PIVOT_ROOT.get(platform.machine())
@@ -128,8 +127,11 @@ def prepare_target(target: str, is_directory: bool, own: list[str], number: int)
     return real
 
 
-def mount_volumes(mounts: list[dict[str, Any]]) -> None:
-    """Mount what the plan lists, outer targets before inner ones. Targets below `own` may be written."""
+def mount_volumes(mounts: list[dict[str, Any]], keep: list[str]) -> None:
+    """Mount what the plan lists, outer targets before inner ones. Targets below `own` may be written.
+
+    What is kept of the machine stays to be seen, as where the checkout lies below /tmp and a volume is mounted there.
+    """
     own = ["/tmp", "/run"]  # noqa: S108 the sandbox's own
     for number, wanted in enumerate(sorted(mounts, key=lambda m: str(m["target"]).count("/"))):
         if "tmpfs" in wanted:
@@ -140,6 +142,9 @@ def mount_volumes(mounts: list[dict[str, Any]]) -> None:
             real = prepare_target(wanted["target"], os.path.isdir(source), own, number)
             bind(source, real, wanted.get("readOnly", False))
         own.append(real)
+        for path in keep:
+            if path.startswith(f"{real}/") and os.path.exists(OLD + path):
+                place(path, OLD + path)
 
 
 def leave_old() -> None:
@@ -163,6 +168,7 @@ def main() -> None:
     plan = json.loads(Path(sys.argv[1]).read_text())
     state = Path(plan["state"])
     sources = [m | {"source": os.path.realpath(m["source"])} if "source" in m else m for m in plan["mounts"]]
+    keep = [os.path.realpath(path) for path in plan["keep"]]
     record_process(state / "process")
     libc.prctl(
         PARENT_DEATH_SIGNAL, SIGKILL, 0, 0, 0
@@ -173,8 +179,8 @@ def main() -> None:
         socket.sethostname(plan["hostname"])
         root = state / "root"
         root.mkdir(exist_ok=True)
-        enter_root(root, plan["keep"], plan["tmp"])
-        mount_volumes(sources)
+        enter_root(root, keep, plan["tmp"])
+        mount_volumes(sources, keep)
         leave_old()
         os.chdir(plan["cwd"])
         os.execvpe(plan["argv"][0], plan["argv"], plan["env"])  # noqa: S606 the point of it

@@ -74,6 +74,7 @@ def families(tally: Tally) -> Iterator[Metric]:
     yield counter("checkpoints", "Checkpoints by their outcome", dict(tally.checkpoints), "outcome")
     told = "When the last good checkpoint was whole, in seconds since 1970"
     yield from gauge("checkpoint_last_timestamp_seconds", told, tally.last_saved)
+    yield from gauge("checkpoint_last_step", "The step of the last good checkpoint", tally.last_saved_step)
     yield counter("alarms", "Alarms by what they are about", dict(tally.alarms), "alarm")
 
 

@@ -24,6 +24,7 @@ class Tally:
         default_factory=lambda: dict.fromkeys(("saved", "failed", "skipped"), 0)
     )
     last_saved: float | None = None
+    last_saved_step: int | None = None
     alarms: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -43,8 +44,10 @@ def after(tally: Tally, record: Record) -> Tally:
         case Evaluation():
             return replace(now, evaluation=record)
         case Checkpoint():
-            saved = record.time if record.outcome == "saved" else tally.last_saved
-            return replace(now, checkpoints=_one_more(tally.checkpoints, record.outcome), last_saved=saved)
+            counted = replace(now, checkpoints=_one_more(tally.checkpoints, record.outcome))
+            if record.outcome != "saved":
+                return counted
+            return replace(counted, last_saved=record.time, last_saved_step=record.step)
         case Alarm():
             return replace(now, alarms=_one_more(tally.alarms, record.alarm))
     return now

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from local.deploy.__main__ import EXPECTED, parser
-from local.deploy.answers import AnswerError, is_yes
+from local.deploy.answers import AnswerError, is_yes, nodes
 
 pytestmark = pytest.mark.unit
 
@@ -51,16 +51,14 @@ def test_another_word_is_refused_in_one_line(text: str, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("text", ["1_0", "\u0664", "+4", "-1", "4.0", " 4", "", "four"])
-def test_what_is_no_number_of_nodes_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for given in ([f"--min={text}", "--max=4"], ["--min=1", f"--max={text}"]):
-        with pytest.raises(SystemExit):
-            parser().parse_args(["submit", *given])
-        assert f"{text!r} is no number of nodes; it must be one such as 4" in capsys.readouterr().err
+def test_what_is_no_number_of_nodes_is_refused_by_the_variables_name(text: str) -> None:
+    with pytest.raises(AnswerError) as refused:
+        nodes("MIN", text)
+    assert str(refused.value) == f"MIN={text!r} is no number of nodes; it must be one such as 4"
 
 
 def test_numbers_of_nodes_are_numbers() -> None:
-    given = parser().parse_args(["submit", "--min=2", "--max=16"])
-    assert (given.min, given.max) == (2, 16)
+    assert nodes("MIN", "16") == 16
 
 
 @pytest.mark.parametrize("value", ["2 --cloud local", "$(touch x)", "2; touch x", "it's", '"', "`x`"])

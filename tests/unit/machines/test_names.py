@@ -80,3 +80,13 @@ def test_the_bare_name_is_known_inside_the_namespace_only() -> None:
 def test_a_long_pod_name_is_cut_to_what_a_host_name_may_be() -> None:
     long = pod("a" * 62 + "-b", "127.96.0.2")
     assert names.host_name(long) == "a" * 62
+
+
+def test_a_pod_with_a_subdomain_calls_itself_by_its_full_name_first() -> None:
+    """What asks for a machine's full name gets one that others can look up: torchrun tells it to the other workers."""
+    pod = {"metadata": {"name": "vit-0-0-abcde", "namespace": "team"}, "spec": {"hostname": "vit-0-0"}}
+    assert names.own_names(pod) == "vit-0-0"
+    pod["spec"]["subdomain"] = "vit"
+    assert names.own_names(pod) == "vit-0-0.vit.team.svc.cluster.local vit-0-0"
+    lines = names.hosts_file([], "team", names.own_names(pod), "127.96.0.2").splitlines()
+    assert lines[-1] == "127.96.0.2 vit-0-0.vit.team.svc.cluster.local vit-0-0"

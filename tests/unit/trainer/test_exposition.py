@@ -13,6 +13,7 @@ from functools import reduce
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.trainer.records import ALARM, BEGAN, CHECKPOINT, EVALUATION, EVERY, START, STEP
@@ -82,6 +83,7 @@ def test_a_scrape_tells_what_the_records_told(exposition: Exposition) -> None:
         "trainyard_trainer_data_wait_seconds_total": 2,
         "trainyard_trainer_checkpoint_stall_seconds_total": 0.5,
         "trainyard_trainer_checkpoint_last_timestamp_seconds": BEGAN,
+        "trainyard_trainer_checkpoint_last_step": CHECKPOINT.step,
     }
 
 
@@ -117,7 +119,15 @@ def test_counts_add_up_and_gauges_are_the_last() -> None:
     assert found["data_wait_ratio"] == 0.25
     assert [found[f"checkpoints_total {each}"] for each in ("saved", "failed", "skipped")] == [1, 2, 0]
     assert found["checkpoint_last_timestamp_seconds"] == BEGAN, "a failed one is not the last good one"
+    assert found["checkpoint_last_step"] == CHECKPOINT.step
     assert found["alarms_total checkpoint"] == 1
+
+
+def test_the_names_that_a_jobs_progress_is_made_of_are_told() -> None:
+    """The controller of torchrun jobs reads them (contract.yaml, trainerProgress)."""
+    contract = yaml.safe_load((ROOT / "contract.yaml").read_text())
+    told = {f"trainyard_trainer_{name}" for name in values(START, STEP, CHECKPOINT)}
+    assert set(contract["trainerProgress"].values()) <= told
 
 
 def test_a_late_record_of_an_earlier_step_does_not_set_the_step_back() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+
 import pytest
 
 from trainer.config import Config
@@ -10,6 +13,15 @@ from trainer.entrypoint import launch_options, main, pod_exit_code
 from trainer.world import World, check_batch, check_promise
 
 pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    """`main` takes the signals of its process, which here is everybody's."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def world(nodes: int, per_node: int) -> World:
