@@ -76,8 +76,9 @@ lives: environment ## up, up again, refresh and down of every stack file on the 
 policy: environment ## judge every shipped stack file by the project's rules and by checkov; STACK=<stack> judges one
 	@$(RUN) -m tests.policy $(if $(filter-out file,$(origin STACK)),$(call quoted,$(STACK)))
 
-sweep: environment ## kill the launcher at each of its writes, and up and destroy of every stack at 20 random resources each (STACK=<stack>: of one stack alone); resumes
+sweep: environment ## kill the launcher and the torchrun controller at each of their writes, and up and destroy of every stack at 20 random resources each (STACK=<stack>: of one stack alone); resumes
 	@$(if $(filter-out file,$(origin STACK)),:,$(RUN) -m tests.sweeps.launcher)
+	@$(if $(filter-out file,$(origin STACK)),:,$(RUN) -m tests.sweeps.controller)
 	@$(RUN) -m tests.sweeps $(if $(filter-out file,$(origin STACK)),--stack $(call quoted,$(STACK)))
 
 record-states: environment ## record what the stack files deploy now: later programs must not take it away (STACK=<stack>: of one)

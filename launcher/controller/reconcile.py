@@ -77,7 +77,12 @@ class Reconciler:
             cluster = replace(cluster, placeholders=self._pools.placeholders())
 
         def decided(*, fresh: bool = False, refused: str = "") -> Decision:
+            nonlocal item
             seen = self._with_taken(path, self._children(namespace, name, gang=cluster.kai))
+            # After its children: they go when it is gone, and what is missing then is not to be made anew.
+            item = self._objects.get(path)
+            if item is None:
+                return Decision()
             there = self._pools.read(pool, namespace, self._now(), fresh=fresh) if pool else None
             told = self._progress(path, item, seen)
             return jobs.decide(item, queue, seen, cluster, self._now(), told, pool=there, refused=refused)

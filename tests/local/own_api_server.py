@@ -1,7 +1,8 @@
-"""A Kubernetes API server of the tests' own: a store and the API server, without machines, controllers or an account.
+"""A Kubernetes API server of the tests' own: a store and the API server, without machines or an account.
 
 What an API server says of an object (validation, defaults, admission, tables) it says without the rest of a cluster,
-four seconds after its start. It runs below a process of its own: that one waits for all of its children, and pytest's
+four seconds after its start; what becomes of Jobs and of what nobody owns any more is seen with the controllers that
+make and remove. It runs below a process of its own: that one waits for all of its children, and pytest's
 must be left to pytest; it ends with pytest, however pytest ends.
 """
 
@@ -20,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from local.cloud import commands
 from local.cloud.control_plane import ControlPlane, ControlPlaneError, Request
-from local.cloud.processes import Processes
+from local.cloud.processes import Command, Processes
 from local.home import CHECKOUT, Home
 from local.tools import ensure
 
@@ -29,6 +31,14 @@ NAME = "tests"
 # Nobody has a token of EKS here, so that nobody asks.
 NO_ACCOUNT = "http://127.0.0.1:1"
 END_SECONDS = 30.0
+# Of the controller manager. Those of nodes would take away what is bound to one that nobody keeps alive.
+CONTROLLERS = (
+    "garbage-collector",
+    "job",
+    "namespace",
+    "persistentvolumeclaim-protection",
+    "serviceaccount",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +61,11 @@ class ApiServer:
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self._port: int = facts["port"]
         self._programs: Mapping[str, str] = facts["programs"]
+        self.url = f"https://127.0.0.1:{self._port}"
         pki = Path(facts["directory"]) / "pki"
+        self.authority = str(pki / "ca.crt")
         self.kubeconfig = Path(facts["directory"]) / "admin.kubeconfig"
-        self._context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+        self._context = ssl.create_default_context(cafile=self.authority)
         self._context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
 
     def request(
@@ -81,9 +93,9 @@ class ApiServer:
 
 
 @contextmanager
-def api_server() -> Iterator[ApiServer]:
-    """One that runs meanwhile, in a directory of its own."""
-    command = [sys.executable, "-m", "tests.local.own_api_server"]
+def api_server(*, controllers: bool = False) -> Iterator[ApiServer]:
+    """One that runs meanwhile, in a directory of its own; with `controllers` Kubernetes' CONTROLLERS do, too."""
+    command = [sys.executable, "-m", "tests.local.own_api_server", *(["controllers"] if controllers else [])]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=CHECKOUT, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin is not None
@@ -97,15 +109,28 @@ def api_server() -> Iterator[ApiServer]:
             process.wait(END_SECONDS)
 
 
-def _serve(directory: Path) -> int:
+def _serve(directory: Path, *, controllers: bool) -> int:
     """Run until standard input ends, which it does with the one who holds its other side."""
     home = Home(directory / "home")
     programs = ensure(["etcd", "kubernetes"], home, quiet=True)
     home.make()
     request = Request(name=NAME, version="1.35", issuer="https://issuer.invalid", region="us-west-2", arn="")
-    plane = ControlPlane(home, Processes(lambda _: None), request, NO_ACCOUNT)
+    processes = Processes(lambda _: None)
+    plane = ControlPlane(home, processes, request, NO_ACCOUNT)
     try:
-        plane.start_api({"PATH": os.environ["PATH"]})
+        environment = {"PATH": os.environ["PATH"]}
+        plane.start_api(environment)
+        if controllers:
+            processes.start(
+                Command(
+                    # The control plane stops it by this name.
+                    name=f"{NAME}-controller-manager",
+                    arguments=_manager(commands.controller_manager(plane.plan)),
+                    environment=environment,
+                    log=home.logs / "controller-manager.log",
+                    grace=5.0,
+                )
+            )
         facts = {
             "port": plane.plan.api_port,
             "directory": str(plane.plan.directory),
@@ -122,7 +147,14 @@ def _serve(directory: Path) -> int:
     return 0
 
 
+def _manager(arguments: list[str]) -> list[str]:
+    """The command of the local cloud's controller manager, with these controllers alone."""
+    chosen = ",".join(f"{each}-controller" for each in CONTROLLERS)
+    kept = [each for each in arguments if not each.startswith("--controllers=")]
+    return [*kept, f"--controllers={chosen}"]
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="trainyard-api-") as own:
-        code = _serve(Path(own))
+        code = _serve(Path(own), controllers="controllers" in sys.argv[1:])
     sys.exit(code)

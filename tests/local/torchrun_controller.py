@@ -71,8 +71,8 @@ class Running:
         return "is held: the work begins" in self.said()
 
 
-def kubeconfig(server: ApiServer, directory: Path) -> Path:
-    """One with a token of the controller's service account."""
+def kubeconfig(server: ApiServer, directory: Path, through: str = "") -> Path:
+    """One with a token of the controller's service account; `through` is the address of a proxy, if there is one."""
     path = f"/api/v1/namespaces/{n.CONTROLLER_NAMESPACE}/serviceaccounts/{n.CONTROLLER}/token"
     answer = server.request(
         "POST", path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
@@ -81,6 +81,8 @@ def kubeconfig(server: ApiServer, directory: Path) -> Path:
     document = json.loads(server.kubectl("config", "view", "--raw", "-o", "json").stdout)
     document["users"] = [{"name": "controller", "user": {"token": answer.body["status"]["token"]}}]
     document["contexts"][0]["context"]["user"] = "controller"
+    if through:
+        document["clusters"][0]["cluster"] = {"server": through}
     file = directory / "controller.kubeconfig"
     file.write_text(json.dumps(document))
     file.chmod(0o600)
@@ -88,13 +90,18 @@ def kubeconfig(server: ApiServer, directory: Path) -> Path:
 
 
 @contextmanager
-def controller(server: ApiServer, directory: Path, *, wait: bool = True, pod: str = "") -> Iterator[Running]:
-    """A new one; it works once this is entered, or with `wait` false perhaps later. `pod` is its pod's uid, if any."""
+def controller(
+    server: ApiServer, directory: Path, *, wait: bool = True, pod: str = "", through: str = ""
+) -> Iterator[Running]:
+    """A new one; it works once this is entered, or with `wait` false perhaps later.
+
+    `pod` is its pod's uid, if any, and `through` the address where it goes instead of the API server's own.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     ports = _free_ports(2)
     log = directory / "log"
     arguments = ["--address=127.0.0.1", f"--metrics-port={ports[0]}", f"--liveness-port={ports[1]}"]
-    variables = {"KUBECONFIG": str(kubeconfig(server, directory)), n.ENV_TOOLS_IMAGE: TOOLS}
+    variables = {"KUBECONFIG": str(kubeconfig(server, directory, through)), n.ENV_TOOLS_IMAGE: TOOLS}
     if pod:
         variables[c.ENV_POD_UID] = pod
     with log.open("wb") as out:
@@ -142,7 +149,8 @@ class Team:
             "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         )
         account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
-        self._make(self.core("serviceaccounts"), account)
+        answer = server.request("POST", self.core("serviceaccounts"), account)
+        assert answer.status in (201, 409), answer.message  # where Kubernetes' controllers run, they make it
 
     def core(self, plural: str, name: str = "") -> str:
         return f"/api/v1/namespaces/{self.name}/{plural}" + (f"/{name}" if name else "")

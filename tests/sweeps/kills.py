@@ -1,4 +1,4 @@
-"""Which kills of a launcher a sweep tries, and what is kept of each."""
+"""Which kills of a launcher or a controller a sweep tries, and what is kept of each."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.faults.proxy import Moment
 from tests.sweeps import plan
 
 MOMENTS: tuple[Moment, ...] = ("before", "after")
-# The Job's next pod does not come at once.
+# The next one does not come at once.
 LONGEST_PAUSE_SECONDS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kill:
-    """The launcher is killed at its `write`-th write, from 1: before it is sent on, or after it was carried out."""
+    """It is killed at its `write`-th write, from 1: before it is sent on, or after it was carried out."""
 
     write: int
     moment: Moment
@@ -33,15 +33,14 @@ class Kill:
 class Outcome:
     """What a kill led to at this commit: no `wrongs` are a success.
 
-    `at` is the write, with its path; empty where the run had fewer writes and ended undisturbed. `code` is the exit
-    code of the last launcher and `nodes` the size of the training.
+    `at` is the write, with its path; empty where the run had fewer writes and ended undisturbed. `told` is what the run
+    came to, in words.
     """
 
     kill: Kill
     commit: str
     at: str
-    code: int
-    nodes: int
+    told: str
     wrongs: tuple[str, ...]
 
     @property
@@ -51,7 +50,7 @@ class Outcome:
 
 
 def pause(seed: int, kill: Kill) -> float:
-    """How many seconds the Job's next pod takes after this kill; a seed gives the same again."""
+    """How many seconds the next one takes after this kill; a seed gives the same again."""
     chance = random.Random(f"{seed} {kill}")  # noqa: S311 - not for secrets
     return round(chance.uniform(0, LONGEST_PAUSE_SECONDS), 1)
 
@@ -64,36 +63,37 @@ def sample(seed: int, count: int, writes: int) -> list[Kill]:
 
 @dataclass(kw_only=True)
 class Result:
-    """A sweep as it is kept in docs/sweeps/launcher.json: it is written after each kill.
+    """A sweep as it is kept in docs/sweeps, by the name of what is killed (`of`): it is written after each kill.
 
     `commit` is the one that the sweep went on with last; each outcome names the one that it was seen at. `complete`
     says that every write was tried.
     """
 
+    of: str
     commit: str
     seed: int
     outcomes: list[Outcome] = field(default_factory=list)
     complete: bool = False
 
     @staticmethod
-    def path() -> Path:
+    def path(of: str) -> Path:
         """Where the result is."""
-        return plan.RESULTS / "launcher.json"
+        return plan.RESULTS / f"{of}.json"
 
     @classmethod
-    def resume(cls, seed: int | None) -> Result:
+    def resume(cls, seed: int | None, *, of: str) -> Result:
         """The unfinished sweep, or a new one (with the given seed, where there is one).
 
         What went wrong at an earlier commit is no outcome of this one: those kills are tried again.
         """
         now = plan.commit()
-        if cls.path().exists():
-            read = json.loads(cls.path().read_text())
+        if cls.path(of).exists():
+            read = json.loads(cls.path(of).read_text())
             outcomes = [_outcome(each) for each in read["outcomes"]]
             kept = [each for each in outcomes if each.good or each.commit == now]
             if seed in (None, read["seed"]) and not (read["complete"] and len(kept) == len(outcomes)):
-                return cls(commit=now, seed=read["seed"], outcomes=kept)
-        return cls(commit=now, seed=seeds.of_run() if seed is None else seed)
+                return cls(of=of, commit=now, seed=read["seed"], outcomes=kept)
+        return cls(of=of, commit=now, seed=seeds.of_run() if seed is None else seed)
 
     def next(self) -> Kill | None:
         """The next kill to try; None when every write of the run was tried.
@@ -124,7 +124,7 @@ class Result:
             "clean": sum(each.good for each in self.outcomes),
             "outcomes": [asdict(each) for each in self.outcomes],
         }
-        plan.write(self.path(), document)
+        plan.write(self.path(self.of), document)
 
 
 def _outcome(read: Mapping[str, Any]) -> Outcome:

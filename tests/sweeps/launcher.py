@@ -34,7 +34,7 @@ RUN_SECONDS = 300.0
 def main() -> int:
     """Sweep; the exit code is 1 when a run ended otherwise than an undisturbed one."""
     given = os.environ.get(SEED)
-    result = Result.resume(int(given) if given else None)
+    result = Result.resume(int(given) if given else None, of="launcher")
     print(f"launcher: seed {result.seed}, {len(result.outcomes)} kills tried before", flush=True)
     with (
         tempfile.TemporaryDirectory(prefix="trainyard-sweep-") as directory,
@@ -94,8 +94,7 @@ def strike(
         kill=kill,
         commit=plan.commit(),
         at=str(struck[0]).replace(run.id, "RUN") if struck else "",
-        code=code,
-        nodes=nodes,
+        told=f"code {code}, {nodes} nodes",
         wrongs=tuple(wrongs),
     )
 

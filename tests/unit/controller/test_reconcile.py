@@ -142,6 +142,25 @@ def test_at_rest_nothing_is_written(api: FakeApi) -> None:
     assert again.writes == 0
 
 
+def test_a_job_that_goes_while_it_is_looked_at_gets_nothing_anew(api: FakeApi) -> None:
+    """Kubernetes removes what was made for it, and a look must not take that for missing."""
+    stage(api)
+    settle(Mortal(api))
+
+    class Late(Mortal):
+        """The job and its children go while these are listed."""
+
+        def list(self, *arguments: Any) -> list[dict[str, Any]]:
+            for path in (JOB, SERVICE, ATTEMPT):
+                if path in api.objects:
+                    api.remove(path)
+            return super().list(*arguments)
+
+    late = Late(api)
+    settle(late)
+    assert (late.writes, SERVICE in api.objects, ATTEMPT in api.objects) == (0, False, False)
+
+
 def test_a_job_waits_for_its_queue_and_begins_when_it_is_there(api: FakeApi) -> None:
     stage(api, queue=False)
     settle(Mortal(api))

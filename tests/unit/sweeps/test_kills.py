@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 
 
 def outcome(kill: Kill, at: str = "POST /api", wrongs: tuple[str, ...] = ()) -> Outcome:
-    return Outcome(kill=kill, commit=plan.commit(), at=at, code=0, nodes=2, wrongs=wrongs)
+    return Outcome(kill=kill, commit=plan.commit(), at=at, told="code 0, 2 nodes", wrongs=wrongs)
 
 
 def swept(result: Result, writes: int) -> list[Kill]:
@@ -27,36 +27,36 @@ def swept(result: Result, writes: int) -> list[Kill]:
 
 
 def test_every_write_is_tried_before_and_after_until_a_run_has_no_more() -> None:
-    result = Result.resume(5)
+    result = Result.resume(5, of="launcher")
     tried = [(kill.write, kill.moment) for kill in swept(result, 2)]
     assert tried == [(1, "before"), (1, "after"), (2, "before"), (2, "after"), (3, "before")]
     assert result.complete
 
 
 def test_an_unfinished_sweep_goes_on_and_a_finished_one_begins_anew(results: Path) -> None:
-    first = Result.resume(5)
+    first = Result.resume(5, of="launcher")
     for _ in range(3):
         kill = first.next()
         assert kill is not None
         first.add(outcome(kill))
-    again = Result.resume(None)
+    again = Result.resume(None, of="launcher")
     assert (again.seed, again.outcomes, again.complete) == (5, first.outcomes, False)
     assert again.next() == Kill(write=2, moment="after")
     swept(again, 3)
     read = json.loads((results / "launcher.json").read_text())
     assert (read["complete"], read["done"], read["clean"], read["seed"]) == (True, 7, 7, 5)
     assert read["outcomes"][0]["kill"] == {"write": 1, "moment": "before"}
-    assert Result.resume(5).outcomes == []
+    assert Result.resume(5, of="launcher").outcomes == []
 
 
 def test_what_went_wrong_at_an_earlier_commit_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Result.resume(5)
+    first = Result.resume(5, of="launcher")
     bad = Kill(write=1, moment="after")
     first.add(outcome(Kill(write=1, moment="before")))
     first.add(outcome(bad, wrongs=("2 PyTorchJobs were made",)))
     swept(first, 3)
     monkeypatch.setattr(plan, "commit", lambda: "other")
-    again = Result.resume(None)
+    again = Result.resume(None, of="launcher")
     assert again.next() == bad, "a complete sweep with a wrong outcome goes on, too"
     again.add(outcome(bad))
     assert again.complete
@@ -64,8 +64,8 @@ def test_what_went_wrong_at_an_earlier_commit_is_tried_again(monkeypatch: pytest
 
 
 def test_another_seed_begins_anew() -> None:
-    Result.resume(5).add(outcome(Kill(write=1, moment="before")))
-    assert Result.resume(6).outcomes == []
+    Result.resume(5, of="launcher").add(outcome(Kill(write=1, moment="before")))
+    assert Result.resume(6, of="launcher").outcomes == []
 
 
 def test_a_seed_draws_the_same_again() -> None:

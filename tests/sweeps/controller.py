@@ -1,0 +1,155 @@
+"""`python -m tests.sweeps.controller`: kill the controller of torchrun jobs at each of its writes; all ends the same.
+
+The controller is a process of its own, with its service account's rights, against a real API server and Kubernetes' own
+controllers (tests/sweeps/torchrun_life.py). It is killed once in each life, and begun anew as the kubelet does it, in
+the same pod. docs/faults.md says what must hold. The results stand in docs/sweeps/controller.json; a sweep that was
+stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.proxy import Call, Fault, Proxy
+from tests.local.own_api_server import ApiServer, api_server
+from tests.local.torchrun_controller import Running, Team, controller
+from tests.seed import SEED
+from tests.sweeps import history, plan
+from tests.sweeps.history import Made, differences
+from tests.sweeps.kills import Kill, Outcome, Result, pause
+from tests.sweeps.torchrun_life import MACHINE, STORAGE_CLASS, Life
+
+INSTALL = ("crd/", "config/deployment.yaml", "config/rbac/role.yaml")
+KINDS = ("torchrunqueues", "torchrunjobs")
+LIFE_SECONDS = 90.0
+# In which nothing happens any more that should not.
+QUIET_SECONDS = 1.0
+PAUSE_SECONDS = 0.1
+POD = "pod"
+
+
+@dataclass
+class Place:
+    """A cluster with the torchrun kinds and without machines, and how an undisturbed life ends there."""
+
+    server: ApiServer
+    directory: Path
+    lives: int = 0
+
+    def __post_init__(self) -> None:
+        self.first = self.team()
+        self.undisturbed, self.writes, _ = self.live(self.first, None, 0.0)
+
+    def team(self) -> Team:
+        """A new namespace."""
+        self.lives += 1
+        return Team(self.server, f"life-{self.lives}")
+
+    def strike(self, kill: Kill, rest: float) -> Outcome:
+        """A life in which the controller is killed once, and begun anew `rest` seconds later."""
+        team = self.team()
+        made, _, at = self.live(team, kill, rest)
+        wrongs = [*differences(made, self.undisturbed)]
+        # What was over before is looked at by each new controller, too.
+        wrongs += [f"before: {each}" for each in differences(self._first(), self.undisturbed)]
+        self.server.request("DELETE", f"/api/v1/namespaces/{team.name}")
+        told = f"{sum(made.made.values())} objects made, {len(made.left)} left"
+        return Outcome(
+            kill=kill,
+            commit=plan.commit(),
+            at=at.replace(team.name, "LIFE"),
+            told=told,
+            wrongs=tuple(wrongs),
+        )
+
+    def live(self, team: Team, kill: Kill | None, rest: float) -> tuple[Made, int, str]:
+        """A life; what it made, how many writes the controller tried, and at which it was killed."""
+        struck: list[Call] = []
+        with Proxy(self.server.url, authority=self.server.authority) as proxy, ExitStack() as stack:
+            since = history.begin(team)
+            running = stack.enter_context(self._controller(team, proxy, 0))
+
+            def die(call: Call) -> None:
+                running.process.kill()
+                struck.append(call)
+
+            if kill is not None:
+                proxy.plan(Fault(on=lambda call: call.write == kill.write, moment=kill.moment, does=die))
+            life = Life(team)
+            again = False
+            end = time.monotonic() + LIFE_SECONDS
+            late = ""
+            while not life.step():
+                if struck and not again:
+                    again = True
+                    time.sleep(rest)
+                    stack.enter_context(self._controller(team, proxy, 1))
+                if time.monotonic() > end:
+                    late = f"not over within {LIFE_SECONDS:.0f} s"
+                    break
+                time.sleep(PAUSE_SECONDS)
+            time.sleep(QUIET_SECONDS)
+            writes = len(proxy.writes)
+        made = history.read(team, since)
+        if late:
+            made = Made(made=made.made, left=made.left, wrongs=(late, *made.wrongs))
+        return made, writes, str(struck[0]) if struck else ""
+
+    @contextmanager
+    def _controller(self, team: Team, proxy: Proxy, number: int) -> Iterator[Running]:
+        place = self.directory / f"{team.name}-{number}"
+        with controller(self.server, place, wait=False, pod=POD, through=proxy.url) as running:
+            yield running
+
+    def _first(self) -> Made:
+        left = history.left(self.first)
+        return Made(made=self.undisturbed.made, left=left)
+
+
+@contextmanager
+def place() -> Iterator[Place]:
+    """A cluster of its own; an undisturbed life has been lived there."""
+    with (
+        api_server(controllers=True) as server,
+        tempfile.TemporaryDirectory(prefix="trainyard-sweep-") as own,
+    ):
+        for each in INSTALL:
+            applied = server.kubectl("apply", "-f", each)
+            assert applied.returncode == 0, applied.stderr
+        kinds = [f"crd/{each}.torchrun.ai" for each in KINDS]
+        waited = server.kubectl("wait", "--for=condition=Established", "--timeout=60s", *kinds)
+        assert waited.returncode == 0, waited.stderr
+        machine = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": MACHINE}}
+        for path, body in (
+            ("/apis/storage.k8s.io/v1/storageclasses", STORAGE_CLASS),
+            ("/api/v1/nodes", machine),
+        ):
+            answer = server.request("POST", path, body)
+            assert answer.status == 201, answer.message
+        yield Place(server, Path(own))
+
+
+def main() -> int:
+    """Sweep; the exit code is 1 when a life ended otherwise than the undisturbed one."""
+    given = os.environ.get(SEED)
+    result = Result.resume(int(given) if given else None, of="controller")
+    print(f"controller: seed {result.seed}, {len(result.outcomes)} kills tried before", flush=True)
+    with place() as here:
+        print(f"controller: an undisturbed life has {here.writes} writes", flush=True)
+        while (kill := result.next()) is not None:
+            outcome = here.strike(kill, pause(result.seed, kill))
+            result.add(outcome)
+            told = "; ".join(outcome.wrongs) or "ended as the undisturbed life"
+            print(f"controller {kill} ({outcome.at or 'not reached'}): {told}", flush=True)
+    return 0 if all(each.good for each in result.outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

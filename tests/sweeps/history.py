@@ -1,0 +1,142 @@
+"""What was ever made in a namespace, read from the API server afterwards, and whether it is what should have been made.
+
+A watch from an earlier version tells all that has happened since
+(https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes), so that nothing is missed
+that was there for a moment only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.core.torchrun import names as n
+from tests.local.own_api_server import ApiServer
+from tests.local.torchrun_controller import Team, until
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One event of a watch: ADDED, MODIFIED or DELETED, and the object then."""
+
+    kind: str
+    item: Mapping[str, Any]
+
+    @property
+    def version(self) -> int:
+        """Versions of one store grow, whatever the object (KEP-5504; etcd's revisions)."""
+        return int(self.item["metadata"]["resourceVersion"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What a life of jobs has made.
+
+    `made` counts what was made by kind, name and the kind of its owner ("" is nobody's), a worker by its place in its
+    attempt; `left` is what is there at the end, a job with where it says that it is. `wrongs` names work that was begun
+    for a job that was over.
+    """
+
+    made: Counter[str]
+    left: frozenset[str]
+    wrongs: tuple[str, ...] = field(default=())
+
+
+def differences(one: Made, undisturbed: Made) -> tuple[str, ...]:
+    """In which a life differs from one in which nothing went wrong: each as a line."""
+    more = [f"made besides: {name} ({count} times)" for name, count in (one.made - undisturbed.made).items()]
+    less = [f"never made: {name}" for name in undisturbed.made - one.made]
+    left = [f"left besides: {name}" for name in sorted(one.left - undisturbed.left)]
+    gone = [f"missing at the end: {name}" for name in sorted(undisturbed.left - one.left)]
+    return (*one.wrongs, *more, *less, *left, *gone)
+
+
+def read(team: Team, since: str) -> Made:
+    """All that was made in the team's namespace since this version of the store."""
+    changes = {kind: _changes(team.server, path, since) for kind, path in _paths(team).items()}
+    return Made(
+        made=Counter(_named(each.item) for some in changes.values() for each in some if each.kind == "ADDED"),
+        left=left(team),
+        wrongs=tuple(_begun_after_the_end(changes)),
+    )
+
+
+def begin(team: Team) -> str:
+    """The version of the store now. Caches that watches are answered from have at least this one afterwards."""
+
+    def version(path: str) -> str:
+        # A kind that has just been established is not served at once.
+        return until(
+            lambda: team.server.request("GET", path).body["metadata"].get("resourceVersion", ""), path
+        )
+
+    return max((version(path) for path in _paths(team).values()), key=int)
+
+
+def left(team: Team) -> frozenset[str]:
+    """What is there now."""
+    return frozenset(
+        _standing({**item, "kind": kind})
+        for kind, path in _paths(team).items()
+        for item in team.server.request("GET", path).body["items"]
+    )
+
+
+def _paths(team: Team) -> dict[str, str]:
+    core = {"Pod": "pods", "Service": "services", "PersistentVolumeClaim": "persistentvolumeclaims"}
+    made = {kind: team.core(plural) for kind, plural in core.items()}
+    return {**made, "Job": team.batch(), **{kind: team.path(kind) for kind in (n.JOB_KIND, n.QUEUE_KIND)}}
+
+
+def _changes(server: ApiServer, path: str, since: str) -> list[Change]:
+    raw = server.kubectl("get", "--raw", f"{path}?watch=1&resourceVersion={since}&timeoutSeconds=1")
+    assert raw.returncode == 0, raw.stderr
+    read = [json.loads(line) for line in raw.stdout.splitlines()]
+    assert all(each["type"] in ("ADDED", "MODIFIED", "DELETED") for each in read), raw.stdout[-500:]
+    return [Change(each["type"], each["object"]) for each in read]
+
+
+def _named(item: Mapping[str, Any]) -> str:
+    meta = item["metadata"]
+    name, owners = (
+        meta["name"],
+        [each["kind"] for each in meta.get("ownerReferences") or [{"kind": "nobody"}]],
+    )
+    labels = meta.get("labels") or {}
+    if INDEX in labels:  # the end of a worker's name is drawn by chance
+        name = f"{meta['ownerReferences'][0]['name']}, worker {labels[INDEX]}"
+    return f"{item['kind']} {name} of {', '.join(owners)}"
+
+
+def _standing(item: Mapping[str, Any]) -> str:
+    if item["kind"] == n.JOB_KIND:
+        told = item.get("status") or {}
+        shown = {
+            key: told.get(key) for key in ("phase", "reason", "attempt", "restarts", "nodes", "exitCode")
+        }
+        return f"{_named(item)}: {json.dumps(shown)}"
+    if item["kind"] == "Pod":
+        return f"{_named(item)}: {item['status']['phase']}"
+    return _named(item)
+
+
+def _begun_after_the_end(changes: Mapping[str, Iterable[Change]]) -> Iterable[str]:
+    """Jobs that left a final phase, and what was made for one that was in it."""
+    over: dict[str, Change] = {}
+    for each in changes[n.JOB_KIND]:
+        uid, phase = each.item["metadata"]["uid"], (each.item.get("status") or {}).get("phase")
+        if phase in n.FINAL_PHASES:
+            over.setdefault(uid, each)
+        elif uid in over:
+            yield f"{_named(each.item)} was over, and is {phase} again"
+    for kind in ("Job", "Service"):
+        for each in changes[kind]:
+            for owner in each.item["metadata"].get("ownerReferences") or []:
+                end = over.get(owner["uid"])
+                if end is not None and each.kind == "ADDED" and each.version > end.version:
+                    yield f"{_named(each.item)} was made when its job was over"
