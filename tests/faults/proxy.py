@@ -9,6 +9,7 @@ numbered from 1 in the order in which they arrive, those that are tried again an
 
 from __future__ import annotations
 
+import json
 import select
 import socket
 import ssl
@@ -58,13 +59,13 @@ class Fault:
 
     Before they are forwarded, or, for writes only, after the API server has carried them out and before its answer is
     passed on: `does` is called, and `then` the request goes on as usual ("pass"), or the connection ends without an
-    answer ("drop"), or this HTTP status is the answer.
+    answer ("drop"), or this HTTP status is the answer, or an object as this says.
     """
 
     on: Callable[[Call], bool]
     moment: Moment
     does: Callable[[Call], object] = lambda _call: None
-    then: Literal["pass", "drop"] | int = "drop"
+    then: Literal["pass", "drop"] | int | Callable[[Call], object] = "drop"
     retry_after: int = 0
     times: int = 1
 
@@ -88,6 +89,7 @@ class Proxy:
         self._faults: list[Fault] = []
         self._open: set[socket.socket] = set()
         self._away = False
+        self._silent_since = float("-inf")
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.proxy = self
 
@@ -118,6 +120,14 @@ class Proxy:
         finally:
             with self._lock:
                 self._away = False
+
+    def silence(self) -> None:
+        """Nothing more comes by the reads that are open now, watches among them, and they do not end."""
+        self._silent_since = time.monotonic()
+
+    def is_silent(self, call: Call) -> bool:
+        """Whether this read was open then."""
+        return call.at <= self._silent_since
 
     def __enter__(self) -> Proxy:
         threading.Thread(
@@ -178,6 +188,10 @@ class Proxy:
                     self._open.discard(connection)
 
 
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
@@ -200,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         with proxy.connected(self._head(), body) as upstream:
             if not call.write:
-                self._relay(upstream)
+                self._relay(upstream, call)
                 return
             answer = b"".join(iter(lambda: upstream.recv(_PIECE), b""))
             call.status = int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/") else 0
@@ -215,13 +229,18 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is None:
             return False
         fault.does(call)
-        if isinstance(fault.then, int):
-            self.send_response(fault.then)
+        if not isinstance(fault.then, str):
+            code, answer = (
+                (fault.then, b"") if isinstance(fault.then, int) else (200, _json(fault.then(call)))
+            )
+            self.send_response(code)
             if fault.retry_after:
                 self.send_header("Retry-After", str(fault.retry_after))
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
             self.send_header("Connection", "close")
             self.end_headers()
+            self.wfile.write(answer)
         return fault.then != "pass"
 
     def _head(self) -> bytes:
@@ -240,8 +259,9 @@ class _Handler(BaseHTTPRequestHandler):
         ]
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
-    def _relay(self, upstream: socket.socket) -> None:
+    def _relay(self, upstream: socket.socket, call: Call) -> None:
         """Pass the answer on as it comes, until its end or until the client has left."""
+        proxy = self.server.proxy
         upstream.setblocking(False)
         while True:
             try:
@@ -252,6 +272,9 @@ class _Handler(BaseHTTPRequestHandler):
                 if self.connection in readable:
                     return
                 continue
+            if proxy.is_silent(call):
+                select.select([self.connection], [], [])
+                return
             if not piece:
                 return
             self.connection.sendall(piece)

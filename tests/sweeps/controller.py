@@ -1,7 +1,7 @@
 """`python -m tests.sweeps.controller`: kill the controller of torchrun jobs at each of its writes; all ends the same.
 
 The controller is a process of its own, with its service account's rights, against a real API server and Kubernetes' own
-controllers (tests/sweeps/torchrun_life.py). It is killed once in each life, and begun anew as the kubelet does it, in
+controllers (tests/local/torchrun_machine.py). It is killed once in each life, and begun anew as the kubelet does it, in
 the same pod. docs/faults.md says what must hold. The results stand in docs/sweeps/controller.json; a sweep that was
 stopped goes on where it was.
 """
@@ -18,16 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.proxy import Call, Fault, Proxy
-from tests.local.own_api_server import ApiServer, api_server
+from tests.local.own_api_server import ApiServer
 from tests.local.torchrun_controller import Running, Team, controller
+from tests.local.torchrun_machine import cluster
 from tests.seed import SEED
 from tests.sweeps import history, plan
 from tests.sweeps.history import Made, differences
 from tests.sweeps.kills import Kill, Outcome, Result, pause
-from tests.sweeps.torchrun_life import MACHINE, STORAGE_CLASS, Life
+from tests.sweeps.torchrun_life import Life
 
-INSTALL = ("crd/", "config/deployment.yaml", "config/rbac/role.yaml")
-KINDS = ("torchrunqueues", "torchrunjobs")
 LIFE_SECONDS = 90.0
 # In which nothing happens any more that should not.
 QUIET_SECONDS = 1.0
@@ -116,23 +115,7 @@ class Place:
 @contextmanager
 def place() -> Iterator[Place]:
     """A cluster of its own; an undisturbed life has been lived there."""
-    with (
-        api_server(controllers=True) as server,
-        tempfile.TemporaryDirectory(prefix="trainyard-sweep-") as own,
-    ):
-        for each in INSTALL:
-            applied = server.kubectl("apply", "-f", each)
-            assert applied.returncode == 0, applied.stderr
-        kinds = [f"crd/{each}.torchrun.ai" for each in KINDS]
-        waited = server.kubectl("wait", "--for=condition=Established", "--timeout=60s", *kinds)
-        assert waited.returncode == 0, waited.stderr
-        machine = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": MACHINE}}
-        for path, body in (
-            ("/apis/storage.k8s.io/v1/storageclasses", STORAGE_CLASS),
-            ("/api/v1/nodes", machine),
-        ):
-            answer = server.request("POST", path, body)
-            assert answer.status == 201, answer.message
+    with cluster() as server, tempfile.TemporaryDirectory(prefix="trainyard-sweep-") as own:
         yield Place(server, Path(own))
 
 

@@ -16,8 +16,7 @@ from typing import Any
 from launcher.core.torchrun import names as n
 from tests.local.own_api_server import ApiServer
 from tests.local.torchrun_controller import Team, until
-
-INDEX = "batch.kubernetes.io/job-completion-index"
+from tests.local.torchrun_machine import INDEX
 
 
 @dataclass(frozen=True)

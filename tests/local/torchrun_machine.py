@@ -1,0 +1,104 @@
+"""A cluster for torchrun jobs without machines: Kubernetes' own controllers, and a stand-in for the kubelet.
+
+Pods are made of Jobs, and what has lost its owner is removed, by kube-controller-manager; a pod is bound, and its phase
+written, as a kubelet does it. Nothing runs in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from launcher.core.torchrun import names as n
+from tests.local.own_api_server import ApiServer, api_server
+from tests.local.torchrun_controller import Team
+
+MACHINE = "machine"
+# Its claims are shared by several nodes (launcher/core/torchrun/storage.py).
+STORAGE_CLASS = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "StorageClass",
+    "metadata": {"name": "fsx"},
+    "provisioner": "fsx.csi.aws.com",
+}
+# A queue with claims of that class; those of checkpoints outlive their job.
+VOLUMES = {
+    "storage.workspace": {"enabled": True, "size": "1Gi", "storageClass": "fsx"},
+    "storage.checkpoints": {"enabled": True, "size": "1Gi", "storageClass": "fsx", "retain": True},
+}
+INDEX = "batch.kubernetes.io/job-completion-index"
+INSTALL = ("crd/", "config/deployment.yaml", "config/rbac/role.yaml")
+
+
+@contextmanager
+def cluster() -> Iterator[ApiServer]:
+    """One that runs meanwhile, with the torchrun kinds and the rights of their controller."""
+    with api_server(controllers=True) as server:
+        for each in INSTALL:
+            applied = server.kubectl("apply", "-f", each)
+            assert applied.returncode == 0, applied.stderr
+        kinds = [f"crd/{each}.{n.GROUP}" for each in (n.QUEUE_PLURAL, n.JOB_PLURAL)]
+        established = server.kubectl("wait", "--for=condition=Established", "--timeout=60s", *kinds)
+        assert established.returncode == 0, established.stderr
+        machine = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": MACHINE}}
+        for path, body in (
+            ("/apis/storage.k8s.io/v1/storageclasses", STORAGE_CLASS),
+            ("/api/v1/nodes", machine),
+        ):
+            answer = server.request("POST", path, body)
+            assert answer.status == 201, answer.message
+        yield server
+
+
+class Machine:
+    """What becomes of the pods of a namespace."""
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+
+    def pods(self) -> list[dict[str, Any]]:
+        """All of them."""
+        answer = self._team.server.request("GET", self._team.core("pods"))
+        assert answer.status == 200, answer.message
+        return list(answer.body["items"])
+
+    def keep(self) -> list[dict[str, Any]]:
+        """A new pod is bound and runs, one that is being deleted ends at once; returns all as they were before."""
+        pods = self.pods()
+        for each in pods:
+            self._keep(each)
+        return pods
+
+    def end(self, pod: dict[str, Any], *, code: int) -> None:
+        """The pod's worker ends with this code."""
+        self._write(pod, "Succeeded" if code == 0 else "Failed", code)
+
+    def _keep(self, pod: dict[str, Any]) -> None:
+        path = self._team.core("pods", pod["metadata"]["name"])
+        if "deletionTimestamp" in pod["metadata"]:
+            self._team.server.request("DELETE", f"{path}?gracePeriodSeconds=0")
+        elif not pod["spec"].get("nodeName"):
+            target = {"apiVersion": "v1", "kind": "Node", "name": MACHINE}
+            binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod["metadata"]["name"]}}
+            self._team.server.request("POST", f"{path}/binding", {**binding, "target": target})
+        elif pod["status"]["phase"] == "Pending":
+            self._write(pod, "Running", None)
+
+    def _write(self, pod: dict[str, Any], phase: str, code: int | None) -> None:
+        """A pod that has just gone is none."""
+        ready = "True" if phase == "Running" else "False"
+        status: dict[str, Any] = {"phase": phase, "conditions": [{"type": "Ready", "status": ready}]}
+        if code is not None:
+            worker = {
+                "name": n.WORKER_CONTAINER,
+                "image": "",
+                "imageID": "",
+                "ready": False,
+                "restartCount": 0,
+            }
+            status["containerStatuses"] = [{**worker, "state": {"terminated": {"exitCode": code}}}]
+        path = f"{self._team.core('pods', pod['metadata']['name'])}/status"
+        kind = "application/strategic-merge-patch+json"
+        answer = self._team.server.request("PATCH", path, {"status": status}, content=kind)
+        assert answer.status in (200, 404, 409), answer.message
