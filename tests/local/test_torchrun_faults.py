@@ -18,6 +18,7 @@ import pytest
 
 from launcher.core.torchrun import names as n
 from tests.faults.proxy import Call, Fault, Proxy
+from tests.local.kai import kai_kinds
 from tests.local.own_api_server import ApiServer
 from tests.local.torchrun_controller import Running, Team, controller, until
 from tests.local.torchrun_machine import INDEX, VOLUMES, Machine, cluster
@@ -246,3 +247,74 @@ def test_c6_watches_that_fall_silent_are_begun_anew(team: Team, proxy: Proxy, wo
     assert working.healthy()["looks"]
     until(lambda: team.get(team.batch(f"{JOB}-0")), "it hears of the job", SILENT_SECONDS)
     print(f"heard after {time.monotonic() - began:.0f} s")
+
+
+def test_c8_what_is_deleted_while_it_is_down_leaves_nothing(
+    server: ApiServer, team: Team, machine: Machine, tmp_path: Path
+) -> None:
+    with kai_kinds(server):
+        named = manifest(n.QUEUE_KIND, "named", {"kaiQueue": f"{team.name}-gpus"})
+        theirs = f"/apis/{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}/{n.KAI_QUEUE_PLURAL}/{team.name}-gpus"
+        with controller(server, tmp_path / "first", pod="pod") as first:
+            team.make(named)
+            until(lambda: team.get(theirs), "KAI's queue is made")
+            submit(team)
+            comes_to(team, machine, n.PHASE_RUNNING)
+            kept = team.get(team.core("persistentvolumeclaims", n.checkpoints_claim(JOB)))
+            first.kill()
+        team.delete(team.path(n.QUEUE_KIND, "named"))
+        team.delete(team.path(n.JOB_KIND, JOB))
+        assert team.get(team.path(n.QUEUE_KIND, "named")), "its finalizer holds it"
+        with controller(server, tmp_path / "second", pod="pod"):
+            until(lambda: not team.get(theirs), "KAI's queue is gone")
+            until(lambda: not team.get(team.path(n.QUEUE_KIND, "named")), "the queue is let go")
+
+            def alone() -> bool:
+                machine.keep()
+                return len(live(team)) == 1
+
+            # Kubernetes looks for new kinds every 30 s, before it removes anything.
+            until(alone, "what was made for the job is gone", 60.0)
+        left = team.get(team.core("persistentvolumeclaims", n.checkpoints_claim(JOB)))
+        assert left["metadata"]["uid"] == kept["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("phase", [n.PHASE_PENDING, n.PHASE_PROVISIONING, n.PHASE_RUNNING])
+def test_c10_suspended_and_resumed_in_haste_it_keeps_its_claims_and_comes_to_its_end(
+    team: Team, machine: Machine, working: Running, phase: str
+) -> None:
+    submit(team)
+    path = team.path(n.JOB_KIND, JOB)
+    if phase == n.PHASE_PROVISIONING:
+        team.reaches(JOB, phase)
+    elif phase == n.PHASE_RUNNING:
+        comes_to(team, machine, phase)
+    for number in range(21):
+        team.merge(path, {"spec": {"suspend": number % 2 == 0}})
+        machine.keep()
+        time.sleep(0.05 * (number % 3))
+
+    def still() -> bool:
+        machine.keep()
+        return not machine.pods() and team.status(JOB).get("phase") == n.PHASE_SUSPENDED
+
+    until(still, "it is suspended, and nothing of it runs", 40.0)
+    claims = {name: uid for name, uid in live(team).items() if "persistentvolumeclaims" in name}
+    team.merge(path, {"spec": {"suspend": False}})
+
+    def runs() -> bool:
+        machine.keep()
+        return team.status(JOB).get("phase") == n.PHASE_RUNNING
+
+    until(runs, "it runs again", 40.0)
+    now = live(team)
+    assert claims.items() <= now.items(), "its claims are others"
+    assert phase != n.PHASE_RUNNING or len(claims) == 2
+    attempts = {each["metadata"]["labels"][n.LABEL_ATTEMPT] for each in machine.pods()}
+    assert attempts == {str(team.status(JOB)["attempt"])}
+    ends(team, machine, attempt=team.status(JOB)["attempt"])
+    assert team.status(JOB)["restarts"] == 0
+    # Its time to live begins when it ends, and may be changed until then.
+    team.merge(path, {"spec": {"ttlSecondsAfterFinished": 1}})
+    until(lambda: not team.get(path), "it goes with its time")
+    assert working.process.poll() is None

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
 
 import pytest
 import yaml
 
 from launcher.core.torchrun import names as n
+from tests.local.kai import kai_kinds
 from tests.local.own_api_server import ApiServer
 from tests.local.torchrun_controller import Team, controller, until
 from tests.torchrun_manifests import SEED
@@ -34,30 +34,6 @@ SHARED_CLASS = {
     },
     "provisioner": "fsx.csi.aws.com",
 }
-
-
-def definition(kind: str, plural: str, version: str, scope: str) -> dict[str, Any]:
-    """The name, place and scope of a kind of KAI Scheduler v0.17.0; its schema is not what is asked here."""
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{n.KAI_GROUP}"},
-        "spec": {
-            "group": n.KAI_GROUP,
-            "scope": scope,
-            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
-            "versions": [
-                {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-            ],
-        },
-    }
-
-
-KAI_KINDS = [
-    definition("PodGroup", n.KAI_POD_GROUP_PLURAL, n.KAI_POD_GROUP_VERSION, "Namespaced"),
-    definition("Queue", n.KAI_QUEUE_PLURAL, n.KAI_QUEUE_VERSION, "Cluster"),
-]
 
 
 class Person(Team):
@@ -101,11 +77,8 @@ def person(server: ApiServer) -> Iterator[Person]:
 @pytest.fixture(scope="module")
 def kai(server: ApiServer) -> Iterator[None]:
     """KAI's kinds, until the end of the walk."""
-    manifests = yaml.safe_dump_all(KAI_KINDS)
-    applied = server.kubectl("apply", "-f", "-", stdin=manifests)
-    assert applied.returncode == 0, applied.stderr
-    yield
-    server.kubectl("delete", "-f", "-", "--timeout=60s", stdin=manifests)
+    with kai_kinds(server):
+        yield
 
 
 @pytest.fixture
