@@ -32,6 +32,7 @@ TOGETHER = {
     "test_torchrun_controller": "torchrun kinds",
     "test_torchrun_install": "torchrun kinds",
     "test_torchrun_kinds": "torchrun kinds",
+    "test_torchrun_plugin": "torchrun kinds",
     "test_torchrun_rules": "torchrun kinds",
     "test_torchrun_walk": "torchrun kinds",
     "graph": "previews",

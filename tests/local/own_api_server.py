@@ -60,7 +60,7 @@ class ApiServer:
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self._port: int = facts["port"]
-        self._programs: Mapping[str, str] = facts["programs"]
+        self.programs: Mapping[str, str] = facts["programs"]
         self.url = f"https://127.0.0.1:{self._port}"
         pki = Path(facts["directory"]) / "pki"
         self.authority = str(pki / "ca.crt")
@@ -87,7 +87,7 @@ class ApiServer:
         cache = self.kubeconfig.with_name("kubectl-cache")
         environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(cache)}
         return subprocess.run(
-            [self._programs["kubectl"], *arguments],
+            [self.programs["kubectl"], *arguments],
             cwd=CHECKOUT, env=environment, input=stdin, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
 
