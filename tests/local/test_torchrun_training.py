@@ -28,6 +28,17 @@ SPACE = ("-n", "training")
 EXAMPLES = CHECKOUT / "examples" / "torchrun"
 # A machine comes first, and pods of one that is gone are forgotten a minute later.
 WAIT_SECONDS = 300
+# It says what a file of its own says, whenever that changes.
+LISTENS = """
+import pathlib, time
+said = ""
+while said != "end":
+    now = pathlib.Path("said.txt").read_text()
+    if now != said:
+        print("said", now, flush=True)
+    said = now
+    time.sleep(0.2)
+"""
 
 
 def image(stack: Stack, name: str) -> str:
@@ -95,6 +106,11 @@ def reaches(stack: Stack, name: str, wanted: str) -> dict[str, Any]:
     return dict(job(stack, name)["status"])
 
 
+def logs_of(stack: Stack, name: str) -> str:
+    """What the workers of a job have said."""
+    return stack.kubectl("logs", *SPACE, "-l", f"{n.LABEL_JOB}={name}", "--tail=-1").output
+
+
 def test_the_queues_are_ready(installed: Stack) -> None:
     def ready() -> bool:
         items = installed.get("torchrunqueues", *SPACE)["items"]
@@ -140,6 +156,33 @@ def test_the_exit_code_is_the_jobs_and_a_wrong_command_is_not_begun_anew(
     assert phase(installed, "wrong") == n.PHASE_FAILED
 
 
+def test_an_edit_reaches_running_workers_and_files_go_both_ways(installed: Stack, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LISTENS)
+    (tmp_path / "said.txt").write_text("before")
+    made = torchrun(
+        installed, "submit", "--queue", "cpu", "--gpus", "0", "--nodes", "1", "--name", "hot",
+        "python train.py", cwd=tmp_path,
+    )  # fmt: skip
+    assert made.code == 0, made.output
+    until(lambda: "said before" in logs_of(installed, "hot"), "it works", WAIT_SECONDS)
+    (tmp_path / "said.txt").write_text("after")
+    assert torchrun(installed, "sync", "hot", cwd=tmp_path).code == 0
+    until(lambda: "said after" in logs_of(installed, "hot"), "the edit is there", 60)
+    (tmp_path / "weights").write_bytes(bytes(range(256)) * 1000)
+    sent = torchrun(installed, "cp", "weights", "hot:/tmp/weights", cwd=tmp_path)
+    assert sent.code == 0, sent.output
+    fetched = torchrun(installed, "cp", "hot:/tmp/weights", "fetched", cwd=tmp_path)
+    assert fetched.code == 0, fetched.output
+    assert (tmp_path / "fetched").read_bytes() == (tmp_path / "weights").read_bytes()
+    assert "hot" in torchrun(installed, "list").output
+    sync_pod = installed.kubectl("logs", *SPACE, n.sync_pod("hot"))
+    assert sync_pod.code == 0, sync_pod.output
+    (tmp_path / "said.txt").write_text("end")
+    assert torchrun(installed, "sync", "hot", cwd=tmp_path).code == 0
+    ended = reaches(installed, "hot", n.PHASE_SUCCEEDED)
+    assert (ended["attempt"], ended["restarts"]) == (0, 0)
+
+
 def test_what_is_over_is_not_trained_again_when_its_objects_are_deleted(installed: Stack) -> None:
     before = job(installed, "first")["status"]
     deleted = installed.kubectl("delete", "jobs", *SPACE, "-l", f"{n.LABEL_JOB}=first", "--wait=true")
@@ -169,8 +212,7 @@ def test_checkpoints_outlive_their_job(installed: Stack) -> None:
     applied = installed.kubectl("apply", *SPACE, "-f", "-", stdin=json.dumps(manifest))
     assert applied.code == 0, applied.output
     reaches(installed, "checkpoints", n.PHASE_SUCCEEDED)
-    logs = installed.kubectl("logs", *SPACE, "-l", f"{n.LABEL_JOB}=checkpoints", "--tail=-1").output
-    assert "checkpoint=loaded step=100 " in logs
+    assert "checkpoint=loaded step=100 " in logs_of(installed, "checkpoints")
     installed.kubectl("delete", "torchrunjob", "checkpoints", *SPACE, "--timeout=60s")
     installed.kubectl("delete", "pvc", n.checkpoints_claim("checkpoints"), *SPACE, "--timeout=60s")
 
@@ -181,21 +223,12 @@ def test_a_suspended_job_goes_on_from_its_checkpoint(installed: Stack) -> None:
     reaches(installed, "suspended", n.PHASE_SUSPENDED)
     assert torchrun(installed, "resume", "suspended").code == 0
 
-    def saved() -> bool:
-        logs = installed.kubectl("logs", *SPACE, "-l", f"{n.LABEL_JOB}=suspended", "--tail=-1").output
-        return "checkpoint=saved" in logs
-
-    until(saved, "its first checkpoint", WAIT_SECONDS)
+    until(lambda: "checkpoint=saved" in logs_of(installed, "suspended"), "its first checkpoint", WAIT_SECONDS)
     assert torchrun(installed, "suspend", "suspended").code == 0
     reaches(installed, "suspended", n.PHASE_SUSPENDED)
     pods = ("pods", *SPACE, "-l", f"{n.LABEL_JOB}=suspended")
     assert gone_within(60, lambda: installed.get(*pods)["items"]) == []
     assert torchrun(installed, "resume", "suspended").code == 0
-
-    def resumed() -> bool:
-        logs = installed.kubectl("logs", *SPACE, "-l", f"{n.LABEL_JOB}=suspended", "--tail=-1").output
-        return "checkpoint=loaded" in logs
-
-    until(resumed, "it goes on", WAIT_SECONDS)
+    until(lambda: "checkpoint=loaded" in logs_of(installed, "suspended"), "it goes on", WAIT_SECONDS)
     assert job(installed, "suspended")["status"]["restarts"] == 0
     assert torchrun(installed, "cancel", "suspended").code == 0
