@@ -11,10 +11,10 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final
+from urllib.parse import quote
 
-from kubernetes import client
 from kubernetes.client.exceptions import ApiException
-from kubernetes.stream import stream
+from kubernetes.stream.ws_client import websocket_call
 from websocket import WebSocketException
 
 from launcher.kube.rest import ApiError, ApiUnavailable, Rest
@@ -44,20 +44,18 @@ class Execution:
         self._what = f"exec in {namespace}/{pod}"
         self._stdout = b""
         self._stderr = b""
-        api = client.CoreV1Api(client.ApiClient(rest.configuration))
+        query = [
+            ("container", container),
+            ("stdin", str(stdin).lower()),
+            ("stdout", "true"),
+            ("stderr", "true"),
+        ]
+        query += [("command", word) for word in command]
+        # Not by the package's CoreV1Api, whose import takes longer than the command.
+        url, headers = rest.address(f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/exec", query)
         try:
-            self._socket: Any = stream(
-                api.connect_get_namespaced_pod_exec,
-                pod,
-                namespace,
-                container=container,
-                command=list(command),
-                stdin=stdin,
-                stdout=True,
-                stderr=True,
-                tty=False,
-                binary=True,
-                _preload_content=False,
+            self._socket: Any = websocket_call(
+                rest.configuration, "GET", url, headers=headers, binary=True, _preload_content=False
             )
         except ApiException as error:
             said = str(error.reason)

@@ -6,7 +6,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -247,21 +247,30 @@ class Rest:
         body: JsonObject | None,
         content: str = JSON,
     ) -> Answer:
-        headers = {"Accept": f"{JSON}, */*", "Content-Type": content}
-        with self._serializing:  # it renews the token where it has to
-            parameters = self._api.param_serialize(
-                method=method,
-                resource_path=path,
-                query_params=list((query or {}).items()),
-                header_params=headers,
-                body=body,
-                auth_settings=["BearerToken"],
-            )
+        parameters = self._serialized(method, path, list((query or {}).items()), body, content)
         try:
             response = self._api.call_api(*parameters, _request_timeout=(CONNECT_SECONDS, READ_SECONDS))
         except ApiException as error:  # a certificate that does not hold; waiting does not help
             raise ApiError(method, path, 0, "TLS", str(error.reason)) from None
         return Answer(response.response)
+
+    def address(self, path: str, query: Sequence[tuple[str, str]]) -> tuple[str, dict[str, str]]:
+        """The whole URL of a GET, and the headers that show who asks: for the client of another protocol."""
+        _, url, headers, *_ = self._serialized("GET", path, list(query), None, JSON)
+        return url, headers
+
+    def _serialized(
+        self, method: str, path: str, query: list[tuple[str, str]], body: JsonObject | None, content: str
+    ) -> Any:
+        with self._serializing:  # it renews the token where it has to
+            return self._api.param_serialize(
+                method=method,
+                resource_path=path,
+                query_params=query,
+                header_params={"Accept": f"{JSON}, */*", "Content-Type": content},
+                body=body,
+                auth_settings=["BearerToken"],
+            )
 
 
 class Answer:

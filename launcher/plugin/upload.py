@@ -127,18 +127,23 @@ def _send(cluster: Cluster, job: str, archive: Archive, run: Execute) -> bool:
         word, _, number = running.line().partition(" ")
         if word == "offset":
             offset = int(number)
-            with _opened(archive) as file, Bar("sending") as bar:
-                file.seek(offset)
-                done = offset
-                while data := file.read(_CHUNK):
-                    running.write(data)
-                    done += len(data)
-                    bar(done, archive.size)
+            if offset < archive.size:
+                _stream(archive, offset, running)
             if running.line() == f"done {archive.digest}":
                 return offset < archive.size
         code, said = running.result()
     reason = said.splitlines()[-1] if said else f"the command ended with {code}"
     raise PluginError(UNAVAILABLE, f"pod {pod}: {reason}")
+
+
+def _stream(archive: Archive, offset: int, running: Running) -> None:
+    with _opened(archive) as file, Bar("sending") as bar:
+        file.seek(offset)
+        done = offset
+        while data := file.read(_CHUNK):
+            running.write(data)
+            done += len(data)
+            bar(done, archive.size)
 
 
 def _opened(archive: Archive) -> BinaryIO:
