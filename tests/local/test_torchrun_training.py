@@ -6,12 +6,9 @@ Nothing of the training knows Trainyard: the script is written here, and runs un
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -19,26 +16,13 @@ import yaml
 from launcher.core.torchrun import names as n
 from local.home import CHECKOUT
 from tests.faults.place import until
-from tests.local.conftest import Command, Stack, run
+from tests.local.conftest import Stack, run
 from tests.local.test_main_job import gone_within
+from tests.local.torchrun_person import LISTENS, SPACE, WAIT_SECONDS, job, logs_of, phase, reaches, torchrun
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 
-SPACE = ("-n", "training")
 EXAMPLES = CHECKOUT / "examples" / "torchrun"
-# A machine comes first, and pods of one that is gone are forgotten a minute later.
-WAIT_SECONDS = 300
-# It says what a file of its own says, whenever that changes.
-LISTENS = """
-import pathlib, time
-said = ""
-while said != "end":
-    now = pathlib.Path("said.txt").read_text()
-    if now != said:
-        print("said", now, flush=True)
-    said = now
-    time.sleep(0.2)
-"""
 
 
 def image(stack: Stack, name: str) -> str:
@@ -75,40 +59,6 @@ def installed(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     stack.kubectl("delete", "torchrunjobs,torchrunqueues", "--all", *SPACE, "--timeout=120s")
     for each in ("config/rbac/role.yaml", "config/deployment.yaml", "crd"):
         stack.kubectl("delete", "-f", str(place / each), "--timeout=120s")
-
-
-def torchrun(stack: Stack, *arguments: str, cwd: Path = CHECKOUT) -> Command:
-    """`kubectl torchrun ...`."""
-    environment = {**os.environ, **stack.kubectl_environment, "PYTHONPATH": str(CHECKOUT)}
-    answer = subprocess.run(
-        [sys.executable, "-m", "launcher.plugin", *arguments, *SPACE],
-        cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
-    )  # fmt: skip
-    print(answer.stdout)
-    return Command(code=answer.returncode, output=answer.stdout)
-
-
-def job(stack: Stack, name: str) -> dict[str, Any]:
-    return dict(stack.get("torchrunjob", name, *SPACE))
-
-
-def phase(stack: Stack, name: str) -> str:
-    return str((job(stack, name).get("status") or {}).get("phase"))
-
-
-def reaches(stack: Stack, name: str, wanted: str) -> dict[str, Any]:
-    def there() -> bool:
-        now = phase(stack, name)
-        assert now == wanted or now not in n.FINAL_PHASES, job(stack, name)["status"]
-        return now == wanted
-
-    until(there, f"{name} is {wanted}", WAIT_SECONDS)
-    return dict(job(stack, name)["status"])
-
-
-def logs_of(stack: Stack, name: str) -> str:
-    """What the workers of a job have said."""
-    return stack.kubectl("logs", *SPACE, "-l", f"{n.LABEL_JOB}={name}", "--tail=-1").output
 
 
 def test_the_queues_are_ready(installed: Stack) -> None:

@@ -1,0 +1,63 @@
+"""Somebody who types `kubectl torchrun` at the stack of the main job's story."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from launcher.core.torchrun import names as n
+from local.home import CHECKOUT
+from tests.faults.place import until
+from tests.local.conftest import Command, Stack
+
+SPACE = ("-n", "training")
+# A machine comes first, and pods of one that is gone are forgotten a minute later.
+WAIT_SECONDS = 300
+# It says what a file of its own says, whenever that changes.
+LISTENS = """
+import pathlib, time
+said = ""
+while said != "end":
+    now = pathlib.Path("said.txt").read_text()
+    if now != said:
+        print("said", now, flush=True)
+    said = now
+    time.sleep(0.2)
+"""
+
+
+def torchrun(stack: Stack, *arguments: str, cwd: Path = CHECKOUT) -> Command:
+    """`kubectl torchrun ...`."""
+    environment = {**os.environ, **stack.kubectl_environment, "PYTHONPATH": str(CHECKOUT)}
+    answer = subprocess.run(
+        [sys.executable, "-m", "launcher.plugin", *arguments, *SPACE],
+        cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
+    )  # fmt: skip
+    print(answer.stdout)
+    return Command(code=answer.returncode, output=answer.stdout)
+
+
+def job(stack: Stack, name: str) -> dict[str, Any]:
+    return dict(stack.get("torchrunjob", name, *SPACE))
+
+
+def phase(stack: Stack, name: str) -> str:
+    return str((job(stack, name).get("status") or {}).get("phase"))
+
+
+def reaches(stack: Stack, name: str, wanted: str) -> dict[str, Any]:
+    def there() -> bool:
+        now = phase(stack, name)
+        assert now == wanted or now not in n.FINAL_PHASES, job(stack, name)["status"]
+        return now == wanted
+
+    until(there, f"{name} is {wanted}", WAIT_SECONDS)
+    return dict(job(stack, name)["status"])
+
+
+def logs_of(stack: Stack, name: str) -> str:
+    """What the workers of a job have said."""
+    return stack.kubectl("logs", *SPACE, "-l", f"{n.LABEL_JOB}={name}", "--tail=-1").output
