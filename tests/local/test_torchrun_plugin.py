@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -18,6 +16,7 @@ from launcher.core.torchrun import names as n
 from local.home import CHECKOUT
 from tests.local.own_api_server import ApiServer
 from tests.local.torchrun_controller import Team, until
+from tests.local.torchrun_person import put_on_path
 from tests.torchrun_manifests import manifest
 
 pytestmark = pytest.mark.local
@@ -73,14 +72,9 @@ class Person:
 def person(torchrun_api: ApiServer, tmp_path: Path) -> Iterator[Person]:
     team = Team(torchrun_api, f"person-{next(NUMBERS)}")
     team.make(manifest(n.QUEUE_KIND, "research"))
-    code, programs = tmp_path / "code", tmp_path / "programs"
+    code, programs = tmp_path / "code", put_on_path(tmp_path / "programs")
     code.mkdir()
-    programs.mkdir()
     (code / "train.py").write_text("print('trained')\n")
-    for name, module in (("kubectl-torchrun", "__main__"), ("kubectl_complete-torchrun", "complete")):
-        words = shlex.join([sys.executable, "-m", f"launcher.plugin.{module}"])
-        (programs / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
-        (programs / name).chmod(0o755)
     yield Person(team, code, programs)
     torchrun_api.request("DELETE", team.path(n.JOB_KIND))
 

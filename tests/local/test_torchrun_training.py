@@ -5,10 +5,14 @@ Nothing of the training knows Trainyard: the script is written here, and runs un
 
 from __future__ import annotations
 
+import copy
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,10 +22,25 @@ from local.home import CHECKOUT
 from tests.faults.place import until
 from tests.local.conftest import Stack, run
 from tests.local.test_main_job import gone_within
-from tests.local.torchrun_person import LISTENS, SPACE, WAIT_SECONDS, job, logs_of, phase, reaches, torchrun
+from tests.local.torchrun_person import (
+    LISTENS,
+    SPACE,
+    WAIT_SECONDS,
+    job,
+    logs_of,
+    phase,
+    put_on_path,
+    reaches,
+    torchrun,
+)
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 
+REQUIREMENTS_SUBMIT = """kubectl torchrun submit \\
+  --queue h100-training \\
+  --gpus 8 \\
+  "python train.py --epochs {epochs}"
+"""
 EXAMPLES = CHECKOUT / "examples" / "torchrun"
 
 
@@ -49,6 +68,7 @@ def installed(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     )
     assert rolled.code == 0, rolled.output
     queues = list(yaml.safe_load_all((EXAMPLES / "queues.yaml").read_text()))
+    queues.append(requirements_queue(queues))
     for each in queues:
         each["spec"]["image"] = image(stack, "trainer")
         # The stack has one pool, and no machines without GPUs.
@@ -61,6 +81,14 @@ def installed(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         stack.kubectl("delete", "-f", str(place / each), "--timeout=120s")
 
 
+def requirements_queue(queues: list[dict[str, Any]]) -> dict[str, Any]:
+    """The queue that the requirement's command names: its machines here have four GPUs each."""
+    prod = copy.deepcopy(next(each for each in queues if each["metadata"]["name"] == "prod"))
+    prod["metadata"]["name"] = "h100-training"
+    del prod["spec"]["storage"]["checkpoints"]
+    return prod
+
+
 def test_the_queues_are_ready(installed: Stack) -> None:
     def ready() -> bool:
         items = installed.get("torchrunqueues", *SPACE)["items"]
@@ -70,7 +98,7 @@ def test_the_queues_are_ready(installed: Stack) -> None:
             for each in (item.get("status") or {}).get("conditions", [])
             if each["type"] == n.READY
         ]
-        return told == ["True"] * 3
+        return told == ["True"] * 4
 
     until(ready, "all queues are ready", 60)
 
@@ -92,6 +120,41 @@ def test_a_directory_is_trained_in_and_after_an_edit_the_edited_one(installed: S
     )  # fmt: skip
     assert again.code == 0, again.output
     assert "edited 2 of 2, 1 processes" in again.output
+
+
+def test_the_requirements_commands_from_a_project_s_directory(installed: Stack, tmp_path: Path) -> None:
+    """As they stand there, typed into a shell: once, and again after an edit."""
+    project = tmp_path / "my-training-project"
+    project.mkdir()
+    script = project / "train.py"
+    script.write_text((EXAMPLES / "project" / "train.py").read_text())
+    environment = in_their_namespace(installed, tmp_path)
+    for epochs, word in ((10, "epoch"), (20, "edited")):
+        script.write_text(script.read_text().replace("epoch {epoch + 1}", f"{word} {{epoch + 1}}"))
+        answer = subprocess.run(
+            ["bash", "-c", REQUIREMENTS_SUBMIT.format(epochs=epochs)],
+            cwd=project, env=environment, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert answer.returncode == 0, answer.stderr
+        name = answer.stdout.split("/")[1].split()[0]
+        assert name.startswith("my-training-project-")
+        sync_pod = installed.kubectl("logs", *SPACE, n.sync_pod(name))
+        assert sync_pod.code == 0, sync_pod.output
+        reaches(installed, name, n.PHASE_SUCCEEDED)
+        assert f"{word} {epochs} of {epochs}, 8 processes" in logs_of(installed, name)
+
+
+def in_their_namespace(stack: Stack, directory: Path) -> dict[str, str]:
+    """The environment of a team that has the plugin, and its namespace in its kubeconfig."""
+    given = stack.kubectl_environment
+    own = directory / "kubeconfig"
+    own.write_text(Path(given["KUBECONFIG"]).read_text())
+    own.chmod(0o600)
+    path = f"{put_on_path(directory / 'programs')}:{given['PATH']}"
+    environment = {**os.environ, **given, "KUBECONFIG": str(own), "PATH": path, "PYTHONPATH": str(CHECKOUT)}
+    words = ["kubectl", "config", "set-context", "--current", "--namespace", SPACE[1]]
+    subprocess.run(words, env=environment, check=True, capture_output=True, timeout=60)
+    return environment
 
 
 def test_the_exit_code_is_the_jobs_and_a_wrong_command_is_not_begun_anew(

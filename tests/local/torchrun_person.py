@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,16 @@ while said != "end":
     said = now
     time.sleep(0.2)
 """
+
+
+def put_on_path(directory: Path) -> Path:
+    """The plugin's two programs in a directory, where kubectl finds them on PATH; returns it."""
+    directory.mkdir(exist_ok=True)
+    for name, module in (("kubectl-torchrun", "__main__"), ("kubectl_complete-torchrun", "complete")):
+        words = shlex.join([sys.executable, "-m", f"launcher.plugin.{module}"])
+        (directory / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        (directory / name).chmod(0o755)
+    return directory
 
 
 def torchrun(stack: Stack, *arguments: str, cwd: Path = CHECKOUT) -> Command:
