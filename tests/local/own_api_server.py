@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from local.cloud import commands
 from local.cloud.control_plane import ControlPlane, ControlPlaneError, Request
@@ -31,6 +31,8 @@ NAME = "tests"
 # Nobody has a token of EKS here, so that nobody asks.
 NO_ACCOUNT = "http://127.0.0.1:1"
 END_SECONDS = 30.0
+# What the one who holds the other side of standard input may say.
+_START = "start controllers\n"
 # Of the controller manager. Those of nodes would take away what is bound to one that nobody keeps alive.
 CONTROLLERS = (
     "garbage-collector",
@@ -58,7 +60,8 @@ class Answer:
 class ApiServer:
     """A running API server, and its administrator."""
 
-    def __init__(self, facts: Mapping[str, Any]) -> None:
+    def __init__(self, facts: Mapping[str, Any], orders: TextIO) -> None:
+        self._orders = orders
         self._port: int = facts["port"]
         self.programs: Mapping[str, str] = facts["programs"]
         self.url = f"https://127.0.0.1:{self._port}"
@@ -82,6 +85,11 @@ class ApiServer:
         finally:
             connection.close()
 
+    def start_controllers(self) -> None:
+        """Kubernetes' CONTROLLERS from now on. Kinds that come later they know half a minute later."""
+        self._orders.write(_START)
+        self._orders.flush()
+
     def kubectl(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """`kubectl ...` as a person types it, in the checkout's root."""
         cache = self.kubeconfig.with_name("kubectl-cache")
@@ -93,9 +101,9 @@ class ApiServer:
 
 
 @contextmanager
-def api_server(*, controllers: bool = False) -> Iterator[ApiServer]:
-    """One that runs meanwhile, in a directory of its own; with `controllers` Kubernetes' CONTROLLERS do, too."""
-    command = [sys.executable, "-m", "tests.local.own_api_server", *(["controllers"] if controllers else [])]
+def api_server() -> Iterator[ApiServer]:
+    """One that runs meanwhile, in a directory of its own."""
+    command = [sys.executable, "-m", "tests.local.own_api_server"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=CHECKOUT, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin is not None
@@ -103,13 +111,13 @@ def api_server(*, controllers: bool = False) -> Iterator[ApiServer]:
         try:
             facts = process.stdout.readline()
             assert facts, "the API server did not start; it said why above"
-            yield ApiServer(json.loads(facts))
+            yield ApiServer(json.loads(facts), process.stdin)
         finally:
             process.stdin.close()
             process.wait(END_SECONDS)
 
 
-def _serve(directory: Path, *, controllers: bool) -> int:
+def _serve(directory: Path) -> int:
     """Run until standard input ends, which it does with the one who holds its other side."""
     home = Home(directory / "home")
     programs = ensure(["etcd", "kubernetes"], home, quiet=True)
@@ -120,17 +128,6 @@ def _serve(directory: Path, *, controllers: bool) -> int:
     try:
         environment = {"PATH": os.environ["PATH"]}
         plane.start_api(environment)
-        if controllers:
-            processes.start(
-                Command(
-                    # The control plane stops it by this name.
-                    name=f"{NAME}-controller-manager",
-                    arguments=_manager(commands.controller_manager(plane.plan)),
-                    environment=environment,
-                    log=home.logs / "controller-manager.log",
-                    grace=5.0,
-                )
-            )
         facts = {
             "port": plane.plan.api_port,
             "directory": str(plane.plan.directory),
@@ -138,7 +135,17 @@ def _serve(directory: Path, *, controllers: bool) -> int:
         }
         sys.stdout.write(json.dumps(facts) + "\n")
         sys.stdout.flush()
-        sys.stdin.read()
+        for order in sys.stdin:
+            assert order == _START, order
+            processes.start(
+                Command(
+                    # The control plane stops it by this name.
+                    name=f"{NAME}-controller-manager",
+                    arguments=_manager(commands.controller_manager(plane.plan)),
+                    environment=environment,
+                    log=home.logs / "controller-manager.log",
+                )
+            )
     except ControlPlaneError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -156,5 +163,5 @@ def _manager(arguments: list[str]) -> list[str]:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="trainyard-api-") as own:
-        code = _serve(Path(own), controllers="controllers" in sys.argv[1:])
+        code = _serve(Path(own))
     sys.exit(code)

@@ -34,7 +34,7 @@ INSTALL = ("crd/", "config/deployment.yaml", "config/rbac/role.yaml")
 @contextmanager
 def cluster() -> Iterator[ApiServer]:
     """One that runs meanwhile, with the torchrun kinds and the rights of their controller."""
-    with api_server(controllers=True) as server:
+    with api_server() as server:
         for each in INSTALL:
             applied = server.kubectl("apply", "-f", each)
             assert applied.returncode == 0, applied.stderr
@@ -48,6 +48,7 @@ def cluster() -> Iterator[ApiServer]:
         ):
             answer = server.request("POST", path, body)
             assert answer.status == 201, answer.message
+        server.start_controllers()
         yield server
 
 
