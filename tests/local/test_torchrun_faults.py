@@ -318,3 +318,32 @@ def test_c10_suspended_and_resumed_in_haste_it_keeps_its_claims_and_comes_to_its
     team.merge(path, {"spec": {"ttlSecondsAfterFinished": 1}})
     until(lambda: not team.get(path), "it goes with its time")
     assert working.process.poll() is None
+
+
+def test_pods_that_a_quota_refuses_are_told_on_the_job(
+    team: Team, machine: Machine, working: Running
+) -> None:
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "few"},
+        "spec": {"hard": {"pods": "1"}},
+    }
+    assert team.server.request("POST", team.core("resourcequotas"), quota).status == 201
+    # Who counts what is used is not here.
+    used = {"status": {"hard": {"pods": "1"}, "used": {"pods": "0"}}}
+    team.merge(f"{team.core('resourcequotas', 'few')}/status", used)
+    submit(team)
+
+    def told() -> bool:
+        machine.keep()
+        return "1 has no pod; why, Events say: kubectl describe job vit-0" in team.status(JOB).get(
+            "message", ""
+        )
+
+    until(told, "it says where to look", 40.0)
+    events = team.server.request("GET", team.core("events")).body["items"]
+    assert any("exceeded quota: few" in each["message"] for each in events)
+    team.delete(team.core("resourcequotas", "few"))
+    comes_to(team, machine, n.PHASE_RUNNING)
+    assert working.process.poll() is None

@@ -161,3 +161,13 @@ def test_what_the_api_server_takes_for_a_quantity_our_reader_takes_too(
     except ValueError:
         right = False
     assert (answer.status == 201) == right, answer.body
+
+
+@pytest.mark.parametrize("spec", [{"numNodes": 0}, {"elastic": {"minNodes": 1, "maxNodes": 0}}])
+def test_a_size_of_0_is_refused_by_its_minimum_and_no_rule_divides_by_it(
+    torchrun_api: ApiServer, spec: dict[str, Any]
+) -> None:
+    answer = offered(torchrun_api, manifest(n.JOB_KIND, "none", spec))
+    assert answer.status == 422
+    assert "should be greater than or equal to 1" in answer.message
+    assert "modulus" not in answer.message

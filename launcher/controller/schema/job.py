@@ -99,9 +99,10 @@ def _fixed(name: str) -> Rule:
     )
 
 
+# Of a size below 1 the minimum of its field speaks, and no rule that would divide by it.
 SIZES: Final = (
     Rule(
-        check="!has(self.numNodes) || self.numGPUs % self.numNodes == 0",
+        check="!has(self.numNodes) || self.numNodes < 1 || self.numGPUs % self.numNodes == 0",
         message="numNodes must divide numGPUs: each node has the same number of GPUs",
         path=".numNodes",
     ),
@@ -111,7 +112,7 @@ SIZES: Final = (
         path=".numNodes",
     ),
     Rule(
-        check="!has(self.elastic) || self.numGPUs % self.elastic.maxNodes == 0",
+        check="!has(self.elastic) || self.elastic.maxNodes < 1 || self.numGPUs % self.elastic.maxNodes == 0",
         message="elastic.maxNodes must divide numGPUs, which are the GPUs of maxNodes nodes",
         path=".elastic.maxNodes",
     ),

@@ -9,7 +9,7 @@ from launcher.core import contract as c
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision
-from launcher.core.torchrun.displaced import spent, unplaced
+from launcher.core.torchrun.displaced import podless, spent, unplaced
 from launcher.core.torchrun.look import Look, Refusal, failure, prepare, refused, standing
 from launcher.core.torchrun.observe import AttemptJob
 from launcher.core.torchrun.pods import Making
@@ -127,7 +127,8 @@ def _keep(look: Look) -> Decision:
     others = [each for each in look.seen.jobs if each.attempt != look.record.attempt]
     starts = tuple(map(_unsuspended, (each for each in jobs if each.suspended)))
     gone, left = spent(look)
-    due = [each for each in (decision.again, left, unplaced(look)[1]) if each is not None]
+    pauses = (decision.again, left, unplaced(look)[1], podless(look)[1])
+    due = [each for each in pauses if each is not None]
     return replace(
         decision,
         removals=(*leftovers(look, others), *gone),
@@ -152,7 +153,8 @@ def _written(look: Look, told: tuple[Condition, ...]) -> Decision:
     ready = sum(each.ready or each.over for each in workers)
     all_ready = ready >= needed
     runs = all_ready or look.record.phase == n.PHASE_RUNNING
-    message = f"{ready} of {nodes} workers are ready"
+    without = podless(look)[0]
+    message = f"{ready} of {nodes} workers are ready" + (f", {without}" if without else "")
     fields: dict[str, Any] = {"workers": look.workers()}
     if look.record.started is None and workers:
         fields["startTime"] = stamp(look.now)

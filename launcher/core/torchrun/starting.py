@@ -206,7 +206,12 @@ def _in_the_way(look: Look, rest: list[AttemptJob]) -> str:
     ]
     more = f" and {len(told) - 3} more" if len(told) > 3 else ""
     lost = "; if a node does not answer, delete it" if any(each.deleting for each in pods) else ""
-    return f"waits until the workers before are gone: {', '.join(told[:3])}{more}{lost}"
+    # Somebody deleted their Job and kept them: nobody else ends them.
+    orphans = [each.name for each in pods if not each.job and not each.deleting]
+    left = (
+        f"; no Job owns {orphans[0]} any more: kubectl delete pod {' '.join(orphans[:3])}" if orphans else ""
+    )
+    return f"waits until the workers before are gone: {', '.join(told[:3])}{more}{lost}{left}"
 
 
 def _taken(look: Look, wanted: list[JsonObject]) -> str:
