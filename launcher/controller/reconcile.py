@@ -77,12 +77,7 @@ class Reconciler:
             cluster = replace(cluster, placeholders=self._pools.placeholders())
 
         def decided(*, fresh: bool = False, refused: str = "") -> Decision:
-            nonlocal item
             seen = self._with_taken(path, self._children(namespace, name, gang=cluster.kai))
-            # After its children: they go when it is gone, and what is missing then is not to be made anew.
-            item = self._objects.get(path)
-            if item is None:
-                return Decision()
             there = self._pools.read(pool, namespace, self._now(), fresh=fresh) if pool else None
             told = self._progress(path, item, seen)
             return jobs.decide(item, queue, seen, cluster, self._now(), told, pool=there, refused=refused)
@@ -135,12 +130,20 @@ class Reconciler:
         return self._ask(worker)
 
     def _do(self, path: str, item: JsonObject, decision: Decision) -> float | None:
+        # What was made for it goes when it is gone; what was missing for that reason is not to be made anew. It was
+        # read before all that it has, so that no status is written over one that knows more.
+        if decision.makes and not self._is_there(path, item):
+            return None
         blocked = carry_out(decision, item, self._objects, now=self._now)
         if not blocked:
             return decision.again
         if blocked != path:
             self._taken[path].add(blocked)
         return SOON_SECONDS
+
+    def _is_there(self, path: str, item: JsonObject) -> bool:
+        found = self._objects.get(path)
+        return found is not None and bool(found["metadata"].get("uid") == item["metadata"].get("uid"))
 
     def _tell(self, item: JsonObject, error: ApiError) -> None:
         """People look at the object, not at the controller: a quota or a webhook that refuses is written there."""

@@ -150,6 +150,12 @@ def test_a_job_that_goes_while_it_is_looked_at_gets_nothing_anew(api: FakeApi) -
     class Late(Mortal):
         """The job and its children go while these are listed."""
 
+        made = 0
+
+        def create(self, *arguments: Any, **options: Any) -> Any:
+            self.made += 1
+            return super().create(*arguments, **options)
+
         def list(self, *arguments: Any) -> list[dict[str, Any]]:
             for path in (JOB, SERVICE, ATTEMPT):
                 if path in api.objects:
@@ -158,7 +164,26 @@ def test_a_job_that_goes_while_it_is_looked_at_gets_nothing_anew(api: FakeApi) -
 
     late = Late(api)
     settle(late)
-    assert (late.writes, SERVICE in api.objects, ATTEMPT in api.objects) == (0, False, False)
+    assert (late.made, SERVICE in api.objects, ATTEMPT in api.objects) == (0, False, False)
+
+
+def test_a_look_that_another_controller_overtakes_writes_no_status(api: FakeApi) -> None:
+    """It has seen no Job because the other one had not made it yet."""
+    stage(api)
+    settle(Mortal(api))
+    workers(api, "Running")
+    settle(Mortal(api))
+
+    class Overtaken(Mortal):
+        def list(self, *arguments: Any) -> list[dict[str, Any]]:
+            api.put(JOB, api.objects[JOB])
+            return []
+
+    Reconciler(objects := Overtaken(api), Facts(objects, "tools@sha256:1"), now=lambda: NOW).job(
+        "team", "vit"
+    )
+    assert phase(api) == n.PHASE_RUNNING
+    assert api.objects[JOB]["status"]["restarts"] == 0
 
 
 def test_a_job_waits_for_its_queue_and_begins_when_it_is_there(api: FakeApi) -> None:
