@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +58,10 @@ def differences(one: Made, undisturbed: Made) -> tuple[str, ...]:
 
 def read(team: Team, since: str) -> Made:
     """All that was made in the team's namespace since this version of the store."""
-    changes = {kind: _changes(team.server, path, since) for kind, path in _paths(team).items()}
+    paths = _paths(team)
+    with ThreadPoolExecutor(len(paths)) as threads:  # each waits for a second
+        found = threads.map(lambda path: _changes(team.server, path, since), paths.values())
+        changes = dict(zip(paths, found, strict=True))
     return Made(
         made=Counter(_named(each.item) for some in changes.values() for each in some if each.kind == "ADDED"),
         left=left(team),
