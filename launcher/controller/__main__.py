@@ -70,10 +70,7 @@ async def _serve(
     metrics = Metrics()
     metrics.serve(address, metrics_port)
     controller = Controller(objects, Reconciler(objects, Facts(objects, image)), metrics)
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    stopping, ready = asyncio.Event(), asyncio.Event()
     hold = Hold(objects, holder)
     watching = asyncio.create_task(
         kopf.operator(
@@ -82,22 +79,32 @@ async def _serve(
             clusterwide=True,
             standalone=True,
             liveness_endpoint=f"http://{address}:{liveness_port}{n.LIVENESS_PATH}",
+            ready_flag=ready,
             stop_flag=stopping,
         )
     )
     working = asyncio.create_task(controller.run())
     holding = asyncio.create_task(_hold(hold, controller))
+    listening = asyncio.create_task(_hear_signals(ready, stopping))
     stopped = asyncio.create_task(stopping.wait())
     tasks = {watching, working, holding}
     done, _ = await asyncio.wait({*tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
     stopping.set()  # kopf ends in its own order
     working.cancel()
     holding.cancel()
+    listening.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.to_thread(hold.release)
     for task in done - {stopped}:
         task.result()  # raises what ended it
     return 0
+
+
+async def _hear_signals(ready: asyncio.Event, stopping: asyncio.Event) -> None:
+    """In kopf's place, once it is ready: it tells nobody of them, and waits five seconds for the controller to end."""
+    await ready.wait()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
 
 
 async def _hold(hold: Hold, controller: Controller) -> None:

@@ -5,6 +5,7 @@ There are no machines here and nobody who makes pods of Jobs; what is decided is
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.local.torchrun_controller import Running, Team, controller, taken_awa
 from tests.torchrun_manifests import manifest
 
 NUMBERS = count(1)
+# Nothing is waited for but looks that have begun.
+STOP_SECONDS = 4.0
 INSTALL = ("config/deployment.yaml", "config/rbac/role.yaml")
 
 
@@ -185,7 +188,9 @@ class TestItsOwnController:
             until(lambda: let_go(team, "vit-0"), "the first one works")
             assert not second.working
             assert "looks" in second.healthy()
+            began = time.monotonic()
             assert first.stop() == 0
+            assert time.monotonic() - began < STOP_SECONDS
             until(lambda: second.working, "the second one works", 10.0)
             team.make(job("next"))
             until(lambda: let_go(team, "next-0"), "and does what is to be done")
