@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.core import contract as c
 from launcher.core import quantity
+from launcher.core.held import held_up
 from launcher.core.quantity import Amount
 
 Object = Mapping[str, Any]
@@ -85,7 +86,7 @@ class Pod:
     kind of the object that controls it, empty without one. `placed_at` and `started_at` are when it got
     its machine and when its first container began, in seconds since the epoch; 0 before. `taken` is why Kubernetes
     ended it or never began it: the reason of its condition DisruptionTarget, or the one that the kubelet gave. `exit`
-    is the first of its containers that failed.
+    is the first of its containers that failed, and `held` why it does not start (launcher/core/held.py).
     """
 
     name: str
@@ -103,6 +104,7 @@ class Pod:
     started_at: float = 0.0
     taken: str = ""
     exit: Exit | None = None
+    held: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,6 +302,7 @@ def pod(item: Object) -> Pod:
         started_at=_first_start(item),
         taken=_taken(item),
         exit=_first_exit(item),
+        held=held_up(item.get("status", {})),
     )
 
 

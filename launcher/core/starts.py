@@ -1,9 +1,10 @@
-"""How long workers took to start, out of the times that Karpenter, the scheduler and the kubelets noted. Pure."""
+"""How long workers took to start, as Karpenter, the scheduler and the kubelets noted it, or what keeps them. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from launcher.core.held import PATIENCE_SECONDS
 from launcher.core.observe import Claim, Pod
 
 # Kubernetes notes a creation in whole seconds, cut off.
@@ -30,3 +31,12 @@ def told(workers: Iterable[Pod], ordered: Mapping[str, float]) -> str:
     )
     waits = [pod.started_at - ordered[pod.node] for pod in pods if pod.node in ordered]
     return f"{said}, {max(waits):.0f} s after its machine was ordered" if waits else said
+
+
+def held(workers: Iterable[Pod], age: float) -> str:
+    """The first worker that does not start, with the reason; empty for none. `age` is the training's, in seconds."""
+    if age < PATIENCE_SECONDS:
+        return ""
+    stuck = [pod for pod in workers if pod.held and pod.phase == "Pending" and not pod.deleting]
+    first = min(stuck, key=lambda pod: pod.name, default=None)
+    return f"{first.name} {first.held}" if first is not None else ""

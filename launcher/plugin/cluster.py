@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -42,7 +43,9 @@ class Cluster:
         try:
             rest, default = Rest.of_kubeconfig(kubeconfig, context, patience)
         except ApiUnavailable as error:
-            where = f"--kubeconfig {kubeconfig}" if kubeconfig else "kubeconfig"
+            given = os.environ.get("KUBECONFIG")
+            where = f"KUBECONFIG {given}" if given else "~/.kube/config"
+            where = f"--kubeconfig {kubeconfig}" if kubeconfig else where
             where = f"{where}, --context {context}" if context else where
             raise PluginError(
                 NO_KUBECONFIG,

@@ -123,8 +123,13 @@ def _size(spec: JsonObject, seen: JsonObject) -> str:
     gpus = seen.get("gpus", spec["numGPUs"])
     nodes, each = seen.get("nodes"), seen.get("gpusPerNode")
     if nodes is None:
-        return f"{gpus} GPUs" if gpus else "on CPUs"
-    return f"{nodes} nodes, {gpus} GPUs" + (f" ({each} on each)" if each and nodes > 1 else "")
+        return _counted(gpus, "GPU") if gpus else "on CPUs"
+    several = f" ({each} on each)" if each and nodes > 1 else ""
+    return f"{_counted(nodes, 'node')}, {_counted(gpus, 'GPU')}{several}"
+
+
+def _counted(count: Any, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _attempt(seen: JsonObject) -> str:

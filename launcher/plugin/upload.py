@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, BinaryIO, Final, Protocol
 
+from launcher.core.held import PATIENCE_SECONDS, held_up
 from launcher.core.torchrun import names as n
 from launcher.kube.execute import Execution
 from launcher.kube.rest import ApiUnavailable
@@ -84,7 +85,7 @@ def point_in_bucket(archive: Archive, where: str, uid: str, bucket: Bucket) -> N
 
 def wait_for_sync_pod(cluster: Cluster, job: str, seconds: float = WAIT_SECONDS) -> bool:
     """Whether the job's sync pod takes archives within this time. Raises PluginError where the job has ended."""
-    name, end, told = n.sync_pod(job), time.monotonic() + seconds, False
+    name, began, told, held = n.sync_pod(job), time.monotonic(), False, ""
     while True:
         pod = cluster.pod(name)
         if pod is not None and _is_ready(pod):
@@ -95,12 +96,27 @@ def wait_for_sync_pod(cluster: Cluster, job: str, seconds: float = WAIT_SECONDS)
             raise PluginError(
                 UNAVAILABLE, f"job {job}: {status['phase']}: {status.get('message') or status.get('reason')}"
             )
-        if time.monotonic() >= end:
+        waited = time.monotonic() - began
+        if waited >= seconds:
             return False
         if not told:
             say(f"waiting for pod {name}, which takes the workspace")
             told = True
+        if waited >= PATIENCE_SECONDS and (why := _held(found, pod)) and why != held:
+            say(why)
+            held = why
         time.sleep(_ASK_SECONDS)
+
+
+def _held(job: JsonObject, pod: JsonObject | None) -> str:
+    """What keeps the pod from being there, "" where nothing is known of that."""
+    if pod is not None:
+        why = held_up(pod.get("status") or {})
+        return f"pod {pod['metadata']['name']} {why}" if why else ""
+    status = job.get("status", {})
+    said = status.get("message") or status.get("reason")
+    waits = status.get("phase") == n.PHASE_PENDING and said
+    return f"{job['metadata']['name']}: {n.PHASE_PENDING}: {said}" if waits else ""
 
 
 def to_sync_pod(cluster: Cluster, job: str, archive: Archive, run: Execute = execute) -> None:

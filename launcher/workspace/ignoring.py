@@ -66,7 +66,8 @@ def rules_of(root: Path) -> Rules:
 
 def _read(file: Path) -> tuple[Pattern, ...]:
     try:
-        return parse(file.read_bytes()) if not file.is_symlink() else ()
+        # git does not follow links to its own files.
+        return () if file.name == GIT_IGNORE and file.is_symlink() else parse(file.read_bytes())
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return ()
     except OSError as error:

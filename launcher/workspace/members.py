@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from launcher.workspace.ignoring import CONTROL_DIRECTORY
+
+# What removes a tree calls itself once for each directory.
+MOST_PARTS: Final = 500
 
 
 def name_problem(name: str) -> str:
@@ -14,6 +19,8 @@ def name_problem(name: str) -> str:
         return "an absolute path"
     if any(part in ("", ".", "..") for part in parts):
         return 'a ".", ".." or empty part in its path'
+    if len(parts) > MOST_PARTS:
+        return f"{MOST_PARTS} directories or more in one another"
     if parts[0] == CONTROL_DIRECTORY:
         return f"{CONTROL_DIRECTORY} is where a worker keeps what it knows of the workspace"
     return ""

@@ -11,7 +11,7 @@ from typing import Final
 
 from launcher.workspace.errors import WorkspaceError
 from launcher.workspace.ignoring import GIT_IGNORE, OWN_IGNORE, Rules, rules_of
-from launcher.workspace.members import link_stays_inside
+from launcher.workspace.members import MOST_PARTS, link_stays_inside
 
 DEFAULT_LIMIT_BYTES: Final = 512 * 2**20
 _OFFENDERS: Final = 10
@@ -44,7 +44,7 @@ def select(root: Path, limit: int = DEFAULT_LIMIT_BYTES) -> list[Entry]:
         what = "is not a directory" if root.exists() else "does not exist"
         raise WorkspaceError(f"workspace: {root} {what}; name the directory with your code")
     root = root.resolve()
-    found = sorted(_walk(root, b"", rules_of(root)), key=lambda entry: os.fsencode(entry.path))
+    found = sorted(_walk(root, rules_of(root)), key=lambda entry: os.fsencode(entry.path))
     if not found:
         raise WorkspaceError(
             f"workspace: {root} has no files to send; put your code there, or look at what {OWN_IGNORE} "
@@ -83,23 +83,31 @@ def _ignore_file(path: str) -> bool:
     return path.rpartition("/")[2] in (OWN_IGNORE, GIT_IGNORE)
 
 
-def _walk(directory: Path, path: bytes, rules: Rules) -> Iterator[Entry]:
-    try:
-        with os.scandir(directory) as listed:
-            entries = list(listed)
-    except OSError as error:
-        raise unreadable(os.fsdecode(path) or str(directory), error) from None
-    rules = rules.inside(directory, path)
-    for entry in entries:
-        name = os.fsencode(entry.name)
-        inner = path + b"/" + name if path else name
-        is_directory = entry.is_dir(follow_symlinks=False)
-        if rules.ignores(inner, name, is_directory):
-            continue
-        if is_directory:
-            yield from _walk(Path(entry.path), inner, rules)
-        else:
-            yield from _one(entry, os.fsdecode(inner))
+def _walk(root: Path, at_top: Rules) -> Iterator[Entry]:
+    to_do = [(root, b"", at_top)]
+    while to_do:
+        directory, path, rules = to_do.pop()
+        try:
+            with os.scandir(directory) as listed:
+                entries = list(listed)
+        except OSError as error:
+            raise unreadable(os.fsdecode(path) or str(directory), error) from None
+        rules = rules.inside(directory, path)
+        for entry in entries:
+            name = os.fsencode(entry.name)
+            inner = path + b"/" + name if path else name
+            is_directory = entry.is_dir(follow_symlinks=False)
+            if rules.ignores(inner, name, is_directory):
+                continue
+            if is_directory and inner.count(b"/") + 1 >= MOST_PARTS:
+                raise WorkspaceError(
+                    f"workspace: {os.fsdecode(inner)[:40]}... is {MOST_PARTS} directories or more in one another; "
+                    f"name it in {OWN_IGNORE}"
+                )
+            if is_directory:
+                to_do.append((Path(entry.path), inner, rules))
+            else:
+                yield from _one(entry, os.fsdecode(inner))
 
 
 def _one(entry: os.DirEntry[str], path: str) -> Iterator[Entry]:

@@ -213,6 +213,30 @@ def test_an_example_trains(installed: Stack, name: str) -> None:
     applied = installed.kubectl("apply", *SPACE, "-f", str(EXAMPLES / f"{name}.yaml"))
     assert applied.code == 0, applied.output
     reaches(installed, name, n.PHASE_SUCCEEDED)
+    assert "deprecated" not in logs_of(installed, name)
+
+
+def test_workers_that_can_not_start_are_named_with_the_reason(installed: Stack) -> None:
+    spec = {"jobQueue": "cpu", "numGPUs": 0, "numNodes": 1, "command": "python -c 1"}
+    absent = f"{image(installed, 'trainer').partition('@')[0]}@sha256:{'0' * 64}"
+    for name, overrides, told in (
+        ("no-image", {"image": absent}, f"can't get image {absent}: "),
+        ("no-room", {"nodeResources": {"memory": "900Gi"}}, "waits for a node: 0/"),
+    ):
+        manifest = {
+            "apiVersion": n.API_VERSION,
+            "kind": "TorchrunJob",
+            "metadata": {"name": name},
+            "spec": {**spec, "overrides": overrides},
+        }
+        applied = installed.kubectl("apply", *SPACE, "-f", "-", stdin=json.dumps(manifest))
+        assert applied.code == 0, applied.output
+        until(
+            lambda name=name, told=told: told in str(job(installed, name)), f"{name} says why", WAIT_SECONDS
+        )
+        shown = torchrun(installed, "status", name).output
+        assert f"0 of 1 workers are ready, {name}-0-0-" in shown
+        assert torchrun(installed, "cancel", name).code == 0
 
 
 def test_checkpoints_outlive_their_job(installed: Stack) -> None:

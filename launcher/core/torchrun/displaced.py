@@ -1,4 +1,4 @@
-"""Placeholders once workers take their places, and workers that find none or get no pod. Pure."""
+"""Placeholders once workers take their places, and workers that find none. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from typing import Final
 from launcher.core.torchrun.decision import Removal, removal
 from launcher.core.torchrun.look import Look
 from launcher.core.torchrun.pool_request import NODE_START_SECONDS
-from launcher.core.torchrun.record import moment
 
 # Workers take the places of placeholders within a second or two. Those of a scheduler or a priority class that takes
 # none would wait for ever.
 PATIENCE_SECONDS: Final = 20.0
-# The Job controller makes pods within a second; of a thousand, and on a busy control plane, in several.
-PODS_SECONDS: Final = 15.0
 DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 
 
@@ -39,28 +36,6 @@ def spent(look: Look) -> tuple[tuple[Removal, ...], float | None]:
     )
     left = PATIENCE_SECONDS if since is None else since + PATIENCE_SECONDS - look.now
     return (here, None) if left <= 0 else ((), left)
-
-
-def podless(look: Look) -> tuple[str, float | None]:
-    """What there is to say of workers that have no pod; else in how many seconds there may be something.
-
-    The Job controller makes pods at once, if a quota, a policy or a webhook lets it, and tells why not in Events of the
-    batch/v1 Job.
-    """
-    lacking, soonest, named = 0, float("inf"), ""
-    for job in look.seen.of(look.record.attempt):
-        begun = moment((job.item.get("status") or {}).get("startTime"))
-        if begun is None or job.suspended or job.complete or job.ending:
-            continue
-        pods = sum(each.job == job.uid for each in look.seen.workers_of(look.record.attempt))
-        missing = job.item["spec"].get("completions", 1) - pods
-        if missing > 0:
-            lacking, soonest, named = lacking + missing, min(soonest, begun), named or job.name
-    left = soonest + PODS_SECONDS - look.now
-    if not lacking or left > 0:
-        return "", left if lacking else None
-    have = "has" if lacking == 1 else "have"
-    return f"{lacking} {have} no pod; why, Events say: kubectl describe job {named}", None
 
 
 def unplaced(look: Look) -> tuple[str, float | None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from launcher.core import contract as c
+from launcher.core.held import held_up
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.job_spec import Meta
 from launcher.core.torchrun.reading import JsonObject
@@ -43,7 +44,7 @@ class AttemptJob:
 class Worker:
     """A worker's pod. `job` is the uid of its Job; `exit_code` and `ended` are its container's, None while it runs.
 
-    `created` and `ended` are seconds since the epoch.
+    `created` and `ended` are seconds since the epoch; `held` is what keeps it from starting, as its pod says it.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Worker:
     ended: float | None
     scraped: bool
     created: float | None = None
+    held: str = ""
 
     @property
     def over(self) -> bool:
@@ -188,4 +190,5 @@ def _worker(item: JsonObject) -> Worker:
         ended=moment(ended.get("finishedAt")),
         scraped=(meta.get("annotations") or {}).get(n.ANNOTATION_SCRAPE) == "true",
         created=moment(meta.get("creationTimestamp")),
+        held=held_up(status),
     )

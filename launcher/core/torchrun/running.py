@@ -9,13 +9,14 @@ from launcher.core import contract as c
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision
-from launcher.core.torchrun.displaced import podless, spent, unplaced
+from launcher.core.torchrun.displaced import spent, unplaced
 from launcher.core.torchrun.look import Look, Refusal, failure, prepare, refused, standing
 from launcher.core.torchrun.observe import AttemptJob
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.pool_request import NODE_START_SECONDS
 from launcher.core.torchrun.record import Condition
 from launcher.core.torchrun.starting import asked, drifted, leftovers, missing, surroundings
+from launcher.core.torchrun.unstarted import unstarted
 
 PROGRESS_SECONDS: Final = 10.0
 
@@ -127,7 +128,7 @@ def _keep(look: Look) -> Decision:
     others = [each for each in look.seen.jobs if each.attempt != look.record.attempt]
     starts = tuple(map(_unsuspended, (each for each in jobs if each.suspended)))
     gone, left = spent(look)
-    pauses = (decision.again, left, unplaced(look)[1], podless(look)[1])
+    pauses = (decision.again, left, unplaced(look)[1], unstarted(look)[1])
     due = [each for each in pauses if each is not None]
     return replace(
         decision,
@@ -153,8 +154,8 @@ def _written(look: Look, told: tuple[Condition, ...]) -> Decision:
     ready = sum(each.ready or each.over for each in workers)
     all_ready = ready >= needed
     runs = all_ready or look.record.phase == n.PHASE_RUNNING
-    without = podless(look)[0]
-    message = f"{ready} of {nodes} workers are ready" + (f", {without}" if without else "")
+    why = unstarted(look)[0]
+    message = f"{ready} of {nodes} workers are ready" + (f", {why}" if why else "")
     fields: dict[str, Any] = {"workers": look.workers()}
     if look.record.started is None and workers:
         fields["startTime"] = stamp(look.now)

@@ -25,11 +25,7 @@ def worker(on: str, *, placed: float, started: float | None) -> Pod:
         state = {"running": {"startedAt": stamp(NOW + started)}}
     return observe.pod(
         {
-            "metadata": {
-                "name": f"train-r1-{on}",
-                "namespace": "training",
-                "labels": {"training.kubeflow.org/job-name": "train-r1"},
-            },
+            **_item(f"train-r1-{on}"),
             "spec": {"nodeName": on},
             "status": {
                 "phase": "Pending" if started is None else "Running",
@@ -40,6 +36,11 @@ def worker(on: str, *, placed: float, started: float | None) -> Pod:
             },
         }
     )
+
+
+def _item(name: str) -> dict[str, Any]:
+    labels = {"training.kubeflow.org/job-name": "train-r1"}
+    return {"metadata": {"name": name, "namespace": "training", "labels": labels}}
 
 
 def claim(node: str, age: float) -> Claim:
@@ -95,6 +96,26 @@ def test_the_launcher_says_so_once_every_worker_runs(request_: Request) -> None:
     )
     one = dataclasses.replace(now, pods=both[:1])
     assert machine.step(request_, memory, one).report.reason == "1 of 2 workers running"
+
+
+def test_a_worker_that_does_not_start_is_named_with_the_reason(request_: Request) -> None:
+    """An image that is not there would be waited for without a word until the deadline."""
+    training = Training(uid="t", ours=True, nodes=2, outcome="", message="", created=NOW)
+    status = {
+        "phase": "Pending",
+        "containerStatuses": [
+            {"image": "example.com/train:1", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
+        ],
+    }
+    stuck = observe.pod({**_item("train-r1-b"), "status": status})
+    pods = (worker("a", placed=0, started=3), stuck)
+    for age, told in (
+        (14, ""),
+        (15, "; train-r1-b can't get image example.com/train:1: kubectl describe pod says why"),
+    ):
+        now = Observation(now=NOW + age, fresh=True, training=training, pods=pods)
+        reason = machine.step(request_, Memory(), now).report.reason
+        assert reason == f"1 of 2 workers running{told}"
 
 
 @pytest.mark.parametrize(

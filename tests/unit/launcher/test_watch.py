@@ -307,8 +307,8 @@ def test_an_api_that_is_not_heard_for_long_is_unavailable_and_comes_back(api: Fa
         assert seen.state == [("a", 1)]
     dead = FakeApi()
     dead.url = "http://127.0.0.1:9"
+    began = time.monotonic()  # the watch begins in a moment, on its own
     with watched(dead, patience) as seen:
-        began = time.monotonic()
         with pytest.raises(ApiUnavailable, match="refused"):
             seen.reflector.items()
         assert 0.1 < time.monotonic() - began < 1.0

@@ -13,6 +13,7 @@ from types import TracebackType
 
 import pytest
 import yaml
+from kubernetes.config import kube_config
 
 from launcher.core.torchrun import names as n
 from launcher.plugin import complete, following, tables, upload
@@ -175,6 +176,23 @@ def test_a_job_whose_workspace_cant_be_sent_is_not_left(
     assert f"{JOBS}/one" not in api.objects
 
 
+def test_what_keeps_the_pod_for_the_workspace_is_said_once(
+    api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(upload, "_ASK_SECONDS", 0.01)
+    cluster = Cluster.connect(str(api.kubeconfig(tmp_path / "kubeconfig")), None, None)
+    api.job("one", phase="Pending")["status"]["message"] = "queue q: spec.image: is empty"
+    assert not upload.wait_for_sync_pod(cluster, "one", 0.3)
+    waits = "waiting for pod one-sync-0, which takes the workspace\n"
+    assert capfd.readouterr().err == waits + "one: Pending: queue q: spec.image: is empty\n"
+    condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 no. more"}
+    api.pod("one-sync-0", n.SYNC_CONTAINER)["status"] = {"conditions": [condition]}
+    assert not upload.wait_for_sync_pod(cluster, "one", 0.3)
+    said = "pod one-sync-0 waits for a node: 0/1 nodes are available: 1 no\n"
+    assert capfd.readouterr().err == waits + said
+
+
 def test_an_unknown_queue_is_submitted_to_and_waited_for(api: TorchrunApi, run: Run) -> None:
     result, out, err = run(*SUBMIT, "x")
     assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n")
@@ -266,12 +284,19 @@ def test_bad_words_get_one_clear_line(
     assert sent(api, "POST") == []
 
 
-def test_a_missing_kubeconfig_is_told(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_missing_kubeconfig_is_told(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert main(["list", "--kubeconfig", str(tmp_path / "none")], {}) == 78
     assert str(tmp_path / "none") in only_line(capfd.readouterr().err)
     (tmp_path / "broken").write_text("{")
     assert main(["list", "--kubeconfig", str(tmp_path / "broken")], {}) == 78
     assert "kubeconfig" in capfd.readouterr().err
+    gone = str(tmp_path / "gone")
+    monkeypatch.setenv("KUBECONFIG", gone)
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", gone)  # of when it was imported
+    assert main(["list"], {}) == 78
+    assert f"KUBECONFIG {gone}: " in only_line(capfd.readouterr().err)
 
 
 def test_a_forbidden_namespace_is_named(api: TorchrunApi, run: Run) -> None:
@@ -369,6 +394,8 @@ def test_the_table_and_the_status_of_a_job() -> None:
     assert "Size:       2 nodes, 16 GPUs (8 on each)\n" in shown
     assert "Workers:    2 active\n" in shown
     assert "Progress:   step 120, loss 0.1235, 1000 tokens/s\n" in shown
+    one = {**item, "status": {"nodes": 1, "gpusPerNode": 1, "gpus": 1}}
+    assert "Size:       1 node, 1 GPU\n" in tables.status(one, now)
     assert shown.endswith("CONDITION   STATUS   REASON   MESSAGE\nAccepted    True     Ok       fits\n")
 
 

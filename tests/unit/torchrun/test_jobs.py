@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import SCHEDULER_SECONDS
 from launcher.core.torchrun.jobs import decide
@@ -352,24 +351,3 @@ def test_workers_that_no_job_owns_any_more_are_named_with_what_ends_them() -> No
         life.api.objects.pop(("Pod", each))
     life.look()
     assert life.names("Job") == ["vit-1"]
-
-
-def test_workers_that_get_no_pod_are_told_with_where_it_is_said_why() -> None:
-    """A quota on pods: the Job controller tries again and again, and tells it to the batch/v1 Job alone."""
-    life = Life()
-    life.look()
-    life.api.run_pods("Running")
-    made = life.api.objects["Job", "vit-0"]
-    made.setdefault("status", {})["startTime"] = stamp(life.api.now)
-    refused = life.names("Pod")[1]
-    del life.api.objects["Pod", refused]
-    life.api.settle = lambda: None  # type: ignore[method-assign]
-    life.look()
-    assert life.status["message"] == "1 of 2 workers are ready"
-    assert life.again is not None
-    life.api.now += life.again
-    life.look()
-    assert (life.status["phase"], life.status["message"]) == (
-        "Provisioning",
-        "1 of 2 workers are ready, 1 has no pod; why, Events say: kubectl describe job vit-0",
-    )

@@ -17,6 +17,7 @@ import zstandard
 from launcher.workspace import pack as packing
 from launcher.workspace.errors import WorkspaceError
 from launcher.workspace.pack import header, pack
+from launcher.workspace.selection import select
 from launcher.workspace.unpack import digest_of, unpack
 
 pytestmark = pytest.mark.unit
@@ -144,6 +145,39 @@ def test_a_directory_that_is_none(tmp_path: Path) -> None:
         pack(tmp_path / "none")
     with pytest.raises(WorkspaceError, match="file is not a directory"):
         pack(tmp_path / "file")
+
+
+def test_a_tree_that_is_too_deep_is_named(tmp_path: Path) -> None:
+    at, top = os.getcwd(), tmp_path / "deep"
+    top.mkdir()
+    try:
+        os.chdir(top)
+        for _ in range(498):
+            os.mkdir("d")
+            os.chdir("d")
+        Path("file").write_text("x")
+        assert pack(top).files == 1
+        os.makedirs("d/d")
+    finally:
+        os.chdir(at)
+    with pytest.raises(
+        WorkspaceError, match=r"workspace: d/d.*\.\.\. is 500 directories or more in one another"
+    ):
+        pack(top)
+
+
+def test_an_ignore_file_of_our_own_may_be_a_link(tmp_path: Path) -> None:
+    """git follows no links to its own files."""
+    fill(tmp_path, {"rules": b"*.bin\n", "a.bin": b"1", "train.py": b"2"})
+    (tmp_path / ".gitignore").symlink_to("rules")
+    assert [entry.path for entry in select(tmp_path)] == [".gitignore", "a.bin", "rules", "train.py"]
+    (tmp_path / ".torchrunignore").symlink_to("rules")
+    assert [entry.path for entry in select(tmp_path)] == [
+        ".gitignore",
+        ".torchrunignore",
+        "rules",
+        "train.py",
+    ]
 
 
 def test_over_the_limit_the_largest_ten_are_named(tmp_path: Path) -> None:

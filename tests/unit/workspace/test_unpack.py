@@ -56,6 +56,7 @@ def made(file: Path, *members: Member) -> tuple[Path, str]:
         (("../x", tarfile.REGTYPE, "x"), r'"\.\."'),
         (("a/../../x", tarfile.REGTYPE, "x"), r'"\.\."'),
         (("a//x", tarfile.REGTYPE, "x"), "empty part"),
+        (("d/" * 500 + "x", tarfile.REGTYPE, "x"), "500 directories or more"),
         ((".torchrun-workspace/state.json", tarfile.REGTYPE, "x"), "where a worker keeps"),
         (("a", tarfile.REGTYPE, "x"), "second member"),
         (("a/b", tarfile.REGTYPE, "x"), "inside of a file"),
