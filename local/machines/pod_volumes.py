@@ -153,7 +153,8 @@ class PodVolumes:
         temporary.mkdir(parents=True, exist_ok=True)
         workdir = spec.get("workingDir") or program.workdir
         if program.context and program.workdir != "/" and not Path(program.workdir).exists():
-            mounts.append({"source": program.context, "target": program.workdir})
+            # What the image has there, below a volume of the same place. Its user could not write there either.
+            mounts.insert(0, {"source": program.context, "target": program.workdir, "readOnly": True})
         elif program.context and not spec.get("workingDir"):
             workdir = program.context
         settings = pod.context.settings

@@ -71,8 +71,8 @@ def installed(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     queues.append(requirements_queue(queues))
     for each in queues:
         each["spec"]["image"] = image(stack, "trainer")
-        # The stack has one pool, and no machines without GPUs.
-        each["spec"]["scheduling"] = {"pool": stack.settings()["config"]["trainyard:pools"][0]["name"]}
+        if each["spec"]["nodeResources"]["gpus"]:
+            each["spec"]["scheduling"] = {"pool": stack.settings()["config"]["trainyard:pools"][0]["name"]}
     applied = stack.kubectl("apply", *SPACE, "-f", "-", stdin=yaml.safe_dump_all(queues))
     assert applied.code == 0, applied.output
     yield stack
@@ -105,13 +105,16 @@ def test_the_queues_are_ready(installed: Stack) -> None:
 
 def test_a_directory_is_trained_in_and_after_an_edit_the_edited_one(installed: Stack, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text((EXAMPLES / "project" / "train.py").read_text())
+    listing = "import os; print('here:', *sorted(os.listdir()), flush=True)\n"
+    script.write_text(listing + (EXAMPLES / "project" / "train.py").read_text())
     first = torchrun(
         installed, "submit", "--queue", "dev", "--gpus", "2", "--name", "first", "--follow",
         "python train.py --epochs 3", cwd=tmp_path,
     )  # fmt: skip
     assert first.code == 0, first.output
     assert "epoch 3 of 3, 2 processes" in first.output
+    assert "here: .torchrun-workspace train.py\n" in first.output, "the volume hides what the image has there"
+    assert not (CHECKOUT / "train.py").exists()
     assert phase(installed, "first") == n.PHASE_SUCCEEDED
     script.write_text(script.read_text().replace("epoch {epoch + 1}", "edited {epoch + 1}"))
     again = torchrun(

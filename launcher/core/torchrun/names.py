@@ -62,6 +62,7 @@ WORKER_CONTAINER: Final = "torchrun"
 SYNC_PORT: Final = 8080
 SYNC_CONTAINER: Final = "sync"
 SYNC_DIRECTORY: Final = "/var/lib/torchrun-sync"
+TOOLS_WORKSPACE: Final = "/var/lib/torchrun-workspace"
 RENDEZVOUS_PORT: Final = 29500
 
 # The worker's environment.

@@ -269,7 +269,6 @@ def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> l
     workspace = making.spec.workspace
     if workspace is None:
         return []
-    into = _workspace_path(making)
     sync = ["--sync", f"http://{n.sync_pod(making.name)}.{making.name}.{making.namespace}.svc:{n.SYNC_PORT}"]
     archive = ["--url", workspace.url] if workspace.url else sync
     bucket = making.settings.queue.bucket
@@ -280,7 +279,8 @@ def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> l
         "image": making.cluster.tools_image,
         "resources": {"requests": _TOOL, "limits": _TOOL},
         "securityContext": _tool_security(below, container),
-        "volumeMounts": [{"name": WORKSPACE, "mountPath": into}],
+        # Not where the workers have it: that is /app, and the tools' own image has its program there.
+        "volumeMounts": [{"name": WORKSPACE, "mountPath": n.TOOLS_WORKSPACE}],
         # Rights on the bucket, and its place, are the worker's.
         "env": [each for each in container["env"] if str(each["name"]).startswith("AWS_")],
     }
@@ -288,7 +288,7 @@ def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> l
     def tool(name: str, *words: str) -> JsonObject:
         return {
             "name": name,
-            "command": ["python", "-m", "launcher.workspace", *words, "--into", into],
+            "command": ["python", "-m", "launcher.workspace", *words, "--into", n.TOOLS_WORKSPACE],
             **common,
         }
 

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from local.machines import volumes
 from local.machines.environment import Facts, MissingReference
+from local.machines.images import Program
+from local.machines.pod_volumes import PodVolumes
 from local.machines.volumes import Token
 
 pytestmark = pytest.mark.unit
@@ -103,3 +106,22 @@ def test_mounts_of_api_objects_are_read_only_and_sub_paths_are_followed(tmp_path
 def test_the_size_of_a_memory_volume_is_its_limit() -> None:
     assert volumes.size_limit({"emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}) == 8 * 2**30
     assert volumes.size_limit({"emptyDir": {"medium": "Memory"}}) == 0
+
+
+def test_a_volume_hides_what_the_image_has_there_and_nobody_writes_to_that(tmp_path: Path) -> None:
+    """What an image was built from is the checkout, and a workspace's volume is mounted over the image's directory."""
+    settings = SimpleNamespace(home=SimpleNamespace(bin=tmp_path))
+    machine = SimpleNamespace(settings=settings, preload=tmp_path, helpers=tmp_path)
+    item = {"spec": {"volumes": [{"name": "workspace", "emptyDir": {}}]}}
+    pod = SimpleNamespace(item=item, role="", hosts_file=tmp_path, directory=tmp_path, context=machine)
+    of_pod = PodVolumes(pod)  # type: ignore[arg-type]
+    of_pod.directories["workspace"] = tmp_path / "volume"
+    program = Program("process", ("python",), context="/checkout", workdir="/the-image-s")
+    mounted = [{"name": "workspace", "mountPath": "/the-image-s"}]
+    plan = of_pod.plan({"name": "torchrun", "volumeMounts": mounted}, program)
+    there = [each for each in plan["mounts"] if each["target"] == "/the-image-s"]
+    assert [each["source"] for each in there] == ["/checkout", str(tmp_path / "volume")], (
+        "the last one is seen"
+    )
+    assert there[0]["readOnly"]
+    assert not there[1].get("readOnly")

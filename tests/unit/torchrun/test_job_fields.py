@@ -10,6 +10,8 @@ import pytest
 from launcher.core.torchrun import children
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.distribution import Refused
+from local.home import CHECKOUT
+from local.machines import dockerfile
 from tests.unit.torchrun.made import (
     CLUSTER,
     DIGEST,
@@ -92,12 +94,20 @@ def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
     address = ["--sync", "http://vit-sync-0.vit.team.svc:8080"]
     tools = pod(sent)["spec"]["initContainers"]
     assert tools[0]["command"] == [
-        "python", "-m", "launcher.workspace", "fetch", "--digest", DIGEST, *address, "--into", "/app"
+        "python", "-m", "launcher.workspace", "fetch", "--digest", DIGEST, *address, "--into", n.TOOLS_WORKSPACE
     ]  # fmt: skip
-    assert tools[1]["command"][3:] == ["follow", *address, "--into", "/app"]
+    assert tools[1]["command"][3:] == ["follow", *address, "--into", n.TOOLS_WORKSPACE]
     assert tools[0]["image"] == TOOLS
     assert mounted(pod(sent), "/app")[1] == {"name": "workspace", "emptyDir": {}}
+    image = dockerfile.parse((CHECKOUT / "launcher" / "Dockerfile").read_text())
     sync = children.sync_pod(made)
+    for each in (*tools, *sync["spec"]["containers"]):
+        hides = [
+            m["mountPath"]
+            for m in each["volumeMounts"]
+            if f"{image.workdir}/".startswith(f"{m['mountPath']}/")
+        ]
+        assert hides == [], "the image has its program there"
     assert sync["metadata"]["name"] == sync["spec"]["hostname"] == "vit-sync-0"
     assert sync["metadata"]["annotations"] == {"karpenter.sh/do-not-disrupt": "true"}
     assert sync["spec"]["subdomain"] == "vit"

@@ -231,9 +231,15 @@ def test_the_bucket_has_the_pointer_that_is_followed() -> None:
         "--url",
         "s3://own/w/a.tar.zst",
         "--into",
-        "/app",
+        n.TOOLS_WORKSPACE,
     ]
-    assert tools[1]["command"][3:] == ["follow", "--url", "s3://own/w/jobs/u1/current", "--into", "/app"]
+    assert tools[1]["command"][3:] == [
+        "follow",
+        "--url",
+        "s3://own/w/jobs/u1/current",
+        "--into",
+        n.TOOLS_WORKSPACE,
+    ]
     assert tools[1]["restartPolicy"] == "Always"
     assert [each["name"] for each in pod(sent)["spec"]["initContainers"]] == ["workspace"]
 
