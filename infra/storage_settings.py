@@ -44,6 +44,8 @@ TAKEN = (
     ),
     *("usr", "var"),
 )
+# Of EFA's libraries and of the trainer itself (trainer/Dockerfile); others may be below /opt.
+TAKEN_BELOW = ("/opt/amazon", "/opt/trainyard")
 
 
 def read_storage(
@@ -182,7 +184,8 @@ def _mount_path(section: Section) -> str:
     path = section.text(
         "mountPath", "/fsx", pattern=formats.ABSOLUTE_PATH, wanted="an absolute path such as /fsx"
     )
-    if "mountPath" not in section.wrong and path.split("/")[1] in TAKEN:
+    hides = any(f"{each}/".startswith(f"{path}/") or path.startswith(f"{each}/") for each in TAKEN_BELOW)
+    if "mountPath" not in section.wrong and (hides or path.split("/")[1] in TAKEN):
         section.reject(
             "mountPath",
             f"'{path}' lies in a directory that pods need for themselves; it must be one of your own, such as /fsx",

@@ -182,6 +182,7 @@ def main() -> None:
         enter_root(root, keep, plan["tmp"])
         mount_volumes(sources, keep)
         leave_old()
+        os.makedirs(plan["cwd"], exist_ok=True)  # as container runtimes do
         os.chdir(plan["cwd"])
         os.execvpe(plan["argv"][0], plan["argv"], plan["env"])  # noqa: S606 the point of it
     except OSError as error:

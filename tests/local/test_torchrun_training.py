@@ -125,6 +125,16 @@ def test_a_directory_is_trained_in_and_after_an_edit_the_edited_one(installed: S
     assert "edited 2 of 2, 1 processes" in again.output
 
 
+def test_the_images_own_trainer_runs_beside_a_workspace(installed: Stack, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("of mine")
+    done = torchrun(
+        installed, "submit", "--queue", "dev", "--gpus", "1", "--name", "beside", "--follow",
+        "python -m trainer.train --epochs 1", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.code == 0, done.output
+    assert "result=succeeded" in done.output
+
+
 def test_the_requirements_commands_from_a_project_s_directory(installed: Stack, tmp_path: Path) -> None:
     """As they stand there, typed into a shell: once, and again after an edit."""
     project = tmp_path / "my-training-project"

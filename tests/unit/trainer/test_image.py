@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from launcher.core.torchrun.queue_spec import WORKING_DIRECTORY
 from local.machines.dockerfile import instructions, parse
 from trainer.contract import REVISION
 
@@ -138,6 +139,13 @@ def test_each_target_has_its_lock(target: str, lock: str) -> None:
     assert ("RUN", f"pip install --no-cache-dir --require-hashes --requirement {file}") in stage
     assert ("COPY", f"{file} {file}") in stage
     assert ("ARG", "PIP_INDEX_URL") in stage
+
+
+@pytest.mark.parametrize("target", ["cpu", *GPU_TARGETS])
+def test_the_trainer_is_found_from_any_directory_and_no_workspace_hides_it(target: str) -> None:
+    image = parse(DOCKERFILE.read_text(), target)
+    assert image.environment["PYTHONPATH"] == image.workdir
+    assert not f"{image.workdir}/".startswith(f"{WORKING_DIRECTORY}/")
 
 
 def pins(name: str) -> dict[str, str]:
