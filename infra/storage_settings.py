@@ -24,7 +24,7 @@ ONLY_NEW = (
     "backupDays",
 )
 OWN_BUCKET = "models"
-# Of an image's system and of its runtime, /dev/shm among them, and where the trainer is (trainer/Dockerfile).
+# Of an image's system and of its runtime, /dev/shm among them, and where the workspaces of torchrun jobs are.
 TAKEN = (
     *(
         "app",
