@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from launcher.core.held import PATIENCE_SECONDS
 from launcher.core.torchrun.look import Look
 from launcher.core.torchrun.record import moment
@@ -22,12 +24,12 @@ def podless(look: Look) -> tuple[str, float | None]:
     batch/v1 Job.
     """
     lacking, soonest, named = 0, float("inf"), ""
+    pods = Counter(each.job for each in look.seen.workers_of(look.record.attempt))
     for job in look.seen.of(look.record.attempt):
         begun = moment((job.item.get("status") or {}).get("startTime"))
         if begun is None or job.suspended or job.complete or job.ending:
             continue
-        pods = sum(each.job == job.uid for each in look.seen.workers_of(look.record.attempt))
-        missing = job.item["spec"].get("completions", 1) - pods
+        missing = job.item["spec"].get("completions", 1) - pods[job.uid]
         if missing > 0:
             lacking, soonest, named = lacking + missing, min(soonest, begun), named or job.name
     left = soonest + PATIENCE_SECONDS - look.now
@@ -40,18 +42,14 @@ def podless(look: Look) -> tuple[str, float | None]:
 def held(look: Look) -> tuple[str, float | None]:
     """The first worker whose pod says what keeps it from starting, and how many others are; else as `podless`."""
     waiting = [
-        each
+        (each.created + PATIENCE_SECONDS - look.now, f"{each.name} {each.held}")
         for each in look.seen.workers_of(look.record.attempt)
         if each.held and not (each.ready or each.over or each.deleting) and each.created is not None
     ]
-    long = sorted(
-        (each for each in waiting if (each.created or 0.0) + PATIENCE_SECONDS <= look.now),
-        key=lambda each: each.name,
-    )
-    soonest = min((each.created or 0.0 for each in waiting if each not in long), default=None)
-    left = None if soonest is None else soonest + PATIENCE_SECONDS - look.now
+    long = [told for left, told in waiting if left <= 0]
+    left = min((left for left, _ in waiting if left > 0), default=None)
     if not long:
         return "", left
     others = len(long) - 1
     more = f" ({others} more {'is' if others == 1 else 'are'} held up)" if others else ""
-    return f"{long[0].name} {long[0].held}{more}", left
+    return f"{min(long)}{more}", left
