@@ -47,9 +47,10 @@ class Cluster:
             where = f"KUBECONFIG {given}" if given else "~/.kube/config"
             where = f"--kubeconfig {kubeconfig}" if kubeconfig else where
             where = f"{where}, --context {context}" if context else where
+            why = str(error).rstrip(".")
             raise PluginError(
                 NO_KUBECONFIG,
-                f"{where}: {error}; name one with --kubeconfig or KUBECONFIG, a context with --context",
+                f"{where}: {why}; name one with --kubeconfig or KUBECONFIG, a context with --context",
             ) from None
         return cls(rest, namespace or default)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from difflib import get_close_matches
+from itertools import takewhile
 from typing import Any, Final, NoReturn
 
 from launcher.plugin.exits import USAGE, PluginError
@@ -14,13 +16,36 @@ _EXITS: Final = (
     "130 interrupted."
 )
 FORMATS: Final = ("yaml", "json", "name", "wide")
+_UNKNOWN: Final = "unrecognized arguments: "
+_MISSING: Final = "the following arguments are required: "
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """Says what is wrong in one line. A flag that is not known comes before those that are missing: it may be one."""
+
+    _strange = ""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self._subparsers is None:
+            names = [word.partition("=")[0] for word in takewhile(lambda word: word != "--", args or ())]
+            strange = (
+                each for each in names if each.startswith("--") and each not in self._option_string_actions
+            )
+            self._strange = next(strange, "")
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown and self._subparsers is None:
+            self.error(f"{_UNKNOWN}{' '.join(unknown)}")
+        return known, unknown
 
     def error(self, message: str) -> NoReturn:
-        message = message.replace("unrecognized arguments", "unknown flags or words")
+        if message.startswith(_MISSING) and self._strange:
+            message = f"{_UNKNOWN}{self._strange}"
+        if message.startswith(_UNKNOWN):
+            message = f"unknown flags or words: {message.removeprefix(_UNKNOWN)}"
+            near = get_close_matches(self._strange, self._option_string_actions, 1, 0.8)
+            quotes = "a command with words of its own goes in quotes" if self.prog.endswith(" submit") else ""
+            hint = f"did you mean {near[0]}?" if near else quotes
+            message = f"{message}; {hint}" if hint else message
         raise PluginError(USAGE, f"{message}; see {self.prog} -h")
 
 

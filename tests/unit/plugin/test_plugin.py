@@ -240,7 +240,15 @@ def test_a_dry_run_needs_no_kubeconfig(
 BAD = [
     ((*SUBMIT[:-2], "--name", "x" * 300, "c"), 64, r"--name: x{60}\.\.\. has 300 characters; .* at most 40"),
     ((*SUBMIT[:-2], "--name", "A_b", "c"), 64, "--name: 'A_b' should have a-z"),
-    ((*SUBMIT, "--colour", "c"), 64, "unknown flags or words: --colour; see kubectl torchrun"),
+    (
+        (*SUBMIT, "--colour", "c"),
+        64,
+        "unknown flags or words: --colour; a command with words of its own goes in quotes; see .* submit -h",
+    ),
+    ((*SUBMIT, "python", "a.py", "--epochs", "3"), 64, "words: --epochs.*; a command with .* goes in quotes"),
+    (("submit", "--queue", "q", "--gpu", "8", "c"), 64, r"words: --gpu; did you mean --gpus\?; see .* submit -h"),
+    (("list", "--al-namespaces"), 64, r"words: --al-namespaces; did you mean --all-namespaces\?"),
+    (("sync", "none", "more"), 64, "unknown flags or words: more; see kubectl torchrun sync -h"),
     (("submit", "--gpus", "8", "c"), 64, "required: --queue; see kubectl torchrun submit -h"),
     (("submit", "--queue", "q", "--gpus", "-1", "c"), 64, "--gpus"),
     (("submit", "--queue", "q", "--gpus", "eight", "c"), 64, "--gpus: 'eight' should be a whole number"),
