@@ -23,7 +23,6 @@ from trainer.metrics.hub import Metrics
 from trainer.metrics.record import Checkpoint, Record, Step
 from trainer.reporter import Reporter
 from trainer.training import Judged, Training
-from trainer.world import World
 
 pytestmark = pytest.mark.trainer
 
@@ -57,16 +56,14 @@ class Kept:
         """Nothing."""
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+@pytest.fixture(scope="module", autouse=True)
+def alone() -> Iterator[None]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield World(rank=0, size=1, local_rank=0, local_size=1, nodes=1)
+    yield
     dist.destroy_process_group()
 
 
-def test_each_second_of_a_training_counts_once(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_second_of_a_training_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that hold on a busy machine, too: what is known to be no use is in no useful second."""
     slower(monkeypatch, module, "gather", GATHERING)
     slower(monkeypatch, Training, "check_weights", CHECKING)
@@ -84,7 +81,7 @@ def test_each_second_of_a_training_counts_once(
     config = Config(
         steps=STEPS, log_every=10, evaluate_every=10, checkpoint_every=5, batch_size=16, owner="o"
     )
-    own, goodput, kept = training(config, world), Goodput(), Kept()
+    own, goodput, kept = training(config), Goodput(), Kept()
     batch, reads = own.workload.batch, []
 
     def read(*arguments: Any) -> Any:
@@ -120,13 +117,13 @@ def test_each_second_of_a_training_counts_once(
 
 
 def test_what_no_line_has_told_yet_is_carried_without_its_waits(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slower(monkeypatch, module, "gather", 10 * GATHERING)
     slower(monkeypatch, Saver, "warm", WARMING)
     slower(monkeypatch, Training, "_learn", LEARNING)
     config = Config(steps=8, log_every=100, evaluate_every=100, checkpoint_every=4, batch_size=16, owner="o")
-    own, goodput = training(config, world), Goodput()
+    own, goodput = training(config), Goodput()
     checkpoints = Checkpoints(str(tmp_path), own, goodput, lambda _line: None)
     began = time.perf_counter()
     assert own.run(Reporter(own, checkpoints, Metrics([]), goodput, None), 7)
@@ -138,9 +135,9 @@ def test_what_no_line_has_told_yet_is_carried_without_its_waits(
     assert goodput.carried().useful_seconds == useful, "what comes after the last step teaches nothing"
 
 
-def test_a_training_without_checkpoints_counts_its_last_steps_too(world: World) -> None:
+def test_a_training_without_checkpoints_counts_its_last_steps_too() -> None:
     config = Config(steps=30, log_every=20, evaluate_every=100, batch_size=16)
-    own, goodput = training(config, world), Goodput()
+    own, goodput = training(config), Goodput()
     found: list[float] = []
 
     class Noted(Reporter):

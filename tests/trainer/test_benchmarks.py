@@ -14,15 +14,14 @@ from tests.benchmarks.figures import Figure
 from tests.benchmarks.gpu import TINY, WHOLE, Saved
 from tests.benchmarks.trainer import gpu_rows, measured, save_rows, step_rows
 from tests.benchmarks.turns import LEAST, in_turns
-from tests.trainer.checkpoints import together
 from tests.trainer.test_steps import training
+from tests.trainer.together import together
 from trainer import checkpoints
 from trainer.checkpoints import Checkpoints
 from trainer.config import Config
 from trainer.metrics.goodput import Goodput
 from trainer.metrics.hub import Metrics
 from trainer.reporter import Reporter
-from trainer.world import World
 
 pytestmark = pytest.mark.trainer
 
@@ -34,9 +33,8 @@ def save_in_turns(folder: str) -> dict[str, Any]:
     checkpoints.Saver = lambda *words, **more: made(  # type: ignore[assignment,misc]
         *words, **{**more, "background": "process", "meeting": meeting}
     )
-    world = World(0, 1, 0, 1, 1)
     config = Config(data="corpus", batch_size=4, steps=10**6, evaluate_every=10**6, owner="test")
-    own = training(config, world)
+    own = training(config)
     plain = Reporter(own, None, Metrics([]), Goodput(), None)
     own.run(plain, 5)
     saved_at: list[int] = []

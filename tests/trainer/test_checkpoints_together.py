@@ -25,10 +25,10 @@ from tests.trainer.checkpoints import (
     resumed,
     same,
     saver,
-    together,
     train,
     trained,
 )
+from tests.trainer.together import together
 from trainer.checkpoint import layout, state, writer
 from trainer.checkpoint.load import read
 from trainer.checkpoint.owner import Owner

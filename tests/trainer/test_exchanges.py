@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as processes
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
-from tests.trainer.test_steps import meet, training
+from tests.trainer.test_steps import training
+from tests.trainer.together import together
 from trainer.config import Config
 from trainer.training import Observer
 from trainer.workloads import gpt
@@ -41,11 +39,10 @@ def config(micro_batch: int, parallel: str) -> Config:
     )
 
 
-def count_buckets(rank: int, size: int, folder: str, micro_batch: int) -> None:
+def count_buckets(micro_batch: int) -> tuple[dict[int, int], int]:
     """One process: how often each of DDP's buckets goes to the others in some steps, and the micro-batches of these."""
-    world = meet(rank, size, folder)
     gpt.PRESETS["gpt-tiny"] = gpt.Shape(layers=3, heads=2, width=128, sequence=16)  # 2.6 MB: several buckets
-    own = training(config(micro_batch, "ddp"), world)
+    own = training(config(micro_batch, "ddp"))
     assert isinstance(own.model, DistributedDataParallel)
     sent, passes = Counter[int](), [0]
     own._lay_out_buckets()  # a pass that learns nothing, before the first step of all
@@ -59,43 +56,32 @@ def count_buckets(rank: int, size: int, folder: str, micro_batch: int) -> None:
     own.model.register_forward_hook(lambda *_: passes.append(passes.pop() + 1))
     own._lay_out_buckets = lambda: None  # type: ignore[method-assign]
     assert own.run(Observer(), STEPS)
-    if rank == 0:
-        Path(folder, "found").write_text(json.dumps({"sent": sent, "passes": passes[0]}))
-    dist.barrier()
-    dist.destroy_process_group()
+    return sent, passes[0]
 
 
 @pytest.mark.parametrize("micro_batch", list(PARTS))
-def test_each_bucket_is_exchanged_once_in_a_step(tmp_path: Path, micro_batch: int) -> None:
-    processes.spawn(count_buckets, (2, str(tmp_path), micro_batch), nprocs=2)
-    found = json.loads((tmp_path / "found").read_text())
-    assert found["passes"] == STEPS * PARTS[micro_batch]
-    assert len(found["sent"]) > 1, "several buckets"
-    assert set(found["sent"].values()) == {STEPS}
+def test_each_bucket_is_exchanged_once_in_a_step(micro_batch: int) -> None:
+    for sent, passes in together(2, count_buckets, micro_batch):
+        assert passes == STEPS * PARTS[micro_batch]
+        assert len(sent) > 1, "several buckets"
+        assert set(sent.values()) == {STEPS}
 
 
-def count_scatters(rank: int, size: int, folder: str) -> None:
+def count_scatters() -> dict[int, tuple[int, int]]:
     """One process: the collectives in which FSDP2 sums gradients, of steps of one and of four micro-batches."""
-    world = meet(rank, size, folder)
     found = {}
     for micro_batch in PARTS:
-        own = training(config(micro_batch, "fsdp"), world)
+        own = training(config(micro_batch, "fsdp"))
         with profile(activities=[ProfilerActivity.CPU]) as profiled:
             assert own.run(Observer(), STEPS)
         names = Counter(event.name for event in profiled.events())
         found[micro_batch] = (names["c10d::_allgather_base_"], names["c10d::_reduce_scatter_base_"])
-    if rank == 0:
-        Path(folder, "found").write_text(json.dumps(found))
-    dist.barrier()
-    dist.destroy_process_group()
+    return found
 
 
-def test_a_sharded_model_sums_its_gradients_once_in_a_step(tmp_path: Path) -> None:
-    processes.spawn(count_scatters, (2, str(tmp_path)), nprocs=2)
-    found = json.loads((tmp_path / "found").read_text())
+def test_a_sharded_model_sums_its_gradients_once_in_a_step() -> None:
+    found, _ = together(2, count_scatters)
     # Three of gpt-tiny's parts are sharded by themselves: both blocks, and what is around them.
-    fetched, summed = found["8"]
+    fetched, summed = found[8]
     assert summed == STEPS * 3
-    assert found["2"] == [fetched * PARTS[2], summed], (
-        "weights are fetched in each pass, gradients summed once"
-    )
+    assert found[2] == (fetched * PARTS[2], summed), "weights are fetched in each pass, gradients summed once"

@@ -11,12 +11,11 @@ from typing import Any, cast
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as processes
 from torch import Tensor
 
 from tests.trainer.conftest import Start
-from tests.trainer.test_steps import Quiet, meet
+from tests.trainer.test_steps import Quiet
+from tests.trainer.together import own_world, together
 from tests.trainer.trained import KILLED, Trained, same
 from trainer.checkpoint import layout
 from trainer.checkpoint.state import gather
@@ -56,9 +55,8 @@ def spoil_the_loss(own: Training) -> None:
     own.scaler.scale = spoilt  # type: ignore[method-assign]
 
 
-def overflow_in_one(rank: int, size: int, folder: str, parallel: str, clip: float) -> None:
-    """One process: four steps, in the third of which process 1 alone overflows."""
-    world = meet(rank, size, folder)
+def overflow_in_one(parallel: str, clip: float) -> float:
+    """One process: four steps, in the third of which process 1 alone overflows. Returns the sum of its weights."""
     adamw = torch.optim.AdamW
     torch.optim.AdamW = lambda *words, **more: adamw(*words, **{**more, "fused": True})  # type: ignore[assignment,misc]
     config = Config(
@@ -66,7 +64,7 @@ def overflow_in_one(rank: int, size: int, folder: str, parallel: str, clip: floa
     )
     stop = Stop(patience=20, phase=lambda: "")
     device = torch.device("cpu")
-    own = Training(config, world, device, FP16, load("digits"), stop, cast(Watch, Quiet()))
+    own = Training(config, own_world(), device, FP16, load("digits"), stop, cast(Watch, Quiet()))
     observer = Observer()
     if parallel == "ddp" or clip:  # what clips has looked at the gradients before the update
         spoil_the_loss(own)
@@ -90,11 +88,7 @@ def overflow_in_one(rank: int, size: int, folder: str, parallel: str, clip: floa
     last = weights()
     assert all(each.isfinite().all() for each in last)
     assert not torch.equal(last[0], after[0])
-    told: list[Any] = [None] * size
-    dist.all_gather_object(told, [each.double().sum().item() for each in last])
-    assert told[0] == told[1], "the same weights in both"
-    dist.barrier()
-    dist.destroy_process_group()
+    return sum(each.double().sum().item() for each in last)
 
 
 def _updates(own: Training) -> set[float]:
@@ -103,8 +97,9 @@ def _updates(own: Training) -> set[float]:
 
 
 @pytest.mark.parametrize(("parallel", "clip"), [("ddp", 1.0), ("fsdp", 0.0), ("fsdp", 1.0)])
-def test_what_overflows_in_one_process_is_left_out_by_all(tmp_path: Path, parallel: str, clip: float) -> None:
-    processes.spawn(overflow_in_one, (2, str(tmp_path), parallel, clip), nprocs=2)
+def test_what_overflows_in_one_process_is_left_out_by_all(parallel: str, clip: float) -> None:
+    one, other = together(2, overflow_in_one, parallel, clip)
+    assert one == other, "the same weights in both"
 
 
 # The scale begins far too high and rises soon: the first steps overflow, and others do now and then.

@@ -10,8 +10,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from tests.trainer.checkpoints import load, optimizer_of, same, saver, together, train
+from tests.trainer.checkpoints import load, optimizer_of, same, saver, train
 from tests.trainer.test_checkpoints_together import group, sharded
+from tests.trainer.together import together
 from trainer.checkpoint import state
 from trainer.checkpoint.load import read
 from trainer.stores import Directory

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import cast
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as processes
 
+from tests.trainer.together import own_world, together
 from trainer.config import Config
 from trainer.hang import Watch
 from trainer.parallel import whole as whole_tensor
@@ -19,7 +18,6 @@ from trainer.stopping import Stop
 from trainer.train import model_weights
 from trainer.training import Observer, Training
 from trainer.workloads import gpt, load
-from trainer.world import World
 
 pytestmark = pytest.mark.trainer
 
@@ -34,30 +32,23 @@ class Quiet:
         """Nothing."""
 
 
-def meet(rank: int, size: int, folder: str) -> World:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
-    return World(rank, size, rank, size, 1)
-
-
-def training(config: Config, world: World, stop: Stop | None = None) -> Training:
+def training(config: Config, stop: Stop | None = None) -> Training:
     stop = stop or Stop(patience=20, phase=lambda: "")
     workload = load(config.data)
-    return Training(config, world, torch.device("cpu"), FP32, workload, stop, cast(Watch, Quiet()))
+    return Training(config, own_world(), torch.device("cpu"), FP32, workload, stop, cast(Watch, Quiet()))
 
 
-def go_on_at_each_step(rank: int, size: int, folder: str) -> None:
+def go_on_at_each_step() -> list[bool]:
     """One process: four steps in one go, and each of the last three by a process that goes on from the one before."""
-    world = meet(rank, size, folder)
     gpt.PRESETS["gpt-tiny"] = gpt.Shape(layers=3, heads=2, width=128, sequence=16)  # 2.6 MB: several buckets
     config = Config(data="corpus", steps=100, evaluate_every=1000, batch_size=16, bucket_megabytes=1)
-    whole = training(config, world)
+    whole = training(config)
     state = torch.get_rng_state()
     assert whole.run(Observer(), 1)
     assert torch.equal(torch.get_rng_state(), state)
     found = []
     for step in (1, 2, 3):
-        part = training(config, world)
+        part = training(config)
         part.network.load_state_dict(copy.deepcopy(whole.network.state_dict()))
         part.optimizer.load_state_dict(copy.deepcopy(whole.optimizer.state_dict()))
         part.go_on(whole.step, whole.position)
@@ -68,17 +59,13 @@ def go_on_at_each_step(rank: int, size: int, folder: str) -> None:
             torch.equal(one, other)
             for one, other in zip(part.network.parameters(), whole.network.parameters(), strict=True)
         ]
-    if rank == 0:
-        torch.save(found, f"{folder}/found.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    return found
 
 
-def test_who_goes_on_sums_over_four_processes_as_who_never_stopped(tmp_path: Path) -> None:
+def test_who_goes_on_sums_over_four_processes_as_who_never_stopped() -> None:
     """DDP lays out its buckets anew before a process's second step, and a sum of four depends on them."""
-    processes.spawn(go_on_at_each_step, (4, str(tmp_path)), nprocs=4)
-    found = torch.load(tmp_path / "found.pt")
-    assert all(found), f"{found.count(False)} of {len(found)} tensors differ"
+    for found in together(4, go_on_at_each_step):
+        assert all(found), f"{found.count(False)} of {len(found)} tensors differ"
 
 
 class StopAt(Stop):
@@ -93,13 +80,12 @@ class StopAt(Stop):
         return self._calls <= 0
 
 
-def stop_between_micro_batches(rank: int, size: int, folder: str, parallel: str) -> None:
+def stop_between_micro_batches(parallel: str) -> None:
     """One process: two steps of eight micro-batches each, and the same, told to stop in the third and gone on with."""
-    world = meet(rank, size, folder)
     config = Config(
         steps=100, evaluate_every=1000, batch_size=16, micro_batch_size=1, parallel=parallel, compile="no"
     )
-    whole, stopped = training(config, world), training(config, world, StopAt(2 * 8 + 5))
+    whole, stopped = training(config), training(config, StopAt(2 * 8 + 5))
     assert whole.run(Observer(), 2)
     assert not stopped.run(Observer())
     assert (stopped.step, stopped.position) == (2, 32)
@@ -107,24 +93,19 @@ def stop_between_micro_batches(rank: int, size: int, folder: str, parallel: str)
     assert all(parameter.grad is None for parameter in stopped.network.parameters())
     for one, other in zip(stopped.network.parameters(), whole.network.parameters(), strict=True):
         assert torch.equal(whole_tensor(one), whole_tensor(other))
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_a_stop_between_two_micro_batches_leaves_the_training_at_its_last_step(
-    tmp_path: Path, parallel: str
-) -> None:
+def test_a_stop_between_two_micro_batches_leaves_the_training_at_its_last_step(parallel: str) -> None:
     """A step of many micro-batches may take longer than there is time to stop."""
-    processes.spawn(stop_between_micro_batches, (2, str(tmp_path), parallel), nprocs=2)
+    together(2, stop_between_micro_batches, parallel)
 
 
-def gather_the_model(rank: int, size: int, folder: str) -> None:
+def gather_the_model() -> None:
     """One process: what is saved of a sharded model, against the same one that is not sharded."""
-    world = meet(rank, size, folder)
-    plain, sharded = (training(Config(parallel=parallel), world) for parallel in ("ddp", "fsdp"))
+    plain, sharded = (training(Config(parallel=parallel)) for parallel in ("ddp", "fsdp"))
     found = model_weights(sharded)
-    if rank == 0:
+    if dist.get_rank() == 0:
         expected = plain.network.state_dict()
         assert list(found) == list(expected)
         for name, tensor in expected.items():
@@ -133,9 +114,7 @@ def gather_the_model(rank: int, size: int, folder: str) -> None:
     else:
         assert found == {}
         assert model_weights(plain) == {}
-    dist.barrier()
-    dist.destroy_process_group()
 
 
-def test_a_sharded_model_is_whole_in_the_first_process_alone(tmp_path: Path) -> None:
-    processes.spawn(gather_the_model, (2, str(tmp_path)), nprocs=2)
+def test_a_sharded_model_is_whole_in_the_first_process_alone() -> None:
+    together(2, gather_the_model)
