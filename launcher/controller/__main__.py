@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 
@@ -111,13 +112,14 @@ async def _hold(hold: Hold, controller: Controller) -> None:
     """Works as long as the Lease is held, and waits for it while it is not."""
     held: bool | None = None
     while True:
-        before, held = held, await asyncio.to_thread(hold.keep)
+        until = await asyncio.to_thread(hold.keep)
+        before, held = held, time.monotonic() < until
         if held != before:
             other = f" by {hold.other}" if hold.other else ""
             log.info(
                 "Lease %s is %s", n.CONTROLLER, "held: the work begins" if held else f"held{other}: waits"
             )
-        controller.allow(held)
+        controller.allow(until)
         await asyncio.sleep(c.LEASE_RENEW_SECONDS)
 
 

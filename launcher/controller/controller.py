@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class Controller:
-    """All methods belong to the event loop's thread. Looks wait while it is not `allowed`, where another works."""
+    """All methods belong to the event loop's thread. Looks wait while they are not allowed, where another works."""
 
     def __init__(
         self,
@@ -51,7 +51,8 @@ class Controller:
         self._metrics = metrics
         self._clock = clock
         self._alive = clock()
-        self._allowed = asyncio.Event()
+        self._until = float("-inf")
+        self._renewed = asyncio.Event()
         self._work: Work[Key] = Work(self._look, WORKERS, clock=clock)
         self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="look")
 
@@ -61,17 +62,19 @@ class Controller:
             self._work.add(key, after)
         self._metrics.jobs(self.known.phases())
 
-    def allow(self, allowed: bool) -> None:
-        """Whether looks may begin; those that have begun go on."""
-        if allowed and not self._allowed.is_set():
+    def allow(self, until: float) -> None:
+        """Looks may begin before this moment of the clock; those that have begun go on."""
+        if not self._is_allowed():
             self._alive = self._clock()
-            self._allowed.set()
-        elif not allowed:
-            self._allowed.clear()
+        self._until = until
+        self._renewed.set()
+
+    def _is_allowed(self) -> bool:
+        return self._clock() < self._until
 
     def silent_seconds(self) -> float:
         """For how long no look came to an end; more than STUCK_SECONDS says that the controller hangs."""
-        return self._clock() - self._alive if self._allowed.is_set() else 0.0
+        return self._clock() - self._alive if self._is_allowed() else 0.0
 
     async def run(self) -> None:
         """Works until it is cancelled; looks that have begun come to their end first."""
@@ -81,9 +84,12 @@ class Controller:
             await self._work.run()
         finally:
             self._threads.shutdown(wait=True, cancel_futures=True)
+            self._reconciler.close()
 
     async def _look(self, key: Key) -> float | None:
-        await self._allowed.wait()
+        while not self._is_allowed():
+            self._renewed.clear()
+            await self._renewed.wait()
         try:
             if key == _BEAT:
                 return BEAT_SECONDS

@@ -12,6 +12,9 @@ from launcher.kube.objects import Objects
 
 # A scheduler or a storage class is installed once in the life of a cluster.
 FRESH_SECONDS = 30.0
+# What a gang needs. https://kubernetes.io/docs/reference/using-api/api-concepts/#discovery-api
+_KAI = ((n.KAI_QUEUE_VERSION, n.KAI_QUEUE_PLURAL), (n.KAI_POD_GROUP_VERSION, n.KAI_POD_GROUP_PLURAL))
+_KAI_VERSION = f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}"
 # https://kubernetes.io/docs/concepts/storage/storage-classes/#default-storageclass
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
@@ -27,6 +30,7 @@ class Facts:
         self._clock = clock
         self._read_at = float("-inf")
         self._kai = False
+        self._kai_queues: frozenset[str] = frozenset()
         self._classes: list[JsonObject] = []
 
     def cluster(self, namespace: str, *, claims: bool, fresh: bool = False) -> Cluster:
@@ -35,13 +39,16 @@ class Facts:
         May raise ApiError and ApiUnavailable.
         """
         if fresh or self._clock() - self._read_at > FRESH_SECONDS:
-            self._kai = self._objects.get(f"/apis/{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}") is not None
+            self._kai = all(self._serves(*each) for each in _KAI)
+            queues = self._objects.list(_KAI_VERSION, "Queue", "") if self._kai else []
+            self._kai_queues = frozenset(each["metadata"]["name"] for each in queues)
             self._classes = self._objects.list("storage.k8s.io/v1", "StorageClass", "")
             self._read_at = self._clock()
         found = self._objects.list("v1", "PersistentVolumeClaim", namespace) if claims else []
         return Cluster(
             tools_image=self._tools_image,
             kai=self._kai,
+            kai_queues=self._kai_queues,
             provisioners={
                 each["metadata"]["name"]: str(each.get("provisioner", "")) for each in self._classes
             },
@@ -51,6 +58,11 @@ class Facts:
                 for each in found
             },
         )
+
+    def _serves(self, version: str, plural: str) -> bool:
+        """Whether the API has this kind: its group's other ones may be there before it."""
+        found = self._objects.get(f"/apis/{n.KAI_GROUP}/{version}")
+        return any(each.get("name") == plural for each in (found or {}).get("resources") or ())
 
 
 def _default(classes: list[JsonObject]) -> str:

@@ -74,8 +74,8 @@ def registry(controller: Controller) -> kopf.OperatorRegistry:
         if kind is not None:  # what there was at the start is seen when its job is looked at
             controller.hear(known.child(item))
 
-    def kai_queue(item: JsonObject, _: str | None) -> None:
-        controller.hear(known.kai_queue(item))
+    def kai_queue(item: JsonObject, kind: str | None) -> None:
+        controller.hear(known.kai_queue(item, gone=kind == "DELETED"))
 
     def definition(item: JsonObject, kind: str | None) -> None:
         if kind is not None and (item.get("spec") or {}).get("group") == n.KAI_GROUP:

@@ -11,7 +11,7 @@ from launcher.core.torchrun import names as n
 from launcher.core.torchrun.reading import JsonObject
 
 # A queue's jobs change together; it is told how many there are not more often than this, in seconds.
-COUNT_SECONDS = 1.0
+COUNT_SECONDS = 5.0
 # What rests is looked at, too, but not all at once: within this time, in seconds.
 SPREAD_SECONDS = 60.0
 # The same for what waits for somebody: a change of the job or its queue is seen without it.
@@ -41,6 +41,8 @@ class Known:
         self._queue_of: dict[Key, Key] = {}
         self._jobs_of: defaultdict[Key, set[Key]] = defaultdict(set)
         self._generations: dict[Key, tuple[Any, bool]] = {}
+        self._kai_names: dict[Key, str] = {}
+        self._kai_queues: dict[str, tuple[Any, Any, bool]] = {}
 
     def phases(self) -> Mapping[str, int]:
         """How many jobs are in each phase; "" is one that nobody has looked at."""
@@ -72,8 +74,10 @@ class Known:
         key = key_of(item)
         generation = (item["metadata"].get("generation"), "deletionTimestamp" in item["metadata"])
         before = self._generations.pop(key, None)
+        self._kai_names.pop(key, None)
         if not gone:
             self._generations[key] = generation
+            self._kai_names[key] = str((item.get("spec") or {}).get("kaiQueue") or "")
         if before == self._generations.get(key):
             return [(key, 0.0)]
         return [(key, 0.0), *self._live(self._jobs_of.get(key, set()))]
@@ -84,11 +88,22 @@ class Known:
         name = (meta.get("labels") or {}).get(n.LABEL_JOB)
         return [(Key(n.JOB_KIND, str(meta.get("namespace") or ""), name), 0.0)] if name else []
 
-    def kai_queue(self, item: JsonObject) -> Asked:
-        """A queue of KAI was made, changed or removed."""
-        labels = item["metadata"].get("labels") or {}
+    def kai_queue(self, item: JsonObject, *, gone: bool = False) -> Asked:
+        """A queue of KAI was made, changed or removed. Its status, which KAI writes all the time, is nothing to us."""
+        meta = item["metadata"]
+        name, labels = str(meta["name"]), meta.get("labels") or {}
+        version = (meta.get("uid"), meta.get("generation"), "deletionTimestamp" in meta)
+        before = self._kai_queues.pop(name, None)
+        if not gone:
+            self._kai_queues[name] = version
+        if before == self._kai_queues.get(name):
+            return []
         owner = labels.get(n.LABEL_QUEUE_NAMESPACE), labels.get(n.LABEL_QUEUE_NAME)
-        return [(Key(n.QUEUE_KIND, str(owner[0]), str(owner[1])), 0.0)] if all(owner) else []
+        queues = {key for key, named in self._kai_names.items() if named == name}
+        jobs = {job for key in queues for job in self._jobs_of.get(key, ())}
+        if all(owner):
+            queues.add(Key(n.QUEUE_KIND, str(owner[0]), str(owner[1])))
+        return [*((key, 0.0) for key in queues), *self._live(jobs)]
 
     def unfinished(self) -> Asked:
         """All queues, and the jobs that are not over: something changed that any of them may depend on."""
@@ -99,6 +114,7 @@ class Known:
         asked = []
         for key in gone:
             self._generations.pop(key, None)
+            self._kai_names.pop(key, None)
             queue = self._queue_of.get(key)
             self._forget_job(key)
             asked.append((key, 0.0))

@@ -48,8 +48,8 @@ class Hold:
         """The holder that was last seen instead of this one."""
         return self._watched.record.holder if self._watched is not None else ""
 
-    def keep(self) -> bool:
-        """Takes or renews it; whether it is held. It is not if it may be another's by now."""
+    def keep(self) -> float:
+        """Takes or renews it; returns the moment of `clock` from which it may be another's, which may be past."""
         asked = self._clock()
         try:
             if self._take(asked):
@@ -58,7 +58,7 @@ class Hold:
                 self._until = float("-inf")
         except (ApiError, ApiUnavailable) as error:
             log.warning("Lease %s: %s", n.CONTROLLER, error)
-        return self._clock() < self._until
+        return self._until
 
     def _take(self, asked: float) -> bool:
         found = self._objects.get(path_of(_manifest(self._holder, 0.0)))

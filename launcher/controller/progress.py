@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import http.client
 import logging
-import time
+import socket
+import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,7 +21,7 @@ from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.reading import JsonObject
 
-# A pod is a user's, and may answer slowly or without end: a look does not wait for that.
+# A pod is a user's, and may answer slowly or without end.
 _SECONDS = 2.0
 _MOST_BYTES = 1 << 20
 # Whole numbers of a status have 64 bits, and moments end with the year 9999; no training comes near either.
@@ -66,21 +68,30 @@ def ask(pod: JsonObject) -> JsonObject | None:
 
 
 def _get(host: str, port: int, path: str) -> str:
-    end = time.monotonic() + _SECONDS
     connection = http.client.HTTPConnection(host, port, timeout=_SECONDS)
+    connection.connect()
+    # The connection's own timeout begins anew with every byte, those of the head, too.
+    late = threading.Event()
+    end = threading.Timer(_SECONDS, _cut, [connection.sock, late])
+    end.start()
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
         if answer.status != http.client.OK:
             raise ValueError(f"it answers {answer.status}")
-        data = b""
-        while piece := answer.read1(65536):
-            data += piece
-            if len(data) > _MOST_BYTES or time.monotonic() > end:
-                raise ValueError("its answer is too long, or takes too long")
+        data = answer.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES or answer.length or late.is_set():
+            raise ValueError("its answer is too long, takes too long or breaks off")
         return data.decode()
     finally:
+        end.cancel()
         connection.close()
+
+
+def _cut(connection: socket.socket, late: threading.Event) -> None:
+    late.set()
+    with suppress(OSError):  # it has come to its end meanwhile
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def parse(text: str) -> JsonObject | None:

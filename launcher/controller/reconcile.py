@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 from launcher.controller import progress
+from launcher.controller.asking import Ask, Asking
 from launcher.controller.carry import carry_out
 from launcher.controller.facts import Facts
 from launcher.controller.pools import Pace, Pools
-from launcher.core.torchrun import jobs, nodes, queues, record
+from launcher.core.torchrun import jobs, nodes, queues, refused
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.queues import Trial
 from launcher.core.torchrun.reading import JsonObject
-from launcher.core.torchrun.running import PROGRESS_SECONDS
 from launcher.core.torchrun.storage import Cluster
 from launcher.kube.objects import Objects, collection, path_of
 from launcher.kube.rest import ApiError
@@ -48,13 +49,12 @@ class Reconciler:
         facts: Facts,
         *,
         now: Callable[[], float] = time.time,
-        ask: Callable[[JsonObject], JsonObject | None] = progress.ask,
+        ask: Ask = progress.ask,
     ) -> None:
         self._objects = objects
         self._facts = facts
         self._now = now
-        self._ask = ask
-        self._asked: dict[str, float] = {}
+        self._asking = Asking(now, ask)
         self._pools = Pools(objects)
         self._pace = Pace()
         # Paths of names that a job or queue needs and that something without its labels has.
@@ -64,13 +64,18 @@ class Reconciler:
         """Do what is due; returns in how many seconds something is due again. May raise ApiError and ApiUnavailable."""
         path = f"{collection(n.API_VERSION, n.JOB_KIND, namespace)}/{quote(name)}"
         item = self._objects.get(path)
-        queue = self._queue(namespace, item.get("spec")) if item is not None else None
-        pool = nodes.pool_to_count(item, queue) if item is not None else ""
         if item is None:
             self._taken.pop(path, None)
-            self._asked.pop(path, None)
+            self._asking.forget(path)
             self._pace.paced(path, None)
             return None
+        with self._telling(item):
+            return self._job(path, item)
+
+    def _job(self, path: str, item: JsonObject) -> float | None:
+        namespace, name = item["metadata"]["namespace"], item["metadata"]["name"]
+        queue = self._queue(namespace, item.get("spec"))
+        pool = nodes.pool_to_count(item, queue)
         claims = _names_claims(item, queue)
         cluster = self._facts.cluster(namespace, claims=claims)
         if pool:
@@ -83,8 +88,8 @@ class Reconciler:
             return jobs.decide(item, queue, seen, cluster, self._now(), told, pool=there, refused=refused)
 
         decision = decided()
-        if (decision.status or {}).get("reason") == n.REASON_INVALID_SPEC:
-            # For ever: not by what was known of the cluster before somebody made the class that it needs.
+        if (decision.status or {}).get("reason") in (n.REASON_INVALID_SPEC, n.REASON_KAI_QUEUE_NOT_FOUND):
+            # Not by what was known of the cluster before somebody made the class or the queue that it needs.
             anew = self._facts.cluster(namespace, claims=claims, fresh=True)
             cluster = replace(anew, placeholders=cluster.placeholders)
             decision = decided()
@@ -94,7 +99,6 @@ class Reconciler:
             again = self._do(path, item, decision)
         except ApiError as error:
             if not pool or error.status not in _JUDGED or not _is_of_a_pod(error):
-                self._tell(item, error)
                 raise
             again = self._do(path, item, decided(refused=error.message))
         return self._pace.paced(path, again, waits=bool(pool))
@@ -106,6 +110,11 @@ class Reconciler:
         if item is None:
             self._taken.pop(path, None)
             return None
+        with self._telling(item):
+            return self._see_queue(path, item)
+
+    def _see_queue(self, path: str, item: JsonObject) -> float | None:
+        namespace, name = item["metadata"]["namespace"], item["metadata"]["name"]
         cluster = self._facts.cluster(namespace, claims=False)
         theirs: list[JsonObject] = []
         if cluster.kai:
@@ -113,21 +122,23 @@ class Reconciler:
             selector = ",".join(f"{key}={value}" for key, value in labels.items())
             theirs = self._with_taken(path, self._objects.list(*_KAI_QUEUE, "", selector))
         decision = queues.decide(
-            item, theirs, self._tried(item, cluster), self._phases(namespace, name), cluster, self._now()
+            item,
+            theirs,
+            self._tried(item, cluster),
+            self._phases(namespace, name),
+            cluster,
+            self._now(),
+            self._objects.list(*_GANG, "", n.LABEL_JOB) if queues.removable(item, theirs) else (),
         )
-        try:
-            return self._do(path, item, decision)
-        except ApiError as error:
-            self._tell(item, error)
-            raise
+        return self._do(path, item, decision)
+
+    def close(self) -> None:
+        """Nothing is looked at any more."""
+        self._asking.close()
 
     def _progress(self, path: str, item: JsonObject, seen: list[JsonObject]) -> JsonObject | None:
-        """What the job's first worker tells, not more often than that is due."""
         worker = progress.first_worker(item, seen)
-        if worker is None or self._now() - self._asked.get(path, float("-inf")) < PROGRESS_SECONDS - 1.0:
-            return None
-        self._asked[path] = self._now()
-        return self._ask(worker)
+        return None if worker is None else self._asking.told(path, worker)
 
     def _do(self, path: str, item: JsonObject, decision: Decision) -> float | None:
         # What was made for it goes when it is gone; what was missing for that reason is not to be made anew. It was
@@ -145,11 +156,19 @@ class Reconciler:
         found = self._objects.get(path)
         return found is not None and bool(found["metadata"].get("uid") == item["metadata"].get("uid"))
 
-    def _tell(self, item: JsonObject, error: ApiError) -> None:
-        """People look at the object, not at the controller: a quota or a webhook that refuses is written there."""
-        status = record.blocked(item, str(error), self._now())
-        if error.status in _JUDGED and status != item.get("status"):
-            self._objects.put_status({**item, "status": status})
+    @contextmanager
+    def _telling(self, item: JsonObject) -> Iterator[None]:
+        """People look at the object, not at the controller: what the API server refuses is written there.
+
+        That is a quota, a webhook, or a right that the controller has not.
+        """
+        try:
+            yield
+        except ApiError as error:
+            if error.status in _JUDGED:
+                decision = refused.decide(item, str(error), self._now())
+                carry_out(decision, item, self._objects, now=self._now)
+            raise
 
     def _with_taken(self, path: str, seen: list[JsonObject]) -> list[JsonObject]:
         """And what has been in the way before, as far as it is there still."""

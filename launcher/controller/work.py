@@ -17,6 +17,7 @@ Key = TypeVar("Key", bound=Hashable)
 # Pauses after a failure, in seconds; they double.
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 60.0
+_FEW = 64
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +118,20 @@ class Work(Generic[Key]):
     def _push(self, due: float, key: Key) -> None:
         self._order += 1
         heapq.heappush(self._heap, (due, self._order, key))
+        if len(self._heap) > 2 * len(self._entries) + _FEW:
+            self._forget_stale()
         self._news.set()
+
+    def _forget_stale(self) -> None:
+        """What was asked for later, and sooner since, stays in the heap until that later moment: for ever more."""
+        self._heap = [
+            each
+            for each in self._heap
+            if (entry := self._entries.get(each[2])) is not None
+            and not entry.running
+            and entry.due == each[0]
+        ]
+        heapq.heapify(self._heap)
 
     async def _next(self) -> Key:
         while True:

@@ -172,6 +172,8 @@ def _key(**values: Any) -> Changes:
 
 
 JOB_CASES = [
+    _job("overrides.parentKaiQueue", "makes none", {"overrides": {"parentKaiQueue": "a"}},
+         {"overrides": {"kaiQueue": "a"}}),
     _job("jobQueue", "name of an object", "My Queue", "my.queue"),
     _job("command", "such as python train.py", " \t", " python train.py"),
     _job("numNodes", "must divide", {"numNodes": 3}, {"numNodes": 4}),

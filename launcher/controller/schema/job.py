@@ -211,5 +211,16 @@ def _elastic() -> Field:
 def _overrides() -> Field:
     """Every field of the queue, so that a job needs no queue of its own to be different."""
     whole = queue.spec().partial("the queue's")
-    about = "What is different from the queue: objects are merged with the queue's, lists and single values replace it."
-    return group(about, whole.fields, rules=whole.rules, absent="nothing")
+    about = (
+        "What is different from the queue: objects are merged with the queue's, lists and single values replace it. "
+        "A job makes no queue of KAI Scheduler: its kaiQueue is one that is there, and it has no parentKaiQueue."
+    )
+    return group(about, whole.fields, rules=(*whole.rules, _NO_QUEUE_OF_ITS_OWN), absent="nothing")
+
+
+_NO_QUEUE_OF_ITS_OWN: Final = Rule(
+    check="!has(self.parentKaiQueue)",
+    message="parentKaiQueue is a TorchrunQueue's: a job joins a queue of KAI Scheduler that is there, and makes none",
+    path=".parentKaiQueue",
+    reason=FORBIDDEN,
+)

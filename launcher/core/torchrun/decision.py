@@ -21,6 +21,8 @@ from launcher.core.torchrun.reading import JsonObject
 
 # What is known of the cluster may be older than the news that a scheduler is installed, after which nothing is heard.
 SCHEDULER_SECONDS: Final = 60.0
+# Until what nobody tells of is looked for again: claims, priority classes, webhooks, names that others have.
+UNHEARD_SECONDS: Final = 30.0
 NORMAL = "Normal"
 WARNING = "Warning"
 

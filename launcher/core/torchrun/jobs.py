@@ -58,8 +58,8 @@ def decide(
         spec=spec or _NOTHING,
         record=record.read(job.get("status")),
         seen=observe(meta, items),
-        # One that is being deleted still is one.
         queue=None if queue is None else queue.get("spec") or {},
+        queue_leaves=queue is not None and "deletionTimestamp" in queue["metadata"],
         cluster=cluster,
         now=now,
         progress=progress,

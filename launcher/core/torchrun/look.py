@@ -11,7 +11,14 @@ from launcher.core.manifests import stamp
 from launcher.core.observe import Observation
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun import queue_spec, record
-from launcher.core.torchrun.decision import NORMAL, SCHEDULER_SECONDS, WARNING, Decision, Event
+from launcher.core.torchrun.decision import (
+    NORMAL,
+    SCHEDULER_SECONDS,
+    UNHEARD_SECONDS,
+    WARNING,
+    Decision,
+    Event,
+)
 from launcher.core.torchrun.distribution import Refused, distribute
 from launcher.core.torchrun.job_spec import JobSpec, Meta
 from launcher.core.torchrun.observe import Children, Worker
@@ -45,7 +52,7 @@ class Look:
     """`queue` is the raw spec of the job's queue, None where there is none; `now` seconds since the epoch.
 
     `pool` is what there is of the Karpenter pool that the queue names, as far as it was read, and `refused` why the
-    API server did not take a placeholder a moment ago.
+    API server did not take a placeholder a moment ago. `queue_leaves` says that the queue is being deleted.
     """
 
     meta: Meta
@@ -58,6 +65,7 @@ class Look:
     progress: JsonObject | None = None
     pool: Observation | None = None
     refused: str = ""
+    queue_leaves: bool = False
 
     @cached_property
     def settings(self) -> Settings | None:
@@ -158,6 +166,7 @@ _TROUBLE = (
     n.REASON_SCHEDULER_NOT_INSTALLED,
     n.REASON_CLAIM_NOT_FOUND,
     n.REASON_NAME_TAKEN,
+    n.REASON_KAI_QUEUE_NOT_FOUND,
     n.REASON_INVALID_SPEC,
     n.REASON_INSUFFICIENT_CAPACITY,
     n.REASON_CAPACITY_IMPOSSIBLE,
@@ -173,6 +182,8 @@ def uncounted(noted: Record, reason: str) -> tuple[Condition, ...]:
     return (Condition(type=n.CAPACITY_AVAILABLE, so=None, reason=reason),) if known else ()
 
 
+# A queue that is being deleted stays for what runs in it, and begins nothing.
+_BEFORE = ("", n.PHASE_PENDING, n.PHASE_SUSPENDED)
 FOUND = Condition(type=n.QUEUE_FOUND, so=True, reason="Found")
 
 
@@ -201,8 +212,9 @@ def standing(settings: Settings) -> tuple[Condition, ...]:
 def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refusal:
     """What an attempt is made of, or why it can't be made; of an elastic job with so many `nodes`, where it may be."""
     spec, meta = look.spec, look.meta
-    if look.queue is None:
-        message = f"TorchrunQueue {spec.queue} is not in namespace {meta.namespace}; the job begins when it is there"
+    if look.queue is None or (look.queue_leaves and look.record.phase in _BEFORE):
+        lacks = f"is not in namespace {meta.namespace}" if look.queue is None else "is being deleted"
+        message = f"TorchrunQueue {spec.queue} {lacks}; the job begins when it is there"
         missing = Condition(type=n.QUEUE_FOUND, so=False, reason=n.REASON_QUEUE_NOT_FOUND, message=message)
         return Wait(reason=n.REASON_QUEUE_NOT_FOUND, message=message, told=(missing,))
     settings = look.settings
@@ -232,7 +244,12 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
     except Refused as refusal:
         return Refusal(message=str(refusal))
     except ClaimMissing as missing_claim:
-        return Wait(reason=n.REASON_CLAIM_NOT_FOUND, message=str(missing_claim), told=standing(settings))
+        return Wait(
+            reason=n.REASON_CLAIM_NOT_FOUND,
+            message=str(missing_claim),
+            told=standing(settings),
+            again=UNHEARD_SECONDS,
+        )
     return Making(
         name=meta.name,
         namespace=meta.namespace,

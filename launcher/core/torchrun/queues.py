@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from launcher.core.torchrun import children, distribution, job_spec, queue_spec, record, resolve, storage
@@ -11,6 +11,7 @@ from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import (
     NORMAL,
     SCHEDULER_SECONDS,
+    UNHEARD_SECONDS,
     WARNING,
     Decision,
     Event,
@@ -70,6 +71,16 @@ def trial(queue: JsonObject, cluster: Cluster) -> JsonObject | None:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": template["spec"]}
 
 
+def removable(queue: JsonObject, kai_queues: Iterable[JsonObject]) -> bool:
+    """Whether it has queues of KAI that are not to stay, if no gang is in them."""
+    meta = job_spec.meta(queue, [])
+    spec, _ = queue_spec.parse(queue.get("spec"))
+    wanted = spec.kai_queue if spec is not None else None
+    return any(
+        _is_ours(each, meta) and (meta.deleting or each["metadata"]["name"] != wanted) for each in kai_queues
+    )
+
+
 def decide(
     queue: JsonObject,
     kai_queues: Iterable[JsonObject],
@@ -77,11 +88,13 @@ def decide(
     phases: Sequence[str],
     cluster: Cluster,
     now: float,
+    gangs: Iterable[JsonObject] = (),
 ) -> Decision:
     """What is to be done for this queue.
 
     `kai_queues` are those of KAI that carry its labels or its kaiQueue's name, `tried` what became of `trial`, None
     while the API server did not say, and `phases` those of the jobs that name it, empty for one that has none yet.
+    `gangs` are KAI's PodGroups of all jobs where something is `removable`.
     """
     problems: list[str] = []
     meta = job_spec.meta(queue, problems)
@@ -89,8 +102,10 @@ def decide(
     problems += wrong
     there = list(kai_queues) if cluster.kai else []
     ours = [each for each in there if _is_ours(each, meta)]
+    in_use = {str((each.get("spec") or {}).get("queue")) for each in gangs}
+    used = [each for each in ours if each["metadata"]["name"] in in_use]
     if meta.deleting:
-        return _release(meta, ours)
+        return _release(queue, meta, ours, used, now)
     wanted = None
     if spec is not None and spec.kai_queue and cluster.kai:
         wanted = children.kai_queue(spec.kai_queue, spec.parent_kai_queue, meta.namespace, meta.name)
@@ -98,7 +113,9 @@ def decide(
         each for each in ours if wanted is not None and each["metadata"]["name"] == wanted["metadata"]["name"]
     ]
     # What can't be read says nothing: a queue that may be used is not removed for it.
-    removals = _remove([each for each in ours if each not in kept]) if spec is not None else ()
+    # The gangs in one could neither go on after a restart nor be told from those without a queue.
+    left = [each for each in ours if each not in kept] if spec is not None else []
+    removals = _remove([each for each in left if each not in used])
     makes, changes = _kai(meta, wanted, there, kept)
     if (
         not changes
@@ -109,7 +126,8 @@ def decide(
     ):
         changes = (_finalizers(meta, held=False),)
     told = _told(meta, spec, problems, tried, there, cluster)
-    return _write(queue, meta, told, phases, now, removals=removals, makes=makes, changes=changes)
+    decision = _write(queue, meta, told, phases, now, removals=removals, makes=makes, changes=changes)
+    return replace(decision, again=UNHEARD_SECONDS) if any(each in used for each in left) else decision
 
 
 def _is_ours(item: JsonObject, meta: Meta) -> bool:
@@ -147,8 +165,16 @@ def _kai(
     return (), (() if holds(kept[0], parent) else (parent,))
 
 
-def _release(meta: Meta, ours: list[JsonObject]) -> Decision:
-    """A queue that is being deleted takes KAI's with it, and goes when that is gone."""
+def _release(
+    queue: JsonObject, meta: Meta, ours: list[JsonObject], used: list[JsonObject], now: float
+) -> Decision:
+    """A queue that is being deleted takes KAI's with it, and goes when that is gone: after the gangs in it."""
+    if used:
+        names = ", ".join(each["metadata"]["name"] for each in used)
+        message = f"is deleted when no gang is left in KAI's queue {names}"
+        told = (Condition(type=n.READY, so=False, reason="Deleting", message=message),)
+        decision = _write(queue, meta, told, None, now)
+        return replace(decision, again=UNHEARD_SECONDS)
     if ours:
         return Decision(removals=_remove(ours))
     if n.QUEUE_FINALIZER in meta.finalizers:
@@ -197,7 +223,7 @@ def _template(problems: list[str], tried: Trial | None) -> Condition:
             type=n.POD_TEMPLATE_VALID, so=None, reason="NotTried", message="not tried yet by a dry run"
         )
     if tried.refusal:
-        return Condition(type=n.POD_TEMPLATE_VALID, so=False, reason="Refused", message=tried.refusal)
+        return Condition(type=n.POD_TEMPLATE_VALID, so=False, reason=n.REASON_REFUSED, message=tried.refusal)
     return Condition(
         type=n.POD_TEMPLATE_VALID, so=True, reason="Valid", message="a dry run of a pod was accepted"
     )
@@ -235,35 +261,37 @@ def _write(
     queue: JsonObject,
     meta: Meta,
     told: tuple[Condition, ...],
-    phases: Sequence[str],
+    phases: Sequence[str] | None,
     now: float,
     *,
-    removals: tuple[Removal, ...],
-    makes: tuple[JsonObject, ...],
-    changes: tuple[JsonObject, ...],
+    removals: tuple[Removal, ...] = (),
+    makes: tuple[JsonObject, ...] = (),
+    changes: tuple[JsonObject, ...] = (),
 ) -> Decision:
     old = queue.get("status")
     old = old if isinstance(old, dict) else {}
-    active = sum(each in record.STARTED for each in phases)
-    waiting = sum(each in ("", n.PHASE_PENDING, n.PHASE_RESTARTING) for each in phases)
     status: JsonObject = {
         **old,
         "observedGeneration": meta.generation,
         "conditions": record.conditions(old.get("conditions"), told, meta.generation, now),
-        "jobs": {"active": active, "pending": waiting},
     }
+    if phases is not None:
+        active = sum(each in record.STARTED for each in phases)
+        waiting = sum(each in ("", n.PHASE_PENDING, n.PHASE_RESTARTING) for each in phases)
+        status["jobs"] = {"active": active, "pending": waiting}
     before = record.by_type(old.get("conditions")).get(n.READY, {}).get("status")
     events = tuple(
         Event(type=NORMAL if each.so else WARNING, reason=each.reason, message=each.message)
         for each in told
         if each.type == n.READY and before != {True: "True", False: "False", None: "Unknown"}[each.so]
     )
-    waits = any(each.reason == n.REASON_SCHEDULER_NOT_INSTALLED for each in told)
+    reasons = {each.reason for each in told if each.so is not True}
+    waits = {n.REASON_SCHEDULER_NOT_INSTALLED: SCHEDULER_SECONDS, n.REASON_REFUSED: UNHEARD_SECONDS}
     return Decision(
         removals=removals,
         makes=makes,
         changes=changes,
         status=None if status == old else status,
         events=() if status == old else events,
-        again=SCHEDULER_SECONDS if waits else None,
+        again=min((seconds for reason, seconds in waits.items() if reason in reasons), default=None),
     )

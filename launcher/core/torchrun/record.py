@@ -161,21 +161,3 @@ def written(
         **fields,
     }
     return {key: value for key, value in status.items() if value is not None}
-
-
-def blocked(item: JsonObject, message: str, now: float) -> JsonObject:
-    """The status of a job or queue for which the API server does not take what was to be made."""
-    status = item.get("status")
-    status = dict(status) if isinstance(status, Mapping) else {}
-    told = Condition(
-        type=n.READY if item["kind"] == n.QUEUE_KIND else n.ACCEPTED,
-        so=False,
-        reason=n.REASON_REFUSED,
-        message=message,
-    )
-    generation = item["metadata"].get("generation", 0)
-    status["conditions"] = conditions(status.get("conditions"), [told], generation, now)
-    if item["kind"] == n.JOB_KIND:
-        phase = status.get("phase") or n.PHASE_PENDING
-        status |= {"phase": phase, "reason": n.REASON_REFUSED, "message": message[:_LONGEST_MESSAGE]}
-    return status

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from launcher.core.torchrun import children, nodes
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.decision import Decision, Removal, holds, removal
+from launcher.core.torchrun.decision import UNHEARD_SECONDS, Decision, Removal, holds, removal
 from launcher.core.torchrun.displaced import withdrawn
 from launcher.core.torchrun.look import Look, Refusal, Wait, prepare, refused, standing, uncounted
 from launcher.core.torchrun.observe import AttemptJob
@@ -18,6 +18,8 @@ from launcher.core.torchrun.record import Condition
 def start(look: Look) -> Decision:
     """The next step towards the attempt that the record names."""
     prepared = prepare(look, look.record.attempt)
+    if isinstance(prepared, Making):
+        prepared = _without_its_kai_queue(look, prepared) or prepared
     nodes_of: nodes.Chosen | nodes.Waiting | None = None
     if isinstance(prepared, Making) and prepared.settings.queue.pool:
         nodes_of = nodes.choose(look, prepared, _leaving(look))
@@ -39,6 +41,19 @@ def start(look: Look) -> Decision:
         removals=(*removals, *nodes_of.removals),
         makes=(*decision.makes, *nodes_of.makes),
         again=nodes_of.again,
+    )
+
+
+def _without_its_kai_queue(look: Look, making: Making) -> Wait | None:
+    """A gang in a queue that KAI does not have would wait for ever, and nothing would say why."""
+    name = making.settings.queue.kai_queue
+    if not making.settings.gang or not name or name in look.cluster.kai_queues:
+        return None
+    return Wait(
+        reason=n.REASON_KAI_QUEUE_NOT_FOUND,
+        message=f"KAI Scheduler has no queue {name}; the job begins when it is there",
+        told=standing(making.settings),
+        again=UNHEARD_SECONDS,
     )
 
 
@@ -128,7 +143,9 @@ def _towards(
     wanted = [*surroundings(prepared), *children.jobs(prepared)]
     taken = _taken(look, wanted)
     if taken:
-        return look.write(phase, n.REASON_NAME_TAKEN, taken, told=told, workers=look.workers())
+        return look.write(
+            phase, n.REASON_NAME_TAKEN, taken, told=told, again=UNHEARD_SECONDS, workers=look.workers()
+        )
     size = prepared.size
     if nodes_of is None:
         told = (*told, *uncounted(look.record, "NoPool"))

@@ -34,14 +34,15 @@ class ClaimMissing(Exception):
 class Cluster:
     """What the decisions need to know of the cluster.
 
-    `kai` says whether KAI Scheduler's API is there. `provisioners` has each StorageClass with its provisioner,
-    `default_class` the one that claims without a class get, and `claims` the access modes of existing claims.
-    `tools_image` is the image of launcher.workspace. `placeholders` says whether the priority class is there that pods
-    which hold nodes have.
+    `kai` says whether KAI Scheduler's API is there, and `kai_queues` has the names of its queues. `provisioners` has
+    each StorageClass with its provisioner, `default_class` the one that claims without a class get, and `claims` the
+    access modes of existing claims. `tools_image` is the image of launcher.workspace. `placeholders` says whether the
+    priority class is there that pods which hold nodes have.
     """
 
     tools_image: str
     kai: bool = False
+    kai_queues: frozenset[str] = frozenset()
     provisioners: Mapping[str, str] = field(default_factory=dict)
     default_class: str = ""
     claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

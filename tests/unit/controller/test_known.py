@@ -93,6 +93,24 @@ def test_a_queue_of_kai_is_its_torchrun_queues() -> None:
     assert known().kai_queue({"metadata": {"name": "default-queue"}}) == []
 
 
+def test_a_queue_of_kai_concerns_all_that_name_it_but_its_status_nobody() -> None:
+    def kai(generation: int = 1, **meta: Any) -> dict[str, Any]:
+        return {"metadata": {"name": "gpu", "uid": "1", "generation": generation, **meta}}
+
+    it = known()
+    it.queue({**queue(), "spec": {"kaiQueue": "gpu"}})
+    it.job(job("waits"))
+    it.job(job("over", n.PHASE_SUCCEEDED))
+    all_of_it = {QUEUE, (n.JOB_KIND, "team", "waits")}
+    assert {key for key, _ in it.kai_queue(kai())} == all_of_it
+    assert it.kai_queue(kai(resourceVersion="2")) == []
+    assert {key for key, _ in it.kai_queue(kai(2))} == all_of_it
+    assert {key for key, _ in it.kai_queue(kai(2), gone=True)} == all_of_it
+    assert {key for key, _ in it.kai_queue(kai(2))} == all_of_it, "another of its name"
+    it.queue(queue(2))
+    assert it.kai_queue(kai(3)) == []
+
+
 def test_what_anybody_may_wait_for_is_told_to_all_but_those_that_are_over() -> None:
     it = known()
     it.queue(queue())

@@ -38,10 +38,10 @@ def hold(api: FakeApi, holder: str, clock: Clock) -> Hold:
 def test_the_first_holds_it_and_keeps_when_it_was_acquired(api: FakeApi) -> None:
     clock = Clock()
     first = hold(api, "a", clock)
-    assert first.keep()
+    assert first.keep() > clock()
     acquired = api.objects[PATH]["spec"]["acquireTime"]
     clock.now += 5
-    assert first.keep()
+    assert first.keep() > clock()
     spec = api.objects[PATH]["spec"]
     assert (spec["holderIdentity"], spec["acquireTime"], spec["leaseTransitions"]) == ("a", acquired, 0)
     assert spec["renewTime"] > acquired
@@ -50,38 +50,38 @@ def test_the_first_holds_it_and_keeps_when_it_was_acquired(api: FakeApi) -> None
 def test_another_waits_as_long_as_it_is_renewed_and_takes_it_when_it_is_not(api: FakeApi) -> None:
     clock = Clock()
     first, second = hold(api, "a", clock), hold(api, "b", clock)
-    assert first.keep()
+    assert first.keep() > clock()
     for _ in range(8):
-        assert not second.keep()
+        assert second.keep() <= clock()
         clock.now += c.LEASE_RENEW_SECONDS
-        assert first.keep()
+        assert first.keep() > clock()
     assert second.other == "a"
-    assert not second.keep()
+    assert second.keep() <= clock()
     clock.now += c.LEASE_SECONDS
-    assert second.keep()
-    assert not first.keep()
+    assert second.keep() > clock()
+    assert first.keep() <= clock()
     assert api.objects[PATH]["spec"]["leaseTransitions"] == 1
 
 
 def test_released_it_is_the_next_ones_at_once(api: FakeApi) -> None:
     clock = Clock()
     first, second = hold(api, "a", clock), hold(api, "b", clock)
-    assert first.keep()
-    assert not second.keep()
+    assert first.keep() > clock()
+    assert second.keep() <= clock()
     second.release()  # not its own
-    assert not second.keep()
+    assert second.keep() <= clock()
     first.release()
-    assert second.keep()
+    assert second.keep() > clock()
 
 
 def test_an_api_that_does_not_answer_costs_it_only_after_its_time(api: FakeApi) -> None:
     clock = Clock()
     first = hold(api, "a", clock)
-    assert first.keep()
+    assert first.keep() > clock()
     api.faults += [(403, {}, b"{}")] * 100
     clock.now += c.LEASE_SECONDS - 1
-    assert first.keep()
+    assert first.keep() > clock()
     clock.now += 2
-    assert not first.keep()
+    assert first.keep() <= clock()
     api.faults.clear()
-    assert first.keep()
+    assert first.keep() > clock()

@@ -141,14 +141,22 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
         ([HEAD], 0.0),
         ([HEAD, *([b"#" * 65536] * 40)], 0.0),
         ([HEAD, *([b"#"] * 200)], 0.1),
+        ([b"HTTP/1.1 200 OK\r\n", *([b"x-a: b\r\n"] * 90)], 0.1),
     ],
-    ids=["500", "no HTTP", "no text", "silence", "without end", "drop by drop"],
+    ids=["500", "no HTTP", "no text", "silence", "without end", "drop by drop", "head by drops"],
 )
 def test_one_that_misbehaves_tells_nothing_and_holds_up_nobody(pieces: list[bytes], pause: float) -> None:
     with serving(*pieces, pause=pause) as port:
         began = time.monotonic()
         assert ask(pod(port)) is None
         assert time.monotonic() - began < 6
+
+
+def test_an_answer_that_breaks_off_tells_nothing() -> None:
+    body = text(step=1234, loss=2.5).encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (len(body) + 100)
+    with serving(head, body) as port:
+        assert ask(pod(port)) is None
 
 
 def test_nobody_listens() -> None:

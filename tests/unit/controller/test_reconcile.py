@@ -13,6 +13,7 @@ from launcher.controller.facts import Facts
 from launcher.controller.reconcile import Reconciler
 from launcher.core.torchrun import names as n
 from launcher.kube.objects import Objects
+from launcher.kube.rest import ApiError
 from tests.unit.launcher.api_server import FakeApi, serving
 
 TEAM = "/namespaces/team"
@@ -252,6 +253,13 @@ def test_a_job_that_changed_since_it_was_read_is_decided_anew(api: FakeApi) -> N
 
 
 KAI = f"/apis/{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}"
+KAI_GANGS = f"/apis/{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}"
+
+
+def install_kai(api: FakeApi, *, whole: bool = True) -> None:
+    """Its two kinds are served; one alone is a cluster in which it is just being installed."""
+    api.put(KAI, {"metadata": {}, "resources": [{"name": "queues"}, {"name": "queues/status"}]})
+    api.put(KAI_GANGS, {"metadata": {}, "resources": [{"name": "podgroups"}] if whole else []})
 
 
 def settle_queue(api: FakeApi) -> dict[str, Any]:
@@ -286,7 +294,7 @@ def test_a_queue_has_its_own_in_kai_as_long_as_it_is_there_and_takes_nobody_else
     api.put(QUEUE, {**item, "spec": {**item["spec"], "kaiQueue": "gpu"}})
     assert settle_queue(api)[n.KAI_QUEUE_READY][0] == "False"
     assert f"{KAI}/queues/gpu" not in api.objects
-    api.put(KAI, {"metadata": {}})
+    install_kai(api)
     theirs = {
         "apiVersion": f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}",
         "kind": "Queue",
@@ -304,6 +312,107 @@ def test_a_queue_has_its_own_in_kai_as_long_as_it_is_there_and_takes_nobody_else
     settle_queue(api)
     assert f"{KAI}/queues/gpu" not in api.objects
     assert QUEUE not in api.objects
+
+
+def test_kai_that_is_half_installed_is_none(api: FakeApi) -> None:
+    stage(api)
+    api.objects[QUEUE]["spec"]["scheduling"] = {"scheduler": n.KAI_SCHEDULER}
+    install_kai(api, whole=False)
+    settle_of_all(api)
+    assert api.objects[JOB]["status"]["reason"] == n.REASON_SCHEDULER_NOT_INSTALLED
+    install_kai(api)
+    settle_of_all(api)
+    assert phase(api) == n.PHASE_PROVISIONING
+
+
+def test_a_gang_waits_for_the_queue_that_the_job_names_instead(api: FakeApi) -> None:
+    stage(api)
+    install_kai(api)
+    api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
+    api.objects[JOB]["spec"]["overrides"] = {"kaiQueue": "urgent"}
+    settle_queue(api)
+    settle_of_all(api)
+    assert api.objects[JOB]["status"]["reason"] == n.REASON_KAI_QUEUE_NOT_FOUND
+    assert "no queue urgent" in api.objects[JOB]["status"]["message"]
+    assert ATTEMPT not in api.objects
+    queue = {"apiVersion": f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "kind": "Queue", "spec": {}}
+    api.put(f"{KAI}/queues/urgent", {**queue, "metadata": {"name": "urgent"}})
+    settle_of_all(api)
+    assert phase(api) == n.PHASE_PROVISIONING
+    assert api.objects[f"{KAI_GANGS}{TEAM}/podgroups/vit-0"]["spec"]["queue"] == "urgent"
+
+
+def settle_of_all(api: FakeApi) -> None:
+    objects = Mortal(api)
+    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    for _ in range(6):
+        reconciler.job("team", "vit")
+
+
+def test_a_queue_of_kai_goes_after_the_gangs_in_it_wherever_they_are(api: FakeApi) -> None:
+    stage(api)
+    install_kai(api)
+    api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
+    settle_queue(api)
+    settle_of_all(api)
+    assert f"{KAI}/queues/gpu" in api.objects
+    item = api.objects[QUEUE]
+    api.put(QUEUE, {**item, "metadata": {**item["metadata"], "deletionTimestamp": "2026-11-22T11:00:00Z"}})
+    told = settle_queue(api)[n.READY]
+    assert told == ("False", "is deleted when no gang is left in KAI's queue gpu")
+    assert f"{KAI}/queues/gpu" in api.objects
+    gang = api.objects[f"{KAI_GANGS}{TEAM}/podgroups/vit-0"]
+    api.remove(f"{KAI_GANGS}{TEAM}/podgroups/vit-0")
+    elsewhere = f"{KAI_GANGS}/namespaces/other/podgroups/bert-0"
+    api.put(elsewhere, {**gang, "metadata": {**gang["metadata"], "name": "bert-0", "namespace": "other"}})
+    settle_queue(api)
+    assert f"{KAI}/queues/gpu" in api.objects
+    api.remove(elsewhere)
+    settle_queue(api)
+    assert f"{KAI}/queues/gpu" not in api.objects
+    assert QUEUE not in api.objects
+
+
+READ = [
+    QUEUE,
+    "/apis/storage.k8s.io/v1/storageclasses",
+    f"/apis/batch/v1{TEAM}/jobs",
+    f"/api/v1{TEAM}/services",
+]
+
+
+@pytest.mark.parametrize("path", READ)
+def test_a_right_to_read_that_is_missing_is_told_by_the_job_until_it_is_given(
+    api: FakeApi, path: str
+) -> None:
+    stage(api)
+    api.refused = {("GET", path)}
+    objects = Mortal(api)
+    reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    for _ in range(2):
+        with pytest.raises(ApiError, match="403"):
+            reconciler.job("team", "vit")
+    status = api.objects[JOB]["status"]
+    assert (status["phase"], status["reason"]) == (n.PHASE_PENDING, n.REASON_REFUSED)
+    assert f"GET {path}" in status["message"]
+    assert status["observedGeneration"] == 1
+    (condition,) = status["conditions"]
+    assert (condition["type"], condition["status"]) == (n.ACCEPTED, "False")
+    (event,) = (api.objects[f"/api/v1{TEAM}/events/{name}"] for name in api.names(f"/api/v1{TEAM}/events"))
+    assert (event["type"], event["reason"], event["message"]) == ("Warning", "Refused", status["message"])
+    api.refused = set()
+    settle(objects)
+    assert phase(api) == n.PHASE_PROVISIONING
+
+
+def test_a_right_to_read_that_is_missing_is_told_by_the_queue(api: FakeApi) -> None:
+    stage(api)
+    api.refused = {("GET", f"/apis/{n.API_VERSION}{TEAM}/torchrunjobs")}
+    objects = Mortal(api)
+    with pytest.raises(ApiError, match="403"):
+        Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW).queue("team", "h100")
+    (condition,) = api.objects[QUEUE]["status"]["conditions"]
+    assert (condition["type"], condition["reason"]) == (n.READY, n.REASON_REFUSED)
 
 
 def outcome(api: FakeApi) -> dict[str, Any]:

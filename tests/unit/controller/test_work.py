@@ -115,6 +115,24 @@ def test_a_failure_is_followed_by_longer_and_longer_pauses_whatever_comes_meanwh
     running(look, disturb, workers=1)
 
 
+def test_what_is_asked_for_later_and_sooner_again_and_again_takes_no_room() -> None:
+    """A job with a deadline in a year is looked at every few seconds."""
+    looks = 0
+
+    async def look(_key: str) -> float:
+        nonlocal looks
+        looks += 1
+        return 1e7
+
+    async def disturb(work: Work[str]) -> None:
+        for count in range(2000):
+            work.add("a")
+            await until(lambda: looks > count)  # noqa: B023 - it is over before the next
+        assert len(work._heap) < 100
+
+    running(look, disturb)
+
+
 def test_the_time_that_the_api_asks_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_PAUSE", 0.001)
     looks: list[float] = []

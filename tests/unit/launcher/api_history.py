@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -36,11 +37,15 @@ def lookup(item: Object, field: str) -> Any:
 
 def selects(path: str, query: dict[str, str], key: str, item: Object) -> bool:
     """Whether the list at this path has the object at `key`, by its selectors."""
-    if key.rpartition("/")[0] != path and not (path == "/api/v1/pods" and "/pods/" in key):
+    group, _, plural = path.rpartition("/")
+    namespaced = re.fullmatch(f"{re.escape(group)}/namespaces/[^/]+/{plural}", key.rpartition("/")[0])
+    if key.rpartition("/")[0] != path and not namespaced:
         return False
-    wanted = dict(part.split("=") for part in query.get("labelSelector", "").split(",") if part)
-    if not wanted.items() <= (item["metadata"].get("labels") or {}).items():
-        return False
+    labels = item["metadata"].get("labels") or {}
+    for part in filter(None, query.get("labelSelector", "").split(",")):
+        label, equal, value = part.partition("=")
+        if label not in labels or (equal and labels[label] != value):
+            return False
     for part in filter(None, query.get("fieldSelector", "").split(",")):
         field, equal, value = part.rpartition("!=") if "!=" in part else part.partition("=")
         if (lookup(item, _NAMED_OTHERWISE.get(field, field)) == value) != (equal == "="):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.decision import SCHEDULER_SECONDS
+from launcher.core.torchrun.decision import SCHEDULER_SECONDS, UNHEARD_SECONDS
 from launcher.core.torchrun.jobs import decide
 from tests.unit.torchrun.life import Life
 from tests.unit.torchrun.made import CLUSTER, DIGEST
@@ -215,6 +215,44 @@ def test_kai_that_is_not_installed() -> None:
     life.api.edit(n.JOB_KIND, "vit", suspend=True)
     life.look()
     assert life.names("PodGroup") == []
+
+
+def test_a_claim_that_is_not_there_is_waited_for() -> None:
+    data = {"storage.datasets": {"enabled": True, "existingClaim": "data", "mountPath": "/data"}}
+    life = Life({}, data)
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Pending", "ClaimNotFound")
+    assert "existingClaim data" in life.status["message"]
+    assert life.again == UNHEARD_SECONDS, "nobody tells of a claim that has no job's label"
+    assert life.names("Job") == []
+    life.cluster = replace(CLUSTER, claims={"data": ("ReadWriteMany",)})
+    life.run()
+    assert life.status["phase"] == "Running"
+
+
+def test_a_name_that_somebody_else_has_is_looked_for_again() -> None:
+    life = Life()
+    theirs = {"kind": "Service", "metadata": {"name": "vit", "namespace": "team"}, "spec": {}}
+    life.api.create(theirs)
+    life.look()
+    assert life.status["reason"] == "NameTaken"
+    assert life.again == UNHEARD_SECONDS
+
+
+def test_a_queue_that_leaves_begins_nothing_and_keeps_what_runs() -> None:
+    running, waiting = Life().run(), Life({"suspend": True})
+    waiting.look()
+    for life in (running, waiting):
+        life.api.objects[n.QUEUE_KIND, "research"]["metadata"]["finalizers"] = [n.QUEUE_FINALIZER]
+        life.api.delete(n.QUEUE_KIND, "research")
+    waiting.api.edit(n.JOB_KIND, "vit", suspend=False)
+    waiting.look()
+    assert (waiting.status["phase"], waiting.status["reason"]) == ("Pending", "QueueNotFound")
+    assert "is being deleted" in waiting.status["message"]
+    assert waiting.names("Job") == []
+    running.api.run_pods("Failed", exit_code=1)
+    running.run()
+    assert (running.status["phase"], running.status["restarts"]) == ("Running", 1)
 
 
 def test_a_rendezvous_that_is_another_than_asked_for_is_told() -> None:

@@ -19,7 +19,7 @@ from tests.unit.torchrun.pool import POOL, PoolApi
 from tests.unit.torchrun.test_parse import FULL_JOB, FULL_QUEUE, POISON, places, poisoned
 
 pytestmark = pytest.mark.unit
-KAI = replace(CLUSTER, kai=True)
+KAI = replace(CLUSTER, kai=True, kai_queues=frozenset({FULL_QUEUE["spec"]["kaiQueue"]}))
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.decision import UNHEARD_SECONDS
 from launcher.core.torchrun.queues import Trial, decide, trial
 from tests.unit.torchrun.api import Api, Crash
 from tests.unit.torchrun.made import CLUSTER, queue
@@ -23,6 +24,8 @@ class Life:
     def __init__(self, changes: dict[str, Any] | None = None, tried: Trial | None = Trial()) -> None:  # noqa: B008
         self.api, self.cluster, self.tried = Api(), KAI, tried
         self.phases: list[str] = []
+        self.gangs: list[dict[str, Any]] = []
+        self.again: float | None = None
         made = queue(changes)
         made["metadata"]["namespace"] = "team"
         self.api.create(made)
@@ -33,8 +36,9 @@ class Life:
             if item is None:
                 return
             decision = decide(
-                item, self.api.list("Queue"), self.tried, self.phases, self.cluster, self.api.now
+                item, self.api.list("Queue"), self.tried, self.phases, self.cluster, self.api.now, self.gangs
             )
+            self.again = decision.again
             self.api.carry_out(item, decision)
             self.api.settle()
             if replace(decision, again=None, events=()) == type(decision)():
@@ -150,6 +154,33 @@ def test_another_name_moves_it_and_another_parent_changes_it() -> None:
     life.api.edit(n.QUEUE_KIND, "research", kaiQueue=None)
     life.look()
     assert (life.kai, life.finalizers) == ([], [])
+
+
+def test_a_queue_of_kai_stays_for_the_gangs_in_it() -> None:
+    life = Life(NAMED)
+    life.look()
+    life.gangs = [{"spec": {"queue": "gpu"}}]
+    life.api.edit(n.QUEUE_KIND, "research", kaiQueue="other")
+    life.look()
+    assert (life.kai, life.again) == (["gpu", "other"], UNHEARD_SECONDS)
+    assert life.condition(n.READY) == ("True", "Ready")
+    life.api.delete(n.QUEUE_KIND, "research")
+    life.look()
+    assert life.kai == ["gpu", "other"], "one goes with the last"
+    assert life.condition(n.READY) == ("False", "Deleting")
+    life.gangs = []
+    life.look()
+    assert life.kai == []
+    assert (n.QUEUE_KIND, "research") not in life.api.objects
+
+
+def test_what_the_api_server_refuses_is_tried_again() -> None:
+    life = Life(tried=Trial(refusal="no PriorityClass with name train was found"))
+    life.look()
+    assert life.again == UNHEARD_SECONDS
+    life.tried = Trial()
+    life.look()
+    assert (life.condition(n.READY)[0], life.again) == ("True", None)
 
 
 def test_a_spec_that_cannot_be_read_removes_nothing() -> None:

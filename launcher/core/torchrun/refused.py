@@ -1,0 +1,42 @@
+"""What is told of a job or queue for which the API server does not take a request. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun import record
+from launcher.core.torchrun.decision import WARNING, Decision, Event
+from launcher.core.torchrun.reading import JsonObject
+from launcher.core.torchrun.record import Condition
+
+
+def decide(item: JsonObject, message: str, now: float) -> Decision:
+    """Its status with the refusal, and an Event where that is new. What was known of it before stays."""
+    status = item.get("status")
+    old: JsonObject = dict(status) if isinstance(status, Mapping) else {}
+    told = Condition(
+        type=n.READY if item["kind"] == n.QUEUE_KIND else n.ACCEPTED,
+        so=False,
+        reason=n.REASON_REFUSED,
+        message=message,
+    )
+    generation = item["metadata"].get("generation", 0)
+    if item["kind"] == n.JOB_KIND:
+        noted = record.read(old)
+        phase = noted.phase or n.PHASE_PENDING
+        new = record.written(
+            noted,
+            generation=generation,
+            now=now,
+            phase=phase,
+            reason=n.REASON_REFUSED,
+            message=message,
+            told=[told],
+        )
+    else:
+        conditions = record.conditions(old.get("conditions"), [told], generation, now)
+        new = {**old, "observedGeneration": generation, "conditions": conditions}
+    if new == status:
+        return Decision()
+    return Decision(status=new, events=(Event(type=WARNING, reason=n.REASON_REFUSED, message=message),))

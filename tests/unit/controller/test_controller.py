@@ -1,0 +1,128 @@
+"""When looks begin, what is counted of them, and what the liveness probe is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import kopf
+import pytest
+from prometheus_client import generate_latest
+
+from launcher.controller import handlers
+from launcher.controller.controller import STUCK_SECONDS, Controller
+from launcher.controller.known import Key
+from launcher.controller.metrics import Metrics
+from launcher.controller.reconcile import Reconciler
+from launcher.core.torchrun import names as n
+from launcher.kube.objects import Objects
+from launcher.kube.rest import ApiUnavailable
+
+pytestmark = pytest.mark.unit
+JOB = Key(n.JOB_KIND, "team", "vit")
+QUEUE = Key(n.QUEUE_KIND, "team", "h100")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Looks:
+    """What would be looked at; a queue's look fails."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+
+    def job(self, _namespace: str, _name: str) -> None:
+        self.jobs += 1
+
+    def queue(self, _namespace: str, _name: str) -> None:
+        raise ApiUnavailable("no answer")
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def working(then: Callable[[Controller, Looks, Clock, Metrics], Awaitable[None]]) -> None:
+    async def main() -> None:
+        looks, clock, metrics = Looks(), Clock(), Metrics()
+        made = Controller(cast(Objects, None), cast(Reconciler, looks), metrics, clock=clock)
+        task = asyncio.create_task(made.run())
+        try:
+            async with asyncio.timeout(20):
+                await then(made, looks, clock, metrics)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.001)
+
+
+def test_no_look_begins_before_the_lease_is_held_or_after_its_end() -> None:
+    async def then(controller: Controller, looks: Looks, clock: Clock, _: Metrics) -> None:
+        controller.hear([(JOB, 0.0)])
+        await asyncio.sleep(0.05)
+        assert looks.jobs == 0
+        controller.allow(clock() + 15)
+        await until(lambda: looks.jobs == 1)
+        clock.now += 16  # the renewal hangs, and another controller has it by now
+        controller.hear([(JOB, 0.0)])
+        await asyncio.sleep(0.05)
+        assert looks.jobs == 1
+        controller.allow(clock() + 15)
+        await until(lambda: looks.jobs == 2)
+        controller.allow(float("-inf"))
+        controller.hear([(JOB, 0.0)])
+        await asyncio.sleep(0.05)
+        assert looks.jobs == 2
+
+    working(then)
+
+
+def probe(controller: Controller) -> Callable[..., Awaitable[str]]:
+    registry: Any = handlers.registry(controller)
+    (handler,) = (each for each in registry._activities._handlers if each.id == "looks")
+    return cast(Callable[..., Awaitable[str]], handler.fn)
+
+
+def test_the_liveness_probe_fails_where_no_look_ends_and_only_while_it_holds_the_lease() -> None:
+    async def main() -> None:
+        clock = Clock()
+        controller = Controller(cast(Objects, None), cast(Reconciler, Looks()), Metrics(), clock=clock)
+        asked = probe(controller)
+        clock.now += 10 * STUCK_SECONDS
+        assert "0 s ago" in await asked()
+        controller.allow(clock() + 10 * STUCK_SECONDS)
+        clock.now += STUCK_SECONDS - 1
+        assert "179 s ago" in await asked()
+        clock.now += 2
+        with pytest.raises(kopf.PermanentError, match="no look came to an end for 181 s"):
+            await asked()
+
+    asyncio.run(main())
+
+
+def test_a_look_that_fails_is_counted_and_is_a_sign_of_life() -> None:
+    async def then(controller: Controller, _: Looks, clock: Clock, metrics: Metrics) -> None:
+        controller.allow(clock() + 1000)
+        clock.now += 100
+        controller.hear([(QUEUE, 0.0)])
+
+        def failures() -> bool:
+            told = generate_latest(metrics._registry).decode()
+            return 'trainyard_torchrun_look_failures_total{kind="TorchrunQueue"} 1.0' in told
+
+        await until(failures)
+        await until(lambda: controller.silent_seconds() == 0)
+
+    working(then)
