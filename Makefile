@@ -112,8 +112,8 @@ locks: environment ## resolve requirements.txt of all parts into their locks; re
 reference: environment ## write docs/settings.md, the page of all settings, anew
 	@$(RUN) -m infra.reference
 
-manifests: environment ## write crd/ and config/, what installs torchrun queues and jobs, and docs/torchrun-fields.md anew
-	@$(RUN) -m launcher.controller.manifests
+manifests: environment ## write crd/ and config/ (with the controller's IMAGE=NAME@sha256:DIGEST), and docs/torchrun-fields.md anew
+	@$(RUN) -m launcher.controller.manifests $(if $(IMAGE),--image '$(IMAGE)')
 
 plugin: environment ## build dist/kubectl-torchrun, kubectl's plugin as one file for this kind of machine
 	@$(RUN) -m launcher.plugin.onefile dist

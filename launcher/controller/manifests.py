@@ -7,7 +7,7 @@ They are committed, and applied in this order:
     kubectl apply -f config/rbac/role.yaml
 
 The committed Deployment names an image that does not exist; a stack puts its own there, and so does
-`--into DIRECTORY --image NAME@sha256:DIGEST`.
+`--image NAME@sha256:DIGEST` (`make manifests IMAGE=NAME@sha256:DIGEST`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAGE: Final = "docs/torchrun-fields.md"
 _WRITTEN: Final = "# Written by `make manifests` from launcher/controller; edits here are lost.\n"
 _PLACEHOLDER: Final = (
     "# The image's digest is known only once the image is built: a stack puts its own there, and so does\n"
-    "# `python -m launcher.controller.manifests --into DIRECTORY --image NAME@sha256:DIGEST`.\n"
+    "# `make manifests IMAGE=NAME@sha256:DIGEST`.\n"
 )
 _WIDTH: Final = 118
 
@@ -74,10 +74,8 @@ def main(arguments: Sequence[str]) -> int:
     """Write the files; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m launcher.controller.manifests", description=__doc__)
     parser.add_argument("--into", type=Path, metavar="DIRECTORY", help="write there, not into the checkout")
-    parser.add_argument("--image", metavar="NAME@sha256:DIGEST", help="the controller's image (with --into)")
+    parser.add_argument("--image", metavar="NAME@sha256:DIGEST", help="the controller's image")
     given = parser.parse_args(arguments)
-    if given.image is not None and given.into is None:
-        parser.error("--image needs --into: the checkout's files name no image of anybody's")
     try:
         image = deployment.IMAGE if given.image is None else deployment.checked(given.image)
         for name, content in files(image).items():
