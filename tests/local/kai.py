@@ -1,4 +1,8 @@
-"""KAI Scheduler's kinds, as its installation brings them; nobody schedules by them."""
+"""KAI Scheduler's kinds, as its installation brings them; nobody schedules by them.
+
+Their fields are those of github.com/kai-scheduler/KAI-Scheduler v0.17.0, pkg/apis/scheduling/v2 and v2alpha2, but for
+those of subgroups: the API server drops what is none of them.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,48 @@ import yaml
 from launcher.core.torchrun import names as n
 from tests.local.own_api_server import ApiServer
 
+Schema = dict[str, Any]
+_TEXT: Schema = {"type": "string"}
+_ANYTHING: Schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
-def _definition(kind: str, plural: str, version: str, scope: str) -> dict[str, Any]:
-    """The name, place and scope of a kind of KAI Scheduler v0.17.0; its schema is not what is asked here."""
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+def _count(least: int) -> Schema:
+    return {"type": "integer", "format": "int32", "minimum": least}
+
+
+def _object(**fields: Schema) -> Schema:
+    return {"type": "object", "properties": fields}
+
+
+_AMOUNTS = _object(**{name: {"type": "number"} for name in ("quota", "limit", "overQuotaWeight")})
+_QUEUE = _object(
+    displayName=_TEXT,
+    parentQueue=_TEXT,
+    preemptMinRuntime=_TEXT,
+    reclaimMinRuntime=_TEXT,
+    priority={"type": "integer"},
+    resources=_object(cpu=_AMOUNTS, gpu=_AMOUNTS, memory=_AMOUNTS),
+)
+_POD_GROUP = _object(
+    minMember=_count(1),
+    minSubGroup=_count(1),
+    queue=_TEXT,
+    priorityClassName=_TEXT,
+    preemptibility={"type": "string", "enum": ["preemptible", "non-preemptible"]},
+    markUnschedulable={"type": "boolean"},
+    schedulingBackoff={"type": "integer", "format": "int32"},
+    topologyConstraint=_object(topology=_TEXT, requiredTopologyLevel=_TEXT, preferredTopologyLevel=_TEXT),
+)
+
+
+def _definition(kind: str, plural: str, version: str, scope: str, spec: Schema) -> dict[str, Any]:
+    served = {
+        "name": version,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "schema": {"openAPIV3Schema": _object(spec=spec, status=_ANYTHING)},
+    }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -23,27 +65,37 @@ def _definition(kind: str, plural: str, version: str, scope: str) -> dict[str, A
             "group": n.KAI_GROUP,
             "scope": scope,
             "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
-            "versions": [
-                {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-            ],
+            "versions": [served],
         },
     }
 
 
 _KINDS = [
-    _definition("PodGroup", n.KAI_POD_GROUP_PLURAL, n.KAI_POD_GROUP_VERSION, "Namespaced"),
-    _definition("Queue", n.KAI_QUEUE_PLURAL, n.KAI_QUEUE_VERSION, "Cluster"),
+    _definition("PodGroup", n.KAI_POD_GROUP_PLURAL, n.KAI_POD_GROUP_VERSION, "Namespaced", _POD_GROUP),
+    _definition("Queue", n.KAI_QUEUE_PLURAL, n.KAI_QUEUE_VERSION, "Cluster", _QUEUE),
 ]
+_MANIFESTS = yaml.safe_dump_all(_KINDS)
+QUEUES = f"/apis/{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}/{n.KAI_QUEUE_PLURAL}"
+
+
+def gangs(namespace: str) -> str:
+    """Where the PodGroups of a namespace are."""
+    version = f"/apis/{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}"
+    return f"{version}/namespaces/{namespace}/{n.KAI_POD_GROUP_PLURAL}"
+
+
+def install(server: ApiServer) -> None:
+    """They are there from now on."""
+    applied = server.kubectl("apply", "-f", "-", stdin=_MANIFESTS)
+    assert applied.returncode == 0, applied.stderr
+    kinds = [f"crd/{each['metadata']['name']}" for each in _KINDS]
+    established = server.kubectl("wait", "--for=condition=Established", "--timeout=60s", *kinds)
+    assert established.returncode == 0, established.stderr
 
 
 @contextmanager
 def kai_kinds(server: ApiServer) -> Iterator[None]:
     """They are there meanwhile."""
-    manifests = yaml.safe_dump_all(_KINDS)
-    applied = server.kubectl("apply", "-f", "-", stdin=manifests)
-    assert applied.returncode == 0, applied.stderr
-    kinds = [f"crd/{each['metadata']['name']}" for each in _KINDS]
-    established = server.kubectl("wait", "--for=condition=Established", "--timeout=60s", *kinds)
-    assert established.returncode == 0, established.stderr
+    install(server)
     yield
-    server.kubectl("delete", "-f", "-", "--timeout=60s", stdin=manifests)
+    server.kubectl("delete", "-f", "-", "--timeout=60s", stdin=_MANIFESTS)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from launcher.core.torchrun import names as n
+from tests.local import kai
 from tests.local.own_api_server import ApiServer, api_server
 from tests.local.torchrun_controller import Team
 
@@ -32,8 +33,8 @@ INSTALL = ("crd/", "config/deployment.yaml", "config/rbac/role.yaml")
 
 
 @contextmanager
-def cluster() -> Iterator[ApiServer]:
-    """One that runs meanwhile, with the torchrun kinds and the rights of their controller."""
+def cluster(*, with_kai: bool = False) -> Iterator[ApiServer]:
+    """One that runs meanwhile, with the torchrun kinds and the rights of their controller; KAI's kinds if wanted."""
     with api_server() as server:
         for each in INSTALL:
             applied = server.kubectl("apply", "-f", each)
@@ -48,6 +49,8 @@ def cluster() -> Iterator[ApiServer]:
         ):
             answer = server.request("POST", path, body)
             assert answer.status == 201, answer.message
+        if with_kai:
+            kai.install(server)
         server.start_controllers()
         yield server
 

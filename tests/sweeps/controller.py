@@ -36,7 +36,10 @@ POD = "pod"
 
 @dataclass
 class Place:
-    """A cluster with the torchrun kinds and without machines, and how an undisturbed life ends there."""
+    """A cluster with the torchrun kinds and without machines, and how an undisturbed life ends there.
+
+    `calls` are all that the controller asked of the API server in the last life.
+    """
 
     server: ApiServer
     directory: Path
@@ -44,6 +47,7 @@ class Place:
 
     def __post_init__(self) -> None:
         self.first = self.team()
+        self.calls: list[Call] = []
         self.undisturbed, self.writes, _ = self.live(self.first, None, 0.0)
 
     def team(self) -> Team:
@@ -96,6 +100,7 @@ class Place:
                 time.sleep(PAUSE_SECONDS)
             time.sleep(QUIET_SECONDS)
             writes = len(proxy.writes)
+            self.calls = proxy.calls
         made = history.read(team, since)
         if late:
             made = Made(made=made.made, left=made.left, wrongs=(late, *made.wrongs))
@@ -115,7 +120,7 @@ class Place:
 @contextmanager
 def place() -> Iterator[Place]:
     """A cluster of its own; an undisturbed life has been lived there."""
-    with cluster() as server, tempfile.TemporaryDirectory(prefix="trainyard-sweep-") as own:
+    with cluster(with_kai=True) as server, tempfile.TemporaryDirectory(prefix="trainyard-sweep-") as own:
         yield Place(server, Path(own))
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.core.torchrun import names as n
+from tests.local import kai
 from tests.local.own_api_server import ApiServer
 from tests.local.torchrun_controller import Team, until
 from tests.local.torchrun_machine import INDEX
@@ -63,7 +64,12 @@ def read(team: Team, since: str) -> Made:
         found = threads.map(lambda path: _changes(team.server, path, since), paths.values())
         changes = dict(zip(paths, found, strict=True))
     return Made(
-        made=Counter(_named(each.item) for some in changes.values() for each in some if each.kind == "ADDED"),
+        made=Counter(
+            _named(each.item).replace(team.name, "LIFE")
+            for some in changes.values()
+            for each in some
+            if each.kind == "ADDED"
+        ),
         left=left(team),
         wrongs=tuple(_begun_after_the_end(changes)),
     )
@@ -84,7 +90,7 @@ def begin(team: Team) -> str:
 def left(team: Team) -> frozenset[str]:
     """What is there now."""
     return frozenset(
-        _standing({**item, "kind": kind})
+        _standing({**item, "kind": kind}).replace(team.name, "LIFE")
         for kind, path in _paths(team).items()
         for item in team.server.request("GET", path).body["items"]
     )
@@ -93,11 +99,14 @@ def left(team: Team) -> frozenset[str]:
 def _paths(team: Team) -> dict[str, str]:
     core = {"Pod": "pods", "Service": "services", "PersistentVolumeClaim": "persistentvolumeclaims"}
     made = {kind: team.core(plural) for kind, plural in core.items()}
-    return {**made, "Job": team.batch(), **{kind: team.path(kind) for kind in (n.JOB_KIND, n.QUEUE_KIND)}}
+    made |= {kind: team.path(kind) for kind in (n.JOB_KIND, n.QUEUE_KIND)}
+    theirs = f"{kai.QUEUES}?labelSelector={n.LABEL_QUEUE_NAMESPACE}={team.name}"
+    return {**made, "Job": team.batch(), "PodGroup": kai.gangs(team.name), "Queue": theirs}
 
 
 def _changes(server: ApiServer, path: str, since: str) -> list[Change]:
-    raw = server.kubectl("get", "--raw", f"{path}?watch=1&resourceVersion={since}&timeoutSeconds=1")
+    and_ = "&" if "?" in path else "?"
+    raw = server.kubectl("get", "--raw", f"{path}{and_}watch=1&resourceVersion={since}&timeoutSeconds=1")
     assert raw.returncode == 0, raw.stderr
     read = [json.loads(line) for line in raw.stdout.splitlines()]
     assert all(each["type"] in ("ADDED", "MODIFIED", "DELETED") for each in read), raw.stdout[-500:]
@@ -137,7 +146,7 @@ def _begun_after_the_end(changes: Mapping[str, Iterable[Change]]) -> Iterable[st
             over.setdefault(uid, each)
         elif uid in over:
             yield f"{_named(each.item)} was over, and is {phase} again"
-    for kind in ("Job", "Service"):
+    for kind in ("Job", "Service", "PodGroup"):
         for each in changes[kind]:
             for owner in each.item["metadata"].get("ownerReferences") or []:
                 end = over.get(owner["uid"])

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from launcher.controller import rights
+from tests.faults.proxy import Call
 from tests.seed import of_run
 from tests.sweeps.controller import place
 from tests.sweeps.kills import pause, sample
+
+# What this life has no use for: a name that something else has is looked at, a Service or a queue of KAI that somebody
+# changed is mended (tests/unit/controller/test_reconcile.py, tests/unit/torchrun), nodes of a pool (test_pool.py).
+UNUSED = {
+    *(
+        (kind, "get")
+        for kind in ("jobs", "services", "pods", "persistentvolumeclaims", "queues", "podgroups")
+    ),
+    *((kind, "patch") for kind in ("services", "queues")),
+    *((kind, "list") for kind in ("nodes", "events", "nodeclaims")),
+    *((kind, "get") for kind in ("priorityclasses", "nodepools")),
+    ("nodeclaims", "delete"),
+}
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(600)]
 
@@ -15,10 +32,37 @@ def test_a_controller_that_is_killed_at_a_write_is_taken_up_by_the_next() -> Non
     seed = of_run()
     with place() as here:
         jobs = {name.split()[1] for name in here.undisturbed.made if name.startswith("Job ")}
-        assert jobs == {"fails-0", "fails-1", "paused-0", "paused-1", "deleted-0"}
+        assert jobs == {"fails-0", "fails-1", "paused-0", "paused-1", "deleted-0", "gang-0"}
         assert here.undisturbed.wrongs == ()
+        assert {
+            "PodGroup gang-0 of TorchrunJob",
+            "Queue LIFE-gpus of nobody",
+            "Pod gang-sync-0 of TorchrunJob",
+        } <= set(here.undisturbed.made)
+        assert _given() - {_right(each) for each in here.calls} == UNUSED
         # Later kills may come after the end: lives differ by a few writes.
         for kill in sample(seed, 2, here.writes * 3 // 4):
             outcome = here.strike(kill, pause(seed, kill))
             assert outcome.wrongs == (), kill
             assert outcome.at, f"{kill}: the life has fewer writes"
+
+
+def _given() -> set[tuple[str, str]]:
+    return {
+        (resource, verb)
+        for each in (*rights.RIGHTS, *rights.OWN_RIGHTS)
+        for resource in each.resources
+        for verb in each.verbs
+    }
+
+
+def _right(call: Call) -> tuple[str, str]:
+    """The resource and the verb that an authorizer reads out of a request."""
+    found = re.fullmatch(
+        r"/apis?(/[^/]+)?/v[0-9a-z]+(/namespaces/[^/]+)?/([a-z]+)(/[^/]+)?(/status)?", call.path
+    )
+    if found is None:
+        return call.path, call.method
+    one = "get" if found[4] else "watch" if "watch" in call.query else "list"
+    verbs = {"GET": one, "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+    return f"{found[3]}{found[5] or ''}", verbs[call.method]

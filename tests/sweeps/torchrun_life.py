@@ -14,12 +14,20 @@ from tests.local.torchrun_controller import Team
 from tests.local.torchrun_machine import INDEX, VOLUMES, Machine
 from tests.torchrun_manifests import manifest
 
-# A worker of the first fails once; the second is suspended and resumed, and goes with its time; the third is deleted.
-FAILS, PAUSED, DELETED = "fails", "paused", "deleted"
+# A worker of the first fails once; the second is suspended and resumed, and goes with its time; the third is deleted;
+# the fourth is an elastic gang of KAI Scheduler with a workspace, which goes with its time and takes its queue along.
+FAILS, PAUSED, DELETED, GANG = "fails", "paused", "deleted", "gang"
+GANGS = "gangs"
 JOBS: Mapping[str, dict[str, Any]] = {
     FAILS: {"maxRestarts": 1},
     PAUSED: {"ttlSecondsAfterFinished": 1},
     DELETED: {},
+    GANG: {
+        "jobQueue": GANGS,
+        "elastic": {"minNodes": 1, "maxNodes": 2},
+        "workspace": {"digest": f"sha256:{'1' * 64}", "sizeBytes": 3},
+        "ttlSecondsAfterFinished": 1,
+    },
 }
 
 
@@ -31,20 +39,25 @@ class Life:
         self._machine = Machine(team)
         self._suspended = False
         team.make(manifest(n.QUEUE_KIND, "research", VOLUMES))
+        by_kai = {"scheduling.scheduler": n.KAI_SCHEDULER, "kaiQueue": f"{team.name}-gpus"}
+        team.make(manifest(n.QUEUE_KIND, GANGS, by_kai))
         for name, changes in JOBS.items():
             team.make(manifest(n.JOB_KIND, name, changes))
 
     def step(self) -> bool:
-        """Whether all is over: one job has succeeded, the others and what was made for them are gone."""
+        """Whether all is over: one job has succeeded; the others, their queue and what was made for them are gone."""
         pods = self._machine.keep()
         jobs = {each["metadata"]["name"]: each for each in self._items(self.team.path(n.JOB_KIND))}
         for name, job in jobs.items():
             if "deletionTimestamp" not in job["metadata"]:
                 self._act(name, (job.get("status") or {}).get("phase"), pods)
+        queues = {each["metadata"]["name"]: each for each in self._items(self.team.path(n.QUEUE_KIND))}
+        if GANG not in jobs and "deletionTimestamp" not in queues.get(GANGS, {"metadata": {}})["metadata"]:
+            self.team.server.request("DELETE", self.team.path(n.QUEUE_KIND, GANGS))
         services, batch = self._items(self.team.core("services")), self._items(self.team.batch())
         mine = all(each["metadata"]["labels"][n.LABEL_JOB] == FAILS for each in (*services, *batch, *pods))
         ended = (jobs.get(FAILS, {}).get("status") or {}).get("phase") == n.PHASE_SUCCEEDED
-        return mine and ended and set(jobs) == {FAILS}
+        return mine and ended and set(jobs) == {FAILS} and GANGS not in queues
 
     def _act(self, name: str, phase: str | None, pods: list[dict[str, Any]]) -> None:
         path = self.team.path(n.JOB_KIND, name)
@@ -62,10 +75,10 @@ class Life:
         """The workers of an attempt end: badly that of node 0 in the first attempt of the one that fails."""
         for each in pods:
             labels = each["metadata"]["labels"]
-            if labels[n.LABEL_JOB] != name or each["status"]["phase"] != "Running":
+            if labels[n.LABEL_JOB] != name or INDEX not in labels or each["status"]["phase"] != "Running":
                 continue
             first = labels[n.LABEL_ATTEMPT] == "0"
-            if not first:
+            if not first or name == GANG:
                 self._machine.end(each, code=0)
             elif name == FAILS and labels[INDEX] == "0":  # the other one's first attempt is being suspended
                 self._machine.end(each, code=1)
