@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
@@ -13,6 +14,7 @@ from launcher.kube.objects import Objects, collection, path_of
 
 # An Event's message may have 1024 characters (k8s.io/kubernetes, pkg/apis/core/validation/events.go).
 _MESSAGE_LENGTH = 1024
+_TRIES = 5
 
 
 def carry_out(
@@ -33,11 +35,32 @@ def carry_out(
     for manifest in decision.changes:
         if not objects.change(manifest):
             return path_of(manifest)
-    if decision.status is not None and objects.put_status({**item, "status": decision.status}) is None:
+    if decision.status is not None and not _told(objects, item, decision.status):
         return path_of(item)
     for event in decision.events:
         objects.create(_event(event, item, now()))
     return ""
+
+
+def _told(objects: Objects, item: JsonObject, status: JsonObject) -> bool:
+    """Puts the status over what was read, or over what differs from it in labels and annotations alone.
+
+    Somebody who writes those all the time would let no status be put, else.
+    """
+    latest: JsonObject | None = item
+    for _ in range(_TRIES):
+        if objects.put_status({**(latest or item), "status": status}) is not None:
+            return True
+        latest = objects.get(path_of(item))
+        if latest is None or _decides(latest) != _decides(item):
+            return False
+    return False
+
+
+def _decides(item: JsonObject) -> list[Any]:
+    """All of it that a decision is made from."""
+    meta = [item["metadata"].get(key) for key in ("uid", "generation", "deletionTimestamp", "finalizers")]
+    return [*meta, item.get("spec"), item.get("status")]
 
 
 def _event(event: Event, item: JsonObject, now: float) -> JsonObject:

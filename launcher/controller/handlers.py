@@ -74,6 +74,10 @@ def registry(controller: Controller) -> kopf.OperatorRegistry:
         if kind is not None:  # what there was at the start is seen when its job is looked at
             controller.hear(known.child(item))
 
+    def gang(item: JsonObject, kind: str | None) -> None:
+        if kind is not None:
+            controller.hear(known.gang(item, gone=kind == "DELETED"))
+
     def kai_queue(item: JsonObject, kind: str | None) -> None:
         controller.hear(known.kai_queue(item, gone=kind == "DELETED"))
 
@@ -86,7 +90,7 @@ def registry(controller: Controller) -> kopf.OperatorRegistry:
     for each in _CHILDREN:
         on(*each, child)
     on(n.KAI_GROUP, n.KAI_QUEUE_VERSION, n.KAI_QUEUE_PLURAL, kai_queue)
-    on(n.KAI_GROUP, n.KAI_POD_GROUP_VERSION, n.KAI_POD_GROUP_PLURAL, child)
+    on(n.KAI_GROUP, n.KAI_POD_GROUP_VERSION, n.KAI_POD_GROUP_PLURAL, gang)
     on(*_DEFINITIONS, definition)
 
     @kopf.on.login(registry=made, errors=kopf.ErrorsMode.TEMPORARY)

@@ -88,6 +88,12 @@ class Known:
         name = (meta.get("labels") or {}).get(n.LABEL_JOB)
         return [(Key(n.JOB_KIND, str(meta.get("namespace") or ""), name), 0.0)] if name else []
 
+    def gang(self, item: JsonObject, *, gone: bool) -> Asked:
+        """A PodGroup was made, changed or removed: a queue of KAI that is to go waits for the last one in it."""
+        name = (item.get("spec") or {}).get("queue")
+        queues = [key for key, named in self._kai_names.items() if gone and named == name]
+        return [*self.child(item), *((key, 0.0) for key in queues)]
+
     def kai_queue(self, item: JsonObject, *, gone: bool = False) -> Asked:
         """A queue of KAI was made, changed or removed. Its status, which KAI writes all the time, is nothing to us."""
         meta = item["metadata"]

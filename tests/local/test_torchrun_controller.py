@@ -14,7 +14,7 @@ import pytest
 
 from launcher.core.torchrun import names as n
 from tests.local.own_api_server import ApiServer
-from tests.local.torchrun_controller import Running, Team, controller, taken_away, until
+from tests.local.torchrun_controller import Running, Team, controller, taken_away, until, without_right
 from tests.torchrun_manifests import manifest
 
 NUMBERS = count(1)
@@ -78,6 +78,13 @@ class TestOneController:
             lambda: team.status("research", n.QUEUE_KIND).get("jobs") == counted, "the queue counts its job"
         )
         assert " 403 " not in shared.said()
+        (told,) = (each for each in team.events("vit") if each["reason"] == n.REASON_STARTING)
+        assert (told["type"], told["message"]) == ("Normal", "attempt 0 with 2 nodes of 8 GPUs")
+        assert told["source"]["component"] == n.CONTROLLER
+        (told,) = (each for each in team.events("research", n.QUEUE_KIND) if each["reason"] == "Ready")
+        assert told["type"] == "Normal"
+        described = team.server.kubectl("describe", "torchrunjob", "vit", "-n", team.name).stdout
+        assert "attempt 0 with 2 nodes of 8 GPUs" in described.partition("Events:")[2]
 
     def test_a_job_without_its_queue_waits_and_begins_when_it_appears(
         self, team: Team, shared: Running
@@ -207,6 +214,24 @@ class TestItsOwnController:
             finally:
                 give()
             until(lambda: let_go(team, "later-0"), "it goes on", 60.0)
+            assert running.process.poll() is None
+
+    @pytest.mark.parametrize(("resource", "verb"), [("services", "list"), ("jobs", "create")])
+    def test_c11_a_right_that_is_missing_is_a_condition_and_an_event_until_it_is_given(
+        self, installed: ApiServer, team: Team, tmp_path: Path, resource: str, verb: str
+    ) -> None:
+        with controller(installed, tmp_path) as running:
+            team.make(queue())
+            with without_right(installed, resource, verb):
+                team.make(job("refused"))
+                until(lambda: team.status("refused").get("reason") == n.REASON_REFUSED, "it says so")
+                told = team.condition("refused", n.ACCEPTED)
+                assert told["status"] == "False"
+                assert f'cannot {verb} resource "{resource}"' in told["message"]
+                event = until(lambda: team.events("refused"), "an Event tells it")[-1]
+                assert (event["type"], event["reason"]) == ("Warning", n.REASON_REFUSED)
+            until(lambda: let_go(team, "refused-0"), "it begins", 90.0)
+            assert team.condition("refused", n.ACCEPTED)["status"] == "True"
             assert running.process.poll() is None
 
     def test_a_queue_or_job_of_nonsense_holds_up_nobody(

@@ -56,6 +56,25 @@ def test_a_running_job_has_its_files_from_the_bucket_and_an_edit_too(queued: Sta
     reaches(queued, "again", n.PHASE_SUCCEEDED)
 
 
+def test_how_far_a_training_is_stands_in_its_status(queued: Stack) -> None:
+    """The queue's own image tells it by its metrics, and the controller asks for them."""
+    begun = torchrun(
+        queued, "submit", "--queue", QUEUE, "--gpus", "1", "--name", "told", "--no-workspace",
+        "python -m trainer.train --steps 1000000",
+    )  # fmt: skip
+    assert begun.code == 0, begun.output
+
+    def told() -> dict[str, Any]:
+        return dict((job(queued, "told").get("status") or {}).get("progress") or {})
+
+    until(lambda: told().get("step", 0) > 0, "its first step is told", WAIT_SECONDS)
+    first = told()
+    assert first["loss"] > 0
+    assert (first["throughput"] > 0, first["unit"]) == (True, "samples/s")
+    until(lambda: told()["step"] > first["step"], "it goes on", 60)
+    assert torchrun(queued, "cancel", "told").code == 0
+
+
 def test_taken_away_as_the_page_says_nothing_of_it_is_left(queued: Stack, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LISTENS)
     (tmp_path / "said.txt").write_text("before")

@@ -6,10 +6,20 @@ from typing import Any
 
 import pytest
 
+from launcher.controller.schema import job as schema
 from launcher.core import quantity
 from launcher.core.torchrun import names as n
 from tests.local.own_api_server import Answer, ApiServer
-from tests.local.torchrun_rules import CASES, DIGEST, OVERRIDING, Case, Told, overridden, rules
+from tests.local.torchrun_rules import (
+    CASES,
+    DIGEST,
+    NOT_OVERRIDDEN,
+    OVERRIDING,
+    Case,
+    Told,
+    overridden,
+    rules,
+)
 from tests.torchrun_manifests import change, manifest
 
 pytestmark = pytest.mark.local
@@ -43,7 +53,16 @@ def assert_refused(answer: Answer, told: Told) -> None:
 def test_every_rule_of_a_spec_has_a_case() -> None:
     for kind in PLURALS:
         assert {case.told() for case in CASES if case.kind == kind} == set(rules(kind))
-    assert {Told(field=case.field, message=case.says) for case in OVERRIDING} == set(overridden())
+    overriding = {Told(field=case.field, message=case.says) for case in OVERRIDING}
+    assert overriding == {each for each in overridden() if each.field != f"overrides.{NOT_OVERRIDDEN}"}
+
+
+def test_a_job_has_no_parent_of_a_kai_queue(torchrun_api: ApiServer) -> None:
+    refused = offered(torchrun_api, manifest(n.JOB_KIND, "a", {f"overrides.{NOT_OVERRIDDEN}": "org"}))
+    told = "a job joins a queue of KAI Scheduler that is there, and makes none"
+    assert_refused(refused, Told(field=f"overrides.{NOT_OVERRIDDEN}", message=told))
+    accepted = offered(torchrun_api, manifest(n.JOB_KIND, "a", {"overrides.kaiQueue": "gpu"}))
+    assert accepted.status == 201, accepted.message
 
 
 @pytest.mark.parametrize("case", [*CASES, *OVERRIDING], ids=lambda case: f"{case.field}: {case.says}")
@@ -118,6 +137,12 @@ CHANGED = [
     ("workspace", {"digest": DIGEST, "sizeBytes": 1}, {"digest": DIGEST.replace("f", "0"), "sizeBytes": 2}),
     ("workspace", None, {"digest": DIGEST, "sizeBytes": 1, "restartOnSync": True}),
 ]
+
+
+def test_every_field_is_fixed_or_may_be_changed_and_has_a_case() -> None:
+    fixed, changed = ({path.partition(".")[0] for path, _, _ in cases} for cases in (FIXED, CHANGED))
+    assert fixed == set(schema.FIXED)
+    assert changed == set(schema.spec().fields) - fixed
 
 
 def edited(server: ApiServer, path: str, before: Any, after: Any) -> Answer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -201,6 +202,12 @@ def test_an_edit_reaches_running_workers_and_files_go_both_ways(installed: Stack
     assert fetched.code == 0, fetched.output
     assert (tmp_path / "fetched").read_bytes() == (tmp_path / "weights").read_bytes()
     assert "hot" in torchrun(installed, "list").output
+    label = f"{n.LABEL_JOB}=hot"
+    watched = installed.kubectl("get", "pods", *SPACE, "-l", label, "-w", "--request-timeout=3s").output
+    assert re.search(r"^hot-0-0-\w+ +\d/\d +Running ", watched, re.MULTILINE), watched
+    described = installed.kubectl("describe", "nodes")
+    assert described.code == 0, described.output
+    assert re.search(r"Non-terminated Pods:(?s:.*)hot-0-0-", described.output), "what runs on which node"
     sync_pod = installed.kubectl("logs", *SPACE, n.sync_pod("hot"))
     assert sync_pod.code == 0, sync_pod.output
     (tmp_path / "said.txt").write_text("end")
@@ -220,13 +227,86 @@ def test_what_is_over_is_not_trained_again_when_its_objects_are_deleted(installe
 
 
 @pytest.mark.parametrize(
-    "name", ["single-node", "multi-node", "elastic", "cpu-only", "priority", "checkpoints"]
+    ("name", "size"),
+    [
+        ("single-node", (1, 4)),
+        ("multi-node", (2, 2)),
+        ("elastic", None),
+        ("cpu-only", (2, 0)),
+        ("priority", (1, 1)),
+        ("checkpoints", (1, 4)),
+    ],
 )
-def test_an_example_trains(installed: Stack, name: str) -> None:
+def test_an_example_trains(installed: Stack, name: str, size: tuple[int, int] | None) -> None:
     applied = installed.kubectl("apply", *SPACE, "-f", str(EXAMPLES / f"{name}.yaml"))
     assert applied.code == 0, applied.output
-    reaches(installed, name, n.PHASE_SUCCEEDED)
+    ended = reaches(installed, name, n.PHASE_SUCCEEDED)
+    assert size in ((ended["nodes"], ended["gpus"]), None)
     assert "deprecated" not in logs_of(installed, name)
+    workers = installed.get("pods", *SPACE, "-l", f"{n.LABEL_JOB}={name},{n.LABEL_ATTEMPT}")["items"]
+    assert len(workers) == ended["nodes"]
+    urgent = {each["spec"].get("priorityClassName") == "urgent" for each in workers}
+    assert urgent == {name == "priority"}
+
+
+def test_the_examples_project_is_submitted_as_the_page_says(installed: Stack, tmp_path: Path) -> None:
+    page = (EXAMPLES / "README.md").read_text()
+    block = page.partition("From a directory of one's own:")[2].split("```")[1].removeprefix("bash")
+    (tmp_path / "project").symlink_to(EXAMPLES / "project")
+    answer = subprocess.run(
+        ["bash", "-ec", block],
+        cwd=tmp_path, env=in_their_namespace(installed, tmp_path), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    assert "epoch 20 of 20" in answer.stdout
+    assert phase(installed, "mine") == n.PHASE_SUCCEEDED
+
+
+def test_an_elastic_job_begins_with_one_worker_and_takes_in_the_second(installed: Stack) -> None:
+    """In a namespace that may have one pod at first, and then two."""
+    space = ("-n", "elastic-team")
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}}
+    queue = {
+        key: value for key, value in installed.get("torchrunqueue", "cpu", *SPACE).items() if key != "status"
+    }
+    queue["metadata"] = {"name": "cpu"}
+    script = "import os, time; n = os.environ['WORLD_SIZE']; print('world', n, flush=True); time.sleep(n < '2' and 900)"
+    spec = {
+        "jobQueue": "cpu",
+        "numGPUs": 0,
+        "elastic": {"minNodes": 1, "maxNodes": 2},
+        "command": f'python -c "{script}"',
+    }
+    made = {"apiVersion": n.API_VERSION, "kind": n.JOB_KIND, "metadata": {"name": "grows"}, "spec": spec}
+    space_itself = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space[1]}}
+
+    def allow(pods: int) -> None:
+        manifests = [
+            space_itself,
+            {**quota, "metadata": {"name": "few", "namespace": space[1]}, "spec": {"hard": {"pods": pods}}},
+        ]
+        applied = installed.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests))
+        assert applied.code == 0, applied.output
+
+    def said() -> str:
+        return installed.kubectl("logs", *space, "-l", f"{n.LABEL_JOB}=grows", "--tail=-1").output
+
+    def status() -> dict[str, Any]:
+        return dict(installed.get("torchrunjob", "grows", *space).get("status") or {})
+
+    try:
+        allow(1)
+        applied = installed.kubectl("apply", *space, "-f", "-", stdin=yaml.safe_dump_all([queue, made]))
+        assert applied.code == 0, applied.output
+        until(lambda: "world 1" in said(), "it trains with one worker", WAIT_SECONDS)
+        assert status()["phase"] == n.PHASE_RUNNING
+        assert "world 2" not in said()
+        allow(2)
+        until(lambda: status()["phase"] == n.PHASE_SUCCEEDED, "it ends with two", WAIT_SECONDS)
+        assert said().count("world 2") == 2
+        assert (status()["attempt"], status()["restarts"]) == (0, 0)
+    finally:
+        installed.kubectl("delete", "namespace", space[1], "--timeout=120s")
 
 
 def test_workers_that_can_not_start_are_named_with_the_reason(installed: Stack) -> None:

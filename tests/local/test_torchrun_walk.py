@@ -70,8 +70,11 @@ def server(torchrun_api: ApiServer, tmp_path_factory: pytest.TempPathFactory) ->
 def person(server: ApiServer) -> Iterator[Person]:
     person = Person(server, f"walk-{next(NUMBERS)}")
     yield person
-    # Queues first let go of KAI's, while its kinds are there.
-    person.types("delete", "torchrunjobs,torchrunqueues", "--all", "--timeout=60s")
+    person.types("delete", "torchrunjobs", "--all", "--timeout=60s")
+    # Kubernetes would remove them with their jobs; who does that is not here.
+    server.kubectl("delete", f"{n.KAI_POD_GROUP_PLURAL}.{n.KAI_GROUP}", "--all", "-n", person.name)
+    # Queues let go of KAI's, while its kinds are there.
+    person.types("delete", "torchrunqueues", "--all", "--timeout=60s")
 
 
 @pytest.fixture(scope="module")

@@ -189,6 +189,13 @@ class Team:
         found = self.status(name, kind).get("conditions") or []
         return next((dict(each) for each in found if each["type"] == of), {})
 
+    def events(self, name: str, kind: str = n.JOB_KIND) -> list[dict[str, Any]]:
+        """What was told of it, as `kubectl describe` shows it."""
+        uid = self.get(self.path(kind, name))["metadata"]["uid"]
+        answer = self.server.request("GET", f"{self.core('events')}?fieldSelector=involvedObject.uid={uid}")
+        assert answer.status == 200, answer.message
+        return list(answer.body["items"])
+
     def reaches(self, name: str, phase: str, seconds: float = 20.0) -> dict[str, Any]:
         until(
             lambda: self.status(name).get("phase") == phase,
@@ -196,6 +203,26 @@ class Team:
             seconds,
         )
         return self.status(name)
+
+
+@contextmanager
+def without_right(server: ApiServer, resource: str, verb: str) -> Iterator[None]:
+    """The controller may not do this meanwhile, and all else."""
+    place = f"/apis/{rights.RBAC}/v1/clusterroles/{n.CONTROLLER}"
+    role = rights.roles()[0]
+
+    def put(rules: list[dict[str, Any]]) -> None:
+        answer = server.request("PATCH", place, {"rules": rules}, content="application/merge-patch+json")
+        assert answer.status == 200, answer.message
+
+    put([
+        {**each, "verbs": [one for one in each["verbs"] if one != verb]} if resource in each["resources"] else each
+        for each in role["rules"]
+    ])  # fmt: skip
+    try:
+        yield
+    finally:
+        put(role["rules"])
 
 
 def taken_away(server: ApiServer) -> Callable[[], None]:

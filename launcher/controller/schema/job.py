@@ -161,7 +161,9 @@ def _distributed() -> Field:
         "How the processes find each other and exchange.",
         {
             "backend": choice(
-                "What the processes exchange through.", BACKENDS, absent="nccl with GPUs, gloo without"
+                "What the processes exchange through: the script reads it from TORCHRUN_BACKEND, torchrun takes none.",
+                BACKENDS,
+                absent="nccl with GPUs, gloo without",
             ),
             "rdzvBackend": choice(
                 "How the workers meet. etcd and etcd-v2 without rdzvEndpoint become c10d, which condition "

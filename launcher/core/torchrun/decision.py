@@ -6,7 +6,8 @@ Whoever carries it out reads everything anew before each decision, then does
 2. each `make`: a creation. Where an object of that name is there already, nothing after it is done; the next decision
    is given that object, too,
 3. each `change`: a server-side apply with the uid of what was seen, so that another object of the name is left alone,
-4. `status`, by a PUT with the resourceVersion of the queue or job as it was read; nothing is told where that fails,
+4. `status`, by a PUT with the resourceVersion of the queue or job as it was read, or of one whose labels and
+   annotations alone have changed since; nothing is told where that fails,
 5. each `Event`.
 
 It may stop, or be stopped, after any of them: the next decision comes to the same end.

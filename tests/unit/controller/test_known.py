@@ -93,6 +93,19 @@ def test_a_queue_of_kai_is_its_torchrun_queues() -> None:
     assert known().kai_queue({"metadata": {"name": "default-queue"}}) == []
 
 
+def test_the_end_of_a_gang_concerns_the_queues_that_name_its_queue() -> None:
+    it = known()
+    it.queue({**queue(), "spec": {"kaiQueue": "gpu"}})
+    gang = {
+        "metadata": {"name": "vit-0", "namespace": "team", "labels": {n.LABEL_JOB: "vit"}},
+        "spec": {"queue": "gpu"},
+    }
+    assert it.gang(gang, gone=False) == [((n.JOB_KIND, "team", "vit"), 0.0)]
+    assert it.gang(gang, gone=True) == [((n.JOB_KIND, "team", "vit"), 0.0), (QUEUE, 0.0)]
+    other = {**gang, "spec": {"queue": "other"}}
+    assert it.gang(other, gone=True) == [((n.JOB_KIND, "team", "vit"), 0.0)]
+
+
 def test_a_queue_of_kai_concerns_all_that_name_it_but_its_status_nobody() -> None:
     def kai(generation: int = 1, **meta: Any) -> dict[str, Any]:
         return {"metadata": {"name": "gpu", "uid": "1", "generation": generation, **meta}}

@@ -177,7 +177,8 @@ def test_a_look_that_another_controller_overtakes_writes_no_status(api: FakeApi)
 
     class Overtaken(Mortal):
         def list(self, *arguments: Any) -> list[dict[str, Any]]:
-            api.put(JOB, api.objects[JOB])
+            item = api.objects[JOB]
+            api.put(JOB, {**item, "status": {**item["status"], "message": "all workers are ready"}})
             return []
 
     Reconciler(objects := Overtaken(api), Facts(objects, "tools@sha256:1"), now=lambda: NOW).job(
@@ -250,6 +251,24 @@ def test_a_job_that_changed_since_it_was_read_is_decided_anew(api: FakeApi) -> N
     settle(Mortal(api))
     assert phase(api) == n.PHASE_SUSPENDED
     assert ATTEMPT not in api.objects
+
+
+def test_who_writes_annotations_all_the_time_holds_up_no_status(api: FakeApi) -> None:
+    stage(api)
+    written = 0
+
+    def annotate(method: str, path: str) -> None:
+        nonlocal written
+        if (method, path) == ("PUT", f"{JOB}/status") and written < 3:
+            written += 1
+            item = api.objects[JOB]
+            api.put(JOB, {**item, "metadata": {**item["metadata"], "annotations": {"count": str(written)}}})
+
+    api.on_request = annotate
+    objects = Mortal(api)
+    Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
+    assert (written, phase(api)) == (3, n.PHASE_PROVISIONING)
+    assert api.objects[JOB]["metadata"]["annotations"] == {"count": "3"}
 
 
 KAI = f"/apis/{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}"

@@ -170,38 +170,6 @@ def test_persist_checkpoints() -> None:
     assert claim["metadata"]["labels"][n.LABEL_JOB] == "vit"
 
 
-OVERRIDES: list[tuple[str, Any]] = [
-    ("kaiQueue", "other"),
-    ("image", "example.com/other"),
-    ("workingDir", "/other"),
-    ("nodeResources.cpus", 3),
-    ("nodeResources.memory", "3Gi"),
-    ("nodeResources.gpuType", "a100"),
-    ("podTemplate.spec", {"hostIPC": True}),
-    ("podTemplate.metadata", {"labels": {"a": "b"}, "annotations": {"c": "d"}}),
-    ("storage.shmSizePerGPU", "3Gi"),
-    ("scheduling.scheduler", "other"),
-    ("scheduling.priorityClassName", "other"),
-    ("scheduling.nodeSelector", {"other": "x"}),
-    ("scheduling.affinity", {"podAffinity": {"x": 1}}),
-    ("scheduling.tolerations", [{"key": "other"}]),
-    ("scheduling.pool", "other"),
-    ("networking.port", 30001),
-    ("networking.interface", "eth7"),
-]
-
-
-@pytest.mark.parametrize(("path", "value"), OVERRIDES, ids=[path for path, _ in OVERRIDES])
-def test_an_override_is_as_the_queues_own(path: str, value: Any) -> None:
-    assert pod({f"overrides.{path}": value}) == pod({}, {path: value}) != pod()
-
-
-@pytest.mark.parametrize("field", ["ttlSecondsAfterFinished", "activeDeadlineSeconds", "maxRestarts"])
-def test_job_defaults_are_overridden_too(field: str) -> None:
-    over = making({f"overrides.jobDefaults.{field}": 9}, {f"jobDefaults.{field}": 5}).settings
-    assert over == making({}, {f"jobDefaults.{field}": 9}).settings
-
-
 def test_fewer_gpus_of_a_node_by_an_override() -> None:
     assert making({"overrides.nodeResources.gpus": 4}).size.nodes == 4
 
