@@ -263,6 +263,7 @@ BAD = [
     ((*SUBMIT, " "), 64, "command: is empty"),
     ((*SUBMIT, "python 'a"), 64, "command: .*No closing quotation"),
     ((*SUBMIT, "--workspace", "none", "c"), 65, "workspace: none does not exist"),
+    ((*SUBMIT, "--workspace", "", "c"), 64, "--workspace: is empty; name the directory"),
     ((*SUBMIT, "--workspace", "empty", "c"), 65, "has no files to send"),
     ((*SUBMIT, "--max-size", "1", "--workspace", "big", "c"), 65, "the largest: weights 2.0 MiB"),
     (("status", "none"), 66, "job none: is not in namespace team"),
