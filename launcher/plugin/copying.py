@@ -18,6 +18,7 @@ from typing import IO, Final
 from launcher.core.torchrun import names as n
 from launcher.kube.execute import Execution
 from launcher.plugin.cluster import Cluster, explained
+from launcher.plugin.download import download, told
 from launcher.plugin.exits import DONE, NOT_FOUND, UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.following import worker
 from launcher.plugin.screen import Bar, say
@@ -39,9 +40,8 @@ def copy(options: argparse.Namespace, cluster: Cluster) -> int:
     name = pod["metadata"]["name"]
     with explained("create pods/exec", cluster.namespace):
         if source:
-            _download(cluster, name, path, Path(options.target))
-        else:
-            _upload(cluster, name, Path(options.source), path)
+            return download(cluster, name, path, Path(options.target))
+        _upload(cluster, name, Path(options.source), path)
     return DONE
 
 
@@ -55,47 +55,26 @@ def _split(word: str) -> tuple[str, str] | None:
     return job, path
 
 
-def _download(cluster: Cluster, pod: str, path: str, target: Path) -> None:
-    directory, base = posixpath.split(posixpath.normpath(path))
-    into = target if target.is_dir() else target.parent
-    if not into.is_dir():
-        raise PluginError(WORKSPACE, f"cp: {into} is not a directory here; make it first")
-    command = ["tar", "cf", "-", "-C", directory or ".", "--", base]
-    with tempfile.TemporaryDirectory(prefix=".kubectl-torchrun-", dir=into) as scratch:
-        archive = Path(scratch) / "archive"
-        with Execution(cluster.rest, cluster.namespace, pod, n.WORKER_CONTAINER, command) as running:
-            with archive.open("wb") as file:
-                while data := running.read():
-                    file.write(data)
-            code, said = running.result()
-        if code:
-            raise PluginError(UNAVAILABLE, f"pod {pod}: {_last(said) or f'tar ended with {code}'}")
-        unpacked = Path(scratch) / "unpacked"
-        try:
-            with tarfile.open(archive, "r:") as members:
-                members.extractall(unpacked, filter="data")
-        except (tarfile.TarError, OSError) as error:
-            raise PluginError(UNAVAILABLE, f"pod {pod}: what came of {path} is broken: {error}") from None
-        final = target / base if target.is_dir() else target
-        if final.is_dir() and not final.is_symlink():
-            raise PluginError(WORKSPACE, f"cp: {final} is there already; name another place")
-        os.replace(unpacked / base, final)
-    say(f"{path} of {pod} is at {final}")
-
-
 def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
     if not source.exists():
         raise PluginError(WORKSPACE, f"cp: {source} does not exist here")
-    into, base = posixpath.split(path)  # a path that ends with a slash is the directory to copy into
-    with tempfile.TemporaryFile(prefix="kubectl-torchrun-") as file:
-        try:
+    if not (source.is_file() or source.is_dir()):
+        raise PluginError(WORKSPACE, f"cp: {source} is neither a file nor a directory")
+    # A path that ends with a slash is the directory to copy into.
+    into, base = (path, "") if posixpath.basename(path) in (".", "..") else posixpath.split(path)
+    name = base or os.path.basename(os.path.abspath(source))
+    if not name:
+        raise PluginError(USAGE, f"cp: {source}: should end with the name of a file or a directory")
+    try:
+        with tempfile.TemporaryFile(prefix="kubectl-torchrun-") as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as members:
-                members.add(source, base or source.resolve().name)
-        except OSError as error:
-            raise PluginError(WORKSPACE, f"cp: can't read {error.filename}: {error.strerror}") from None
-        size = file.tell()
-        file.seek(0)
-        _send(cluster, pod, file, size, into or ".")
+                members.add(source.resolve(), name)  # what a link names
+            size = file.tell()
+            file.seek(0)
+            _send(cluster, pod, file, size, into or ".")
+    except OSError as error:
+        what = f"can't read {error.filename}" if error.filename else f"can't pack {source}"
+        raise PluginError(WORKSPACE, f"cp: {what}: {error.strerror or error}") from None
     say(f"{size_in_words(size)} of {source} are at {path} of {pod}")
 
 
@@ -115,9 +94,4 @@ def _send(cluster: Cluster, pod: str, file: IO[bytes], size: int, into: str) -> 
         answer = running.line()
         code, said = running.result()
     if code or answer != "done":
-        raise PluginError(UNAVAILABLE, f"pod {pod}: {_last(said) or f'tar ended with {code}'}")
-
-
-def _last(said: str) -> str:
-    lines = said.splitlines()
-    return lines[-1] if lines else ""
+        raise PluginError(UNAVAILABLE, f"pod {pod}: {told(said) or f'tar ended with {code}'}")
