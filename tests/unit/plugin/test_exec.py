@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 from kubernetes import client
 
+from launcher.kube import execute
 from launcher.kube.execute import Execution
 from launcher.kube.rest import ApiError, ApiUnavailable, Patience, Rest, client_of
 from launcher.plugin import copying, download
@@ -32,6 +33,7 @@ class Pods:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.refuse = 0
+        self.silent = False
         self.cut = -1
         self.url = ""
 
@@ -40,6 +42,8 @@ class Pods:
             return web.json_response(
                 {"reason": "Forbidden", "message": "no exec for you"}, status=self.refuse
             )
+        if self.silent:
+            await asyncio.sleep(600)
         query = request.query.copy()
         for ours, its in (("stdin", "input"), ("stdout", "output"), ("stderr", "error")):
             if query.get(ours) in ("true", "True"):
@@ -141,6 +145,26 @@ def test_a_refusal_and_a_broken_connection(pods: Pods) -> None:
 
     with pytest.raises(ApiUnavailable, match=r"exec in team/pod: the connection broke"):
         send()
+
+
+def test_who_says_nothing_is_not_waited_for_for_ever(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "SILENCE_SECONDS", 1.0)
+    with execution(pods, "sh", "-c", "for i in 1 2 3 4; do sleep 0.5; echo $i; done; exit 3") as running:
+        assert running.result() == (3, "")
+    with (
+        execution(pods, "sleep", "30") as running,
+        pytest.raises(ApiUnavailable, match="exec in team/pod: nothing came for 1 s"),
+    ):
+        running.result()
+    pods.silent = True
+    with pytest.raises(ApiUnavailable, match="exec in team/pod: no answer for 1 s"):
+        execution(pods, "true")
+    monkeypatch.setattr(execute, "SILENCE_SECONDS", 60.0)
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        execution(pods, "true")
+    timer.join()
 
 
 @pytest.fixture
