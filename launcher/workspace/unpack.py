@@ -73,7 +73,8 @@ def unpack(archive: Path, digest: str, into: Path) -> Contents:
                     _take(members, member, into, made, links, directories)
     except (tarfile.TarError, zstandard.ZstdError, EOFError, UnicodeError) as error:
         raise Refused(f"archive: broken: {error}; it was not made by kubectl torchrun") from None
-    except ValueError as error:  # tarfile of numbers that are none, and os of names with a NUL
+    except (ValueError, RecursionError) as error:
+        # tarfile of numbers that are none and of heads in a row, and os of names with a NUL
         raise Refused(f"archive: broken: {error}; it was not made by kubectl torchrun") from None
     for path, target in links:  # at last, so that no file is written through one
         _parents(into, path, directories)

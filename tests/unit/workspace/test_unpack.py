@@ -146,6 +146,17 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, data: bytes) -> None:
         apply(archive, digest_of(archive), tmp_path / "into")
 
 
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_heads_that_follow_one_another_are_refused(tmp_path: Path, kind: bytes) -> None:
+    member = tarfile.TarInfo("x")
+    member.type, member.size = kind, 0 if kind == tarfile.XHDTYPE else 1
+    piece = member.tobuf(tarfile.GNU_FORMAT) + bytes(512 * member.size)
+    archive = tmp_path / "archive"
+    archive.write_bytes(zstandard.ZstdCompressor().compress(piece * 5000))
+    with pytest.raises(WorkspaceError, match="archive: broken: "):
+        apply(archive, digest_of(archive), tmp_path / "into")
+
+
 def workspace(root: Path, files: dict[str, str]) -> tuple[Path, str]:
     for name, content in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
