@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 from typing import Final, TextIO
 
+from launcher.plugin.plain import plain
 from launcher.workspace.selection import size_in_words
 
 _WIDTH: Final = 30
@@ -16,7 +17,7 @@ _EVERY_SECONDS: Final = 0.1
 def say(line: str) -> None:
     """One line, which is no part of the answer, and which nobody may be there to read: a terminal that was closed."""
     with suppress(OSError):
-        print(line, file=sys.stderr, flush=True)
+        print(plain(line), file=sys.stderr, flush=True)
 
 
 class Bar:
