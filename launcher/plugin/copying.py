@@ -31,7 +31,7 @@ _CHUNK: Final = 2**16
 def copy(options: argparse.Namespace, cluster: Cluster) -> int:
     """Copies in the direction that the words say. Raises PluginError."""
     source, target = _split(options.source), _split(options.target)
-    if bool(source) == bool(target):
+    if bool(source) == bool(target) or not (options.source and options.target):
         raise PluginError(USAGE, "cp: one of FROM and TO should be JOB:PATH, and the other a path here")
     job, path = source or target or ("", "")
     pod = worker(cluster, job, options.rank)

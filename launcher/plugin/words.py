@@ -15,8 +15,8 @@ from launcher.plugin.names import job_name, namespace_name, object_name
 PROGRAM: Final = "kubectl torchrun"
 _EXITS: Final = (
     "Exit codes: 0 done; with --follow that of the job; 64 wrong words or a spec that the API refuses, 65 workspace, "
-    "66 no such job, 69 no answer from the API server or the job's pods, 77 not allowed, 78 no usable kubeconfig, "
-    "130 interrupted."
+    "66 no such job, 69 no answer from the API server or the job's pods, 74 the answer can't be written, "
+    "77 not allowed, 78 no usable kubeconfig, 130 interrupted."
 )
 FORMATS: Final = ("yaml", "json", "name", "wide")
 _UNKNOWN: Final = "unrecognized arguments: "

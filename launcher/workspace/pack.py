@@ -11,6 +11,7 @@ import os
 import stat
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,14 +146,14 @@ def _copy(handle: int, entry: Entry, stream: Any) -> None:
     known, data = _begun(handle, entry.path)
     # One piece of a small file: each call of the compressor costs as much as ten kilobytes.
     piece = header(entry.path, known.st_size, EXECUTABLE_MODE if entry.executable else FILE_MODE) + data
-    done = len(data)
+    done, checksum = len(data), zlib.crc32(data)
     while done < known.st_size:
         stream.write(piece)
         piece = _read(handle, entry.path, done, known.st_size)
-        if not piece:
-            raise _changed(entry.path)
-        done += len(piece)
-    if known.st_size > _CHUNK and not _is_unchanged(handle, known):
+        done, checksum = done + len(piece), zlib.crc32(piece, checksum)
+    # A log that only grows is sent as far as it was: what was read of it is still there.
+    is_same = known.st_size <= _CHUNK or _is_unchanged(handle, known)
+    if not is_same and _checksum(handle, entry.path, known.st_size) != checksum:
         raise _changed(entry.path)
     stream.write(piece + bytes(-known.st_size % tarfile.BLOCKSIZE))
 
@@ -169,11 +170,23 @@ def _begun(handle: int, path: str) -> tuple[os.stat_result, bytes]:
     raise _changed(path)
 
 
+def _checksum(handle: int, path: str, size: int) -> int:
+    done, checksum = 0, 0
+    while done < size:
+        data = _read(handle, path, done, size)
+        done, checksum = done + len(data), zlib.crc32(data, checksum)
+    return checksum
+
+
 def _read(handle: int, path: str, start: int, end: int) -> bytes:
+    """At least a byte, unless nothing is wanted."""
     try:
-        return os.pread(handle, min(end - start, _CHUNK), start)
+        data = os.pread(handle, min(end - start, _CHUNK), start)
     except OSError as error:
         raise unreadable(path, error) from None
+    if start < end and not data:
+        raise _changed(path)
+    return data
 
 
 def _is_unchanged(handle: int, known: os.stat_result) -> bool:

@@ -282,6 +282,7 @@ BAD = [
     (("suspend", "none"), 66, "job none: is not in namespace team"),
     (("cancel", "none"), 66, "job none: is not in namespace team"),
     (("sync", "none"), 66, "job none: is not in namespace team"),
+    (("cp", "", "j:b"), 64, "one of FROM and TO should be JOB:PATH"),
     (("cp", "a", "b"), 64, "one of FROM and TO should be JOB:PATH"),
     (("cp", "j:", "b"), 64, "a path should follow the colon"),
     (("list", "--context", "none"), 78, "--context none: .*none"),

@@ -241,6 +241,26 @@ def test_a_file_that_is_written_in_place_is_not_sent_torn(
             pack(root, directory=tmp_path)
 
 
+def test_a_log_that_grows_meanwhile_is_sent_as_far_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = fill(tmp_path / "in", {"log": b"o" * 3 * 2**20})
+    whole = os.pread
+
+    def growing(handle: int, size: int, offset: int) -> bytes:
+        data = whole(handle, size, offset)
+        time.sleep(0.01)
+        with (root / "log").open("ab") as file:
+            file.write(b"more")
+        return data
+
+    monkeypatch.setattr(packing.os, "pread", growing)
+    archive = pack(root, directory=tmp_path)
+    (tmp_path / "into").mkdir()
+    unpack(archive.file, archive.digest, tmp_path / "into")
+    assert (tmp_path / "into" / "log").read_bytes() == b"o" * 3 * 2**20
+
+
 def test_a_file_that_is_removed_meanwhile_is_named(tmp_path: Path) -> None:
     root = fill(tmp_path / "in", {"a": b"1", "b": b"2"})
     entries = select(root)
