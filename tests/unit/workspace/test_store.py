@@ -5,31 +5,24 @@ from __future__ import annotations
 import io
 import logging
 import os
-import re
-import resource
-import shutil
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import zstandard
 
 from launcher.workspace.bucket import Bucket, archive_url, parse_url, pointer_url
 from launcher.workspace.errors import NotThere, WorkspaceError
-from launcher.workspace.follow import fetch, follow, tell
-from launcher.workspace.pack import Archive, pack
+from launcher.workspace.follow import fetch, follow
 from launcher.workspace.place import placed
 from launcher.workspace.serve import server
 from launcher.workspace.sources import S3, SyncPod
 from launcher.workspace.store import Pointer, Store
-from launcher.workspace.unpack import digest_of
+from tests.unit.workspace.archives import packed, received, serving, until
 
 if TYPE_CHECKING:
     from tests.unit.emulator import Cloud
@@ -37,39 +30,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]
 NONE = "sha256:" + "0" * 64
-
-
-def packed(root: Path, **files: str) -> Archive:
-    root.mkdir(exist_ok=True)
-    for name, content in files.items():
-        (root / name).write_text(content)
-    return pack(root, directory=root.parent)
-
-
-def received(store: Store, archive: Archive) -> None:
-    with archive.file.open("rb") as file:
-        store.receive(archive.digest, archive.size, file)
-    store.point(Pointer(archive.digest, archive.size))
-
-
-@contextmanager
-def serving(store: Store, port: int = 0) -> Iterator[str]:
-    served = server(store, "127.0.0.1", port)
-    thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{served.server_port}"
-    finally:
-        served.shutdown()
-        served.server_close()
-        thread.join()
-
-
-def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.01)
 
 
 def test_an_upload_goes_on_where_it_broke(tmp_path: Path) -> None:
@@ -212,79 +172,6 @@ def test_followers_of_one_volume_bring_each_new_archive(
     }
     changes = [record for record in caplog.records if "1 put, 1 removed" in record.getMessage()]
     assert len(changes) == 1
-
-
-class Counting:
-    """A source of one archive, which counts how often it is asked for it."""
-
-    def __init__(self, archive: Archive, error: Exception | None = None) -> None:
-        self.packed, self.error = archive, error
-        self.asked = 0
-
-    def archive(self, digest: str, into: Path) -> None:
-        self.asked += 1
-        if self.error is not None:
-            raise self.error
-        shutil.copyfile(self.packed.file, into)
-
-    def current(self) -> Pointer:
-        return Pointer(self.packed.digest, self.packed.size)
-
-
-def refused(tmp_path: Path) -> Archive:
-    data = zstandard.ZstdCompressor().compress(b"no tar" * 200)
-    file = tmp_path / "refused"
-    file.write_bytes(data)
-    return Archive(file, digest_of(file), len(data), 0, 0)
-
-
-def test_what_is_refused_or_has_no_room_is_not_fetched_at_every_look(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    good = packed(tmp_path / "in", a="1")
-    full = OSError(28, "No space left on device")
-    for source, most in ((Counting(refused(tmp_path)), 1), (Counting(good, full), 8)):
-        caplog.clear()
-        into, stopping, looks = tmp_path / f"into{most}", threading.Event(), []
-
-        def current(source: Counting = source, looks: list[int] = looks) -> Pointer:
-            looks.append(1)
-            return Pointer(source.packed.digest, source.packed.size)
-
-        source.current = current  # type: ignore[method-assign]
-        thread = threading.Thread(target=follow, args=(source, into, stopping), kwargs={"every": 0.005})
-        thread.start()
-        until(lambda looks=looks: len(looks) > 40)
-        stopping.set()
-        thread.join()
-        assert 1 <= source.asked <= most
-        (told,) = [record.getMessage() for record in caplog.records]
-        assert "download-" not in told
-    assert told == f"workspace: can't write in {into}: No space left on device; the workspace stays as it is"
-
-
-def test_a_workers_full_disk_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive, store = packed(tmp_path / "in", a=os.urandom(5_000_000).hex()), Store(tmp_path / "store")
-    received(store, archive)
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    with serving(store) as address:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limit[1]))
-        try:
-            with pytest.raises(WorkspaceError, match=r"workspace: can't write in .*/app: File too large"):
-                fetch(SyncPod(address), archive.digest, tmp_path / "app")
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-            signal.signal(signal.SIGXFSZ, ignored)
-
-
-def test_what_was_the_jobs_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    into = tmp_path / "app"
-    into.mkdir()
-    (into / "a").write_text("the job's")
-    source = Counting(packed(tmp_path / "in", a="1"))
-    tell(source.packed.digest, fetch(source, source.packed.digest, into))
-    assert re.search(r"\.torchrun-workspace/kept-\w+/a has what the job had there", caplog.text)
 
 
 def started(*words: str, **more: Any) -> subprocess.Popen[str]:
