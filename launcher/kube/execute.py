@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections.abc import Sequence
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Final
 from urllib.parse import quote
@@ -54,9 +56,8 @@ class Execution:
         # Not by the package's CoreV1Api, whose import takes longer than the command.
         url, headers = rest.address(f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/exec", query)
         try:
-            self._socket: Any = websocket_call(
-                rest.configuration, "GET", url, headers=headers, binary=True, _preload_content=False
-            )
+            self._socket: Any = _connected(rest.configuration, url, headers)
+            self._socket.sock.settimeout(SILENCE_SECONDS)
         except ApiException as error:
             said = str(error.reason)
             refused = _HANDSHAKE.search(said)  # websocket-client tells the status in its message alone
@@ -90,7 +91,7 @@ class Execution:
         end = time.monotonic() + SILENCE_SECONDS
         while not self._stdout and self._take(1.0):
             if time.monotonic() > end:
-                raise ApiUnavailable(f"{self._what}: nothing came for {SILENCE_SECONDS:.0f} s{self._said()}")
+                raise self._silent()
         data, self._stdout = self._stdout, b""
         return data
 
@@ -107,8 +108,13 @@ class Execution:
 
     def result(self) -> tuple[int, str]:
         """Its exit code and what it said on standard error, when it has ended; ApiUnavailable if nobody knows."""
+        end, known = time.monotonic() + SILENCE_SECONDS, 0
         while self._take(1.0):
-            continue
+            said = len(self._stdout) + len(self._stderr)
+            if said > known:
+                end, known = time.monotonic() + SILENCE_SECONDS, said
+            elif time.monotonic() > end:
+                raise self._silent()
         try:
             status = json.loads(self._socket.read_channel(_STATUS))
             if status["status"] == "Success":
@@ -136,6 +142,42 @@ class Execution:
                 self._stderr += data
         return bool(self._socket.is_open())
 
+    def _silent(self) -> ApiUnavailable:
+        return ApiUnavailable(f"{self._what}: nothing came for {SILENCE_SECONDS:.0f} s{self._said()}")
+
     def _said(self) -> str:
         said = self._stderr.decode(errors="replace").strip()
         return f": {said.splitlines()[-1]}" if said else ""
+
+
+def _connected(configuration: Any, url: str, headers: dict[str, str]) -> Any:
+    """What `websocket_call` gives or raises, within SILENCE_SECONDS.
+
+    It waits for ever by itself, and makes an interrupt an error like any other: so another thread waits in it.
+    """
+    answers: SimpleQueue[Any] = SimpleQueue()
+    given_up = threading.Event()
+
+    def connect() -> None:
+        try:
+            found = websocket_call(
+                configuration, "GET", url, headers=headers, binary=True, _preload_content=False
+            )
+        except Exception as error:
+            answers.put(error)
+            return
+        answers.put(found)
+        if given_up.is_set():
+            found.sock.close()
+
+    threading.Thread(target=connect, name="exec", daemon=True).start()
+    try:
+        answer = answers.get(timeout=SILENCE_SECONDS)
+    except BaseException as error:
+        given_up.set()
+        if isinstance(error, Empty):
+            raise TimeoutError(f"no answer for {SILENCE_SECONDS:.0f} s") from None
+        raise
+    if isinstance(answer, Exception):
+        raise answer
+    return answer

@@ -109,10 +109,16 @@ class Rest:
         try:
             contexts, active = config.list_kube_config_contexts(file)
             config.load_kube_config(file, context, client_configuration=settings)
+            named = [each for each in contexts if each["name"] == context] if context else [active]
+            namespace = str(named[0].get("context", {}).get("namespace") or "default")
         except (config.ConfigException, OSError, ValueError, YAMLError) as error:
-            raise ApiUnavailable(str(error)) from None
-        named = [each for each in contexts if each["name"] == context] if context else [active]
-        namespace = str(named[0].get("context", {}).get("namespace") or "default")
+            raise ApiUnavailable(" ".join(str(error).split())) from None
+        except (
+            TypeError,
+            AttributeError,
+            LookupError,
+        ):  # the client looks at what it has, and not at what that is
+            raise ApiUnavailable("should be a kubeconfig: clusters, users and contexts") from None
         return cls(client_of(settings), patience), namespace
 
     @property
@@ -169,7 +175,7 @@ class Rest:
             items: list[T] = []
 
             def keep(item: JsonObject) -> None:
-                converted = convert(item)
+                converted = convert(_checked(item))
                 if converted is not None:
                     items.append(converted)
 
@@ -316,9 +322,15 @@ class Answer:
 
 def _object(answer: Answer) -> JsonObject:
     try:
-        value: JsonObject = json.loads(answer.whole())
-    except ValueError as error:
+        value = json.loads(answer.whole())
+    except (ValueError, RecursionError) as error:
         raise Garbled(f"no JSON: {error}") from None
+    return _checked(value)
+
+
+def _checked(value: Any) -> JsonObject:
+    if not isinstance(value, dict):
+        raise Garbled(f"{json.dumps(value)[:80]} is no JSON object")
     return value
 
 

@@ -6,10 +6,11 @@ Exit codes: launcher/plugin/exits.py.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-from launcher.plugin.exits import DONE, INTERRUPTED, PluginError
+from launcher.plugin.exits import DONE, INTERRUPTED, OUTPUT, PluginError
 from launcher.plugin.packing import packing
 from launcher.plugin.screen import say
 from launcher.plugin.words import PROGRAM, parser
@@ -22,7 +23,9 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         with packing(options) as packed:
             from launcher.plugin.verbs import run  # this import takes as long as packing does
 
-            return run(options, packed, environment)
+            code = run(options, packed, environment)
+            sys.stdout.flush()
+            return code
     except PluginError as error:
         say(f"{PROGRAM}: {error}")
         return error.code
@@ -30,12 +33,25 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         say(f"{PROGRAM}: interrupted")
         return INTERRUPTED
     except BrokenPipeError:  # who reads us has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_output()
         return DONE
+    except OSError as error:
+        if error.filename is None:  # what has a name was no output
+            _close_output()
+        say(f"{PROGRAM}: {error.filename or 'standard output'}: {error.strerror or error}")
+        return OUTPUT
+
+
+def _close_output() -> None:
+    """What is not written yet is not tried again at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def entry() -> None:
     """The executable `kubectl-torchrun`."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one of them
+            signal.signal(number, signal.default_int_handler)
     sys.exit(main(sys.argv[1:], os.environ))
 
 

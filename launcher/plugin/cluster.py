@@ -18,6 +18,7 @@ from launcher.plugin.exits import (
     USAGE,
     PluginError,
 )
+from launcher.plugin.names import namespace_name
 
 JsonObject = dict[str, Any]
 MERGE: Final = "application/merge-patch+json"
@@ -52,7 +53,10 @@ class Cluster:
                 NO_KUBECONFIG,
                 f"{where}: {why}; name one with --kubeconfig or KUBECONFIG, a context with --context",
             ) from None
-        return cls(rest, namespace or default)
+        try:
+            return cls(rest, namespace_name(namespace or default))
+        except ValueError as error:
+            raise PluginError(NO_KUBECONFIG, f"namespace: {error}") from None
 
     def jobs(self, everywhere: bool = False) -> list[JsonObject]:
         """The jobs of the namespace, or of all."""

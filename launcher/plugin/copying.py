@@ -18,8 +18,10 @@ from typing import IO, Final
 from launcher.core.torchrun import names as n
 from launcher.kube.execute import Execution
 from launcher.plugin.cluster import Cluster, explained
+from launcher.plugin.download import download, told
 from launcher.plugin.exits import DONE, NOT_FOUND, UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.following import worker
+from launcher.plugin.names import object_name
 from launcher.plugin.screen import Bar, say
 from launcher.workspace.selection import size_in_words
 
@@ -29,7 +31,7 @@ _CHUNK: Final = 2**16
 def copy(options: argparse.Namespace, cluster: Cluster) -> int:
     """Copies in the direction that the words say. Raises PluginError."""
     source, target = _split(options.source), _split(options.target)
-    if bool(source) == bool(target):
+    if bool(source) == bool(target) or not (options.source and options.target):
         raise PluginError(USAGE, "cp: one of FROM and TO should be JOB:PATH, and the other a path here")
     job, path = source or target or ("", "")
     pod = worker(cluster, job, options.rank)
@@ -39,9 +41,8 @@ def copy(options: argparse.Namespace, cluster: Cluster) -> int:
     name = pod["metadata"]["name"]
     with explained("create pods/exec", cluster.namespace):
         if source:
-            _download(cluster, name, path, Path(options.target))
-        else:
-            _upload(cluster, name, Path(options.source), path)
+            return download(cluster, name, path, Path(options.target))
+        _upload(cluster, name, Path(options.source), path)
     return DONE
 
 
@@ -52,50 +53,32 @@ def _split(word: str) -> tuple[str, str] | None:
         return None
     if not path:
         raise PluginError(USAGE, f"cp: {word}: a path should follow the colon")
-    return job, path
-
-
-def _download(cluster: Cluster, pod: str, path: str, target: Path) -> None:
-    directory, base = posixpath.split(posixpath.normpath(path))
-    into = target if target.is_dir() else target.parent
-    if not into.is_dir():
-        raise PluginError(WORKSPACE, f"cp: {into} is not a directory here; make it first")
-    command = ["tar", "cf", "-", "-C", directory or ".", "--", base]
-    with tempfile.TemporaryDirectory(prefix=".kubectl-torchrun-", dir=into) as scratch:
-        archive = Path(scratch) / "archive"
-        with Execution(cluster.rest, cluster.namespace, pod, n.WORKER_CONTAINER, command) as running:
-            with archive.open("wb") as file:
-                while data := running.read():
-                    file.write(data)
-            code, said = running.result()
-        if code:
-            raise PluginError(UNAVAILABLE, f"pod {pod}: {_last(said) or f'tar ended with {code}'}")
-        unpacked = Path(scratch) / "unpacked"
-        try:
-            with tarfile.open(archive, "r:") as members:
-                members.extractall(unpacked, filter="data")
-        except (tarfile.TarError, OSError) as error:
-            raise PluginError(UNAVAILABLE, f"pod {pod}: what came of {path} is broken: {error}") from None
-        final = target / base if target.is_dir() else target
-        if final.is_dir() and not final.is_symlink():
-            raise PluginError(WORKSPACE, f"cp: {final} is there already; name another place")
-        os.replace(unpacked / base, final)
-    say(f"{path} of {pod} is at {final}")
+    try:
+        return object_name(job), path
+    except ValueError as error:
+        raise PluginError(USAGE, f"cp: {word}: job {error}") from None
 
 
 def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
     if not source.exists():
         raise PluginError(WORKSPACE, f"cp: {source} does not exist here")
-    into, base = posixpath.split(path)  # a path that ends with a slash is the directory to copy into
-    with tempfile.TemporaryFile(prefix="kubectl-torchrun-") as file:
-        try:
+    if not (source.is_file() or source.is_dir()):
+        raise PluginError(WORKSPACE, f"cp: {source} is neither a file nor a directory")
+    # A path that ends with a slash is the directory to copy into.
+    into, base = (path, "") if posixpath.basename(path) in (".", "..") else posixpath.split(path)
+    name = base or os.path.basename(os.path.abspath(source))
+    if not name:
+        raise PluginError(USAGE, f"cp: {source}: should end with the name of a file or a directory")
+    try:
+        with tempfile.TemporaryFile(prefix="kubectl-torchrun-") as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as members:
-                members.add(source, base or source.resolve().name)
-        except OSError as error:
-            raise PluginError(WORKSPACE, f"cp: can't read {error.filename}: {error.strerror}") from None
-        size = file.tell()
-        file.seek(0)
-        _send(cluster, pod, file, size, into or ".")
+                members.add(source.resolve(), name)  # what a link names
+            size = file.tell()
+            file.seek(0)
+            _send(cluster, pod, file, size, into or ".")
+    except OSError as error:
+        what = f"can't read {error.filename}" if error.filename else f"can't pack {source}"
+        raise PluginError(WORKSPACE, f"cp: {what}: {error.strerror or error}") from None
     say(f"{size_in_words(size)} of {source} are at {path} of {pod}")
 
 
@@ -115,9 +98,4 @@ def _send(cluster: Cluster, pod: str, file: IO[bytes], size: int, into: str) -> 
         answer = running.line()
         code, said = running.result()
     if code or answer != "done":
-        raise PluginError(UNAVAILABLE, f"pod {pod}: {_last(said) or f'tar ended with {code}'}")
-
-
-def _last(said: str) -> str:
-    lines = said.splitlines()
-    return lines[-1] if lines else ""
+        raise PluginError(UNAVAILABLE, f"pod {pod}: {told(said) or f'tar ended with {code}'}")

@@ -11,6 +11,7 @@ USAGE: Final = 64
 WORKSPACE: Final = 65
 NOT_FOUND: Final = 66
 UNAVAILABLE: Final = 69
+OUTPUT: Final = 74
 REFUSED: Final = 77
 NO_KUBECONFIG: Final = 78
 INTERRUPTED: Final = 130

@@ -5,19 +5,21 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from launcher.core.torchrun import names as n
 from launcher.kube.rest import ApiError, ApiUnavailable
 from launcher.plugin.cluster import LABEL_INDEX, Cluster, explained
-from launcher.plugin.exits import DONE, JOB_FAILED, NOT_FOUND, PluginError
+from launcher.plugin.exits import DONE, JOB_FAILED, NOT_FOUND, UNAVAILABLE, PluginError
 from launcher.plugin.screen import say
 
 JsonObject = dict[str, Any]
 _ASK_SECONDS: Final = 1.0
 # A training may be silent for long; a connection that is gone is noticed by the keep-alive of `Rest`.
 _SILENCE_SECONDS: Final = 3600.0
-_NOT_YET: Final = frozenset({400, 404})
+_NO_LOG: Final = 400
+_NOT_YET: Final = frozenset({_NO_LOG, 404})
 
 
 def worker(cluster: Cluster, job: str, rank: int, attempt: int | None = None) -> JsonObject | None:
@@ -139,9 +141,23 @@ def _padded(when: str) -> str:
 def _lines(cluster: Cluster, pod: str, query: dict[str, str]) -> Iterator[bytes]:
     with (
         explained("get pods/log", cluster.namespace),
+        _begun(pod),
         cluster.rest.open(f"/api/v1/namespaces/{cluster.namespace}/pods/{pod}/log", query) as answer,
     ):
         yield from _split(answer.chunks())
+
+
+@contextmanager
+def _begun(pod: str) -> Iterator[None]:
+    """What the API server says of a container that has no log yet as PluginError."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status != _NO_LOG:
+            raise
+        raise PluginError(
+            UNAVAILABLE, f"pod {pod}: has no log yet: {error.message}; logs -f waits for it"
+        ) from None
 
 
 def _split(pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
-from launcher.plugin.exits import WORKSPACE, PluginError
+from launcher.plugin.exits import USAGE, WORKSPACE, PluginError
 from launcher.plugin.screen import Bar
 from launcher.workspace.errors import WorkspaceError
 from launcher.workspace.memory import packed
@@ -38,6 +38,8 @@ def packing(options: argparse.Namespace) -> Iterator[Packed]:
     if not hasattr(options, "workspace") or getattr(options, "no_workspace", False):
         yield lambda: None
         return
+    if not options.workspace:
+        raise PluginError(USAGE, "--workspace: is empty; name the directory with your code")
     context: Any = multiprocessing.get_context(_WAY)
     with tempfile.TemporaryDirectory(prefix="kubectl-torchrun-") as scratch:
         answers, end = context.Pipe(duplex=False)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from typing import Final, TextIO
 
+from launcher.plugin.plain import plain
 from launcher.workspace.selection import size_in_words
 
 _WIDTH: Final = 30
@@ -13,8 +15,9 @@ _EVERY_SECONDS: Final = 0.1
 
 
 def say(line: str) -> None:
-    """One line, which is no part of the answer."""
-    print(line, file=sys.stderr, flush=True)
+    """One line, which is no part of the answer, and which nobody may be there to read: a terminal that was closed."""
+    with suppress(OSError):
+        print(plain(line), file=sys.stderr, flush=True)
 
 
 class Bar:

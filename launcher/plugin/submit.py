@@ -42,7 +42,11 @@ def submit(
     cluster.create(job, dry_run=True)
     if archive and bucket:
         upload.to_bucket(archive, where, bucket)
-    made = cluster.create(job)
+    try:
+        made = cluster.create(job)
+    except KeyboardInterrupt:
+        say(f"job {job['metadata']['name']} may be there by now: {_cancel(cluster, job['metadata']['name'])}")
+        raise
     if archive and not bucket:
         _through_pod(cluster, made, archive, queue_there=queue is not None)
     name = made["metadata"]["name"]
@@ -112,8 +116,13 @@ def rendered(job: JsonObject, output: str) -> str:
 
 
 def directory_name(workspace: str) -> str:
-    """What a job from this directory is called after."""
-    return Path(workspace).resolve().name or "job"
+    """What a job from this directory is called after. Raises PluginError where the current one was removed."""
+    try:
+        return Path(workspace).resolve().name or "job"
+    except OSError as error:
+        raise PluginError(
+            WORKSPACE, f"workspace: {workspace}: {error.strerror}; go to a directory that exists"
+        ) from None
 
 
 def _through_pod(cluster: Cluster, job: JsonObject, archive: Archive, *, queue_there: bool) -> None:
@@ -125,9 +134,23 @@ def _through_pod(cluster: Cluster, job: JsonObject, archive: Archive, *, queue_t
         elif queue_there:
             raise _no_pod(name)
     except BaseException:
-        cluster.delete(name, uid)
-        say(f"job {name} is deleted again: its workspace could not be sent")
+        _take_back(cluster, name, uid)
         raise
+
+
+def _take_back(cluster: Cluster, name: str, uid: str) -> None:
+    """Deletes the job. Where that fails, it is told, and what went wrong before stays the reason of the end."""
+    try:
+        cluster.delete(name, uid)
+    except (PluginError, KeyboardInterrupt) as error:
+        why = str(error) or "interrupted"
+        say(f"job {name} is left, without its workspace: {why}; remove it: {_cancel(cluster, name)}")
+    else:
+        say(f"job {name} is deleted again: its workspace could not be sent")
+
+
+def _cancel(cluster: Cluster, name: str) -> str:
+    return f"kubectl torchrun cancel -n {cluster.namespace} {name}"
 
 
 def _no_pod(job: str) -> PluginError:

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+from launcher.plugin.plain import plain
+
 JsonObject = dict[str, Any]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Columns as wide as they must be, three spaces between, as kubectl has them."""
-    lines = [tuple(header), *map(tuple, rows)]
+    lines = [tuple(header), *(tuple(plain(cell) for cell in row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     return "".join(
         "   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n"
@@ -92,7 +94,9 @@ def status(item: JsonObject, now: datetime) -> str:
         ("Age", age(meta.get("creationTimestamp"), now)),
     ]
     width = max(len(name) for name, _ in lines) + 2
-    text = "".join(f"{name + ':':<{width}}{value}\n" for name, value in lines if value and value != "-")
+    text = "".join(
+        f"{name + ':':<{width}}{plain(str(value))}\n" for name, value in lines if value and value != "-"
+    )
     conditions = [
         (each["type"], each["status"], each.get("reason") or "-", each.get("message") or "")
         for each in seen.get("conditions", ())

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from difflib import get_close_matches
 from itertools import takewhile
 from typing import Any, Final, NoReturn
 
+from launcher.plugin.command import doubtful_flag
 from launcher.plugin.exits import USAGE, PluginError
+from launcher.plugin.names import job_name, namespace_name, object_name
 
 PROGRAM: Final = "kubectl torchrun"
 _EXITS: Final = (
     "Exit codes: 0 done; with --follow that of the job; 64 wrong words or a spec that the API refuses, 65 workspace, "
-    "66 no such job, 69 no answer from the API server or the job's pods, 77 not allowed, 78 no usable kubeconfig, "
-    "130 interrupted."
+    "66 no such job, 69 no answer from the API server or the job's pods, 74 the answer can't be written, "
+    "77 not allowed, 78 no usable kubeconfig, 130 interrupted."
 )
 FORMATS: Final = ("yaml", "json", "name", "wide")
 _UNKNOWN: Final = "unrecognized arguments: "
+_MOST_DIGITS: Final = 9
+_SHOWN: Final = 60
+_SUBMIT: Final = " submit"
 _MISSING: Final = "the following arguments are required: "
 
 
@@ -32,6 +38,12 @@ class Parser(argparse.ArgumentParser):
                 each for each in names if each.startswith("--") and each not in self._option_string_actions
             )
             self._strange = next(strange, "")
+            if self.prog.endswith(_SUBMIT):
+                flag = doubtful_flag(args or (), self._option_string_actions)
+                if flag:
+                    self.error(
+                        f"{flag}: may be the command's or ours here; put the command in quotes, or {flag} first"
+                    )
         known, unknown = super().parse_known_args(args, namespace)
         if unknown and self._subparsers is None:
             self.error(f"{_UNKNOWN}{' '.join(unknown)}")
@@ -43,7 +55,7 @@ class Parser(argparse.ArgumentParser):
         if message.startswith(_UNKNOWN):
             message = f"unknown flags or words: {message.removeprefix(_UNKNOWN)}"
             near = get_close_matches(self._strange, self._option_string_actions, 1, 0.8)
-            quotes = "a command with words of its own goes in quotes" if self.prog.endswith(" submit") else ""
+            quotes = "a command with words of its own goes in quotes" if self.prog.endswith(_SUBMIT) else ""
             hint = f"did you mean {near[0]}?" if near else quotes
             message = f"{message}; {hint}" if hint else message
         raise PluginError(USAGE, f"{message}; see {self.prog} -h")
@@ -52,7 +64,13 @@ class Parser(argparse.ArgumentParser):
 def parser() -> Parser:
     """All verbs with their flags."""
     common = Parser(add_help=False, allow_abbrev=False)
-    common.add_argument("-n", "--namespace", default=argparse.SUPPRESS, help="default: that of the context")
+    common.add_argument(
+        "-n",
+        "--namespace",
+        type=_named(namespace_name),
+        default=argparse.SUPPRESS,
+        help="default: that of the context",
+    )
     common.add_argument("--context", default=argparse.SUPPRESS, help="context of the kubeconfig")
     common.add_argument(
         "--kubeconfig", default=argparse.SUPPRESS, help="default: $KUBECONFIG, ~/.kube/config"
@@ -92,7 +110,7 @@ def parser() -> Parser:
         ("suspend", "stop the workers of jobs and keep their volumes"),
         ("resume", "start suspended jobs where they were"),
     ):
-        verb(name, help).add_argument("names", nargs="+", metavar="JOB")
+        verb(name, help).add_argument("names", type=_named(job_name), nargs="+", metavar="JOB")
     sync = verb("sync", "bring the current directory to a job that runs")
     _name(sync)
     _workspace(sync)
@@ -104,7 +122,7 @@ def parser() -> Parser:
 
 
 def _submit(submit: Parser) -> None:
-    submit.add_argument("--queue", required=True, help="the TorchrunQueue")
+    submit.add_argument("--queue", type=_named(object_name), required=True, help="the TorchrunQueue")
     submit.add_argument("--gpus", type=_whole, required=True, help="GPUs of all nodes together; 0: on CPUs")
     submit.add_argument("--nodes", type=_positive, help="default: the fewest that the GPUs fit on")
     submit.add_argument("--min", type=_positive, metavar="NODES", help="fewest nodes of an elastic job")
@@ -134,16 +152,28 @@ def _workspace(verb: Parser) -> None:
 
 
 def _name(verb: Parser) -> None:
-    verb.add_argument("name", metavar="JOB")
+    verb.add_argument("name", type=_named(job_name), metavar="JOB")
 
 
 def _output(verb: Parser, *formats: str) -> None:
     verb.add_argument("-o", "--output", choices=formats)
 
 
+def _named(check: Callable[[str], str]) -> Callable[[str], str]:
+    def checked(word: str) -> str:
+        try:
+            return check(word)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return checked
+
+
 def _whole(text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} should be a whole number, 0 or more")
+        raise argparse.ArgumentTypeError(f"{text[:_SHOWN]!r} should be a whole number, 0 or more")
+    if len(text) > _MOST_DIGITS:
+        raise argparse.ArgumentTypeError(f"{text[:_SHOWN]} should have at most {_MOST_DIGITS} digits")
     return int(text)
 
 

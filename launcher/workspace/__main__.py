@@ -21,7 +21,7 @@ from typing import Final
 
 from launcher.core.torchrun import names
 from launcher.workspace.errors import NotThere, WorkspaceError
-from launcher.workspace.follow import EVERY_SECONDS, LOG, WAIT_SECONDS, fetch, follow
+from launcher.workspace.follow import EVERY_SECONDS, LOG, WAIT_SECONDS, fetch, follow, tell
 from launcher.workspace.serve import server
 from launcher.workspace.sources import S3, Source, SyncPod
 from launcher.workspace.store import Pointer, Store
@@ -77,10 +77,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     if options.verb == "fetch":
-        applied = fetch(
-            _source(options, pointer=False), options.digest, options.into, wait=options.wait_seconds
-        )
-        LOG.info("the workspace is %s: %d put, %d removed", options.digest, applied.put, applied.removed)
+        source = _source(options, pointer=False)
+        tell(options.digest, fetch(source, options.digest, options.into, wait=options.wait_seconds))
     elif options.verb == "follow":
         stopping = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -7,5 +7,9 @@ class WorkspaceError(Exception):
     """No second try heals it: a bad directory, a damaged or malicious archive, a bucket that refuses."""
 
 
+class Refused(WorkspaceError):
+    """The archive itself is wrong: wherever it is put, it is refused again."""
+
+
 class NotThere(Exception):
     """The archive, or whoever has it, is not there yet or can't be reached now; a later try may find it."""

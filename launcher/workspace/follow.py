@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import tempfile
 import threading
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from launcher.workspace.errors import NotThere, WorkspaceError
+from launcher.workspace.errors import NotThere, Refused, WorkspaceError
 from launcher.workspace.ignoring import CONTROL_DIRECTORY
 from launcher.workspace.place import DOWNLOAD, Applied, apply, placed
 from launcher.workspace.sources import Source
@@ -22,6 +23,9 @@ LOG: Final = logging.getLogger("workspace")
 EVERY_SECONDS: Final = 2.0
 WAIT_SECONDS: Final = 1800.0
 _RETRY_SECONDS: Final = 1.0
+# An archive that could not be put in place is as large at the next try.
+_LONGEST_PAUSE_SECONDS: Final = 60.0
+_KEPT_NAMED: Final = 10
 # A connection that broke in the middle is not seen as such by everyone in between.
 _DAMAGED_TRIES: Final = 3
 
@@ -66,27 +70,57 @@ def fetch(
 def follow(source: Source, into: Path, stopping: threading.Event, *, every: float = EVERY_SECONDS) -> None:
     """Until `stopping`, each `every` seconds: brings the job's present archive in place if it is another one.
 
-    An archive that is damaged or refused is told once, and tried again when there is another one or the place has
-    changed; what is in place stays.
+    What goes wrong is told once, and what is in place stays. An archive that is refused is not asked for again; one
+    that is damaged, or that there is no room for, is after a while.
     """
-    said = ""
+    said, tries = "", _Tries(every)
     while not stopping.wait(every):
-        problem = ""
+        problem = said
         try:
             pointer = source.current()
-            if pointer is not None and pointer.digest != placed(into).digest:
-                applied = _get(source, pointer.digest, into)
-                LOG.info(
-                    "the workspace is now %s: %d put, %d removed",
-                    pointer.digest,
-                    applied.put,
-                    applied.removed,
-                )
+            digest = pointer.digest if pointer is not None else ""
+            if digest in ("", placed(into).digest):
+                problem = ""
+            elif tries.has_time(digest):
+                try:
+                    tell(digest, _get(source, digest, into))
+                except (NotThere, WorkspaceError, _Damaged) as error:
+                    tries.failed(error)
+                    raise
+                problem = ""
         except (NotThere, WorkspaceError, _Damaged) as error:
             problem = str(error)
         if problem and problem != said:
             LOG.warning("%s; the workspace stays as it is", problem)
         said = problem
+
+
+def tell(digest: str, applied: Applied) -> None:
+    """What was done, and where is now what the job had in its way."""
+    LOG.info("the workspace is now %s: %d put, %d removed", digest, applied.put, applied.removed)
+    for place in applied.kept[:_KEPT_NAMED]:
+        LOG.warning("%s has what the job had there; the workspace has something else now", place)
+    if more := applied.kept[_KEPT_NAMED:]:
+        LOG.warning("%d more of the job are beside that", len(more))
+
+
+class _Tries:
+    """When an archive is tried again."""
+
+    def __init__(self, first: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._first, self._clock = first, clock
+        self._digest, self._pause, self._next = "", first, 0.0
+
+    def has_time(self, digest: str) -> bool:
+        """Whether the archive of this digest is to be tried now."""
+        if digest != self._digest:
+            self._digest, self._pause, self._next = digest, self._first, 0.0
+        return self._clock() >= self._next
+
+    def failed(self, error: Exception) -> None:
+        """The try that had time failed with this."""
+        self._next = math.inf if isinstance(error, Refused) else self._clock() + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
 
 
 class _Damaged(Exception):
@@ -99,7 +133,7 @@ def _get(source: Source, digest: str, into: Path) -> Applied:
         try:
             source.archive(digest, archive)
         except OSError as error:
-            raise WorkspaceError(f"workspace: can't write {archive}: {error.strerror}") from None
+            raise WorkspaceError(f"workspace: can't write in {into}: {error.strerror}") from None
         try:
             verify(archive, digest)
         except WorkspaceError as error:

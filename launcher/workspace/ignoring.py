@@ -8,6 +8,7 @@ count, too, as they do for git.
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -67,8 +68,16 @@ def rules_of(root: Path) -> Rules:
 def _read(file: Path) -> tuple[Pattern, ...]:
     try:
         # git does not follow links to its own files.
-        return () if file.name == GIT_IGNORE and file.is_symlink() else parse(file.read_bytes())
+        if file.name == GIT_IGNORE and file.is_symlink():
+            return ()
+        with open(file, "rb", opener=_at_once) as opened:
+            return parse(opened.read()) if stat.S_ISREG(os.fstat(opened.fileno()).st_mode) else ()
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return ()
     except OSError as error:
         raise WorkspaceError(f"workspace: can't read {file}: {error.strerror}; make it readable") from None
+
+
+def _at_once(name: str, flags: int) -> int:
+    """Opens a pipe, too, without waiting for who writes it."""
+    return os.open(name, flags | os.O_NONBLOCK)

@@ -11,6 +11,7 @@ import os
 import stat
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import IO, Any, BinaryIO, Final
 import zstandard
 
 from launcher.workspace.errors import WorkspaceError
+from launcher.workspace.ignoring import OWN_IGNORE
 from launcher.workspace.selection import DEFAULT_LIMIT_BYTES, Entry, select, unreadable
 
 # Of code, a higher level saves a twentieth and takes half as long again.
@@ -26,8 +28,9 @@ _LEVEL: Final = 2
 # Beside the thread that reads. One or more give the same bytes, none gives others.
 _THREADS: Final = 2
 _CHUNK: Final = 2**20
+_TRIES: Final = 3
 # All but the files that decides the bytes of an archive; what changes here changes every digest.
-FORMAT: Final = (1, _LEVEL, _THREADS)
+FORMAT: Final = (2, _LEVEL, _THREADS)
 FILE_MODE: Final = 0o644
 EXECUTABLE_MODE: Final = 0o755
 DIGEST_PREFIX: Final = "sha256:"
@@ -118,8 +121,8 @@ def header(path: str, size: int = 0, mode: int = FILE_MODE, target: str = "") ->
 
 def _plain_header(path: str, size: int, mode: int) -> bytes:
     """What tarfile makes of nearly every member, in a tenth of its time."""
-    block = b"%-100s%07o\0%07o\0%07o\0%011o\0%011o\0        0" % (path.encode(), mode, 0, 0, size, 0)
-    block = block.replace(b" " * (100 - len(path)), bytes(100 - len(path)), 1)
+    name = path.encode().ljust(_SHORT_NAME, b"\0")
+    block = b"%b%07o\0%07o\0%07o\0%011o\0%011o\0        0" % (name, mode, 0, 0, size, 0)
     block = block.ljust(257, b"\0") + b"ustar\x0000"
     return block[:148] + b"%06o\0" % sum(block) + block[155:].ljust(357, b"\0")
 
@@ -140,27 +143,62 @@ def _add(root: str, entry: Entry, stream: Any) -> None:
 
 
 def _copy(handle: int, entry: Entry, stream: Any) -> None:
-    known = os.fstat(handle)
-    if not stat.S_ISREG(known.st_mode):
-        raise _changed(entry.path)
+    known, data = _begun(handle, entry.path)
     # One piece of a small file: each call of the compressor costs as much as ten kilobytes.
-    piece = header(entry.path, known.st_size, EXECUTABLE_MODE if entry.executable else FILE_MODE)
-    left = known.st_size
-    while left:
-        try:
-            data = os.read(handle, min(left, _CHUNK))
-        except OSError as error:
-            raise unreadable(entry.path, error) from None
-        if not data:
-            raise _changed(entry.path)
-        left -= len(data)
-        if left:
-            stream.write(piece + data)
-            piece = b""
-        else:
-            piece += data
+    piece = header(entry.path, known.st_size, EXECUTABLE_MODE if entry.executable else FILE_MODE) + data
+    done, checksum = len(data), zlib.crc32(data)
+    while done < known.st_size:
+        stream.write(piece)
+        piece = _read(handle, entry.path, done, known.st_size)
+        done, checksum = done + len(piece), zlib.crc32(piece, checksum)
+    # A log that only grows is sent as far as it was: what was read of it is still there.
+    is_same = known.st_size <= _CHUNK or _is_unchanged(handle, known)
+    if not is_same and _checksum(handle, entry.path, known.st_size) != checksum:
+        raise _changed(entry.path)
     stream.write(piece + bytes(-known.st_size % tarfile.BLOCKSIZE))
 
 
+def _begun(handle: int, path: str) -> tuple[os.stat_result, bytes]:
+    """The file as it is, and its first piece; a small one whole, read again if it was written meanwhile."""
+    for _ in range(_TRIES):
+        known = os.fstat(handle)
+        if not stat.S_ISREG(known.st_mode):
+            break
+        data = _read(handle, path, 0, known.st_size)
+        if known.st_size > _CHUNK or (len(data) == known.st_size and _is_unchanged(handle, known)):
+            return known, data
+    raise _changed(path)
+
+
+def _checksum(handle: int, path: str, size: int) -> int:
+    done, checksum = 0, 0
+    while done < size:
+        data = _read(handle, path, done, size)
+        done, checksum = done + len(data), zlib.crc32(data, checksum)
+    return checksum
+
+
+def _read(handle: int, path: str, start: int, end: int) -> bytes:
+    """At least a byte, unless nothing is wanted."""
+    try:
+        data = os.pread(handle, min(end - start, _CHUNK), start)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if start < end and not data:
+        raise _changed(path)
+    return data
+
+
+def _is_unchanged(handle: int, known: os.stat_result) -> bool:
+    now = os.fstat(handle)
+    return (now.st_size, now.st_mtime_ns, now.st_ctime_ns) == (
+        known.st_size,
+        known.st_mtime_ns,
+        known.st_ctime_ns,
+    )
+
+
 def _changed(path: str) -> WorkspaceError:
-    return WorkspaceError(f"workspace: {path} changed while it was read; try again when nothing writes it")
+    return WorkspaceError(
+        f"workspace: {path} changed while it was read; try again when nothing writes it, or name it in {OWN_IGNORE}"
+    )

@@ -2,7 +2,7 @@
 
 A directory of its own inside of that place, on the same file system, holds what is not ready: a file comes in by one
 rename, and so nobody sees half of it. Whoever is killed in between, the next one ends that work. What the job itself
-made stays, but for a file where the workspace now has one.
+made or changed stays, or is moved aside where the workspace now has something else.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Final
 
 from launcher.workspace.errors import WorkspaceError
 from launcher.workspace.ignoring import CONTROL_DIRECTORY
+from launcher.workspace.kept import Kept, either, is_own
 from launcher.workspace.unpack import DIRECTORY_MODE, Contents, unpack
 
 _STATE: Final = "state.json"
@@ -30,23 +31,22 @@ _INCOMING: Final = "incoming-"
 # What is being downloaded; another worker's on the same volume, too.
 DOWNLOAD: Final = "download-"
 _ABANDONED_SECONDS: Final = 3600
-# Directories of the job that stand where the workspace now has a file.
-_KEPT: Final = "kept-"
 
 
 @dataclass(frozen=True)
 class Applied:
-    """How many files and links were put in place, and how many removed."""
+    """How many files and links were put in place, how many removed, and where is now what the job had there."""
 
     put: int
     removed: int
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class State:
     """What is in place: the archive's digest, "" while one is being applied, and what is at each path of it.
 
-    A path whose contents are "" may or may not have been brought up to date.
+    Of a path that may or may not have been brought up to date, it is `either` of its contents.
     """
 
     digest: str
@@ -81,9 +81,10 @@ def apply(archive: Path, digest: str, into: Path) -> Applied:
             finally:
                 shutil.rmtree(incoming, ignore_errors=True)
     except OSError as error:
-        raise WorkspaceError(
-            f"workspace: can't write {error.filename or into}: {error.strerror or error}"
-        ) from None
+        # Names in the directory for what is not ready are others at each try.
+        where = Path(os.fsdecode(error.filename or into))
+        where = into if CONTROL_DIRECTORY in where.parts else where
+        raise WorkspaceError(f"workspace: can't write in {where}: {error.strerror or error}") from None
 
 
 def _bring(incoming: Path, into: Path, control: Path, before: State, after: State) -> Applied:
@@ -91,14 +92,15 @@ def _bring(incoming: Path, into: Path, control: Path, before: State, after: Stat
     missing = {path for path in new if not os.path.lexists(into / path)}
     changed = [path for path, what in new.items() if old.get(path) != what or path in missing]
     gone = [path for path in old if path not in new]
-    uncertain = {**old, **dict.fromkeys(changed, "")}
-    _save(control, State("", uncertain))
+    known = {path: either(old.get(path, ""), new[path]) for path in changed}
+    _save(control, State("", {**old, **known}))
+    kept = Kept(into, control)
     for path in gone:
-        _remove(into, path)
+        _remove(into, path, old[path], kept)
     for path in changed:
-        _put(incoming, into, control, path)
+        _put(incoming, into, path, known[path], kept)
     _save(control, after)
-    return Applied(len(changed), len(gone))
+    return Applied(len(changed), len(gone), tuple(kept.places))
 
 
 @contextmanager
@@ -134,12 +136,15 @@ def _save(control: Path, state: State) -> None:
     os.replace(name, control / _STATE)
 
 
-def _remove(into: Path, path: str) -> None:
+def _remove(into: Path, path: str, known: str, kept: Kept) -> None:
     """Removes a file of the workspace, and its directories that are empty then. What is a directory now, stays."""
-    if not _within_directories(into, path):
+    if not _within_directories(into, path) or _is_directory(into / path):
         return
-    with suppress(FileNotFoundError, IsADirectoryError):
-        os.unlink(into / path)
+    if is_own(into / path, known):
+        with suppress(FileNotFoundError):
+            os.unlink(into / path)
+    elif os.path.lexists(into / path):
+        kept.take(path)
     for parent in (into / path).parents:
         if parent == into:
             return
@@ -163,17 +168,17 @@ def _is_directory(path: Path) -> bool:
         return False
 
 
-def _put(incoming: Path, into: Path, control: Path, path: str) -> None:
+def _put(incoming: Path, into: Path, path: str, known: str, kept: Kept) -> None:
     directories = path.split("/")[:-1]
     for end in range(1, len(directories) + 1):
-        directory = into / "/".join(directories[:end])
-        if _is_directory(directory):
+        directory = "/".join(directories[:end])
+        if _is_directory(into / directory):
             continue
-        if os.path.lexists(directory):  # a file or a link of before
-            os.unlink(directory)
+        if os.path.lexists(into / directory):  # the job's: a file of the workspace is removed by now
+            kept.take(directory)
         with suppress(FileExistsError):  # another worker's, on the same volume
-            os.mkdir(directory)
-            os.chmod(directory, DIRECTORY_MODE)
-    if _is_directory(into / path):
-        os.rename(into / path, Path(tempfile.mkdtemp(prefix=_KEPT, dir=control)) / "was")
+            os.mkdir(into / directory)
+            os.chmod(into / directory, DIRECTORY_MODE)
+    if os.path.lexists(into / path) and not is_own(into / path, known):
+        kept.take(path)
     os.replace(incoming / path, into / path)

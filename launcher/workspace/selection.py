@@ -40,10 +40,7 @@ def select(root: Path, limit: int = DEFAULT_LIMIT_BYTES) -> list[Entry]:
     Sockets, pipes and devices are no part of one, nor are directories without a file. Raises WorkspaceError: no such
     directory, nothing in it, an entry that can't be read, a link that leads out, more than `limit` bytes.
     """
-    if not root.is_dir():
-        what = "is not a directory" if root.exists() else "does not exist"
-        raise WorkspaceError(f"workspace: {root} {what}; name the directory with your code")
-    root = root.resolve()
+    root = _found(root)
     found = sorted(_walk(root, rules_of(root)), key=lambda entry: os.fsencode(entry.path))
     if not found:
         raise WorkspaceError(
@@ -68,6 +65,18 @@ def select(root: Path, limit: int = DEFAULT_LIMIT_BYTES) -> list[Entry]:
             f"name in {OWN_IGNORE} what is not needed; the largest: {named}"
         )
     return found
+
+
+def _found(root: Path) -> Path:
+    try:
+        if root.is_dir():
+            return root.resolve()
+        what = "is not a directory" if root.exists() else "does not exist"
+    except FileNotFoundError:  # of the current directory nothing is left but that one is in it
+        what = "is below the current directory, which was removed"
+    except OSError as error:
+        what = f"can't be read: {error.strerror}"
+    raise WorkspaceError(f"workspace: {root} {what}; name the directory with your code")
 
 
 def size_in_words(size: float) -> str:
@@ -125,6 +134,11 @@ def _one(entry: os.DirEntry[str], path: str) -> Iterator[Entry]:
 
 def unreadable(path: str, error: OSError) -> WorkspaceError:
     """What is said of an entry that can't be read."""
+    if isinstance(error, FileNotFoundError):
+        return WorkspaceError(
+            f"workspace: {path} was removed while it was read; try again when nothing changes the directory, or name "
+            f"it in {OWN_IGNORE}"
+        )
     return WorkspaceError(
         f"workspace: can't read {path}: {error.strerror}; make it readable or name it in {OWN_IGNORE}"
     )

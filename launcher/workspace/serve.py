@@ -88,3 +88,5 @@ def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
         raise WorkspaceError(
             f"port: can't serve on {address or '*'}:{port}: {error.strerror}; give a free one"
         ) from None
+    except OverflowError:
+        raise WorkspaceError(f"port: {port} should be 0 to 65535") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import shutil
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -17,6 +16,7 @@ from launcher.workspace.store import Pointer
 from launcher.workspace.unpack import check_digest
 
 _SECONDS: Final = 30.0
+_CHUNK: Final = 2**18
 _MOST_POINTER_BYTES: Final = 65536
 
 
@@ -24,7 +24,10 @@ class Source(Protocol):
     """Both methods raise NotThere where a later try may go better, and WorkspaceError where none does."""
 
     def archive(self, digest: str, into: Path) -> None:
-        """Gets the archive of this digest into this file; it is the caller who verifies it."""
+        """Gets the archive of this digest into this file; it is the caller who verifies it.
+
+        Raises OSError where the file can't be written.
+        """
 
     def current(self) -> Pointer | None:
         """Which archive the job's workspace is now; None where nobody has said so yet."""
@@ -41,8 +44,16 @@ class SyncPod:
 
     def archive(self, digest: str, into: Path) -> None:
         try:
-            with self._open(ARCHIVES + check_digest(digest)) as answer, into.open("wb") as file:
-                shutil.copyfileobj(answer, file, 2**18)
+            answer = self._open(ARCHIVES + check_digest(digest))
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from None
+        with answer, into.open("wb") as file:
+            while data := self._piece(answer):
+                file.write(data)
+
+    def _piece(self, answer: http.client.HTTPResponse) -> bytes:
+        try:
+            return answer.read(_CHUNK)
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from None
 

@@ -6,10 +6,13 @@ left is gone on with.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -81,31 +84,39 @@ class Store:
         """
         if size < 1:
             raise WorkspaceError(f"size: {size} should be the archive's bytes, at least 1")
-        place, part = self.archive(digest), self._part(digest)
-        self._root.mkdir(parents=True, exist_ok=True)
-        offset = self.offset(digest, size)
-        told(offset)
-        if offset == size:
-            return
+        place = self.archive(digest)
         try:
-            with part.open("r+b" if offset else "wb") as file:
-                file.seek(offset)
-                file.truncate()
-                while offset < size:
-                    data = stream.read(min(_CHUNK, size - offset))
-                    if not data:
-                        raise WorkspaceError(f"upload: ended after {offset} of {size} bytes; send it again")
-                    file.write(data)
-                    offset += len(data)
-                file.flush()
-                os.fsync(file.fileno())
-            found = digest_of(part)
-            if found != digest:
-                part.unlink()
-                raise WorkspaceError(f"upload: digest is {found} and should be {digest}; send it again")
-            os.replace(part, place)
+            self._root.mkdir(parents=True, exist_ok=True)
+            if place.exists():
+                told(size)
+                return
+            with self._alone(digest) as (part, file):
+                offset = os.fstat(file.fileno()).st_size
+                offset = offset if offset < size else 0
+                told(offset)
+                _take(file, offset, size, stream)
+                found = digest_of(part)
+                if found != digest:
+                    part.unlink()
+                    raise WorkspaceError(f"upload: digest is {found} and should be {digest}; send it again")
+                os.replace(part, place)
         except OSError as error:
             raise WorkspaceError(f"upload: can't write {place}: {error.strerror}") from None
+
+    @contextmanager
+    def _alone(self, digest: str) -> Iterator[tuple[Path, IO[bytes]]]:
+        """What is here of the archive; a second one that receives it meanwhile has a file of its own."""
+        part = self._part(digest)
+        with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
+            if _is_locked(file, part):
+                yield part, file
+                return
+        handle, name = tempfile.mkstemp(_PART, dir=self._root)
+        try:
+            with os.fdopen(handle, "r+b") as file:
+                yield Path(name), file
+        finally:
+            Path(name).unlink(missing_ok=True)
 
     def current(self) -> Pointer | None:
         """The job's present archive."""
@@ -119,8 +130,35 @@ class Store:
         if not self.archive(pointer.digest).exists():
             raise WorkspaceError(f"digest: {pointer.digest} is not here yet; send the archive first")
         draft = self._root / f"{_CURRENT}{_PART}"
-        draft.write_bytes(pointer.to_json())
-        os.replace(draft, self._root / _CURRENT)
+        try:
+            draft.write_bytes(pointer.to_json())
+            os.replace(draft, self._root / _CURRENT)
+        except OSError as error:
+            raise WorkspaceError(
+                f"pointer to the workspace: can't write in {self._root}: {error.strerror}"
+            ) from None
 
     def _part(self, digest: str) -> Path:
         return self._root / f"{check_digest(digest)}{_PART}"
+
+
+def _take(file: IO[bytes], offset: int, size: int, stream: IO[bytes]) -> None:
+    file.seek(offset)
+    file.truncate()
+    while offset < size:
+        data = stream.read(min(_CHUNK, size - offset))
+        if not data:
+            raise WorkspaceError(f"upload: ended after {offset} of {size} bytes; send it again")
+        file.write(data)
+        offset += len(data)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _is_locked(file: IO[bytes], part: Path) -> bool:
+    """Whether this file is ours alone now, and still the one at its place: it may have become the archive meanwhile."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.fstat(file.fileno()).st_ino == os.stat(part).st_ino
+    except OSError:
+        return False

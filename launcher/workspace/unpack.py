@@ -11,7 +11,7 @@ from typing import IO, Any, Final
 
 import zstandard
 
-from launcher.workspace.errors import WorkspaceError
+from launcher.workspace.errors import Refused, WorkspaceError
 from launcher.workspace.members import link_stays_inside, name_problem
 from launcher.workspace.pack import DIGEST_PREFIX
 
@@ -56,8 +56,8 @@ def verify(file: Path, digest: str) -> None:
 def unpack(archive: Path, digest: str, into: Path) -> Contents:
     """Verifies the archive, then makes its files and links in this empty directory, and says what it made.
 
-    Raises WorkspaceError for another digest, a broken archive, and the first member that is not one of a workspace;
-    the directory then has some of the others.
+    Raises WorkspaceError for another digest and where there is no room, Refused for a broken archive and the first
+    member that is not one of a workspace; the directory then has some of the others.
     """
     verify(archive, digest)
     made: Contents = {}
@@ -72,9 +72,10 @@ def unpack(archive: Path, digest: str, into: Path) -> Contents:
                 for member in members:
                     _take(members, member, into, made, links, directories)
     except (tarfile.TarError, zstandard.ZstdError, EOFError, UnicodeError) as error:
-        raise WorkspaceError(f"archive: broken: {error}; it was not made by kubectl torchrun") from None
-    except ValueError as error:  # tarfile of numbers that are none, and os of names with a NUL
-        raise WorkspaceError(f"archive: broken: {error}; it was not made by kubectl torchrun") from None
+        raise Refused(f"archive: broken: {error}; it was not made by kubectl torchrun") from None
+    except (ValueError, RecursionError) as error:
+        # tarfile of numbers that are none and of heads in a row, and os of names with a NUL
+        raise Refused(f"archive: broken: {error}; it was not made by kubectl torchrun") from None
     for path, target in links:  # at last, so that no file is written through one
         _parents(into, path, directories)
         _fresh(into, path, lambda place, target=target: os.symlink(target, place))
@@ -102,7 +103,7 @@ def _take(
     elif not problem and member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
         problem = _KINDS.get(member.type, "neither a file nor a link")
     if problem:
-        raise WorkspaceError(f"archive: refused member {path[:200]!r}: {problem}; nothing of it is used")
+        raise Refused(f"archive: refused member {path[:200]!r}: {problem}; nothing of it is used")
     content = members.extractfile(member)
     assert content is not None  # noqa: S101 (it is a file)
     _parents(into, path, directories)
@@ -121,7 +122,7 @@ def _parents(into: Path, path: str, made: set[str]) -> None:
         os.mkdir(f"{into}/{directory}")
         os.chmod(f"{into}/{directory}", DIRECTORY_MODE)
     except (FileExistsError, NotADirectoryError):
-        raise WorkspaceError(f"archive: refused member {path[:200]!r}: it is inside of a file") from None
+        raise Refused(f"archive: refused member {path[:200]!r}: it is inside of a file") from None
     except OSError as error:
         raise _no_room(path, error) from None
     made.add(directory)
@@ -131,9 +132,7 @@ def _fresh(into: Path, path: str, make: Any) -> None:
     try:
         make(f"{into}/{path}")
     except (FileExistsError, IsADirectoryError):
-        raise WorkspaceError(
-            f"archive: refused member {path[:200]!r}: there is a directory of this name"
-        ) from None
+        raise Refused(f"archive: refused member {path[:200]!r}: there is a directory of this name") from None
     except OSError as error:
         raise _no_room(path, error) from None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import resource
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +15,10 @@ import pytest
 from aiohttp import web
 from kubernetes import client
 
+from launcher.kube import execute
 from launcher.kube.execute import Execution
 from launcher.kube.rest import ApiError, ApiUnavailable, Patience, Rest, client_of
-from launcher.plugin import copying
+from launcher.plugin import copying, download
 from launcher.plugin.cluster import Cluster
 from launcher.plugin.exits import PluginError
 from launcher.plugin.words import parser
@@ -30,6 +33,7 @@ class Pods:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.refuse = 0
+        self.silent = False
         self.cut = -1
         self.url = ""
 
@@ -38,6 +42,8 @@ class Pods:
             return web.json_response(
                 {"reason": "Forbidden", "message": "no exec for you"}, status=self.refuse
             )
+        if self.silent:
+            await asyncio.sleep(600)
         query = request.query.copy()
         for ours, its in (("stdin", "input"), ("stdout", "output"), ("stderr", "error")):
             if query.get(ours) in ("true", "True"):
@@ -141,6 +147,26 @@ def test_a_refusal_and_a_broken_connection(pods: Pods) -> None:
         send()
 
 
+def test_who_says_nothing_is_not_waited_for_for_ever(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "SILENCE_SECONDS", 1.0)
+    with execution(pods, "sh", "-c", "for i in 1 2 3 4; do sleep 0.5; echo $i; done; exit 3") as running:
+        assert running.result() == (3, "")
+    with (
+        execution(pods, "sleep", "30") as running,
+        pytest.raises(ApiUnavailable, match="exec in team/pod: nothing came for 1 s"),
+    ):
+        running.result()
+    pods.silent = True
+    with pytest.raises(ApiUnavailable, match="exec in team/pod: no answer for 1 s"):
+        execution(pods, "true")
+    monkeypatch.setattr(execute, "SILENCE_SECONDS", 60.0)
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        execution(pods, "true")
+    timer.join()
+
+
 @pytest.fixture
 def cluster(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     pod = {"metadata": {"name": "pod"}}
@@ -167,6 +193,98 @@ def test_files_and_directories_both_ways(cluster: Cluster, pods: Pods, tmp_path:
     assert cp(cluster, f"job:{pods.root}/to/a", here) == 0
     assert (here / "a").read_bytes() == (here / "in" / "a").read_bytes()
     assert sorted(path.name for path in here.iterdir()) == ["a", "back", "in"]
+
+
+def test_a_link_is_copied_as_what_it_names(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+    (pods.root / "runs").mkdir()
+    (pods.root / "runs" / "7").write_text("seven")
+    (pods.root / "runs" / "best").symlink_to("../latest")
+    (pods.root / "latest").symlink_to(pods.root / "runs" / "7")
+    assert cp(cluster, "job:runs/best", tmp_path) == 0
+    assert (tmp_path / "best").read_text() == "seven"
+    assert not (tmp_path / "best").is_symlink()
+    (tmp_path / "link").symlink_to("best")
+    assert cp(cluster, tmp_path / "link", "job:./") == 0
+    assert cp(cluster, tmp_path / "link", "job:runs/..") == 0
+    assert (pods.root / "link").read_text() == "seven"
+    assert not (pods.root / "link").is_symlink()
+    (pods.root / "ring").symlink_to("ring")
+    with pytest.raises(PluginError, match="cp: ring of pod: is a link, as are the 40 that follow"):
+        cp(cluster, "job:ring", tmp_path / "x")
+
+
+def test_what_is_no_file_of_a_directory_is_left_out_and_named(
+    cluster: Cluster, pods: Pods, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (pods.root / "in" / "deep").mkdir(parents=True)
+    (pods.root / "in" / "a").write_text("1")
+    (pods.root / "in" / "b").symlink_to("a")
+    (pods.root / "in" / "deep" / "out").symlink_to("/etc/passwd")
+    os.mkfifo(pods.root / "in" / "deep" / "pipe")
+    assert cp(cluster, "job:in", tmp_path / "got") == 65
+    assert sorted(str(path.relative_to(tmp_path / "got")) for path in (tmp_path / "got").rglob("*")) == [
+        "a",
+        "b",
+        "deep",
+    ]
+    said = capfd.readouterr().err
+    assert "cp: left out: in/deep/out is a link out of it, to /etc/passwd\n" in said
+    assert "cp: left out: in/deep/pipe is neither a file, a directory nor a link\n" in said
+    assert said.endswith("got, but for 2 in it\n")
+    with pytest.raises(PluginError, match="cp: in/deep/pipe of pod: is neither a file nor a directory"):
+        cp(cluster, "job:in/deep/pipe", tmp_path / "x")
+
+
+def test_the_place_here_is_looked_at_first(
+    cluster: Cluster, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pods.root / "in").mkdir()
+    for name in ("file", "file2"):
+        (tmp_path / name).write_text("mine")
+    (tmp_path / "to" / "in").mkdir(parents=True)
+    asked: list[object] = []
+    real = download.Execution
+    monkeypatch.setattr(download, "Execution", lambda *words: asked.append(words) or real(*words))
+    for source, target, code, said in (
+        ("job:in", tmp_path / "to", 65, "to/in is there already; name another place"),
+        ("job:..", tmp_path / "x", 64, r"cp: \.\. of pod: should end with the name"),
+        ("job:in/..", tmp_path / "x", 64, r"cp: \. of pod: should end with the name"),
+        ("job:/", tmp_path / "x", 64, "cp: / of pod: should end with the name"),
+        ("job:in", "/proc/x", 65, "cp: can't write /proc/x: "),
+        ("job:in", tmp_path / "file", 65, "file is a file here, and in of pod a directory"),
+    ):
+        with pytest.raises(PluginError, match=said) as told:
+            cp(cluster, source, target)
+        assert told.value.code == code
+    assert len(asked) == 1
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_full_disk_and_a_broken_tar_are_told(
+    cluster: Cluster, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pods.root / "data").write_bytes(bytes(10_000_000))
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limit[1]))
+        with pytest.raises(PluginError, match=r"cp: can't write .*/x: File too large") as told:
+            cp(cluster, "job:data", tmp_path / "x")
+        with pytest.raises(PluginError, match=r"cp: can't pack .*/data: File too large"):
+            cp(cluster, pods.root / "data", "job:x")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert told.value.code == 65
+    assert [path.name for path in tmp_path.iterdir()] == ["pod"]
+    bad = "#!/bin/sh\nexec head -c 700 /dev/urandom\n"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tar").write_text(bad)
+    (tmp_path / "bin" / "tar").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    with pytest.raises(PluginError, match="pod pod: what came of data is broken: ") as told:
+        cp(cluster, "job:data", tmp_path / "x")
+    assert told.value.code == 69
 
 
 def test_what_cant_be_copied_is_told(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:

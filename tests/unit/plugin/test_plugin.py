@@ -16,11 +16,13 @@ import yaml
 from kubernetes.config import kube_config
 
 from launcher.core.torchrun import names as n
+from launcher.kube.rest import Patience
 from launcher.plugin import complete, following, tables, upload
 from launcher.plugin.__main__ import main
 from launcher.plugin.cluster import LABEL_INDEX, Cluster
 from launcher.workspace.store import Store
-from tests.unit.launcher.api_server import serving
+from tests.unit.launcher.api_history import Object
+from tests.unit.launcher.api_server import serving, status
 from tests.unit.plugin.plugin_api import JOBS, PODS, TorchrunApi, sent
 
 pytestmark = pytest.mark.unit
@@ -245,6 +247,15 @@ BAD = [
         64,
         "unknown flags or words: --colour; a command with words of its own goes in quotes; see .* submit -h",
     ),
+    ((*SUBMIT, "python", "a.py", "--nodes", "1"), 64, "--nodes: may be the command's or ours .* in quotes"),
+    ((*SUBMIT, "python", "a.py", "-nother"), 64, "-nother: may be the command's or ours here"),
+    ((*SUBMIT, "-n", "../..", "c"), 64, r"'\.\./\.\.' should be a namespace: a-z, 0-9 and -"),
+    (("submit", "--queue", "", "--gpus", "8", "c"), 64, "--queue: '' should be a name: a-z"),
+    (("submit", "--queue", "q", "--gpus", "9" * 5000, "c"), 64, "--gpus: 9{60} should have at most 9 digits"),
+    (("status", ""), 64, "JOB: '' should be a name: a-z, 0-9, - and ., with a letter or digit at both ends"),
+    (("cancel", "a", "../queues/q"), 64, r"JOB: '\.\./queues/q' should be a name"),
+    (("logs", "a/log?x=1"), 64, r"JOB: 'a/log\?x=1' should be a name"),
+    (("cp", "..:/x", "y"), 64, r"cp: \.\.:/x: job '\.\.' should be a name"),
     ((*SUBMIT, "python", "a.py", "--epochs", "3"), 64, "words: --epochs.*; a command with .* goes in quotes"),
     (("submit", "--queue", "q", "--gpu", "8", "c"), 64, r"words: --gpu; did you mean --gpus\?; see .* submit -h"),
     (("list", "--al-namespaces"), 64, r"words: --al-namespaces; did you mean --all-namespaces\?"),
@@ -263,6 +274,7 @@ BAD = [
     ((*SUBMIT, " "), 64, "command: is empty"),
     ((*SUBMIT, "python 'a"), 64, "command: .*No closing quotation"),
     ((*SUBMIT, "--workspace", "none", "c"), 65, "workspace: none does not exist"),
+    ((*SUBMIT, "--workspace", "", "c"), 64, "--workspace: is empty; name the directory"),
     ((*SUBMIT, "--workspace", "empty", "c"), 65, "has no files to send"),
     ((*SUBMIT, "--max-size", "1", "--workspace", "big", "c"), 65, "the largest: weights 2.0 MiB"),
     (("status", "none"), 66, "job none: is not in namespace team"),
@@ -270,6 +282,7 @@ BAD = [
     (("suspend", "none"), 66, "job none: is not in namespace team"),
     (("cancel", "none"), 66, "job none: is not in namespace team"),
     (("sync", "none"), 66, "job none: is not in namespace team"),
+    (("cp", "", "j:b"), 64, "one of FROM and TO should be JOB:PATH"),
     (("cp", "a", "b"), 64, "one of FROM and TO should be JOB:PATH"),
     (("cp", "j:", "b"), 64, "a path should follow the colon"),
     (("list", "--context", "none"), 78, "--context none: .*none"),
@@ -293,13 +306,17 @@ def test_bad_words_get_one_clear_line(
 
 
 def test_a_missing_kubeconfig_is_told(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    api: TorchrunApi, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["list", "--kubeconfig", str(tmp_path / "none")], {}) == 78
     assert str(tmp_path / "none") in only_line(capfd.readouterr().err)
-    (tmp_path / "broken").write_text("{")
+    for broken in ("{", "[]", "text", "contexts: [1]"):
+        (tmp_path / "broken").write_text(broken)
+        assert main(["list", "--kubeconfig", str(tmp_path / "broken")], {}) == 78
+        assert f"--kubeconfig {tmp_path / 'broken'}: " in only_line(capfd.readouterr().err)
+    (tmp_path / "broken").write_text(api.kubeconfig(tmp_path / "broken").read_text().replace("team", "../.."))
     assert main(["list", "--kubeconfig", str(tmp_path / "broken")], {}) == 78
-    assert "kubeconfig" in capfd.readouterr().err
+    assert "namespace: '../..' should be a namespace" in only_line(capfd.readouterr().err)
     gone = str(tmp_path / "gone")
     monkeypatch.setenv("KUBECONFIG", gone)
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", gone)  # of when it was imported
@@ -359,7 +376,7 @@ def test_suspend_resume_and_cancel(api: TorchrunApi, run: Run) -> None:
     assert run("suspend", "a")[1].endswith("suspended already\n")
     assert run("resume", "a")[:2] == (0, "torchrunjob.torchrun.ai/a resumed\n")
     assert api.objects[f"{JOBS}/a"]["spec"]["suspend"] is False
-    assert run("cancel", "a", "b")[0] == 0
+    assert run("cancel", "torchrunjob.torchrun.ai/a", "torchrunjob/b")[0] == 0
     assert api.objects == {}
 
 
@@ -412,6 +429,45 @@ def worker(api: TorchrunApi, attempt: int, state: str = "terminated") -> str:
     labels = {n.LABEL_JOB: "one", n.LABEL_ATTEMPT: str(attempt), LABEL_INDEX: "0"}
     api.pod(name, n.WORKER_CONTAINER, state, **labels)
     return name
+
+
+def test_what_a_message_has_does_not_reach_the_terminal(api: TorchrunApi, run: Run) -> None:
+    bad = "\x1b[2Jgone\r\x9b31m\nnext"
+    item = api.job("one", phase="Failed")
+    item["status"] |= {"message": bad, "conditions": [{"type": "T", "status": "False", "message": bad}]}
+    for words in (("status", "one"), ("list", "-o", "wide"), ("logs", "-f", "one")):
+        _, out, err = run(*words)
+        assert not set("\x1b\r\x9b") & set(out + err)
+    assert "Reason:     ?[2Jgone ?31m next\n" in run("status", "one")[1]
+
+
+def test_a_worker_that_has_not_begun_has_no_log(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.job("one", phase="Provisioning")
+    worker(api, 0, "waiting")
+    real = api.answer
+    waits = 'container "torchrun" in pod "one" is waiting to start: ContainerCreating'
+
+    def answer(method: str, target: str, body: Object) -> object:
+        return status(400, "BadRequest", waits) if "/log" in target else real(method, target, body)
+
+    monkeypatch.setattr(api, "answer", answer)
+    result, _, err = run("logs", "one")
+    assert result == 69
+    assert only_line(err).endswith(f"has no log yet: {waits}; logs -f waits for it")
+
+
+def test_an_answer_that_is_no_object_is_told(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cluster.connect.__func__, "__defaults__", (Patience(total=0.1),))
+    for answer in ([], [1], "x", {"items": [1]}, {"items": [[]]}):
+        monkeypatch.setattr(api, "answer", lambda *_, answer=answer: (200, answer))
+        words = ("list",) if isinstance(answer, dict) else ("status", "one")
+        result, _, err = run(*words)
+        assert result == 69
+        assert "no JSON object" in only_line(err)
 
 
 def test_follow_prints_each_attempt_and_ends_with_the_jobs_code(

@@ -69,6 +69,7 @@ def test_the_archive_depends_on_nothing_but_the_files(tmp_path: Path) -> None:
 
 def test_what_was_packed_is_what_tar_and_unpack_find(tmp_path: Path) -> None:
     files = {"b/x.py": b"x" * 3_000_000, "a": b"", LONG: b"1", "ü": b"2", "z" * 99: b"3", "y" * 100: b"4"}
+    files |= {"trailing ": b"5", f"a{' ' * 97}": b"6", f"b{' ' * 60}c": b"7"}
     root = fill(tmp_path / "one", files)
     (root / os.fsdecode(b"\xff")).write_bytes(b"no UTF-8")
     (root / "b" / "up").symlink_to("../a")
@@ -90,7 +91,9 @@ def test_what_was_packed_is_what_tar_and_unpack_find(tmp_path: Path) -> None:
     assert names == sorted(names)
 
 
-@pytest.mark.parametrize("name", ["a", "a/b.py", "x" * 99])
+@pytest.mark.parametrize(
+    "name", ["a", "a/b.py", "x" * 99, "trailing ", "all  ", " " * 50, "x" * 49 + " " * 50, f"a{' ' * 60}b"]
+)
 @pytest.mark.parametrize("size", [0, 1, 8**11 - 1])
 @pytest.mark.parametrize("mode", [0o644, 0o755])
 def test_the_quick_head_is_tarfiles(name: str, size: int, mode: int) -> None:
@@ -204,6 +207,86 @@ def test_a_file_that_shrinks_leaves_no_archive(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(WorkspaceError, match="log changed while it was read"):
         pack(root, directory=out)
     assert not list(out.iterdir())
+
+
+class Writing:
+    """Writes a file in place, of the same size, each time that a piece of it was read, as often as `times`."""
+
+    def __init__(self, file: Path, times: int) -> None:
+        self.file, self.left, self.whole = file, times, os.pread
+
+    def __call__(self, handle: int, size: int, offset: int) -> bytes:
+        data = self.whole(handle, size, offset)
+        if self.left:
+            self.left -= 1
+            time.sleep(0.02)  # a file system's clock has ticks
+            with self.file.open("r+b") as file:
+                file.write(b"new")
+        return data
+
+
+@pytest.mark.parametrize(("size", "times", "is_sent"), [(10, 1, True), (10, 3, False), (3 * 2**20, 1, False)])
+def test_a_file_that_is_written_in_place_is_not_sent_torn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, times: int, is_sent: bool
+) -> None:
+    root = fill(tmp_path / "in", {"data": b"o" * size})
+    monkeypatch.setattr(packing.os, "pread", Writing(root / "data", times))
+    if is_sent:
+        archive = pack(root, directory=tmp_path)
+        (tmp_path / "into").mkdir()
+        unpack(archive.file, archive.digest, tmp_path / "into")
+        assert (tmp_path / "into" / "data").read_bytes() == b"new" + b"o" * (size - 3)
+    else:
+        with pytest.raises(WorkspaceError, match="workspace: data changed while it was read"):
+            pack(root, directory=tmp_path)
+
+
+def test_a_log_that_grows_meanwhile_is_sent_as_far_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = fill(tmp_path / "in", {"log": b"o" * 3 * 2**20})
+    whole = os.pread
+
+    def growing(handle: int, size: int, offset: int) -> bytes:
+        data = whole(handle, size, offset)
+        time.sleep(0.01)
+        with (root / "log").open("ab") as file:
+            file.write(b"more")
+        return data
+
+    monkeypatch.setattr(packing.os, "pread", growing)
+    archive = pack(root, directory=tmp_path)
+    (tmp_path / "into").mkdir()
+    unpack(archive.file, archive.digest, tmp_path / "into")
+    assert (tmp_path / "into" / "log").read_bytes() == b"o" * 3 * 2**20
+
+
+def test_a_file_that_is_removed_meanwhile_is_named(tmp_path: Path) -> None:
+    root = fill(tmp_path / "in", {"a": b"1", "b": b"2"})
+    entries = select(root)
+    (root / "b").unlink()
+    with pytest.raises(WorkspaceError, match="workspace: b was removed while it was read; try again"):
+        pack(root, directory=tmp_path, entries=entries)
+
+
+def test_a_current_directory_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here").rmdir()
+    for name in (".", "x"):
+        with pytest.raises(WorkspaceError, match=r"workspace: \S+ (is below the current|does not exist)"):
+            select(Path(name))
+
+
+@pytest.mark.parametrize("name", [".gitignore", ".torchrunignore", "in/.gitignore"])
+def test_nobody_waits_for_a_pipe_with_the_name_of_an_ignore_file(tmp_path: Path, name: str) -> None:
+    fill(tmp_path, {"a": b"1", "in/b": b"2"})
+    os.mkfifo(tmp_path / name)
+    assert [entry.path for entry in select(tmp_path)] == ["a", "in/b"]
+    fill(tmp_path, {"x/.torchrunignore": b""})
+    (tmp_path / "in" / "c").mkdir()
+    os.mkfifo(tmp_path / "in" / "c" / ".torchrunignore")
+    assert len(select(tmp_path)) == 3
 
 
 def test_ten_thousand_small_files_take_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +18,11 @@ import pytest
 from launcher.workspace.bucket import Bucket, archive_url, parse_url, pointer_url
 from launcher.workspace.errors import NotThere, WorkspaceError
 from launcher.workspace.follow import fetch, follow
-from launcher.workspace.pack import Archive, pack
 from launcher.workspace.place import placed
 from launcher.workspace.serve import server
 from launcher.workspace.sources import S3, SyncPod
 from launcher.workspace.store import Pointer, Store
+from tests.unit.workspace.archives import packed, received, serving, until
 
 if TYPE_CHECKING:
     from tests.unit.emulator import Cloud
@@ -31,39 +30,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]
 NONE = "sha256:" + "0" * 64
-
-
-def packed(root: Path, **files: str) -> Archive:
-    root.mkdir(exist_ok=True)
-    for name, content in files.items():
-        (root / name).write_text(content)
-    return pack(root, directory=root.parent)
-
-
-def received(store: Store, archive: Archive) -> None:
-    with archive.file.open("rb") as file:
-        store.receive(archive.digest, archive.size, file)
-    store.point(Pointer(archive.digest, archive.size))
-
-
-@contextmanager
-def serving(store: Store, port: int = 0) -> Iterator[str]:
-    served = server(store, "127.0.0.1", port)
-    thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{served.server_port}"
-    finally:
-        served.shutdown()
-        served.server_close()
-        thread.join()
-
-
-def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.01)
 
 
 def test_an_upload_goes_on_where_it_broke(tmp_path: Path) -> None:
@@ -79,6 +45,44 @@ def test_an_upload_goes_on_where_it_broke(tmp_path: Path) -> None:
     assert store.archive(archive.digest).read_bytes() == data
     store.receive(archive.digest, archive.size, io.BytesIO(b""), told.append)
     assert told[-1] == archive.size
+
+
+class Waiting(io.BytesIO):
+    """A stream whose end waits for something."""
+
+    def __init__(self, data: bytes, at_end: Callable[[], object]) -> None:
+        super().__init__(data)
+        self.at_end = at_end
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell() > 1000:
+            self.at_end()
+        return super().read(min(size or 1, 200_000))
+
+
+def test_two_may_send_the_same_archive_at_once(tmp_path: Path) -> None:
+    archive = packed(tmp_path / "in", a=os.urandom(400_000).hex())
+    store, data, told = Store(tmp_path / "store"), archive.file.read_bytes(), []
+
+    def second() -> None:
+        if len(told) == 1:
+            store.receive(archive.digest, archive.size, Waiting(data, lambda: None), told.append)
+
+    store.receive(archive.digest, archive.size, Waiting(data, second), told.append)
+    assert told == [0, 0]
+    assert [path.read_bytes() for path in (tmp_path / "store").iterdir()] == [data]
+
+
+def test_a_place_that_cant_be_written_is_named(tmp_path: Path) -> None:
+    archive = packed(tmp_path / "in", a="1")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WorkspaceError, match=r"upload: can't write .*/file/.*: File exists"):
+        received(Store(tmp_path / "file"), archive)
+    store = Store(tmp_path / "store")
+    received(store, archive)
+    (tmp_path / "store" / "current.part").mkdir()
+    with pytest.raises(WorkspaceError, match=r"pointer to the workspace: can't write in .*store: Is a dir"):
+        store.point(Pointer(archive.digest, archive.size))
 
 
 def test_another_archive_than_its_digest_is_not_kept(tmp_path: Path) -> None:
@@ -237,6 +241,7 @@ def test_wrong_words_and_what_cant_be_done() -> None:
         (("fetch", "--digest", NONE, "--into", "/x"), 2, "one of the arguments --url --sync is required"),
         (("follow", "--sync", "h:1", "--into", "/x"), 1, "--sync: 'h:1' should be http://host:port"),
         (("serve", "--address", "203.0.113.1"), 1, "port: can't serve on 203.0.113.1:8080"),
+        (("serve", "--port", "99999"), 1, "port: 99999 should be 0 to 65535"),
     ):
         process = started(*words)
         err = process.communicate(timeout=60)[1]

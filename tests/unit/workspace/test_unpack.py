@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from launcher.workspace import place
 from launcher.workspace.errors import WorkspaceError
+from launcher.workspace.kept import Kept
 from launcher.workspace.members import link_stays_inside
 from launcher.workspace.pack import pack
 from launcher.workspace.place import Applied, apply, placed
@@ -145,6 +146,17 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, data: bytes) -> None:
         apply(archive, digest_of(archive), tmp_path / "into")
 
 
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_heads_that_follow_one_another_are_refused(tmp_path: Path, kind: bytes) -> None:
+    member = tarfile.TarInfo("x")
+    member.type, member.size = kind, 0 if kind == tarfile.XHDTYPE else 1
+    piece = member.tobuf(tarfile.GNU_FORMAT) + bytes(512 * member.size)
+    archive = tmp_path / "archive"
+    archive.write_bytes(zstandard.ZstdCompressor().compress(piece * 5000))
+    with pytest.raises(WorkspaceError, match="archive: broken: "):
+        apply(archive, digest_of(archive), tmp_path / "into")
+
+
 def workspace(root: Path, files: dict[str, str]) -> tuple[Path, str]:
     for name, content in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -172,7 +184,8 @@ def test_a_second_archive_changes_what_it_must_and_no_more(tmp_path: Path) -> No
     (into / "tree" / "mine").write_text("the job's")
     (into / "same").write_text("edited by the job")
     before = os.stat(into / "same").st_ino
-    assert apply(*two, into) == Applied(4, 3)
+    applied = apply(*two, into)
+    assert (applied.put, applied.removed) == (4, 3)
     assert shown(into) == {
         "same": "edited by the job",
         "other": "2",
@@ -182,8 +195,7 @@ def test_a_second_archive_changes_what_it_must_and_no_more(tmp_path: Path) -> No
         "gone/log": "the job's",
     }
     assert os.stat(into / "same").st_ino == before
-    kept = list((into / place.CONTROL_DIRECTORY).glob("kept-*/was/mine"))
-    assert [file.read_text() for file in kept] == ["the job's"]
+    assert [(into / kept / "mine").read_text() for kept in applied.kept] == ["the job's"]
     assert apply(*two, into) == Applied(0, 0)
 
 
@@ -210,6 +222,39 @@ def test_a_link_that_the_job_made_is_not_followed(tmp_path: Path) -> None:
     assert (into / "d" / "x").read_text() == "3"
 
 
+def test_what_the_job_wrote_over_a_file_of_the_workspace_is_moved_aside(tmp_path: Path) -> None:
+    into = tmp_path / "into"
+    files = {"log": "1", "gone": "1", "same": "1", "both": "1", "a/b": "1", "pipe": "1"}
+    apply(*workspace(tmp_path / "1", files), into)
+    for name in ("log", "gone", "both", "a/b"):
+        (into / name).write_text(f"the job's {name}")
+    (into / "same").write_text("2")
+    (into / "out").write_text("the job's out")
+    (into / "new").write_text("the job's new")
+    (into / "pipe").unlink()
+    os.mkfifo(into / "pipe")
+    two = {"log": "2", "same": "2", "both": "1", "a": "2", "out/x": "2", "new": "2", "pipe": "2"}
+    applied = apply(*workspace(tmp_path / "2", two), into)
+    assert shown(into) == {**two, "both": "the job's both"}
+    kept = {Path(name).relative_to(*Path(name).parents[-3:-2]): into / name for name in applied.kept}
+    assert sorted(map(str, kept)) == ["a/b", "gone", "log", "new", "out", "pipe"]
+    assert kept.pop(Path("pipe")).is_fifo()
+    assert {file.read_text() for file in kept.values()} == {f"the job's {name}" for name in kept}
+
+
+def test_of_two_that_are_moved_aside_from_one_path_none_is_lost(tmp_path: Path) -> None:
+    into = tmp_path / "into"
+    apply(*workspace(tmp_path / "1", {"tree/x": "1"}), into)
+    (into / "tree" / "x").write_text("the job's")
+    (into / "tree" / "mine").write_text("the job's, too")
+    applied = apply(*workspace(tmp_path / "2", {"tree": "2"}), into)
+    kept = [
+        file for name in applied.kept for file in [into / name, *(into / name).glob("*")] if file.is_file()
+    ]
+    assert sorted(file.read_text() for file in kept) == ["the job's", "the job's, too"]
+    assert shown(into) == {"tree": "2"}
+
+
 class Killed(BaseException):
     """The process ends here."""
 
@@ -224,16 +269,16 @@ def test_killed_on_the_way_to_another_archive_the_first_one_can_come_back(
     with monkeypatch.context() as patch:
         put = place._put
 
-        def some(incoming: Path, into: Path, control: Path, path: str) -> None:
+        def some(incoming: Path, into: Path, path: str, known: str, kept: Kept) -> None:
             if path == "b":
                 raise Killed
-            put(incoming, into, control, path)
+            put(incoming, into, path, known, kept)
 
         patch.setattr(place, "_put", some)
         with pytest.raises(Killed):
             apply(*two, into)
     assert shown(into) == {"a": "2", "b": "1"}
-    apply(*one, into)
+    assert apply(*one, into).kept == ()
     assert shown(into) == {"a": "1", "b": "1", "gone": "1"}
 
 
@@ -272,6 +317,7 @@ def test_killed_at_any_step_the_next_one_ends_the_work(
         apply(*two, into)
         assert shown(into) == {"a": "2", "b": "2" * 9, "c/d": "1", "e/f": "2"}
         assert not list((into / place.CONTROL_DIRECTORY).glob("incoming-*"))
+        assert not list((into / place.CONTROL_DIRECTORY).glob("kept-*"))
         if left > 0:
             break
     assert step > (4 if first else 5)

@@ -1,0 +1,132 @@
+"""`cp` from a worker: the tar that the pod makes is unpacked while it comes, and takes its place when it is whole."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from launcher.core.torchrun import names as n
+from launcher.kube.execute import Execution
+from launcher.plugin.cluster import Cluster
+from launcher.plugin.exits import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError
+from launcher.plugin.screen import say
+
+# As many links in a row as Linux follows.
+_MOST_LINKS: Final = 40
+_NAMED: Final = 10
+_NAMELESS: Final = frozenset({"", ".", ".."})
+_BROKEN: Final = (tarfile.TarError, EOFError, ValueError, RecursionError)
+
+
+def download(cluster: Cluster, pod: str, path: str, target: Path) -> int:
+    """The exit code; WORKSPACE where something of a directory is left out. Raises PluginError, and nothing is here."""
+    at = posixpath.normpath(path)
+    final = target / posixpath.basename(at) if target.is_dir() else target
+    if not final.parent.is_dir():
+        raise PluginError(WORKSPACE, f"cp: {final.parent} is not a directory here; make it first")
+    if final.is_dir() and not final.is_symlink():
+        raise PluginError(WORKSPACE, f"cp: {final} is there already; name another place")
+    left_out: list[str] = []
+    with (
+        _writing(final),
+        tempfile.TemporaryDirectory(prefix=".kubectl-torchrun-", dir=final.parent) as scratch,
+    ):
+        for _ in range(_MOST_LINKS):
+            unpacked = Path(scratch)
+            directory, base = posixpath.split(at)
+            if base in _NAMELESS:
+                raise PluginError(
+                    USAGE, f"cp: {at} of {pod}: should end with the name of a file or a directory"
+                )
+            link = _take(cluster, pod, at, unpacked, final, left_out)
+            if not link:
+                break
+            at = posixpath.join(directory, link).rstrip("/")
+        else:
+            raise PluginError(
+                WORKSPACE, f"cp: {path} of {pod}: is a link, as are the {_MOST_LINKS} that follow"
+            )
+        for line in left_out[:_NAMED]:
+            say(f"cp: left out: {line}")
+        if more := left_out[_NAMED:]:
+            say(f"cp: left out: {len(more)} more")
+        if not os.path.lexists(unpacked / base):
+            raise PluginError(WORKSPACE, f"cp: {path} of {pod}: is neither a file nor a directory")
+        os.replace(unpacked / base, final)
+    say(f"{path} of {pod} is at {final}" + (f", but for {len(left_out)} in it" if left_out else ""))
+    return WORKSPACE if left_out else DONE
+
+
+def _take(cluster: Cluster, pod: str, path: str, into: Path, final: Path, left_out: list[str]) -> str:
+    """Unpacks what is at this path of the pod; where that is a link, its target, and nothing is unpacked."""
+    directory, base = posixpath.split(path)
+    command = ["tar", "cf", "-", "-C", directory or ".", "--", base]
+    broken: Exception | None = None
+    with Execution(cluster.rest, cluster.namespace, pod, n.WORKER_CONTAINER, command) as running:
+        try:
+            with tarfile.open(fileobj=_Coming(running), mode="r|") as members:  # type: ignore[call-overload]
+                first = members.next()
+                if first is not None and first.issym():
+                    return str(first.linkname)
+                if first is not None and first.isdir() and os.path.lexists(final):
+                    raise PluginError(
+                        WORKSPACE,
+                        f"cp: {final} is a file here, and {path} of {pod} a directory; name another place",
+                    )
+                members.extractall(into, filter=lambda member, to: _filtered(member, to, left_out))  # noqa: S202 (filtered)
+        except _BROKEN as error:
+            broken = error
+        while running.read():  # what fills its last block
+            continue
+        code, said = running.result()
+    if code:
+        raise PluginError(UNAVAILABLE, f"pod {pod}: {told(said) or f'tar ended with {code}'}")
+    if broken is not None:
+        raise PluginError(UNAVAILABLE, f"pod {pod}: what came of {path} is broken: {broken}")
+    return ""
+
+
+def told(said: str) -> str:
+    """The first and the last line of what tar said: the first one names the file."""
+    lines = said.splitlines()
+    return "; ".join(dict.fromkeys((lines[0], lines[-1]))) if lines else ""
+
+
+class _Coming:
+    """What a command writes, as a file that tarfile reads."""
+
+    def __init__(self, running: Execution) -> None:
+        self._running = running
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        while len(self._rest) < size and (data := self._running.read()):
+            self._rest += data
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+
+def _filtered(member: tarfile.TarInfo, to: str, left_out: list[str]) -> tarfile.TarInfo | None:
+    try:
+        return tarfile.data_filter(member, to)
+    except tarfile.FilterError:
+        is_link = member.issym() or member.islnk()
+        why = (
+            f"a link out of it, to {member.linkname}" if is_link else "neither a file, a directory nor a link"
+        )
+        left_out.append(f"{member.name} is {why}")
+        return None
+
+
+@contextmanager
+def _writing(final: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PluginError(WORKSPACE, f"cp: can't write {final}: {error.strerror or error}") from None

@@ -1,0 +1,129 @@
+"""How the plugin ends when it is interrupted, when its output is full, and when it can't clean up."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes.config import kube_config
+
+from launcher.core.torchrun import names as n
+from launcher.plugin import upload
+from launcher.plugin.__main__ import main
+from tests.unit.launcher.api_server import serving
+from tests.unit.plugin.plugin_api import JOBS, TorchrunApi, sent
+
+pytestmark = pytest.mark.unit
+ROOT = Path(__file__).parents[3]
+SUBMIT = ("submit", "--queue", "q", "--gpus", "8", "--name", "one", "x")
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TorchrunApi]:
+    with serving(TorchrunApi()) as served:
+        assert isinstance(served, TorchrunApi)
+        file = str(served.kubeconfig(tmp_path / "kubeconfig"))
+        monkeypatch.setenv("KUBECONFIG", file)
+        monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", file)  # of when it was imported
+        yield served
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print(1)\n")
+    monkeypatch.chdir(tmp_path / "code")
+    return tmp_path / "code"
+
+
+def started(*words: str, **more: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "launcher.plugin", *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        stderr=subprocess.PIPE,
+        **more,  # type: ignore[call-overload]
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_whatever_interrupts_a_submit_leaves_neither_job_nor_archive(
+    api: TorchrunApi, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    api.queue("q")
+    process = started(*SUBMIT)
+    end = time.monotonic() + 60
+    while f"{JOBS}/one" not in api.objects:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, said
+    assert "job one is deleted again: its workspace could not be sent\n" in said
+    assert said.endswith("kubectl torchrun: interrupted\n")
+    assert f"{JOBS}/one" not in api.objects
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_job_that_cant_be_removed_again_is_named_beside_the_cause(
+    api: TorchrunApi, code: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.queue("q")
+    api.refused.add(("DELETE", f"{JOBS}/one"))
+    monkeypatch.setattr(upload, "WAIT_SECONDS", 0.0)
+    assert main(SUBMIT, {}) == 69
+    *_, left, cause = capfd.readouterr().err.splitlines()
+    assert left.startswith("job one is left, without its workspace: namespace team: you may not delete ")
+    assert left.endswith("; remove it: kubectl torchrun cancel -n team one")
+    assert cause.startswith(f"kubectl torchrun: pod {n.sync_pod('one')}: is not ready")
+
+
+def test_an_interrupt_while_the_job_is_made_says_that_it_may_be_there(
+    api: TorchrunApi, code: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from launcher.plugin.cluster import Cluster
+
+    def interrupted(_self: Cluster, job: dict[str, object], *, dry_run: bool = False) -> dict[str, object]:
+        if not dry_run:
+            raise KeyboardInterrupt
+        return job
+
+    monkeypatch.setattr(Cluster, "create", interrupted)
+    assert main(SUBMIT, {}) == 130
+    assert "job one may be there by now: kubectl torchrun cancel -n team one\n" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [("list",), ("status", "one"), ("list", "-o", "json"), (*SUBMIT, "--dry-run")]
+)
+def test_a_full_output_is_one_line(api: TorchrunApi, code: Path, words: tuple[str, ...]) -> None:
+    api.job("one")
+    with open("/dev/full", "w") as full:
+        process = started(*words, stdout=full)
+        said = process.communicate(timeout=60)[1]
+    assert (process.returncode, said) == (
+        74,
+        "kubectl torchrun: standard output: No space left on device\n",
+    )
+
+
+def test_a_current_directory_that_was_removed_is_told(
+    api: TorchrunApi, code: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (code / "train.py").unlink()
+    code.rmdir()
+    assert main(SUBMIT, {}) == 65
+    said = capfd.readouterr().err
+    assert re.fullmatch(r"kubectl torchrun: workspace: \.: .*; go to a directory that exists\n", said)
+    assert sent(api, "POST") == []

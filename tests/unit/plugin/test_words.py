@@ -1,0 +1,56 @@
+"""Names and commands as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.plugin.names import job_name, namespace_name, object_name
+from launcher.plugin.words import parser
+
+pytestmark = pytest.mark.unit
+SUBMIT = ("submit", "--queue", "q", "--gpus", "8")
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "a",
+        "torchrunjob/a",
+        "torchrunjobs/a",
+        "torchrunjob.torchrun.ai/a",
+        "torchrunjobs.torchrun.ai/a",
+    ],
+)
+def test_a_job_may_have_its_kind_before_it(word: str) -> None:
+    assert job_name(word) == "a"
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["", ".", "..", "a/b", "pod/a", "/a", "torchrunjob/", "A", "-a", "a-", "a..b", "a?b", "a" * 254, "ü"],
+)
+def test_what_is_no_name(word: str) -> None:
+    for check in (job_name, object_name):
+        with pytest.raises(ValueError, match="should be a name: a-z"):
+            check(word)
+
+
+def test_names_of_namespaces_have_no_dots() -> None:
+    assert object_name("a.b-c.9") == "a.b-c.9"
+    assert namespace_name("a-9") == "a-9"
+    for word in ("a.b", "a" * 64, "", "../.."):
+        with pytest.raises(ValueError, match="should be a namespace: a-z"):
+            namespace_name(word)
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("python train.py --nodes 1", "--follow", "--name", "one"), ["python train.py --nodes 1"]),
+        (("--env", "A=1", "-n", "team", "python", "train.py"), ["python", "train.py"]),
+        (("-nteam", "--env=A=1", "python", "train.py"), ["python", "train.py"]),
+        (("--", "python", "t.py", "--nodes", "1"), ["python", "t.py", "--nodes", "1"]),
+    ],
+)
+def test_what_a_command_is(words: tuple[str, ...], command: list[str]) -> None:
+    assert parser().parse_args([*SUBMIT, *words]).command == command

@@ -1,0 +1,97 @@
+"""What a worker gets, what it does not try again and again, and what it tells."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from launcher.workspace.errors import WorkspaceError
+from launcher.workspace.follow import fetch, follow, tell
+from launcher.workspace.pack import Archive
+from launcher.workspace.sources import SyncPod
+from launcher.workspace.store import Pointer, Store
+from launcher.workspace.unpack import digest_of
+from tests.unit.workspace.archives import packed, received, serving, until
+
+pytestmark = pytest.mark.unit
+
+
+class Counting:
+    """A source of one archive, which counts how often it is asked for it."""
+
+    def __init__(self, archive: Archive, error: Exception | None = None) -> None:
+        self.packed, self.error = archive, error
+        self.asked = 0
+
+    def archive(self, digest: str, into: Path) -> None:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        shutil.copyfile(self.packed.file, into)
+
+    def current(self) -> Pointer:
+        return Pointer(self.packed.digest, self.packed.size)
+
+
+def refused(tmp_path: Path) -> Archive:
+    data = zstandard.ZstdCompressor().compress(b"no tar" * 200)
+    file = tmp_path / "refused"
+    file.write_bytes(data)
+    return Archive(file, digest_of(file), len(data), 0, 0)
+
+
+def test_what_is_refused_or_has_no_room_is_not_fetched_at_every_look(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = packed(tmp_path / "in", a="1")
+    full = OSError(28, "No space left on device")
+    for source, most in ((Counting(refused(tmp_path)), 1), (Counting(good, full), 8)):
+        caplog.clear()
+        into, stopping, looks = tmp_path / f"into{most}", threading.Event(), []
+
+        def current(source: Counting = source, looks: list[int] = looks) -> Pointer:
+            looks.append(1)
+            return Pointer(source.packed.digest, source.packed.size)
+
+        source.current = current  # type: ignore[method-assign]
+        thread = threading.Thread(target=follow, args=(source, into, stopping), kwargs={"every": 0.005})
+        thread.start()
+        until(lambda looks=looks: len(looks) > 40)
+        stopping.set()
+        thread.join()
+        assert 1 <= source.asked <= most
+        (told,) = [record.getMessage() for record in caplog.records]
+        assert "download-" not in told
+    assert told == f"workspace: can't write in {into}: No space left on device; the workspace stays as it is"
+
+
+def test_a_workers_full_disk_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive, store = packed(tmp_path / "in", a=os.urandom(5_000_000).hex()), Store(tmp_path / "store")
+    received(store, archive)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with serving(store) as address:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limit[1]))
+        try:
+            with pytest.raises(WorkspaceError, match=r"workspace: can't write in .*/app: File too large"):
+                fetch(SyncPod(address), archive.digest, tmp_path / "app")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+            signal.signal(signal.SIGXFSZ, ignored)
+
+
+def test_what_was_the_jobs_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    into = tmp_path / "app"
+    into.mkdir()
+    (into / "a").write_text("the job's")
+    source = Counting(packed(tmp_path / "in", a="1"))
+    tell(source.packed.digest, fetch(source, source.packed.digest, into))
+    assert re.search(r"\.torchrun-workspace/kept-\w+/a has what the job had there", caplog.text)

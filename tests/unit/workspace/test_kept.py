@@ -1,0 +1,111 @@
+"""Whatever is synced, in whatever order, and whoever is killed meanwhile: what the job wrote is somewhere."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.workspace import place
+from launcher.workspace.kept import either, is_own
+from launcher.workspace.pack import pack
+from launcher.workspace.place import apply, placed
+
+pytestmark = pytest.mark.unit
+PATHS = st.sampled_from(["a", "b", "a/x", "a/y", "a/x/deep", "b/z"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("job"), PATHS),
+        st.tuples(
+            st.just("sync"), st.dictionaries(PATHS, st.sampled_from("12"), min_size=1), st.integers(0, 9)
+        ),
+    ),
+    max_size=8,
+)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def write(root: Path, path: str, content: str) -> bool:
+    """Where nothing else stands in the way."""
+    try:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(content)
+    except OSError:
+        return False
+    return True
+
+
+def sync(base: Path, into: Path, files: dict[str, str], killed_after: int) -> None:
+    source = base / "source"
+    shutil.rmtree(source, ignore_errors=True)
+    for path, content in files.items():
+        write(source, path, content)
+    archive = pack(source, directory=base)
+    left, real = killed_after, {name: getattr(os, name) for name in ("replace", "unlink", "rename")}
+
+    def counted(name: str):  # type: ignore[no-untyped-def]
+        def call(*arguments: object, **more: object) -> object:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Killed
+            return real[name](*arguments, **more)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in real:
+            patch.setattr(place.os, name, counted(name))
+        try:
+            apply(archive.file, archive.digest, into)
+        except Killed:
+            patch.undo()
+            apply(archive.file, archive.digest, into)
+    assert placed(into).digest == archive.digest
+    for path in source.rglob("*"):
+        if path.is_file() and (into / path.relative_to(source)).read_text()[0] != "j":
+            assert (into / path.relative_to(source)).read_text() == path.read_text()
+
+
+@settings(max_examples=150)
+@given(STEPS)
+def test_nothing_that_the_job_wrote_is_lost(steps: list[tuple]) -> None:  # type: ignore[type-arg]
+    with tempfile.TemporaryDirectory() as name:
+        base, into = Path(name), Path(name) / "into"
+        into.mkdir()
+        written: dict[str, str] = {}
+        for number, step in enumerate(steps):
+            if step[0] == "sync":
+                sync(base, into, *step[1:])
+            elif write(into, step[1], f"job {number}"):
+                written[step[1]] = f"job {number}"
+        found = {path.read_text() for path in into.rglob("*") if path.is_file()}
+        assert set(written.values()) <= found
+
+
+def test_what_is_own(tmp_path: Path) -> None:
+    one = "file 664 6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b"
+    file, link = tmp_path / "a", tmp_path / "l"
+    file.write_text("1")
+    link.symlink_to("a b")
+    assert is_own(file, one)
+    assert is_own(file, either("", one))
+    assert is_own(file, either(either("link x", one), "file 664 00"))
+    assert is_own(link, "link a b")
+    for place_, known in (
+        (file, ""),
+        (file, "link a b"),
+        (link, one),
+        (tmp_path, one),
+        (tmp_path / "no", one),
+    ):
+        assert not is_own(place_, known)
+    assert either(one) != one
