@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import socket
 from http import HTTPStatus
@@ -12,6 +13,7 @@ from launcher.workspace.errors import WorkspaceError
 from launcher.workspace.pack import DIGEST_PREFIX
 from launcher.workspace.store import Store
 
+LOG: Final = logging.getLogger("workspace")
 ARCHIVES: Final = "/archives/"
 CURRENT: Final = "/current"
 HEALTH: Final = "/healthz"
@@ -62,6 +64,7 @@ def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
                 self._head(HTTPStatus.OK, size, "application/zstd")
                 if self.command == "GET":
                     shutil.copyfileobj(file, self.wfile, 2**18)
+                    LOG.info("%s was sent to %s, %d bytes", digest, self.client_address[0], size)
 
         def _say(self, status: HTTPStatus, body: bytes, kind: str = "text/plain") -> None:
             self._head(status, len(body), kind)
@@ -75,7 +78,7 @@ def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """A probe each few seconds would fill the log; what is sent in is told by who takes it."""
+            """A probe each few seconds would fill the log."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True

@@ -210,6 +210,9 @@ def test_an_edit_reaches_running_workers_and_files_go_both_ways(installed: Stack
     assert re.search(r"Non-terminated Pods:(?s:.*)hot-0-0-", described.output), "what runs on which node"
     sync_pod = installed.kubectl("logs", *SPACE, n.sync_pod("hot"))
     assert sync_pod.code == 0, sync_pod.output
+    assert len(set(re.findall(r"sha256:[0-9a-f]{64} was sent to", sync_pod.output))) == 2, (
+        "before and after the edit"
+    )
     (tmp_path / "said.txt").write_text("end")
     assert torchrun(installed, "sync", "hot", cwd=tmp_path).code == 0
     ended = reaches(installed, "hot", n.PHASE_SUCCEEDED)

@@ -18,6 +18,8 @@ ROOT = f"/apis/{n.API_VERSION}"
 JOBS = f"{ROOT}/namespaces/team/{n.JOB_PLURAL}"
 QUEUES = f"{ROOT}/namespaces/team/{n.QUEUE_PLURAL}"
 PODS = "/api/v1/namespaces/team/pods"
+SUBMIT = ("submit", "--queue", "q", "--gpus", "8", "--name", "one")
+Run = Callable[..., tuple[int, str, str]]
 
 
 class TorchrunApi(FakeApi):
@@ -110,3 +112,8 @@ def sent(api: TorchrunApi, method: str) -> list[str]:
 
 def text(value: object) -> str:
     return json.dumps(value)
+
+
+def only_line(err: str) -> str:
+    assert err.count("\n") == 1, err
+    return err.strip()

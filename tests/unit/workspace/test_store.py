@@ -172,6 +172,9 @@ def test_followers_of_one_volume_bring_each_new_archive(
     }
     changes = [record for record in caplog.records if "1 put, 1 removed" in record.getMessage()]
     assert len(changes) == 1
+    assert f"{two.digest} was sent to 127.0.0.1, " in caplog.text, (
+        "the sync pod's log says who has which archive"
+    )
 
 
 def started(*words: str, **more: Any) -> subprocess.Popen[str]:

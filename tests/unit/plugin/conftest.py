@@ -1,0 +1,104 @@
+"""An API server, a directory with a script, and the plugin that runs in it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+from launcher.plugin import upload
+from launcher.plugin.__main__ import main
+from launcher.workspace.store import Store
+from tests.unit.launcher.api_server import serving
+from tests.unit.plugin.plugin_api import Run, TorchrunApi
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def api() -> Iterator[TorchrunApi]:
+    with serving(TorchrunApi()) as served:
+        assert isinstance(served, TorchrunApi)
+        yield served
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a script, in which the plugin runs."""
+    directory = tmp_path / "My_project"
+    directory.mkdir()
+    (directory / "train.py").write_text("print(1)\n")
+    monkeypatch.chdir(directory)
+    return directory
+
+
+@pytest.fixture
+def run(api: TorchrunApi, tmp_path: Path, code: Path, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs the plugin: exit code, standard output and error."""
+    kubeconfig = api.kubeconfig(tmp_path / "kubeconfig")
+
+    def call(*words: str, **environment: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        result = main([*words[:1], "--kubeconfig", str(kubeconfig), *words[1:]], environment)
+        out, err = capfd.readouterr()
+        return result, out, err
+
+    return call
+
+
+class Receiving:
+    """What the sync pod runs, as a process here; `cut` is after how many bytes its connection breaks."""
+
+    def __init__(self, root: Path, command: list[str], cut: int = -1) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *command[1:], "--root", str(root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+        )
+        self.cut = cut
+
+    def __enter__(self) -> Receiving:
+        return self
+
+    def __exit__(
+        self, a: type[BaseException] | None, b: BaseException | None, c: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def write(self, data: bytes) -> None:
+        from launcher.kube.rest import ApiUnavailable
+
+        assert self.process.stdin
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+        if self.cut >= 0:
+            self.process.stdin.close()
+            self.process.stdin = None
+            self.process.wait()
+            raise ApiUnavailable("exec: the connection broke")
+
+    def line(self) -> str:
+        assert self.process.stdout
+        return self.process.stdout.readline().decode().rstrip("\n")
+
+    def result(self) -> tuple[int, str]:
+        assert self.process.stderr
+        return self.process.wait(), self.process.stderr.read().decode()
+
+
+@pytest.fixture
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store of the sync pod that uploads go to."""
+    monkeypatch.setattr(
+        upload.to_sync_pod,
+        "__defaults__",
+        (lambda _cluster, _pod, _container, command: Receiving(tmp_path / "store", command),),
+    )
+    return Store(tmp_path / "store")

@@ -1,0 +1,170 @@
+"""Everything that a person can get wrong: one clear line, and nothing half done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from kubernetes.config import kube_config
+
+from launcher.core.torchrun import names as n
+from launcher.kube.rest import Patience
+from launcher.plugin import upload
+from launcher.plugin.__main__ import main
+from launcher.plugin.cluster import Cluster
+from tests.unit.plugin.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line, sent
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_dry_run_needs_no_kubeconfig(
+    code: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+    assert main([*SUBMIT, "--dry-run", "x"], {}) == 0
+    assert yaml.safe_load(capfd.readouterr().out)["metadata"]["namespace"] == "default"
+
+
+BAD = [
+    ((*SUBMIT[:-2], "--name", "x" * 300, "c"), 64, r"--name: x{60}\.\.\. has 300 characters; .* at most 40"),
+    ((*SUBMIT[:-2], "--name", "A_b", "c"), 64, "--name: 'A_b' should have a-z"),
+    (
+        (*SUBMIT, "--colour", "c"),
+        64,
+        "unknown flags or words: --colour; a command with words of its own goes in quotes; see .* submit -h",
+    ),
+    ((*SUBMIT, "python", "a.py", "--nodes", "1"), 64, "--nodes: may be the command's or ours .* in quotes"),
+    ((*SUBMIT, "python", "a.py", "-nother"), 64, "-nother: may be the command's or ours here"),
+    ((*SUBMIT, "-n", "../..", "c"), 64, r"'\.\./\.\.' should be a namespace: a-z, 0-9 and -"),
+    (("submit", "--queue", "", "--gpus", "8", "c"), 64, "--queue: '' should be a name: a-z"),
+    (("submit", "--queue", "q", "--gpus", "9" * 5000, "c"), 64, "--gpus: 9{60} should have at most 9 digits"),
+    (("status", ""), 64, "JOB: '' should be a name: a-z, 0-9, - and ., with a letter or digit at both ends"),
+    (("cancel", "a", "../queues/q"), 64, r"JOB: '\.\./queues/q' should be a name"),
+    (("logs", "a/log?x=1"), 64, r"JOB: 'a/log\?x=1' should be a name"),
+    (("cp", "..:/x", "y"), 64, r"cp: \.\.:/x: job '\.\.' should be a name"),
+    ((*SUBMIT, "python", "a.py", "--epochs", "3"), 64, "words: --epochs.*; a command with .* goes in quotes"),
+    (
+        ("submit", "--queue", "q", "--gpu", "8", "c"),
+        64,
+        r"words: --gpu; did you mean --gpus\?; see .* submit -h",
+    ),
+    (("list", "--al-namespaces"), 64, r"words: --al-namespaces; did you mean --all-namespaces\?"),
+    (("sync", "none", "more"), 64, "unknown flags or words: more; see kubectl torchrun sync -h"),
+    (("submit", "--gpus", "8", "c"), 64, "required: --queue; see kubectl torchrun submit -h"),
+    (("submit", "--queue", "q", "--gpus", "-1", "c"), 64, "--gpus"),
+    (("submit", "--queue", "q", "--gpus", "eight", "c"), 64, "--gpus: 'eight' should be a whole number"),
+    ((*SUBMIT, "--nodes", "3", "c"), 64, "--nodes: 3 does not divide --gpus 8"),
+    ((*SUBMIT, "--min", "3", "--max", "2", "c"), 64, "--min: 3 is above --max 2"),
+    ((*SUBMIT, "--min", "3", "c"), 64, "--max: is missing beside --min"),
+    ((*SUBMIT, "--min", "1", "--max", "3", "c"), 64, "--max: 3 does not divide --gpus 8"),
+    ((*SUBMIT, "--min", "1", "--max", "2", "--nodes", "2", "c"), 64, "--nodes: excludes --min and --max"),
+    ((*SUBMIT, "--env", "1=2", "c"), 64, "--env: '1=2' should be NAME=VALUE"),
+    ((*SUBMIT, "--env", "NONE", "c"), 64, "--env: NONE is not set here"),
+    ((*SUBMIT, "--output", "wide", "c"), 64, "--output"),
+    ((*SUBMIT, " "), 64, "command: is empty"),
+    ((*SUBMIT, "python 'a"), 64, "command: .*No closing quotation"),
+    ((*SUBMIT, "--workspace", "none", "c"), 65, "workspace: none does not exist"),
+    ((*SUBMIT, "--workspace", "", "c"), 64, "--workspace: is empty; name the directory"),
+    ((*SUBMIT, "--workspace", "empty", "c"), 65, "has no files to send"),
+    ((*SUBMIT, "--max-size", "1", "--workspace", "big", "c"), 65, "the largest: weights 2.0 MiB"),
+    (("status", "none"), 66, "job none: is not in namespace team"),
+    (("logs", "none"), 66, "job none: is not in namespace team"),
+    (("suspend", "none"), 66, "job none: is not in namespace team"),
+    (("cancel", "none"), 66, "job none: is not in namespace team"),
+    (("sync", "none"), 66, "job none: is not in namespace team"),
+    (("cp", "", "j:b"), 64, "one of FROM and TO should be JOB:PATH"),
+    (("cp", "a", "b"), 64, "one of FROM and TO should be JOB:PATH"),
+    (("cp", "j:", "b"), 64, "a path should follow the colon"),
+    (("list", "--context", "none"), 78, "--context none: .*none"),
+]
+
+
+@pytest.mark.parametrize(("words", "expected", "said"), BAD, ids=[" ".join(bad[0])[-50:] for bad in BAD])
+def test_bad_words_get_one_clear_line(
+    api: TorchrunApi, run: Run, tmp_path: Path, words: tuple[str, ...], expected: int, said: str
+) -> None:
+    import re
+
+    (Path.cwd() / "empty").mkdir()
+    (Path.cwd() / "big").mkdir()
+    (Path.cwd() / "big" / "weights").write_bytes(bytes(2 * 2**20))
+    result, out, err = run(*words)
+    assert (result, out) == (expected, "")
+    assert re.search(said, only_line(err)), err
+    assert err.startswith("kubectl torchrun: ")
+    assert sent(api, "POST") == []
+
+
+def test_a_missing_kubeconfig_is_told(
+    api: TorchrunApi, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["list", "--kubeconfig", str(tmp_path / "none")], {}) == 78
+    assert str(tmp_path / "none") in only_line(capfd.readouterr().err)
+    for broken in ("{", "[]", "text", "contexts: [1]"):
+        (tmp_path / "broken").write_text(broken)
+        assert main(["list", "--kubeconfig", str(tmp_path / "broken")], {}) == 78
+        assert f"--kubeconfig {tmp_path / 'broken'}: " in only_line(capfd.readouterr().err)
+    (tmp_path / "broken").write_text(api.kubeconfig(tmp_path / "broken").read_text().replace("team", "../.."))
+    assert main(["list", "--kubeconfig", str(tmp_path / "broken")], {}) == 78
+    assert "namespace: '../..' should be a namespace" in only_line(capfd.readouterr().err)
+    gone = str(tmp_path / "gone")
+    monkeypatch.setenv("KUBECONFIG", gone)
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", gone)  # of when it was imported
+    assert main(["list"], {}) == 78
+    assert f"KUBECONFIG {gone}: " in only_line(capfd.readouterr().err)
+
+
+def test_a_forbidden_namespace_is_named(api: TorchrunApi, run: Run) -> None:
+    other = JOBS.replace("/team/", "/other/")
+    api.refused.update({("GET", JOBS), ("POST", other), ("GET", other)})
+    result, _, err = run("list")
+    assert result == 77
+    assert "namespace team: you may not list torchrunjobs there" in only_line(err)
+    result, _, err = run(*SUBMIT, "-n", "other", "x")
+    assert result == 77
+    assert "namespace other: you may not create torchrunjobs there" in err
+    assert api.objects == {}
+
+
+def test_a_cluster_without_the_kinds(api: TorchrunApi, run: Run) -> None:
+    api.installed = False
+    for words in (("list",), ("status", "a"), (*SUBMIT, "x")):
+        result, _, err = run(*words)
+        assert result == 69
+        assert "torchrun.ai/v1alpha1 is not installed" in only_line(err)
+
+
+def test_what_the_api_server_refuses_is_told_before_anything_is_sent(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.queue("q", storage={"workspace": {"bucket": "s3://code"}})
+    monkeypatch.setattr(upload, "to_bucket", lambda *_: pytest.fail("sent before the job was judged"))
+    api.judge = lambda _job: "spec.numGPUs: Invalid value: 8: too many"
+    result, _, err = run(*SUBMIT, "x")
+    assert result == 64
+    assert only_line(err).endswith("spec.numGPUs: Invalid value: 8: too many")
+    assert api.objects.keys() == {f"{JOBS.rsplit('/', 1)[0]}/{n.QUEUE_PLURAL}/q"}
+
+
+def test_a_name_that_is_taken(api: TorchrunApi, run: Run) -> None:
+    api.queue("q")
+    api.job("one")
+    api.pod("one-sync-0", n.SYNC_CONTAINER)
+    result, _, err = run(*SUBMIT, "--no-workspace", "x")
+    assert result == 64
+    assert "--name: there is a job one" in only_line(err)
+    assert f"{JOBS}/one" in api.objects
+
+
+def test_an_answer_that_is_no_object_is_told(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cluster.connect.__func__, "__defaults__", (Patience(total=0.1),))
+    for answer in ([], [1], "x", {"items": [1]}, {"items": [[]]}):
+        monkeypatch.setattr(api, "answer", lambda *_, answer=answer: (200, answer))
+        words = ("list",) if isinstance(answer, dict) else ("status", "one")
+        result, _, err = run(*words)
+        assert result == 69
+        assert "no JSON object" in only_line(err)

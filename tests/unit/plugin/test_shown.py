@@ -1,0 +1,155 @@
+"""What jobs, queues and workers' logs look like."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+import yaml
+
+from launcher.core.torchrun import names as n
+from launcher.plugin import following, tables
+from launcher.plugin.cluster import LABEL_INDEX
+from tests.unit.launcher.api_history import Object
+from tests.unit.launcher.api_server import status
+from tests.unit.plugin.plugin_api import JOBS, PODS, SUBMIT, Run, TorchrunApi, only_line
+
+pytestmark = pytest.mark.unit
+
+
+def test_lists_as_tables_and_as_documents(api: TorchrunApi, run: Run) -> None:
+    assert run("list") == (0, "", "No jobs in namespace team.\n")
+    api.job("b", phase="Running")
+    api.job("a")
+    _, out, _ = run("list", "-A")
+    lines = out.splitlines()
+    assert lines[0].split()[:4] == ["NAMESPACE", "NAME", "QUEUE", "PHASE"]
+    assert [line.split()[1] for line in lines[1:]] == ["a", "b"]
+    assert run("list", "-o", "name")[1] == "torchrunjob.torchrun.ai/a\ntorchrunjob.torchrun.ai/b\n"
+    assert len(json.loads(run("list", "-o", "json")[1])["items"]) == 2
+    api.queue("q", nodeResources={"gpus": 8, "memory": "1Ti"})
+    assert run("queues", "-o", "wide")[1].splitlines()[1].split()[:5] == ["q", "-", "8", "-", "1Ti"]
+    assert yaml.safe_load(run("status", "a", "-o", "yaml")[1])["metadata"]["name"] == "a"
+
+
+def test_the_table_and_the_status_of_a_job() -> None:
+    now = datetime(2026, 1, 1, 1, 30, tzinfo=UTC)
+    item = {
+        "metadata": {"name": "vit", "namespace": "team", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"jobQueue": "h100", "numGPUs": 16, "command": "python train.py"},
+        "status": {
+            "phase": "Running",
+            "nodes": 2,
+            "gpusPerNode": 8,
+            "gpus": 16,
+            "restarts": 1,
+            "attempt": 1,
+            "workers": {"active": 2, "failed": 0},
+            "progress": {"step": 120, "loss": 0.123456, "throughput": 1000.0, "unit": "tokens/s"},
+            "conditions": [{"type": "Accepted", "status": "True", "reason": "Ok", "message": "fits"}],
+        },
+    }
+    header, row = tables.jobs([item], now).splitlines()
+    assert header == "NAME   QUEUE   PHASE     NODES   GPUS   STEP   LOSS     RESTARTS   AGE"
+    assert row == "vit    h100    Running   2       16     120    0.1235   1          90m"
+    shown = tables.status(item, now)
+    assert "Size:       2 nodes, 16 GPUs (8 on each)\n" in shown
+    assert "Workers:    2 active\n" in shown
+    assert "Progress:   step 120, loss 0.1235, 1000 tokens/s\n" in shown
+    one = {**item, "status": {"nodes": 1, "gpusPerNode": 1, "gpus": 1}}
+    assert "Size:       1 node, 1 GPU\n" in tables.status(one, now)
+    assert shown.endswith("CONDITION   STATUS   REASON   MESSAGE\nAccepted    True     Ok       fits\n")
+
+
+def worker(api: TorchrunApi, attempt: int, state: str = "terminated") -> str:
+    name = f"one-{attempt}-0-abcde"
+    labels = {n.LABEL_JOB: "one", n.LABEL_ATTEMPT: str(attempt), LABEL_INDEX: "0"}
+    api.pod(name, n.WORKER_CONTAINER, state, **labels)
+    return name
+
+
+def test_what_a_message_has_does_not_reach_the_terminal(api: TorchrunApi, run: Run) -> None:
+    bad = "\x1b[2Jgone\r\x9b31m\nnext"
+    item = api.job("one", phase="Failed")
+    item["status"] |= {"message": bad, "conditions": [{"type": "T", "status": "False", "message": bad}]}
+    for words in (("status", "one"), ("list", "-o", "wide"), ("logs", "-f", "one")):
+        _, out, err = run(*words)
+        assert not set("\x1b\r\x9b") & set(out + err)
+    assert "Reason:     ?[2Jgone ?31m next\n" in run("status", "one")[1]
+
+
+def test_a_worker_that_has_not_begun_has_no_log(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.job("one", phase="Provisioning")
+    worker(api, 0, "waiting")
+    real = api.answer
+    waits = 'container "torchrun" in pod "one" is waiting to start: ContainerCreating'
+
+    def answer(method: str, target: str, body: Object) -> object:
+        return status(400, "BadRequest", waits) if "/log" in target else real(method, target, body)
+
+    monkeypatch.setattr(api, "answer", answer)
+    result, _, err = run("logs", "one")
+    assert result == 69
+    assert only_line(err).endswith(f"has no log yet: {waits}; logs -f waits for it")
+
+
+def test_follow_prints_each_attempt_and_ends_with_the_jobs_code(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_ASK_SECONDS", 0.01)
+    api.queue("q")
+    first = worker(api, 0)
+    api.logs[first] = [b"2026-01-01T00:00:00.1Z one\n2026-01-01T00:00:00.12", b"Z two\n"]
+
+    def next_attempt(pod: str) -> None:
+        if pod == first:
+            second = worker(api, 1)
+            api.logs[second] = [b"2026-01-01T00:00:09Z three\n"]
+        else:
+            item = api.objects[f"{JOBS}/one"]
+            item["status"] = {"phase": "Failed", "exitCode": 7, "message": "worker 0 ended with 7"}
+
+    api.on_log = next_attempt
+    result, out, err = run(*SUBMIT, "--no-workspace", "--follow", "python train.py")
+    assert (result, out) == (7, "torchrunjob.torchrun.ai/one created\none\ntwo\nthree\n")
+    assert "one: Failed: worker 0 ended with 7" in err
+
+
+def test_a_log_that_breaks_off_is_gone_on_with_and_nothing_is_shown_twice(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_ASK_SECONDS", 0.01)
+    api.job("one", phase="Running")
+    name = worker(api, 0, "running")
+    # Lines that come in one piece have one time.
+    once = b"2026-01-01T00:00:00.1Z a\n2026-01-01T00:00:00.2Z b\n2026-01-01T00:00:00.2Z b2\n"
+    api.logs[name] = [once, None]  # type: ignore[list-item]
+
+    def end(_pod: str) -> None:
+        if len(api.log_queries) == 2:
+            api.logs[name] = [once, b"2026-01-01T00:00:00.20Z b3\n2026-01-01T00:00:00.21Z c\n"]
+            worker(api, 0)
+            api.objects[f"{PODS}/{name}"]["metadata"]["uid"] = "uid-2"
+            api.objects[f"{JOBS}/one"]["status"] = {"phase": "Succeeded"}
+
+    api.on_log = end
+    result, out, _ = run("logs", "-f", "one")
+    assert (result, out) == (0, "a\nb\nb2\nb3\nc\n")
+    assert api.log_queries[1]["sinceTime"] == "2026-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        ({"phase": "Succeeded", "exitCode": 0}, 0),
+        ({"phase": "Failed", "exitCode": 137}, 137),
+        ({"phase": "Failed"}, 1),
+        ({"phase": "Failed", "exitCode": 0}, 1),
+        ({"phase": "Failed", "exitCode": 256}, 1),
+    ],
+)
+def test_the_exit_code_is_the_jobs(status: dict[str, object], code: int) -> None:
+    assert following.exit_code(status) == code
