@@ -237,7 +237,7 @@ def test_what_is_over_is_not_trained_again_when_its_objects_are_deleted(installe
         ("elastic", None),
         ("cpu-only", (2, 0)),
         ("priority", (1, 1)),
-        ("checkpoints", (1, 4)),
+        ("checkpoints", (1, 1)),
     ],
 )
 def test_an_example_trains(installed: Stack, name: str, size: tuple[int, int] | None) -> None:
