@@ -35,6 +35,7 @@ BAD = [
         64,
         "unknown flags or words: --colour; a command with words of its own goes in quotes; see .* submit -h",
     ),
+    ((*SUBMIT, "--colour", "red", "python a.py", "-n", "x"), 64, "unknown flags or words: --colour"),
     ((*SUBMIT, "python", "a.py", "--nodes", "1"), 64, "--nodes: may be the command's or ours .* in quotes"),
     ((*SUBMIT, "python", "a.py", "-nother"), 64, "-nother: may be the command's or ours here"),
     ((*SUBMIT, "-n", "../..", "c"), 64, r"'\.\./\.\.' should be a namespace: a-z, 0-9 and -"),
