@@ -12,7 +12,10 @@ from launcher.core.torchrun.record import Condition
 
 
 def decide(item: JsonObject, message: str, now: float) -> Decision:
-    """Its status with the refusal, and an Event where that is new. What was known of it before stays."""
+    """Its status with the refusal, and an Event where that is new. What was known of it before stays.
+
+    A job that is over keeps how it ended: nothing is told on it, and the controller's log has the refusal.
+    """
     status = item.get("status")
     old: JsonObject = dict(status) if isinstance(status, Mapping) else {}
     told = Condition(
@@ -24,6 +27,8 @@ def decide(item: JsonObject, message: str, now: float) -> Decision:
     generation = item["metadata"].get("generation", 0)
     if item["kind"] == n.JOB_KIND:
         noted = record.read(old)
+        if noted.final:
+            return Decision()
         phase = noted.phase or n.PHASE_PENDING
         new = record.written(
             noted,

@@ -424,6 +424,22 @@ def test_a_right_to_read_that_is_missing_is_told_by_the_job_until_it_is_given(
     assert phase(api) == n.PHASE_PROVISIONING
 
 
+def test_how_a_job_ended_stays_told_when_a_right_is_missing_later(api: FakeApi) -> None:
+    stage(api)
+    api.objects[JOB]["spec"]["maxRestarts"] = 0
+    settle(Mortal(api))
+    workers(api, "Failed", exit_code=7)
+    api.objects[ATTEMPT]["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+    settle(Mortal(api))
+    ended = copy.deepcopy(api.objects[JOB]["status"])
+    assert (ended["phase"], ended["exitCode"]) == (n.PHASE_FAILED, 7)
+    api.refused = {("GET", f"/api/v1{TEAM}/services")}
+    objects = Mortal(api)
+    with pytest.raises(ApiError, match="403"):
+        Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
+    assert (api.objects[JOB]["status"], objects.writes) == (ended, 0)
+
+
 def test_a_right_to_read_that_is_missing_is_told_by_the_queue(api: FakeApi) -> None:
     stage(api)
     api.refused = {("GET", f"/apis/{n.API_VERSION}{TEAM}/torchrunjobs")}
