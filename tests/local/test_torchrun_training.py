@@ -107,12 +107,14 @@ def test_the_queues_are_ready(installed: Stack) -> None:
 def test_a_directory_is_trained_in_and_after_an_edit_the_edited_one(installed: Stack, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     listing = "import os; print('here:', *sorted(os.listdir()), flush=True)\n"
-    script.write_text(listing + (EXAMPLES / "project" / "train.py").read_text())
+    met = "import os; print('met:', os.environ['MASTER_ADDR'], flush=True)\n"
+    script.write_text(listing + met + (EXAMPLES / "project" / "train.py").read_text())
     first = torchrun(
         installed, "submit", "--queue", "dev", "--gpus", "2", "--name", "first", "--follow",
         "python train.py --epochs 3", cwd=tmp_path,
     )  # fmt: skip
     assert first.code == 0, first.output
+    assert "met: first-0-0.first." in first.output, "node 0 has rank 0, whose log is the one that people read"
     assert "epoch 3 of 3, 2 processes" in first.output
     assert "here: .torchrun-workspace train.py\n" in first.output, "the volume hides what the image has there"
     assert not (CHECKOUT / "train.py").exists()
@@ -175,12 +177,21 @@ def test_the_exit_code_is_the_jobs_and_a_wrong_command_is_not_begun_anew(
     installed: Stack, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("import sys\nsys.exit(3)\n")
-    ended = torchrun(
-        installed, "submit", "--queue", "cpu", "--gpus", "0", "--nodes", "1", "--name", "wrong", "--follow",
-        "python train.py", cwd=tmp_path,
-    )  # fmt: skip
-    assert ended.code not in (0, 64), ended.output
-    assert phase(installed, "wrong") == n.PHASE_FAILED
+    (tmp_path / "unset.sh").write_text("exit 0\n")
+    for name, command, code, reason, restarts in (
+        ("fails", "python train.py", 3, n.REASON_RESTARTS_USED_UP, 3),
+        ("misspelt", "pyhton train.py", 127, n.REASON_NOT_RESTARTABLE, 0),
+        ("absent", "python trian.py", 2, n.REASON_NOT_RESTARTABLE, 0),
+        ("unset", "./unset.sh", 126, n.REASON_NOT_RESTARTABLE, 0),
+    ):
+        ended = torchrun(
+            installed, "submit", "--queue", "cpu", "--gpus", "0", "--nodes", "1", "--name", name, "--follow",
+            command, cwd=tmp_path,
+        )  # fmt: skip
+        assert ended.code == code, ended.output
+        status = job(installed, name)["status"]
+        assert (status["phase"], status["reason"]) == (n.PHASE_FAILED, reason)
+        assert (status["exitCode"], status.get("restarts", 0)) == (code, restarts)
 
 
 def test_an_edit_reaches_running_workers_and_files_go_both_ways(installed: Stack, tmp_path: Path) -> None:

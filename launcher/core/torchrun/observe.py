@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from launcher.core import contract as c
 from launcher.core.held import held_up
+from launcher.core.torchrun import child_exit
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.job_spec import Meta
 from launcher.core.torchrun.reading import JsonObject
@@ -186,7 +187,7 @@ def _worker(item: JsonObject) -> Worker:
         ready=ready,
         deleting="deletionTimestamp" in meta,
         reason=str(ended.get("reason") or status.get("reason") or ""),
-        exit_code=ended.get("exitCode"),
+        exit_code=child_exit.exit_code(ended.get("exitCode"), str(ended.get("message") or "")),
         ended=moment(ended.get("finishedAt")),
         scraped=(meta.get("annotations") or {}).get(n.ANNOTATION_SCRAPE) == "true",
         created=moment(meta.get("creationTimestamp")),

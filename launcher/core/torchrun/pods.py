@@ -134,6 +134,8 @@ def _container(making: Making, below: Mapping[str, Any], node: int | None) -> Js
     mounts = _mounts(making)
     paths = {each["mountPath"] for each in mounts}
     return {
+        # torchrun's last lines have the exit code of the command (child_exit.py).
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         **{key: value for key, value in below.items() if key != "args"},
         "name": n.WORKER_CONTAINER,
         "image": queue.image,
@@ -195,8 +197,10 @@ def _environment(
         {"name": n.ENV_NODE_RANK, **rank},
     ]
     ours: list[JsonObject] = [{"name": name, "value": value} for name, value in values.items()]
-    if size.nodes > 1:
-        # What torchrun tells the others of itself is else what the machine calls itself, which needs the DNS.
+    if size.nodes > 1 and queue.template_spec.get("hostNetwork"):
+        # A machine's name may be known to nobody. A pod's own is in its hosts file, and torchrun gives ranks in the
+        # order of these names: that of addresses is chance, and node 0's log would not be that of rank 0
+        # (_mark_rendezvous_complete in torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
         ours.append({"name": "PET_LOCAL_ADDR", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
     return _by_name(fixed, ours, below, making.spec.env, fixed)
 

@@ -189,7 +189,9 @@ class Api:
                 self.create(_pod(job, index, self.count, f"n{index}" if self.places else ""))
             self.touch(job)
 
-    def run_pods(self, phase: str, *, exit_code: int | None = None, only: int | None = None) -> bool:
+    def run_pods(
+        self, phase: str, *, exit_code: int | None = None, message: str = "", only: int | None = None
+    ) -> bool:
         """Pods that are not over come to this phase, one of them or all; whether there were any."""
         live = [
             each
@@ -205,7 +207,7 @@ class Api:
             ready = "True" if phase == "Running" else "False"
             each["status"] = {"phase": phase, "conditions": [{"type": "Ready", "status": ready}]}
             if exit_code is not None:
-                ended = {"exitCode": exit_code, "finishedAt": stamp(self.now)}
+                ended = {"exitCode": exit_code, "finishedAt": stamp(self.now), "message": message}
                 each["status"]["containerStatuses"] = [{"name": "torchrun", "state": {"terminated": ended}}]
             self.touch(each)
         self.settle()

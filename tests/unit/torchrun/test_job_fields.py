@@ -214,10 +214,12 @@ def test_each_attempt_meets_under_another_id_and_name() -> None:
     assert children.service(making())["spec"]["publishNotReadyAddresses"] is True
 
 
-def test_workers_tell_each_other_their_address() -> None:
-    """torchrun would tell the machine's name, which only those find who have the DNS's answer for it."""
-    assert env({"numGPUs": 16})["PET_LOCAL_ADDR"] == {"fieldRef": {"fieldPath": "status.podIP"}}
-    assert "PET_LOCAL_ADDR" not in env({"numGPUs": 8})
+def test_workers_are_known_by_their_names_whose_order_is_that_of_the_nodes() -> None:
+    """On the network of the machines they have none of their own."""
+    assert "PET_LOCAL_ADDR" not in env({"numGPUs": 16})
+    template = {"podTemplate": {"spec": {"hostNetwork": True}}}
+    assert env({"numGPUs": 16}, template)["PET_LOCAL_ADDR"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert "PET_LOCAL_ADDR" not in env({"numGPUs": 8}, template)
 
 
 def test_one_worker_needs_neither_a_name_nor_a_fixed_port() -> None:

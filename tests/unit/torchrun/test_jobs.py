@@ -93,6 +93,15 @@ def test_what_is_not_restarted(asked: dict[str, Any], code: int, reason: str) ->
     assert (life.status["phase"], life.status["reason"], life.status["exitCode"]) == ("Failed", reason, code)
 
 
+def test_the_exit_code_is_the_commands_and_not_torchruns() -> None:
+    said = "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : 2 (pid: 7) \n"
+    life = Life({}).run()
+    life.api.run_pods("Failed", exit_code=1, message=said, only=0)
+    life.look()
+    assert (life.status["reason"], life.status["exitCode"]) == ("NotRestartable", 2)
+    assert "ended with exit code 2" in life.status["message"]
+
+
 def test_a_lost_worker_is_a_failed_one() -> None:
     life = Life().run()
     life.api.delete("Pod", life.names("Pod")[0])
