@@ -61,9 +61,11 @@ OVERRIDES: list[tuple[str, Any, dict[str, Any]]] = [
     ("jobDefaults.activeDeadlineSeconds", 9, {}),
     ("jobDefaults.restartPolicy", "Never", {}),
     ("jobDefaults.maxRestarts", 9, {}),
+    ("storage.workspace.bucket", "s3://other/place", {}),
 ]
-# The first is no job's (`overrides` has a rule that says so), the second is read by who sends a workspace.
-NOT_THE_CONTROLLERS = {"parentKaiQueue", "storage.workspace.bucket"}
+# No job's: `overrides` has a rule that says so.
+NOT_A_JOBS = {"parentKaiQueue"}
+SENT = {"url": "s3://a/b", "digest": "sha256:" + "0" * 64, "sizeBytes": 5}
 
 
 def leaves(place: str, field: Field) -> Iterator[str]:
@@ -87,12 +89,12 @@ def effect(of_job: dict[str, Any], of_queue: dict[str, Any]) -> Any:
 
 
 def test_every_field_of_a_queue_has_a_case() -> None:
-    assert {path for path, _, _ in OVERRIDES} | NOT_THE_CONTROLLERS == set(leaves("", queue.spec()))
+    assert {path for path, _, _ in OVERRIDES} | NOT_A_JOBS == set(leaves("", queue.spec()))
 
 
 @pytest.mark.parametrize(("path", "value", "besides"), OVERRIDES, ids=[path for path, _, _ in OVERRIDES])
 def test_an_override_is_as_the_queues_own(path: str, value: Any, besides: dict[str, Any]) -> None:
-    job = {"numGPUs": 8}
+    job = {"numGPUs": 8, "workspace": SENT}
     overridden = effect({**job, f"overrides.{path}": value}, besides)
     assert overridden == effect(job, {**besides, path: value})
     assert overridden != effect(job, besides), "without effect"
