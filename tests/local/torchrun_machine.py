@@ -6,7 +6,7 @@ written, as a kubelet does it. Nothing runs in them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,10 +56,11 @@ def cluster(*, with_kai: bool = False) -> Iterator[ApiServer]:
 
 
 class Machine:
-    """What becomes of the pods of a namespace."""
+    """What becomes of the pods of a namespace; `place` names the machine of a pod, "" for the one that takes all."""
 
-    def __init__(self, team: Team) -> None:
+    def __init__(self, team: Team, place: Callable[[dict[str, Any]], str] = lambda pod: "") -> None:
         self._team = team
+        self._place = place
 
     def pods(self) -> list[dict[str, Any]]:
         """All of them."""
@@ -83,7 +84,7 @@ class Machine:
         if "deletionTimestamp" in pod["metadata"]:
             self._team.server.request("DELETE", f"{path}?gracePeriodSeconds=0")
         elif not pod["spec"].get("nodeName"):
-            target = {"apiVersion": "v1", "kind": "Node", "name": MACHINE}
+            target = {"apiVersion": "v1", "kind": "Node", "name": self._place(pod) or MACHINE}
             binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod["metadata"]["name"]}}
             self._team.server.request("POST", f"{path}/binding", {**binding, "target": target})
         elif pod["status"]["phase"] == "Pending":

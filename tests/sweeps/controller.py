@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.faults.proxy import Call, Fault, Proxy
+from tests.local import torchrun_pool
 from tests.local.own_api_server import ApiServer
 from tests.local.torchrun_controller import Running, Team, controller
 from tests.local.torchrun_machine import cluster
@@ -86,6 +87,7 @@ class Place:
             if kill is not None:
                 proxy.plan(Fault(on=lambda call: call.write == kill.write, moment=kill.moment, does=die))
             life = Life(team)
+            stack.callback(life.close)
             again = False
             end = time.monotonic() + LIFE_SECONDS
             late = ""
@@ -121,6 +123,7 @@ class Place:
 def place() -> Iterator[Place]:
     """A cluster of its own; an undisturbed life has been lived there."""
     with cluster(with_kai=True) as server, tempfile.TemporaryDirectory(prefix="trainyard-sweep-") as own:
+        torchrun_pool.install(server)
         yield Place(server, Path(own))
 
 

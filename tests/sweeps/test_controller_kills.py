@@ -13,15 +13,14 @@ from tests.sweeps.controller import place
 from tests.sweeps.kills import pause, sample
 
 # What this life has no use for: a name that something else has is looked at, a Service or a queue of KAI that somebody
-# changed is mended (tests/unit/controller/test_reconcile.py, tests/unit/torchrun), nodes of a pool (test_pool.py).
+# changed is mended (tests/unit/controller/test_reconcile.py, tests/unit/torchrun), machines that are not needed are
+# given back (test_pool.py).
 UNUSED = {
     *(
         (kind, "get")
         for kind in ("jobs", "services", "pods", "persistentvolumeclaims", "queues", "podgroups")
     ),
     *((kind, "patch") for kind in ("services", "queues")),
-    *((kind, "list") for kind in ("nodes", "events", "nodeclaims")),
-    *((kind, "get") for kind in ("priorityclasses", "nodepools")),
     ("nodeclaims", "delete"),
 }
 
@@ -32,12 +31,13 @@ def test_a_controller_that_is_killed_at_a_write_is_taken_up_by_the_next() -> Non
     seed = of_run()
     with place() as here:
         jobs = {name.split()[1] for name in here.undisturbed.made if name.startswith("Job ")}
-        assert jobs == {"fails-0", "fails-1", "paused-0", "paused-1", "deleted-0", "gang-0"}
+        assert jobs == {"fails-0", "fails-1", "paused-0", "paused-1", "deleted-0", "gang-0", "holds-0"}
         assert here.undisturbed.wrongs == ()
         assert {
             "PodGroup gang-0 of TorchrunJob",
             "Queue LIFE-gpus of nobody",
             "Pod gang-sync-0 of TorchrunJob",
+            "Pod holds-hold-1 of TorchrunJob",
         } <= set(here.undisturbed.made)
         assert _given() - {_right(each) for each in here.calls} == UNUSED
         # Later kills may come after the end: lives differ by a few writes.

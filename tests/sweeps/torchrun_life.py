@@ -12,12 +12,14 @@ from typing import Any
 from launcher.core.torchrun import names as n
 from tests.local.torchrun_controller import Team
 from tests.local.torchrun_machine import INDEX, VOLUMES, Machine
+from tests.local.torchrun_pool import Pool
 from tests.torchrun_manifests import manifest
 
 # A worker of the first fails once; the second is suspended and resumed, and goes with its time; the third is deleted;
-# the fourth is an elastic gang of KAI Scheduler with a workspace, which goes with its time and takes its queue along.
-FAILS, PAUSED, DELETED, GANG = "fails", "paused", "deleted", "gang"
-GANGS = "gangs"
+# the fourth is an elastic gang of KAI Scheduler with a workspace, which goes with its time and takes its queue along;
+# the fifth holds machines of a pool before it begins, and goes with its time.
+FAILS, PAUSED, DELETED, GANG, HOLDS = "fails", "paused", "deleted", "gang", "holds"
+GANGS, POOLED = "gangs", "pooled"
 JOBS: Mapping[str, dict[str, Any]] = {
     FAILS: {"maxRestarts": 1},
     PAUSED: {"ttlSecondsAfterFinished": 1},
@@ -28,6 +30,7 @@ JOBS: Mapping[str, dict[str, Any]] = {
         "workspace": {"digest": f"sha256:{'1' * 64}", "sizeBytes": 3},
         "ttlSecondsAfterFinished": 1,
     },
+    HOLDS: {"jobQueue": POOLED, "ttlSecondsAfterFinished": 1},
 }
 
 
@@ -36,11 +39,13 @@ class Life:
 
     def __init__(self, team: Team) -> None:
         self.team = team
-        self._machine = Machine(team)
+        self._pool = Pool(team)
+        self._machine = Machine(team, self._pool.place)
         self._suspended = False
         team.make(manifest(n.QUEUE_KIND, "research", VOLUMES))
         by_kai = {"scheduling.scheduler": n.KAI_SCHEDULER, "kaiQueue": f"{team.name}-gpus"}
         team.make(manifest(n.QUEUE_KIND, GANGS, by_kai))
+        team.make(manifest(n.QUEUE_KIND, POOLED, {"scheduling.pool": self._pool.name}))
         for name, changes in JOBS.items():
             team.make(manifest(n.JOB_KIND, name, changes))
 
@@ -58,6 +63,10 @@ class Life:
         mine = all(each["metadata"]["labels"][n.LABEL_JOB] == FAILS for each in (*services, *batch, *pods))
         ended = (jobs.get(FAILS, {}).get("status") or {}).get("phase") == n.PHASE_SUCCEEDED
         return mine and ended and set(jobs) == {FAILS} and GANGS not in queues
+
+    def close(self) -> None:
+        """What belongs to no namespace is gone."""
+        self._pool.close()
 
     def _act(self, name: str, phase: str | None, pods: list[dict[str, Any]]) -> None:
         path = self.team.path(n.JOB_KIND, name)
@@ -78,7 +87,7 @@ class Life:
             if labels[n.LABEL_JOB] != name or INDEX not in labels or each["status"]["phase"] != "Running":
                 continue
             first = labels[n.LABEL_ATTEMPT] == "0"
-            if not first or name == GANG:
+            if not first or name in (GANG, HOLDS):
                 self._machine.end(each, code=0)
             elif name == FAILS and labels[INDEX] == "0":  # the other one's first attempt is being suspended
                 self._machine.end(each, code=1)
