@@ -80,11 +80,16 @@ class Objects:
         return True
 
     def create(self, manifest: JsonObject, *, dry_run: bool = False) -> bool:
-        """Make the object; False if one of its name exists. With `dry_run` it is judged and not kept."""
+        """Make the object; False if one of its name exists.
+
+        With `dry_run` it is judged and not kept, and a field that is none of its kind is a fault, too
+        (https://kubernetes.io/docs/reference/using-api/api-concepts/#field-validation).
+        """
         meta = manifest["metadata"]
         path = collection(manifest["apiVersion"], manifest["kind"], meta.get("namespace", ""))
         try:
-            query = {"fieldManager": self._manager, **({"dryRun": "All"} if dry_run else {})}
+            judged = {"dryRun": "All", "fieldValidation": "Strict"} if dry_run else {}
+            query = {"fieldManager": self._manager, **judged}
             self._rest.request("POST", path, query, manifest)
         except ApiError as error:
             if error.status == _CONFLICT and error.reason == "AlreadyExists":
