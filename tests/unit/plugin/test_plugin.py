@@ -158,6 +158,20 @@ def test_sync_sends_the_change_and_tells_the_job(api: TorchrunApi, run: Run, pod
     assert "job three: was submitted without a workspace" in run("sync", "three")[2]
 
 
+def test_a_suspended_job_is_not_waited_for(api: TorchrunApi, run: Run, pod: Store) -> None:
+    there = api.job("one", phase="Suspended", suspend=True, workspace={"digest": "sha256:0", "sizeBytes": 1})
+    result, out, err = run("sync", "one")
+    assert (result, out) == (64, "")
+    assert only_line(err).endswith(
+        "job one: is suspended, and has no pod that takes the workspace; kubectl torchrun resume one first"
+    )
+    # It stops, and its pod is there yet; or it was resumed, and its phase is old.
+    api.pod("one-sync-0", n.SYNC_CONTAINER)
+    assert run("sync", "one")[0] == 0
+    there["spec"]["suspend"] = False
+    assert run("sync", "one")[0] == 0
+
+
 def test_completion() -> None:
     asked: list[str] = []
 
