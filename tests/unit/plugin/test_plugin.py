@@ -192,6 +192,29 @@ def test_completion() -> None:
     assert asked == ["queues", "jobs", "jobs"]
 
 
+@pytest.mark.parametrize("form", ["{} {}", "{}={}"])
+@pytest.mark.parametrize("flag", ["-n", "--namespace"])
+def test_completion_looks_where_the_flags_say(
+    api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str], flag: str, form: str
+) -> None:
+    file = str(api.kubeconfig(tmp_path / "k"))
+    api.job("mine")
+    other = api.job("theirs")
+    api.objects[f"{JOBS.replace('/team/', '/other/')}/theirs"] = other
+    del api.objects[f"{JOBS}/theirs"]
+    kubeconfig = form.format("--kubeconfig", file).split()
+
+    def ask(*words: str) -> str:
+        assert complete.main(["logs", *kubeconfig, *words, ""]) == 0
+        return capfd.readouterr().out
+
+    assert ask() == "mine\n:4\n"
+    assert ask(*form.format(flag, "other").split()) == "theirs\n:4\n"
+    assert ask("-nother", *form.format("--context", "here").split()) == "theirs\n:4\n"
+    assert ask(*form.format("--context", "none").split()) == ":4\n"
+    assert ask("-n", "--tail") == ":4\n"
+
+
 def test_the_bucket_of_a_queue_is_used_and_pointed_to(
     deployer: object,
     cloud,
