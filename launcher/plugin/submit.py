@@ -98,9 +98,15 @@ def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
             raise _no_pod(options.name)
         upload.to_sync_pod(cluster, options.name, archive)
     now = manifest.workspace(archive, url, options.restart or bool(spec["workspace"].get("restartOnSync")))
-    cluster.change(options.name, {"workspace": now}, meta["uid"])
+    # The workers first, as through a pod: those that start meanwhile follow what is pointed to, whatever the job names.
     if bucket:
         upload.point_in_bucket(archive, where, meta["uid"], bucket)
+    try:
+        cluster.change(options.name, {"workspace": now}, meta["uid"])
+    except PluginError as error:
+        raise PluginError(
+            error.code, f"{error}; workers take the new workspace, the job names the old one: run sync again"
+        ) from None
     print(f"{n.JOB_SINGULAR}.{n.GROUP}/{options.name} synced", flush=True)
     return DONE
 
