@@ -39,10 +39,13 @@ def test_submit_sends_the_directory_and_makes_the_job(api: TorchrunApi, run: Run
     current = pod.current()
     assert current is not None
     assert current.digest == digest
-    assert "sent" in only_line(err)
+    assert only_line(err).endswith(" sent")
+    # The same job has it, another one has a pod of its own.
+    result, _, err = run("sync", "one")
+    assert "unchanged, its " in only_line(err)
     api.pod("two-sync-0", n.SYNC_CONTAINER)
     result, _, err = run("submit", "--queue", "q", "--gpus", "8", "--name", "two", "python train.py")
-    assert "unchanged" in only_line(err)
+    assert only_line(err).endswith(" sent")
 
 
 def test_a_broken_upload_goes_on_where_it_was(
@@ -233,6 +236,10 @@ def test_the_bucket_of_a_queue_is_used_and_pointed_to(
     first = api.objects[f"{JOBS}/one"]["spec"]["workspace"]
     digits = first["digest"].removeprefix("sha256:")
     assert first["url"] == f"s3://code/team/workspaces/{digits}.tar.zst"
+    assert only_line(err).endswith(" sent")
+    result, _, err = run("submit", "--queue", "q", "--gpus", "8", "--name", "again", "x")
+    assert "unchanged, its " in only_line(err)
+    assert api.objects[f"{JOBS}/again"]["spec"]["workspace"] == first
     (code / "train.py").write_text("print(2)\n")
     assert run("sync", "one")[0] == 0
     second = api.objects[f"{JOBS}/one"]["spec"]["workspace"]
