@@ -84,19 +84,18 @@ class Cluster:
         """The queue of this name, if there is one."""
         return self._get(f"{self._path(n.QUEUE_PLURAL)}/{name}", f"get {n.QUEUE_PLURAL}")
 
-    def create(self, job: JsonObject, *, dry_run: bool = False) -> JsonObject:
-        """Makes the job; with `dry_run` the API server judges it and makes nothing."""
+    def create(self, job: JsonObject, *, dry_run: bool = False) -> JsonObject | None:
+        """Makes the job, None where one of its name exists; with `dry_run` the API server judges it and makes nothing.
+
+        Where an answer is lost, the job that exists may be this very one (launcher/plugin/making.py).
+        """
         query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
-        name = job["metadata"]["name"]
         with self._explained(f"create {n.JOB_PLURAL}"):
             try:
                 return self.rest.request("POST", self._path(n.JOB_PLURAL), query, job)
             except ApiError as error:
                 if error.status == _CONFLICT and error.reason == "AlreadyExists":
-                    raise PluginError(
-                        USAGE,
-                        f"--name: there is a job {name} in namespace {self.namespace}; give another name",
-                    ) from None
+                    return None
                 if error.status == _ABSENT:
                     self._kinds()
                 raise

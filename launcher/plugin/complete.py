@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from launcher.kube.rest import Patience
 from launcher.plugin.cluster import Cluster
@@ -54,19 +54,15 @@ def suggestions(words: Sequence[str], names: Names) -> tuple[list[str], int]:
 
 def look_up(kind: str, words: Sequence[str]) -> list[str]:
     """Names of jobs or queues, none where the cluster does not answer at once."""
-    given: dict[str, Any] = {}
-    for flag, key in (
-        ("--context", "context"),
-        ("--kubeconfig", "kubeconfig"),
-        ("-n", "n"),
-        ("--namespace", "n"),
-    ):
-        if flag in words[:-1]:
-            given[key] = words[list(words).index(flag) + 1]
+    # As argparse reads them of the whole line: "-n x", "-nx", "--namespace=x".
+    flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for names in (("-n", "--namespace"), ("--context",), ("--kubeconfig",)):
+        flags.add_argument(*names)
     try:
-        cluster = Cluster.connect(given.get("kubeconfig"), given.get("context"), given.get("n"), _QUICK)
+        given, _ = flags.parse_known_args(words)
+        cluster = Cluster.connect(given.kubeconfig, given.context, given.namespace, _QUICK)
         items = cluster.queues() if kind == "queues" else cluster.jobs()
-    except PluginError:
+    except (argparse.ArgumentError, PluginError):
         return []
     return [item["metadata"]["name"] for item in items]
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from launcher.core.torchrun import names as n
 from launcher.kube.rest import ApiError, ApiUnavailable
+from launcher.plugin.begun import failed_start, has_begun, has_ended, is_over
 from launcher.plugin.cluster import LABEL_INDEX, Cluster, explained
 from launcher.plugin.exits import DONE, JOB_FAILED, NOT_FOUND, UNAVAILABLE, PluginError
 from launcher.plugin.screen import say
@@ -41,8 +42,12 @@ def show_log(cluster: Cluster, job: str, rank: int, attempt: int | None, tail: i
             f"job {job}: has no worker {which} now; its phase is {status.get('phase') or 'not known yet'}"
             + (f": {status['message']}" if status.get("message") else ""),
         )
-    query = {"container": n.WORKER_CONTAINER, **({"tailLines": str(tail)} if tail is not None else {})}
-    for line in _lines(cluster, pod["metadata"]["name"], query):
+    failed = failed_start(pod)
+    if failed is not None:
+        say(f"pod {pod['metadata']['name']}: {failed}")
+    container = failed.container if failed else n.WORKER_CONTAINER
+    query = {"container": container, **({"tailLines": str(tail)} if tail is not None else {})}
+    for line in _lines(cluster, pod, query):
         _print(line)
 
 
@@ -51,7 +56,7 @@ def follow(cluster: Cluster, job: str, rank: int = 0, tail: int | None = None) -
 
     What else happens is told on standard error.
     """
-    said, done, printed = "", "", _Printed()
+    said, done, printed, told = "", "", _Printed(), ""
     while True:
         found = cluster.job(job)
         status = found.get("status", {})
@@ -61,12 +66,19 @@ def follow(cluster: Cluster, job: str, rank: int = 0, tail: int | None = None) -
             say(f"{job}: {now}")
             said = now
         pod = worker(cluster, job, rank)
-        if pod is not None and pod["metadata"]["uid"] != done and _has_begun(pod):
-            ended = _stream(cluster, pod, printed, tail)
-            tail = None
-            if ended:
-                done, printed = pod["metadata"]["uid"], _Printed()
-                continue
+        if pod is not None and pod["metadata"]["uid"] != done:
+            failed = failed_start(pod)
+            why = f"pod {pod['metadata']['name']}: {failed}" if failed else told
+            if why != told:
+                say(why)
+                told = why
+            if failed is not None or has_begun(pod):
+                container = failed.container if failed else n.WORKER_CONTAINER
+                ended = _stream(cluster, pod, container, printed, tail)
+                tail = None
+                if ended:
+                    done, printed = pod["metadata"]["uid"], _Printed()
+                    continue
         if phase in n.FINAL_PHASES:
             return exit_code(status)
         time.sleep(_ASK_SECONDS)
@@ -103,9 +115,9 @@ class _Printed:
         return is_new
 
 
-def _stream(cluster: Cluster, pod: JsonObject, printed: _Printed, tail: int | None) -> bool:
-    """Prints what was not printed yet of the pod's log; whether it is all."""
-    query = {"container": n.WORKER_CONTAINER, "follow": "true", "timestamps": "true"}
+def _stream(cluster: Cluster, pod: JsonObject, container: str, printed: _Printed, tail: int | None) -> bool:
+    """Prints what was not printed yet of the container's log; whether it is all of the pod's."""
+    query = {"container": container, "follow": "true", "timestamps": "true"}
     if printed.last:
         query["sinceTime"] = (
             printed.last[:19] + "Z"
@@ -129,7 +141,7 @@ def _stream(cluster: Cluster, pod: JsonObject, printed: _Printed, tail: int | No
         with explained("get pods/log", cluster.namespace):
             raise
     now = cluster.pod(name)
-    return now is None or now["metadata"]["uid"] != pod["metadata"]["uid"] or _has_ended(now)
+    return now is None or now["metadata"]["uid"] != pod["metadata"]["uid"] or has_ended(now)
 
 
 def _padded(when: str) -> str:
@@ -138,26 +150,30 @@ def _padded(when: str) -> str:
     return f"{whole}.{part:0<9}"
 
 
-def _lines(cluster: Cluster, pod: str, query: dict[str, str]) -> Iterator[bytes]:
+def _lines(cluster: Cluster, pod: JsonObject, query: dict[str, str]) -> Iterator[bytes]:
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods/{pod['metadata']['name']}/log"
     with (
         explained("get pods/log", cluster.namespace),
         _begun(pod),
-        cluster.rest.open(f"/api/v1/namespaces/{cluster.namespace}/pods/{pod}/log", query) as answer,
+        cluster.rest.open(path, query) as answer,
     ):
         yield from _split(answer.chunks())
 
 
 @contextmanager
-def _begun(pod: str) -> Iterator[None]:
-    """What the API server says of a container that has no log yet as PluginError."""
+def _begun(pod: JsonObject) -> Iterator[None]:
+    """What the API server says of a container that has no log as PluginError."""
     try:
         yield
     except ApiError as error:
         if error.status != _NO_LOG:
             raise
-        raise PluginError(
-            UNAVAILABLE, f"pod {pod}: has no log yet: {error.message}; logs -f waits for it"
-        ) from None
+        name, status = pod["metadata"]["name"], pod.get("status", {})
+        said = f"pod {name}: has no log yet: {error.message}; logs -f waits for it"
+        if is_over(pod):
+            why = status.get("message") or status.get("reason") or error.message
+            said = f"pod {name}: is over, and its worker has no log: {why}"
+        raise PluginError(UNAVAILABLE, said) from None
 
 
 def _split(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -176,19 +192,3 @@ def _print(line: bytes) -> None:
 
 def _attempt(pod: JsonObject) -> int:
     return int(pod["metadata"]["labels"].get(n.LABEL_ATTEMPT, 0))
-
-
-def _worker_state(pod: JsonObject) -> JsonObject:
-    for each in pod.get("status", {}).get("containerStatuses", ()):
-        if each.get("name") == n.WORKER_CONTAINER:
-            state: JsonObject = each.get("state", {})
-            return state
-    return {}
-
-
-def _has_begun(pod: JsonObject) -> bool:
-    return bool({"running", "terminated"} & _worker_state(pod).keys())
-
-
-def _has_ended(pod: JsonObject) -> bool:
-    return "terminated" in _worker_state(pod) or pod.get("status", {}).get("phase") in ("Succeeded", "Failed")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from launcher.core.torchrun import names as n
-from launcher.plugin import manifest, upload
+from launcher.plugin import making, manifest, upload
 from launcher.plugin.cluster import Cluster, shown
 from launcher.plugin.exits import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.following import follow
@@ -39,14 +39,11 @@ def submit(
         except WorkspaceError as error:
             raise PluginError(WORKSPACE, f"queue {options.queue}: storage.workspace.{error}") from None
         job["spec"]["workspace"] = manifest.workspace(archive, url, options.restart)
-    cluster.create(job, dry_run=True)
+    making.judge(cluster, job)
     if archive and bucket:
         upload.to_bucket(archive, where, bucket)
-    try:
-        made = cluster.create(job)
-    except KeyboardInterrupt:
-        say(f"job {job['metadata']['name']} may be there by now: {_cancel(cluster, job['metadata']['name'])}")
-        raise
+    making.mark(job)
+    made = making.make(cluster, job)
     if archive and not bucket:
         _through_pod(cluster, made, archive, queue_there=queue is not None)
     name = made["metadata"]["name"]
@@ -101,9 +98,15 @@ def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
             raise _no_pod(options.name)
         upload.to_sync_pod(cluster, options.name, archive)
     now = manifest.workspace(archive, url, options.restart or bool(spec["workspace"].get("restartOnSync")))
-    cluster.change(options.name, {"workspace": now}, meta["uid"])
+    # The workers first, as through a pod: those that start meanwhile follow what is pointed to, whatever the job names.
     if bucket:
         upload.point_in_bucket(archive, where, meta["uid"], bucket)
+    try:
+        cluster.change(options.name, {"workspace": now}, meta["uid"])
+    except PluginError as error:
+        raise PluginError(
+            error.code, f"{error}; workers take the new workspace, the job names the old one: run sync again"
+        ) from None
     print(f"{n.JOB_SINGULAR}.{n.GROUP}/{options.name} synced", flush=True)
     return DONE
 
@@ -126,7 +129,7 @@ def directory_name(workspace: str) -> str:
 
 
 def _through_pod(cluster: Cluster, job: JsonObject, archive: Archive, *, queue_there: bool) -> None:
-    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+    name = job["metadata"]["name"]
     try:
         seconds = upload.WAIT_SECONDS if queue_there else _WITHOUT_QUEUE_SECONDS
         if upload.wait_for_sync_pod(cluster, name, seconds):
@@ -134,23 +137,8 @@ def _through_pod(cluster: Cluster, job: JsonObject, archive: Archive, *, queue_t
         elif queue_there:
             raise _no_pod(name)
     except BaseException:
-        _take_back(cluster, name, uid)
+        making.take_back(cluster, job, "its workspace could not be sent", "without its workspace")
         raise
-
-
-def _take_back(cluster: Cluster, name: str, uid: str) -> None:
-    """Deletes the job. Where that fails, it is told, and what went wrong before stays the reason of the end."""
-    try:
-        cluster.delete(name, uid)
-    except (PluginError, KeyboardInterrupt) as error:
-        why = str(error) or "interrupted"
-        say(f"job {name} is left, without its workspace: {why}; remove it: {_cancel(cluster, name)}")
-    else:
-        say(f"job {name} is deleted again: its workspace could not be sent")
-
-
-def _cancel(cluster: Cluster, name: str) -> str:
-    return f"kubectl torchrun cancel -n {cluster.namespace} {name}"
 
 
 def _no_pod(job: str) -> PluginError:

@@ -11,7 +11,7 @@ from launcher.core.torchrun import names as n
 from launcher.kube.execute import Execution
 from launcher.kube.rest import ApiUnavailable
 from launcher.plugin.cluster import Cluster, explained
-from launcher.plugin.exits import UNAVAILABLE, WORKSPACE, PluginError
+from launcher.plugin.exits import UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.screen import Bar, say
 from launcher.workspace.bucket import Bucket, archive_url, pointer_url
 from launcher.workspace.errors import NotThere, WorkspaceError
@@ -84,7 +84,7 @@ def point_in_bucket(archive: Archive, where: str, uid: str, bucket: Bucket) -> N
 
 
 def wait_for_sync_pod(cluster: Cluster, job: str, seconds: float = WAIT_SECONDS) -> bool:
-    """Whether the job's sync pod takes archives within this time. Raises PluginError where the job has ended."""
+    """Whether the job's sync pod takes archives within this time. Raises PluginError where no such pod comes."""
     name, began, told, held = n.sync_pod(job), time.monotonic(), False, ""
     while True:
         pod = cluster.pod(name)
@@ -95,6 +95,12 @@ def wait_for_sync_pod(cluster: Cluster, job: str, seconds: float = WAIT_SECONDS)
             status = found["status"]
             raise PluginError(
                 UNAVAILABLE, f"job {job}: {status['phase']}: {status.get('message') or status.get('reason')}"
+            )
+        if pod is None and found["spec"].get("suspend"):
+            raise PluginError(
+                USAGE,
+                f"job {job}: is suspended, and has no pod that takes the workspace; "
+                f"kubectl torchrun resume {job} first",
             )
         waited = time.monotonic() - began
         if waited >= seconds:

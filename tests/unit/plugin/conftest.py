@@ -95,10 +95,11 @@ class Receiving:
 
 @pytest.fixture
 def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """The store of the sync pod that uploads go to."""
+    """The store of job `one`'s sync pod; each pod that uploads go to has one of its own."""
+    stores = tmp_path / "stores"
     monkeypatch.setattr(
         upload.to_sync_pod,
         "__defaults__",
-        (lambda _cluster, _pod, _container, command: Receiving(tmp_path / "store", command),),
+        (lambda _cluster, pod, _container, command: Receiving(stores / pod, command),),
     )
-    return Store(tmp_path / "store")
+    return Store(stores / "one-sync-0")

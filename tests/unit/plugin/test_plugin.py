@@ -39,10 +39,13 @@ def test_submit_sends_the_directory_and_makes_the_job(api: TorchrunApi, run: Run
     current = pod.current()
     assert current is not None
     assert current.digest == digest
-    assert "sent" in only_line(err)
+    assert only_line(err).endswith(" sent")
+    # The same job has it, another one has a pod of its own.
+    result, _, err = run("sync", "one")
+    assert "unchanged, its " in only_line(err)
     api.pod("two-sync-0", n.SYNC_CONTAINER)
     result, _, err = run("submit", "--queue", "q", "--gpus", "8", "--name", "two", "python train.py")
-    assert "unchanged" in only_line(err)
+    assert only_line(err).endswith(" sent")
 
 
 def test_a_broken_upload_goes_on_where_it_was(
@@ -158,6 +161,20 @@ def test_sync_sends_the_change_and_tells_the_job(api: TorchrunApi, run: Run, pod
     assert "job three: was submitted without a workspace" in run("sync", "three")[2]
 
 
+def test_a_suspended_job_is_not_waited_for(api: TorchrunApi, run: Run, pod: Store) -> None:
+    there = api.job("one", phase="Suspended", suspend=True, workspace={"digest": "sha256:0", "sizeBytes": 1})
+    result, out, err = run("sync", "one")
+    assert (result, out) == (64, "")
+    assert only_line(err).endswith(
+        "job one: is suspended, and has no pod that takes the workspace; kubectl torchrun resume one first"
+    )
+    # It stops, and its pod is there yet; or it was resumed, and its phase is old.
+    api.pod("one-sync-0", n.SYNC_CONTAINER)
+    assert run("sync", "one")[0] == 0
+    there["spec"]["suspend"] = False
+    assert run("sync", "one")[0] == 0
+
+
 def test_completion() -> None:
     asked: list[str] = []
 
@@ -178,6 +195,29 @@ def test_completion() -> None:
     assert asked == ["queues", "jobs", "jobs"]
 
 
+@pytest.mark.parametrize("form", ["{} {}", "{}={}"])
+@pytest.mark.parametrize("flag", ["-n", "--namespace"])
+def test_completion_looks_where_the_flags_say(
+    api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str], flag: str, form: str
+) -> None:
+    file = str(api.kubeconfig(tmp_path / "k"))
+    api.job("mine")
+    other = api.job("theirs")
+    api.objects[f"{JOBS.replace('/team/', '/other/')}/theirs"] = other
+    del api.objects[f"{JOBS}/theirs"]
+    kubeconfig = form.format("--kubeconfig", file).split()
+
+    def ask(*words: str) -> str:
+        assert complete.main(["logs", *kubeconfig, *words, ""]) == 0
+        return capfd.readouterr().out
+
+    assert ask() == "mine\n:4\n"
+    assert ask(*form.format(flag, "other").split()) == "theirs\n:4\n"
+    assert ask("-nother", *form.format("--context", "here").split()) == "theirs\n:4\n"
+    assert ask(*form.format("--context", "none").split()) == ":4\n"
+    assert ask("-n", "--tail") == ":4\n"
+
+
 def test_the_bucket_of_a_queue_is_used_and_pointed_to(
     deployer: object,
     cloud,
@@ -196,6 +236,10 @@ def test_the_bucket_of_a_queue_is_used_and_pointed_to(
     first = api.objects[f"{JOBS}/one"]["spec"]["workspace"]
     digits = first["digest"].removeprefix("sha256:")
     assert first["url"] == f"s3://code/team/workspaces/{digits}.tar.zst"
+    assert only_line(err).endswith(" sent")
+    result, _, err = run("submit", "--queue", "q", "--gpus", "8", "--name", "again", "x")
+    assert "unchanged, its " in only_line(err)
+    assert api.objects[f"{JOBS}/again"]["spec"]["workspace"] == first
     (code / "train.py").write_text("print(2)\n")
     assert run("sync", "one")[0] == 0
     second = api.objects[f"{JOBS}/one"]["spec"]["workspace"]

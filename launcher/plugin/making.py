@@ -1,0 +1,87 @@
+"""A job is made once, whatever becomes of the answers, and taken back where it is of no use."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Final
+
+from launcher.core.torchrun import names as n
+from launcher.plugin.cluster import Cluster
+from launcher.plugin.exits import UNAVAILABLE, USAGE, PluginError
+from launcher.plugin.screen import say
+
+JsonObject = dict[str, Any]
+# Another job of this name may be like ours in everything but this.
+MARK: Final = f"{n.GROUP}/submitted-as"
+_MARK_BYTES: Final = 16
+
+
+def judge(cluster: Cluster, job: JsonObject) -> None:
+    """The API server's word on the job, which is not made. Raises PluginError."""
+    if cluster.create(job, dry_run=True) is None:
+        raise _taken(cluster, job["metadata"]["name"])
+
+
+def mark(job: JsonObject) -> None:
+    """Puts a random mark on the job, by which it is known again."""
+    job["metadata"].setdefault("annotations", {})[MARK] = secrets.token_hex(_MARK_BYTES)
+
+
+def make(cluster: Cluster, job: JsonObject) -> JsonObject:
+    """Makes a job that is marked; nothing is left of it where nobody knows whether it was made. Raises PluginError."""
+    try:
+        return cluster.create(job) or _there(cluster, job)
+    except (PluginError, KeyboardInterrupt) as error:
+        if isinstance(error, KeyboardInterrupt) or error.code == UNAVAILABLE:
+            _undo(cluster, job)
+        raise
+
+
+def take_back(cluster: Cluster, job: JsonObject, why: str, lack: str) -> None:
+    """Deletes the job. Where that fails, it is told, and what went wrong before stays the reason of the end."""
+    name = job["metadata"]["name"]
+    try:
+        cluster.delete(name, job["metadata"]["uid"])
+    except (PluginError, KeyboardInterrupt) as error:
+        reason = str(error) or "interrupted"
+        say(f"job {name} is left, {lack}: {reason}; remove it: {_cancel(cluster, name)}")
+    else:
+        say(f"job {name} is deleted again: {why}")
+
+
+def _there(cluster: Cluster, job: JsonObject) -> JsonObject:
+    """The job of this name, if the API server made it of a request whose answer was lost."""
+    name = job["metadata"]["name"]
+    found = cluster.find_job(name)
+    if found is None or not _is_ours(found, job):
+        raise _taken(cluster, name)
+    return found
+
+
+def _undo(cluster: Cluster, job: JsonObject) -> None:
+    """Takes the job back if it is there; another one of its name is left alone."""
+    name = job["metadata"]["name"]
+    try:
+        found = cluster.find_job(name)
+    except (PluginError, KeyboardInterrupt):
+        found = None
+    if found is None:  # a request may still be on its way
+        say(f"job {name} may be there by now: {_cancel(cluster, name)}")
+    elif _is_ours(found, job):
+        take_back(
+            cluster, found, "the answer that it was made never came", "and nobody said that it was made"
+        )
+
+
+def _is_ours(found: JsonObject, job: JsonObject) -> bool:
+    return bool(found["metadata"].get("annotations", {}).get(MARK) == job["metadata"]["annotations"][MARK])
+
+
+def _taken(cluster: Cluster, name: str) -> PluginError:
+    return PluginError(
+        USAGE, f"--name: there is a job {name} in namespace {cluster.namespace}; give another name"
+    )
+
+
+def _cancel(cluster: Cluster, name: str) -> str:
+    return f"kubectl torchrun cancel -n {cluster.namespace} {name}"

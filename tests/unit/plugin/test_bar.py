@@ -1,0 +1,104 @@
+"""The bar of an upload: on a terminal alone, to its end, and never in the answer."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.core.torchrun import names as n
+from launcher.plugin import screen
+from launcher.plugin.screen import Bar
+from launcher.workspace.store import Store
+from tests.unit.plugin.plugin_api import SUBMIT, Run, TorchrunApi
+
+pytestmark = pytest.mark.unit
+MEBIBYTES = 2
+DRAWN = re.compile(r"sending \[([#.]*)\] (\S+ \S+) of (\S+ \S+)")
+
+
+class Terminal:
+    """A terminal that somebody looks at."""
+
+    def __init__(self) -> None:
+        self._shown, self._side = os.openpty()
+        mode = termios.tcgetattr(self._side)
+        mode[1] &= ~termios.OPOST  # lines end as they were written
+        termios.tcsetattr(self._side, termios.TCSANOW, mode)
+        self.stream = os.fdopen(self._side, "w")
+
+    def seen(self) -> str:
+        """What it was sent since it was asked last."""
+        self.stream.flush()
+        os.set_blocking(self._shown, False)
+        text = b""
+        try:
+            while piece := os.read(self._shown, 65536):
+                text += piece
+        except BlockingIOError:
+            pass
+        return text.decode()
+
+    def close(self) -> None:
+        self.stream.close()
+        os.close(self._shown)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    made = Terminal()
+    yield made
+    made.close()
+
+
+def test_an_upload_is_drawn_to_its_end_on_a_terminal(
+    api: TorchrunApi, run: Run, pod: Store, code: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen, "_EVERY_SECONDS", 0.0)
+    (code / "data").write_bytes(os.urandom(MEBIBYTES * 2**20))
+    api.queue("q")
+    api.pod("one-sync-0", n.SYNC_CONTAINER)
+    monkeypatch.setattr(sys, "stderr", terminal.stream)
+    result, out, _ = run(*SUBMIT, "x")
+    text = terminal.seen()
+    assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n"), text
+    drawn = DRAWN.findall(text)
+    shares = [bar.count("#") / len(bar) for bar, _, _ in drawn]
+    assert len(drawn) > 10
+    assert shares == sorted(shares)
+    assert shares[0] < 0.2
+    assert shares[-1] == 1
+    assert drawn[-1][1] == drawn[-1][2] == "2.0 MiB"
+    # Its line is empty again when the next one comes.
+    assert "of 2.0 MiB\r\x1b[Kworkspace sha256:" in text
+
+
+def test_nothing_is_drawn_where_standard_error_is_no_terminal(
+    api: TorchrunApi, run: Run, pod: Store, code: Path
+) -> None:
+    (code / "data").write_bytes(os.urandom(MEBIBYTES * 2**20))
+    api.queue("q")
+    api.pod("one-sync-0", n.SYNC_CONTAINER)
+    result, _, err = run(*SUBMIT, "x")
+    assert result == 0
+    assert "sending" not in err
+    assert not set("\r\x1b") & set(err)
+
+
+def test_a_bar_is_not_drawn_faster_than_it_can_be_seen_but_for_its_end(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen, "_EVERY_SECONDS", 3600.0)
+    monkeypatch.setattr("time.monotonic", lambda: 10_000.0)
+    with Bar("sending", terminal.stream) as bar:
+        for done in range(5):
+            bar(done, 4)
+    assert [bar.count("#") for bar, _, _ in DRAWN.findall(terminal.seen())] == [0, 30]
+    with Bar("sending", terminal.stream):
+        pass
+    assert terminal.seen() == ""
