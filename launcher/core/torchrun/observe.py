@@ -13,7 +13,8 @@ from launcher.core.torchrun.job_spec import Meta
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import moment
 
-_OVER: Final = ("Succeeded", "Failed")
+# Phases of a pod that runs no more.
+OVER: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,8 @@ class AttemptJob:
 class Worker:
     """A worker's pod. `job` is the uid of its Job; `exit_code` and `ended` are its container's, None while it runs.
 
-    `created` and `ended` are seconds since the epoch; `held` is what keeps it from starting, as its pod says it.
+    `created` and `ended` are seconds since the epoch; `held` is what keeps it from starting, as its pod says it, and
+    `fetching` says that it waits for its workspace, or fetches it.
     """
 
     name: str
@@ -60,10 +62,11 @@ class Worker:
     scraped: bool
     created: float | None = None
     held: str = ""
+    fetching: bool = False
 
     @property
     def over(self) -> bool:
-        return self.phase in _OVER
+        return self.phase in OVER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,4 +194,11 @@ def _worker(item: JsonObject) -> Worker:
         scraped=(meta.get("annotations") or {}).get(n.ANNOTATION_SCRAPE) == "true",
         created=moment(meta.get("creationTimestamp")),
         held=held_up(status),
+        fetching=_runs(status.get("initContainerStatuses"), n.FETCH_CONTAINER),
+    )
+
+
+def _runs(containers: Any, name: str) -> bool:
+    return any(
+        each.get("name") == name and "running" in (each.get("state") or {}) for each in containers or []
     )

@@ -292,7 +292,7 @@ def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> l
             **common,
         }
 
-    tools = [tool("workspace", "fetch", "--digest", workspace.digest, *archive)]
+    tools = [tool(n.FETCH_CONTAINER, "fetch", "--digest", workspace.digest, *archive)]
     if pointer:
         # A native sidecar: it starts after the one before, and its end is not waited for.
         tools.append({**tool("workspace-sync", "follow", *pointer), "restartPolicy": "Always"})

@@ -11,6 +11,7 @@ from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.displaced import spent, unplaced
 from launcher.core.torchrun.look import Look, Refusal, failure, prepare, refused, standing
+from launcher.core.torchrun.lost_workspace import ended_sync_pod
 from launcher.core.torchrun.observe import AttemptJob
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.pool_request import NODE_START_SECONDS
@@ -128,11 +129,12 @@ def _keep(look: Look) -> Decision:
     others = [each for each in look.seen.jobs if each.attempt != look.record.attempt]
     starts = tuple(map(_unsuspended, (each for each in jobs if each.suspended)))
     gone, left = spent(look)
-    pauses = (decision.again, left, unplaced(look)[1], unstarted(look)[1])
+    empty, pause = ended_sync_pod(look)
+    pauses = (decision.again, left, pause, unplaced(look)[1], unstarted(look)[1])
     due = [each for each in pauses if each is not None]
     return replace(
         decision,
-        removals=(*leftovers(look, others), *gone),
+        removals=(*leftovers(look, others), *gone, *empty),
         makes=makes,
         changes=(*changes, *starts),
         again=min(due, default=None),

@@ -9,6 +9,7 @@ from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import UNHEARD_SECONDS, Decision, Removal, holds, removal
 from launcher.core.torchrun.displaced import withdrawn
 from launcher.core.torchrun.look import Look, Refusal, Wait, prepare, refused, standing, uncounted
+from launcher.core.torchrun.lost_workspace import ended_sync_pod
 from launcher.core.torchrun.observe import AttemptJob
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.reading import JsonObject
@@ -30,7 +31,7 @@ def start(look: Look) -> Decision:
     wanted = children.jobs(prepared) if isinstance(prepared, Making) else []
     usable = [each for each in look.seen.of(look.record.attempt) if _fits(each, wanted)]
     rest = [each for each in look.seen.jobs if each not in usable]
-    removals = (*leftovers(look, rest), *_old_groups(look))
+    removals = (*leftovers(look, rest), *_old_groups(look), *ended_sync_pod(look)[0])
     decision = _towards(look, prepared, rest, nodes_of)
     if nodes_of is None:  # nothing is to be held, or not any more
         return replace(decision, removals=(*removals, *withdrawn(look)))
