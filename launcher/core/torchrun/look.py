@@ -266,4 +266,4 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
 def failure(workers: Sequence[Worker]) -> Worker | None:
     """The worker that failed first."""
     failed = [each for each in workers if each.phase == "Failed"]
-    return min(failed, key=lambda each: (each.ended is None, each.ended or 0.0, each.name), default=None)
+    return min(failed, key=lambda each: (each.end.at is None, each.end.at or 0.0, each.name), default=None)

@@ -279,6 +279,8 @@ def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> l
         "image": making.cluster.tools_image,
         "resources": {"requests": _TOOL, "limits": _TOOL},
         "securityContext": _tool_security(below, container),
+        # Why it failed is its last line; the job's message has it from there.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         # Not where the workers have it: that is /app, and the tools' own image has its program there.
         "volumeMounts": [{"name": WORKSPACE, "mountPath": n.TOOLS_WORKSPACE}],
         # Rights on the bucket, and its place, are the worker's.
