@@ -10,7 +10,7 @@ import pytest
 from launcher.controller.facts import Facts
 from launcher.controller.reconcile import Reconciler
 from launcher.core.torchrun import names as n
-from tests.unit.controller.test_reconcile import KAI, NOW, QUEUE, Mortal, install_kai, stage
+from tests.unit.controller.test_reconcile import JOB, KAI, NOW, QUEUE, Mortal, install_kai, stage
 from tests.unit.launcher.api_server import FakeApi, serving
 
 pytestmark = pytest.mark.unit
@@ -51,3 +51,15 @@ def test_a_parent_that_was_made_a_moment_ago_is_seen_at_the_next_look(api: FakeA
     assert ready() == n.REASON_PARENT_QUEUE_NOT_FOUND
     put_queue(api, "org", {})
     assert ready() == "Made"
+
+
+def test_a_limit_is_told_as_it_is_now(api: FakeApi) -> None:
+    api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
+    put_queue(api, "gpu", {"resources": {"gpu": {"limit": 16}}})
+    looks = reconciler(api)
+    looks.queue("team", "h100")  # what it knows is of now
+    put_queue(api, "gpu", {"resources": {"gpu": {"limit": 8}}})
+    api.objects[JOB]["spec"]["numGPUs"] = 32
+    looks.job("team", "vit")
+    assert api.objects[JOB]["status"]["reason"] == n.REASON_KAI_QUEUE_LIMIT
+    assert "queue gpu may have 8 (" in api.objects[JOB]["status"]["message"]
