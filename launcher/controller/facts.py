@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from launcher.core.torchrun import kai
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.storage import Cluster
@@ -30,7 +31,7 @@ class Facts:
         self._clock = clock
         self._read_at = float("-inf")
         self._kai = False
-        self._kai_queues: frozenset[str] = frozenset()
+        self._kai_queues: dict[str, kai.KaiQueue] = {}
         self._classes: list[JsonObject] = []
 
     def cluster(self, namespace: str, *, claims: bool, fresh: bool = False) -> Cluster:
@@ -41,7 +42,7 @@ class Facts:
         if fresh or self._clock() - self._read_at > FRESH_SECONDS:
             self._kai = all(self._serves(*each) for each in _KAI)
             queues = self._objects.list(_KAI_VERSION, "Queue", "") if self._kai else []
-            self._kai_queues = frozenset(each["metadata"]["name"] for each in queues)
+            self._kai_queues = {each["metadata"]["name"]: kai.read(each) for each in queues}
             self._classes = self._objects.list("storage.k8s.io/v1", "StorageClass", "")
             self._read_at = self._clock()
         found = self._objects.list("v1", "PersistentVolumeClaim", namespace) if claims else []

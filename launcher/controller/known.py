@@ -42,6 +42,7 @@ class Known:
         self._jobs_of: defaultdict[Key, set[Key]] = defaultdict(set)
         self._generations: dict[Key, tuple[Any, bool]] = {}
         self._kai_names: dict[Key, str] = {}
+        self._kai_parents: dict[Key, str] = {}
         self._kai_queues: dict[str, tuple[Any, Any, bool]] = {}
 
     def phases(self) -> Mapping[str, int]:
@@ -74,10 +75,13 @@ class Known:
         key = key_of(item)
         generation = (item["metadata"].get("generation"), "deletionTimestamp" in item["metadata"])
         before = self._generations.pop(key, None)
-        self._kai_names.pop(key, None)
+        self._forget_kai(key)
+        spec = item.get("spec") or {}
         if not gone:
             self._generations[key] = generation
-            self._kai_names[key] = str((item.get("spec") or {}).get("kaiQueue") or "")
+            self._kai_names[key] = str(spec.get("kaiQueue") or "")
+            # The parent has a default, and matters to those that are below it alone.
+            self._kai_parents[key] = str(spec.get("parentKaiQueue") or "") if spec.get("kaiQueue") else ""
         if before == self._generations.get(key):
             return [(key, 0.0)]
         return [(key, 0.0), *self._live(self._jobs_of.get(key, set()))]
@@ -105,7 +109,8 @@ class Known:
         if before == self._kai_queues.get(name):
             return []
         owner = labels.get(n.LABEL_QUEUE_NAMESPACE), labels.get(n.LABEL_QUEUE_NAME)
-        queues = {key for key, named in self._kai_names.items() if named == name}
+        named = (*self._kai_names.items(), *self._kai_parents.items())
+        queues = {key for key, each in named if each == name}
         jobs = {job for key in queues for job in self._jobs_of.get(key, ())}
         if all(owner):
             queues.add(Key(n.QUEUE_KIND, str(owner[0]), str(owner[1])))
@@ -120,7 +125,7 @@ class Known:
         asked = []
         for key in gone:
             self._generations.pop(key, None)
-            self._kai_names.pop(key, None)
+            self._forget_kai(key)
             queue = self._queue_of.get(key)
             self._forget_job(key)
             asked.append((key, 0.0))
@@ -130,6 +135,10 @@ class Known:
 
     def _live(self, jobs: Iterable[Key]) -> Asked:
         return [(key, 0.0) for key in jobs if self._phases[key] not in n.FINAL_PHASES]
+
+    def _forget_kai(self, key: Key) -> None:
+        self._kai_names.pop(key, None)
+        self._kai_parents.pop(key, None)
 
     def _forget_job(self, key: Key) -> None:
         self._phases.pop(key, None)

@@ -36,6 +36,8 @@ _KAI_QUEUE = (f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "Queue")
 # The API server has read the pod and does not take it: refused by admission, or wrong.
 _JUDGED = (400, 403, 422)
 _GANG = (f"{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}", "PodGroup")
+# Reasons to wait, or to fail, that what was known of the cluster may be too old for.
+_BY_FACTS = (n.REASON_INVALID_SPEC, n.REASON_KAI_QUEUE_NOT_FOUND, n.REASON_KAI_QUEUE_LIMIT)
 # Until something that was in the way is seen: a write of somebody else that came first.
 SOON_SECONDS = 0.2
 
@@ -88,7 +90,7 @@ class Reconciler:
             return jobs.decide(item, queue, seen, cluster, self._now(), told, pool=there, refused=refused)
 
         decision = decided()
-        if (decision.status or {}).get("reason") in (n.REASON_INVALID_SPEC, n.REASON_KAI_QUEUE_NOT_FOUND):
+        if (decision.status or {}).get("reason") in _BY_FACTS:
             # Not by what was known of the cluster before somebody made the class or the queue that it needs.
             anew = self._facts.cluster(namespace, claims=claims, fresh=True)
             cluster = replace(anew, placeholders=cluster.placeholders)
@@ -121,6 +123,8 @@ class Reconciler:
             labels = {n.LABEL_QUEUE_NAMESPACE: namespace, n.LABEL_QUEUE_NAME: name}
             selector = ",".join(f"{key}={value}" for key, value in labels.items())
             theirs = self._with_taken(path, self._objects.list(*_KAI_QUEUE, "", selector))
+            if queues.lacks_parent(item, theirs, cluster):
+                cluster = self._facts.cluster(namespace, claims=False, fresh=True)
         decision = queues.decide(
             item,
             theirs,

@@ -1,4 +1,4 @@
-"""KAI Scheduler's kinds, as its installation brings them; nobody schedules by them.
+"""KAI Scheduler's kinds and its two queues, as its installation brings them; nobody schedules by them.
 
 Their fields are those of github.com/kai-scheduler/KAI-Scheduler v0.17.0, pkg/apis/scheduling/v2 and v2alpha2, but for
 those of subgroups: the API server drops what is none of them.
@@ -75,6 +75,17 @@ _KINDS = [
     _definition("Queue", n.KAI_QUEUE_PLURAL, n.KAI_QUEUE_VERSION, "Cluster", _QUEUE),
 ]
 _MANIFESTS = yaml.safe_dump_all(_KINDS)
+_UNLIMITED = {kind: {"quota": -1, "limit": -1, "overQuotaWeight": 1} for kind in ("cpu", "gpu", "memory")}
+_TREE = {n.KAI_PARENT_QUEUE: {}, n.KAI_DEFAULT_QUEUE: {"parentQueue": n.KAI_PARENT_QUEUE}}
+_OWN_QUEUES = yaml.safe_dump_all(
+    {
+        "apiVersion": f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}",
+        "kind": "Queue",
+        "metadata": {"name": name},
+        "spec": {**above, "resources": _UNLIMITED},
+    }
+    for name, above in _TREE.items()
+)
 QUEUES = f"/apis/{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}/{n.KAI_QUEUE_PLURAL}"
 
 
@@ -91,6 +102,8 @@ def install(server: ApiServer) -> None:
     kinds = [f"crd/{each['metadata']['name']}" for each in _KINDS]
     established = server.kubectl("wait", "--for=condition=Established", "--timeout=60s", *kinds)
     assert established.returncode == 0, established.stderr
+    applied = server.kubectl("apply", "-f", "-", stdin=_OWN_QUEUES)
+    assert applied.returncode == 0, applied.stderr
 
 
 @contextmanager

@@ -203,10 +203,38 @@ def test_training_job_without_such_a_class_is_refused_by_name(person: Person) ->
     assert person.get(person.core("persistentvolumeclaims"))["items"] == []
 
 
+def kai_ready(person: Person) -> tuple[str, str]:
+    """What is told of the queue of KAI of the seed's second TorchrunQueue."""
+    told = person.condition("gpu-training-queue", n.KAI_QUEUE_READY, n.QUEUE_KIND)
+    return told.get("status", ""), told.get("reason", "")
+
+
 @pytest.mark.usefixtures("kai")
 def test_training_job_with_a_class_for_many_nodes(person: Person, shared_class: str) -> None:
     assert shared_class in person.types("get", "storageclass")
     person.applies("gpu-training-queue", "training-job")
+    # The seed's parent is nobody's here, until an administrator makes it: KAI would start nothing below it.
+    told = until(
+        lambda: (
+            person.status("training-job").get("reason") == n.REASON_KAI_QUEUE_NOT_FOUND
+            and "has no queue default, which is above" in (said := person.status("training-job")["message"])
+            and said
+        ),
+        "the job names the missing parent",
+        BEGIN_SECONDS,
+    )
+    assert (
+        told
+        == "KAI Scheduler has no queue default, which is above gpu-training; the job begins when it is there"
+    )
+    until(lambda: kai_ready(person) == ("False", n.REASON_PARENT_QUEUE_NOT_FOUND), "so does its queue")
+    above = {
+        "apiVersion": f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}",
+        "kind": "Queue",
+        "metadata": {"name": "default"},
+    }
+    assert person.server.request("POST", f"{KAI}/v2/queues", above).status == 201
+    until(lambda: kai_ready(person) == ("True", "Made"), "the parent is seen")
     until(
         lambda: person.status("training-job").get("phase") == n.PHASE_PROVISIONING, "it begins", BEGIN_SECONDS
     )

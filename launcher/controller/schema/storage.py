@@ -28,7 +28,12 @@ def storage() -> Field:
                     )
                 },
             ),
-            "datasets": _volume("datasets", "Data to train on, mounted read-only.", default_path="/datasets"),
+            "datasets": _volume(
+                "datasets",
+                "Data to train on, mounted read-only. Jobs share what is in the claim that existingClaim names; a "
+                "claim of the job's own is empty, and its workers can't write there.",
+                default_path="/datasets",
+            ),
             "checkpoints": _volume(
                 "checkpoints", "Checkpoints, which all workers read and write.", default_path="/checkpoints"
             ),

@@ -167,6 +167,7 @@ _TROUBLE = (
     n.REASON_CLAIM_NOT_FOUND,
     n.REASON_NAME_TAKEN,
     n.REASON_KAI_QUEUE_NOT_FOUND,
+    n.REASON_KAI_QUEUE_LIMIT,
     n.REASON_INVALID_SPEC,
     n.REASON_INSUFFICIENT_CAPACITY,
     n.REASON_CAPACITY_IMPOSSIBLE,
@@ -266,4 +267,4 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
 def failure(workers: Sequence[Worker]) -> Worker | None:
     """The worker that failed first."""
     failed = [each for each in workers if each.phase == "Failed"]
-    return min(failed, key=lambda each: (each.ended is None, each.ended or 0.0, each.name), default=None)
+    return min(failed, key=lambda each: (each.end.at is None, each.end.at or 0.0, each.name), default=None)

@@ -58,6 +58,8 @@ LABEL_QUEUE_NAMESPACE: Final = f"{GROUP}/queue-namespace"
 LABEL_QUEUE_NAME: Final = f"{GROUP}/queue-name"
 
 WORKER_CONTAINER: Final = "torchrun"
+# Before it in the same pod: puts the workspace in place.
+FETCH_CONTAINER: Final = "workspace"
 # The sync pod: its container, and where it keeps archives (launcher/workspace/store.py).
 SYNC_PORT: Final = 8080
 SYNC_CONTAINER: Final = "sync"
@@ -143,6 +145,8 @@ REASON_QUEUE_INVALID: Final = "QueueInvalid"
 REASON_CLAIM_NOT_FOUND: Final = "ClaimNotFound"
 REASON_NAME_TAKEN: Final = "NameTaken"
 REASON_KAI_QUEUE_NOT_FOUND: Final = "KaiQueueNotFound"
+REASON_KAI_QUEUE_LIMIT: Final = "KaiQueueLimit"
+REASON_PARENT_QUEUE_NOT_FOUND: Final = "ParentQueueNotFound"
 REASON_REFUSED: Final = "Refused"
 REASON_WAITING_FOR_NODES: Final = "WaitingForNodes"
 REASON_HOLDING_FOR_MORE: Final = "HoldingForMoreNodes"

@@ -8,13 +8,14 @@ from typing import Any, Final
 
 from launcher.core import contract as c
 from launcher.core.held import held_up
-from launcher.core.torchrun import child_exit
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.ends import End, end_of
 from launcher.core.torchrun.job_spec import Meta
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import moment
 
-_OVER: Final = ("Succeeded", "Failed")
+# Phases of a pod that runs no more.
+OVER: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +44,10 @@ class AttemptJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A worker's pod. `job` is the uid of its Job; `exit_code` and `ended` are its container's, None while it runs.
+    """A worker's pod. `job` is the uid of its Job, `end` how it ended.
 
-    `created` and `ended` are seconds since the epoch; `held` is what keeps it from starting, as its pod says it.
+    `created` is seconds since the epoch; `held` is what keeps it from starting, as its pod says it, and
+    `fetching` says that it waits for its workspace, or fetches it.
     """
 
     name: str
@@ -55,16 +57,15 @@ class Worker:
     phase: str
     ready: bool
     deleting: bool
-    reason: str
-    exit_code: int | None
-    ended: float | None
+    end: End
     scraped: bool
     created: float | None = None
     held: str = ""
+    fetching: bool = False
 
     @property
     def over(self) -> bool:
-        return self.phase in _OVER
+        return self.phase in OVER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,9 +172,6 @@ def _job(item: JsonObject) -> AttemptJob:
 
 def _worker(item: JsonObject) -> Worker:
     meta, status = item["metadata"], item.get("status") or {}
-    containers = status.get("containerStatuses") or []
-    own: JsonObject = next((each for each in containers if each.get("name") == n.WORKER_CONTAINER), {})
-    ended = (own.get("state") or {}).get("terminated") or {}
     ready = any(
         each.get("type") == "Ready" and each.get("status") == "True"
         for each in status.get("conditions") or []
@@ -186,10 +184,15 @@ def _worker(item: JsonObject) -> Worker:
         phase=status.get("phase") or "Pending",
         ready=ready,
         deleting="deletionTimestamp" in meta,
-        reason=str(ended.get("reason") or status.get("reason") or ""),
-        exit_code=child_exit.exit_code(ended.get("exitCode"), str(ended.get("message") or "")),
-        ended=moment(ended.get("finishedAt")),
+        end=end_of(item),
         scraped=(meta.get("annotations") or {}).get(n.ANNOTATION_SCRAPE) == "true",
         created=moment(meta.get("creationTimestamp")),
         held=held_up(status),
+        fetching=_runs(status.get("initContainerStatuses"), n.FETCH_CONTAINER),
+    )
+
+
+def _runs(containers: Any, name: str) -> bool:
+    return any(
+        each.get("name") == name and "running" in (each.get("state") or {}) for each in containers or []
     )

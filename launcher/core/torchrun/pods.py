@@ -283,6 +283,8 @@ def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> l
         "image": making.cluster.tools_image,
         "resources": {"requests": _TOOL, "limits": _TOOL},
         "securityContext": _tool_security(below, container),
+        # Why it failed is its last line; the job's message has it from there.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         # Not where the workers have it: that is /app, and the tools' own image has its program there.
         "volumeMounts": [{"name": WORKSPACE, "mountPath": n.TOOLS_WORKSPACE}],
         # Rights on the bucket, and its place, are the worker's.
@@ -296,7 +298,7 @@ def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> l
             **common,
         }
 
-    tools = [tool("workspace", "fetch", "--digest", workspace.digest, *archive)]
+    tools = [tool(n.FETCH_CONTAINER, "fetch", "--digest", workspace.digest, *archive)]
     if pointer:
         # A native sidecar: it starts after the one before, and its end is not waited for.
         tools.append({**tool("workspace-sync", "follow", *pointer), "restartPolicy": "Always"})

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from launcher.core.torchrun import children, distribution, job_spec, queue_spec, record, resolve, storage
+from launcher.core.torchrun import children, distribution, job_spec, kai, queue_spec, record, resolve, storage
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import (
     NORMAL,
@@ -198,17 +198,17 @@ def _told(
     cluster: Cluster,
 ) -> tuple[Condition, ...]:
     template = _template(problems, tried)
-    kai = _kai_ready(meta, spec, there, cluster)
-    for each in (template, kai):
+    above = _kai_ready(meta, spec, there, cluster)
+    for each in (template, above):
         if each.so is not True:
             return (
                 template,
-                kai,
+                above,
                 Condition(type=n.READY, so=each.so, reason=each.reason, message=each.message),
             )
     return (
         template,
-        kai,
+        above,
         Condition(type=n.READY, so=True, reason="Ready", message="jobs of this queue can run"),
     )
 
@@ -251,10 +251,32 @@ def _kai_ready(meta: Meta, spec: QueueSpec | None, there: list[JsonObject], clus
     if "deletionTimestamp" in present["metadata"]:
         message = f"{spec.kai_queue} is being deleted"
         return Condition(type=n.KAI_QUEUE_READY, so=False, reason="Deleting", message=message)
+    lacking = _lacking_above(present, cluster)
+    if lacking:
+        message = (
+            f"{spec.kai_queue} is below {lacking}, and KAI Scheduler has no queue of that name: gangs in it wait for "
+            f"ever; make {lacking}, or name another parentKaiQueue ({n.KAI_PARENT_QUEUE} is KAI's own)"
+        )
+        return Condition(
+            type=n.KAI_QUEUE_READY, so=False, reason=n.REASON_PARENT_QUEUE_NOT_FOUND, message=message
+        )
     reason = "Made" if _is_ours(present, meta) else "Found"
     return Condition(
         type=n.KAI_QUEUE_READY, so=True, reason=reason, message=f"KAI's queue {spec.kai_queue} is there"
     )
+
+
+def lacks_parent(queue: JsonObject, kai_queues: Iterable[JsonObject], cluster: Cluster) -> bool:
+    """Whether a queue above its queue of KAI is not among those that are known: it may have been made since."""
+    spec, _ = queue_spec.parse(queue.get("spec"))
+    named = spec.kai_queue if spec is not None else None
+    return any(
+        each["metadata"]["name"] == named and _lacking_above(each, cluster) != "" for each in kai_queues
+    )
+
+
+def _lacking_above(kai_queue: JsonObject, cluster: Cluster) -> str:
+    return kai.missing(cluster.kai_queues, kai.read(kai_queue).parent)
 
 
 def _write(
@@ -286,7 +308,11 @@ def _write(
         if each.type == n.READY and before != {True: "True", False: "False", None: "Unknown"}[each.so]
     )
     reasons = {each.reason for each in told if each.so is not True}
-    waits = {n.REASON_SCHEDULER_NOT_INSTALLED: SCHEDULER_SECONDS, n.REASON_REFUSED: UNHEARD_SECONDS}
+    waits = {
+        n.REASON_SCHEDULER_NOT_INSTALLED: SCHEDULER_SECONDS,
+        n.REASON_REFUSED: UNHEARD_SECONDS,
+        n.REASON_PARENT_QUEUE_NOT_FOUND: UNHEARD_SECONDS,
+    }
     return Decision(
         removals=removals,
         makes=makes,

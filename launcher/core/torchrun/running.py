@@ -10,7 +10,9 @@ from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.displaced import spent, unplaced
+from launcher.core.torchrun.ends import End
 from launcher.core.torchrun.look import Look, Refusal, failure, prepare, refused, standing
+from launcher.core.torchrun.lost_workspace import ended_sync_pod
 from launcher.core.torchrun.observe import AttemptJob
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.pool_request import NODE_START_SECONDS
@@ -23,10 +25,14 @@ PROGRESS_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Over:
-    """Why an attempt is over, and the exit code of the worker that ended it, if one did."""
+    """Why an attempt is over, and the exit code of the worker that ended it, if one did.
+
+    `final`: it says that the command fails each time.
+    """
 
     why: str
     exit_code: int | None = None
+    final: bool = False
 
 
 def go_on(look: Look) -> Decision:
@@ -51,10 +57,10 @@ def ended(look: Look) -> Over | None:
     if len(well) == len(jobs) >= jobs[0].parts:
         return None
     if first is not None:
-        said = f"ended with exit code {first.exit_code}" if first.exit_code is not None else "failed"
-        detail = f" ({first.reason})" if first.reason else ""
-        why = f"worker {first.name} on node {first.node or 'unknown'} {said}{detail}"
-        return Over(why=why, exit_code=first.exit_code)
+        why = f"worker {first.name} on node {first.node or 'unknown'} {_told(first.end)}"
+        # What ran before the command says nothing of the command.
+        final = not first.end.before and first.end.code in c.WORKER_FINAL_EXIT_CODES
+        return Over(why=why, exit_code=first.end.code, final=final)
     for job in jobs:
         if job.failed:
             return Over(why=f"Job {job.name} failed")
@@ -71,10 +77,17 @@ def ended(look: Look) -> Over | None:
     return None
 
 
+def _told(end: End) -> str:
+    said = f"ended with exit code {end.code}" if end.code is not None else "failed"
+    if end.before:
+        return f"did not begin: its init container {end.before} {said} ({end.said or end.reason or 'no message'})"
+    return f"{said} ({end.reason})" if end.reason else said
+
+
 def _ended(look: Look, over: Over) -> Decision:
     """Status first: what is known of the end is kept, and it is counted once, whatever happens next."""
     most, restarts = look.max_restarts, look.record.restarts
-    final = over.exit_code in c.WORKER_FINAL_EXIT_CODES
+    final = over.final
     if final or restarts >= most:
         reason = (
             n.REASON_NOT_RESTARTABLE
@@ -128,11 +141,12 @@ def _keep(look: Look) -> Decision:
     others = [each for each in look.seen.jobs if each.attempt != look.record.attempt]
     starts = tuple(map(_unsuspended, (each for each in jobs if each.suspended)))
     gone, left = spent(look)
-    pauses = (decision.again, left, unplaced(look)[1], unstarted(look)[1])
+    empty, pause = ended_sync_pod(look)
+    pauses = (decision.again, left, pause, unplaced(look)[1], unstarted(look)[1])
     due = [each for each in pauses if each is not None]
     return replace(
         decision,
-        removals=(*leftovers(look, others), *gone),
+        removals=(*leftovers(look, others), *gone, *empty),
         makes=makes,
         changes=(*changes, *starts),
         again=min(due, default=None),

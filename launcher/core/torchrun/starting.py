@@ -8,7 +8,9 @@ from launcher.core.torchrun import children, nodes
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import UNHEARD_SECONDS, Decision, Removal, holds, removal
 from launcher.core.torchrun.displaced import withdrawn
+from launcher.core.torchrun.gang_queue import never_starts
 from launcher.core.torchrun.look import Look, Refusal, Wait, prepare, refused, standing, uncounted
+from launcher.core.torchrun.lost_workspace import ended_sync_pod
 from launcher.core.torchrun.observe import AttemptJob
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.reading import JsonObject
@@ -19,7 +21,7 @@ def start(look: Look) -> Decision:
     """The next step towards the attempt that the record names."""
     prepared = prepare(look, look.record.attempt)
     if isinstance(prepared, Making):
-        prepared = _without_its_kai_queue(look, prepared) or prepared
+        prepared = never_starts(look, prepared) or prepared
     nodes_of: nodes.Chosen | nodes.Waiting | None = None
     if isinstance(prepared, Making) and prepared.settings.queue.pool:
         nodes_of = nodes.choose(look, prepared, _leaving(look))
@@ -30,7 +32,7 @@ def start(look: Look) -> Decision:
     wanted = children.jobs(prepared) if isinstance(prepared, Making) else []
     usable = [each for each in look.seen.of(look.record.attempt) if _fits(each, wanted)]
     rest = [each for each in look.seen.jobs if each not in usable]
-    removals = (*leftovers(look, rest), *_old_groups(look))
+    removals = (*leftovers(look, rest), *_old_groups(look), *ended_sync_pod(look)[0])
     decision = _towards(look, prepared, rest, nodes_of)
     if nodes_of is None:  # nothing is to be held, or not any more
         return replace(decision, removals=(*removals, *withdrawn(look)))
@@ -41,19 +43,6 @@ def start(look: Look) -> Decision:
         removals=(*removals, *nodes_of.removals),
         makes=(*decision.makes, *nodes_of.makes),
         again=nodes_of.again,
-    )
-
-
-def _without_its_kai_queue(look: Look, making: Making) -> Wait | None:
-    """A gang in a queue that KAI does not have would wait for ever, and nothing would say why."""
-    name = making.settings.queue.kai_queue
-    if not making.settings.gang or not name or name in look.cluster.kai_queues:
-        return None
-    return Wait(
-        reason=n.REASON_KAI_QUEUE_NOT_FOUND,
-        message=f"KAI Scheduler has no queue {name}; the job begins when it is there",
-        told=standing(making.settings),
-        again=UNHEARD_SECONDS,
     )
 
 

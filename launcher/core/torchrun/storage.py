@@ -10,6 +10,7 @@ from typing import Final
 
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.distribution import Refused, Size
+from launcher.core.torchrun.kai import KaiQueue
 from launcher.core.torchrun.queue_spec import (
     CHECKPOINTS,
     DATASETS,
@@ -34,7 +35,7 @@ class ClaimMissing(Exception):
 class Cluster:
     """What the decisions need to know of the cluster.
 
-    `kai` says whether KAI Scheduler's API is there, and `kai_queues` has the names of its queues. `provisioners` has
+    `kai` says whether KAI Scheduler's API is there, and `kai_queues` has its queues by name. `provisioners` has
     each StorageClass with its provisioner, `default_class` the one that claims without a class get, and `claims` the
     access modes of existing claims. `tools_image` is the image of launcher.workspace. `placeholders` says whether the
     priority class is there that pods which hold nodes have.
@@ -42,7 +43,7 @@ class Cluster:
 
     tools_image: str
     kai: bool = False
-    kai_queues: frozenset[str] = frozenset()
+    kai_queues: Mapping[str, KaiQueue] = field(default_factory=dict)
     provisioners: Mapping[str, str] = field(default_factory=dict)
     default_class: str = ""
     claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

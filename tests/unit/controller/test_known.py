@@ -124,6 +124,17 @@ def test_a_queue_of_kai_concerns_all_that_name_it_but_its_status_nobody() -> Non
     assert it.kai_queue(kai(3)) == []
 
 
+def test_the_parent_of_a_queue_of_kai_concerns_those_below_it() -> None:
+    parent = {"metadata": {"name": "org"}}
+    it = known()
+    it.queue({**queue(), "spec": {"parentKaiQueue": "org"}})
+    assert it.kai_queue(parent) == [], "it is below nothing without a kaiQueue"
+    it.queue({**queue(2), "spec": {"kaiQueue": "gpu", "parentKaiQueue": "org"}})
+    assert QUEUE in {key for key, _ in it.kai_queue(parent, gone=True)}
+    it.lost({QUEUE})
+    assert it.kai_queue(parent) == []
+
+
 def test_what_anybody_may_wait_for_is_told_to_all_but_those_that_are_over() -> None:
     it = known()
     it.queue(queue())

@@ -276,9 +276,11 @@ KAI_GANGS = f"/apis/{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}"
 
 
 def install_kai(api: FakeApi, *, whole: bool = True) -> None:
-    """Its two kinds are served; one alone is a cluster in which it is just being installed."""
+    """Its two kinds are served; one alone is a cluster in which it is just being installed. It makes a queue, too."""
     api.put(KAI, {"metadata": {}, "resources": [{"name": "queues"}, {"name": "queues/status"}]})
     api.put(KAI_GANGS, {"metadata": {}, "resources": [{"name": "podgroups"}] if whole else []})
+    parent = thing(f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "Queue", n.KAI_PARENT_QUEUE, {})
+    api.put(f"{KAI}/queues/{n.KAI_PARENT_QUEUE}", parent)
 
 
 def settle_queue(api: FakeApi) -> dict[str, Any]:

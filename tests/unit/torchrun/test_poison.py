@@ -10,6 +10,7 @@ import pytest
 
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.jobs import decide
+from launcher.core.torchrun.kai import KaiQueue
 from launcher.core.torchrun.nodes import pool_to_count
 from launcher.core.torchrun.queues import Trial, trial
 from launcher.core.torchrun.queues import decide as decide_queue
@@ -19,7 +20,7 @@ from tests.unit.torchrun.pool import POOL, PoolApi
 from tests.unit.torchrun.test_parse import FULL_JOB, FULL_QUEUE, POISON, places, poisoned
 
 pytestmark = pytest.mark.unit
-KAI = replace(CLUSTER, kai=True, kai_queues=frozenset({FULL_QUEUE["spec"]["kaiQueue"]}))
+KAI = replace(CLUSTER, kai=True, kai_queues={FULL_QUEUE["spec"]["kaiQueue"]: KaiQueue()})
 
 
 @pytest.fixture(scope="module")

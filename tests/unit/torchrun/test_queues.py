@@ -9,12 +9,14 @@ import pytest
 
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import UNHEARD_SECONDS
+from launcher.core.torchrun.kai import KaiQueue
 from launcher.core.torchrun.queues import Trial, decide, trial
 from tests.unit.torchrun.api import Api, Crash
 from tests.unit.torchrun.made import CLUSTER, queue
 
 pytestmark = pytest.mark.unit
-KAI = replace(CLUSTER, kai=True)
+TREE = {each: KaiQueue() for each in (n.KAI_PARENT_QUEUE, "org")}
+KAI = replace(CLUSTER, kai=True, kai_queues=TREE)
 NAMED = {"kaiQueue": "gpu"}
 
 
@@ -154,6 +156,25 @@ def test_another_name_moves_it_and_another_parent_changes_it() -> None:
     life.api.edit(n.QUEUE_KIND, "research", kaiQueue=None)
     life.look()
     assert (life.kai, life.finalizers) == ([], [])
+
+
+def test_a_parent_that_is_not_there_is_told_and_looked_for_again() -> None:
+    life = Life({**NAMED, "parentKaiQueue": "other"})
+    life.look()
+    assert life.api.objects["Queue", "gpu"]["spec"]["parentQueue"] == "other"
+    assert life.condition(n.KAI_QUEUE_READY) == ("False", "ParentQueueNotFound")
+    assert life.condition(n.READY) == ("False", "ParentQueueNotFound")
+    assert life.again == UNHEARD_SECONDS
+    conditions = life.api.objects[n.QUEUE_KIND, "research"]["status"]["conditions"]
+    message = next(each["message"] for each in conditions if each["type"] == n.READY)
+    assert message.startswith("gpu is below other, and KAI Scheduler has no queue of that name")
+    # One further up is as needed.
+    life.cluster = replace(KAI, kai_queues={"other": KaiQueue(parent="top")})
+    life.look()
+    assert life.condition(n.READY) == ("False", "ParentQueueNotFound")
+    life.cluster = replace(KAI, kai_queues={"other": KaiQueue(parent="top"), "top": KaiQueue()})
+    life.look()
+    assert (life.condition(n.READY), life.again) == (("True", "Ready"), None)
 
 
 def test_a_queue_of_kai_stays_for_the_gangs_in_it() -> None:

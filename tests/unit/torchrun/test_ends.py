@@ -1,0 +1,72 @@
+"""What is told of a worker whose init containers fail, and what of it counts as the command's own end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launcher.core.torchrun import names as n
+from tests.unit.torchrun.life import Life
+from tests.unit.torchrun.made import DIGEST, pod
+
+pytestmark = pytest.mark.unit
+LOG = f"INFO waiting for the workspace: nothing there\nworkspace: {DIGEST} did not come within 1800 s: nothing there\n"
+
+
+def ended(name: str, code: int, message: str = "") -> dict[str, Any]:
+    said = {"message": message} if message else {}
+    return {"name": name, "state": {"terminated": {"exitCode": code, "reason": "Error", **said}}}
+
+
+def failed(*before: dict[str, Any], own: dict[str, Any] | None = None, **changes: Any) -> Life:
+    """The first worker of a job fails with these containers before its own."""
+    life = Life(changes)
+    life.look()
+    first = life.api.objects["Pod", life.names("Pod")[0]]
+    first["spec"]["initContainers"] = [{"name": "sidecar", "restartPolicy": "Always"}]
+    waiting = {"name": n.WORKER_CONTAINER, "state": {"waiting": {"reason": "PodInitializing"}}}
+    first["status"] = {
+        "phase": "Failed",
+        "initContainerStatuses": list(before),
+        "containerStatuses": [own or waiting],
+    }
+    life.api.settle()
+    life.look()
+    return life
+
+
+def test_a_workspace_that_did_not_come_is_told_with_its_last_line() -> None:
+    life = failed(ended(n.FETCH_CONTAINER, 1, LOG), restartPolicy="Never")
+    assert (life.status["phase"], life.status["reason"]) == ("Failed", n.REASON_WORKER_FAILED)
+    message = life.status["message"]
+    assert message.startswith("worker vit-0-0-")
+    assert message.endswith(
+        " on node n0 did not begin: its init container workspace ended with exit code 1 "
+        f"(workspace: {DIGEST} did not come within 1800 s: nothing there)"
+    )
+    assert life.status["exitCode"] == 1
+
+
+def test_one_that_says_nothing_is_told_with_its_reason() -> None:
+    life = failed(ended("mine", 3), restartPolicy="Never")
+    assert life.status["message"].endswith("its init container mine ended with exit code 3 (Error)")
+
+
+def test_an_exit_code_of_an_init_container_is_not_the_commands() -> None:
+    """2 is final where the command ends with it: it was refused as wrong."""
+    assert failed(ended("mine", 2)).status["restarts"] == 1
+    final = failed(ended("sidecar", 2), own=ended(n.WORKER_CONTAINER, 2))
+    assert (final.status["phase"], final.status["reason"]) == ("Failed", n.REASON_NOT_RESTARTABLE)
+
+
+def test_a_sidecar_that_is_ended_with_the_pod_failed_nothing() -> None:
+    life = failed(ended("sidecar", 143), ended("mine", 1, "no disk"), restartPolicy="Never")
+    assert life.status["message"].endswith("its init container mine ended with exit code 1 (no disk)")
+    own = failed(ended("sidecar", 143), own=ended(n.WORKER_CONTAINER, 9), restartPolicy="Never")
+    assert own.status["message"].endswith(" on node n0 ended with exit code 9 (Error)")
+
+
+def test_the_kubelet_keeps_the_last_lines_of_what_fetches_the_workspace() -> None:
+    tools = pod({"workspace": {"digest": DIGEST, "sizeBytes": 3}})["spec"]["initContainers"]
+    assert {each["terminationMessagePolicy"] for each in tools} == {"FallbackToLogsOnError"}
