@@ -18,7 +18,7 @@ from launcher.core.torchrun import names as n
 from launcher.plugin import upload
 from launcher.plugin.__main__ import main
 from tests.unit.launcher.api_server import serving
-from tests.unit.plugin.plugin_api import JOBS, TorchrunApi, sent
+from tests.unit.plugin.plugin_api import JOBS, PODS, TorchrunApi, sent
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]
@@ -70,7 +70,8 @@ def test_whatever_interrupts_a_submit_leaves_neither_job_nor_archive(
     api.queue("q")
     process = started(*SUBMIT)
     end = time.monotonic() + 60
-    while f"{JOBS}/one" not in api.objects:
+    # Before that, it waits for the answer that the job was made (test_making.py).
+    while f"{PODS}/{n.sync_pod('one')}" not in sent(api, "GET"):
         assert time.monotonic() < end
         time.sleep(0.01)
     process.send_signal(number)

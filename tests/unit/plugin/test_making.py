@@ -79,6 +79,27 @@ def test_a_job_that_may_be_there_is_named_where_nothing_answers_any_more(
     assert err.startswith("job one may be there by now: kubectl torchrun cancel -n team one\n")
 
 
+def test_an_interrupt_before_the_answer_leaves_no_job(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.queue("q")
+    real = Cluster.create
+
+    def interrupted(self: Cluster, job: Object, *, dry_run: bool = False) -> Object | None:
+        made = real(self, job, dry_run=dry_run)
+        if not dry_run:
+            raise KeyboardInterrupt
+        return made
+
+    monkeypatch.setattr(Cluster, "create", interrupted)
+    result, _, err = run(*NO_WORKSPACE)
+    assert (result, err.splitlines()[0]) == (
+        130,
+        "job one is deleted again: the answer that it was made never came",
+    )
+    assert f"{JOBS}/one" not in api.objects
+
+
 @pytest.mark.parametrize("lost", [0, 1, 10_000])
 def test_a_job_of_somebody_else_is_neither_taken_nor_deleted(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch, lost: int
