@@ -252,6 +252,8 @@ class TestItsOwnController:
             ready = until(lambda: team.condition("wrong", n.READY, n.QUEUE_KIND), "the queue is judged")
             assert ready["status"] == "False"
             team.make(queue("misspelt", podTemplate={"spec": {"dnsPolcy": "Default"}}))
-            told = until(lambda: team.condition("misspelt", n.READY, n.QUEUE_KIND), "a misspelt field is told")
+            told = until(
+                lambda: team.condition("misspelt", n.READY, n.QUEUE_KIND), "a misspelt field is told"
+            )
             assert told["status"] == "False"
             assert 'unknown field "spec.dnsPolcy"' in told["message"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import tarfile
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from launcher.workspace import place
@@ -91,6 +92,16 @@ PARTS = st.sampled_from(["a", "b", "c", "..", ".", "", "/"])
 PATHS = st.lists(PARTS, min_size=1, max_size=5).map("/".join)
 
 
+def _is_ring(path: Path) -> bool:
+    """Whether its links lead nowhere; `resolve` makes "/" of one such as `a -> a//`."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
+@example([("a", "link", "a//")])
 @settings(max_examples=300)
 @given(st.lists(st.tuples(PATHS, st.sampled_from(sorted(KINDS)), PATHS), max_size=6))
 def test_whatever_is_in_it_nothing_is_outside(members: list[tuple[str, str, str]]) -> None:
@@ -109,10 +120,8 @@ def test_whatever_is_in_it_nothing_is_outside(members: list[tuple[str, str, str]
         assert sorted(path.name for path in (base / "deep").iterdir()) == ["into"]
         for path in into.rglob("*"):
             assert path.is_symlink() or path.is_dir() or path.is_file()
-            try:
+            if not _is_ring(path):
                 assert path.resolve().is_relative_to(into.resolve()), (path, members)
-            except RuntimeError:  # a ring of links leads nowhere
-                continue
         if contents is not None:
             assert {path for path in contents} == {path for path, _, _ in members}
 
