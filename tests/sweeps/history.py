@@ -20,6 +20,12 @@ from tests.local.own_api_server import ApiServer
 from tests.local.torchrun_controller import Team, until
 from tests.local.torchrun_machine import INDEX
 
+_GONE = 410
+
+
+class Expired(Exception):
+    """A life took so long that the API server does not have all of it any more (it keeps 75 s of a busy kind)."""
+
 
 @dataclass(frozen=True)
 class Change:
@@ -109,6 +115,8 @@ def _changes(server: ApiServer, path: str, since: str) -> list[Change]:
     raw = server.kubectl("get", "--raw", f"{path}{and_}watch=1&resourceVersion={since}&timeoutSeconds=1")
     assert raw.returncode == 0, raw.stderr
     read = [json.loads(line) for line in raw.stdout.splitlines()]
+    if any(each["type"] == "ERROR" and each["object"].get("code") == _GONE for each in read):
+        raise Expired(path)
     assert all(each["type"] in ("ADDED", "MODIFIED", "DELETED") for each in read), raw.stdout[-500:]
     return [Change(each["type"], each["object"]) for each in read]
 
