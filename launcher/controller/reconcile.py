@@ -16,7 +16,7 @@ from launcher.controller.asking import Ask, Asking
 from launcher.controller.carry import carry_out
 from launcher.controller.facts import Facts
 from launcher.controller.pools import Pace, Pools
-from launcher.core.torchrun import jobs, nodes, queues, refused
+from launcher.core.torchrun import jobs, nodes, observe, queues, refused
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.queues import Trial
@@ -26,12 +26,8 @@ from launcher.kube.objects import Objects, collection, path_of
 from launcher.kube.rest import ApiError
 
 # What jobs have made for them; the last only where KAI Scheduler is installed.
-CHILDREN = (
-    ("batch/v1", "Job"),
-    ("v1", "Pod"),
-    ("v1", "Service"),
-    ("v1", "PersistentVolumeClaim"),
-)
+_JOB, _POD = ("batch/v1", "Job"), ("v1", "Pod")
+_OTHERS = (("v1", "Service"), ("v1", "PersistentVolumeClaim"))
 _KAI_QUEUE = (f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "Queue")
 # The API server has read the pod and does not take it: refused by admission, or wrong.
 _JUDGED = (400, 403, 422)
@@ -90,7 +86,7 @@ class Reconciler:
             return jobs.decide(item, queue, seen, cluster, self._now(), told, pool=there, refused=refused)
 
         decision = decided()
-        if (decision.status or {}).get("reason") in _BY_FACTS:
+        if _may_be_outdated(item, decision):
             # Not by what was known of the cluster before somebody made the class or the queue that it needs.
             anew = self._facts.cluster(namespace, claims=claims, fresh=True)
             cluster = replace(anew, placeholders=cluster.placeholders)
@@ -215,14 +211,27 @@ class Reconciler:
         )
 
     def _children(self, namespace: str, name: str, *, gang: bool) -> list[JsonObject]:
-        found: list[JsonObject] = []
-        for version, kind in (*CHILDREN, *((_GANG,) if gang else ())):
-            found += self._objects.list(version, kind, namespace, f"{n.LABEL_JOB}={name}")
-        return found
+        def listed(version: str, kind: str) -> list[JsonObject]:
+            return self._objects.list(version, kind, namespace, f"{n.LABEL_JOB}={name}")
+
+        jobs, pods = listed(*_JOB), listed(*_POD)
+        if any(map(observe.is_ending, pods)):
+            # A Job that has succeeded with some of its workers removes the others. Who read it before that, and them
+            # after, would take them for lost.
+            jobs = listed(*_JOB)
+        others = [each for kind in (*_OTHERS, *((_GANG,) if gang else ())) for each in listed(*kind)]
+        return [*jobs, *pods, *others]
 
 
 def _is_of_a_pod(error: ApiError) -> bool:
     return error.method == "POST" and error.path.endswith("/pods")
+
+
+def _may_be_outdated(item: JsonObject, decision: Decision) -> bool:
+    """Whether it waits, or fails now, for what somebody may have made since the facts were read."""
+    told = decision.status or item.get("status") or {}
+    over = decision.status is None and told.get("phase") in n.FINAL_PHASES
+    return not over and told.get("reason") in _BY_FACTS
 
 
 def _names_claims(item: JsonObject, queue: JsonObject | None) -> bool:

@@ -131,6 +131,11 @@ def observe(meta: Meta, items: Iterable[JsonObject]) -> Children:
     )
 
 
+def is_ending(pod: JsonObject) -> bool:
+    """Whether this pod is being removed, or has failed."""
+    return "deletionTimestamp" in pod["metadata"] or (pod.get("status") or {}).get("phase") == "Failed"
+
+
 def _labels(item: JsonObject) -> Mapping[str, Any]:
     return item["metadata"].get("labels") or {}
 

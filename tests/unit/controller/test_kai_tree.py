@@ -53,6 +53,19 @@ def test_a_parent_that_was_made_a_moment_ago_is_seen_at_the_next_look(api: FakeA
     assert ready() == "Made"
 
 
+def test_a_job_that_waits_for_its_queue_begins_at_the_look_after_it_was_made(api: FakeApi) -> None:
+    """Its status says so already, and what was known of the cluster is not old."""
+    api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
+    looks = reconciler(api)
+    for _ in range(2):
+        looks.job("team", "vit")
+    assert api.objects[JOB]["status"]["reason"] == n.REASON_KAI_QUEUE_NOT_FOUND
+    put_queue(api, "gpu", {})
+    for _ in range(5):
+        looks.job("team", "vit")
+    assert api.objects[JOB]["status"]["phase"] == n.PHASE_PROVISIONING
+
+
 def test_a_limit_is_told_as_it_is_now(api: FakeApi) -> None:
     api.objects[QUEUE]["spec"] |= {"scheduling": {"scheduler": n.KAI_SCHEDULER}, "kaiQueue": "gpu"}
     put_queue(api, "gpu", {"resources": {"gpu": {"limit": 16}}})

@@ -188,6 +188,29 @@ def test_a_look_that_another_controller_overtakes_writes_no_status(api: FakeApi)
     assert api.objects[JOB]["status"]["restarts"] == 0
 
 
+def test_workers_that_their_job_removes_as_it_has_succeeded_are_not_lost(api: FakeApi) -> None:
+    """It succeeds with the first of an elastic gang, between the list of Jobs and that of pods."""
+    stage(api)
+    api.objects[JOB]["spec"]["elastic"] = {"minNodes": 1, "maxNodes": 2}
+    settle(Mortal(api))
+    workers(api, "Running")
+    settle(Mortal(api))
+
+    class Meanwhile(Mortal):
+        def list(self, version: str, kind: str, *arguments: Any) -> list[dict[str, Any]]:
+            if kind == "Pod":
+                done = {"conditions": [{"type": "SuccessCriteriaMet", "status": "True"}]}
+                api.put(ATTEMPT, {**api.objects[ATTEMPT], "status": done})
+                for name in api.names(PODS):
+                    pod = api.objects[f"{PODS}/{name}"]
+                    pod["metadata"]["deletionTimestamp"] = "2026-11-22T11:00:00Z"
+            return super().list(version, kind, *arguments)
+
+    objects = Meanwhile(api)
+    Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW).job("team", "vit")
+    assert (phase(api), api.objects[JOB]["status"]["restarts"]) == (n.PHASE_RUNNING, 0)
+
+
 def test_a_job_waits_for_its_queue_and_begins_when_it_is_there(api: FakeApi) -> None:
     stage(api, queue=False)
     settle(Mortal(api))
