@@ -4,7 +4,8 @@
 
 NOTES is a directory. A step that is done again after a kill writes its note anew, as it makes the weights anew. With
 KILL_STEP and KILL_RANK in the environment, that process kills itself when it has done that step, once. With RAISE_STEP
-each process raises after that step, as the loop does of what it finds wrong with the model.
+each process raises after that step, as the loop does of what it finds wrong with the model. With SLOW_STEP each step
+after that one takes half a second more, so that a test that stops the training there finds it still training.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 from torch import Tensor
@@ -38,6 +40,8 @@ def noted(self: Training, step: Step, observer: Observer) -> Tensor | None:
     kill = (os.environ.get("KILL_STEP"), os.environ.get("KILL_RANK"))
     if kill == (str(self.step), str(self.world.rank)) and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         os.kill(os.getpid(), signal.SIGKILL)
+    if self.step >= int(os.environ.get("SLOW_STEP", sys.maxsize)):
+        time.sleep(0.5)
     if os.environ.get("RAISE_STEP") == str(self.step):
         raise SharedError(Exit.FAILED, f"loss: it is nan at step {self.step}; expected a finite number")
     return found
