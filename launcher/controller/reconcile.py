@@ -25,13 +25,13 @@ from launcher.core.torchrun.storage import Cluster
 from launcher.kube.objects import Objects, collection, path_of
 from launcher.kube.rest import ApiError
 
-# What jobs have made for them; the last only where KAI Scheduler is installed.
+# What jobs have made for them; a gang only where KAI Scheduler is installed.
 _JOB, _POD = ("batch/v1", "Job"), ("v1", "Pod")
 _OTHERS = (("v1", "Service"), ("v1", "PersistentVolumeClaim"))
+_GANG = (f"{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}", "PodGroup")
 _KAI_QUEUE = (f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "Queue")
 # The API server has read the pod and does not take it: refused by admission, or wrong.
 _JUDGED = (400, 403, 422)
-_GANG = (f"{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}", "PodGroup")
 # Reasons to wait, or to fail, that what was known of the cluster may be too old for.
 _BY_FACTS = (n.REASON_INVALID_SPEC, n.REASON_KAI_QUEUE_NOT_FOUND, n.REASON_KAI_QUEUE_LIMIT)
 # Until something that was in the way is seen: a write of somebody else that came first.

@@ -3,7 +3,7 @@ controller that makes pods, machines that run them. A crash may come before any 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
@@ -20,7 +20,8 @@ class Crash(Exception):
 
 
 class Api:
-    """`now` is seconds since the epoch. `writes` is called before every write and may raise Crash.
+    """`now` is seconds since the epoch. Crash is raised, once, before the write of which `crash_at` is the number in
+    `written`.
 
     Where it `places` pods, workers have their nodes at once.
     """
@@ -33,7 +34,8 @@ class Api:
         self.events: list[str] = []
         self.ran: list[tuple[str, str]] = []  # (TorchrunJob's uid, Job's name) of Jobs whose pods ran
         self.count = 0
-        self.writes: Callable[[str], None] = lambda what: None
+        self.written: list[str] = []
+        self.crash_at: int | None = None
 
     # --- what a client does
 
@@ -100,20 +102,30 @@ class Api:
 
     # --- what carries a decision out
 
+    def crash_after(self, writes: int) -> None:
+        """The controller ends, once, when it has written so often more."""
+        self.crash_at = len(self.written) + writes
+
+    def _write(self, what: str) -> None:
+        if self.crash_at == len(self.written):
+            self.crash_at = None
+            raise Crash(what)
+        self.written.append(what)
+
     def carry_out(self, item: JsonObject, decision: Decision) -> bool:
         """As launcher/core/torchrun/decision.py says; False where it stopped at a name that is taken."""
         for each in decision.removals:
-            self.writes(f"delete {each.kind} {each.name}")
+            self._write(f"delete {each.kind} {each.name}")
             self.delete(each.kind, each.name, each.uid, each.version, foreground=each.foreground)
         for made in decision.makes:
-            self.writes(f"create {made['kind']} {made['metadata']['name']}")
+            self._write(f"create {made['kind']} {made['metadata']['name']}")
             if not self.create(made):
                 return False
         for changed in decision.changes:
-            self.writes(f"apply {changed['kind']} {changed['metadata']['name']}")
+            self._write(f"apply {changed['kind']} {changed['metadata']['name']}")
             self.change(changed)
         if decision.status is not None:
-            self.writes("put status")
+            self._write("put status")
             if not self.put_status(item, decision.status):
                 return False
         self.events += [event.reason for event in decision.events]

@@ -90,14 +90,7 @@ def test_a_crash_at_every_write_leaves_one_sync_pod_that_lives() -> None:
         life = Life(SENT).run()
         life.api.now += PATIENCE_SECONDS
         life.api.objects[SYNC]["status"] = EVICTED
-        left = [last]
-
-        def write(what: str, left: list[int] = left) -> None:
-            left[0] -= 1
-            if left[0] == -1:
-                raise Crash(what)
-
-        life.api.writes = write
+        life.api.crash_after(last)
         for _ in range(2):
             try:
                 life.look()

@@ -50,7 +50,6 @@ class Pooled(World):
         super().__init__(seed)
         self.api: PoolApi = PoolApi(limit=self.chance.choice([3, 4, 6]))
         self.api.left = self.chance.choice([1, 3, 99])
-        self.api.writes = self._write
         self.queue = queue(self.chance.choice(QUEUES))
         self.api.create(self.queue)
         self.least, self.most, spec = self.chance.choice(JOBS)
@@ -226,7 +225,6 @@ class Story(Pooled):
         super().__init__(3)
         self.api = PoolApi(limit=8)
         self.api.left = 3
-        self.api.writes = self._write
         self.queue = queue(QUEUES[0])
         self.api.create(self.queue)
         self.least, self.most = 2, 4
@@ -239,14 +237,7 @@ class Story(Pooled):
         made["metadata"]["namespace"] = "team"
         self.api.create(made)
         self.lagging = None
-        self.written: list[str] = []
-        self.kill = kill_at
-
-    def _write(self, what: str) -> None:
-        if self.kill is not None and len(self.written) == self.kill:
-            self.kill = None
-            raise Crash(what)
-        self.written.append(what)
+        self.api.crash_at = kill_at
 
     def turns(self) -> None:
         for _ in range(4):
@@ -292,7 +283,7 @@ def test_a_kill_before_any_write_leads_to_the_same_end() -> None:
     assert end["phase"] == "Succeeded"
     assert [nodes for nodes, _ in end["starts"]] == [3, 3, 4]
     assert (end["attempt"], end["restarts"]) == (2, 1)
-    writes = undisturbed.written
+    writes = undisturbed.api.written
     assert {"delete Pod vit-hold-3", "create Pod vit-hold-0"} <= set(writes)
     for kill_at in range(len(writes)):
         assert Story(kill_at).live() == end, (kill_at, writes[kill_at])

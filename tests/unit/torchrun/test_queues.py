@@ -64,10 +64,9 @@ class Life:
 
 def test_kais_queue_is_made_behind_a_finalizer_and_goes_with_its_own() -> None:
     life = Life(NAMED)
-    order: list[str] = []
-    life.api.writes = order.append
     life.look()
     assert life.kai == ["gpu"]
+    order = life.api.written
     assert order.index("apply TorchrunQueue research") < order.index("create Queue gpu")
     assert life.finalizers == [n.QUEUE_FINALIZER]
     assert life.condition(n.KAI_QUEUE_READY) == ("True", "Made")
@@ -83,14 +82,7 @@ def test_kais_queue_is_made_behind_a_finalizer_and_goes_with_its_own() -> None:
 def test_a_crash_at_every_write_leaves_no_kai_queue_behind() -> None:
     for last in range(12):
         life = Life(NAMED)
-        left = [last]
-
-        def write(what: str, left: list[int] = left) -> None:
-            left[0] -= 1
-            if left[0] == -1:
-                raise Crash(what)
-
-        life.api.writes = write
+        life.api.crash_after(last)
         for action in ("make", "delete"):
             if action == "delete":
                 life.api.delete(n.QUEUE_KIND, "research")

@@ -55,14 +55,6 @@ class World:
         self.claims: set[str] = set()
         self.failures = 0
         self.deleted: set[str] = set()  # Jobs, by somebody else
-        self.kill_at: int | None = None
-        self.api.writes = self._write
-
-    def _write(self, what: str) -> None:
-        if self.kill_at is not None:
-            self.kill_at -= 1
-            if self.kill_at < 0:
-                raise Crash(what)
 
     def seen(self) -> tuple[Any, ...] | None:
         item = self.api.get(n.JOB_KIND, "vit")
@@ -92,7 +84,6 @@ class World:
 
     def quiet(self) -> None:
         """No more harm: looks until nothing is left to do."""
-        self.kill_at = None
         for _ in range(40):
             decision = self.look()
             if decision is None or replace(decision, again=None, events=()) == Decision():
@@ -220,9 +211,9 @@ class World:
         self.look()
 
     def it_is_killed(self) -> None:
-        self.kill_at = self.chance.randrange(5)
+        self.api.crash_after(self.chance.randrange(5))
         self.look()
-        self.kill_at = None
+        self.api.crash_at = None
 
     def it_sees_what_was(self) -> None:
         if self.old:
@@ -270,20 +261,12 @@ class Story(World):
     def __init__(self, kill_at: int | None) -> None:
         super().__init__(3)
         self.api = Api()
-        self.api.writes = self._write
         self.queue = queue({**VOLUMES, "scheduling.scheduler": "kai-scheduler"})
         self.api.create(self.queue)
         made = job({"numGPUs": 16, "workspace": {"digest": DIGEST, "sizeBytes": 3}})
         made["metadata"]["namespace"] = "team"
         self.api.create(made)
-        self.written: list[str] = []
-        self.kill = kill_at
-
-    def _write(self, what: str) -> None:
-        if self.kill is not None and len(self.written) == self.kill:
-            self.kill = None
-            raise Crash(what)
-        self.written.append(what)
+        self.api.crash_at = kill_at
 
     def live(self) -> dict[str, Any]:
         self.quiet()
@@ -313,6 +296,7 @@ def test_a_kill_before_any_write_leads_to_the_same_end() -> None:
     end = undisturbed.live()
     assert end["phase"] == "Succeeded"
     assert (end["attempt"], end["restarts"]) == (2, 1)
-    assert len(undisturbed.written) > 25
-    for kill_at in range(len(undisturbed.written)):
-        assert Story(kill_at).live() == end, undisturbed.written[kill_at]
+    writes = undisturbed.api.written
+    assert len(writes) > 25
+    for kill_at in range(len(writes)):
+        assert Story(kill_at).live() == end, (kill_at, writes[kill_at])
