@@ -148,4 +148,5 @@ class Work(Generic[Key]):
                     break
             pause = max(0.0, self._heap[0][0] - self._clock()) if self._heap else None
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._news.wait()

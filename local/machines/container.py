@@ -235,7 +235,8 @@ class Container:
             *entry.command(argv), env=entry.variables, stdin=null, stdout=null, stderr=null
         )
         try:
-            return await asyncio.wait_for(child.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                return await child.wait()
         except TimeoutError:
             child.kill()
             await child.wait()

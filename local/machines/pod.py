@@ -98,7 +98,8 @@ class Pod:
     async def sleep(self, seconds: float) -> bool:
         """Wait; True as soon as the pod is to stop."""
         try:
-            await asyncio.wait_for(self.stopping.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self.stopping.wait()
         except TimeoutError:
             return False
         return True

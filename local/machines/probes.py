@@ -64,7 +64,8 @@ async def once(probe: Object, ip: str, port: Port, run: Run) -> str:
         return f"no container port is called {target['port']!r}"
     work = http(target, ip, number) if kind == "httpGet" else tcp(target.get("host") or ip, number)
     try:
-        return await asyncio.wait_for(work, timeout)
+        async with asyncio.timeout(timeout):
+            return await work
     except TimeoutError:
         return f"no answer from {ip}:{number} within {timeout:g} s"
     except (OSError, ssl.SSLError, ValueError) as error:

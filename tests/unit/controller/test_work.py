@@ -149,3 +149,23 @@ def test_the_time_that_the_api_asks_for_is_kept(monkeypatch: pytest.MonkeyPatch)
         assert looks[1] - looks[0] >= 0.3
 
     running(look, disturb)
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_it_ends_when_it_is_cancelled_together_with_the_news_of_something_to_look_at(turns: int) -> None:
+    async def main() -> None:
+        async def look(_: str) -> None:
+            """Nothing to do."""
+
+        work = Work(look, 3)
+        task = asyncio.create_task(work.run())
+        work.add("later", 60)
+        await asyncio.sleep(0.01)  # by now all its workers wait
+        work.add("now")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        done, _ = await asyncio.wait([task], timeout=2)
+        assert done
+
+    asyncio.run(main())
