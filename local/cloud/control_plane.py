@@ -20,12 +20,13 @@ from typing import Any
 
 from local.cloud import commands, kubeconfig
 from local.cloud.commands import Plan
-from local.cloud.network import Claim, claim_number, free_ports
+from local.cloud.network import Claim, claim_number
 from local.cloud.pki import Authority, Pair, signing_key, write_private
 from local.cloud.processes import Command, Processes, last_line
 from local.cloud.record import Process, read_stat
 from local.cloud.usage import descendants
 from local.home import Home, write_atomically
+from local.ports import free_ports
 from local.tools import TOOLS
 
 READY_PATHS = ("/readyz", "/api/v1/namespaces/default")

@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator
 
 from local.cloud import namespaces
 from local.cloud.control import ControlError, JsonObject, request
-from local.cloud.network import free_ports, is_free
+from local.cloud.network import is_free
 from local.cloud.processes import last_line
 from local.cloud.record import Process, port_holder, read_stat, recorded, remove_records, running
 from local.cloud.supervisor import child_environment
 from local.home import CHECKOUT, Home, write_atomically
+from local.ports import free_ports
 
 READY_SECONDS = 90.0
 # Pods get up to 20 s to end, then the control planes and the emulator.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 CLUSTERS = 32
@@ -69,15 +68,6 @@ def claim_number() -> Claim:
             continue
         return Claim(number, holder)
     raise RuntimeError(f"none of 127.64.0.1:443 to 127.{63 + CLUSTERS}.0.1:443 can be bound: {reason}")
-
-
-def free_ports(count: int) -> list[int]:
-    """Different TCP ports of 127.0.0.1 that nothing listens on."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def is_free(port: int) -> bool:

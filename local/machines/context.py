@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import socket
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -18,11 +16,11 @@ from local.machines.api import UNREACHABLE, Api, ApiError, Informer, Object
 from local.machines.images import Images
 from local.machines.quantity import timestamp
 from local.machines.settings import Settings
+from local.ports import free_ports
 
 log = logging.getLogger(__name__)
 
 HOST_IP = "127.0.0.1"
-MOVED_PORTS = range(20000, 30000)
 
 
 class Addresses:
@@ -49,21 +47,6 @@ class Addresses:
     def give_back(self, address: str) -> None:
         """The pod is gone."""
         self.taken.discard(address)
-
-
-def free_port(taken: set[int]) -> int:
-    """A port on which nothing listens on any address. Raises RuntimeError where there is none."""
-    for port in random.sample(MOVED_PORTS, len(MOVED_PORTS)):
-        if port in taken:
-            continue
-        with socket.socket() as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                trial.bind(("", port))
-            except OSError:
-                continue
-        return port
-    raise RuntimeError(f"no free port between {MOVED_PORTS.start} and {MOVED_PORTS.stop}")
 
 
 class Tasks:
@@ -112,7 +95,8 @@ class Context:
         """The port that a pod's program uses in place of `wanted`; the same one each time it is asked."""
         ports = self.moved_ports.setdefault(uid, {})
         if wanted not in ports:
-            ports[wanted] = free_port({port for each in self.moved_ports.values() for port in each.values()})
+            taken = {port for each in self.moved_ports.values() for port in each.values()}
+            (ports[wanted],) = free_ports(1, taken)
         return ports[wanted]
 
     def hosts_text(self, namespace: str, itself: str, ip: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from launcher.controller import rights
 from launcher.core import contract as c
 from launcher.core.torchrun import names as n
 from local.home import CHECKOUT
+from local.ports import free_ports
 from tests.local.own_api_server import ApiServer
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ def controller(
     `pod` is its pod's uid, if any, and `through` the address where it goes instead of the API server's own.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    ports = _free_ports(2)
+    ports = free_ports(2)
     log = directory / "log"
     arguments = ["--address=127.0.0.1", f"--metrics-port={ports[0]}", f"--liveness-port={ports[1]}"]
     variables = {"KUBECONFIG": str(kubeconfig(server, directory, through)), n.ENV_TOOLS_IMAGE: TOOLS}
@@ -128,15 +128,6 @@ def controller(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(10)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 class Team:

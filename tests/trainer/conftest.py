@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+
+from local.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 240
@@ -69,11 +70,9 @@ def operator() -> Callable[[int], list[dict[str, str]]]:
     """`operator(n)`: for each of n machines with one process, what the training operator sets."""
 
     def environments(nodes: int) -> list[dict[str, str]]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
+        (port,) = free_ports(1)
         shared = {"PET_NNODES": str(nodes), "PET_NPROC_PER_NODE": "1", "TRAINYARD_DEVICE": "cpu"}
-        place = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
+        place = {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(port)}
         return [{**shared, **place, "PET_NODE_RANK": str(rank)} for rank in range(nodes)]
 
     return environments

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-import socket
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from local.ports import free_ports
 from trainer.table import Expected, Process, describe, gather, table
 from trainer.world import World
 
@@ -93,9 +93,7 @@ def meet(rank: int, port: int, results: Any) -> None:
 
 
 def test_every_process_gets_what_all_tell() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     processes = [context.Process(target=meet, args=(rank, port, results)) for rank in range(2)]

@@ -15,7 +15,7 @@ from cryptography import x509
 from local.cloud import commands, kubeconfig
 from local.cloud.commands import Plan
 from local.cloud.control_plane import GROUPS, SERVED_VERSION
-from local.cloud.network import ClusterNumber, claim_number, free_ports, is_free
+from local.cloud.network import ClusterNumber, claim_number
 from local.cloud.pki import Authority, Pair, signing_key
 
 pytestmark = pytest.mark.unit
@@ -127,9 +127,3 @@ def test_a_claimed_number_is_not_given_twice_until_it_is_closed() -> None:
     assert third.number == first.number
     second.close()
     third.close()
-
-
-def test_free_ports_differ_and_are_free() -> None:
-    ports = free_ports(5)
-    assert len(set(ports)) == 5
-    assert all(is_free(port) for port in ports)
