@@ -1,4 +1,4 @@
-"""The base of the local cloud's Pulumi plugins: subclass `Provider`, then `serve(MyProvider)`.
+"""The base of the local cloud's Pulumi plugins: subclass `Provider`, then `serve` it (`local.plugins.server`).
 
     class Mine(Provider):
         name, version = "mine", "1.0.0"
@@ -237,10 +237,3 @@ class Provider:
 
     def cancel(self) -> None:
         """Give up waiting: `self.cancelled` is set already."""
-
-
-def serve(provider: Provider) -> None:
-    """Serve the plugin to the engine that started this process, until that ends."""
-    from local.plugins.server import run
-
-    run(provider)

@@ -369,8 +369,11 @@ def _end_with_standard_input() -> None:
     os._exit(0)
 
 
-def run(provider: Provider) -> None:
-    """Serve until the engine ends. The only argument used is the engine's address."""
+def serve(provider: Provider) -> None:
+    """Serve the plugin to the engine that started this process, until that ends.
+
+    The only argument of the process that is used is the engine's address.
+    """
     parser = argparse.ArgumentParser(description=f"Pulumi plugin {provider.name} of the local cloud")
     parser.add_argument("engine", help="address of the Pulumi engine")
     address = parser.parse_known_args()[0].engine

@@ -9,19 +9,17 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pulumi
 from pulumi.provider import ConstructResult
 
 from local.plugins import sdk
 from local.plugins.kubernetes import objects
+from local.plugins.kubernetes.cluster import Cluster
 from local.plugins.kubernetes.documents import Child, children, flatten, kustomize, parse, read_files
 from local.plugins.provider import ProviderError
 from local.plugins.values import Props
-
-if TYPE_CHECKING:
-    from local.plugins.kubernetes.provider import KubernetesProvider
 
 CONFIG_FILE = "kubernetes:yaml/v2:ConfigFile"
 CONFIG_GROUP = "kubernetes:yaml/v2:ConfigGroup"
@@ -29,7 +27,7 @@ DIRECTORY = "kubernetes:kustomize/v2:Directory"
 
 
 def construct(
-    provider: KubernetesProvider,
+    cluster: Cluster,
     name: str,
     resource_type: str,
     inputs: Mapping[str, Any],
@@ -46,7 +44,7 @@ def construct(
     async def register(values: dict[str, Any]) -> list[pulumi.CustomResource]:
         # Rendering reads files and starts kubectl: on a thread, so that other calls go on.
         loop = asyncio.get_running_loop()
-        work = functools.partial(render, provider, name, resource_type, values)
+        work = functools.partial(render, cluster, name, resource_type, values)
         return _register(component, await loop.run_in_executor(None, work))
 
     resources: pulumi.Output[Any] = pulumi.Output.all(**inputs).apply(register)
@@ -54,9 +52,7 @@ def construct(
     return ConstructResult(component.urn, {"resources": resources})
 
 
-def render(
-    provider: KubernetesProvider, name: str, resource_type: str, values: Mapping[str, Any]
-) -> list[Child]:
+def render(cluster: Cluster, name: str, resource_type: str, values: Mapping[str, Any]) -> list[Child]:
     """The objects that a component stands for."""
     items: list[Props] = []
     if resource_type == DIRECTORY:
@@ -70,18 +66,16 @@ def render(
     return children(
         items,
         str(values.get("resourcePrefix") or name),
-        str(values.get("namespace") or provider.default_namespace()),
-        functools.partial(namespaced, provider),
+        str(values.get("namespace") or cluster.default_namespace()),
+        functools.partial(namespaced, cluster),
         skip_await=bool(values.get("skipAwait")),
     )
 
 
-def namespaced(provider: KubernetesProvider, api_version: str, kind: str) -> bool:
+def namespaced(cluster: Cluster, api_version: str, kind: str) -> bool:
     """Whether a kind lives in namespaces; kinds that nobody knows yet are taken to."""
-    if objects.is_builtin(api_version):
-        return kind not in objects.CLUSTER_SCOPED
     try:
-        return provider.client().kind(api_version, kind).namespaced
+        return cluster.namespaced(api_version, kind)
     except ProviderError:
         return True
 

@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from local.plugins import sdk
 from local.plugins.kubernetes import objects
+from local.plugins.kubernetes.cluster import Cluster
 from local.plugins.kubernetes.helm_command import Helm, HelmError, install_arguments
 from local.plugins.kubernetes.projection import project
 from local.plugins.provider import (
@@ -21,6 +22,7 @@ from local.plugins.provider import (
     DiffResult,
     Failure,
     InitFailed,
+    Provider,
     ProviderError,
     ReadRequest,
     ReadResult,
@@ -35,9 +37,6 @@ from local.plugins.values import (
     is_unknown,
 )
 
-if TYPE_CHECKING:
-    from local.plugins.kubernetes.provider import KubernetesProvider
-
 # Inputs of the official resource that would do something else here, refused when they are set.
 _REFUSED = ("disableCRDHooks", "lint", "manifest", "recreatePods")
 # Kept in the inputs so that an edited chart directory is a change; the engine shows no such property.
@@ -47,10 +46,11 @@ _COMPUTED = ("compat", "resourceNames", "status")
 
 
 class Releases:
-    """The calls for one Release, on the provider's cluster."""
+    """The calls for one Release, on the provider's cluster. What it does is told by the provider's engine."""
 
-    def __init__(self, provider: KubernetesProvider) -> None:
+    def __init__(self, provider: Provider, cluster: Cluster) -> None:
         self._provider = provider
+        self._cluster = cluster
 
     def check(self, request: CheckRequest, inputs: Props) -> CheckResult:
         """Names, defaults, the checksum of a local chart, values files merged under the values."""
@@ -70,7 +70,7 @@ class Releases:
         if checked.get("name") is None:
             kept = old.get("name") if old.get(_AUTONAMED) else None
             checked.update({"name": kept or request.auto_name(digits=8), _AUTONAMED: True})
-        checked.setdefault("namespace", self._provider.default_namespace())
+        checked.setdefault("namespace", self._cluster.default_namespace())
         chart = checked["chart"]
         if not is_unknown(chart):
             digest = chart_checksum(Path(chart))
@@ -151,7 +151,7 @@ class Releases:
         )
 
     def _helm(self) -> Helm:
-        return Helm(self._provider.client().connection, self._provider.settings.helm_environment)
+        return Helm(self._cluster.client().connection, self._cluster.settings.helm_environment)
 
     def _progress(self, urn: str, verb: str) -> Any:
         return lambda seconds: self._provider.engine.status(urn, f"helm {verb}: waiting, {seconds:.0f} s")

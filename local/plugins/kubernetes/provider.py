@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from local.plugins import sdk
 from local.plugins.kubernetes import objects, replacement, resources
-from local.plugins.kubernetes.client import Client, UnknownKind, Unreachable
+from local.plugins.kubernetes.client import UnknownKind, Unreachable
+from local.plugins.kubernetes.cluster import Cluster
 from local.plugins.kubernetes.helm import Releases
-from local.plugins.kubernetes.kubeconfig import load
 from local.plugins.kubernetes.settings import Settings
 from local.plugins.provider import (
     CheckRequest,
@@ -41,33 +40,8 @@ class KubernetesProvider(Provider):
     def __init__(self) -> None:
         super().__init__()
         self.version = sdk.sdk_version("kubernetes")
-        self._settings = Settings()
-        self._client: Client | None = None
-        self._unreachable: bool | None = None
-        self._lock = threading.Lock()
-        self._releases = Releases(self)
-
-    @property
-    def settings(self) -> Settings:
-        """What the provider resource says."""
-        return self._settings
-
-    def client(self) -> Client:
-        """The connection, made at first use so that a preview works without one. Raises ProviderError."""
-        with self._lock:
-            if self._client is None:
-                settings = self._settings
-                self._client = Client(load(settings.kubeconfig, settings.context, settings.cluster))
-            return self._client
-
-    def default_namespace(self) -> str:
-        """The namespace of objects that name none: of the provider, else of the kubeconfig's context."""
-        if self._settings.namespace:
-            return self._settings.namespace
-        try:
-            return self.client().connection.namespace
-        except ProviderError:
-            return "default"
+        self._cluster = Cluster()
+        self._releases = Releases(self, self._cluster)
 
     def check_config(self, inputs: Props) -> CheckResult:
         failures = sdk.check_inputs(_PROVIDER, {key: decode_json(value) for key, value in inputs.items()})
@@ -78,9 +52,7 @@ class KubernetesProvider(Provider):
         return CheckResult(inputs, failures)
 
     def configure(self, inputs: Props) -> None:
-        self._settings = Settings.parse(inputs)
-        self._client = None
-        self._unreachable = None
+        self._cluster.configure(Settings.parse(inputs))
 
     def check(self, request: CheckRequest) -> CheckResult:
         inputs = {key: value for key, value in request.inputs.items() if value is not None}
@@ -113,12 +85,9 @@ class KubernetesProvider(Provider):
 
     def _namespace_for(self, api_version: str, kind: str, old_inputs: Props | None) -> str | None:
         """The default namespace, None for cluster-scoped kinds. Without a connection, what the state says."""
-        if kind in objects.CLUSTER_SCOPED and objects.is_builtin(api_version):
-            return None
-        if objects.is_builtin(api_version):
-            return self.default_namespace()
         try:
-            return self.default_namespace() if self.client().kind(api_version, kind).namespaced else None
+            namespaced = self._cluster.namespaced(api_version, kind)
+            return self._cluster.default_namespace() if namespaced else None
         except ProviderError:
             # The CRD or the cluster is not there yet: the API server will say what it misses.
             old: Props = (old_inputs or {}).get("metadata") or {}
@@ -132,7 +101,7 @@ class KubernetesProvider(Provider):
         changed = diff_paths(old, new)
         if not changed:
             return DiffResult(changes=False)
-        replaces = replacement.known_replacements(new, changed, self._settings.mutable_kinds)
+        replaces = replacement.known_replacements(new, changed, self._cluster.settings.mutable_kinds)
         if not replaces and not contains_unknown(new):
             replaces = self._refused(request, list(changed))
         return DiffResult(changed, replaces, delete_before_replace=bool(replaces) and _same_place(old, new))
@@ -141,7 +110,7 @@ class KubernetesProvider(Provider):
         """Ask the API server whether the change is possible at all; without a connection assume that it is."""
         manager = self._manager(request.urn, request.old_outputs)
         try:
-            error = resources.dry_run(self.client(), request.inputs, manager, force=True)
+            error = resources.dry_run(self._cluster.client(), request.inputs, manager, force=True)
         except (Unreachable, UnknownKind, ProviderError):
             return []
         if error is None:
@@ -157,7 +126,7 @@ class KubernetesProvider(Provider):
         call = self._call(request, manager, request.timeout)
         if objects.is_patch(request.type):
             call = replace(call, upsert=True)
-        return resources.create(self.client(), request.inputs, call)
+        return resources.create(self._cluster.client(), request.inputs, call)
 
     def read(self, request: ReadRequest) -> ReadResult | None:
         if self._gone_with_its_cluster():
@@ -168,7 +137,7 @@ class KubernetesProvider(Provider):
         inputs = {"apiVersion": api_version, "kind": kind, **request.inputs}
         try:
             return resources.read(
-                self.client(), request.id, inputs, self._manager(request.urn, request.outputs)
+                self._cluster.client(), request.id, inputs, self._manager(request.urn, request.outputs)
             )
         except UnknownKind:
             # Its CRD is gone, and every object with it.
@@ -181,7 +150,9 @@ class KubernetesProvider(Provider):
         if request.preview:
             foreseen: Props = objects.merged(request.old_outputs, request.inputs)
             return foreseen
-        return resources.update(self.client(), request.inputs, self._call(request, manager, request.timeout))
+        return resources.update(
+            self._cluster.client(), request.inputs, self._call(request, manager, request.timeout)
+        )
 
     def delete(self, request: DeleteRequest) -> None:
         if self._gone_with_its_cluster():
@@ -194,27 +165,19 @@ class KubernetesProvider(Provider):
         call = self._call(request, self._manager(request.urn, request.outputs), request.timeout)
         end = resources.give_up if objects.is_patch(request.type) else resources.delete
         try:
-            end(self.client(), request.id, state, call)
+            end(self._cluster.client(), request.id, state, call)
         except UnknownKind:
             # Its CRD is gone, and every object with it.
             return
 
     def _gone_with_its_cluster(self) -> bool:
-        """Whether the cluster does not answer, and the settings say that its objects are gone then. Asked once."""
-        if not self._settings.delete_unreachable:
-            return False
-        if self._unreachable is None:
-            try:
-                self.client().request("GET", "/version")
-                self._unreachable = False
-            except Unreachable:
-                self._unreachable = True
-        return self._unreachable
+        """Whether the cluster does not answer, and the settings say that its objects are gone then."""
+        return self._cluster.settings.delete_unreachable and not self._cluster.answers()
 
     def construct(self, name: str, resource_type: str, inputs: Mapping[str, Any], options: Any) -> Any:
         from local.plugins.kubernetes.components import construct
 
-        return construct(self, name, resource_type, inputs, options)
+        return construct(self._cluster, name, resource_type, inputs, options)
 
     def _manager(self, urn: str, outputs: Props) -> str:
         return str(outputs.get(objects.FIELD_MANAGER) or objects.field_manager(urn))
@@ -226,8 +189,8 @@ class KubernetesProvider(Provider):
             timeout=timeout,
             status=lambda text: self.engine.status(request.urn, text),
             cancelled=self.cancelled,
-            force=self._settings.patch_force,
-            upsert=self._settings.upsert,
+            force=self._cluster.settings.patch_force,
+            upsert=self._cluster.settings.upsert,
         )
 
 

@@ -1,0 +1,60 @@
+"""The cluster that the settings of a provider resource name."""
+
+from __future__ import annotations
+
+import threading
+
+from local.plugins.kubernetes import objects
+from local.plugins.kubernetes.client import Client, Unreachable
+from local.plugins.kubernetes.kubeconfig import load
+from local.plugins.kubernetes.settings import Settings
+from local.plugins.provider import ProviderError
+
+
+class Cluster:
+    """What all calls of a provider ask of its cluster. The connection is made at first use: a preview needs none."""
+
+    def __init__(self) -> None:
+        self.settings = Settings()
+        self._client: Client | None = None
+        self._answers: bool | None = None
+        self._lock = threading.Lock()
+
+    def configure(self, settings: Settings) -> None:
+        """Be the cluster of these settings from now on."""
+        self.settings = settings
+        self._client = None
+        self._answers = None
+
+    def client(self) -> Client:
+        """The connection. Raises ProviderError where the settings lead to none."""
+        with self._lock:
+            if self._client is None:
+                settings = self.settings
+                self._client = Client(load(settings.kubeconfig, settings.context, settings.cluster))
+            return self._client
+
+    def default_namespace(self) -> str:
+        """The namespace of objects that name none: of the provider, else of the kubeconfig's context."""
+        if self.settings.namespace:
+            return self.settings.namespace
+        try:
+            return self.client().connection.namespace
+        except ProviderError:
+            return "default"
+
+    def namespaced(self, api_version: str, kind: str) -> bool:
+        """Whether a kind lives in namespaces. Raises ProviderError where neither we nor a cluster in reach know it."""
+        if objects.is_builtin(api_version):
+            return kind not in objects.CLUSTER_SCOPED
+        return self.client().kind(api_version, kind).namespaced
+
+    def answers(self) -> bool:
+        """Whether its API server is there. Asked once."""
+        if self._answers is None:
+            try:
+                self.client().request("GET", "/version")
+                self._answers = True
+            except Unreachable:
+                self._answers = False
+        return self._answers
