@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 from uuid import uuid4
 
-from trainer.checkpoint.owner import Process, start_of
+from trainer.process import Process, start_of
 
 Use = Literal["restore", "save", "model"]
 NAME = re.compile(r"trainyard-(?:restore|save|model)-([0-9a-f]{12})-([0-9]+)-([0-9]+)-[0-9a-f]{8}")

@@ -8,16 +8,15 @@ import signal
 import time
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from local.machines import environment, images, logs, probes, status
 from local.machines.environment import MissingReference
 from local.machines.images import PullError
+from local.machines.pod_site import PodSite
+from local.machines.pod_volumes import PodVolumes
 from local.machines.process import Ended, Entry, NotRunningError, Process
 from local.machines.status import ContainerState
-
-if TYPE_CHECKING:
-    from local.machines.pod import Pod
 
 Object = dict[str, Any]
 CONFIG_RETRY_SECONDS = 2.0
@@ -27,10 +26,13 @@ MESSAGE_BYTES = 2048
 
 
 class Container:
-    """Runs one container of `pod` to its end. `once` marks an init container that has to succeed."""
+    """Runs one container of a pod to its end. `once` marks an init container that has to succeed."""
 
-    def __init__(self, pod: Pod, spec: Object, state: ContainerState, once: bool = False) -> None:
+    def __init__(
+        self, pod: PodSite, volumes: PodVolumes, spec: Object, state: ContainerState, *, once: bool
+    ) -> None:
         self.pod = pod
+        self._volumes = volumes
         self.spec = spec
         self.state = state
         self.once = once
@@ -144,7 +146,11 @@ class Container:
             context.settings.service_ip,
         )
         variables.setdefault("PATH", images.SYSTEM_PATH)
-        plan = self.pod.plan(self.spec, program, variables)
+        plan = self._volumes.plan(self.spec, program) | {
+            "hostname": self.pod.hostname,
+            "argv": list(program.argv),
+            "env": variables,
+        }
         self.clock = logs.Clock(self.log_path(self.state.restarts))
         self.pod.event(
             "Normal", "Pulled", f'Container image "{self.spec["image"]}" already present on machine'

@@ -6,19 +6,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 
 from local.machines import drivers, volumes
 from local.machines.environment import MissingReference
 from local.machines.images import Program
+from local.machines.pod_site import PodSite
 from local.machines.provisioner import directory_of
 from local.machines.quantity import epoch
 from local.machines.volumes import Token
-
-if TYPE_CHECKING:
-    from local.machines.pod import Pod
 
 Object = dict[str, Any]
 TOKEN_LIFE_USED = 0.8  # kubelets renew a token once it has used this part of its life
@@ -30,7 +28,7 @@ class PodVolumes:
 
     holders: dict[str, dict[str, str]] = {}  # noqa: RUF012 one per process: volume -> pod uid -> node
 
-    def __init__(self, pod: Pod) -> None:
+    def __init__(self, pod: PodSite) -> None:
         self.pod = pod
         self.directories: dict[str, Path] = {}
         self.by_name: dict[str, Object] = {v["name"]: v for v in pod.item["spec"].get("volumes") or []}

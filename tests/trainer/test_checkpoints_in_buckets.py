@@ -14,8 +14,8 @@ from tests.trainer.checkpoints import copied, load, network, resumed, same, save
 from tests.trainer.s3_proxy import KEYS, Fault, S3Proxy, emulated
 from trainer.checkpoint import layout, state
 from trainer.checkpoint.engines import InProcess
-from trainer.checkpoint.owner import Process
 from trainer.contract import Exit, TrainerError
+from trainer.process import Process
 from trainer.scratch import clear, left_behind
 from trainer.stores import Bucket
 from trainer.stores import bucket as module

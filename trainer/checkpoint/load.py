@@ -22,11 +22,11 @@ from torch.optim import Optimizer
 
 from trainer.checkpoint import layout
 from trainer.checkpoint.layout import MANIFEST, Fingerprint, Manifest
-from trainer.checkpoint.owner import Process
 from trainer.checkpoint.state import blank, fingerprint, restore
 from trainer.checkpoint.writer import one_line
 from trainer.contract import Exit, TrainerError
 from trainer.distributed import from_first
+from trainer.process import Process
 from trainer.scratch import name as scratch_name
 from trainer.stores import Store, StoreError
 

@@ -10,18 +10,16 @@ gone, through SAME_RUN_SECONDS.
 from __future__ import annotations
 
 import json
-import os
 import re
-import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from trainer.contract import Exit, TrainerError
+from trainer.process import Process
 from trainer.stores import Store, StoreError
 
 FOLDER = "owners/"
@@ -31,42 +29,6 @@ RENEW_SECONDS, ABANDONED_SECONDS, LOOK_SECONDS = 10.0, 30.0, 2.0
 SAME_RUN_SECONDS = 15.0
 # Taking over is tried anew when another was faster; after so many times something else is wrong.
 TRIES = 10
-# Linux alone has it.
-PROC = Path("/proc")
-
-
-@dataclass(frozen=True)
-class Process:
-    """One process, so that another one on the same machine can tell whether it still runs."""
-
-    host: str
-    boot: str
-    namespace: str
-    pid: int
-    started: str
-
-    @classmethod
-    def own(cls) -> Process:
-        """This one. Of the pid alone nothing follows: each container counts its own.
-
-        Where there is no /proc (macOS), boot and namespace are empty.
-        """
-        try:
-            boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
-            namespace = str((PROC / "self/ns/pid").readlink())
-        except OSError:
-            boot = namespace = ""
-        state = _state(os.getpid())
-        return cls(socket.gethostname(), boot, namespace, os.getpid(), state[1] if state else "")
-
-    def is_dead(self) -> bool:
-        """Whether it is known to have ended: False for whatever cannot be seen from here."""
-        here = Process.own()
-        if not here.boot:  # then a name alone would say which machine this is, and two may have the same
-            return False
-        if (self.host, self.boot, self.namespace) != (here.host, here.boot, here.namespace):
-            return False
-        return start_of(self.pid) != self.started
 
 
 @dataclass(frozen=True)
@@ -261,12 +223,6 @@ class Owner:
             self.renew()
 
 
-def start_of(pid: int) -> str | None:
-    """When the process that has this number now was started, in ticks since boot; None where none runs."""
-    state = _state(pid)
-    return None if state is None or state[0] in "ZX" else state[1]
-
-
 def _path(generation: int) -> str:
     return f"{FOLDER}{generation:06}.json"
 
@@ -275,13 +231,3 @@ def _newest(store: Store) -> int:
     """The highest generation, 0 where there is none."""
     found = (CLAIM.fullmatch(path) for path in store.list(FOLDER))
     return max((int(each[1]) for each in found if each), default=0)
-
-
-def _state(pid: int) -> tuple[str, str] | None:
-    """A process's state and when it started, in ticks since boot (man 5 proc); None where there is none."""
-    try:
-        stat = (PROC / f"{pid}/stat").read_text()
-    except OSError:
-        return None
-    rest = stat.rpartition(")")[2].split()
-    return rest[0], rest[19]

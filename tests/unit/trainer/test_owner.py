@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from trainer import process as processes
 from trainer.checkpoint import owner as module
-from trainer.checkpoint.owner import ABANDONED_SECONDS, SAME_RUN_SECONDS, Claim, Owner, Process
+from trainer.checkpoint.owner import ABANDONED_SECONDS, SAME_RUN_SECONDS, Claim, Owner
 from trainer.contract import Exit, TrainerError
+from trainer.process import Process
 from trainer.stores import Directory, StoreError
 
 pytestmark = pytest.mark.unit
@@ -114,7 +116,7 @@ def test_a_restart_of_the_same_run_on_another_machine_goes_on_when_the_old_one_i
 def here_alive(store: Directory, clock: Clock) -> Owner:
     """An owner of the same run whose process lives on this machine: this one's parent."""
     other = Owner(store, "mine", "r1", clock=clock, sleep=clock.sleep)
-    state = module._state(os.getppid())
+    state = processes._state(os.getppid())
     assert state is not None
     process = replace(Process.own(), pid=os.getppid(), started=state[1])
     assert not process.is_dead()
@@ -179,7 +181,7 @@ def test_what_cannot_be_seen_from_here_is_not_known_to_be_dead() -> None:
     own = Process.own()
     assert not own.is_dead()
     child = subprocess.Popen(["true"])
-    zombie = replace(own, pid=child.pid, started=module._state(child.pid)[1])  # type: ignore[index]
+    zombie = replace(own, pid=child.pid, started=processes._state(child.pid)[1])  # type: ignore[index]
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert zombie.is_dead()
     child.wait()
@@ -192,7 +194,7 @@ def test_what_cannot_be_seen_from_here_is_not_known_to_be_dead() -> None:
 def test_without_proc_as_on_macos_a_place_is_claimed_renewed_and_released(
     store: Directory, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PROC", tmp_path / "no-proc")
+    monkeypatch.setattr(processes, "PROC", tmp_path / "no-proc")
     first = Owner(store, "theirs", "r2", clock=clock, sleep=clock.sleep)
     first.claim()
     first.renew()
@@ -211,7 +213,7 @@ def test_without_proc_as_on_macos_a_place_is_claimed_renewed_and_released(
 def test_without_proc_a_place_that_nobody_renews_is_taken_after_the_watch(
     store: Directory, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PROC", tmp_path / "no-proc")
+    monkeypatch.setattr(processes, "PROC", tmp_path / "no-proc")
     Owner(store, "theirs", "r2", clock=clock, sleep=clock.sleep).claim()
     own = mine(store, clock)
     own.claim()

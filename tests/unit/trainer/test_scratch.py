@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.checkpoint import owner
-from trainer.checkpoint.owner import Process
+from trainer import process
+from trainer.process import Process
 from trainer.scratch import clear, folder, left_behind, name
 
 pytestmark = pytest.mark.unit
@@ -74,7 +74,7 @@ def test_a_process_without_a_start_that_can_be_read_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = folder(tmp_path, "model")
-    monkeypatch.setattr(owner, "PROC", tmp_path / "no-proc")
+    monkeypatch.setattr(process, "PROC", tmp_path / "no-proc")
     assert clear(tmp_path) == []
     assert own.is_dir()
 
