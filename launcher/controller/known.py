@@ -111,6 +111,9 @@ class Known:
         owner = labels.get(n.LABEL_QUEUE_NAMESPACE), labels.get(n.LABEL_QUEUE_NAME)
         named = (*self._kai_names.items(), *self._kai_parents.items())
         queues = {key for key, each in named if each == name}
+        if gone:  # one above it that is to go waits for the last one in it
+            above = (item.get("spec") or {}).get("parentQueue")
+            queues |= {key for key, each in self._kai_names.items() if each and each == above}
         jobs = {job for key in queues for job in self._jobs_of.get(key, ())}
         if all(owner):
             queues.add(Key(n.QUEUE_KIND, str(owner[0]), str(owner[1])))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import Final
 
 from launcher.core.torchrun import children, distribution, job_spec, kai, queue_spec, record, resolve, storage
@@ -28,6 +29,7 @@ from launcher.core.torchrun.storage import Cluster
 
 # A dry run makes nothing, and its name is never seen.
 _TRIAL: Final = "template-trial"
+_SHOWN: Final = 3
 _TRIAL_UID: Final = "00000000-0000-0000-0000-000000000000"
 
 
@@ -72,7 +74,7 @@ def trial(queue: JsonObject, cluster: Cluster) -> JsonObject | None:
 
 
 def removable(queue: JsonObject, kai_queues: Iterable[JsonObject]) -> bool:
-    """Whether it has queues of KAI that are not to stay, if no gang is in them."""
+    """Whether it has queues of KAI that are not to stay, if nothing is in them."""
     meta = job_spec.meta(queue, [])
     spec, _ = queue_spec.parse(queue.get("spec"))
     wanted = spec.kai_queue if spec is not None else None
@@ -88,13 +90,13 @@ def decide(
     phases: Sequence[str],
     cluster: Cluster,
     now: float,
-    gangs: Iterable[JsonObject] = (),
+    in_kai: Iterable[JsonObject] = (),
 ) -> Decision:
     """What is to be done for this queue.
 
     `kai_queues` are those of KAI that carry its labels or its kaiQueue's name, `tried` what became of `trial`, None
     while the API server did not say, and `phases` those of the jobs that name it, empty for one that has none yet.
-    `gangs` are KAI's PodGroups of all jobs where something is `removable`.
+    `in_kai` are all PodGroups and Queues of KAI, whoever's, where something is `removable`.
     """
     problems: list[str] = []
     meta = job_spec.meta(queue, problems)
@@ -102,10 +104,11 @@ def decide(
     problems += wrong
     there = list(kai_queues) if cluster.kai else []
     ours = [each for each in there if _is_ours(each, meta)]
-    in_use = {str((each.get("spec") or {}).get("queue")) for each in gangs}
-    used = [each for each in ours if each["metadata"]["name"] in in_use]
+    others = list(in_kai)
+    inside = {name: kai.inside(name, others) for name in (each["metadata"]["name"] for each in ours)}
+    used = [each for each in ours if inside[each["metadata"]["name"]]]
     if meta.deleting:
-        return _release(queue, meta, ours, used, now)
+        return _release(queue, meta, ours, inside, now)
     wanted = None
     if spec is not None and spec.kai_queue and cluster.kai:
         wanted = children.kai_queue(spec.kai_queue, spec.parent_kai_queue, meta.namespace, meta.name)
@@ -113,9 +116,11 @@ def decide(
         each for each in ours if wanted is not None and each["metadata"]["name"] == wanted["metadata"]["name"]
     ]
     # What can't be read says nothing: a queue that may be used is not removed for it.
-    # The gangs in one could neither go on after a restart nor be told from those without a queue.
+    # The gangs in one could neither go on after a restart nor be told from those without a queue; queues below one
+    # would hang in the air.
     left = [each for each in ours if each not in kept] if spec is not None else []
-    removals = _remove([each for each in left if each not in used])
+    above = wanted["spec"]["parentQueue"] if wanted is not None else None
+    removals = _remove([each for each in left if each not in used and each["metadata"]["name"] != above])
     makes, changes = _kai(meta, wanted, there, kept)
     if (
         not changes
@@ -166,20 +171,33 @@ def _kai(
 
 
 def _release(
-    queue: JsonObject, meta: Meta, ours: list[JsonObject], used: list[JsonObject], now: float
+    queue: JsonObject, meta: Meta, ours: list[JsonObject], inside: Mapping[str, list[str]], now: float
 ) -> Decision:
-    """A queue that is being deleted takes KAI's with it, and goes when that is gone: after the gangs in it."""
-    if used:
-        names = ", ".join(each["metadata"]["name"] for each in used)
-        message = f"is deleted when no gang is left in KAI's queue {names}"
-        told = (Condition(type=n.READY, so=False, reason="Deleting", message=message),)
+    """A queue that is being deleted takes KAI's with it, and goes when that is gone: after all that is in it."""
+    own = {f"Queue {name}" for name in inside}
+    theirs = {
+        name: left for name, each in inside.items() if (left := [one for one in each if one not in own])
+    }
+    if theirs:
+        told = (
+            Condition(
+                type=n.READY, so=False, reason="Deleting", message="; ".join(starmap(_stays, theirs.items()))
+            ),
+        )
         decision = _write(queue, meta, told, None, now)
         return replace(decision, again=UNHEARD_SECONDS)
     if ours:
-        return Decision(removals=_remove(ours))
+        # One of its own that is above another goes after it.
+        lowest = [each for each in ours if not inside[each["metadata"]["name"]]]
+        return Decision(removals=_remove(lowest or ours))
     if n.QUEUE_FINALIZER in meta.finalizers:
         return Decision(changes=(_finalizers(meta, held=False),))
     return Decision()
+
+
+def _stays(name: str, left: list[str]) -> str:
+    more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+    return f"is deleted when nothing is left in KAI's queue {name}: {', '.join(left[:_SHOWN])}{more}"
 
 
 def _finalizers(meta: Meta, *, held: bool) -> JsonObject:

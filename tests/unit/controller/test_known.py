@@ -106,6 +106,15 @@ def test_the_end_of_a_gang_concerns_the_queues_that_name_its_queue() -> None:
     assert it.gang(other, gone=True) == [((n.JOB_KIND, "team", "vit"), 0.0)]
 
 
+def test_the_end_of_a_queue_of_kai_concerns_those_that_name_the_one_above_it() -> None:
+    it = known()
+    it.queue({**queue(), "spec": {"kaiQueue": "gpu"}})
+    below = {"metadata": {"name": "below"}, "spec": {"parentQueue": "gpu"}}
+    assert it.kai_queue(below) == []
+    assert it.kai_queue(below, gone=True) == [(QUEUE, 0.0)]
+    assert it.kai_queue({"metadata": {"name": "top"}}, gone=True) == []
+
+
 def test_a_queue_of_kai_concerns_all_that_name_it_but_its_status_nobody() -> None:
     def kai(generation: int = 1, **meta: Any) -> dict[str, Any]:
         return {"metadata": {"name": "gpu", "uid": "1", "generation": generation, **meta}}
