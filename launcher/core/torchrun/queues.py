@@ -30,6 +30,9 @@ from launcher.core.torchrun.storage import Cluster
 # A dry run makes nothing, and its name is never seen.
 _TRIAL: Final = "template-trial"
 _SHOWN: Final = 3
+# Said after all else was found right, what a quota wants every pod to say among it (kubernetes 1.35.4,
+# k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go: CheckRequest).
+_USED_UP: Final = " is forbidden: exceeded quota: "
 _TRIAL_UID: Final = "00000000-0000-0000-0000-000000000000"
 
 
@@ -240,6 +243,10 @@ def _template(problems: list[str], tried: Trial | None) -> Condition:
         return Condition(
             type=n.POD_TEMPLATE_VALID, so=None, reason="NotTried", message="not tried yet by a dry run"
         )
+    if _USED_UP in tried.refusal:
+        # The queue's own jobs may use it, and each of them tells of a pod that it does not get.
+        message = "a dry run of a pod was accepted, but for a quota that is used up"
+        return Condition(type=n.POD_TEMPLATE_VALID, so=True, reason="Valid", message=message)
     if tried.refusal:
         return Condition(type=n.POD_TEMPLATE_VALID, so=False, reason=n.REASON_REFUSED, message=tried.refusal)
     return Condition(

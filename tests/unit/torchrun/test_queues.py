@@ -18,6 +18,7 @@ pytestmark = pytest.mark.unit
 TREE = {each: KaiQueue() for each in (n.KAI_PARENT_QUEUE, "org")}
 KAI = replace(CLUSTER, kai=True, kai_queues=TREE)
 NAMED = {"kaiQueue": "gpu"}
+FULL = 'pods "template-trial" is forbidden: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2'
 
 
 class Life:
@@ -254,6 +255,8 @@ def test_a_spec_that_cannot_be_read_removes_nothing() -> None:
     [
         (Trial(), ("True", "Valid")),
         (Trial(refusal="spec.containers[0].x: unknown"), ("False", "Refused")),
+        (Trial(refusal=FULL), ("True", "Valid")),
+        (Trial(refusal=FULL.replace("exceeded", "failed")), ("False", "Refused")),
         (None, ("Unknown", "NotTried")),
     ],
 )
