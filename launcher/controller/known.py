@@ -14,6 +14,8 @@ from launcher.core.torchrun.reading import JsonObject
 COUNT_SECONDS = 5.0
 # What rests is looked at, too, but not all at once: within this time, in seconds.
 SPREAD_SECONDS = 60.0
+# Jobs that are over hear of another time to live, so many of them a second: there may be thousands, and none is urgent.
+OVER_A_SECOND = 10.0
 # The same for what waits for somebody: a change of the job or its queue is seen without it.
 WAITING_SPREAD_SECONDS = 20.0
 
@@ -41,6 +43,7 @@ class Known:
         self._queue_of: dict[Key, Key] = {}
         self._jobs_of: defaultdict[Key, set[Key]] = defaultdict(set)
         self._generations: dict[Key, tuple[Any, bool]] = {}
+        self._times_to_live: dict[Key, Any] = {}
         self._kai_names: dict[Key, str] = {}
         self._kai_parents: dict[Key, str] = {}
         self._kai_queues: dict[str, tuple[Any, Any, bool]] = {}
@@ -71,20 +74,26 @@ class Known:
         return asked
 
     def queue(self, item: JsonObject, *, gone: bool = False) -> Asked:
-        """A TorchrunQueue was seen. Its jobs go by its spec, and whether it is there; not by its status."""
+        """A TorchrunQueue was seen. Its jobs go by its spec, and whether it is there; not by its status.
+
+        Of jobs that are over only the time to live still matters.
+        """
         key = key_of(item)
         generation = (item["metadata"].get("generation"), "deletionTimestamp" in item["metadata"])
-        before = self._generations.pop(key, None)
+        before, lived = self._generations.pop(key, None), self._times_to_live.pop(key, None)
         self._forget_kai(key)
         spec = item.get("spec") or {}
         if not gone:
             self._generations[key] = generation
+            self._times_to_live[key] = (spec.get("jobDefaults") or {}).get("ttlSecondsAfterFinished")
             self._kai_names[key] = str(spec.get("kaiQueue") or "")
             # The parent has a default, and matters to those that are below it alone.
             self._kai_parents[key] = str(spec.get("parentKaiQueue") or "") if spec.get("kaiQueue") else ""
         if before == self._generations.get(key):
             return [(key, 0.0)]
-        return [(key, 0.0), *self._live(self._jobs_of.get(key, set()))]
+        jobs = self._jobs_of.get(key, set())
+        over = self._over(jobs) if lived != self._times_to_live.get(key) else []
+        return [(key, 0.0), *self._live(jobs), *over]
 
     def child(self, item: JsonObject) -> Asked:
         """Something with the label of a job was made, changed or removed."""
@@ -128,6 +137,7 @@ class Known:
         asked = []
         for key in gone:
             self._generations.pop(key, None)
+            self._times_to_live.pop(key, None)
             self._forget_kai(key)
             queue = self._queue_of.get(key)
             self._forget_job(key)
@@ -138,6 +148,10 @@ class Known:
 
     def _live(self, jobs: Iterable[Key]) -> Asked:
         return [(key, 0.0) for key in jobs if self._phases[key] not in n.FINAL_PHASES]
+
+    def _over(self, jobs: Iterable[Key]) -> Asked:
+        over = sorted(key for key in jobs if self._phases[key] in n.FINAL_PHASES)
+        return [(key, place / OVER_A_SECOND) for place, key in enumerate(over)]
 
     def _forget_kai(self, key: Key) -> None:
         self._kai_names.pop(key, None)

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from launcher.controller.known import COUNT_SECONDS, SPREAD_SECONDS, WAITING_SPREAD_SECONDS, Known
+from launcher.controller.known import (
+    COUNT_SECONDS,
+    OVER_A_SECOND,
+    SPREAD_SECONDS,
+    WAITING_SPREAD_SECONDS,
+    Known,
+)
 from launcher.core.torchrun import names as n
 
 pytestmark = pytest.mark.unit
@@ -79,6 +85,28 @@ def test_jobs_hear_of_their_queue_when_it_comes_changes_and_goes_but_not_of_its_
     assert jobs_of(it.queue(queue(2))) == {"waits"}
     assert jobs_of(it.queue(queue(2, deletionTimestamp="2026-11-23T00:00:00Z"))) == {"waits"}
     assert jobs_of(it.queue(queue(2), gone=True)) == {"waits"}
+
+
+def test_jobs_that_are_over_hear_of_another_time_to_live_a_few_at_a_time() -> None:
+    def lives(seconds: int | None, generation: int) -> dict[str, Any]:
+        defaults = {} if seconds is None else {"jobDefaults": {"ttlSecondsAfterFinished": seconds}}
+        return {**queue(generation), "spec": defaults}
+
+    def over(asked: Any) -> list[float]:
+        return [after for key, after in asked if key.name.startswith("over")]
+
+    it = known()
+    it.queue(lives(None, 1))
+    it.job(job("runs", n.PHASE_RUNNING))
+    for number in range(1000):
+        it.job(job(f"over-{number}", n.PHASE_SUCCEEDED))
+    asked = it.queue(lives(60, 2))
+    assert ((n.JOB_KIND, "team", "runs"), 0.0) in asked
+    assert sorted(over(asked)) == [number / OVER_A_SECOND for number in range(1000)]
+    assert over(it.queue(lives(60, 3))) == [], "something else was edited"
+    assert len(over(it.queue(lives(60, 3), gone=True))) == 1000
+    assert len(over(it.queue(lives(60, 1)))) == 1000
+    assert len(over(it.queue(lives(None, 2)))) == 1000
 
 
 def test_a_child_is_its_jobs() -> None:
