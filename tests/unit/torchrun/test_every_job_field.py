@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,7 +18,7 @@ from launcher.plugin import tables
 from tests.torchrun_manifests import manifest
 from tests.unit.launcher.api_server import FakeApi, serving
 from tests.unit.torchrun.life import Life
-from tests.unit.torchrun.made import DIGEST, making
+from tests.unit.torchrun.made import DIGEST, container, making
 from tests.unit.torchrun.test_overrides import leaves
 
 pytestmark = pytest.mark.unit
@@ -131,3 +131,31 @@ def test_a_field_has_its_effect(
     path: str, value: Any, besides: dict[str, Any], of_queue: dict[str, Any], effect: Effect
 ) -> None:
     assert effect({**besides, path: value}, of_queue) != effect(besides, of_queue)
+
+
+VARIABLES: list[dict[str, Any]] = [
+    {"name": "A", "value": "1"},
+    {"name": "B", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k", "optional": True}}},
+    {"name": "C", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}},
+    {"name": "D", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}},
+    {
+        "name": "E",
+        "valueFrom": {"resourceFieldRef": {"containerName": "x", "resource": "limits.cpu", "divisor": 1}},
+    },
+]
+
+
+def test_every_field_of_a_variable_reaches_the_worker_as_it_is() -> None:
+    variable = job.spec().fields["env"].item
+    assert variable is not None
+    assert {path for each in VARIABLES for path in _paths(each)} == set(leaves("", variable))
+    found = {each["name"]: each for each in container({"env": VARIABLES})["env"]}
+    assert [found[each["name"]] for each in VARIABLES] == VARIABLES
+
+
+def _paths(value: Any, place: str = "") -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield place
+        return
+    for name, each in value.items():
+        yield from _paths(each, f"{place}.{name}".removeprefix("."))
