@@ -112,11 +112,13 @@ class Known:
         meta = item["metadata"]
         name, labels = str(meta["name"]), meta.get("labels") or {}
         version = (meta.get("uid"), meta.get("generation"), "deletionTimestamp" in meta)
-        before = self._kai_queues.pop(name, None)
+        before = self._kai_queues.get(name)
         if not gone:
             self._kai_queues[name] = version
-        if before == self._kai_queues.get(name):
-            return []
+            if before == version:
+                return []
+        elif before is not None and before[0] == version[0]:  # not yet another of its name
+            del self._kai_queues[name]
         owner = labels.get(n.LABEL_QUEUE_NAMESPACE), labels.get(n.LABEL_QUEUE_NAME)
         named = (*self._kai_names.items(), *self._kai_parents.items())
         queues = {key for key, each in named if each == name}

@@ -30,6 +30,8 @@ from launcher.core.torchrun.storage import Cluster
 # A dry run makes nothing, and its name is never seen.
 _TRIAL: Final = "template-trial"
 _SHOWN: Final = 3
+_CREATING: Final = "Creating"
+_DELETING: Final = "Deleting"
 # Said after all else was found right, what a quota wants every pod to say among it (kubernetes 1.35.4,
 # k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go: CheckRequest).
 _USED_UP: Final = " is forbidden: exceeded quota: "
@@ -184,7 +186,7 @@ def _release(
     if theirs:
         told = (
             Condition(
-                type=n.READY, so=False, reason="Deleting", message="; ".join(starmap(_stays, theirs.items()))
+                type=n.READY, so=False, reason=_DELETING, message="; ".join(starmap(_stays, theirs.items()))
             ),
         )
         decision = _write(queue, meta, told, None, now)
@@ -192,7 +194,7 @@ def _release(
     if ours:
         # One of its own that is above another goes after it.
         lowest = [each for each in ours if not inside[each["metadata"]["name"]]]
-        return Decision(removals=_remove(lowest or ours))
+        return Decision(removals=_remove(lowest or ours), again=UNHEARD_SECONDS)
     if n.QUEUE_FINALIZER in meta.finalizers:
         return Decision(changes=(_finalizers(meta, held=False),))
     return Decision()
@@ -271,11 +273,11 @@ def _kai_ready(meta: Meta, spec: QueueSpec | None, there: list[JsonObject], clus
     present = next((each for each in there if each["metadata"]["name"] == spec.kai_queue), None)
     if present is None:
         return Condition(
-            type=n.KAI_QUEUE_READY, so=False, reason="Creating", message=f"{spec.kai_queue} is made"
+            type=n.KAI_QUEUE_READY, so=False, reason=_CREATING, message=f"{spec.kai_queue} is made"
         )
     if "deletionTimestamp" in present["metadata"]:
         message = f"{spec.kai_queue} is being deleted"
-        return Condition(type=n.KAI_QUEUE_READY, so=False, reason="Deleting", message=message)
+        return Condition(type=n.KAI_QUEUE_READY, so=False, reason=_DELETING, message=message)
     lacking = _lacking_above(present, cluster)
     if lacking:
         message = (
@@ -337,6 +339,9 @@ def _write(
         n.REASON_SCHEDULER_NOT_INSTALLED: SCHEDULER_SECONDS,
         n.REASON_REFUSED: UNHEARD_SECONDS,
         n.REASON_PARENT_QUEUE_NOT_FOUND: UNHEARD_SECONDS,
+        # Of kinds that have just come nothing may be heard yet.
+        _CREATING: UNHEARD_SECONDS,
+        _DELETING: UNHEARD_SECONDS,
     }
     return Decision(
         removals=removals,

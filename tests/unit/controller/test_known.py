@@ -157,6 +157,10 @@ def test_a_queue_of_kai_concerns_all_that_name_it_but_its_status_nobody() -> Non
     assert {key for key, _ in it.kai_queue(kai(2))} == all_of_it
     assert {key for key, _ in it.kai_queue(kai(2), gone=True)} == all_of_it
     assert {key for key, _ in it.kai_queue(kai(2))} == all_of_it, "another of its name"
+    # The end of one may be heard after the beginning of the next.
+    assert {key for key, _ in it.kai_queue(kai(2, uid="0"), gone=True)} == all_of_it
+    assert it.kai_queue(kai(2)) == []
+    assert {key for key, _ in it.kai_queue(kai(2), gone=True)} == all_of_it
     it.queue(queue(2))
     assert it.kai_queue(kai(3)) == []
 

@@ -72,12 +72,30 @@ def test_kais_queue_is_made_behind_a_finalizer_and_goes_with_its_own() -> None:
     assert life.finalizers == [n.QUEUE_FINALIZER]
     assert life.condition(n.KAI_QUEUE_READY) == ("True", "Made")
     assert life.condition(n.READY)[0] == "True"
+    assert life.again is None
     life.api.delete(n.QUEUE_KIND, "research")
     life.api.settle()
     assert (n.QUEUE_KIND, "research") in life.api.objects
     life.look()
     life.look()
     assert life.api.objects == {}
+
+
+def test_what_becomes_of_kais_queue_is_looked_for_where_nothing_is_heard_of_it() -> None:
+    """KAI's kinds may have just come, and the watch of them may not stand yet."""
+    item = queue(NAMED)
+    item["metadata"] |= {"namespace": "team", "uid": "u1", "generation": 1, "finalizers": [n.QUEUE_FINALIZER]}
+    made = decide(item, [], Trial(), [], KAI, 0.0)
+    assert ([each["kind"] for each in made.makes], made.again) == (["Queue"], UNHEARD_SECONDS)
+    theirs = {
+        **made.makes[0],
+        "metadata": {**made.makes[0]["metadata"], "uid": "u2", "deletionTimestamp": "x"},
+    }
+    assert decide(item, [theirs], Trial(), [], KAI, 0.0).again == UNHEARD_SECONDS
+    item["metadata"]["deletionTimestamp"] = "x"
+    theirs["metadata"].pop("deletionTimestamp")
+    gone = decide(item, [theirs], Trial(), [], KAI, 0.0)
+    assert (len(gone.removals), gone.again) == (1, UNHEARD_SECONDS)
 
 
 def test_a_crash_at_every_write_leaves_no_kai_queue_behind() -> None:
