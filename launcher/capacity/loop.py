@@ -99,6 +99,7 @@ class Launcher:
     def _follow(self) -> int:
         reachable = self.clock()
         while True:
+            asked = 0.0
             try:
                 code = self._round()
                 reachable = self.clock()
@@ -109,10 +110,17 @@ class Launcher:
                     return self._refused(error)
                 code = None
             except ApiUnavailable as error:
-                code = self._unreachable(error, self.clock() - reachable)
+                code, asked = self._unreachable(error, self.clock() - reachable), error.retry_after
             if code is not None:
                 return code
+            self._leave_alone(asked)
             self.gateway.wait(self._pause())
+
+    def _leave_alone(self, seconds: float) -> None:
+        """As long as the API asked for, whatever changes; not longer than the launcher waits for it at all."""
+        until = self.clock() + min(seconds, UNAVAILABLE_SECONDS)
+        while not self.stopping.is_set() and (left := until - self.clock()) > 0:
+            self.gateway.wait(left)
 
     def _pause(self) -> float:
         """Seconds until the next round, if nothing changes before."""

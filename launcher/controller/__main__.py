@@ -120,7 +120,7 @@ async def _hold(hold: Hold, controller: Controller) -> None:
                 "Lease %s is %s", n.CONTROLLER, "held: the work begins" if held else f"held{other}: waits"
             )
         controller.allow(until)
-        await asyncio.sleep(c.LEASE_RENEW_SECONDS)
+        await asyncio.sleep(hold.pause)
 
 
 if __name__ == "__main__":

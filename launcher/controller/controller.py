@@ -97,10 +97,8 @@ class Controller:
                 return await self._resync()
             with self._metrics.look(key.kind):
                 return await self._in_thread(lambda: self._reconcile(key))
-        except ApiError as error:
+        except (ApiError, ApiUnavailable) as error:
             raise Later(str(error), error.retry_after) from error
-        except ApiUnavailable as error:
-            raise Later(str(error)) from error
         finally:
             self._alive = self._clock()
             self._metrics.waiting(len(self._work) - 1)

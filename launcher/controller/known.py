@@ -14,6 +14,8 @@ from launcher.core.torchrun.reading import JsonObject
 COUNT_SECONDS = 5.0
 # What rests is looked at, too, but not all at once: within this time, in seconds.
 SPREAD_SECONDS = 60.0
+# Jobs that are over hear of another time to live, so many of them a second: there may be thousands, and none is urgent.
+OVER_A_SECOND = 10.0
 # The same for what waits for somebody: a change of the job or its queue is seen without it.
 WAITING_SPREAD_SECONDS = 20.0
 
@@ -41,6 +43,7 @@ class Known:
         self._queue_of: dict[Key, Key] = {}
         self._jobs_of: defaultdict[Key, set[Key]] = defaultdict(set)
         self._generations: dict[Key, tuple[Any, bool]] = {}
+        self._times_to_live: dict[Key, Any] = {}
         self._kai_names: dict[Key, str] = {}
         self._kai_parents: dict[Key, str] = {}
         self._kai_queues: dict[str, tuple[Any, Any, bool]] = {}
@@ -71,20 +74,26 @@ class Known:
         return asked
 
     def queue(self, item: JsonObject, *, gone: bool = False) -> Asked:
-        """A TorchrunQueue was seen. Its jobs go by its spec, and whether it is there; not by its status."""
+        """A TorchrunQueue was seen. Its jobs go by its spec, and whether it is there; not by its status.
+
+        Of jobs that are over only the time to live still matters.
+        """
         key = key_of(item)
         generation = (item["metadata"].get("generation"), "deletionTimestamp" in item["metadata"])
-        before = self._generations.pop(key, None)
+        before, lived = self._generations.pop(key, None), self._times_to_live.pop(key, None)
         self._forget_kai(key)
         spec = item.get("spec") or {}
         if not gone:
             self._generations[key] = generation
+            self._times_to_live[key] = (spec.get("jobDefaults") or {}).get("ttlSecondsAfterFinished")
             self._kai_names[key] = str(spec.get("kaiQueue") or "")
             # The parent has a default, and matters to those that are below it alone.
             self._kai_parents[key] = str(spec.get("parentKaiQueue") or "") if spec.get("kaiQueue") else ""
         if before == self._generations.get(key):
             return [(key, 0.0)]
-        return [(key, 0.0), *self._live(self._jobs_of.get(key, set()))]
+        jobs = self._jobs_of.get(key, set())
+        over = self._over(jobs) if lived != self._times_to_live.get(key) else []
+        return [(key, 0.0), *self._live(jobs), *over]
 
     def child(self, item: JsonObject) -> Asked:
         """Something with the label of a job was made, changed or removed."""
@@ -103,14 +112,19 @@ class Known:
         meta = item["metadata"]
         name, labels = str(meta["name"]), meta.get("labels") or {}
         version = (meta.get("uid"), meta.get("generation"), "deletionTimestamp" in meta)
-        before = self._kai_queues.pop(name, None)
+        before = self._kai_queues.get(name)
         if not gone:
             self._kai_queues[name] = version
-        if before == self._kai_queues.get(name):
-            return []
+            if before == version:
+                return []
+        elif before is not None and before[0] == version[0]:  # not yet another of its name
+            del self._kai_queues[name]
         owner = labels.get(n.LABEL_QUEUE_NAMESPACE), labels.get(n.LABEL_QUEUE_NAME)
         named = (*self._kai_names.items(), *self._kai_parents.items())
         queues = {key for key, each in named if each == name}
+        if gone:  # one above it that is to go waits for the last one in it
+            above = (item.get("spec") or {}).get("parentQueue")
+            queues |= {key for key, each in self._kai_names.items() if each and each == above}
         jobs = {job for key in queues for job in self._jobs_of.get(key, ())}
         if all(owner):
             queues.add(Key(n.QUEUE_KIND, str(owner[0]), str(owner[1])))
@@ -125,6 +139,7 @@ class Known:
         asked = []
         for key in gone:
             self._generations.pop(key, None)
+            self._times_to_live.pop(key, None)
             self._forget_kai(key)
             queue = self._queue_of.get(key)
             self._forget_job(key)
@@ -135,6 +150,10 @@ class Known:
 
     def _live(self, jobs: Iterable[Key]) -> Asked:
         return [(key, 0.0) for key in jobs if self._phases[key] not in n.FINAL_PHASES]
+
+    def _over(self, jobs: Iterable[Key]) -> Asked:
+        over = sorted(key for key in jobs if self._phases[key] in n.FINAL_PHASES)
+        return [(key, place / OVER_A_SECOND) for place, key in enumerate(over)]
 
     def _forget_kai(self, key: Key) -> None:
         self._kai_names.pop(key, None)

@@ -42,6 +42,12 @@ class Hold:
         self._now = now
         self._watched: Watched | None = None
         self._until = float("-inf")
+        self._asked = 0.0
+
+    @property
+    def pause(self) -> float:
+        """In how many seconds to keep it again: the API may have asked for longer than it is renewed after."""
+        return max(c.LEASE_RENEW_SECONDS, self._asked)
 
     @property
     def other(self) -> str:
@@ -50,13 +56,14 @@ class Hold:
 
     def keep(self) -> float:
         """Takes or renews it; returns the moment of `clock` from which it may be another's, which may be past."""
-        asked = self._clock()
+        asked, self._asked = self._clock(), 0.0
         try:
             if self._take(asked):
                 self._until = asked + c.LEASE_SECONDS
             else:
                 self._until = float("-inf")
         except (ApiError, ApiUnavailable) as error:
+            self._asked = error.retry_after
             log.warning("Lease %s: %s", n.CONTROLLER, error)
         return self._until
 

@@ -128,9 +128,13 @@ class Reconciler:
             self._phases(namespace, name),
             cluster,
             self._now(),
-            self._objects.list(*_GANG, "", n.LABEL_JOB) if queues.removable(item, theirs) else (),
+            self._in_kai() if queues.removable(item, theirs) else (),
         )
         return self._do(path, item, decision)
+
+    def _in_kai(self) -> list[JsonObject]:
+        """Everybody's gangs and queues: an administrator may have put some into one of ours."""
+        return [each for kind in (_GANG, _KAI_QUEUE) for each in self._objects.list(*kind, "")]
 
     def close(self) -> None:
         """Nothing is looked at any more."""

@@ -17,16 +17,23 @@ RBAC: Final = "rbac.authorization.k8s.io"
 
 @dataclass(frozen=True, kw_only=True)
 class Right:
-    """Verbs on resources of one API group, and what they are for."""
+    """Verbs on resources of one API group, and what they are for; with `names` on those of these names alone."""
 
     group: str
     resources: Sequence[str]
     verbs: Sequence[str]
     why: str
+    names: Sequence[str] = ()
 
     def rule(self) -> dict[str, Any]:
         """The PolicyRule."""
-        return {"apiGroups": [self.group], "resources": list(self.resources), "verbs": list(self.verbs)}
+        named = {"resourceNames": list(self.names)} if self.names else {}
+        return {
+            "apiGroups": [self.group],
+            "resources": list(self.resources),
+            **named,
+            "verbs": list(self.verbs),
+        }
 
 
 RIGHTS: Final = (
@@ -132,8 +139,15 @@ OWN_RIGHTS: Final = (
     Right(
         group="coordination.k8s.io",
         resources=("leases",),
-        verbs=("create", "get", "update"),
+        verbs=("get", "update"),
+        names=(n.CONTROLLER,),
         why="one controller works at a time: the one that holds the Lease",
+    ),
+    Right(
+        group="coordination.k8s.io",
+        resources=("leases",),
+        verbs=("create",),
+        why="makes it; of what is not there yet no name can be asked",
     ),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ TOO_MANY = 429
 RETRIED_STATUS = frozenset({TOO_MANY, 500, 502, 503, 504})
 # Rights are refused by an API server that has just begun and has not read them yet, too.
 REFUSED_STATUS = frozenset({401, 403})
+_SECONDS = re.compile(r"[0-9]{1,9}")
 
 
 class ApiError(Exception):
@@ -54,7 +56,14 @@ class ApiError(Exception):
 
 
 class ApiUnavailable(Exception):
-    """The API could not be reached, or was not able to answer, until the patience for this request ran out."""
+    """The API could not be reached, or was not able to answer, until the patience for this request ran out.
+
+    `retry_after` is as in ApiError: it may be longer than the patience is, and then holds for whoever asks next.
+    """
+
+    def __init__(self, message: str, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +228,7 @@ class Rest:
         ready = False  # whether it said so before the attempt
         while True:
             failure: str
-            pause, status = 0.0, 0
+            asked, status = 0.0, 0
             try:
                 answer = self._send(method, path, query, body, content)
                 try:
@@ -235,13 +244,13 @@ class Rest:
                 starting = status in REFUSED_STATUS and not ready
                 if status not in RETRIED_STATUS and not starting:
                     raise refusal
-                failure, pause = str(refusal), refusal.retry_after
+                failure, asked = str(refusal), refusal.retry_after
                 ready = starting and self.is_ready()
             if not repeatable and status != TOO_MANY and status not in REFUSED_STATUS:
-                raise ApiUnavailable(failure)
-            pause = max(pause, wait * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
+                raise ApiUnavailable(failure, asked)
+            pause = max(asked, wait * random.uniform(0.5, 1.0))  # noqa: S311 (jitter)
             if self._clock() + pause - began > self._patience.total:
-                raise ApiUnavailable(failure)
+                raise ApiUnavailable(failure, asked)
             self._sleep(pause)
             wait = min(2 * wait, self._patience.longest)
 
@@ -344,10 +353,9 @@ def client_of(settings: Any) -> Any:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    try:
-        return float(headers.get("Retry-After") or 0)
-    except ValueError:  # the form with a date, which Kubernetes does not use
-        return 0.0
+    """Whole seconds (https://www.rfc-editor.org/rfc/rfc9110#field.retry-after); Kubernetes does not use a date."""
+    said = headers.get("Retry-After") or ""
+    return float(said) if _SECONDS.fullmatch(said) else 0.0
 
 
 def _explain(data: bytes) -> tuple[str, str]:

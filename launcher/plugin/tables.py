@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from launcher.plugin.plain import plain
+from launcher.workspace.selection import size_in_words
 
 JsonObject = dict[str, Any]
 
@@ -87,7 +88,7 @@ def status(item: JsonObject, now: datetime) -> str:
         ("Attempt", _attempt(seen)),
         ("Progress", _progress(progress)),
         ("Checkpoint", _joined(progress.get("checkpointStep"), progress.get("checkpointTime"))),
-        ("Workspace", seen.get("workspaceDigest") or spec.get("workspace", {}).get("digest")),
+        ("Workspace", _workspace(spec.get("workspace", {}), seen.get("workspaceDigest"))),
         ("Started", seen.get("startTime")),
         ("Ended", seen.get("completionTime")),
         ("Exit code", _text(seen.get("exitCode"))),
@@ -130,6 +131,13 @@ def _size(spec: JsonObject, seen: JsonObject) -> str:
         return _counted(gpus, "GPU") if gpus else "on CPUs"
     several = f" ({each} on each)" if each and nodes > 1 else ""
     return f"{_counted(nodes, 'node')}, {_counted(gpus, 'GPU')}{several}"
+
+
+def _workspace(named: JsonObject, followed: str | None) -> str | None:
+    """The archive that the workers have or get; the size is known of the one that the job names."""
+    digest = followed or named.get("digest")
+    size = named.get("sizeBytes") if digest == named.get("digest") else None
+    return digest if size is None else f"{digest}, {size_in_words(size)}"
 
 
 def _counted(count: Any, what: str) -> str:

@@ -141,6 +141,25 @@ class TestOneController:
         team.delete(team.core("resourcequotas", "none"))
         until(lambda: let_go(team, "refused-0"), "it begins once it may", 30.0)
 
+    def test_a_quota_that_is_used_up_says_nothing_of_a_queue(self, team: Team, shared: Running) -> None:
+        del shared
+        few = {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "few"},
+            "spec": {"hard": {"pods": "2"}},
+        }
+        assert team.server.request("POST", team.core("resourcequotas"), few).status == 201
+        used = {"status": {"hard": {"pods": "2"}, "used": {"pods": "2"}}}
+        team.merge(f"{team.core('resourcequotas', 'few')}/status", used)
+        team.make(queue())
+        ready = until(lambda: team.condition("research", n.READY, n.QUEUE_KIND), "the queue is judged")
+        assert ready["status"] == "True", ready
+        assert (
+            "a quota that is used up"
+            in team.condition("research", n.POD_TEMPLATE_VALID, n.QUEUE_KIND)["message"]
+        )
+
     def test_a_job_that_is_deleted_while_it_waits_leaves_nothing_to_do(
         self, team: Team, shared: Running
     ) -> None:

@@ -198,6 +198,33 @@ def test_c4_nobodys_fields_are_lost_while_many_write(team: Team, machine: Machin
     assert team.status(JOB)["restarts"] == 0
 
 
+def test_c4_who_suspends_the_job_of_an_attempt_is_told_and_not_fought_with(
+    team: Team, machine: Machine, proxy: Proxy, working: Running
+) -> None:
+    submit(team)
+    comes_to(team, machine, n.PHASE_RUNNING)
+    batch = team.batch(f"{JOB}-0")
+    uid, before = team.get(batch)["metadata"]["uid"], len(proxy.calls)
+    began = time.monotonic()
+    team.merge(batch, {"spec": {"suspend": True}})
+
+    def stopped() -> bool:
+        machine.keep()
+        return not machine.pods() and team.condition(JOB, n.SUSPENDED)["status"] == "True"
+
+    until(stopped, "its workers go, and it says so")
+    assert team.condition(JOB, n.SUSPENDED)["reason"] == n.REASON_SUSPENDED_BY_ANOTHER
+    until(lambda: not team.get(batch)["spec"]["suspend"], "it is let go", 45.0)
+    assert time.monotonic() - began > 25.0
+    tries = [call for call in proxy.calls[before:] if call.method == "PATCH" and call.path == batch]
+    assert len(tries) == 1
+    until(lambda: len(machine.keep()) == 2, "the workers are made anew")
+    comes_to(team, machine, n.PHASE_RUNNING)
+    ends(team, machine, attempt=0)
+    assert (team.get(batch)["metadata"]["uid"], team.status(JOB)["restarts"]) == (uid, 0)
+    assert working.process.poll() is None
+
+
 @pytest.mark.parametrize(("then", "retry_after"), [(429, 3), (500, 0), ("drop", 0)])
 def test_c5_what_the_api_refuses_for_now_is_asked_again_not_sooner_than_it_says(
     team: Team, machine: Machine, proxy: Proxy, working: Running, then: Any, retry_after: int

@@ -69,15 +69,18 @@ def test_the_namespace_refuses_a_pod_with_more_rights(installed: ApiServer) -> N
     assert 'violates PodSecurity "restricted' in refused.message
 
 
-def may(server: ApiServer, group: str, resource: str, verb: str) -> bool:
-    """Whether the API server lets the controller do this in any namespace."""
+def may(
+    server: ApiServer, group: str, resource: str, verb: str, *, of: str = "", namespace: str = "default"
+) -> bool:
+    """Whether the API server lets the controller do this in any namespace, with the object of a name or with all."""
     name, _, below = resource.partition("/")
     attributes = {
         "group": group,
         "resource": name,
         "subresource": below,
         "verb": verb,
-        "namespace": "default",
+        "name": of,
+        "namespace": namespace,
     }
     review = {
         "apiVersion": "authorization.k8s.io/v1",
@@ -93,6 +96,14 @@ def test_the_controller_may_do_what_its_role_says(installed: ApiServer) -> None:
     for each in RIGHTS:
         for resource, verb in itertools.product(each.resources, each.verbs):
             assert may(installed, each.group, resource, verb), (resource, verb)
+
+
+@pytest.mark.parametrize("verb", ["get", "update"])
+def test_of_leases_the_controller_has_its_own(installed: ApiServer, verb: str) -> None:
+    leases, place = ("coordination.k8s.io", "leases", verb), n.CONTROLLER_NAMESPACE
+    assert may(installed, *leases, of=n.CONTROLLER, namespace=place)
+    assert not may(installed, *leases, of="another", namespace=place)
+    assert not may(installed, *leases, of=n.CONTROLLER)
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,12 @@ def _workspace() -> Field:
                 "sha256: and 64 hexadecimal digits",
                 most=80,
             ),
-            "sizeBytes": whole_number("Size of the archive.", least=1, unit="bytes", wide=True),
+            "sizeBytes": whole_number(
+                "Size of the archive, for people: `kubectl torchrun status` shows it.",
+                least=1,
+                unit="bytes",
+                wide=True,
+            ),
             "url": words.bucket_object(
                 "Where the archive is in S3.", "workspace.url", absent="it comes through the job's sync pod"
             ),

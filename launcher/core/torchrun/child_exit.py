@@ -14,6 +14,9 @@ from typing import Final
 
 _OF_TORCHRUN: Final = 1
 _SIGNALLED: Final = 128
+# What a process of Linux can end with, and the signals that it has. The last lines are the command's own words, too.
+_MOST: Final = 255
+_SIGNALS: Final = 64
 _FIRST: Final = re.compile(
     r"^Root Cause \(first observed failure\):$(?:\n.*)*?\n *exitcode *: (-?[0-9]{1,3}) ", re.M
 )
@@ -25,7 +28,7 @@ _BEGINS: Final = re.compile(r"^ +File .*[/.]subprocess_handler\.py\"", re.M)
 
 
 def exit_code(code: int | None, message: str) -> int | None:
-    """That of the process that failed first; `code`, the container's own, where nothing tells of one.
+    """That of the process that failed first; `code`, the container's own, where nothing tells of one that can be.
 
     128 and its number for one that a signal ended, 127 for a program that is not there, 126 for one that may not run.
     """
@@ -34,7 +37,9 @@ def exit_code(code: int | None, message: str) -> int | None:
     told = _FIRST.findall(message)
     if told:
         first = int(told[-1])
-        return first if first > 0 else _SIGNALLED - first
+        if 0 < first <= _MOST:
+            return first
+        return _SIGNALLED - first if -_SIGNALS <= first < 0 else code
     last = message.rstrip().rpartition("\n")[2]
     if _BEGINS.search(message):
         return next((own for words, own in _NOT_BEGUN.items() if last.startswith(words)), code)

@@ -5,7 +5,7 @@ github.com/kai-scheduler/KAI-Scheduler v0.17.0, pkg/apis/scheduling/v2: resource
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from launcher.core.torchrun.reading import JsonObject
@@ -39,6 +39,18 @@ def tightest(queues: Mapping[str, KaiQueue], name: str) -> tuple[str, float] | N
     there = [each for each in _upwards(queues, name) if each in queues]
     limits = [(limit, each) for each in there if (limit := queues[each].most_gpus) is not None]
     return min(((each, limit) for limit, each in limits), key=lambda pair: pair[1], default=None)
+
+
+def inside(name: str, items: Iterable[JsonObject]) -> list[str]:
+    """Which of these PodGroups and Queues are right in the queue of this name, by kind and name."""
+    found = []
+    for each in items:
+        meta, spec = each["metadata"], each.get("spec") or {}
+        above = spec.get("queue" if each["kind"] == "PodGroup" else "parentQueue")
+        if above == name and (each["kind"], meta["name"]) != ("Queue", name):
+            placed = f"{meta['namespace']}/" if meta.get("namespace") else ""
+            found.append(f"{each['kind']} {placed}{meta['name']}")
+    return sorted(found)
 
 
 def _upwards(queues: Mapping[str, KaiQueue], name: str) -> Iterator[str]:

@@ -20,7 +20,11 @@ OVER: Final = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptJob:
-    """A batch/v1 Job of the job. `ending` says that it has succeeded, and removes pods that are not needed for that."""
+    """A batch/v1 Job of the job. `ending` says that it has succeeded, and removes pods that are not needed for that.
+
+    `suspended_by` is who wrote its `suspend` last, "" for the controller itself, and `suspended_at` when, in seconds
+    since the epoch.
+    """
 
     attempt: int
     parts: int
@@ -32,6 +36,8 @@ class AttemptJob:
     suspended: bool
     deleting: bool
     item: JsonObject
+    suspended_by: str = ""
+    suspended_at: float | None = None
 
     @property
     def name(self) -> str:
@@ -161,6 +167,7 @@ def _job(item: JsonObject) -> AttemptJob:
     meta, status = item["metadata"], item.get("status") or {}
     annotations = meta.get("annotations") or {}
     true = {each.get("type") for each in status.get("conditions") or [] if each.get("status") == "True"}
+    by, at = _suspender(meta)
     return AttemptJob(
         attempt=_number(_labels(item).get(n.LABEL_ATTEMPT)),
         parts=_number(annotations.get(n.ANNOTATION_PARTS)) or 1,
@@ -172,7 +179,21 @@ def _job(item: JsonObject) -> AttemptJob:
         suspended=bool((item.get("spec") or {}).get("suspend")),
         deleting="deletionTimestamp" in meta,
         item=item,
+        suspended_by=by,
+        suspended_at=at,
     )
+
+
+def _suspender(meta: JsonObject) -> tuple[str, float | None]:
+    """https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management"""
+    wrote = [
+        each
+        for each in meta.get("managedFields") or []
+        if "f:suspend" in ((each.get("fieldsV1") or {}).get("f:spec") or {})
+    ]
+    if not wrote or any(each.get("manager") == n.FIELD_MANAGER for each in wrote):
+        return "", None
+    return str(wrote[-1].get("manager") or "somebody"), moment(wrote[-1].get("time"))
 
 
 def _worker(item: JsonObject) -> Worker:

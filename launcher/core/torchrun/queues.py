@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from typing import Final
 
 from launcher.core.torchrun import children, distribution, job_spec, kai, queue_spec, record, resolve, storage
@@ -28,6 +29,12 @@ from launcher.core.torchrun.storage import Cluster
 
 # A dry run makes nothing, and its name is never seen.
 _TRIAL: Final = "template-trial"
+_SHOWN: Final = 3
+_CREATING: Final = "Creating"
+_DELETING: Final = "Deleting"
+# Said after all else was found right, what a quota wants every pod to say among it (kubernetes 1.35.4,
+# k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go: CheckRequest).
+_USED_UP: Final = " is forbidden: exceeded quota: "
 _TRIAL_UID: Final = "00000000-0000-0000-0000-000000000000"
 
 
@@ -72,7 +79,7 @@ def trial(queue: JsonObject, cluster: Cluster) -> JsonObject | None:
 
 
 def removable(queue: JsonObject, kai_queues: Iterable[JsonObject]) -> bool:
-    """Whether it has queues of KAI that are not to stay, if no gang is in them."""
+    """Whether it has queues of KAI that are not to stay, if nothing is in them."""
     meta = job_spec.meta(queue, [])
     spec, _ = queue_spec.parse(queue.get("spec"))
     wanted = spec.kai_queue if spec is not None else None
@@ -88,13 +95,13 @@ def decide(
     phases: Sequence[str],
     cluster: Cluster,
     now: float,
-    gangs: Iterable[JsonObject] = (),
+    in_kai: Iterable[JsonObject] = (),
 ) -> Decision:
     """What is to be done for this queue.
 
     `kai_queues` are those of KAI that carry its labels or its kaiQueue's name, `tried` what became of `trial`, None
     while the API server did not say, and `phases` those of the jobs that name it, empty for one that has none yet.
-    `gangs` are KAI's PodGroups of all jobs where something is `removable`.
+    `in_kai` are all PodGroups and Queues of KAI, whoever's, where something is `removable`.
     """
     problems: list[str] = []
     meta = job_spec.meta(queue, problems)
@@ -102,10 +109,11 @@ def decide(
     problems += wrong
     there = list(kai_queues) if cluster.kai else []
     ours = [each for each in there if _is_ours(each, meta)]
-    in_use = {str((each.get("spec") or {}).get("queue")) for each in gangs}
-    used = [each for each in ours if each["metadata"]["name"] in in_use]
+    others = list(in_kai)
+    inside = {name: kai.inside(name, others) for name in (each["metadata"]["name"] for each in ours)}
+    used = [each for each in ours if inside[each["metadata"]["name"]]]
     if meta.deleting:
-        return _release(queue, meta, ours, used, now)
+        return _release(queue, meta, ours, inside, now)
     wanted = None
     if spec is not None and spec.kai_queue and cluster.kai:
         wanted = children.kai_queue(spec.kai_queue, spec.parent_kai_queue, meta.namespace, meta.name)
@@ -113,9 +121,11 @@ def decide(
         each for each in ours if wanted is not None and each["metadata"]["name"] == wanted["metadata"]["name"]
     ]
     # What can't be read says nothing: a queue that may be used is not removed for it.
-    # The gangs in one could neither go on after a restart nor be told from those without a queue.
+    # The gangs in one could neither go on after a restart nor be told from those without a queue; queues below one
+    # would hang in the air.
     left = [each for each in ours if each not in kept] if spec is not None else []
-    removals = _remove([each for each in left if each not in used])
+    above = wanted["spec"]["parentQueue"] if wanted is not None else None
+    removals = _remove([each for each in left if each not in used and each["metadata"]["name"] != above])
     makes, changes = _kai(meta, wanted, there, kept)
     if (
         not changes
@@ -166,20 +176,33 @@ def _kai(
 
 
 def _release(
-    queue: JsonObject, meta: Meta, ours: list[JsonObject], used: list[JsonObject], now: float
+    queue: JsonObject, meta: Meta, ours: list[JsonObject], inside: Mapping[str, list[str]], now: float
 ) -> Decision:
-    """A queue that is being deleted takes KAI's with it, and goes when that is gone: after the gangs in it."""
-    if used:
-        names = ", ".join(each["metadata"]["name"] for each in used)
-        message = f"is deleted when no gang is left in KAI's queue {names}"
-        told = (Condition(type=n.READY, so=False, reason="Deleting", message=message),)
+    """A queue that is being deleted takes KAI's with it, and goes when that is gone: after all that is in it."""
+    own = {f"Queue {name}" for name in inside}
+    theirs = {
+        name: left for name, each in inside.items() if (left := [one for one in each if one not in own])
+    }
+    if theirs:
+        told = (
+            Condition(
+                type=n.READY, so=False, reason=_DELETING, message="; ".join(starmap(_stays, theirs.items()))
+            ),
+        )
         decision = _write(queue, meta, told, None, now)
         return replace(decision, again=UNHEARD_SECONDS)
     if ours:
-        return Decision(removals=_remove(ours))
+        # One of its own that is above another goes after it.
+        lowest = [each for each in ours if not inside[each["metadata"]["name"]]]
+        return Decision(removals=_remove(lowest or ours), again=UNHEARD_SECONDS)
     if n.QUEUE_FINALIZER in meta.finalizers:
         return Decision(changes=(_finalizers(meta, held=False),))
     return Decision()
+
+
+def _stays(name: str, left: list[str]) -> str:
+    more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+    return f"is deleted when nothing is left in KAI's queue {name}: {', '.join(left[:_SHOWN])}{more}"
 
 
 def _finalizers(meta: Meta, *, held: bool) -> JsonObject:
@@ -222,6 +245,10 @@ def _template(problems: list[str], tried: Trial | None) -> Condition:
         return Condition(
             type=n.POD_TEMPLATE_VALID, so=None, reason="NotTried", message="not tried yet by a dry run"
         )
+    if _USED_UP in tried.refusal:
+        # The queue's own jobs may use it, and each of them tells of a pod that it does not get.
+        message = "a dry run of a pod was accepted, but for a quota that is used up"
+        return Condition(type=n.POD_TEMPLATE_VALID, so=True, reason="Valid", message=message)
     if tried.refusal:
         return Condition(type=n.POD_TEMPLATE_VALID, so=False, reason=n.REASON_REFUSED, message=tried.refusal)
     return Condition(
@@ -246,11 +273,11 @@ def _kai_ready(meta: Meta, spec: QueueSpec | None, there: list[JsonObject], clus
     present = next((each for each in there if each["metadata"]["name"] == spec.kai_queue), None)
     if present is None:
         return Condition(
-            type=n.KAI_QUEUE_READY, so=False, reason="Creating", message=f"{spec.kai_queue} is made"
+            type=n.KAI_QUEUE_READY, so=False, reason=_CREATING, message=f"{spec.kai_queue} is made"
         )
     if "deletionTimestamp" in present["metadata"]:
         message = f"{spec.kai_queue} is being deleted"
-        return Condition(type=n.KAI_QUEUE_READY, so=False, reason="Deleting", message=message)
+        return Condition(type=n.KAI_QUEUE_READY, so=False, reason=_DELETING, message=message)
     lacking = _lacking_above(present, cluster)
     if lacking:
         message = (
@@ -312,6 +339,9 @@ def _write(
         n.REASON_SCHEDULER_NOT_INSTALLED: SCHEDULER_SECONDS,
         n.REASON_REFUSED: UNHEARD_SECONDS,
         n.REASON_PARENT_QUEUE_NOT_FOUND: UNHEARD_SECONDS,
+        # Of kinds that have just come nothing may be heard yet.
+        _CREATING: UNHEARD_SECONDS,
+        _DELETING: UNHEARD_SECONDS,
     }
     return Decision(
         removals=removals,

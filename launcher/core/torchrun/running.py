@@ -8,12 +8,12 @@ from typing import Any, Final
 from launcher.core import contract as c
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun import withheld
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.displaced import spent, unplaced
 from launcher.core.torchrun.ends import End
 from launcher.core.torchrun.look import Look, Refusal, failure, prepare, refused, standing
 from launcher.core.torchrun.lost_workspace import ended_sync_pod
-from launcher.core.torchrun.observe import AttemptJob
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.pool_request import NODE_START_SECONDS
 from launcher.core.torchrun.record import Condition
@@ -52,7 +52,10 @@ def ended(look: Look) -> Over | None:
     jobs, workers = look.seen.of(attempt), look.seen.workers_of(attempt)
     if not jobs:
         return Over(why=f"Job {n.attempt_name(look.meta.name, attempt)} is gone")
-    first = failure(workers)
+    # The workers of a Job that somebody suspends are ended by that, and made anew when it is let go.
+    stopped = {each.uid for each in jobs if each.suspended}
+    kept = [each for each in workers if not (each.deleting and each.job in stopped)]
+    first = failure(kept)
     well = [each for each in jobs if each.complete or each.ending]
     if len(well) == len(jobs) >= jobs[0].parts:
         return None
@@ -68,7 +71,7 @@ def ended(look: Look) -> Over | None:
             return Over(why=f"Job {job.name} was deleted")
     if len(jobs) < jobs[0].parts:
         return Over(why=f"{jobs[0].parts - len(jobs)} Jobs of the attempt are gone")
-    lost = [each for each in workers if each.deleting and not each.over]
+    lost = [each for each in kept if each.deleting and not each.over]
     if lost and not well:
         return Over(why=f"worker {lost[0].name} on node {lost[0].node or 'unknown'} is lost")
     name, _ = unplaced(look)
@@ -125,7 +128,6 @@ def _anew(look: Look) -> Decision | None:
 
 
 def _keep(look: Look) -> Decision:
-    jobs = look.seen.of(look.record.attempt)
     prepared = prepare(look, look.record.attempt, look.record.raw.get("nodes"))
     told: tuple[Condition, ...] = ()
     makes: tuple[dict[str, Any], ...] = ()
@@ -139,10 +141,10 @@ def _keep(look: Look) -> Decision:
         told = prepared.told
     decision = _written(look, told)
     others = [each for each in look.seen.jobs if each.attempt != look.record.attempt]
-    starts = tuple(map(_unsuspended, (each for each in jobs if each.suspended)))
+    starts, held = withheld.let_go(look)
     gone, left = spent(look)
     empty, pause = ended_sync_pod(look)
-    pauses = (decision.again, left, pause, unplaced(look)[1], unstarted(look)[1])
+    pauses = (decision.again, left, pause, held, unplaced(look)[1], unstarted(look)[1])
     due = [each for each in pauses if each is not None]
     return replace(
         decision,
@@ -151,12 +153,6 @@ def _keep(look: Look) -> Decision:
         changes=(*changes, *starts),
         again=min(due, default=None),
     )
-
-
-def _unsuspended(job: AttemptJob) -> dict[str, Any]:
-    meta = job.item["metadata"]
-    named = {key: meta[key] for key in ("name", "namespace", "uid")}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": named, "spec": {"suspend": False}}
 
 
 def _written(look: Look, told: tuple[Condition, ...]) -> Decision:
@@ -168,7 +164,8 @@ def _written(look: Look, told: tuple[Condition, ...]) -> Decision:
     ready = sum(each.ready or each.over for each in workers)
     all_ready = ready >= needed
     runs = all_ready or look.record.phase == n.PHASE_RUNNING
-    why = unstarted(look)[0]
+    held = withheld.told(look)
+    why = held or unstarted(look)[0]
     message = f"{ready} of {nodes} workers are ready" + (f", {why}" if why else "")
     fields: dict[str, Any] = {"workers": look.workers()}
     if look.record.started is None and workers:
@@ -180,7 +177,12 @@ def _written(look: Look, told: tuple[Condition, ...]) -> Decision:
         fields["workspaceDigest"] = workspace.digest  # it is followed
     reason = n.REASON_RUNNING if runs else n.REASON_STARTING
     ready_now = Condition(type=n.WORKERS_READY, so=all_ready, reason=reason, message=message)
-    alive = Condition(type=n.SUSPENDED, so=False, reason="NotAsked")
+    alive = Condition(
+        type=n.SUSPENDED,
+        so=bool(held),
+        reason=n.REASON_SUSPENDED_BY_ANOTHER if held else "NotAsked",
+        message=held,
+    )
     due = [] if look.deadline is None else [look.deadline - look.now]
     if runs and any(each.scraped for each in workers):
         due.append(PROGRESS_SECONDS)

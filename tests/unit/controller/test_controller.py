@@ -12,12 +12,14 @@ from prometheus_client import generate_latest
 
 from launcher.controller import handlers
 from launcher.controller.controller import STUCK_SECONDS, Controller
+from launcher.controller.facts import Facts
 from launcher.controller.known import Key
 from launcher.controller.metrics import Metrics
 from launcher.controller.reconcile import Reconciler
 from launcher.core.torchrun import names as n
 from launcher.kube.objects import Objects
-from launcher.kube.rest import ApiUnavailable
+from launcher.kube.rest import ApiUnavailable, Patience
+from tests.unit.launcher.api_server import FakeApi, serving
 
 pytestmark = pytest.mark.unit
 JOB = Key(n.JOB_KIND, "team", "vit")
@@ -87,6 +89,45 @@ def test_no_look_begins_before_the_lease_is_held_or_after_its_end() -> None:
         assert looks.jobs == 2
 
     working(then)
+
+
+def test_the_api_is_left_alone_as_long_as_it_asks_also_beyond_the_patience_of_a_request() -> None:
+    async def main(api: FakeApi) -> None:
+        clock = Clock()
+        objects = Objects(api.rest(patience=Patience()), n.FIELD_MANAGER)
+        reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"))
+        controller = Controller(objects, reconciler, Metrics(), clock=clock)
+        controller.allow(clock() + 1000)
+        task = asyncio.create_task(controller.run())
+        other, beats = Key(n.JOB_KIND, "team", "other"), 0
+
+        def of(name: str) -> int:
+            return sum(path.endswith(f"/torchrunjobs/{name}") for _, path, _ in api.requests)
+
+        async def at(moment: float) -> None:
+            """Another job is looked at at this moment, and by then whatever is due."""
+            nonlocal beats
+            clock.now, beats = moment, beats + 1
+            controller.hear([(JOB, 0.0), (other, 0.0)])
+            await until(lambda: of("other") == beats)
+
+        try:
+            async with asyncio.timeout(20):
+                api.faults = [(429, {"Retry-After": "30"}, b"{}")]
+                controller.hear([(JOB, 0.0)])
+                await until(lambda: not api.faults)
+                await until(lambda: len(controller._work) == 0)
+                for moment in (101.0, 121.0, 129.9):
+                    await at(moment)
+                assert of("vit") == 0
+                await at(130.1)
+                await until(lambda: of("vit") == 1)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    with serving(FakeApi()) as api:
+        asyncio.run(main(api))
 
 
 def probe(controller: Controller) -> Callable[..., Awaitable[str]]:

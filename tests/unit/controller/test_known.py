@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from launcher.controller.known import COUNT_SECONDS, SPREAD_SECONDS, WAITING_SPREAD_SECONDS, Known
+from launcher.controller.known import (
+    COUNT_SECONDS,
+    OVER_A_SECOND,
+    SPREAD_SECONDS,
+    WAITING_SPREAD_SECONDS,
+    Known,
+)
 from launcher.core.torchrun import names as n
 
 pytestmark = pytest.mark.unit
@@ -81,6 +87,28 @@ def test_jobs_hear_of_their_queue_when_it_comes_changes_and_goes_but_not_of_its_
     assert jobs_of(it.queue(queue(2), gone=True)) == {"waits"}
 
 
+def test_jobs_that_are_over_hear_of_another_time_to_live_a_few_at_a_time() -> None:
+    def lives(seconds: int | None, generation: int) -> dict[str, Any]:
+        defaults = {} if seconds is None else {"jobDefaults": {"ttlSecondsAfterFinished": seconds}}
+        return {**queue(generation), "spec": defaults}
+
+    def over(asked: Any) -> list[float]:
+        return [after for key, after in asked if key.name.startswith("over")]
+
+    it = known()
+    it.queue(lives(None, 1))
+    it.job(job("runs", n.PHASE_RUNNING))
+    for number in range(1000):
+        it.job(job(f"over-{number}", n.PHASE_SUCCEEDED))
+    asked = it.queue(lives(60, 2))
+    assert ((n.JOB_KIND, "team", "runs"), 0.0) in asked
+    assert sorted(over(asked)) == [number / OVER_A_SECOND for number in range(1000)]
+    assert over(it.queue(lives(60, 3))) == [], "something else was edited"
+    assert len(over(it.queue(lives(60, 3), gone=True))) == 1000
+    assert len(over(it.queue(lives(60, 1)))) == 1000
+    assert len(over(it.queue(lives(None, 2)))) == 1000
+
+
 def test_a_child_is_its_jobs() -> None:
     pod = {"metadata": {"name": "vit-0-0-abcde", "namespace": "team", "labels": {n.LABEL_JOB: "vit"}}}
     assert known().child(pod) == [((n.JOB_KIND, "team", "vit"), 0.0)]
@@ -106,6 +134,15 @@ def test_the_end_of_a_gang_concerns_the_queues_that_name_its_queue() -> None:
     assert it.gang(other, gone=True) == [((n.JOB_KIND, "team", "vit"), 0.0)]
 
 
+def test_the_end_of_a_queue_of_kai_concerns_those_that_name_the_one_above_it() -> None:
+    it = known()
+    it.queue({**queue(), "spec": {"kaiQueue": "gpu"}})
+    below = {"metadata": {"name": "below"}, "spec": {"parentQueue": "gpu"}}
+    assert it.kai_queue(below) == []
+    assert it.kai_queue(below, gone=True) == [(QUEUE, 0.0)]
+    assert it.kai_queue({"metadata": {"name": "top"}}, gone=True) == []
+
+
 def test_a_queue_of_kai_concerns_all_that_name_it_but_its_status_nobody() -> None:
     def kai(generation: int = 1, **meta: Any) -> dict[str, Any]:
         return {"metadata": {"name": "gpu", "uid": "1", "generation": generation, **meta}}
@@ -120,6 +157,10 @@ def test_a_queue_of_kai_concerns_all_that_name_it_but_its_status_nobody() -> Non
     assert {key for key, _ in it.kai_queue(kai(2))} == all_of_it
     assert {key for key, _ in it.kai_queue(kai(2), gone=True)} == all_of_it
     assert {key for key, _ in it.kai_queue(kai(2))} == all_of_it, "another of its name"
+    # The end of one may be heard after the beginning of the next.
+    assert {key for key, _ in it.kai_queue(kai(2, uid="0"), gone=True)} == all_of_it
+    assert it.kai_queue(kai(2)) == []
+    assert {key for key, _ in it.kai_queue(kai(2), gone=True)} == all_of_it
     it.queue(queue(2))
     assert it.kai_queue(kai(3)) == []
 

@@ -74,6 +74,15 @@ def test_released_it_is_the_next_ones_at_once(api: FakeApi) -> None:
     assert second.keep() > clock()
 
 
+def test_it_is_kept_again_when_the_api_wants_to_be_asked(api: FakeApi) -> None:
+    first = hold(api, "a", clock := Clock())
+    api.faults = [(429, {"Retry-After": "30"}, b"{}")]
+    assert first.keep() <= clock()
+    assert first.pause == 30.0
+    assert first.keep() > clock()
+    assert first.pause == c.LEASE_RENEW_SECONDS
+
+
 def test_an_api_that_does_not_answer_costs_it_only_after_its_time(api: FakeApi) -> None:
     clock = Clock()
     first = hold(api, "a", clock)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from launcher.controller import pools, rights
+from launcher.controller import pools
 from launcher.controller.facts import Facts
 from launcher.controller.reconcile import Reconciler
 from launcher.core import contract as c
@@ -336,30 +334,3 @@ def test_a_kill_at_any_write_ends_as_if_nothing_had_been() -> None:
             with serving(FakeApi()) as api:
                 whole(api, kill, after=after)
                 assert outcome(api) == undisturbed, (kill, after)
-
-
-def test_the_rights_on_a_pool_are_those_that_are_used(api: FakeApi) -> None:
-    pooled(api)
-    settle(Mortal(api))
-    meta = {"name": "p5-1", "labels": {c.LABEL_NODEPOOL: "p5"}, "creationTimestamp": "2027-01-15T08:10:00Z"}
-    api.put(f"{CLAIMS}/p5-1", {"metadata": meta})
-    objects = Mortal(api)
-    Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW + 1200).job("team", "vit")
-    used = {_right(method, path) for method, path, _ in api.requests}
-    kinds = {"nodes", "nodeclaims", "nodepools", "priorityclasses", "events"}
-    given = {
-        (resource, verb)
-        for each in rights.RIGHTS
-        for resource in each.resources
-        for verb in each.verbs
-        if resource in kinds
-    }
-    assert {each for each in used if each[0] in kinds} == given
-
-
-def _right(method: str, path: str) -> tuple[str, str]:
-    found: Any = re.fullmatch(r"/apis?(/[^/]+)?/v[0-9a-z]+(/namespaces/[^/]+)?/([a-z]+)(/.*)?", path)
-    if found is None:
-        return path, method
-    read = "get" if found[4] else "list"
-    return found[3], {"GET": read, "POST": "create", "DELETE": "delete"}.get(method, method)

@@ -403,15 +403,21 @@ def test_a_queue_of_kai_goes_after_the_gangs_in_it_wherever_they_are(api: FakeAp
     item = api.objects[QUEUE]
     api.put(QUEUE, {**item, "metadata": {**item["metadata"], "deletionTimestamp": "2026-11-22T11:00:00Z"}})
     told = settle_queue(api)[n.READY]
-    assert told == ("False", "is deleted when no gang is left in KAI's queue gpu")
+    assert told == ("False", "is deleted when nothing is left in KAI's queue gpu: PodGroup team/vit-0")
     assert f"{KAI}/queues/gpu" in api.objects
     gang = api.objects[f"{KAI_GANGS}{TEAM}/podgroups/vit-0"]
     api.remove(f"{KAI_GANGS}{TEAM}/podgroups/vit-0")
     elsewhere = f"{KAI_GANGS}/namespaces/other/podgroups/bert-0"
-    api.put(elsewhere, {**gang, "metadata": {**gang["metadata"], "name": "bert-0", "namespace": "other"}})
+    # Not of a job of ours, and so without its label.
+    api.put(elsewhere, {**gang, "metadata": {"name": "bert-0", "namespace": "other"}})
     settle_queue(api)
     assert f"{KAI}/queues/gpu" in api.objects
     api.remove(elsewhere)
+    below = thing(f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "Queue", "below", {"parentQueue": "gpu"})
+    api.put(f"{KAI}/queues/below", below)
+    assert settle_queue(api)[n.READY][1].endswith("KAI's queue gpu: Queue team/below")
+    assert f"{KAI}/queues/gpu" in api.objects
+    api.remove(f"{KAI}/queues/below")
     settle_queue(api)
     assert f"{KAI}/queues/gpu" not in api.objects
     assert QUEUE not in api.objects

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.capacity.loop import Launcher
+from launcher.capacity.loop import POLL_SECONDS, UNAVAILABLE_SECONDS, Launcher
 from launcher.capacity.submit import ManifestError, read_manifest, with_range
 from launcher.core import contract as c
 from launcher.core.request import Request, RequestError
@@ -53,6 +53,24 @@ def test_the_servers_own_waiting_time_is_kept(api: FakeApi) -> None:
     api.faults = [(429, {"Retry-After": "7"}, b"{}")]
     rest.request("GET", POOL)
     assert slept == [7.0]
+
+
+@pytest.mark.parametrize("code", [429, 503])
+def test_a_waiting_time_beyond_the_patience_is_told_whoever_asked(api: FakeApi, code: int) -> None:
+    slept: list[float] = []
+    rest = api.rest(sleep=slept.append, patience=Patience())
+    api.faults = [(code, {"Retry-After": "30"}, b"{}")]
+    with pytest.raises(ApiUnavailable, match=str(code)) as failed:
+        rest.request("GET", POOL)
+    assert (failed.value.retry_after, slept, api.requests) == (30.0, [], [])
+
+
+@pytest.mark.parametrize("said", ["", "soon", "-5", "nan", "inf", "1e9", "Wed, 21 Oct 2026 07:28:00 GMT"])
+def test_a_waiting_time_that_is_none_is_as_if_it_were_not_said(api: FakeApi, said: str) -> None:
+    slept: list[float] = []
+    api.faults = [(429, {"Retry-After": said}, b"{}")]
+    api.rest(sleep=slept.append).request("GET", POOL)
+    assert slept <= [0.01]
 
 
 def test_patience_ends(api: FakeApi) -> None:
@@ -352,6 +370,34 @@ def test_an_outage_is_waited_out(api: FakeApi, request_: Request) -> None:
         assert runner.run() == c.EXIT_STOPPED
     assert len(api.names(PODS)) == 0
     assert any(path == PODS for method, path, _ in api.requests if method == "POST")
+
+
+@pytest.mark.parametrize(("said", "kept"), [("30", 30.0), ("86400", UNAVAILABLE_SECONDS)])
+def test_the_launcher_leaves_the_api_alone_as_long_as_it_asks_whatever_changes(
+    api: FakeApi, request_: Request, said: str, kept: float
+) -> None:
+    now = 0.0
+
+    class Woken(KubernetesGateway):
+        """Something changes every seven seconds."""
+
+        def wait(self, timeout: float) -> None:
+            nonlocal now
+            now += min(timeout, 7.0)
+
+    asked: list[float] = []
+
+    def note(_method: str, _path: str) -> None:
+        asked.append(now)
+        if api.names(PODS):
+            runner.stopping.set()
+
+    api.on_request = note
+    api.faults = [(429, {"Retry-After": said}, b"{}")]
+    with closing(Woken(api.rest(patience=Patience()), time.time)) as gateway:
+        runner = Launcher(request_, "launch-r1", gateway, say=lambda _: None, clock=lambda: now)
+        assert runner.run() == c.EXIT_STOPPED
+    assert kept <= asked[0] <= kept + POLL_SECONDS
 
 
 def test_submit_sets_the_range_and_refuses_a_wrong_one(document: dict[str, Any]) -> None:

@@ -62,6 +62,17 @@ def test_the_table_and_the_status_of_a_job() -> None:
     assert shown.endswith("CONDITION   STATUS   REASON   MESSAGE\nAccepted    True     Ok       fits\n")
 
 
+def test_a_workspace_is_shown_with_the_size_of_the_one_that_the_job_names() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    spec = {"jobQueue": "h100", "numGPUs": 1, "command": "true"}
+    sent = {"digest": "sha256:1", "sizeBytes": 5 * 2**20}
+    item = {"metadata": {"name": "vit"}, "spec": {**spec, "workspace": sent}}
+    assert "Workspace:  sha256:1, 5.0 MiB\n" in tables.status({**item, "status": {"phase": "Running"}}, now)
+    before = {"phase": "Running", "workspaceDigest": "sha256:0"}
+    assert "Workspace:  sha256:0\n" in tables.status({**item, "status": before}, now)
+    assert "Workspace" not in tables.status({**item, "spec": spec}, now)
+
+
 def worker(api: TorchrunApi, attempt: int, state: str = "terminated") -> str:
     name = f"one-{attempt}-0-abcde"
     labels = {n.LABEL_JOB: "one", n.LABEL_ATTEMPT: str(attempt), LABEL_INDEX: "0"}

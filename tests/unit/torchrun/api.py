@@ -184,6 +184,7 @@ class Api:
         if spec["suspend"]:
             for each in pods:
                 self.delete("Pod", each["metadata"]["name"]) if each not in gone else None
+            status.pop("made", None)  # they are made anew
             return
         if "Failed" in phases or gone or len(pods) < made:
             status["conditions"] = [{"type": "Failed", "status": "True"}]

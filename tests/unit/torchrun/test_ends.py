@@ -60,6 +60,27 @@ def test_an_exit_code_of_an_init_container_is_not_the_commands() -> None:
     assert (final.status["phase"], final.status["reason"]) == ("Failed", n.REASON_NOT_RESTARTABLE)
 
 
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("3", 3),
+        ("255", 255),
+        ("256", 1),
+        ("999", 1),
+        ("0", 1),
+        ("-9", 137),
+        ("-64", 192),
+        ("-65", 1),
+        ("-200", 1),
+    ],
+)
+def test_an_exit_code_that_no_process_has_is_not_believed(told: str, shown: int) -> None:
+    """The words may be the script's own, and the status takes 0 to 255: the job could not come to its end."""
+    said = f"Root Cause (first observed failure):\n[0]:\n  exitcode  : {told} (pid: 7) \n"
+    life = failed(own=ended(n.WORKER_CONTAINER, 1, said), restartPolicy="Never")
+    assert (life.status["phase"], life.status["exitCode"]) == ("Failed", shown)
+
+
 def test_a_sidecar_that_is_ended_with_the_pod_failed_nothing() -> None:
     life = failed(ended("sidecar", 143), ended("mine", 1, "no disk"), restartPolicy="Never")
     assert life.status["message"].endswith("its init container mine ended with exit code 1 (no disk)")

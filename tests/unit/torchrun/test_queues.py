@@ -18,6 +18,7 @@ pytestmark = pytest.mark.unit
 TREE = {each: KaiQueue() for each in (n.KAI_PARENT_QUEUE, "org")}
 KAI = replace(CLUSTER, kai=True, kai_queues=TREE)
 NAMED = {"kaiQueue": "gpu"}
+FULL = 'pods "template-trial" is forbidden: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2'
 
 
 class Life:
@@ -26,7 +27,7 @@ class Life:
     def __init__(self, changes: dict[str, Any] | None = None, tried: Trial | None = Trial()) -> None:  # noqa: B008
         self.api, self.cluster, self.tried = Api(), KAI, tried
         self.phases: list[str] = []
-        self.gangs: list[dict[str, Any]] = []
+        self.others: list[dict[str, Any]] = []
         self.again: float | None = None
         made = queue(changes)
         made["metadata"]["namespace"] = "team"
@@ -38,7 +39,7 @@ class Life:
             if item is None:
                 return
             decision = decide(
-                item, self.api.list("Queue"), self.tried, self.phases, self.cluster, self.api.now, self.gangs
+                item, self.api.list("Queue"), self.tried, self.phases, self.cluster, self.api.now, self.others
             )
             self.again = decision.again
             self.api.carry_out(item, decision)
@@ -71,12 +72,30 @@ def test_kais_queue_is_made_behind_a_finalizer_and_goes_with_its_own() -> None:
     assert life.finalizers == [n.QUEUE_FINALIZER]
     assert life.condition(n.KAI_QUEUE_READY) == ("True", "Made")
     assert life.condition(n.READY)[0] == "True"
+    assert life.again is None
     life.api.delete(n.QUEUE_KIND, "research")
     life.api.settle()
     assert (n.QUEUE_KIND, "research") in life.api.objects
     life.look()
     life.look()
     assert life.api.objects == {}
+
+
+def test_what_becomes_of_kais_queue_is_looked_for_where_nothing_is_heard_of_it() -> None:
+    """KAI's kinds may have just come, and the watch of them may not stand yet."""
+    item = queue(NAMED)
+    item["metadata"] |= {"namespace": "team", "uid": "u1", "generation": 1, "finalizers": [n.QUEUE_FINALIZER]}
+    made = decide(item, [], Trial(), [], KAI, 0.0)
+    assert ([each["kind"] for each in made.makes], made.again) == (["Queue"], UNHEARD_SECONDS)
+    theirs = {
+        **made.makes[0],
+        "metadata": {**made.makes[0]["metadata"], "uid": "u2", "deletionTimestamp": "x"},
+    }
+    assert decide(item, [theirs], Trial(), [], KAI, 0.0).again == UNHEARD_SECONDS
+    item["metadata"]["deletionTimestamp"] = "x"
+    theirs["metadata"].pop("deletionTimestamp")
+    gone = decide(item, [theirs], Trial(), [], KAI, 0.0)
+    assert (len(gone.removals), gone.again) == (1, UNHEARD_SECONDS)
 
 
 def test_a_crash_at_every_write_leaves_no_kai_queue_behind() -> None:
@@ -172,7 +191,8 @@ def test_a_parent_that_is_not_there_is_told_and_looked_for_again() -> None:
 def test_a_queue_of_kai_stays_for_the_gangs_in_it() -> None:
     life = Life(NAMED)
     life.look()
-    life.gangs = [{"spec": {"queue": "gpu"}}]
+    gang = {"kind": "PodGroup", "metadata": {"name": "vit-0", "namespace": "team"}, "spec": {"queue": "gpu"}}
+    life.others = [gang]
     life.api.edit(n.QUEUE_KIND, "research", kaiQueue="other")
     life.look()
     assert (life.kai, life.again) == (["gpu", "other"], UNHEARD_SECONDS)
@@ -181,10 +201,52 @@ def test_a_queue_of_kai_stays_for_the_gangs_in_it() -> None:
     life.look()
     assert life.kai == ["gpu", "other"], "one goes with the last"
     assert life.condition(n.READY) == ("False", "Deleting")
-    life.gangs = []
+    life.others = []
     life.look()
     assert life.kai == []
     assert (n.QUEUE_KIND, "research") not in life.api.objects
+
+
+def test_a_queue_of_kai_stays_for_the_queues_below_it_whoevers_they_are() -> None:
+    life = Life(NAMED)
+    life.look()
+    below = [
+        {"kind": "Queue", "metadata": {"name": f"team-{each}"}, "spec": {"parentQueue": "gpu"}}
+        for each in "dabc"
+    ]
+    life.others = [*below, {"kind": "Queue", "metadata": {"name": "gpu"}, "spec": {"parentQueue": "gpu"}}]
+    life.api.edit(n.QUEUE_KIND, "research", kaiQueue="other")
+    life.look()
+    assert (life.kai, life.again) == (["gpu", "other"], UNHEARD_SECONDS)
+    life.api.delete(n.QUEUE_KIND, "research")
+    life.look()
+    assert life.kai == ["gpu", "other"]
+    conditions = life.api.objects[n.QUEUE_KIND, "research"]["status"]["conditions"]
+    message = next(each["message"] for each in conditions if each["type"] == n.READY)
+    left = "Queue team-a, Queue team-b, Queue team-c and 1 more"
+    assert message == f"is deleted when nothing is left in KAI's queue gpu: {left}"
+    life.others = life.others[4:]
+    life.look()
+    assert life.api.objects == {}
+
+
+def test_of_its_own_queues_of_kai_the_lower_one_goes_first() -> None:
+    life = Life(NAMED)
+    life.look()
+    life.api.edit(n.QUEUE_KIND, "research", kaiQueue="low", parentKaiQueue="gpu")
+    for _ in range(2):
+        life.others = life.api.list("Queue")
+        life.look()
+    assert life.kai == ["gpu", "low"]
+    life.api.delete(n.QUEUE_KIND, "research")
+    life.look()
+    life.others = life.api.list("Queue")
+    life.look()
+    assert life.api.objects == {}
+    assert [each for each in life.api.written if each.startswith("delete")] == [
+        "delete Queue low",
+        "delete Queue gpu",
+    ]
 
 
 def test_what_the_api_server_refuses_is_tried_again() -> None:
@@ -211,6 +273,8 @@ def test_a_spec_that_cannot_be_read_removes_nothing() -> None:
     [
         (Trial(), ("True", "Valid")),
         (Trial(refusal="spec.containers[0].x: unknown"), ("False", "Refused")),
+        (Trial(refusal=FULL), ("True", "Valid")),
+        (Trial(refusal=FULL.replace("exceeded", "failed")), ("False", "Refused")),
         (None, ("Unknown", "NotTried")),
     ],
 )

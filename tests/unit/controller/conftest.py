@@ -1,0 +1,25 @@
+"""Whatever a test has the controller ask of the small API server, it has the right to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.controller.asked_rights import GIVEN, needed
+from tests.unit.launcher.api_server import FakeApi
+
+
+@pytest.fixture(autouse=True)
+def within_its_rights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    made: list[FakeApi] = []
+    begin = FakeApi.__init__
+
+    def noted(api: FakeApi) -> None:
+        begin(api)
+        made.append(api)
+
+    monkeypatch.setattr(FakeApi, "__init__", noted)
+    yield
+    asked = {needed(*request) for api in made for request in api.requests}
+    assert asked - {None} <= GIVEN
