@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from launcher.core import contract as c
-from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.displaced import spent, unplaced
@@ -43,7 +42,7 @@ def go_on(look: Look) -> Decision:
     anew = _anew(look)
     if anew is not None:
         return anew
-    return _keep(look)
+    return keep(look)
 
 
 def ended(look: Look) -> Over | None:
@@ -53,9 +52,7 @@ def ended(look: Look) -> Over | None:
     if not jobs:
         return Over(why=f"Job {n.attempt_name(look.meta.name, attempt)} is gone")
     first = failure(workers)
-    well = [each for each in jobs if each.complete or each.ending]
-    if len(well) == len(jobs) >= jobs[0].parts:
-        return None
+    well = any(each.uid in look.seen.well for each in jobs)
     if first is not None:
         why = f"worker {first.name} on node {first.node or 'unknown'} {_told(first.end)}"
         # What ran before the command says nothing of the command.
@@ -117,14 +114,18 @@ def _anew(look: Look) -> Decision | None:
     )
     if size == job.size and not sync:
         return None
-    if not isinstance(prepare(look, look.record.attempt + 1), Making):
-        return None  # what runs goes on; `_keep` says what is wrong
-    if size != job.size:
+    prepared = prepare(look, look.record.attempt + 1)
+    if not isinstance(prepared, Making):
+        return None  # what runs goes on; `keep` says what is wrong
+    # The same nodes may be said, or be left to the queue.
+    fixed = ":" not in size + job.size
+    if size != job.size and not (fixed and prepared.size.nodes == max(job.parts, job.pods)):
         return _next(look, n.REASON_RESIZED, f"the size is {size} and was {job.size}")
-    return _next(look, n.REASON_SYNCED, f"the workspace is {workspace}")
+    return _next(look, n.REASON_SYNCED, f"the workspace is {workspace}") if sync else None
 
 
-def _keep(look: Look) -> Decision:
+def keep(look: Look) -> Decision:
+    """What runs goes on, with all that it needs around it."""
     jobs = look.seen.of(look.record.attempt)
     prepared = prepare(look, look.record.attempt, look.record.raw.get("nodes"))
     told: tuple[Condition, ...] = ()
@@ -139,14 +140,15 @@ def _keep(look: Look) -> Decision:
         told = prepared.told
     decision = _written(look, told)
     others = [each for each in look.seen.jobs if each.attempt != look.record.attempt]
-    starts = tuple(map(_unsuspended, (each for each in jobs if each.suspended)))
+    waiting = [each for each in jobs if each.suspended] if look.seen.trained is None else []
+    starts = tuple(map(_unsuspended, waiting))
     gone, left = spent(look)
     empty, pause = ended_sync_pod(look)
     pauses = (decision.again, left, pause, unplaced(look)[1], unstarted(look)[1])
     due = [each for each in pauses if each is not None]
     return replace(
         decision,
-        removals=(*leftovers(look, others), *gone, *empty),
+        removals=(*leftovers(others), *gone, *empty),
         makes=makes,
         changes=(*changes, *starts),
         again=min(due, default=None),
@@ -171,8 +173,6 @@ def _written(look: Look, told: tuple[Condition, ...]) -> Decision:
     why = unstarted(look)[0]
     message = f"{ready} of {nodes} workers are ready" + (f", {why}" if why else "")
     fields: dict[str, Any] = {"workers": look.workers()}
-    if look.record.started is None and workers:
-        fields["startTime"] = stamp(look.now)
     if look.progress is not None:
         fields["progress"] = look.progress
     workspace, settings = look.spec.workspace, look.settings
