@@ -6,6 +6,9 @@ An attempt goes through these steps, each with the status as it was read, so tha
 2. what is left of other attempts is removed, and waited for,
 3. everything is made, the Jobs suspended, and the status says `Provisioning`: the attempt is on record,
 4. the Jobs of the record are let go. A Job that is not on record never runs; one that is, is never made again.
+
+An attempt of which enough workers ended well is the last one, wherever the next one is in these steps: its Jobs are not
+removed, and the status says that the job has succeeded.
 """
 
 from __future__ import annotations

@@ -128,13 +128,11 @@ class Children:
             or (not each.failed and each.uid not in failed and succeeded[each.uid] >= each.needed)
         )
 
-    @property
+    @cached_property
     def trained(self) -> int | None:
         """The attempt of which enough workers ended well: it has succeeded, whatever comes after."""
-        for job in self.jobs:
-            if sum(each.uid in self.well for each in self.of(job.attempt)) >= job.enough:
-                return job.attempt
-        return None
+        well = Counter(each.attempt for each in self.jobs if each.uid in self.well)
+        return next((each.attempt for each in self.jobs if well[each.attempt] >= each.enough), None)
 
 
 def observe(meta: Meta, items: Iterable[JsonObject]) -> Children:
