@@ -379,3 +379,38 @@ def test_pods_that_a_quota_refuses_are_told_on_the_job(
     team.delete(team.core("resourcequotas", "few"))
     comes_to(team, machine, n.PHASE_RUNNING)
     assert working.process.poll() is None
+
+
+@pytest.mark.parametrize("of_each_node", [False, True])
+def test_an_elastic_job_that_has_succeeded_is_not_stopped_and_not_begun_again(
+    team: Team, machine: Machine, working: Running, of_each_node: bool
+) -> None:
+    """Its other workers' machines do not answer: its Job removes them, and is not complete for a long time."""
+    own = {"storage.workspace": {"enabled": True, "size": "1Gi"}}
+    team.make(manifest(n.QUEUE_KIND, "grown", own if of_each_node else VOLUMES))
+    elastic = {"jobQueue": "grown", "numGPUs": 32, "elastic": {"minNodes": 2, "maxNodes": 4}}
+    team.make(manifest(n.JOB_KIND, JOB, elastic))
+
+    def all_run() -> bool:
+        machine.keep()
+        return (team.status(JOB).get("workers") or {}).get("ready") == 4
+
+    until(all_run, "all workers run", 40.0)
+    workers = sorted(machine.pods(), key=lambda each: str(each["metadata"]["name"]))
+    for each in workers[:2]:
+        machine.end(each, code=0)
+
+    def succeeded() -> bool:
+        items = team.server.request("GET", team.batch()).body["items"]
+        told = [each["type"] for item in items for each in item["status"].get("conditions") or []]
+        return told.count("SuccessCriteriaMet") == (2 if of_each_node else 1)
+
+    until(succeeded, "Kubernetes says that it has succeeded", 20.0)
+    for asked in (True, False):
+        team.merge(team.path(n.JOB_KIND, JOB), {"spec": {"suspend": asked}})
+        until(lambda: team.status(JOB).get("phase") == n.PHASE_SUCCEEDED, "so does the job", 20.0)
+    generation = team.get(team.path(n.JOB_KIND, JOB))["metadata"]["generation"]
+    until(lambda: team.status(JOB).get("observedGeneration") == generation, "it has seen both edits")
+    assert team.status(JOB)["attempt"] == 0
+    assert not team.get(team.batch("vit-1"))
+    assert working.process.poll() is None

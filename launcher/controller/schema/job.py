@@ -18,11 +18,10 @@ from launcher.controller.schema.fields import (
     whole_number,
     yes_or_no,
 )
+from launcher.core.torchrun.job_spec import MOST_GPUS, MOST_NODES
 
 BACKENDS: Final = ("nccl", "gloo")
 RENDEZVOUS: Final = ("c10d", "etcd", "etcd-v2", "static")
-MOST_GPUS: Final = 65536
-MOST_NODES: Final = 4096
 # What these fields say is in the pods from their first moment; another training is another job.
 FIXED: Final = (
     "jobQueue",

@@ -87,8 +87,9 @@ def _job(making: Making, node: int | None) -> JsonObject:
         "suspend": True,
         "template": worker(making, node),
     }
-    if size.elastic:
-        # torchrun's agents end together; workers that never got a node are not waited for.
+    if size.elastic and node is None:
+        # torchrun's agents end together; workers that never got a node are not waited for. Where each node has a Job of
+        # its own, `observe.Children.trained` counts these.
         spec["successPolicy"] = {"rules": [{"succeededCount": size.least}]}
     return {**made, "spec": spec}
 

@@ -9,13 +9,15 @@ from typing import Any, Final
 
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.queue_spec import MOST_RESTARTS, NEVER, ON_FAILURE
-from launcher.core.torchrun.reading import Fields, JsonObject
+from launcher.core.torchrun.reading import MOST_64, Fields, JsonObject
 
 NCCL: Final = "nccl"
 GLOO: Final = "gloo"
 C10D: Final = "c10d"
 STATIC: Final = "static"
 ETCD: Final = ("etcd", "etcd-v2")
+MOST_GPUS: Final = 65536
+MOST_NODES: Final = 4096
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _DIGEST: Final = r"sha256:[0-9a-f]{64}"
 
@@ -108,16 +110,22 @@ def check_name(name: str, problems: list[str]) -> None:
 
 def parse(spec: Any) -> tuple[JobSpec | None, tuple[str, ...]]:
     """The spec, or None and what is wrong with it, a line for each field."""
+    parsed, problems = read(spec)
+    return (None, problems) if problems else (parsed, ())
+
+
+def read(spec: Any) -> tuple[JobSpec, tuple[str, ...]]:
+    """What of the spec can be read, the rest as if it were not said, and what is wrong, a line for each field."""
     problems: list[str] = []
     fields = Fields(spec, "spec", problems)
     distributed = fields.part("distributed")
     if not fields.has("numGPUs"):
         fields.wrong("numGPUs", "a whole number, 0 for a job on CPUs")
-    gpus = fields.whole("numGPUs", 0, most=65536)
+    gpus = fields.whole("numGPUs", 0, most=MOST_GPUS)
     backend = distributed.one_of("backend", (NCCL, GLOO), NCCL if gpus else GLOO)
     rendezvous = distributed.one_of("rdzvBackend", (C10D, *ETCD, STATIC), C10D)
     elastic = _elastic(fields)
-    nodes = fields.whole_or_none("numNodes", least=1, most=4096)
+    nodes = fields.whole_or_none("numNodes", least=1, most=MOST_NODES)
     if backend == NCCL and not gpus:
         distributed.wrong("backend", "gloo, as numGPUs is 0")
     if elastic is not None and rendezvous == STATIC:
@@ -145,7 +153,7 @@ def parse(spec: Any) -> tuple[JobSpec | None, tuple[str, ...]]:
         persist_checkpoints=fields.yes("persistCheckpoints"),
         overrides=fields.anything("overrides"),
     )
-    return (None, tuple(problems)) if problems else (parsed, ())
+    return parsed, tuple(problems)
 
 
 def _environment(fields: Fields) -> tuple[JsonObject, ...]:
@@ -161,7 +169,7 @@ def _workspace(fields: Fields) -> Workspace | None:
     part = fields.part("workspace")
     return Workspace(
         digest=part.text("digest", "sha256: and 64 hexadecimal digits", re.compile(_DIGEST)),
-        size_bytes=part.number("sizeBytes", 1),
+        size_bytes=part.needed("sizeBytes", least=1, most=MOST_64),
         url=part.words("url", "", r"s3://[^/\s]+/\S+", "s3://bucket/key"),
         restart_on_sync=part.yes("restartOnSync"),
     )
@@ -171,7 +179,8 @@ def _elastic(fields: Fields) -> Elastic | None:
     if not fields.has("elastic"):
         return None
     part = fields.part("elastic")
-    elastic = Elastic(least=part.number("minNodes", 1), most=part.number("maxNodes", 1))
+    least, most = (part.needed(key, least=1, most=MOST_NODES) for key in ("minNodes", "maxNodes"))
+    elastic = Elastic(least=least, most=most)
     if elastic.least > elastic.most:
         part.wrong("minNodes", f"at most elastic.maxNodes, which is {elastic.most}")
     return elastic

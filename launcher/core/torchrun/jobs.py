@@ -6,6 +6,9 @@ An attempt goes through these steps, each with the status as it was read, so tha
 2. what is left of other attempts is removed, and waited for,
 3. everything is made, the Jobs suspended, and the status says `Provisioning`: the attempt is on record,
 4. the Jobs of the record are let go. A Job that is not on record never runs; one that is, is never made again.
+
+An attempt of which enough workers ended well is the last one, wherever the next one is in these steps: its Jobs are not
+removed, and the status says that the job has succeeded.
 """
 
 from __future__ import annotations
@@ -19,12 +22,11 @@ from launcher.core.torchrun import command, job_spec, record, starting
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision, Removal, removal
 from launcher.core.torchrun.displaced import withdrawn
-from launcher.core.torchrun.job_spec import JobSpec
-from launcher.core.torchrun.look import Look, uncounted
+from launcher.core.torchrun.look import Look, Refusal, refused, uncounted
 from launcher.core.torchrun.observe import observe
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import Condition
-from launcher.core.torchrun.running import ended, go_on
+from launcher.core.torchrun.running import ended, go_on, keep
 from launcher.core.torchrun.storage import Cluster
 
 
@@ -49,13 +51,13 @@ def decide(
     if meta.deleting:
         return Decision()  # all that it owns goes with it
     job_spec.check_name(meta.name, problems)
-    spec, wrong = job_spec.parse(job.get("spec"))
-    problems += wrong
-    if spec is not None and command.check(spec.command):
+    spec, wrong = job_spec.read(job.get("spec"))
+    if not wrong and command.check(spec.command):
         problems.append(command.check(spec.command))
+    problems += wrong
     look = Look(
         meta=meta,
-        spec=spec or _NOTHING,
+        spec=spec,
         record=record.read(job.get("status")),
         seen=observe(meta, items),
         queue=None if queue is None else queue.get("spec") or {},
@@ -65,43 +67,20 @@ def decide(
         progress=progress,
         pool=pool,
         refused=refused,
+        problems="; ".join(problems),
     )
     if look.record.final:
-        return _over(look, job, known=spec is not None)
-    if problems:
-        return look.end(n.PHASE_FAILED, n.REASON_INVALID_SPEC, "; ".join(problems), None)
+        return _over(look, job, known=not wrong)
+    if problems and not look.begun:
+        return look.end(n.PHASE_FAILED, n.REASON_INVALID_SPEC, look.problems, None)
     return _live(look)
 
 
-_NOTHING: JobSpec = JobSpec(
-    queue="",
-    gpus=0,
-    nodes=None,
-    command="",
-    args=(),
-    env=(),
-    workspace=None,
-    backend="",
-    rendezvous="",
-    endpoint="",
-    port=None,
-    elastic=None,
-    suspend=False,
-    time_to_live=None,
-    deadline=None,
-    restart_policy="",
-    max_restarts=None,
-    persist_checkpoints=False,
-    overrides={},
-)
-
-
 def _live(look: Look) -> Decision:
-    if any(look.seen.complete(each.attempt) for each in look.seen.jobs):
-        # Even one that was to be stopped: what is trained is trained.
-        return look.end(n.PHASE_SUCCEEDED, n.REASON_SUCCEEDED, "all workers ended well", 0)
+    if look.seen.trained is not None:
+        return _trained(look, look.seen.trained)
     deadline = look.deadline
-    if deadline is not None and look.now >= deadline:
+    if look.late:
         return look.end(n.PHASE_FAILED, n.REASON_DEADLINE_EXCEEDED, _late(look), None)
     if look.spec.suspend:
         decision = _suspend(look)
@@ -115,6 +94,18 @@ def _live(look: Look) -> Decision:
     return replace(decision, again=left if decision.again is None else min(decision.again, left))
 
 
+def _trained(look: Look, attempt: int) -> Decision:
+    """What is trained is trained, even by an attempt that was to be stopped.
+
+    Its Job says so once its other pods are gone. That is not waited for where anything else would end the attempt.
+    """
+    stays = look.record.running and attempt == look.record.attempt and not look.spec.suspend and not look.late
+    leaves = any(each.deleting for each in look.seen.of(attempt))
+    if look.seen.complete(attempt) or leaves or not stays:
+        return look.end(n.PHASE_SUCCEEDED, n.REASON_SUCCEEDED, "all workers ended well", 0)
+    return keep(look)
+
+
 def _late(look: Look) -> str:
     seconds = look.settings.deadline if look.settings is not None else look.spec.deadline
     return f"activeDeadlineSeconds, {seconds} s since the first start, are over"
@@ -126,6 +117,7 @@ def _suspend(look: Look) -> Decision:
         over = ended(look)
         message = f"suspended after {over.why}" if over is not None else "suspended"
         told = (
+            *_wrong(look),
             Condition(
                 type=n.SUSPENDED, so=False, reason=n.REASON_STOPPING, message="the workers are stopped"
             ),
@@ -136,9 +128,10 @@ def _suspend(look: Look) -> Decision:
             n.PHASE_SUSPENDED, n.REASON_SUSPENDED, message, told=told, again=0.0, attempt=attempt
         )
     groups = [item for (kind, _), item in look.seen.objects.items() if kind == "PodGroup"]
-    removals = (*starting.leftovers(look, list(look.seen.jobs)), *_remove(groups), *withdrawn(look))
+    removals = (*starting.leftovers(look.seen.jobs), *_remove(groups), *withdrawn(look))
     gone = not (look.seen.jobs or look.seen.workers or look.seen.strays)
     idle: tuple[Condition, ...] = (
+        *_wrong(look),
         Condition(
             type=n.SUSPENDED,
             so=gone,
@@ -155,6 +148,10 @@ def _suspend(look: Look) -> Decision:
     return replace(decision, removals=removals)
 
 
+def _wrong(look: Look) -> tuple[Condition, ...]:
+    return refused(Refusal(message=look.problems))[:1] if look.problems else ()
+
+
 def _remove(items: Iterable[JsonObject]) -> list[Removal]:
     return [removal(each) for each in items if "deletionTimestamp" not in each["metadata"]]
 
@@ -166,8 +163,7 @@ def _over(look: Look, job: JsonObject, *, known: bool) -> Decision:
     kept = [
         each
         for each in look.seen.jobs
-        if each.complete
-        or each.ending
+        if each.uid in look.seen.well
         or (each.attempt == look.record.attempt and (each.failed or each.uid in failing))
     ]
     others = [
@@ -177,12 +173,16 @@ def _over(look: Look, job: JsonObject, *, known: bool) -> Decision:
     ]
     spent = [item for (kind, _), item in look.seen.objects.items() if kind in ("PodGroup", "Pod")]
     removals: tuple[Removal, ...] = (*others, *_remove(spent))
-    seconds = _time_to_live(look) if known else None
+    raw, seconds = look.record.raw, _time_to_live(look) if known else None
+    decision = Decision()
+    if raw.get("observedGeneration") != look.meta.generation:
+        # How it ended stays; that an edit was seen is told all the same.
+        decision = look.write(look.record.phase, raw.get("reason") or "", raw.get("message") or "")
     if seconds is None or look.record.completed is None:
-        return Decision(removals=removals)
+        return replace(decision, removals=removals)
     left = look.record.completed + seconds - look.now
     if left > 0:
-        return Decision(removals=removals, again=left)
+        return replace(decision, removals=removals, again=left)
     # Only as it was read: somebody may have given it more time.
     return Decision(removals=(*removals, removal(job, as_read=True)))
 

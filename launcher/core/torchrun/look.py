@@ -25,7 +25,7 @@ from launcher.core.torchrun.observe import Children, Worker
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.queue_spec import DEFAULT_RESTARTS, NEVER
 from launcher.core.torchrun.reading import JsonObject
-from launcher.core.torchrun.record import Condition, Record
+from launcher.core.torchrun.record import Condition, Record, moment
 from launcher.core.torchrun.resolve import Settings, resolve
 from launcher.core.torchrun.storage import ClaimMissing, Cluster, plan
 
@@ -52,7 +52,8 @@ class Look:
     """`queue` is the raw spec of the job's queue, None where there is none; `now` seconds since the epoch.
 
     `pool` is what there is of the Karpenter pool that the queue names, as far as it was read, and `refused` why the
-    API server did not take a placeholder a moment ago. `queue_leaves` says that the queue is being deleted.
+    API server did not take a placeholder a moment ago. `queue_leaves` says that the queue is being deleted. Where there
+    are `problems`, `spec` is what could be read of it.
     """
 
     meta: Meta
@@ -66,6 +67,7 @@ class Look:
     pool: Observation | None = None
     refused: str = ""
     queue_leaves: bool = False
+    problems: str = ""
 
     @cached_property
     def settings(self) -> Settings | None:
@@ -82,12 +84,32 @@ class Look:
             return 0
         return DEFAULT_RESTARTS if self.spec.max_restarts is None else self.spec.max_restarts
 
+    @cached_property
+    def started(self) -> float | None:
+        """When the first worker began, by those who began it, however long nobody looked."""
+        if self.record.started is not None:
+            return self.record.started
+        begun = [moment((each.item.get("status") or {}).get("startTime")) for each in self.seen.jobs]
+        begun += [each.created for each in self.seen.workers]
+        return min((each for each in begun if each is not None), default=None)
+
+    @property
+    def begun(self) -> bool:
+        """Whether workers began, or may have: what is wrong with the job now does not end it any more."""
+        return self.started is not None or self.record.running
+
     @property
     def deadline(self) -> float | None:
         """When the job has to be over; None before its first start, or if nothing says it."""
         settings = self.settings
         seconds = settings.deadline if settings is not None else self.spec.deadline
-        return None if seconds is None or self.record.started is None else self.record.started + seconds
+        return None if seconds is None or self.started is None else self.started + seconds
+
+    @property
+    def late(self) -> bool:
+        """Whether the deadline is over."""
+        deadline = self.deadline
+        return deadline is not None and self.now >= deadline
 
     def workers(self) -> JsonObject:
         """The pods of the attempt, counted."""
@@ -110,6 +132,11 @@ class Look:
         **fields: Any,
     ) -> Decision:
         """The decision that puts this status, if it is another one, and tells of a new phase or reason."""
+        first = (
+            {}
+            if self.started is None or self.record.started is not None
+            else {"startTime": stamp(self.started)}
+        )
         status = record.written(
             self.record,
             generation=self.meta.generation,
@@ -118,7 +145,7 @@ class Look:
             reason=reason,
             message=message,
             told=told,
-            **{"selector": f"{n.LABEL_JOB}={self.meta.name},{n.LABEL_ATTEMPT}", **fields},
+            **{"selector": f"{n.LABEL_JOB}={self.meta.name},{n.LABEL_ATTEMPT}", **first, **fields},
         )
         raw = self.record.raw
         if status == raw:
@@ -141,6 +168,11 @@ class Look:
             Condition(type=n.COMPLETE, so=well, reason=reason, message=message),
             Condition(type=n.FAILED, so=not well, reason=reason, message=message),
             Condition(type=n.WORKERS_READY, so=False, reason=reason, message="the job is over"),
+            *(
+                [Condition(type=n.SUSPENDED, so=False, reason=reason, message="the job is over")]
+                if n.SUSPENDED in record.by_type(self.record.raw.get("conditions"))
+                else []
+            ),
             *(
                 [Condition(type=n.ACCEPTED, so=False, reason=reason, message=message)]
                 if reason == n.REASON_INVALID_SPEC
@@ -213,6 +245,8 @@ def standing(settings: Settings) -> tuple[Condition, ...]:
 def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refusal:
     """What an attempt is made of, or why it can't be made; of an elastic job with so many `nodes`, where it may be."""
     spec, meta = look.spec, look.meta
+    if look.problems:
+        return Refusal(message=look.problems)
     if look.queue is None or (look.queue_leaves and look.record.phase in _BEFORE):
         lacks = f"is not in namespace {meta.namespace}" if look.queue is None else "is being deleted"
         message = f"TorchrunQueue {spec.queue} {lacks}; the job begins when it is there"

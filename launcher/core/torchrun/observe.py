@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from launcher.core import contract as c
@@ -22,12 +24,16 @@ OVER: Final = ("Succeeded", "Failed")
 class AttemptJob:
     """A batch/v1 Job of the job. `ending` says that it has succeeded, and removes pods that are not needed for that.
 
+    It succeeds with `needed` of its `pods`, and its attempt with `enough` of the attempt's `parts` Jobs.
     `suspended_by` is who wrote its `suspend` last, "" for the controller itself, and `suspended_at` when, in seconds
     since the epoch.
     """
 
     attempt: int
     parts: int
+    enough: int
+    pods: int
+    needed: int
     size: str
     workspace: str
     complete: bool
@@ -105,9 +111,32 @@ class Children:
         return tuple(each for each in self.workers if each.attempt == attempt)
 
     def complete(self, attempt: int) -> bool:
-        """Whether all Jobs that the attempt has are complete."""
+        """Whether as many Jobs of the attempt as it needs are complete."""
         jobs = self.of(attempt)
-        return bool(jobs) and all(each.complete for each in jobs) and len(jobs) >= jobs[0].parts
+        return bool(jobs) and sum(each.complete for each in jobs) >= jobs[0].enough
+
+    @cached_property
+    def well(self) -> frozenset[str]:
+        """The uids of Jobs whose workers ended well, whether or not the Job controller has said so yet.
+
+        A pod that is being removed may end as it likes: that says nothing of its training.
+        """
+        kept = [each for each in self.workers if not each.deleting]
+        succeeded = Counter(each.job for each in kept if each.phase == "Succeeded")
+        failed = {each.job for each in kept if each.phase == "Failed"}
+        return frozenset(
+            each.uid
+            for each in self.jobs
+            if each.complete
+            or each.ending
+            or (not each.failed and each.uid not in failed and succeeded[each.uid] >= each.needed)
+        )
+
+    @cached_property
+    def trained(self) -> int | None:
+        """The attempt of which enough workers ended well: it has succeeded, whatever comes after."""
+        well = Counter(each.attempt for each in self.jobs if each.uid in self.well)
+        return next((each.attempt for each in self.jobs if well[each.attempt] >= each.enough), None)
 
 
 def observe(meta: Meta, items: Iterable[JsonObject]) -> Children:
@@ -166,17 +195,24 @@ def _number(text: Any) -> int:
 def _job(item: JsonObject) -> AttemptJob:
     meta, status = item["metadata"], item.get("status") or {}
     annotations = meta.get("annotations") or {}
+    size = annotations.get(n.ANNOTATION_SIZE, "")
+    spec = item.get("spec") or {}
+    parts, pods = _number(annotations.get(n.ANNOTATION_PARTS)) or 1, spec.get("completions") or 1
+    rules = (spec.get("successPolicy") or {}).get("rules") or [{}]
     true = {each.get("type") for each in status.get("conditions") or [] if each.get("status") == "True"}
     by, at = _suspender(meta)
     return AttemptJob(
         attempt=_number(_labels(item).get(n.LABEL_ATTEMPT)),
-        parts=_number(annotations.get(n.ANNOTATION_PARTS)) or 1,
-        size=annotations.get(n.ANNOTATION_SIZE, ""),
+        parts=parts,
+        enough=max(1, min(parts, _number(size.partition(":")[0]))) if ":" in size else parts,
+        pods=pods,
+        needed=rules[0].get("succeededCount") or pods,
+        size=size,
         workspace=annotations.get(n.ANNOTATION_WORKSPACE, ""),
         complete="Complete" in true,
         ending="SuccessCriteriaMet" in true,
         failed=bool(true & {"Failed", "FailureTarget"}),
-        suspended=bool((item.get("spec") or {}).get("suspend")),
+        suspended=bool(spec.get("suspend")),
         deleting="deletionTimestamp" in meta,
         item=item,
         suspended_by=by,

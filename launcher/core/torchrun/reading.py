@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from launcher.core import quantity
-from launcher.core.reader import MOST, Reader
+from launcher.core.reader import Reader
 
 JsonObject = dict[str, Any]
+# What whole numbers of the API may be at most, where their field says nothing else.
+MOST_32: Final = 2**31 - 1
+MOST_64: Final = 2**63 - 1
 _LONGEST_SHOWN: Final = 80
 
 
@@ -34,17 +37,24 @@ class Fields(Reader):
         """A text, of this form where one is given."""
         return self.text(key, right, re.compile(pattern) if pattern else None) if self.has(key) else default
 
-    def whole(self, key: str, default: int, *, least: int = 0, most: int = MOST) -> int:
+    def whole(self, key: str, default: int, *, least: int = 0, most: int = MOST_32) -> int:
+        value = self.whole_or_none(key, least=least, most=most)
+        return default if value is None else value
+
+    def whole_or_none(self, key: str, *, least: int = 0, most: int = MOST_32) -> int | None:
         value = self.raw(key)
         if value is None:
-            return default
+            return None
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             self.wrong(key, f"a whole number from {least} to {most}")
-            return default
+            return None
         return value
 
-    def whole_or_none(self, key: str, *, least: int = 0, most: int = MOST) -> int | None:
-        return self.whole(key, least, least=least, most=most) if self.has(key) else None
+    def needed(self, key: str, *, least: int = 0, most: int = MOST_32) -> int:
+        """A whole number that has to be given."""
+        if not self.has(key):
+            self.wrong(key, f"a whole number from {least} to {most}")
+        return self.whole(key, least, least=least, most=most)
 
     def size(self, key: str) -> quantity.Amount | None:
         """A quantity above 0, in units of its resource; None where there is none."""

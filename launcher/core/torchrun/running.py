@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from launcher.core import contract as c
-from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun import withheld
 from launcher.core.torchrun.decision import Decision
@@ -43,7 +42,7 @@ def go_on(look: Look) -> Decision:
     anew = _anew(look)
     if anew is not None:
         return anew
-    return _keep(look)
+    return keep(look)
 
 
 def ended(look: Look) -> Over | None:
@@ -56,9 +55,7 @@ def ended(look: Look) -> Over | None:
     stopped = {each.uid for each in jobs if each.suspended}
     kept = [each for each in workers if not (each.deleting and each.job in stopped)]
     first = failure(kept)
-    well = [each for each in jobs if each.complete or each.ending]
-    if len(well) == len(jobs) >= jobs[0].parts:
-        return None
+    well = any(each.uid in look.seen.well for each in jobs)
     if first is not None:
         why = f"worker {first.name} on node {first.node or 'unknown'} {_told(first.end)}"
         # What ran before the command says nothing of the command.
@@ -120,14 +117,18 @@ def _anew(look: Look) -> Decision | None:
     )
     if size == job.size and not sync:
         return None
-    if not isinstance(prepare(look, look.record.attempt + 1), Making):
-        return None  # what runs goes on; `_keep` says what is wrong
-    if size != job.size:
+    prepared = prepare(look, look.record.attempt + 1)
+    if not isinstance(prepared, Making):
+        return None  # what runs goes on; `keep` says what is wrong
+    # The same nodes may be said, or be left to the queue.
+    fixed = ":" not in size + job.size
+    if size != job.size and not (fixed and prepared.size.nodes == max(job.parts, job.pods)):
         return _next(look, n.REASON_RESIZED, f"the size is {size} and was {job.size}")
-    return _next(look, n.REASON_SYNCED, f"the workspace is {workspace}")
+    return _next(look, n.REASON_SYNCED, f"the workspace is {workspace}") if sync else None
 
 
-def _keep(look: Look) -> Decision:
+def keep(look: Look) -> Decision:
+    """What runs goes on, with all that it needs around it."""
     prepared = prepare(look, look.record.attempt, look.record.raw.get("nodes"))
     told: tuple[Condition, ...] = ()
     makes: tuple[dict[str, Any], ...] = ()
@@ -141,14 +142,14 @@ def _keep(look: Look) -> Decision:
         told = prepared.told
     decision = _written(look, told)
     others = [each for each in look.seen.jobs if each.attempt != look.record.attempt]
-    starts, held = withheld.let_go(look)
+    starts, held = withheld.let_go(look) if look.seen.trained is None else ((), None)
     gone, left = spent(look)
     empty, pause = ended_sync_pod(look)
     pauses = (decision.again, left, pause, held, unplaced(look)[1], unstarted(look)[1])
     due = [each for each in pauses if each is not None]
     return replace(
         decision,
-        removals=(*leftovers(look, others), *gone, *empty),
+        removals=(*leftovers(others), *gone, *empty),
         makes=makes,
         changes=(*changes, *starts),
         again=min(due, default=None),
@@ -168,8 +169,6 @@ def _written(look: Look, told: tuple[Condition, ...]) -> Decision:
     why = held or unstarted(look)[0]
     message = f"{ready} of {nodes} workers are ready" + (f", {why}" if why else "")
     fields: dict[str, Any] = {"workers": look.workers()}
-    if look.record.started is None and workers:
-        fields["startTime"] = stamp(look.now)
     if look.progress is not None:
         fields["progress"] = look.progress
     workspace, settings = look.spec.workspace, look.settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from launcher.core.torchrun import children, nodes
@@ -32,7 +33,7 @@ def start(look: Look) -> Decision:
     wanted = children.jobs(prepared) if isinstance(prepared, Making) else []
     usable = [each for each in look.seen.of(look.record.attempt) if _fits(each, wanted)]
     rest = [each for each in look.seen.jobs if each not in usable]
-    removals = (*leftovers(look, rest), *_old_groups(look), *ended_sync_pod(look)[0])
+    removals = (*leftovers(rest), *_old_groups(look), *ended_sync_pod(look)[0])
     decision = _towards(look, prepared, rest, nodes_of)
     if nodes_of is None:  # nothing is to be held, or not any more
         return replace(decision, removals=(*removals, *withdrawn(look)))
@@ -55,16 +56,13 @@ def _leaving(look: Look) -> int:
     )
 
 
-def leftovers(look: Look, jobs: list[AttemptJob]) -> tuple[Removal, ...]:
-    """Removes these Jobs, with their pods before them.
+def leftovers(jobs: Iterable[AttemptJob]) -> tuple[Removal, ...]:
+    """Removes these Jobs, with their pods before them, only as they were seen.
 
-    One of the attempt that is not on record is removed only as it was seen: it may be on record meanwhile, and run.
+    One of the attempt that is not on record may be on record meanwhile, and run; one that was to be stopped may have
+    succeeded.
     """
-    return tuple(
-        removal(each.item, foreground=True, as_read=each.attempt >= look.record.attempt)
-        for each in jobs
-        if not each.deleting
-    )
+    return tuple(removal(each.item, foreground=True, as_read=True) for each in jobs if not each.deleting)
 
 
 def _old_groups(look: Look) -> list[Removal]:
@@ -105,7 +103,7 @@ def _towards(
         Condition(type=n.WORKERS_READY, so=False, reason=n.REASON_STARTING),
     )
     if isinstance(prepared, Refusal):
-        if look.record.started is None:
+        if not look.begun:
             return look.end(n.PHASE_FAILED, n.REASON_INVALID_SPEC, prepared.message, None)
         # Its queue was changed meanwhile, and may be changed back: what was trained is not given up.
         told = (*refused(prepared), *idle)

@@ -14,6 +14,7 @@ from launcher.controller.schema import job, progress, queue
 from launcher.controller.schema.definitions import definitions
 from launcher.controller.schema.fields import Field
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.job_spec import MOST_NODES
 from tests.torchrun_manifests import SEED, manifest
 from tests.unit.components.crd import closed
 
@@ -182,7 +183,7 @@ def test_the_longest_names_of_what_is_made_for_a_job_fit() -> None:
     """Pods of an Indexed Job get its name, their index and five characters; host names are labels (63 characters)."""
     longest = "j" * n.JOB_NAME_MAX_LENGTH
     attempt = n.attempt_name(longest, 99_999)
-    made = [f"{attempt}-{job.MOST_NODES - 1}-abcde", n.workspace_claim(longest, job.MOST_NODES - 1)]
+    made = [f"{attempt}-{MOST_NODES - 1}-abcde", n.workspace_claim(longest, MOST_NODES - 1)]
     made += [n.datasets_claim(longest), n.checkpoints_claim(longest), n.sync_pod(longest)]
     assert max(map(len, made)) <= 63
 

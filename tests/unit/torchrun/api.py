@@ -23,7 +23,8 @@ class Api:
     """`now` is seconds since the epoch. Crash is raised, once, before the write of which `crash_at` is the number in
     `written`.
 
-    Where it `places` pods, workers have their nodes at once.
+    Where it `places` pods, workers have their nodes at once, as many as there are `machines`; None is as many as it
+    takes. Where the Job controller is not `prompt`, Jobs that have succeeded are not complete yet.
     """
 
     places = True
@@ -36,6 +37,8 @@ class Api:
         self.count = 0
         self.written: list[str] = []
         self.crash_at: int | None = None
+        self.machines: int | None = None
+        self.prompt = True
 
     # --- what a client does
 
@@ -50,6 +53,8 @@ class Api:
         key = (item["kind"], item["metadata"]["name"])
         if key in self.objects:
             return False
+        if item["kind"] == "Job":
+            assert needed(item) <= item["spec"]["completions"], "the API server refuses such a successPolicy"
         made = deepcopy(item)
         self.count += 1
         made["metadata"] |= {"uid": f"u{self.count}", "resourceVersion": str(self.count), "generation": 1}
@@ -175,12 +180,21 @@ class Api:
 
     def _work(self, job: JsonObject) -> None:
         meta, spec, status = job["metadata"], job["spec"], job.setdefault("status", {})
-        if status.get("conditions") or "deletionTimestamp" in meta:
+        told = [each["type"] for each in status.get("conditions", [])]
+        if told not in ([], ["SuccessCriteriaMet"]) or "deletionTimestamp" in meta:
             return
         pods = list(self.pods(job))
         phases = [each["status"]["phase"] for each in pods]
         gone = [each for each in pods if "deletionTimestamp" in each["metadata"]]
         made = status.get("made", 0)
+        live = [each for each in pods if each["status"]["phase"] in ("Pending", "Running")]
+        if told:
+            for each in live:
+                self.delete("Pod", each["metadata"]["name"]) if each not in gone else None
+            if self.prompt and not live:
+                status["conditions"].append({"type": "Complete", "status": "True"})
+                self.touch(job)
+            return
         if spec["suspend"]:
             for each in pods:
                 self.delete("Pod", each["metadata"]["name"]) if each not in gone else None
@@ -188,19 +202,41 @@ class Api:
             return
         if "Failed" in phases or gone or len(pods) < made:
             status["conditions"] = [{"type": "Failed", "status": "True"}]
-            for each in pods:
-                if each["status"]["phase"] in ("Pending", "Running"):
-                    self.delete("Pod", each["metadata"]["name"])
+            for each in live:
+                self.delete("Pod", each["metadata"]["name"])
             self.touch(job)
-        elif made and phases.count("Succeeded") == spec["completions"]:
-            status["conditions"] = [{"type": "Complete", "status": "True"}]
+        elif made and phases.count("Succeeded") >= needed(job):
+            status["conditions"] = [{"type": "SuccessCriteriaMet", "status": "True"}]
             self.touch(job)
         elif not made:
-            status["made"] = spec["completions"]
+            status |= {"made": spec["completions"], "startTime": stamp(self.now)}
             self.ran.append((meta["ownerReferences"][0]["uid"], meta["name"]))
             for index in range(spec["completions"]):
-                self.create(_pod(job, index, self.count, f"n{index}" if self.places else ""))
+                self.create(_pod(job, index, self.count, f"n{index}" if self.has_room() else ""))
             self.touch(job)
+
+    def workers(self) -> list[JsonObject]:
+        """Pods of Jobs that are not over."""
+        return [
+            each
+            for (kind, _), each in self.objects.items()
+            if kind == "Pod"
+            and n.LABEL_ATTEMPT in each["metadata"]["labels"]
+            and each["status"]["phase"] in ("Pending", "Running")
+        ]
+
+    def has_room(self) -> bool:
+        """Whether one more worker gets a node."""
+        placed = sum(bool(each["spec"]["nodeName"]) for each in self.workers())
+        return self.places and (self.machines is None or placed < self.machines)
+
+    def bring(self, machines: int | None) -> None:
+        """From now on there are so many machines."""
+        self.machines = machines
+        for index, each in enumerate(self.workers()):
+            if not each["spec"]["nodeName"] and self.has_room():
+                each["spec"]["nodeName"] = f"m{index}"
+                self.touch(each)
 
     def run_pods(
         self, phase: str, *, exit_code: int | None = None, message: str = "", only: int | None = None
@@ -208,12 +244,8 @@ class Api:
         """Pods that are not over come to this phase, one of them or all; whether there were any."""
         live = [
             each
-            for (kind, _), each in self.objects.items()
-            if kind == "Pod"
-            and n.LABEL_ATTEMPT in each["metadata"]["labels"]
-            and each["status"]["phase"] in ("Pending", "Running")
-            and each["spec"]["nodeName"]
-            and "deletionTimestamp" not in each["metadata"]
+            for each in self.workers()
+            if each["spec"]["nodeName"] and "deletionTimestamp" not in each["metadata"]
         ]
         chosen = live if only is None else live[only % len(live) :][:1] if live else []
         for each in chosen:
@@ -225,6 +257,12 @@ class Api:
             self.touch(each)
         self.settle()
         return bool(chosen)
+
+
+def needed(job: JsonObject) -> int:
+    """With how many pods a Job succeeds."""
+    policy = job["spec"].get("successPolicy", {"rules": [{"succeededCount": job["spec"]["completions"]}]})
+    return int(policy["rules"][0]["succeededCount"])
 
 
 def _pod(job: JsonObject, index: int, serial: int, node: str) -> JsonObject:

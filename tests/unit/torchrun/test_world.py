@@ -31,6 +31,7 @@ JOBS: list[dict[str, Any]] = [
     {"numGPUs": 8},
     {"numGPUs": 16, "numNodes": 2},
     {"numGPUs": 32, "elastic": {"minNodes": 2, "maxNodes": 4}},
+    {"numGPUs": 32, "elastic": {"minNodes": 1, "maxNodes": 4}},
     {"numGPUs": 16, "workspace": {"digest": DIGEST, "sizeBytes": 3}},
     {"numGPUs": 16, "activeDeadlineSeconds": 400},
 ]
@@ -42,6 +43,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)  # noqa: S311
         self.api = Api()
+        self.api.machines = self.chance.choice([None, None, 1, 2])
         self.queue = queue(self.chance.choice(QUEUES))
         if self.chance.random() < 0.7:
             self.api.create(self.queue)
@@ -55,6 +57,7 @@ class World:
         self.claims: set[str] = set()
         self.failures = 0
         self.deleted: set[str] = set()  # Jobs, by somebody else
+        self.trained_by = ""  # the attempt that has succeeded
 
     def seen(self) -> tuple[Any, ...] | None:
         item = self.api.get(n.JOB_KIND, "vit")
@@ -78,6 +81,7 @@ class World:
         except Crash:
             pass
         finally:
+            self.check(old=seen is not None)
             self.api.settle()
             self.check()
         return decision
@@ -90,8 +94,23 @@ class World:
                 return
         raise AssertionError(f"no end: {decision}")
 
-    def check(self) -> None:
-        """What always holds."""
+    def trained(self) -> str:
+        """The attempt of which enough Jobs have succeeded, none of which somebody deleted."""
+        well: dict[str, list[dict[str, Any]]] = {}
+        for each in self.api.list("Job"):
+            if {"type": "SuccessCriteriaMet", "status": "True"} in each.get("status", {}).get(
+                "conditions", []
+            ):
+                well.setdefault(each["metadata"]["labels"][n.LABEL_ATTEMPT], []).append(each["metadata"])
+        for attempt, jobs in well.items():
+            parts, size = (jobs[0]["annotations"][key] for key in (n.ANNOTATION_PARTS, n.ANNOTATION_SIZE))
+            enough = min(int(parts), int(size.split(":")[0])) if ":" in size else int(parts)
+            if len(jobs) >= enough and not self.deleted & {each["name"] for each in jobs}:
+                return attempt
+        return ""
+
+    def check(self, *, old: bool = False) -> None:
+        """What always holds. A look at what was, `old`, may end what has succeeded since."""
         api = self.api
         live = {
             each["metadata"]["labels"][n.LABEL_ATTEMPT]
@@ -118,10 +137,24 @@ class World:
         status = item.get("status", {}) if item is not None else {}
         assert status.get("restarts", 0) <= MOST_RESTARTS
         assert status.get("restarts", 0) <= self.failures
+        over = status.get("phase") in n.FINAL_PHASES
+        if not self.trained_by and not over:
+            self.trained_by = self.trained()
+        if self.trained_by and item is not None:
+            # A look at what was may let a Job of the same attempt go, which is removed by the next one.
+            last = n.attempt_name("vit", int(self.trained_by))
+            later = names[names.index(last) :]
+            assert all(name == last or name.startswith(f"{last}-") for name in later), (
+                "what had succeeded ran again"
+            )
+            if old and over and not self.final:
+                self.trained_by = ""
+            else:
+                assert status["phase"] == "Succeeded" or not over, "what had succeeded has not"
         if self.final:
             assert item is None or status["phase"] == self.final
             assert len(api.ran) == self.ran_at_the_end, "an attempt after the end"
-        elif status.get("phase") in n.FINAL_PHASES:
+        elif over:
             self.final, self.ran_at_the_end = status["phase"], len(api.ran)
 
     # --- what happens
@@ -129,6 +162,7 @@ class World:
     def happen(self) -> None:
         getattr(self, self.chance.choice(HAPPENINGS))()
         self.api.settle()
+        self.check()
 
     def _edit(self, **spec: Any) -> None:
         if (n.JOB_KIND, "vit") in self.api.objects:
@@ -158,6 +192,15 @@ class World:
     def nodes_are_removed(self) -> None:
         for each in self.api.objects.values():
             each["metadata"].pop("stuck", None)
+
+    def a_machine_comes(self) -> None:
+        self.api.bring(None if self.api.machines is None else self.api.machines + 1)
+
+    def the_job_controller_takes_its_time(self) -> None:
+        self.api.prompt = False
+
+    def the_job_controller_works(self) -> None:
+        self.api.prompt = True
 
     def suspend(self) -> None:
         self._edit(suspend=True)
@@ -198,6 +241,7 @@ class World:
             self.failures += chosen["kind"] in ("Job", "Pod")
             if chosen["kind"] == "Job":
                 self.deleted.add(chosen["metadata"]["name"])
+                self.trained_by = ""
             self.api.delete(chosen["kind"], chosen["metadata"]["name"])
 
     def time_passes(self) -> None:
@@ -221,7 +265,8 @@ class World:
 
 
 HAPPENINGS = [
-    "workers_run", "workers_end_well", "a_worker_ends_well", "a_worker_fails", "a_node_is_lost", "nodes_are_removed",
+    "workers_run", "workers_end_well", "a_worker_ends_well", *["a_worker_fails"] * 2, "a_node_is_lost",
+    "nodes_are_removed", "a_machine_comes", "the_job_controller_takes_its_time", "the_job_controller_works",
     "suspend", "resume", "queue_goes", "queue_comes", "resize", "sync", "a_child_is_deleted", "time_passes",
     "time_to_live_is_given", *["it_looks"] * 10, *["it_is_killed"] * 3, *["it_sees_what_was"] * 3,
 ]  # fmt: skip
@@ -238,6 +283,8 @@ def test_whatever_happens(part: int) -> None:
                 world.happen()
             # Then nothing stands in its way any more, and it comes to its end.
             world.nodes_are_removed()
+            world.api.bring(None)
+            world.the_job_controller_works()
             world.queue_comes()
             world.fit()
             world.resume()
