@@ -1,4 +1,4 @@
-"""Whatever a test has the controller ask of the small API server, it has the right to."""
+"""A small API server; whatever a test has the controller ask of it, the controller has the right to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.controller.asked_rights import GIVEN, needed
-from tests.unit.launcher.api_server import FakeApi
+from tests.unit.launcher.api_server import FakeApi, serving
 
 
 @pytest.fixture(autouse=True)
@@ -23,3 +23,9 @@ def within_its_rights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     asked = {needed(*request) for api in made for request in api.requests}
     assert asked - {None} <= GIVEN
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    with serving(FakeApi()) as api:
+        yield api

@@ -10,7 +10,7 @@ import pytest
 from launcher.controller.facts import Facts
 from launcher.controller.reconcile import Reconciler
 from launcher.core.torchrun import names as n
-from tests.unit.controller.test_reconcile import JOB, KAI, NOW, QUEUE, Mortal, install_kai, stage
+from tests.unit.controller.staged import JOB, KAI, NOW, QUEUE, Mortal, install_kai, stage
 from tests.unit.launcher.api_server import FakeApi, serving
 
 pytestmark = pytest.mark.unit

@@ -12,7 +12,7 @@ from launcher.controller.reconcile import Reconciler
 from launcher.core import contract as c
 from launcher.core.torchrun import names as n
 from launcher.kube.rest import ApiError
-from tests.unit.controller.test_reconcile import (
+from tests.unit.controller.staged import (
     ATTEMPT,
     JOB,
     NOW,

@@ -20,8 +20,7 @@ from launcher.core import contract as c
 from launcher.core.torchrun import names as n
 from launcher.kube.objects import Objects
 from tests.unit.controller.asked_rights import GIVEN, Needed, needed
-from tests.unit.controller.test_pool import CLAIMS, pooled
-from tests.unit.controller.test_reconcile import (
+from tests.unit.controller.staged import (
     ATTEMPT,
     JOB,
     KAI,
@@ -36,6 +35,7 @@ from tests.unit.controller.test_reconcile import (
     thing,
     workers,
 )
+from tests.unit.controller.test_pool import CLAIMS, pooled
 from tests.unit.launcher.api_server import FakeApi, serving
 
 pytestmark = pytest.mark.unit
