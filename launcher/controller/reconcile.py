@@ -86,7 +86,7 @@ class Reconciler:
             return jobs.decide(item, queue, seen, cluster, self._now(), told, pool=there, refused=refused)
 
         decision = decided()
-        if _may_be_outdated(item, decision) or _makes_of_unknown_class(decision, cluster):
+        if _may_be_outdated(item, decision):
             # Not by what was known of the cluster before somebody made the class or the queue that it needs.
             anew = self._facts.cluster(namespace, claims=claims, fresh=True)
             cluster = replace(anew, placeholders=cluster.placeholders)
@@ -236,16 +236,6 @@ def _may_be_outdated(item: JsonObject, decision: Decision) -> bool:
     told = decision.status or item.get("status") or {}
     over = decision.status is None and told.get("phase") in n.FINAL_PHASES
     return not over and told.get("reason") in _BY_FACTS
-
-
-def _makes_of_unknown_class(decision: Decision, cluster: Cluster) -> bool:
-    """Whether a claim is to be made without knowing by how many nodes it can be mounted."""
-    classes = [
-        each["spec"].get("storageClassName") or cluster.default_class
-        for each in decision.makes
-        if each["kind"] == "PersistentVolumeClaim"
-    ]
-    return any(each not in cluster.provisioners for each in classes)
 
 
 def _names_claims(item: JsonObject, queue: JsonObject | None) -> bool:

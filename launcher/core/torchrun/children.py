@@ -11,7 +11,7 @@ from typing import Final
 from launcher.core import contract as c
 from launcher.core.quantity import in_words
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.pods import Making, digest, worker
+from launcher.core.torchrun.pods import Making, worker
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.storage import Claim
 
@@ -78,8 +78,6 @@ def _job(making: Making, node: int | None) -> JsonObject:
         n.ANNOTATION_PARTS: str(size.nodes if node is not None else 1),
         **gang,
     }
-    template = worker(making, node)
-    made["metadata"]["annotations"][n.ANNOTATION_MADE_OF] = digest(template)
     pods = 1 if node is not None else size.nodes
     spec: JsonObject = {
         "completionMode": "Indexed",
@@ -87,7 +85,7 @@ def _job(making: Making, node: int | None) -> JsonObject:
         "parallelism": pods,
         "backoffLimit": 0,
         "suspend": True,
-        "template": template,
+        "template": worker(making, node),
     }
     if size.elastic and node is None:
         # torchrun's agents end together; workers that never got a node are not waited for. Where each node has a Job of

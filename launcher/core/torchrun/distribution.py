@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from launcher.core.torchrun.job_spec import JobSpec
 from launcher.core.torchrun.queue_spec import QueueSpec
-
-# A split over more nodes is told up to so many times the fewest: nobody means a node for each GPU.
-_MOST_SPLIT: Final = 2
 
 
 class Refused(ValueError):
@@ -72,13 +68,10 @@ def _uneven(job: JobSpec, queue: QueueSpec, nodes: int) -> str:
     if job.elastic is not None or job.nodes is not None:
         field = "elastic.maxNodes" if job.elastic is not None else "numNodes"
         return f"spec.{field} is {nodes} and does not divide spec.numGPUs, {job.gpus}; right would be one that does"
-    right = [str(_nearest(job.gpus, queue.gpus, step)) for step in (-1, 1)]
-    split = next((more for more in range(nodes + 1, _MOST_SPLIT * nodes + 1) if job.gpus % more == 0), None)
-    if split is not None:
-        right.append(f"spec.numNodes: {split}, with {job.gpus // split} on each node")
+    right = [_nearest(job.gpus, queue.gpus, step) for step in (-1, 1)]
     return (
         f"spec.numGPUs is {job.gpus}, which does not spread evenly over the {nodes} nodes that it takes; right would "
-        f"be {' or '.join(right)}"
+        f"be {' or '.join(map(str, right))}, or another split by spec.numNodes"
     )
 
 

@@ -27,7 +27,7 @@ from launcher.core.torchrun.queue_spec import DEFAULT_RESTARTS, NEVER
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import Condition, Record, moment
 from launcher.core.torchrun.resolve import Settings, resolve
-from launcher.core.torchrun.storage import ClaimInTheWay, ClaimMissing, Cluster, plan
+from launcher.core.torchrun.storage import ClaimMissing, Cluster, plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,20 +275,9 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
         size = distribute(spec, settings.queue)
         if isinstance(nodes, int) and size.least <= nodes < size.nodes:
             size = replace(size, nodes=nodes)
-        storage = plan(
-            meta.name,
-            settings,
-            size,
-            look.cluster,
-            persist_checkpoints=spec.persist_checkpoints,
-            there=look.seen.claims,
-        )
+        storage = plan(meta.name, settings, size, look.cluster, persist_checkpoints=spec.persist_checkpoints)
     except Refused as refusal:
         return Refusal(message=str(refusal))
-    except ClaimInTheWay as taken:
-        return Wait(
-            reason=n.REASON_NAME_TAKEN, message=str(taken), told=standing(settings), again=UNHEARD_SECONDS
-        )
     except ClaimMissing as missing_claim:
         return Wait(
             reason=n.REASON_CLAIM_NOT_FOUND,

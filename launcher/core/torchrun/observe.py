@@ -102,15 +102,6 @@ class Children:
             if kind == "Pod" and _labels(item).get(c.LABEL_ROLE) == c.ROLE_PLACEHOLDER
         )
 
-    @property
-    def claims(self) -> Mapping[str, tuple[str, ...]]:
-        """The access modes of the job's own claims by name, kept ones of an earlier job of its name among them."""
-        return {
-            name: tuple((item.get("spec") or {}).get("accessModes") or ())
-            for (kind, name), item in self.objects.items()
-            if kind == "PersistentVolumeClaim"
-        }
-
     def of(self, attempt: int) -> tuple[AttemptJob, ...]:
         """The Jobs of an attempt."""
         return tuple(each for each in self.jobs if each.attempt == attempt)

@@ -5,8 +5,6 @@ The queue's pod template is below, what the queue's and the job's other fields s
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -75,12 +73,6 @@ class Making:
             processes=self.size.processes,
             given=bool(self.spec.endpoint),
         )
-
-
-def digest(part: JsonObject) -> str:
-    """Of what something is made of, so that it is known again: what the API server shows has its defaults in it."""
-    text = json.dumps(part, sort_keys=True, default=repr)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def worker(making: Making, node: int | None = None) -> JsonObject:
@@ -309,7 +301,7 @@ def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> l
     tools = [tool(n.FETCH_CONTAINER, "fetch", "--digest", workspace.digest, *archive)]
     if pointer:
         # A native sidecar: it starts after the one before, and its end is not waited for.
-        tools.append({**tool(n.FOLLOW_CONTAINER, "follow", *pointer), "restartPolicy": "Always"})
+        tools.append({**tool("workspace-sync", "follow", *pointer), "restartPolicy": "Always"})
     return tools
 
 

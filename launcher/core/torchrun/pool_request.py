@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,7 +18,7 @@ from launcher.core.request import GPU_RESOURCE, Placeholder, Pool, Request, Work
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.children import owner_reference
 from launcher.core.torchrun.placement import LOST
-from launcher.core.torchrun.pods import Making, digest, worker
+from launcher.core.torchrun.pods import Making, worker
 from launcher.core.torchrun.reading import JsonObject
 
 # Those of a launcher's run that says nothing else (docs/settings.md: training.capacityDeadlineSeconds and its like).
@@ -172,5 +174,6 @@ def placeholder(making: Making, request: JobRequest, index: int, wait: str) -> J
         "podAntiAffinity": {_REQUIRED: [{"labelSelector": apart, "topologyKey": _HOSTNAME}]},
     }
     spec["containers"][0]["command"] = list(_HOLD)
-    meta["annotations"][n.ANNOTATION_MADE_OF] = digest(spec)
+    text = json.dumps(spec, sort_keys=True, default=repr)
+    meta["annotations"][n.ANNOTATION_MADE_OF] = hashlib.sha256(text.encode()).hexdigest()[:16]
     return made

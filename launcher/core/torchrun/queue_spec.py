@@ -23,10 +23,6 @@ ON_FAILURE: Final = "OnFailure"
 MOST_RESTARTS: Final = 100
 DEFAULT_RESTARTS: Final = 3
 _ABSOLUTE: Final = r"/[^:]+"
-# Labels of a Job's pods, which the API server takes with its own values alone
-# (https://kubernetes.io/docs/reference/labels-annotations-taints/#batch-kubernetes-io-job-name and those beside it).
-_OF_JOBS: Final = ("job-name", "controller-uid")
-_OF_JOBS_PREFIX: Final = "batch.kubernetes.io/"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +100,7 @@ def parse(spec: Any, place: str = "spec") -> tuple[QueueSpec | None, tuple[str, 
         gpu_type=resources.words("gpuType"),
         image=fields.text("image", "an image reference"),
         working_directory=working_directory,
-        template_labels=_labels(metadata),
+        template_labels=metadata.map("labels"),
         template_annotations=metadata.map("annotations"),
         template_spec=_pod_spec(template),
         volumes=_volumes(storage, working_directory),
@@ -167,11 +163,6 @@ def _pod_spec(template: Fields) -> JsonObject:
     spec = template.part("spec")
     for key in ("containers", "initContainers"):
         for container in _each(spec, key, "name"):
-            if container.values.get("name") in (n.FETCH_CONTAINER, n.FOLLOW_CONTAINER):
-                fields_of = f"{container.place}.name is {container.values['name']}"
-                spec.problems.append(
-                    f"{fields_of}, which is a container of the workers' own; right would be another"
-                )
             _each(container, "env", "name")
             _each(container, "volumeMounts", "mountPath")
             resources = container.part("resources")
@@ -185,17 +176,6 @@ def _pod_spec(template: Fields) -> JsonObject:
     spec.part("securityContext").whole_or_none("runAsUser")
     _affinity(spec)
     return dict(spec.values)
-
-
-def _labels(metadata: Fields) -> Mapping[str, str]:
-    labels = metadata.map("labels")
-    for key in labels:
-        if key in _OF_JOBS or key.startswith(_OF_JOBS_PREFIX):
-            metadata.problems.append(
-                f"{metadata.place}.labels has {key}, which Kubernetes itself gives the pods of a Job; right would be "
-                "without it"
-            )
-    return labels
 
 
 def _each(fields: Fields, key: str, needed: str = "") -> list[Fields]:

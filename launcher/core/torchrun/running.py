@@ -8,7 +8,6 @@ from typing import Any, Final
 from launcher.core import contract as c
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun import withheld
-from launcher.core.torchrun.around import around, unkept
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.displaced import spent, unplaced
 from launcher.core.torchrun.ends import End
@@ -17,7 +16,7 @@ from launcher.core.torchrun.lost_workspace import ended_sync_pod
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.pool_request import NODE_START_SECONDS
 from launcher.core.torchrun.record import Condition
-from launcher.core.torchrun.starting import asked, drifted, leftovers, missing
+from launcher.core.torchrun.starting import asked, drifted, leftovers, missing, surroundings
 from launcher.core.torchrun.unstarted import unstarted
 
 PROGRESS_SECONDS: Final = 10.0
@@ -134,16 +133,14 @@ def keep(look: Look) -> Decision:
     told: tuple[Condition, ...] = ()
     makes: tuple[dict[str, Any], ...] = ()
     changes: tuple[dict[str, Any], ...] = ()
-    unkept_claim = ""
     if isinstance(prepared, Making):
-        needed = around(look, prepared)
-        told, makes, changes = standing(prepared.settings), missing(look, needed), drifted(look, needed)
-        unkept_claim = unkept(look, prepared)
+        around = surroundings(prepared)
+        told, makes, changes = standing(prepared.settings), missing(look, around), drifted(look, around)
     elif isinstance(prepared, Refusal):
         told = refused(prepared)
     else:
         told = prepared.told
-    decision = _written(look, told, unkept_claim)
+    decision = _written(look, told)
     others = [each for each in look.seen.jobs if each.attempt != look.record.attempt]
     starts, held = withheld.let_go(look) if look.seen.trained is None else ((), None)
     gone, left = spent(look)
@@ -159,7 +156,7 @@ def keep(look: Look) -> Decision:
     )
 
 
-def _written(look: Look, told: tuple[Condition, ...], unkept_claim: str) -> Decision:
+def _written(look: Look, told: tuple[Condition, ...]) -> Decision:
     workers = look.seen.workers_of(look.record.attempt)
     nodes = look.record.raw.get("nodes")
     needed = (
@@ -169,8 +166,8 @@ def _written(look: Look, told: tuple[Condition, ...], unkept_claim: str) -> Deci
     all_ready = ready >= needed
     runs = all_ready or look.record.phase == n.PHASE_RUNNING
     held = withheld.told(look)
-    why = [each for each in (held or unstarted(look)[0], unkept_claim) if each]
-    message = ", ".join([f"{ready} of {nodes} workers are ready", *why])
+    why = held or unstarted(look)[0]
+    message = f"{ready} of {nodes} workers are ready" + (f", {why}" if why else "")
     fields: dict[str, Any] = {"workers": look.workers()}
     if look.progress is not None:
         fields["progress"] = look.progress

@@ -75,7 +75,7 @@ def _old_groups(look: Look) -> list[Removal]:
 
 
 def _fits(job: AttemptJob, wanted: list[JsonObject]) -> bool:
-    """Whether a Job from before a crash is as it would be made now: a gang is not half of an older template."""
+    """Whether a Job from before a crash is as it would be made now; its pods' template is of that look's queue."""
     if job.deleting or job.failed:
         return False
     return any(

@@ -31,10 +31,6 @@ class ClaimMissing(Exception):
     """A claim that is used as it is, is not there yet; the text says which."""
 
 
-class ClaimInTheWay(Exception):
-    """A claim of the job's name is there, and the job can't use it; the text says why and what to do."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
     """What the decisions need to know of the cluster.
@@ -92,19 +88,8 @@ class Storage:
         return any(len(mount.claims) > 1 for mount in self.mounts)
 
 
-def plan(
-    job: str,
-    settings: Settings,
-    size: Size,
-    cluster: Cluster,
-    *,
-    persist_checkpoints: bool,
-    there: Mapping[str, tuple[str, ...]],
-) -> Storage:
-    """The claims of a job of this size; `there` has the access modes of those that it has already.
-
-    Raises Refused, and ClaimMissing and ClaimInTheWay where waiting helps.
-    """
+def plan(job: str, settings: Settings, size: Size, cluster: Cluster, *, persist_checkpoints: bool) -> Storage:
+    """The claims of a job of this size. Raises Refused, and ClaimMissing where waiting helps."""
     claims: list[Claim] = []
     mounts: list[Mount] = []
     for volume in settings.queue.volumes.values():
@@ -119,8 +104,6 @@ def plan(
         else:
             names = (_NAMES[volume.name](job),)
         if not volume.existing_claim:
-            if not several:
-                _check_there(names[0], there, size)
             amount = _bytes(volume, size, 1 if several else size.nodes)
             claims += [
                 Claim(
@@ -160,18 +143,6 @@ def _access_mode(volume: Volume, cluster: Cluster) -> str:
         return volume.access_mode
     provisioner = cluster.provisioners.get(volume.storage_class or cluster.default_class, "")
     return READ_WRITE_MANY if provisioner in SHARED_PROVISIONERS else READ_WRITE_ONCE
-
-
-def _check_there(name: str, there: Mapping[str, tuple[str, ...]], size: Size) -> None:
-    """A claim that was kept has the access modes that it was made with, whatever is asked for now."""
-    modes = there.get(name)
-    if size.nodes == 1 or modes is None or {READ_WRITE_MANY, READ_ONLY_MANY} & set(modes):
-        return
-    raise ClaimInTheWay(
-        f"PersistentVolumeClaim {name} is there already and can be mounted by one node ({', '.join(modes)}), and the "
-        f"job has {size.nodes}; it begins when the claim is gone: kubectl delete pvc {name} deletes what is in it, "
-        "another name for the job leaves it as it is"
-    )
 
 
 def _check(volume: Volume, mode: str, size: Size) -> None:

@@ -151,25 +151,6 @@ def test_nothing_is_refused_by_what_was_known_before(api: FakeApi) -> None:
     assert phase(api) != n.PHASE_FAILED, api.objects[JOB]["status"]["message"]
 
 
-def test_claims_are_not_made_by_classes_that_were_known_before(api: FakeApi) -> None:
-    stage(api)
-    api.objects[QUEUE]["spec"]["storage"] = {
-        "workspace": {"enabled": True, "size": "1Gi", "storageClass": "fsx"}
-    }
-    objects = Mortal(api)
-    facts = Facts(objects, "tools@sha256:1")
-    facts.cluster("team", claims=False)
-    shared = {**thing("storage.k8s.io/v1", "StorageClass", "fsx", {}), "provisioner": "fsx.csi.aws.com"}
-    api.put("/apis/storage.k8s.io/v1/storageclasses/fsx", shared)
-    Reconciler(objects, facts, now=lambda: NOW).job("team", "vit")
-    made = [
-        each["spec"]["accessModes"]
-        for path, each in api.objects.items()
-        if "/persistentvolumeclaims/" in path
-    ]
-    assert made == [["ReadWriteMany"]]
-
-
 def test_what_cannot_be_is_refused_for_ever(api: FakeApi) -> None:
     stage(api)
     api.objects[QUEUE]["spec"]["storage"] = {

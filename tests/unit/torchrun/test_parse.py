@@ -164,7 +164,7 @@ def build(job: job_spec.JobSpec, queue: Any) -> tuple[str, ...]:
         return problems
     try:
         size = distribute(job, settings.queue)
-        storage = plan("vit", settings, size, CLUSTER, persist_checkpoints=job.persist_checkpoints, there={})
+        storage = plan("vit", settings, size, CLUSTER, persist_checkpoints=job.persist_checkpoints)
     except (Refused, ClaimMissing) as refusal:
         return (str(refusal),)
     made = Making(
@@ -233,16 +233,6 @@ def test_poison_in_the_overrides() -> None:
             "spec.networking.port is 80; right would be a whole number from 1024 to 65535",
         ),
         ("jobDefaults.restartPolicy", "Always", "right would be Never or OnFailure"),
-        (
-            "podTemplate.spec",
-            {"initContainers": [{"name": "first", "image": "a"}, {"name": "workspace", "image": "a"}]},
-            "spec.podTemplate.spec.initContainers[1].name is workspace, which is a container of the workers' own",
-        ),
-        (
-            "podTemplate.metadata",
-            {"labels": {"team": "x", "batch.kubernetes.io/job-name": "mine"}},
-            "spec.podTemplate.metadata.labels has batch.kubernetes.io/job-name, which Kubernetes itself gives",
-        ),
     ],
 )
 def test_what_is_wrong_with_a_queue_is_told_with_its_place(path: str, value: Any, told: str) -> None:
