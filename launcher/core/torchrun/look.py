@@ -241,7 +241,14 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
         size = distribute(spec, settings.queue)
         if isinstance(nodes, int) and size.least <= nodes < size.nodes:
             size = replace(size, nodes=nodes)
-        storage = plan(meta.name, settings, size, look.cluster, persist_checkpoints=spec.persist_checkpoints)
+        storage = plan(
+            meta.name,
+            settings,
+            size,
+            look.cluster,
+            look.seen.claims,
+            persist_checkpoints=spec.persist_checkpoints,
+        )
     except Refused as refusal:
         return Refusal(message=str(refusal))
     except ClaimMissing as missing_claim:

@@ -17,10 +17,12 @@ from launcher.core.torchrun.observe import AttemptJob
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.pool_request import NODE_START_SECONDS
 from launcher.core.torchrun.record import Condition
-from launcher.core.torchrun.starting import asked, drifted, leftovers, missing, surroundings
+from launcher.core.torchrun.starting import asked, drifted, key_of, leftovers, missing, surroundings
 from launcher.core.torchrun.unstarted import unstarted
 
 PROGRESS_SECONDS: Final = 10.0
+# Kinds of which an attempt has those that its pods name.
+_BY_NAME: Final = ("PersistentVolumeClaim", "PodGroup")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +133,11 @@ def _keep(look: Look) -> Decision:
     makes: tuple[dict[str, Any], ...] = ()
     changes: tuple[dict[str, Any], ...] = ()
     if isinstance(prepared, Making):
-        around = surroundings(prepared)
+        # The queue may be another one than that of which the attempt was made.
+        named = frozenset[tuple[str, str]]().union(*(each.named for each in jobs))
+        around = [
+            each for each in surroundings(prepared) if each["kind"] not in _BY_NAME or key_of(each) in named
+        ]
         told, makes, changes = standing(prepared.settings), missing(look, around), drifted(look, around)
     elif isinstance(prepared, Refusal):
         told = refused(prepared)

@@ -178,14 +178,15 @@ def surroundings(making: Making) -> list[JsonObject]:
     return [children.service(making), *claims, *sync, *gang]
 
 
-def _key(item: JsonObject) -> tuple[str, str]:
+def key_of(item: JsonObject) -> tuple[str, str]:
+    """An object's kind and name."""
     return item["kind"], item["metadata"]["name"]
 
 
 def missing(look: Look, wanted: list[JsonObject]) -> tuple[JsonObject, ...]:
     """Those that are not there."""
     there = {*look.seen.objects, *(("Job", each.name) for each in look.seen.jobs), *look.seen.others}
-    return tuple(each for each in wanted if _key(each) not in there)
+    return tuple(each for each in wanted if key_of(each) not in there)
 
 
 def drifted(look: Look, wanted: list[JsonObject]) -> tuple[JsonObject, ...]:
@@ -194,7 +195,7 @@ def drifted(look: Look, wanted: list[JsonObject]) -> tuple[JsonObject, ...]:
         {**each, "metadata": {**each["metadata"], "uid": live["metadata"]["uid"]}}
         for each in wanted
         if each["kind"] == "Service"
-        and (live := look.seen.objects.get(_key(each))) is not None
+        and (live := look.seen.objects.get(key_of(each))) is not None
         and not holds(live, each)
     )
 
@@ -222,7 +223,7 @@ def _in_the_way(look: Look, rest: list[AttemptJob]) -> str:
 
 def _taken(look: Look, wanted: list[JsonObject]) -> str:
     for each in wanted:
-        kind, name = _key(each)
+        kind, name = key_of(each)
         if (kind, name) in look.seen.others:
             return f"{kind} {name} belongs to something else; the job begins when it is gone"
         mine = look.seen.objects.get((kind, name))
