@@ -47,7 +47,7 @@ ANNOTATION_SIZE: Final = f"{GROUP}/size"
 ANNOTATION_WORKSPACE: Final = f"{GROUP}/workspace"
 # How many batch/v1 Jobs the attempt has.
 ANNOTATION_PARTS: Final = f"{GROUP}/parts"
-# On a pod that holds a node: a digest of what it was made of.
+# On a batch/v1 Job, a gang, and a pod that holds a node: a digest of the spec with which it was made.
 ANNOTATION_MADE_OF: Final = f"{GROUP}/made-of"
 # A launcher's run has no '.' in its id (launcher/core/forms.py), so that none has a job's placeholders for its own.
 RUN_PREFIX: Final = "torchrun."

@@ -32,8 +32,9 @@ def start(look: Look) -> Decision:
     wanted = children.jobs(prepared) if isinstance(prepared, Making) else []
     usable = [each for each in look.seen.of(look.record.attempt) if _fits(each, wanted)]
     rest = [each for each in look.seen.jobs if each not in usable]
-    removals = (*leftovers(look, rest), *_old_groups(look), *ended_sync_pod(look)[0])
-    decision = _towards(look, prepared, rest, nodes_of)
+    groups = _unfit_groups(look, prepared)
+    removals = (*leftovers(look, rest), *_old_groups(look), *groups, *ended_sync_pod(look)[0])
+    decision = _towards(look, prepared, rest, groups, nodes_of)
     if nodes_of is None:  # nothing is to be held, or not any more
         return replace(decision, removals=(*removals, *withdrawn(look)))
     if isinstance(nodes_of, nodes.Chosen):
@@ -76,16 +77,33 @@ def _old_groups(look: Look) -> list[Removal]:
     ]
 
 
+def _unfit_groups(look: Look, prepared: Making | Wait | Refusal) -> list[Removal]:
+    """The gang of the attempt where it was made of another spec: of another size, or for another queue of KAI."""
+    if not isinstance(prepared, Making) or not prepared.settings.gang:
+        return []
+    wanted = children.pod_group(prepared)
+    mine = look.seen.objects.get(key_of(wanted))
+    let_go = any(not each.suspended for each in look.seen.of(look.record.attempt))
+    if mine is None or "deletionTimestamp" in mine["metadata"] or let_go:
+        return []
+    alike = holds(mine["metadata"].get("annotations"), wanted["metadata"]["annotations"])
+    return [] if alike else [removal(mine, as_read=True)]
+
+
 def _fits(job: AttemptJob, wanted: list[JsonObject]) -> bool:
-    """Whether a Job from before a crash is as it would be made now; its pods' template is of that look's queue."""
+    """Whether a Job from before a crash is as it would be made now, so that all of the attempt are of one kind.
+
+    One that is let go is on record by now, and this look began before that: what its queue became says nothing.
+    """
     if job.deleting or job.failed:
         return False
-    return any(
-        each["metadata"]["name"] == job.name
-        and holds(job.item["metadata"].get("annotations"), each["metadata"]["annotations"])
-        and job.item["spec"].get("completions") == each["spec"]["completions"]
-        for each in wanted
-    )
+    alike = next((each for each in wanted if each["metadata"]["name"] == job.name), None)
+    if alike is None or job.item["spec"].get("completions") != alike["spec"]["completions"]:
+        return False
+    asks = {**alike["metadata"]["annotations"]}
+    if not job.suspended:
+        del asks[n.ANNOTATION_MADE_OF]
+    return holds(job.item["metadata"].get("annotations"), asks)
 
 
 def asked(look: Look) -> tuple[str, str]:
@@ -97,6 +115,7 @@ def _towards(
     look: Look,
     prepared: Making | Wait | Refusal,
     rest: list[AttemptJob],
+    groups: list[Removal],
     nodes_of: nodes.Chosen | nodes.Waiting | None,
 ) -> Decision:
     phase = n.PHASE_RESTARTING if look.record.phase == n.PHASE_RESTARTING else n.PHASE_PENDING
@@ -124,7 +143,7 @@ def _towards(
             capacity=None,
         )
     told = (*standing(prepared.settings), *idle)
-    stuck = _in_the_way(look, rest)
+    stuck = _in_the_way(look, rest, groups)
     if stuck:  # the wait for nodes begins when they are gone
         return look.write(phase, n.REASON_STOPPING, stuck, told=told, workers=look.workers(), capacity=None)
     if isinstance(nodes_of, nodes.Waiting):
@@ -200,16 +219,18 @@ def drifted(look: Look, wanted: list[JsonObject]) -> tuple[JsonObject, ...]:
     )
 
 
-def _in_the_way(look: Look, rest: list[AttemptJob]) -> str:
+def _in_the_way(look: Look, rest: list[AttemptJob], groups: list[Removal]) -> str:
     """What has to be gone first: two attempts never run at once."""
     pods = [
         *look.seen.strays,
         *(each for each in look.seen.workers if each.attempt != look.record.attempt),
     ]
-    if not rest and not pods:
+    if not (rest or pods or groups):
         return ""
-    told = [f"Job {each.name}" for each in rest] + [
-        f"pod {each.name} on {each.node or 'no node'}" for each in pods
+    told = [
+        *(f"Job {each.name}" for each in rest),
+        *(f"pod {each.name} on {each.node or 'no node'}" for each in pods),
+        *(f"PodGroup {each.name}" for each in groups),
     ]
     more = f" and {len(told) - 3} more" if len(told) > 3 else ""
     lost = "; if a node does not answer, delete it" if any(each.deleting for each in pods) else ""

@@ -144,6 +144,7 @@ def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
         n.ANNOTATION_SIZE: "auto",
         n.ANNOTATION_WORKSPACE: DIGEST,
         n.ANNOTATION_PARTS: "1",
+        n.ANNOTATION_MADE_OF: children.made_of(job["spec"]),
     }
 
 

@@ -99,6 +99,13 @@ class World:
             if kind == "Pod" and n.LABEL_ATTEMPT in each["metadata"]["labels"]
         }
         assert len(live) <= 1, f"workers of attempts {live} at once"
+        for attempt in live:
+            images = {
+                each["spec"]["containers"][0]["image"]
+                for (kind, _), each in api.objects.items()
+                if kind == "Pod" and each["metadata"]["labels"].get(n.LABEL_ATTEMPT) == attempt
+            }
+            assert len(images) == 1, f"workers of attempt {attempt} with {images}"
         names = [name for _, name in api.ran]
         # One that somebody deleted may come again by a look at what was before, under the same number, while its end
         # was not noticed; docs/decisions/0022 says why that is left.
@@ -171,6 +178,10 @@ class World:
     def queue_comes(self) -> None:
         self.api.create(self.queue)
 
+    def queue_gets_another_image(self) -> None:
+        if (n.QUEUE_KIND, "research") in self.api.objects:
+            self.api.edit(n.QUEUE_KIND, "research", image=self.chance.choice(["a/b:1", "a/b:2"]))
+
     def resize(self) -> None:
         item = self.api.get(n.JOB_KIND, "vit")
         if item is not None and "elastic" in item["spec"]:
@@ -211,7 +222,7 @@ class World:
         self.look()
 
     def it_is_killed(self) -> None:
-        self.api.crash_after(self.chance.randrange(5))
+        self.api.crash_after(self.chance.randrange(9))
         self.look()
         self.api.crash_at = None
 
@@ -222,7 +233,7 @@ class World:
 
 HAPPENINGS = [
     "workers_run", "workers_end_well", "a_worker_ends_well", "a_worker_fails", "a_node_is_lost", "nodes_are_removed",
-    "suspend", "resume", "queue_goes", "queue_comes", "resize", "sync", "a_child_is_deleted", "time_passes",
+    "suspend", "resume", "queue_goes", "queue_comes", "queue_gets_another_image", "resize", "sync", "a_child_is_deleted", "time_passes",
     "time_to_live_is_given", *["it_looks"] * 10, *["it_is_killed"] * 3, *["it_sees_what_was"] * 3,
 ]  # fmt: skip
 
