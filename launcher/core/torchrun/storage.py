@@ -20,6 +20,7 @@ from launcher.core.torchrun.queue_spec import (
     WORKSPACE,
     Volume,
 )
+from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.resolve import Settings
 
 # Their file systems are mounted by many nodes (https://docs.aws.amazon.com/eks/latest/userguide/fsx-csi.html and
@@ -131,6 +132,13 @@ def plan(
         read_only = volume.name == DATASETS
         mounts.append(Mount(volume=volume.name, path=volume.mount_path, claims=names, read_only=read_only))
     return Storage(claims=tuple(claims), mounts=tuple(mounts))
+
+
+def of_unknown_class(manifest: JsonObject, cluster: Cluster) -> bool:
+    """Whether this is a claim of a class of which nothing is known, so that who may mount it was a guess."""
+    if manifest["kind"] != "PersistentVolumeClaim":
+        return False
+    return manifest["spec"].get("storageClassName", cluster.default_class) not in cluster.provisioners
 
 
 _NAMES: Final = {WORKSPACE: n.workspace_claim, DATASETS: n.datasets_claim, CHECKPOINTS: n.checkpoints_claim}

@@ -233,7 +233,8 @@ class World:
 
 HAPPENINGS = [
     "workers_run", "workers_end_well", "a_worker_ends_well", "a_worker_fails", "a_node_is_lost", "nodes_are_removed",
-    "suspend", "resume", "queue_goes", "queue_comes", "queue_gets_another_image", "resize", "sync", "a_child_is_deleted", "time_passes",
+    "suspend", "resume", "queue_goes", "queue_comes", "queue_gets_another_image", "resize", "sync",
+    "a_child_is_deleted", "time_passes",
     "time_to_live_is_given", *["it_looks"] * 10, *["it_is_killed"] * 3, *["it_sees_what_was"] * 3,
 ]  # fmt: skip
 
