@@ -11,7 +11,7 @@ from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.displaced import spent, unplaced
 from launcher.core.torchrun.ends import End
-from launcher.core.torchrun.look import Look, Refusal, failure, prepare, refused, standing
+from launcher.core.torchrun.look import Look, Refusal, failure, prepare, refused, standing, unretained
 from launcher.core.torchrun.lost_workspace import ended_sync_pod
 from launcher.core.torchrun.observe import AttemptJob
 from launcher.core.torchrun.pods import Making
@@ -138,7 +138,8 @@ def _keep(look: Look) -> Decision:
         around = [
             each for each in surroundings(prepared) if each["kind"] not in _BY_NAME or key_of(each) in named
         ]
-        told, makes, changes = standing(prepared.settings), missing(look, around), drifted(look, around)
+        told = standing(prepared.settings, unretained(look, prepared))
+        makes, changes = missing(look, around), drifted(look, around)
     elif isinstance(prepared, Refusal):
         told = refused(prepared)
     else:

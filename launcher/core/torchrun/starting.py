@@ -9,7 +9,7 @@ from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import UNHEARD_SECONDS, Decision, Removal, holds, removal
 from launcher.core.torchrun.displaced import withdrawn
 from launcher.core.torchrun.gang_queue import never_starts
-from launcher.core.torchrun.look import Look, Refusal, Wait, prepare, refused, standing, uncounted
+from launcher.core.torchrun.look import Look, Refusal, Wait, prepare, refused, standing, uncounted, unretained
 from launcher.core.torchrun.lost_workspace import ended_sync_pod
 from launcher.core.torchrun.observe import AttemptJob
 from launcher.core.torchrun.pods import Making
@@ -142,7 +142,7 @@ def _towards(
             workers=look.workers(),
             capacity=None,
         )
-    told = (*standing(prepared.settings), *idle)
+    told = (*standing(prepared.settings, unretained(look, prepared)), *idle)
     stuck = _in_the_way(look, rest, groups)
     if stuck:  # the wait for nodes begins when they are gone
         return look.write(phase, n.REASON_STOPPING, stuck, told=told, workers=look.workers(), capacity=None)

@@ -135,3 +135,29 @@ def test_a_running_attempt_becomes_no_gang() -> None:
     del gang.api.objects["PodGroup", "vit-0"]
     gang.look()
     assert gang.names("PodGroup") == ["vit-0"]
+
+
+def test_a_claim_that_was_made_before_it_was_to_be_retained_is_told_with_what_keeps_it() -> None:
+    life = Life(SMALL, checkpoints()).run()
+
+    def accepted() -> tuple[str, str]:
+        one = next(each for each in life.status["conditions"] if each["type"] == n.ACCEPTED)
+        return one["status"], one["message"]
+
+    assert accepted() == ("True", "")
+    edit_storage(life, checkpoints={"enabled": True, "size": "1Gi", "retain": True})
+    life.look()
+    assert accepted()[0] == "True"
+    assert accepted()[1].startswith(
+        "goes with the job, as it was made before its queue was to retain it: vit-chec"
+    )
+    assert "kubectl patch pvc -n team vit-checkpoints --type json -p '[{" in accepted()[1]
+    assert life.look() == 0
+    # What it says is done.
+    del life.api.objects["PersistentVolumeClaim", "vit-checkpoints"]["metadata"]["ownerReferences"]
+    life.look()
+    assert accepted() == ("True", "")
+    life.api.delete(n.JOB_KIND, "vit")
+    life.api.settle()
+    life.api.settle()
+    assert life.names("PersistentVolumeClaim") == ["vit-checkpoints"]
