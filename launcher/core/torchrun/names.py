@@ -58,8 +58,9 @@ LABEL_QUEUE_NAMESPACE: Final = f"{GROUP}/queue-namespace"
 LABEL_QUEUE_NAME: Final = f"{GROUP}/queue-name"
 
 WORKER_CONTAINER: Final = "torchrun"
-# Before it in the same pod: puts the workspace in place.
+# Before it in the same pod: puts the workspace in place, and keeps it as it was last sent.
 FETCH_CONTAINER: Final = "workspace"
+FOLLOW_CONTAINER: Final = "workspace-sync"
 # The sync pod: its container, and where it keeps archives (launcher/workspace/store.py).
 SYNC_PORT: Final = 8080
 SYNC_CONTAINER: Final = "sync"
