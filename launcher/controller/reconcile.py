@@ -16,7 +16,7 @@ from launcher.controller.asking import Ask, Asking
 from launcher.controller.carry import carry_out
 from launcher.controller.facts import Facts
 from launcher.controller.pools import Pace, Pools
-from launcher.core.torchrun import jobs, nodes, observe, queues, refused
+from launcher.core.torchrun import jobs, nodes, observe, queues, refused, storage
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.queues import Trial
@@ -85,14 +85,16 @@ class Reconciler:
             told = self._progress(path, item, seen)
             return jobs.decide(item, queue, seen, cluster, self._now(), told, pool=there, refused=refused)
 
-        decision = decided()
-        if _may_be_outdated(item, decision):
+        def counted() -> Decision:
+            decision = decided()
+            return decided(fresh=True) if decision.recount else decision
+
+        decision = counted()
+        if _may_be_outdated(item, decision, cluster):
             # Not by what was known of the cluster before somebody made the class or the queue that it needs.
             anew = self._facts.cluster(namespace, claims=claims, fresh=True)
             cluster = replace(anew, placeholders=cluster.placeholders)
-            decision = decided()
-        if decision.recount:
-            decision = decided(fresh=True)
+            decision = counted()
         try:
             again = self._do(path, item, decision)
         except ApiError as error:
@@ -231,8 +233,10 @@ def _is_of_a_pod(error: ApiError) -> bool:
     return error.method == "POST" and error.path.endswith("/pods")
 
 
-def _may_be_outdated(item: JsonObject, decision: Decision) -> bool:
-    """Whether it waits, or fails now, for what somebody may have made since the facts were read."""
+def _may_be_outdated(item: JsonObject, decision: Decision, cluster: Cluster) -> bool:
+    """Whether it waits, fails now, or is made otherwise for what somebody may have made since `cluster` was read."""
+    if any(storage.of_unknown_class(each, cluster) for each in decision.makes):
+        return True
     told = decision.status or item.get("status") or {}
     over = decision.status is None and told.get("phase") in n.FINAL_PHASES
     return not over and told.get("reason") in _BY_FACTS

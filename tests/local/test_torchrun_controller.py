@@ -5,6 +5,7 @@ There are no machines here and nobody who makes pods of Jobs; what is decided is
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -171,6 +172,50 @@ class TestOneController:
             lambda: "trainyard_torchrun_waiting 0" in shared.scrape().replace(".0", ""),
             "nothing is to be done",
         )
+
+    def test_what_a_pod_template_has_of_jobs_own_is_told_by_its_field(
+        self, team: Team, shared: Running
+    ) -> None:
+        """And the API server's own words name the field as its author counts, behind what jobs have besides."""
+        label = "batch.kubernetes.io/job-name"
+        containers = [{"name": "prepare"}, {"name": "workspace", "image": "busybox"}]
+        team.make(queue("labelled", podTemplate={"metadata": {"labels": {label: "x"}}}))
+        team.make(queue("named", podTemplate={"spec": {"initContainers": containers}}))
+        team.make(queue("incomplete", podTemplate={"spec": {"initContainers": containers[:1]}}))
+
+        def told(name: str) -> str:
+            seen = until(lambda: team.condition(name, n.READY, n.QUEUE_KIND), f"{name} is judged")
+            assert seen["status"] == "False"
+            return str(seen["message"])
+
+        assert f"spec.podTemplate.metadata.labels.{label} is Kubernetes' own" in told("labelled")
+        assert "spec.podTemplate.spec.initContainers[1].name" in told("named")
+        assert "spec.initContainers[0].image: Required value" in told("incomplete")
+        team.make(job("refused", jobQueue="labelled"))
+        until(lambda: team.status("refused").get("reason") == n.REASON_REFUSED, "the Job is not taken")
+        assert label in team.status("refused")["message"]
+
+    def test_a_claim_is_kept_by_the_command_that_its_job_tells(self, team: Team, shared: Running) -> None:
+        size = {"enabled": True, "size": "1Gi"}
+        team.make(queue(storage={"checkpoints": size}))
+        team.make(job("vit", numGPUs=8))
+        until(lambda: let_go(team, "vit-0"), "it begins")
+        team.merge(
+            team.path(n.QUEUE_KIND, "research"), {"spec": {"storage": {"checkpoints": {"retain": True}}}}
+        )
+
+        def said() -> str:
+            return str(team.condition("vit", n.ACCEPTED).get("message", ""))
+
+        _, _, words = str(until(said, "it says that its claim goes with it")).partition("kubectl ")
+        done = team.server.kubectl(*shlex.split(words))
+        assert done.returncode == 0, done.stderr
+        team.merge(
+            team.path(n.JOB_KIND, "vit"), {"spec": {"maxRestarts": 1}}
+        )  # a look, sooner than by the clock
+        until(lambda: not said(), "it says nothing more")
+        claim = team.get(team.core("persistentvolumeclaims", "vit-checkpoints"))
+        assert "ownerReferences" not in claim["metadata"]
 
     def test_it_is_alive_and_counts(self, shared: Running) -> None:
         assert "came to its end" in shared.healthy()["looks"]

@@ -85,7 +85,10 @@ def _volume(
                 f"{place}.existingClaim",
                 absent="each job gets a claim of its own",
             ),
-            "retain": yes_or_no("Whether the claim outlives its job.", default=False),
+            "retain": yes_or_no(
+                "Whether the claim outlives its job; a change holds for claims that are made after it.",
+                default=False,
+            ),
             "mountPath": words.directory(
                 "Directory of the volume in the workers.",
                 f"{place}.mountPath",

@@ -6,6 +6,8 @@ github.com/kai-scheduler/KAI-Scheduler v0.17.0, pkg/apis/scheduling/v2 and v2alp
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Final
 
 from launcher.core import contract as c
@@ -29,6 +31,12 @@ def owner_reference(name: str, uid: str) -> JsonObject:
         "controller": True,
         "blockOwnerDeletion": False,
     }
+
+
+def made_of(spec: JsonObject) -> str:
+    """A digest of a spec as it is made, by which what was made of another one is known: the API fills in more."""
+    text = json.dumps(spec, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _object(
@@ -72,12 +80,6 @@ def _job(making: Making, node: int | None) -> JsonObject:
     name = n.node_job(making.name, attempt, node or 0)
     made = _object(making, "batch/v1", "Job", name, making.attempt_labels)
     gang = {n.ANNOTATION_SKIP_POD_GROUPER: "true"} if making.settings.gang else {}
-    made["metadata"]["annotations"] = {
-        n.ANNOTATION_SIZE: making.spec.size_key,
-        n.ANNOTATION_WORKSPACE: workspace.digest if workspace is not None else "",
-        n.ANNOTATION_PARTS: str(size.nodes if node is not None else 1),
-        **gang,
-    }
     pods = 1 if node is not None else size.nodes
     spec: JsonObject = {
         "completionMode": "Indexed",
@@ -91,6 +93,13 @@ def _job(making: Making, node: int | None) -> JsonObject:
         # torchrun's agents end together; workers that never got a node are not waited for. Where each node has a Job of
         # its own, `observe.Children.trained` counts these.
         spec["successPolicy"] = {"rules": [{"succeededCount": size.least}]}
+    made["metadata"]["annotations"] = {
+        n.ANNOTATION_SIZE: making.spec.size_key,
+        n.ANNOTATION_WORKSPACE: workspace.digest if workspace is not None else "",
+        n.ANNOTATION_PARTS: str(size.nodes if node is not None else 1),
+        n.ANNOTATION_MADE_OF: made_of(spec),
+        **gang,
+    }
     return {**made, "spec": spec}
 
 
@@ -167,7 +176,9 @@ def pod_group(making: Making) -> JsonObject:
     if queue.priority_class:
         spec["priorityClassName"] = queue.priority_class
     version = f"{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}"
-    return {**_object(making, version, "PodGroup", name, making.attempt_labels), "spec": spec}
+    made = _object(making, version, "PodGroup", name, making.attempt_labels)
+    made["metadata"]["annotations"] = {n.ANNOTATION_MADE_OF: made_of(spec)}
+    return {**made, "spec": spec}
 
 
 def kai_queue(name: str, parent: str, namespace: str, owner: str) -> JsonObject:

@@ -65,14 +65,34 @@ def _nodes(job: JobSpec, queue: QueueSpec) -> tuple[int, int]:
 
 
 def _uneven(job: JobSpec, queue: QueueSpec, nodes: int) -> str:
+    split = _split(job.gpus, queue.gpus)
     if job.elastic is not None or job.nodes is not None:
         field = "elastic.maxNodes" if job.elastic is not None else "numNodes"
-        return f"spec.{field} is {nodes} and does not divide spec.numGPUs, {job.gpus}; right would be one that does"
-    right = [_nearest(job.gpus, queue.gpus, step) for step in (-1, 1)]
+        right = "one that does" if job.elastic is not None or not split else split
+        return f"spec.{field} is {nodes} and does not divide spec.numGPUs, {job.gpus}; right would be {right}"
+    counts = " or ".join(str(_nearest(job.gpus, queue.gpus, step)) for step in (-1, 1))
+    right = (
+        f"spec.numNodes {split}, or spec.numGPUs {counts}"
+        if split
+        else f"{counts}, or another split by spec.numNodes"
+    )
     return (
         f"spec.numGPUs is {job.gpus}, which does not spread evenly over the {nodes} nodes that it takes; right would "
-        f"be {' or '.join(map(str, right))}, or another split by spec.numNodes"
+        f"be {right}"
     )
+
+
+def _split(count: int, each: int) -> str:
+    """The fewest nodes that share the count evenly, in words; "" where that is more than twice as many as hold it.
+
+    One GPU on each always works, and is no advice for 17 of them.
+    """
+    least = -(-count // each)
+    nodes = next((nodes for nodes in range(least, 2 * least + 1) if count % nodes == 0), None)
+    if nodes is None:
+        return ""
+    share = count // nodes
+    return f"{nodes} with {share} GPU{'s' if share > 1 else ''} on each"
 
 
 def _nearest(count: int, each: int, step: int) -> int:

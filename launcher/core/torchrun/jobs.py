@@ -3,7 +3,7 @@
 An attempt goes through these steps, each with the status as it was read, so that no other decision came between:
 
 1. the status names the next attempt (`Pending`, or `Restarting` with its restart counted),
-2. what is left of other attempts is removed, and waited for,
+2. what is left of other attempts, or was made for this one as it is not to be any more, is removed, and waited for,
 3. everything is made, the Jobs suspended, and the status says `Provisioning`: the attempt is on record,
 4. the Jobs of the record are let go. A Job that is not on record never runs; one that is, is never made again.
 

@@ -225,12 +225,33 @@ def refused(refusal: Refusal) -> tuple[Condition, ...]:
     return Condition(type=n.ACCEPTED, so=False, reason=n.REASON_INVALID_SPEC, message=refusal.message), FOUND
 
 
-def standing(settings: Settings) -> tuple[Condition, ...]:
-    """What is so of a job whose attempt can be made."""
+def unretained(look: Look, making: Making) -> str:
+    """The claims that go with the job though its queue retains such by now, and what keeps them; "" where none do.
+
+    An owner stays what it was at the claim's creation: the controller has no right to change claims.
+    """
+    names = [
+        each.name
+        for each in making.storage.claims
+        if each.retain
+        and (live := look.seen.objects.get(("PersistentVolumeClaim", each.name))) is not None
+        and live["metadata"].get("ownerReferences")
+    ]
+    if not names:
+        return ""
+    patch = '[{"op": "remove", "path": "/metadata/ownerReferences"}]'
+    return (
+        f"goes with the job, as it was made before its queue was to retain it: {', '.join(names)}; what keeps it: "
+        f"kubectl patch pvc -n {making.namespace} {' '.join(names)} --type json -p '{patch}'"
+    )
+
+
+def standing(settings: Settings, said: str = "") -> tuple[Condition, ...]:
+    """What is so of a job whose attempt can be made, and what is `said` of that."""
     substituted = settings.substituted
     message = f"{substituted} needs distributed.rdzvEndpoint; the workers meet by c10d" if substituted else ""
     return (
-        Condition(type=n.ACCEPTED, so=True, reason="Valid"),
+        Condition(type=n.ACCEPTED, so=True, reason="Valid", message=said),
         FOUND,
         Condition(
             type=n.RENDEZVOUS_SUBSTITUTED,
@@ -275,7 +296,14 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
         size = distribute(spec, settings.queue)
         if isinstance(nodes, int) and size.least <= nodes < size.nodes:
             size = replace(size, nodes=nodes)
-        storage = plan(meta.name, settings, size, look.cluster, persist_checkpoints=spec.persist_checkpoints)
+        storage = plan(
+            meta.name,
+            settings,
+            size,
+            look.cluster,
+            look.seen.claims,
+            persist_checkpoints=spec.persist_checkpoints,
+        )
     except Refused as refusal:
         return Refusal(message=str(refusal))
     except ClaimMissing as missing_claim:

@@ -47,7 +47,7 @@ ANNOTATION_SIZE: Final = f"{GROUP}/size"
 ANNOTATION_WORKSPACE: Final = f"{GROUP}/workspace"
 # How many batch/v1 Jobs the attempt has.
 ANNOTATION_PARTS: Final = f"{GROUP}/parts"
-# On a pod that holds a node: a digest of what it was made of.
+# On a batch/v1 Job, a gang, and a pod that holds a node: a digest of the spec with which it was made.
 ANNOTATION_MADE_OF: Final = f"{GROUP}/made-of"
 # A launcher's run has no '.' in its id (launcher/core/forms.py), so that none has a job's placeholders for its own.
 RUN_PREFIX: Final = "torchrun."
@@ -58,8 +58,9 @@ LABEL_QUEUE_NAMESPACE: Final = f"{GROUP}/queue-namespace"
 LABEL_QUEUE_NAME: Final = f"{GROUP}/queue-name"
 
 WORKER_CONTAINER: Final = "torchrun"
-# Before it in the same pod: puts the workspace in place.
+# Before it in the same pod: puts the workspace in place, and keeps it as it was last sent.
 FETCH_CONTAINER: Final = "workspace"
+FOLLOW_CONTAINER: Final = "workspace-sync"
 # The sync pod: its container, and where it keeps archives (launcher/workspace/store.py).
 SYNC_PORT: Final = 8080
 SYNC_CONTAINER: Final = "sync"

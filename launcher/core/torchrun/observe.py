@@ -53,6 +53,19 @@ class AttemptJob:
     def uid(self) -> str:
         return str(self.item["metadata"]["uid"])
 
+    @property
+    def named(self) -> frozenset[tuple[str, str]]:
+        """The claims, and the gang, that its pods name, by kind and name."""
+        template = (self.item.get("spec") or {}).get("template") or {}
+        claims = [
+            each["persistentVolumeClaim"]["claimName"]
+            for each in (template.get("spec") or {}).get("volumes") or []
+            if each.get("persistentVolumeClaim")
+        ]
+        gang = ((template.get("metadata") or {}).get("annotations") or {}).get(n.ANNOTATION_POD_GROUP)
+        groups = [("PodGroup", gang)] if gang else []
+        return frozenset([*(("PersistentVolumeClaim", each) for each in claims), *groups])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
@@ -101,6 +114,15 @@ class Children:
             for (kind, _), item in self.objects.items()
             if kind == "Pod" and _labels(item).get(c.LABEL_ROLE) == c.ROLE_PLACEHOLDER
         )
+
+    @property
+    def claims(self) -> Mapping[str, tuple[str, ...]]:
+        """Access modes of the job's claims that stay, by name; those on their way out are waited for."""
+        return {
+            name: tuple((item.get("spec") or {}).get("accessModes") or ())
+            for (kind, name), item in self.objects.items()
+            if kind == "PersistentVolumeClaim" and "deletionTimestamp" not in item["metadata"]
+        }
 
     def of(self, attempt: int) -> tuple[AttemptJob, ...]:
         """The Jobs of an attempt."""

@@ -301,7 +301,7 @@ def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> l
     tools = [tool(n.FETCH_CONTAINER, "fetch", "--digest", workspace.digest, *archive)]
     if pointer:
         # A native sidecar: it starts after the one before, and its end is not waited for.
-        tools.append({**tool("workspace-sync", "follow", *pointer), "restartPolicy": "Always"})
+        tools.append({**tool(n.FOLLOW_CONTAINER, "follow", *pointer), "restartPolicy": "Always"})
     return tools
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,7 +14,7 @@ from launcher.core.manifests import Owner
 from launcher.core.observe import NodePool
 from launcher.core.request import GPU_RESOURCE, Placeholder, Pool, Request, Worker
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.children import owner_reference
+from launcher.core.torchrun.children import made_of, owner_reference
 from launcher.core.torchrun.placement import LOST
 from launcher.core.torchrun.pods import Making, worker
 from launcher.core.torchrun.reading import JsonObject
@@ -174,6 +172,5 @@ def placeholder(making: Making, request: JobRequest, index: int, wait: str) -> J
         "podAntiAffinity": {_REQUIRED: [{"labelSelector": apart, "topologyKey": _HOSTNAME}]},
     }
     spec["containers"][0]["command"] = list(_HOLD)
-    text = json.dumps(spec, sort_keys=True, default=repr)
-    meta["annotations"][n.ANNOTATION_MADE_OF] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    meta["annotations"][n.ANNOTATION_MADE_OF] = made_of(spec)
     return made

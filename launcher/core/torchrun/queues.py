@@ -7,7 +7,17 @@ from dataclasses import dataclass, replace
 from itertools import starmap
 from typing import Final
 
-from launcher.core.torchrun import children, distribution, job_spec, kai, queue_spec, record, resolve, storage
+from launcher.core.torchrun import (
+    children,
+    distribution,
+    job_spec,
+    kai,
+    pod_template,
+    queue_spec,
+    record,
+    resolve,
+    storage,
+)
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import (
     NORMAL,
@@ -36,6 +46,7 @@ _DELETING: Final = "Deleting"
 # k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go: CheckRequest).
 _USED_UP: Final = " is forbidden: exceeded quota: "
 _TRIAL_UID: Final = "00000000-0000-0000-0000-000000000000"
+_TRIAL_WORKSPACE: Final = {"digest": f"sha256:{'0' * 64}", "sizeBytes": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +57,16 @@ class Trial:
 
 
 def trial(queue: JsonObject, cluster: Cluster) -> JsonObject | None:
-    """The pod that is to be tried by a dry run: a worker of one node. None where the spec itself is wrong."""
+    """The pod that is to be tried by a dry run: a worker of a job on one node, with a workspace.
+
+    None where the spec itself is wrong.
+    """
     meta = job_spec.meta(queue, [])
     spec, _ = queue_spec.parse(queue.get("spec"))
     if spec is None:
         return None
-    job, _ = job_spec.parse({"jobQueue": meta.name, "numGPUs": spec.gpus, "command": "true"})
+    asked = {"jobQueue": meta.name, "numGPUs": spec.gpus, "command": "true", "workspace": _TRIAL_WORKSPACE}
+    job, _ = job_spec.parse(asked)
     settings = resolve.resolve(queue.get("spec"), job)[0] if job is not None else None
     if job is None or settings is None:
         return None
@@ -74,8 +89,23 @@ def trial(queue: JsonObject, cluster: Cluster) -> JsonObject | None:
         ),
         node=0,
     )
-    named = {**template["metadata"], "name": _TRIAL, "namespace": meta.namespace}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": template["spec"]}
+    return _pod_of(template, meta.namespace, spec)
+
+
+def _pod_of(template: JsonObject, namespace: str, queue: QueueSpec) -> JsonObject:
+    """The pod that the Job controller would make of this template.
+
+    What the queue's own template has comes first in lists: an index in the API server's answer is the field's own.
+    """
+    values = (n.attempt_name(_TRIAL, 0), _TRIAL_UID)
+    labels = {**dict(zip(pod_template.JOB_LABELS, values * 2, strict=True)), **template["metadata"]["labels"]}
+    spec = template["spec"]
+    for key in ("initContainers", "volumes"):
+        own = {each.get("name") for each in queue.template_spec.get(key) or []}
+        first = [each for each in spec[key] if each["name"] in own]
+        spec = {**spec, key: [*first, *(each for each in spec[key] if each["name"] not in own)]}
+    named = {**template["metadata"], "labels": labels, "name": _TRIAL, "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": spec}
 
 
 def removable(queue: JsonObject, kai_queues: Iterable[JsonObject]) -> bool:
@@ -106,7 +136,7 @@ def decide(
     problems: list[str] = []
     meta = job_spec.meta(queue, problems)
     spec, wrong = queue_spec.parse(queue.get("spec"))
-    problems += wrong
+    problems += wrong if spec is None else pod_template.taken(spec)
     there = list(kai_queues) if cluster.kai else []
     ours = [each for each in there if _is_ours(each, meta)]
     others = list(in_kai)

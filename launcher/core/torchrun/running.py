@@ -11,15 +11,17 @@ from launcher.core.torchrun import withheld
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.displaced import spent, unplaced
 from launcher.core.torchrun.ends import End
-from launcher.core.torchrun.look import Look, Refusal, failure, prepare, refused, standing
+from launcher.core.torchrun.look import Look, Refusal, failure, prepare, refused, standing, unretained
 from launcher.core.torchrun.lost_workspace import ended_sync_pod
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.pool_request import NODE_START_SECONDS
 from launcher.core.torchrun.record import Condition
-from launcher.core.torchrun.starting import asked, drifted, leftovers, missing, surroundings
+from launcher.core.torchrun.starting import asked, drifted, key_of, leftovers, missing, surroundings
 from launcher.core.torchrun.unstarted import unstarted
 
 PROGRESS_SECONDS: Final = 10.0
+# Kinds of which an attempt has those that its pods name.
+_BY_NAME: Final = ("PersistentVolumeClaim", "PodGroup")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,8 +136,15 @@ def keep(look: Look) -> Decision:
     makes: tuple[dict[str, Any], ...] = ()
     changes: tuple[dict[str, Any], ...] = ()
     if isinstance(prepared, Making):
-        around = surroundings(prepared)
-        told, makes, changes = standing(prepared.settings), missing(look, around), drifted(look, around)
+        # The queue may be another one than that of which the attempt was made.
+        named = frozenset[tuple[str, str]]().union(
+            *(each.named for each in look.seen.of(look.record.attempt))
+        )
+        around = [
+            each for each in surroundings(prepared) if each["kind"] not in _BY_NAME or key_of(each) in named
+        ]
+        told = standing(prepared.settings, unretained(look, prepared))
+        makes, changes = missing(look, around), drifted(look, around)
     elif isinstance(prepared, Refusal):
         told = refused(prepared)
     else:

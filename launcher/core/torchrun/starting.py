@@ -10,7 +10,7 @@ from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import UNHEARD_SECONDS, Decision, Removal, holds, removal
 from launcher.core.torchrun.displaced import withdrawn
 from launcher.core.torchrun.gang_queue import never_starts
-from launcher.core.torchrun.look import Look, Refusal, Wait, prepare, refused, standing, uncounted
+from launcher.core.torchrun.look import Look, Refusal, Wait, prepare, refused, standing, uncounted, unretained
 from launcher.core.torchrun.lost_workspace import ended_sync_pod
 from launcher.core.torchrun.observe import AttemptJob
 from launcher.core.torchrun.pods import Making
@@ -33,8 +33,9 @@ def start(look: Look) -> Decision:
     wanted = children.jobs(prepared) if isinstance(prepared, Making) else []
     usable = [each for each in look.seen.of(look.record.attempt) if _fits(each, wanted)]
     rest = [each for each in look.seen.jobs if each not in usable]
-    removals = (*leftovers(rest), *_old_groups(look), *ended_sync_pod(look)[0])
-    decision = _towards(look, prepared, rest, nodes_of)
+    groups = _unfit_groups(look, prepared)
+    removals = (*leftovers(rest), *_old_groups(look), *groups, *ended_sync_pod(look)[0])
+    decision = _towards(look, prepared, rest, groups, nodes_of)
     if nodes_of is None:  # nothing is to be held, or not any more
         return replace(decision, removals=(*removals, *withdrawn(look)))
     if isinstance(nodes_of, nodes.Chosen):
@@ -74,16 +75,33 @@ def _old_groups(look: Look) -> list[Removal]:
     ]
 
 
+def _unfit_groups(look: Look, prepared: Making | Wait | Refusal) -> list[Removal]:
+    """The gang of the attempt where it was made of another spec: of another size, or for another queue of KAI."""
+    if not isinstance(prepared, Making) or not prepared.settings.gang:
+        return []
+    wanted = children.pod_group(prepared)
+    mine = look.seen.objects.get(key_of(wanted))
+    let_go = any(not each.suspended for each in look.seen.of(look.record.attempt))
+    if mine is None or "deletionTimestamp" in mine["metadata"] or let_go:
+        return []
+    alike = holds(mine["metadata"].get("annotations"), wanted["metadata"]["annotations"])
+    return [] if alike else [removal(mine, as_read=True)]
+
+
 def _fits(job: AttemptJob, wanted: list[JsonObject]) -> bool:
-    """Whether a Job from before a crash is as it would be made now; its pods' template is of that look's queue."""
+    """Whether a Job from before a crash is as it would be made now, so that all of the attempt are of one kind.
+
+    One that is let go is on record by now, and this look began before that: what its queue became says nothing.
+    """
     if job.deleting or job.failed:
         return False
-    return any(
-        each["metadata"]["name"] == job.name
-        and holds(job.item["metadata"].get("annotations"), each["metadata"]["annotations"])
-        and job.item["spec"].get("completions") == each["spec"]["completions"]
-        for each in wanted
-    )
+    alike = next((each for each in wanted if each["metadata"]["name"] == job.name), None)
+    if alike is None or job.item["spec"].get("completions") != alike["spec"]["completions"]:
+        return False
+    asks = {**alike["metadata"]["annotations"]}
+    if not job.suspended:
+        del asks[n.ANNOTATION_MADE_OF]
+    return holds(job.item["metadata"].get("annotations"), asks)
 
 
 def asked(look: Look) -> tuple[str, str]:
@@ -95,6 +113,7 @@ def _towards(
     look: Look,
     prepared: Making | Wait | Refusal,
     rest: list[AttemptJob],
+    groups: list[Removal],
     nodes_of: nodes.Chosen | nodes.Waiting | None,
 ) -> Decision:
     phase = n.PHASE_RESTARTING if look.record.phase == n.PHASE_RESTARTING else n.PHASE_PENDING
@@ -121,8 +140,8 @@ def _towards(
             workers=look.workers(),
             capacity=None,
         )
-    told = (*standing(prepared.settings), *idle)
-    stuck = _in_the_way(look, rest)
+    told = (*standing(prepared.settings, unretained(look, prepared)), *idle)
+    stuck = _in_the_way(look, rest, groups)
     if stuck:  # the wait for nodes begins when they are gone
         return look.write(phase, n.REASON_STOPPING, stuck, told=told, workers=look.workers(), capacity=None)
     if isinstance(nodes_of, nodes.Waiting):
@@ -176,14 +195,15 @@ def surroundings(making: Making) -> list[JsonObject]:
     return [children.service(making), *claims, *sync, *gang]
 
 
-def _key(item: JsonObject) -> tuple[str, str]:
+def key_of(item: JsonObject) -> tuple[str, str]:
+    """An object's kind and name."""
     return item["kind"], item["metadata"]["name"]
 
 
 def missing(look: Look, wanted: list[JsonObject]) -> tuple[JsonObject, ...]:
     """Those that are not there."""
     there = {*look.seen.objects, *(("Job", each.name) for each in look.seen.jobs), *look.seen.others}
-    return tuple(each for each in wanted if _key(each) not in there)
+    return tuple(each for each in wanted if key_of(each) not in there)
 
 
 def drifted(look: Look, wanted: list[JsonObject]) -> tuple[JsonObject, ...]:
@@ -192,21 +212,23 @@ def drifted(look: Look, wanted: list[JsonObject]) -> tuple[JsonObject, ...]:
         {**each, "metadata": {**each["metadata"], "uid": live["metadata"]["uid"]}}
         for each in wanted
         if each["kind"] == "Service"
-        and (live := look.seen.objects.get(_key(each))) is not None
+        and (live := look.seen.objects.get(key_of(each))) is not None
         and not holds(live, each)
     )
 
 
-def _in_the_way(look: Look, rest: list[AttemptJob]) -> str:
+def _in_the_way(look: Look, rest: list[AttemptJob], groups: list[Removal]) -> str:
     """What has to be gone first: two attempts never run at once."""
     pods = [
         *look.seen.strays,
         *(each for each in look.seen.workers if each.attempt != look.record.attempt),
     ]
-    if not rest and not pods:
+    if not (rest or pods or groups):
         return ""
-    told = [f"Job {each.name}" for each in rest] + [
-        f"pod {each.name} on {each.node or 'no node'}" for each in pods
+    told = [
+        *(f"Job {each.name}" for each in rest),
+        *(f"pod {each.name} on {each.node or 'no node'}" for each in pods),
+        *(f"PodGroup {each.name}" for each in groups),
     ]
     more = f" and {len(told) - 3} more" if len(told) > 3 else ""
     lost = "; if a node does not answer, delete it" if any(each.deleting for each in pods) else ""
@@ -220,7 +242,7 @@ def _in_the_way(look: Look, rest: list[AttemptJob]) -> str:
 
 def _taken(look: Look, wanted: list[JsonObject]) -> str:
     for each in wanted:
-        kind, name = _key(each)
+        kind, name = key_of(each)
         if (kind, name) in look.seen.others:
             return f"{kind} {name} belongs to something else; the job begins when it is gone"
         mine = look.seen.objects.get((kind, name))

@@ -20,6 +20,7 @@ from launcher.core.torchrun.queue_spec import (
     WORKSPACE,
     Volume,
 )
+from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.resolve import Settings
 
 # Their file systems are mounted by many nodes (https://docs.aws.amazon.com/eks/latest/userguide/fsx-csi.html and
@@ -88,13 +89,26 @@ class Storage:
         return any(len(mount.claims) > 1 for mount in self.mounts)
 
 
-def plan(job: str, settings: Settings, size: Size, cluster: Cluster, *, persist_checkpoints: bool) -> Storage:
-    """The claims of a job of this size. Raises Refused, and ClaimMissing where waiting helps."""
+def plan(
+    job: str,
+    settings: Settings,
+    size: Size,
+    cluster: Cluster,
+    there: Mapping[str, tuple[str, ...]],
+    *,
+    persist_checkpoints: bool,
+) -> Storage:
+    """The claims of a job of this size. Raises Refused, and ClaimMissing where waiting helps.
+
+    `there` has the access modes of the job's claims that are there, by name: from an attempt before, or retained from
+    an earlier job of the name. What their class would give now says nothing of them.
+    """
     claims: list[Claim] = []
     mounts: list[Mount] = []
     for volume in settings.queue.volumes.values():
-        mode = _access_mode(volume, cluster)
-        _check(volume, mode, size)
+        kept = "" if volume.existing_claim else _NAMES[volume.name](job)
+        mode = _mode_of(there[kept]) if kept in there else _access_mode(volume, cluster)
+        _check(volume, mode, size, kept if kept in there else "")
         retain = volume.retain or (volume.name == CHECKPOINTS and persist_checkpoints)
         several = volume.name == WORKSPACE and mode == READ_WRITE_ONCE and size.nodes > 1
         if volume.existing_claim:
@@ -102,7 +116,7 @@ def plan(job: str, settings: Settings, size: Size, cluster: Cluster, *, persist_
         elif several:
             names = tuple(n.workspace_claim(job, node) for node in range(size.nodes))
         else:
-            names = (_NAMES[volume.name](job),)
+            names = (kept,)
         if not volume.existing_claim:
             amount = _bytes(volume, size, 1 if several else size.nodes)
             claims += [
@@ -118,6 +132,13 @@ def plan(job: str, settings: Settings, size: Size, cluster: Cluster, *, persist_
         read_only = volume.name == DATASETS
         mounts.append(Mount(volume=volume.name, path=volume.mount_path, claims=names, read_only=read_only))
     return Storage(claims=tuple(claims), mounts=tuple(mounts))
+
+
+def of_unknown_class(manifest: JsonObject, cluster: Cluster) -> bool:
+    """Whether this is a claim of a class of which nothing is known, so that who may mount it was a guess."""
+    if manifest["kind"] != "PersistentVolumeClaim":
+        return False
+    return manifest["spec"].get("storageClassName", cluster.default_class) not in cluster.provisioners
 
 
 _NAMES: Final = {WORKSPACE: n.workspace_claim, DATASETS: n.datasets_claim, CHECKPOINTS: n.checkpoints_claim}
@@ -137,15 +158,20 @@ def _access_mode(volume: Volume, cluster: Cluster) -> str:
                 f"storage.{volume.name}.existingClaim {volume.existing_claim} is not in the job's namespace; it begins "
                 "when the claim is there"
             )
-        shared = [mode for mode in (READ_WRITE_MANY, READ_ONLY_MANY) if mode in modes]
-        return volume.access_mode or (shared[0] if shared else READ_WRITE_ONCE)
+        return volume.access_mode or _mode_of(modes)
     if volume.access_mode:
         return volume.access_mode
     provisioner = cluster.provisioners.get(volume.storage_class or cluster.default_class, "")
     return READ_WRITE_MANY if provisioner in SHARED_PROVISIONERS else READ_WRITE_ONCE
 
 
-def _check(volume: Volume, mode: str, size: Size) -> None:
+def _mode_of(modes: tuple[str, ...]) -> str:
+    """As what a claim that is there can be mounted."""
+    return next((mode for mode in (READ_WRITE_MANY, READ_ONLY_MANY) if mode in modes), READ_WRITE_ONCE)
+
+
+def _check(volume: Volume, mode: str, size: Size, kept: str) -> None:
+    """Whether nodes may mount it so; `kept` is the name of the job's claim where it is there already."""
     place = f"storage.{volume.name}"
     if mode == READ_ONLY_MANY and volume.name != DATASETS:
         raise Refused(
@@ -153,6 +179,11 @@ def _check(volume: Volume, mode: str, size: Size) -> None:
         )
     if size.nodes == 1 or mode != READ_WRITE_ONCE:
         return
+    if kept and volume.name != WORKSPACE:
+        raise Refused(
+            f"{place}: claim {kept} is there already, can be mounted by one node ({READ_WRITE_ONCE}), and the job has "
+            f"{size.nodes}; right would be one node, a job of another name, or this claim deleted with what is in it"
+        )
     if volume.name != WORKSPACE or volume.existing_claim:
         what = f"{place}.existingClaim {volume.existing_claim}" if volume.existing_claim else place
         raise Refused(

@@ -233,10 +233,13 @@ def test_jobs_that_wait_share_what_is_read_and_pace_themselves(api: FakeApi) -> 
         api.put(JOB.replace("/vit", f"/{name}"), {**item, "metadata": {**meta, "name": name}})
     objects = Mortal(api)
     reconciler = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW)
+    reconciler._pools = pools.Pools(
+        objects, clock=lambda: 0.0
+    )  # all of them within a second, however slow this is
     pauses = [reconciler.job("team", f"job-{number}") for number in range(20)]
     assert pauses[0] == 2
     assert pauses[-1] == 20 / pools.Pace.LOOKS_A_SECOND
-    assert 1 <= sum(path == NODES for path, _ in reads(api)) <= 3
+    assert sum(path == NODES for path, _ in reads(api)) == 1
     api.remove(JOB.replace("/vit", "/job-3"))
     reconciler.job("team", "job-3")
     assert reconciler.job("team", "job-4") == 19 / pools.Pace.LOOKS_A_SECOND

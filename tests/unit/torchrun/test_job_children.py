@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.jobs import decide
+from launcher.core.torchrun.kai import KaiQueue
+from tests.unit.torchrun.api import Crash
 from tests.unit.torchrun.life import Life
 from tests.unit.torchrun.made import CLUSTER, DIGEST, job, queue
 
@@ -205,3 +209,70 @@ def test_a_job_whose_worker_failed_is_kept_for_its_logs_before_it_is_failed() ->
     after = decide(item, life.queue, children, CLUSTER, life.api.now)
     kept = failed["metadata"]["ownerReferences"][0]["name"]
     assert [each.name for each in after.removals] == [name for name in ("vit-0", "vit-0-n1") if name != kept]
+
+
+def killed_before(what: str, life: Life) -> Life:
+    """The controller ends before this write."""
+    calm = deepcopy(life)
+    calm.look()
+    life.api.crash_at = calm.api.written.index(what)
+    with pytest.raises(Crash):
+        life.look()
+    life.api.settle()
+    return life
+
+
+@pytest.mark.parametrize("write", ["create Job vit-0-n1", "put status"])
+def test_all_jobs_of_an_attempt_are_made_of_one_template(write: str) -> None:
+    life = killed_before(write, Life({}, {"storage.workspace": {"enabled": True, "size": "1Gi"}}))
+    life.api.edit(n.QUEUE_KIND, "research", image="team/pytorch:2")
+    life.run()
+    images = {each["spec"]["template"]["spec"]["containers"][0]["image"] for each in life.api.list("Job")}
+    assert (life.names("Job"), images) == (["vit-0", "vit-0-n1"], {"team/pytorch:2"})
+    assert (life.status["attempt"], life.status["restarts"]) == (0, 0)
+    # Each ran once, and none before all were there.
+    assert [name for _, name in life.api.ran] == ["vit-0", "vit-0-n1"]
+
+
+def test_one_that_is_on_record_is_what_it_was() -> None:
+    life = Life().run()
+    before = life.api.list("Job")
+    life.api.edit(n.QUEUE_KIND, "research", image="team/pytorch:2")
+    life.look()
+    assert life.api.list("Job") == before
+    # One that was made by a controller which marked none, and is on record.
+    del life.api.objects["Job", "vit-0"]["metadata"]["annotations"][n.ANNOTATION_MADE_OF]
+    assert life.look() == 0
+    assert life.status["phase"] == "Running"
+
+
+def test_a_job_that_is_let_go_is_not_removed_by_a_look_that_began_before() -> None:
+    life = Life()
+    item = life.api.get(n.JOB_KIND, "vit")
+    assert item is not None
+    life.run()
+    life.api.edit(n.QUEUE_KIND, "research", image="team/pytorch:2")
+    children = life.api.list("Service", "Job", "Pod")
+    decision = decide(item, life.api.get(n.QUEUE_KIND, "research"), children, CLUSTER, life.api.now)
+    assert decision.removals == ()
+    assert not life.api.carry_out(item, decision)
+    life.look()
+    assert (life.status["phase"], life.status["restarts"]) == ("Running", 0)
+
+
+def test_a_gang_that_was_made_for_another_queue_of_kai_is_made_anew() -> None:
+    queues = {each: KaiQueue() for each in ("a", "b")}
+    gang = {"scheduling.scheduler": "kai-scheduler", "kaiQueue": "a"}
+    life = Life({}, gang, cluster=replace(CLUSTER, kai=True, kai_queues=queues))
+    killed_before("put status", life)
+    life.api.edit(n.QUEUE_KIND, "research", kaiQueue="b")
+    life.run()
+    (group,) = life.api.list("PodGroup")
+    (job,) = life.api.list("Job")
+    assert group["spec"]["queue"] == "b"
+    assert job["spec"]["template"]["metadata"]["labels"][n.LABEL_KAI_QUEUE] == "b"
+    assert [name for _, name in life.api.ran] == ["vit-0"]
+    # While it runs it is left as it is.
+    life.api.edit(n.QUEUE_KIND, "research", kaiQueue="a")
+    life.look()
+    assert life.api.list("PodGroup") == [group]

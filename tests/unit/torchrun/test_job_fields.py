@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -49,9 +50,18 @@ def test_num_gpus_and_num_nodes() -> None:
 @pytest.mark.parametrize(
     ("asked", "gpus", "told"),
     [
-        ({"numGPUs": 9}, 8, "right would be 8 or 10, or another split by spec.numNodes"),
-        ({"numGPUs": 17}, 8, "right would be 16 or 18,"),
-        ({"numGPUs": 8, "numNodes": 3}, 8, "spec.numNodes is 3 and does not divide spec.numGPUs, 8"),
+        ({"numGPUs": 3}, 2, "be spec.numNodes 3 with 1 GPU on each, or spec.numGPUs 2 or 4"),
+        ({"numGPUs": 9}, 8, "be spec.numNodes 3 with 3 GPUs on each, or spec.numGPUs 8 or 10"),
+        ({"numGPUs": 10}, 4, "be spec.numNodes 5 with 2 GPUs on each, or spec.numGPUs 9 or 12"),
+        ({"numGPUs": 15}, 8, "be spec.numNodes 3 with 5 GPUs on each, or spec.numGPUs 14 or 16"),
+        # 17 nodes for 17 GPUs are no advice.
+        ({"numGPUs": 17}, 8, "right would be 16 or 18, or another split by spec.numNodes"),
+        (
+            {"numGPUs": 10, "numNodes": 3},
+            4,
+            "spec.numNodes is 3 and does not divide spec.numGPUs, 10; right would be 5 with 2 GPUs on each",
+        ),
+        ({"numGPUs": 7, "numNodes": 3}, 4, "does not divide spec.numGPUs, 7; right would be one that does"),
         ({"numGPUs": 9, "elastic": {"minNodes": 1, "maxNodes": 2}}, 8, "spec.elastic.maxNodes is 2"),
         ({"numGPUs": 16, "numNodes": 1}, 8, "16 on each, and nodeResources.gpus of the queue is 8"),
         ({"numGPUs": 1}, 0, "nodeResources.gpus of queue research is 0"),
@@ -60,6 +70,20 @@ def test_num_gpus_and_num_nodes() -> None:
 def test_sizes_that_cannot_be(asked: dict[str, Any], gpus: int, told: str) -> None:
     with pytest.raises(Refused, match=told):
         making(asked, {"nodeResources.gpus": gpus})
+
+
+def test_the_split_that_a_refusal_names_works() -> None:
+    for gpus in (2, 4, 8):
+        for count in range(1, 129):
+            try:
+                making({"numGPUs": count}, {"nodeResources.gpus": gpus})
+            except Refused as refused:
+                named = re.search(r"spec\.numNodes (\d+) with (\d+) GPUs? on each", str(refused))
+                if named:
+                    size = making(
+                        {"numGPUs": count, "numNodes": int(named[1])}, {"nodeResources.gpus": gpus}
+                    ).size
+                    assert (size.nodes, size.gpus) == (int(named[1]), int(named[2]))
 
 
 def test_a_job_on_cpus() -> None:
@@ -120,6 +144,7 @@ def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
         n.ANNOTATION_SIZE: "auto",
         n.ANNOTATION_WORKSPACE: DIGEST,
         n.ANNOTATION_PARTS: "1",
+        n.ANNOTATION_MADE_OF: children.made_of(job["spec"]),
     }
 
 

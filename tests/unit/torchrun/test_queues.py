@@ -12,6 +12,7 @@ from launcher.core.torchrun.decision import UNHEARD_SECONDS
 from launcher.core.torchrun.kai import KaiQueue
 from launcher.core.torchrun.queues import Trial, decide, trial
 from tests.unit.torchrun.api import Api, Crash
+from tests.unit.torchrun.life import Life as JobLife
 from tests.unit.torchrun.made import CLUSTER, queue
 
 pytestmark = pytest.mark.unit
@@ -297,6 +298,66 @@ def test_the_trial_is_a_worker_of_the_queue() -> None:
     # A pod outside of a Job has no index that it could be told.
     assert "job-completion-index" not in str(pod)
     assert trial(queue({"image": None}), CLUSTER) is None
+
+
+def test_the_trial_is_as_the_pod_of_a_job_with_a_workspace() -> None:
+    own = {
+        "initContainers": [{"name": "prepare", "image": "busybox"}],
+        "volumes": [{"name": "mine", "emptyDir": {}}],
+    }
+    pod = trial(
+        queue({"podTemplate.spec": own, "podTemplate.metadata": {"labels": {"mine": "too"}}}), CLUSTER
+    )
+    assert pod is not None
+    # The template's own come first: in spec.initContainers[0] the API server's answer means what its author means.
+    inits, volumes = pod["spec"]["initContainers"], pod["spec"]["volumes"]
+    assert [each["name"] for each in inits] == ["prepare", "workspace", "workspace-sync"]
+    assert [each["name"] for each in volumes] == ["mine", "workspace"]
+    assert (inits[1]["image"], inits[2]["restartPolicy"]) == (CLUSTER.tools_image, "Always")
+    labels = pod["metadata"]["labels"]
+    assert labels["batch.kubernetes.io/job-name"] == labels["job-name"] == "template-trial-0"
+    assert labels["batch.kubernetes.io/controller-uid"] == labels["controller-uid"]
+    assert (labels["mine"], labels[n.LABEL_JOB]) == ("too", "template-trial")
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        (
+            {"spec": {"initContainers": [{"name": "a"}, {"name": "workspace"}]}},
+            'spec.podTemplate.spec.initContainers[1].name is "workspace", as a container',
+        ),
+        (
+            {"spec": {"containers": [{"name": "workspace-sync"}]}},
+            'spec.podTemplate.spec.containers[0].name is "workspace-sync", as a container',
+        ),
+        (
+            {"metadata": {"labels": {"batch.kubernetes.io/job-name": "x"}}},
+            "spec.podTemplate.metadata.labels.batch.kubernetes.io/job-name is Kubernetes' own",
+        ),
+        (
+            {"metadata": {"labels": {n.LABEL_ATTEMPT: "7"}}},
+            "spec.podTemplate.metadata.labels.torchrun.ai/attempt is the controller's own",
+        ),
+    ],
+)
+def test_what_jobs_have_from_elsewhere_is_told_by_its_field(template: dict[str, Any], told: str) -> None:
+    life = Life({**NAMED, "podTemplate": template})
+    life.look()
+    assert life.condition(n.POD_TEMPLATE_VALID) == life.condition(n.READY) == ("False", "InvalidSpec")
+    conditions = life.api.objects[n.QUEUE_KIND, "research"]["status"]["conditions"]
+    message = next(each["message"] for each in conditions if each["type"] == n.POD_TEMPLATE_VALID)
+    assert message.startswith(told)
+    # It is told, and takes nothing away: neither the queue of KAI nor jobs that run so.
+    assert life.kai == ["gpu"]
+    JobLife(None, {"podTemplate": template}).run()
+
+
+def test_labels_that_say_who_manages_pods_are_anybodys() -> None:
+    labels = {n.LABEL_MANAGED_BY: "helm", "app.kubernetes.io/name": "training", n.LABEL_KAI_QUEUE: "gpu"}
+    life = Life({"podTemplate": {"metadata": {"labels": labels}}})
+    life.look()
+    assert life.condition(n.READY) == ("True", "Ready")
 
 
 def test_jobs_are_counted_and_nothing_is_written_twice() -> None:
