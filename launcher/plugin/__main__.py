@@ -10,16 +10,19 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-from launcher.plugin.exits import DONE, INTERRUPTED, OUTPUT, PluginError
-from launcher.plugin.packing import packing
-from launcher.plugin.screen import say
-from launcher.plugin.words import PROGRAM, parser
+from launcher.plugin.exits import DONE, INTERRUPTED, OUTPUT, PROGRAM, PluginError
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs one verb and returns the exit code; what is wrong is one line on standard error."""
+    follows = False
     try:
+        # They take as long as many a verb does, and may be interrupted as well.
+        from launcher.plugin.packing import packing
+        from launcher.plugin.words import parser
+
         options = parser().parse_args(arguments)
+        follows = getattr(options, "follow", False)
         with packing(options) as packed:
             from launcher.plugin.verbs import run  # this import takes as long as packing does
 
@@ -27,19 +30,25 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
             sys.stdout.flush()
             return code
     except PluginError as error:
-        say(f"{PROGRAM}: {error}")
-        return error.code
+        return _told(str(error), error.code)
     except KeyboardInterrupt:
-        say(f"{PROGRAM}: interrupted")
-        return INTERRUPTED
+        return _told("interrupted", INTERRUPTED)
     except BrokenPipeError:  # who reads us has enough
         _close_output()
+        if follows:  # 0 would say that the job succeeded
+            return _told("standard output: nobody reads it any more; how the job ends is not known", OUTPUT)
         return DONE
     except OSError as error:
         if error.filename is None:  # what has a name was no output
             _close_output()
-        say(f"{PROGRAM}: {error.filename or 'standard output'}: {error.strerror or error}")
-        return OUTPUT
+        return _told(f"{error.filename or 'standard output'}: {error.strerror or error}", OUTPUT)
+
+
+def _told(line: str, code: int) -> int:
+    from launcher.plugin.screen import say
+
+    say(f"{PROGRAM}: {line}")
+    return code
 
 
 def _close_output() -> None:

@@ -60,7 +60,7 @@ def submit(
         return DONE
     try:
         return follow(cluster, name)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, OSError):  # the latter of our own output
         say(f"job {name} goes on: kubectl torchrun logs -f {name}")
         raise
 

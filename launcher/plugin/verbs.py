@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 from launcher.core.torchrun import names as n
 from launcher.plugin import tables
 from launcher.plugin.cluster import Cluster, shown
-from launcher.plugin.exits import DONE, USAGE, PluginError
+from launcher.plugin.exits import DONE, PROGRAM, USAGE, PluginError
 from launcher.plugin.packing import Packed
 from launcher.plugin.screen import say
-from launcher.plugin.words import PROGRAM
 
 
 def run(options: argparse.Namespace, packed: Packed, environment: Mapping[str, str]) -> int:

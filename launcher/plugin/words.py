@@ -9,10 +9,9 @@ from itertools import takewhile
 from typing import Any, Final, NoReturn
 
 from launcher.plugin.command import doubtful_flag
-from launcher.plugin.exits import USAGE, PluginError
+from launcher.plugin.exits import PROGRAM, USAGE, PluginError
 from launcher.plugin.names import job_name, namespace_name, object_name
 
-PROGRAM: Final = "kubectl torchrun"
 _EXITS: Final = (
     "Exit codes: 0 done; with --follow that of the job; 64 wrong words or a spec that the API refuses, 65 workspace, "
     "66 no such job, 69 no answer from the API server or the job's pods, 74 the answer can't be written, "
