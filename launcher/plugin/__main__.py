@@ -6,7 +6,6 @@ Exit codes: launcher/plugin/exits.py.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -56,12 +55,22 @@ def _close_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def entry() -> None:
-    """The executable `kubectl-torchrun`."""
+def _listen() -> None:
+    import signal
+
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one of them
             signal.signal(number, signal.default_int_handler)
-    sys.exit(main(sys.argv[1:], os.environ))
+
+
+def entry() -> None:
+    """The executable `kubectl-torchrun`."""
+    try:
+        _listen()
+        code = main(sys.argv[1:], os.environ)
+    except KeyboardInterrupt:  # before `main` listens to it, or once more while it ends
+        code = _told("interrupted", INTERRUPTED)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -84,6 +84,33 @@ def test_whatever_interrupts_a_submit_leaves_neither_job_nor_archive(
     assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.parametrize("module", ["launcher.plugin.words", "zstandard", "launcher.plugin.verbs"])
+def test_an_interrupt_is_one_line_from_the_first_import_on(code: Path, module: str) -> None:
+    interrupting = f"""
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = {[*SUBMIT, "--dry-run"]!r}
+from launcher.plugin.__main__ import entry
+entry()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", interrupting],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        capture_output=True,
+        timeout=60,
+    )
+    # Python ends itself with the signal where an import was interrupted.
+    assert (done.returncode in (130, -signal.SIGINT), done.stdout) == (True, "")
+    assert done.stderr == "kubectl torchrun: interrupted\n"
+
+
 def test_a_job_that_cant_be_removed_again_is_named_beside_the_cause(
     api: TorchrunApi, code: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
