@@ -113,6 +113,9 @@ def parser() -> Parser:
     sync = verb("sync", "bring the current directory to a job that runs")
     _name(sync)
     _workspace(sync)
+    sync.add_argument(
+        "--restart", action="store_true", help="a new workspace starts the workers anew, this time"
+    )
     copy = verb("cp", "copy a file or directory from or to a job's worker: JOB:PATH PATH, or PATH JOB:PATH")
     copy.add_argument("source", metavar="FROM")
     copy.add_argument("target", metavar="TO")
@@ -147,7 +150,6 @@ def _workspace(verb: Parser) -> None:
     verb.add_argument(
         "--max-size", type=_positive, default=512, metavar="MIB", help="of the files together (default 512)"
     )
-    verb.add_argument("--restart", action="store_true", help="a new workspace starts the workers anew")
 
 
 def _name(verb: Parser) -> None:

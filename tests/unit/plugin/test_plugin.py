@@ -155,6 +155,11 @@ def test_sync_sends_the_change_and_tells_the_job(api: TorchrunApi, run: Run, pod
     current = pod.current()
     assert current is not None
     assert (now["digest"], now["restartOnSync"]) == (current.digest, True)
+    (code / "train.py").write_text("print(2)\n")
+    assert run("sync", "one")[0] == 0
+    later = api.objects[f"{JOBS}/one"]["spec"]["workspace"]
+    assert later["digest"] != now["digest"]
+    assert later["restartOnSync"] is False, "--restart is for one sync"
     api.job("two", phase="Failed", workspace=now)
     assert "job two: has failed" in run("sync", "two")[2]
     api.job("three", phase="Running")
