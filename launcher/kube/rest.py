@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import urllib3
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
-from yaml import YAMLError
 
 from launcher.kube.stream import Garbled, read_list
 
@@ -98,28 +97,6 @@ class Rest:
         except config.ConfigException as error:
             raise ApiUnavailable(f"neither a service account nor a usable kubeconfig: {error}") from None
         return cls(client_of(settings))
-
-    @classmethod
-    def of_kubeconfig(cls, file: str | None, context: str | None, patience: Patience) -> tuple[Rest, str]:
-        """As `kubectl` connects: this file, else those of KUBECONFIG, else ~/.kube/config; and the context's namespace.
-
-        Raises ApiUnavailable where there is no file, no such context, or nothing usable in it.
-        """
-        settings = client.Configuration()
-        try:
-            contexts, active = config.list_kube_config_contexts(file)
-            config.load_kube_config(file, context, client_configuration=settings)
-            named = [each for each in contexts if each["name"] == context] if context else [active]
-            namespace = str(named[0].get("context", {}).get("namespace") or "default")
-        except (config.ConfigException, OSError, ValueError, YAMLError) as error:
-            raise ApiUnavailable(" ".join(str(error).split())) from None
-        except (
-            TypeError,
-            AttributeError,
-            LookupError,
-        ):  # the client looks at what it has, and not at what that is
-            raise ApiUnavailable("should be a kubeconfig: clusters, users and contexts") from None
-        return cls(client_of(settings), patience), namespace
 
     @property
     def configuration(self) -> Any:
