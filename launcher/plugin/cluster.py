@@ -198,7 +198,7 @@ def explained(what: str, namespace: str) -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        said = " ".join(str(error).partition(f"{error.reason}: ")[2].split()) or str(error)
+        said = " ".join(error.message.split()) or str(error)
         if error.status == 401:
             raise PluginError(
                 REFUSED, f"login: the API server does not know you ({said}); log in again"
