@@ -41,6 +41,12 @@ def namespace_of(file: str | None, context: str | None) -> str:
         return _namespace(_loader(file, context))
 
 
+def contexts_of(file: str | None) -> list[str]:
+    """The names of its contexts. Raises ApiUnavailable as `connect` does."""
+    with _understood():
+        return [str(each["name"]) for each in _merged(file).config["contexts"].value]
+
+
 class _Loader(kube_config.KubeConfigLoader):  # type: ignore[misc]
     """The package's, whose own way with a program that fails is to log it and to go on without a login."""
 
@@ -82,10 +88,15 @@ class _Loader(kube_config.KubeConfigLoader):  # type: ignore[misc]
         )
 
 
-def _loader(file: str | None, context: str | None) -> Any:
+def _merged(file: str | None) -> Any:
     found = kube_config.KubeConfigMerger(file or kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
     if found.config is None:
         raise ApiUnavailable("no such file")
+    return found
+
+
+def _loader(file: str | None, context: str | None) -> Any:
+    found = _merged(file)
     return _Loader(found.config, context, config_persister=found.save_changes, config_base_path=None)
 
 

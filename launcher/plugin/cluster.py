@@ -55,6 +55,11 @@ class Cluster:
         """The queues of the namespace, or of all."""
         return self._list(n.QUEUE_PLURAL, everywhere)
 
+    def namespaces(self) -> list[str]:
+        """Those of the cluster."""
+        with self._explained("list namespaces"):
+            return self.rest.list_items("/api/v1/namespaces", {}, lambda item: str(item["metadata"]["name"]))
+
     def job(self, name: str) -> JsonObject:
         """The job of this name."""
         found = self.find_job(name)
@@ -164,6 +169,12 @@ def namespace_of(kubeconfig: str | None, context: str | None) -> str:
     with _usable(kubeconfig, context):
         found = kubeconfigs.namespace_of(kubeconfig, context)
     return _checked(found)
+
+
+def contexts_of(kubeconfig: str | None) -> list[str]:
+    """The contexts of the person's kubeconfig. Raises PluginError."""
+    with _usable(kubeconfig, None):
+        return kubeconfigs.contexts_of(kubeconfig)
 
 
 def _checked(namespace: str) -> str:
