@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from kubernetes import client, config
 from kubernetes.config import kube_config
@@ -16,6 +17,8 @@ from kubernetes.config.exec_provider import ExecProvider
 from yaml import YAMLError
 
 from launcher.kube.rest import ApiUnavailable, Patience, Rest, client_of
+
+_SHOWN: Final = 60
 
 
 class NoLogin(ApiUnavailable):
@@ -31,6 +34,7 @@ def connect(file: str | None, context: str | None, patience: Patience) -> tuple[
     with _understood():
         loader = _loader(file, context)
         namespace = _namespace(loader)
+        _check_server(loader)
         loader.load_and_set(settings)
     return Rest(client_of(settings), patience), namespace
 
@@ -98,6 +102,19 @@ def _merged(file: str | None) -> Any:
 def _loader(file: str | None, context: str | None) -> Any:
     found = _merged(file)
     return _Loader(found.config, context, config_persister=found.save_changes, config_base_path=None)
+
+
+def _check_server(loader: Any) -> None:
+    server = loader._cluster.safe_get("server")
+    try:
+        address = urlsplit(str(server))
+        port = address.port
+    except ValueError:  # a port that is none
+        port = 0
+    if port == 0 or address.scheme not in ("http", "https") or not address.hostname:
+        raise ApiUnavailable(
+            f"server: {str(server)[:_SHOWN]!r} should be an address such as https://host:6443"
+        )
 
 
 def _namespace(loader: Any) -> str:

@@ -16,6 +16,7 @@ from launcher.workspace.members import MOST_PARTS, link_stays_inside
 
 DEFAULT_LIMIT_BYTES: Final = 512 * 2**20
 _OFFENDERS: Final = 10
+_SHOWN: Final = 200
 # A file is large by itself that has a twentieth of all bytes.
 _SHARE: Final = 20
 _LINKS_NAMED: Final = 5
@@ -108,7 +109,8 @@ def _found(root: Path) -> Path:
         what = "is below the current directory, which was removed"
     except OSError as error:
         what = f"can't be read: {error.strerror}"
-    raise WorkspaceError(f"workspace: {root} {what}; name the directory with your code")
+    shown = str(root) if len(str(root)) <= _SHOWN else f"{str(root)[:_SHOWN]}..."
+    raise WorkspaceError(f"workspace: {shown} {what}; name the directory with your code")
 
 
 def size_in_words(size: float) -> str:
