@@ -25,6 +25,7 @@ _STDOUT, _STDERR, _STATUS = 1, 2, 3
 # How long the other side may say nothing, in seconds.
 SILENCE_SECONDS: Final = 60.0
 _HANDSHAKE: Final = re.compile(r"Handshake status (\d{3})")
+_PART: Final = " -+-+- "
 _SHOWN: Final = 300
 _BROKEN: Final = (WebSocketException, OSError)
 
@@ -63,7 +64,8 @@ class Execution:
             refused = _HANDSHAKE.search(said)  # websocket-client tells the status in its message alone
             if not refused:
                 raise ApiUnavailable(f"{self._what}: {said}") from None
-            raise ApiError("GET", self._what, int(refused.group(1)), "", said[:_SHOWN]) from None
+            reason, message = _refusal(said)
+            raise ApiError("GET", self._what, int(refused.group(1)), reason, message[:_SHOWN]) from None
         except _BROKEN as error:
             raise ApiUnavailable(f"{self._what}: {error}") from None
 
@@ -148,6 +150,16 @@ class Execution:
     def _said(self) -> str:
         said = self._stderr.decode(errors="replace").strip()
         return f": {said.splitlines()[-1]}" if said else ""
+
+
+def _refusal(said: str) -> tuple[str, str]:
+    """Reason and message of the Status at the end of what websocket-client says: status line, headers and body."""
+    line, *_, body = said.split(_PART)
+    try:
+        status = json.loads(body)
+        return str(status.get("reason") or ""), str(status.get("message") or line)
+    except (ValueError, AttributeError):  # of a proxy
+        return "", line
 
 
 def _connected(configuration: Any, url: str, headers: dict[str, str]) -> Any:

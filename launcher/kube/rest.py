@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import urllib3
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
-from yaml import YAMLError
 
 from launcher.kube.stream import Garbled, read_list
 
@@ -108,28 +107,6 @@ class Rest:
             raise ApiUnavailable(f"neither a service account nor a usable kubeconfig: {error}") from None
         return cls(client_of(settings))
 
-    @classmethod
-    def of_kubeconfig(cls, file: str | None, context: str | None, patience: Patience) -> tuple[Rest, str]:
-        """As `kubectl` connects: this file, else those of KUBECONFIG, else ~/.kube/config; and the context's namespace.
-
-        Raises ApiUnavailable where there is no file, no such context, or nothing usable in it.
-        """
-        settings = client.Configuration()
-        try:
-            contexts, active = config.list_kube_config_contexts(file)
-            config.load_kube_config(file, context, client_configuration=settings)
-            named = [each for each in contexts if each["name"] == context] if context else [active]
-            namespace = str(named[0].get("context", {}).get("namespace") or "default")
-        except (config.ConfigException, OSError, ValueError, YAMLError) as error:
-            raise ApiUnavailable(" ".join(str(error).split())) from None
-        except (
-            TypeError,
-            AttributeError,
-            LookupError,
-        ):  # the client looks at what it has, and not at what that is
-            raise ApiUnavailable("should be a kubeconfig: clusters, users and contexts") from None
-        return cls(client_of(settings), patience), namespace
-
     @property
     def configuration(self) -> Any:
         """What a client of another protocol, such as exec's, needs to reach the same API server."""
@@ -198,10 +175,11 @@ class Rest:
         """One attempt at a GET whose answer is read piece by piece; it is broken off when the block is left.
 
         `silence` is how many seconds may pass between two pieces. Raises ApiError for everything but success, and
-        ApiUnavailable where nothing answers, while the answer is read, too.
+        ApiUnavailable where nothing answers, while the answer is read, too. An OSError of what else the block does
+        stays one.
         """
         try:
-            answer = self._send("GET", path, query, None)
+            answer = _Opened(self._send("GET", path, query, None), path)
             if answer.status >= 300:
                 raise answer.refusal("GET", path)
         except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -209,7 +187,7 @@ class Rest:
         answer.allow_silence(silence)
         try:
             yield answer
-        except (urllib3.exceptions.HTTPError, OSError, Garbled) as error:
+        except Garbled as error:
             raise ApiUnavailable(f"GET {path}: {type(error).__name__}: {error}") from None
         finally:
             answer.close()
@@ -292,28 +270,28 @@ class Answer:
     """A response of which only the head was read. What reads on raises urllib3's errors and OSError."""
 
     def __init__(self, response: Any) -> None:
-        self._response = response
+        self.response = response
         self.status = int(response.status)
 
     def whole(self) -> bytes:
         """The whole body."""
-        data: bytes = self._response.data
+        data: bytes = self.response.data
         return data
 
     def chunks(self) -> Iterator[bytes]:
         """The body as it comes; of a chunked one, each chunk without waiting for the next."""
-        pieces: Iterator[bytes] = self._response.stream(_CHUNK_BYTES)
+        pieces: Iterator[bytes] = self.response.stream(_CHUNK_BYTES)
         return pieces
 
     def refusal(self, method: str, path: str) -> ApiError:
         """What this answer says, which is no success."""
         reason, message = _explain(self.whole())
-        return ApiError(method, path, self.status, reason, message, _retry_after(self._response.headers))
+        return ApiError(method, path, self.status, reason, message, _retry_after(self.response.headers))
 
     def allow_silence(self, seconds: float) -> None:
         """How long the body may pause. Without this as long as the head was waited for."""
         # A connection that ends with its answer was handed over already and keeps the time that it had.
-        socket = getattr(self._response.connection, "sock", None)
+        socket = getattr(self.response.connection, "sock", None)
         if socket is not None:
             socket.settimeout(seconds)
 
@@ -322,11 +300,26 @@ class Answer:
         with suppress(
             ValueError, RuntimeError, OSError
         ):  # read to its end already, or closed by the other side
-            self._response.shutdown()
+            self.response.shutdown()
 
     def close(self) -> None:
         """Gives the connection back if the body was read to its end, and closes it otherwise."""
-        self._response.close()
+        self.response.close()
+
+
+class _Opened(Answer):
+    """An answer of which `open` is the only attempt: what breaks while its pieces are read is told as such."""
+
+    def __init__(self, answer: Answer, path: str) -> None:
+        super().__init__(answer.response)
+        self._path = path
+
+    def chunks(self) -> Iterator[bytes]:
+        """The body as it comes. Raises ApiUnavailable."""
+        try:
+            yield from super().chunks()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ApiUnavailable(f"GET {self._path}: {type(error).__name__}: {error}") from None
 
 
 def _object(answer: Answer) -> JsonObject:

@@ -6,20 +6,22 @@ Exit codes: launcher/plugin/exits.py.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-from launcher.plugin.exits import DONE, INTERRUPTED, OUTPUT, PluginError
-from launcher.plugin.packing import packing
-from launcher.plugin.screen import say
-from launcher.plugin.words import PROGRAM, parser
+from launcher.plugin.exits import DONE, INTERRUPTED, OUTPUT, PROGRAM, PluginError
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs one verb and returns the exit code; what is wrong is one line on standard error."""
+    follows = False
     try:
+        # They take as long as many a verb does, and may be interrupted as well.
+        from launcher.plugin.packing import packing
+        from launcher.plugin.words import parser
+
         options = parser().parse_args(arguments)
+        follows = getattr(options, "follow", False)
         with packing(options) as packed:
             from launcher.plugin.verbs import run  # this import takes as long as packing does
 
@@ -27,19 +29,25 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
             sys.stdout.flush()
             return code
     except PluginError as error:
-        say(f"{PROGRAM}: {error}")
-        return error.code
+        return _told(str(error), error.code)
     except KeyboardInterrupt:
-        say(f"{PROGRAM}: interrupted")
-        return INTERRUPTED
+        return _told("interrupted", INTERRUPTED)
     except BrokenPipeError:  # who reads us has enough
         _close_output()
+        if follows:  # 0 would say that the job succeeded
+            return _told("standard output: nobody reads it any more; how the job ends is not known", OUTPUT)
         return DONE
     except OSError as error:
         if error.filename is None:  # what has a name was no output
             _close_output()
-        say(f"{PROGRAM}: {error.filename or 'standard output'}: {error.strerror or error}")
-        return OUTPUT
+        return _told(f"{error.filename or 'standard output'}: {error.strerror or error}", OUTPUT)
+
+
+def _told(line: str, code: int) -> int:
+    from launcher.plugin.screen import say
+
+    say(f"{PROGRAM}: {line}")
+    return code
 
 
 def _close_output() -> None:
@@ -47,12 +55,22 @@ def _close_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def entry() -> None:
-    """The executable `kubectl-torchrun`."""
+def _listen() -> None:
+    import signal
+
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one of them
             signal.signal(number, signal.default_int_handler)
-    sys.exit(main(sys.argv[1:], os.environ))
+
+
+def entry() -> None:
+    """The executable `kubectl-torchrun`."""
+    try:
+        _listen()
+        code = main(sys.argv[1:], os.environ)
+    except KeyboardInterrupt:  # before `main` listens to it, or once more while it ends
+        code = _told("interrupted", INTERRUPTED)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from launcher.core.torchrun import names as n
+from launcher.kube import kubeconfig as kubeconfigs
+from launcher.kube.kubeconfig import NoLogin
 from launcher.kube.rest import ApiError, ApiUnavailable, Patience, Rest
 from launcher.plugin.exits import (
     NO_KUBECONFIG,
@@ -41,22 +43,9 @@ class Cluster:
         cls, kubeconfig: str | None, context: str | None, namespace: str | None, patience: Patience = PATIENCE
     ) -> Cluster:
         """With the person's kubeconfig."""
-        try:
-            rest, default = Rest.of_kubeconfig(kubeconfig, context, patience)
-        except ApiUnavailable as error:
-            given = os.environ.get("KUBECONFIG")
-            where = f"KUBECONFIG {given}" if given else "~/.kube/config"
-            where = f"--kubeconfig {kubeconfig}" if kubeconfig else where
-            where = f"{where}, --context {context}" if context else where
-            why = str(error).rstrip(".")
-            raise PluginError(
-                NO_KUBECONFIG,
-                f"{where}: {why}; name one with --kubeconfig or KUBECONFIG, a context with --context",
-            ) from None
-        try:
-            return cls(rest, namespace_name(namespace or default))
-        except ValueError as error:
-            raise PluginError(NO_KUBECONFIG, f"namespace: {error}") from None
+        with _usable(kubeconfig, context):
+            rest, default = kubeconfigs.connect(kubeconfig, context, patience)
+        return cls(rest, _checked(namespace or default))
 
     def jobs(self, everywhere: bool = False) -> list[JsonObject]:
         """The jobs of the namespace, or of all."""
@@ -65,6 +54,11 @@ class Cluster:
     def queues(self, everywhere: bool = False) -> list[JsonObject]:
         """The queues of the namespace, or of all."""
         return self._list(n.QUEUE_PLURAL, everywhere)
+
+    def namespaces(self) -> list[str]:
+        """Those of the cluster."""
+        with self._explained("list namespaces"):
+            return self.rest.list_items("/api/v1/namespaces", {}, lambda item: str(item["metadata"]["name"]))
 
     def job(self, name: str) -> JsonObject:
         """The job of this name."""
@@ -170,13 +164,52 @@ class Cluster:
         return f"{_ROOT}/namespaces/{self.namespace}/{plural}"
 
 
+def namespace_of(kubeconfig: str | None, context: str | None) -> str:
+    """That of the person's context, for which no cluster is asked. Raises PluginError."""
+    with _usable(kubeconfig, context):
+        found = kubeconfigs.namespace_of(kubeconfig, context)
+    return _checked(found)
+
+
+def contexts_of(kubeconfig: str | None) -> list[str]:
+    """The contexts of the person's kubeconfig. Raises PluginError."""
+    with _usable(kubeconfig, None):
+        return kubeconfigs.contexts_of(kubeconfig)
+
+
+def _checked(namespace: str) -> str:
+    try:
+        return namespace_name(namespace)
+    except ValueError as error:
+        raise PluginError(NO_KUBECONFIG, f"namespace: {error}") from None
+
+
+@contextmanager
+def _usable(kubeconfig: str | None, context: str | None) -> Iterator[None]:
+    """What is wrong with a kubeconfig as PluginError."""
+    try:
+        yield
+    except NoLogin as error:
+        raise PluginError(NO_KUBECONFIG, str(error)) from None
+    except ApiUnavailable as error:
+        given = os.environ.get("KUBECONFIG")
+        where = f"KUBECONFIG {given}" if given else "~/.kube/config"
+        where = f"--kubeconfig {kubeconfig}" if kubeconfig else where
+        where = f"{where}, --context {context}" if context else where
+        why = str(error).rstrip(".")
+        raise PluginError(
+            NO_KUBECONFIG,
+            f"{where}: {why}; name one with --kubeconfig or KUBECONFIG, a context with --context",
+        ) from None
+
+
 @contextmanager
 def explained(what: str, namespace: str) -> Iterator[None]:
     """Refusals and silence of the API server as PluginError."""
     try:
         yield
     except ApiError as error:
-        said = " ".join(str(error).partition(f"{error.reason}: ")[2].split()) or str(error)
+        said = " ".join(error.message.split()) or str(error)
         if error.status == 401:
             raise PluginError(
                 REFUSED, f"login: the API server does not know you ({said}); log in again"
@@ -186,6 +219,8 @@ def explained(what: str, namespace: str) -> Iterator[None]:
         if error.status in (400, 409, 422):
             raise PluginError(USAGE, f"job: the API server refuses it: {said}") from None
         raise PluginError(UNAVAILABLE, f"API server: {error}") from None
+    except NoLogin as error:  # the one before has run out
+        raise PluginError(NO_KUBECONFIG, str(error)) from None
     except ApiUnavailable as error:
         raise PluginError(UNAVAILABLE, f"API server: no answer: {error}") from None
 

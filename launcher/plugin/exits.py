@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+PROGRAM: Final = "kubectl torchrun"
 DONE: Final = 0
 JOB_FAILED: Final = 1  # and nobody knows its exit code
 # BSD's sysexits.h, which programs use for the same; a training ends with none of them.

@@ -46,13 +46,11 @@ def job(
     }
 
 
-def workspace(archive: Archive, url: str, restart: bool) -> JsonObject:
+def workspace(archive: Archive, url: str) -> JsonObject:
     """`spec.workspace` for this archive."""
     found: JsonObject = {"digest": archive.digest, "sizeBytes": archive.size}
     if url:
         found["url"] = url
-    if restart:
-        found["restartOnSync"] = True
     return found
 
 

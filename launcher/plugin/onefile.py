@@ -25,28 +25,49 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 # A zip's own oldest time: two builds of the same contents are the same file.
 _TIME: Final = (1980, 1, 1, 0, 0, 0)
 _FILES: Final = ("kubectl-torchrun", "kubectl_complete-torchrun")
+_UNUSED_SECONDS: Final = 30 * 24 * 3600
 _START: Final = '''"""Unpacks what stands beside it once, and runs the plugin from there."""
-import os, shutil, sys, tempfile, zipfile
+import os, shutil, sys, tempfile, time, zipfile
 
 if sys.version_info[:2] != {version!r}:
     sys.exit("kubectl torchrun: this file was built for Python {version[0]}.{version[1]}, and this is "
              + sys.version.split()[0] + "; build it anew (make plugin) or install it by pip")
-cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-home = os.path.join(cache, "kubectl-torchrun", "{digest}")
+cache = os.environ.get("XDG_CACHE_HOME", "")
+if not os.path.isabs(cache):  # as its specification says
+    cache = os.path.join(os.path.expanduser("~"), ".cache")
+rooms = os.path.join(cache, "kubectl-torchrun")
+home = os.path.join(rooms, "{digest}")
 if not os.path.isdir(home):
+    draft = None
     try:
-        os.makedirs(os.path.dirname(home), mode=0o700, exist_ok=True)
-        draft = tempfile.mkdtemp(dir=os.path.dirname(home))
+        os.makedirs(rooms, mode=0o700, exist_ok=True)
+        draft = tempfile.mkdtemp(dir=rooms)
         with zipfile.ZipFile(sys.argv[0]) as file:
             file.extractall(draft)
         try:
             os.rename(draft, home)
         except OSError:  # another one was first
-            shutil.rmtree(draft)
             if not os.path.isdir(home):
                 raise
     except OSError as error:
         sys.exit("kubectl torchrun: can't unpack into " + home + ": " + str(error) + "; set XDG_CACHE_HOME")
+    except KeyboardInterrupt:
+        sys.stderr.write("kubectl torchrun: interrupted\\n")
+        sys.exit(130)
+    finally:
+        if draft:
+            shutil.rmtree(draft, ignore_errors=True)
+    for other in os.listdir(rooms):  # builds that nobody has begun for long, and what was not unpacked to its end
+        place = os.path.join(rooms, other)
+        try:
+            if time.time() - os.stat(place).st_mtime > {unused_seconds}:
+                shutil.rmtree(place, ignore_errors=True)
+        except OSError:  # another one was first
+            pass
+try:
+    os.utime(home)
+except OSError:  # somebody else's
+    pass
 sys.path.insert(0, home)
 from launcher.plugin.{module} import entry
 entry()
@@ -104,7 +125,12 @@ def build(directory: Path) -> list[Path]:
             digest.update(f"{file.relative_to(root)}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
         made = []
         for name, module in zip(_FILES, ("__main__", "complete"), strict=True):
-            start = _START.format(version=sys.version_info[:2], digest=digest.hexdigest()[:20], module=module)
+            start = _START.format(
+                version=sys.version_info[:2],
+                digest=digest.hexdigest()[:20],
+                module=module,
+                unused_seconds=_UNUSED_SECONDS,
+            )
             made.append(_write(directory / name, root, files, start))
         return made
 

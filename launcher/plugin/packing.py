@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ _MEBIBYTE: Final = 2**20
 # A copy of this process begins at once. Where there is none, a new interpreter does.
 _WAYS: Final = multiprocessing.get_all_start_methods()
 _WAY: Final = "fork" if "fork" in _WAYS else _WAYS[0]
+_INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Packed = Callable[[], Archive | None]
 
 
@@ -46,13 +48,23 @@ def packing(options: argparse.Namespace) -> Iterator[Packed]:
         root, limit = Path(os.path.expanduser(options.workspace)), options.max_size * _MEBIBYTE
         words = (root, limit, Path(scratch), _memory(Path(scratch)), end)
         process = context.Process(target=_pack, args=words, daemon=True)
-        process.start()
-        end.close()
         try:
+            _begin(process)
+            end.close()
             yield lambda: _answer(answers)
         finally:
-            process.kill()
-            process.join()
+            if process.pid is not None:
+                process.kill()
+                process.join()
+
+
+def _begin(process: Any) -> None:
+    """Begins it without what interrupts: a terminal interrupts both, and the one that waits ends the other."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _memory(scratch: Path) -> Path:
@@ -81,5 +93,3 @@ def _pack(root: Path, limit: int, directory: Path, memory: Path, end: Connection
             end.send(packed(root, limit, directory, memory, bar))
     except WorkspaceError as error:
         end.send(str(error))
-    except KeyboardInterrupt:
-        pass  # the one that waits for it says so

@@ -38,7 +38,7 @@ def submit(
             url = archive_url(where, archive.digest) if bucket else ""
         except WorkspaceError as error:
             raise PluginError(WORKSPACE, f"queue {options.queue}: storage.workspace.{error}") from None
-        job["spec"]["workspace"] = manifest.workspace(archive, url, options.restart)
+        job["spec"]["workspace"] = manifest.workspace(archive, url)
     making.judge(cluster, job)
     if archive and bucket:
         upload.to_bucket(archive, where, bucket)
@@ -60,7 +60,7 @@ def submit(
         return DONE
     try:
         return follow(cluster, name)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, OSError):  # the latter of our own output
         say(f"job {name} goes on: kubectl torchrun logs -f {name}")
         raise
 
@@ -71,7 +71,7 @@ def dry_run(
     """The job as YAML or JSON; no cluster is asked, and so the address of a workspace in S3 is not in it."""
     job = manifest.job(options, namespace, directory_name(options.workspace), environment)
     if archive := packed():
-        job["spec"]["workspace"] = manifest.workspace(archive, "", options.restart)
+        job["spec"]["workspace"] = manifest.workspace(archive, "")
     return rendered(job, options.output or "yaml")
 
 
@@ -97,7 +97,8 @@ def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
         if not upload.wait_for_sync_pod(cluster, options.name):
             raise _no_pod(options.name)
         upload.to_sync_pod(cluster, options.name, archive)
-    now = manifest.workspace(archive, url, options.restart or bool(spec["workspace"].get("restartOnSync")))
+    # Said each time: a patch without it would leave what the sync before asked for.
+    now = {**manifest.workspace(archive, url), "restartOnSync": options.restart}
     # The workers first, as through a pod: those that start meanwhile follow what is pointed to, whatever the job names.
     if bucket:
         upload.point_in_bucket(archive, where, meta["uid"], bucket)

@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 
 from launcher.core.torchrun import names as n
 from launcher.plugin import tables
-from launcher.plugin.cluster import Cluster, shown
-from launcher.plugin.exits import DONE, USAGE, PluginError
+from launcher.plugin.cluster import Cluster, namespace_of, shown
+from launcher.plugin.exits import DONE, PROGRAM, USAGE, PluginError
 from launcher.plugin.packing import Packed
 from launcher.plugin.screen import say
-from launcher.plugin.words import PROGRAM
 
 
 def run(options: argparse.Namespace, packed: Packed, environment: Mapping[str, str]) -> int:
@@ -52,7 +51,7 @@ def _namespace(kubeconfig: str | None, context: str | None, namespace: str | Non
     if namespace:
         return namespace
     try:
-        return Cluster.connect(kubeconfig, context, None).namespace
+        return namespace_of(kubeconfig, context)
     except PluginError:
         if kubeconfig or context:
             raise

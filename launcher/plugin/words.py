@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from itertools import takewhile
 from typing import Any, Final, NoReturn
 
 from launcher.plugin.command import doubtful_flag
-from launcher.plugin.exits import USAGE, PluginError
+from launcher.plugin.exits import PROGRAM, USAGE, PluginError
 from launcher.plugin.names import job_name, namespace_name, object_name
 
-PROGRAM: Final = "kubectl torchrun"
 _EXITS: Final = (
     "Exit codes: 0 done; with --follow that of the job; 64 wrong words or a spec that the API refuses, 65 workspace, "
     "66 no such job, 69 no answer from the API server or the job's pods, 74 the answer can't be written, "
     "77 not allowed, 78 no usable kubeconfig, 130 interrupted."
 )
 FORMATS: Final = ("yaml", "json", "name", "wide")
+VERBS: Final = ("submit", "logs", "status", "list", "queues", "cancel", "suspend", "resume", "sync", "cp")
+# What argparse says of a value for a flag that takes none, and of a verb that it does not know.
+_EXPLICIT: Final = re.compile(r"argument (?P<flag>\S+): ignored explicit argument (?P<value>.*)", re.DOTALL)
+_NO_VERB: Final = re.compile(r"argument VERB: invalid choice: '(.*?)' \(choose from", re.DOTALL)
+# What kubectl's own flag of this name takes.
+_DRY_RUNS: Final = frozenset({"client", "server", "none"})
 _UNKNOWN: Final = "unrecognized arguments: "
 _MOST_DIGITS: Final = 9
 _SHOWN: Final = 60
@@ -32,7 +38,13 @@ class Parser(argparse.ArgumentParser):
     _strange = ""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if self._subparsers is None:
+        if self._subparsers is not None:
+            names = [word.partition("=")[0] for word in takewhile(lambda word: word not in VERBS, args or ())]
+            self._strange = next(
+                (each for each in names if each.startswith("-") and each not in self._option_string_actions),
+                "",
+            )
+        else:
             names = [word.partition("=")[0] for word in takewhile(lambda word: word != "--", args or ())]
             strange = (
                 each for each in names if each.startswith("--") and each not in self._option_string_actions
@@ -45,6 +57,9 @@ class Parser(argparse.ArgumentParser):
                         f"{flag}: may be the command's or ours here; put the command in quotes, or {flag} first"
                     )
         known, unknown = super().parse_known_args(args, namespace)
+        command = getattr(known, "command", None) or [""]
+        if getattr(known, "dry_run", False) and len(command) > 1 and command[0] in _DRY_RUNS:
+            self.error(f"--dry-run: takes no value; leave {command[0]!r} out")
         if unknown and self._subparsers is None:
             self.error(f"{_UNKNOWN}{' '.join(unknown)}")
         return known, unknown
@@ -58,6 +73,13 @@ class Parser(argparse.ArgumentParser):
             quotes = "a command with words of its own goes in quotes" if self.prog.endswith(_SUBMIT) else ""
             hint = f"did you mean {near[0]}?" if near else quotes
             message = f"{message}; {hint}" if hint else message
+        if explicit := _EXPLICIT.fullmatch(message):
+            message = f"{explicit['flag']}: takes no value; leave {explicit['value']} out"
+        if verb := _NO_VERB.match(message):
+            near = get_close_matches(verb[1], VERBS, 1)
+            message = f"{verb[1][:_SHOWN]!r} is no verb; " + (
+                f"did you mean {near[0]}?" if near else "one is missing"
+            )
         raise PluginError(USAGE, f"{message}; see {self.prog} -h")
 
 
@@ -113,7 +135,10 @@ def parser() -> Parser:
         verb(name, help).add_argument("names", type=_named(job_name), nargs="+", metavar="JOB")
     sync = verb("sync", "bring the current directory to a job that runs")
     _name(sync)
-    _workspace(sync)
+    _workspace(sync, sync)
+    sync.add_argument(
+        "--restart", action="store_true", help="a new workspace starts the workers anew, this time"
+    )
     copy = verb("cp", "copy a file or directory from or to a job's worker: JOB:PATH PATH, or PATH JOB:PATH")
     copy.add_argument("source", metavar="FROM")
     copy.add_argument("target", metavar="TO")
@@ -135,20 +160,20 @@ def _submit(submit: Parser) -> None:
         "--follow", action="store_true", help="show its log until it ends; its exit code is ours"
     )
     submit.add_argument("--dry-run", action="store_true", help="print the TorchrunJob and send nothing")
-    _workspace(submit)
-    submit.add_argument("--no-workspace", action="store_true", help="only what is in the image")
+    either = submit.add_mutually_exclusive_group()
+    _workspace(submit, either)
+    either.add_argument("--no-workspace", action="store_true", help="only what is in the image")
     _output(submit, "yaml", "json", "name")
     submit.add_argument(
         "command", nargs="+", metavar="COMMAND", help='in quotes: "python train.py --epochs 10"'
     )
 
 
-def _workspace(verb: Parser) -> None:
-    verb.add_argument("--workspace", default=".", metavar="DIRECTORY", help="default: the current one")
+def _workspace(verb: Parser, either: Any) -> None:
+    either.add_argument("--workspace", default=".", metavar="DIRECTORY", help="default: the current one")
     verb.add_argument(
         "--max-size", type=_positive, default=512, metavar="MIB", help="of the files together (default 512)"
     )
-    verb.add_argument("--restart", action="store_true", help="a new workspace starts the workers anew")
 
 
 def _name(verb: Parser) -> None:

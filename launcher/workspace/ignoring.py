@@ -65,6 +65,14 @@ def rules_of(root: Path) -> Rules:
     return Rules(GIT_IGNORE, tuple(reversed(layers)))
 
 
+def in_force(root: Path) -> str:
+    """The name of the file that leaves more out of this workspace, and lets in nothing that is left out now."""
+    if (root / OWN_IGNORE).is_file():
+        return OWN_IGNORE
+    by_git = (root / GIT_IGNORE).is_file() or any((at / ".git").exists() for at in (root, *root.parents))
+    return GIT_IGNORE if by_git else OWN_IGNORE
+
+
 def _read(file: Path) -> tuple[Pattern, ...]:
     try:
         # git does not follow links to its own files.

@@ -64,8 +64,8 @@ def packed(
         return Remembered(directory / "workspace.tar.zst", *known, root=root, limit=limit)
     archive = pack(root, limit, directory, progress, entries)
     old = all(entry.changed < began - TICK_NANOSECONDS for entry in entries)
-    # A record in the workspace itself would change it.
-    if old and not memory.resolve().is_relative_to(root.resolve()):
+    # A record in the workspace itself would change it. A directory that is a circle of links is no memory.
+    if old and not Path(os.path.realpath(memory)).is_relative_to(root.resolve()):
         _write(record, mark, archive)
     return archive
 

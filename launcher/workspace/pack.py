@@ -20,8 +20,14 @@ from typing import IO, Any, BinaryIO, Final
 import zstandard
 
 from launcher.workspace.errors import WorkspaceError
-from launcher.workspace.ignoring import OWN_IGNORE
-from launcher.workspace.selection import DEFAULT_LIMIT_BYTES, Entry, select, unreadable
+from launcher.workspace.selection import (
+    DEFAULT_LIMIT_BYTES,
+    Entry,
+    Unfit,
+    naming_ignore_file,
+    select,
+    unreadable,
+)
 
 # Of code, a higher level saves a twentieth and takes half as long again.
 _LEVEL: Final = 2
@@ -73,7 +79,7 @@ def pack(
     except OSError as error:
         raise WorkspaceError(f"workspace: no room for the archive: {error}") from None
     try:
-        with os.fdopen(handle, "wb") as file:
+        with os.fdopen(handle, "wb") as file, naming_ignore_file(root):
             target = _Hashing(file)
             compressor = zstandard.ZstdCompressor(level=_LEVEL, threads=_THREADS, write_checksum=True)
             with compressor.stream_writer(target, closefd=False) as stream:  # type: ignore[arg-type]
@@ -198,7 +204,7 @@ def _is_unchanged(handle: int, known: os.stat_result) -> bool:
     )
 
 
-def _changed(path: str) -> WorkspaceError:
-    return WorkspaceError(
-        f"workspace: {path} changed while it was read; try again when nothing writes it, or name it in {OWN_IGNORE}"
+def _changed(path: str) -> Unfit:
+    return Unfit(
+        f"workspace: {path} changed while it was read; try again when nothing writes it, or name it in"
     )

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from launcher.workspace.errors import WorkspaceError
-from launcher.workspace.ignoring import GIT_IGNORE, OWN_IGNORE, Rules, rules_of
+from launcher.workspace.ignoring import GIT_IGNORE, OWN_IGNORE, Rules, in_force, rules_of
 from launcher.workspace.members import MOST_PARTS, link_stays_inside
 
 DEFAULT_LIMIT_BYTES: Final = 512 * 2**20
 _OFFENDERS: Final = 10
+_SHOWN: Final = 200
+# A file is large by itself that has a twentieth of all bytes.
+_SHARE: Final = 20
 _LINKS_NAMED: Final = 5
 
 
@@ -34,6 +38,19 @@ class Entry:
     modified: int = 0
 
 
+class Unfit(WorkspaceError):
+    """An entry that can't be sent as it is; what is said of it ends before the name of a file that leaves it out."""
+
+
+@contextmanager
+def naming_ignore_file(root: Path) -> Iterator[None]:
+    """Ends what is said of an unfit entry of this workspace."""
+    try:
+        yield
+    except Unfit as error:
+        raise WorkspaceError(f"{error} {in_force(root)}") from None
+
+
 def select(root: Path, limit: int = DEFAULT_LIMIT_BYTES) -> list[Entry]:
     """Every file and link of the workspace at this directory, sorted by the bytes of its path.
 
@@ -41,7 +58,8 @@ def select(root: Path, limit: int = DEFAULT_LIMIT_BYTES) -> list[Entry]:
     directory, nothing in it, an entry that can't be read, a link that leads out, more than `limit` bytes.
     """
     root = _found(root)
-    found = sorted(_walk(root, rules_of(root)), key=lambda entry: os.fsencode(entry.path))
+    with naming_ignore_file(root):
+        found = sorted(_walk(root, rules_of(root)), key=lambda entry: os.fsencode(entry.path))
     if not found:
         raise WorkspaceError(
             f"workspace: {root} has no files to send; put your code there, or look at what {OWN_IGNORE} "
@@ -54,17 +72,32 @@ def select(root: Path, limit: int = DEFAULT_LIMIT_BYTES) -> list[Entry]:
         named = ", ".join(f"{entry.path} -> {entry.target}" for entry in out[:_LINKS_NAMED])
         more = f" and {len(out) - _LINKS_NAMED} more" if len(out) > _LINKS_NAMED else ""
         raise WorkspaceError(
-            f"workspace: links lead out of {root}: {named}{more}; copy what they point to, or name them in {OWN_IGNORE}"
+            f"workspace: links lead out of {root}: {named}{more}; copy what they point to, or name them "
+            f"in {in_force(root)}"
         )
     total = sum(entry.size for entry in found)
     if total > limit:
-        largest = sorted(found, key=lambda entry: (-entry.size, entry.path))[:_OFFENDERS]
-        named = ", ".join(f"{entry.path} {size_in_words(entry.size)}" for entry in largest if entry.size)
+        named = ", ".join(f"{path} {size_in_words(size)}" for path, size in _largest(found, total))
         raise WorkspaceError(
             f"workspace: {size_in_words(total)} in {len(found)} files, and at most {size_in_words(limit)} are sent; "
-            f"name in {OWN_IGNORE} what is not needed; the largest: {named}"
+            f"name in {in_force(root)} what is not needed; the largest: {named}"
         )
     return found
+
+
+def _largest(entries: Sequence[Entry], total: int) -> list[tuple[str, int]]:
+    """What takes the most room: files that are large by themselves, and directories at the top with all that is small.
+
+    A virtual environment is thousands of files, none of which is worth a word.
+    """
+    sizes: dict[str, int] = {}
+    for entry in entries:
+        top, slash, _ = entry.path.partition("/")
+        is_large = entry.size * _SHARE >= total
+        name = entry.path if is_large or not slash else f"{top}/"
+        sizes[name] = sizes.get(name, 0) + entry.size
+    by_size = sorted(sizes.items(), key=lambda each: (-each[1], each[0]))
+    return [each for each in by_size if each[1]][:_OFFENDERS]
 
 
 def _found(root: Path) -> Path:
@@ -76,7 +109,8 @@ def _found(root: Path) -> Path:
         what = "is below the current directory, which was removed"
     except OSError as error:
         what = f"can't be read: {error.strerror}"
-    raise WorkspaceError(f"workspace: {root} {what}; name the directory with your code")
+    shown = str(root) if len(str(root)) <= _SHOWN else f"{str(root)[:_SHOWN]}..."
+    raise WorkspaceError(f"workspace: {shown} {what}; name the directory with your code")
 
 
 def size_in_words(size: float) -> str:
@@ -109,9 +143,9 @@ def _walk(root: Path, at_top: Rules) -> Iterator[Entry]:
             if rules.ignores(inner, name, is_directory):
                 continue
             if is_directory and inner.count(b"/") + 1 >= MOST_PARTS:
-                raise WorkspaceError(
+                raise Unfit(
                     f"workspace: {os.fsdecode(inner)[:40]}... is {MOST_PARTS} directories or more in one another; "
-                    f"name it in {OWN_IGNORE}"
+                    f"name it in"
                 )
             if is_directory:
                 to_do.append((Path(entry.path), inner, rules))
@@ -132,13 +166,11 @@ def _one(entry: os.DirEntry[str], path: str) -> Iterator[Entry]:
         yield Entry(path, known.st_size, executable, "", known.st_ino, known.st_ctime_ns, known.st_mtime_ns)
 
 
-def unreadable(path: str, error: OSError) -> WorkspaceError:
+def unreadable(path: str, error: OSError) -> Unfit:
     """What is said of an entry that can't be read."""
     if isinstance(error, FileNotFoundError):
-        return WorkspaceError(
+        return Unfit(
             f"workspace: {path} was removed while it was read; try again when nothing changes the directory, or name "
-            f"it in {OWN_IGNORE}"
+            f"it in"
         )
-    return WorkspaceError(
-        f"workspace: can't read {path}: {error.strerror}; make it readable or name it in {OWN_IGNORE}"
-    )
+    return Unfit(f"workspace: can't read {path}: {error.strerror}; make it readable or name it in")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,16 +44,21 @@ class Person:
         self, *words: str, by: tuple[str, ...] = (), **variables: str
     ) -> subprocess.CompletedProcess[str]:
         """`kubectl ...`; the output has both streams apart."""
+        return self.runs([*by, self.team.server.programs["kubectl"], *words], **variables)
+
+    def runs(self, command: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
+        """A command where kubectl, the plugin and the API server are found."""
+        kubectl = Path(self.team.server.programs["kubectl"]).parent
         environment = {
             **os.environ,
-            "PATH": f"{self.programs}:{os.environ['PATH']}",
+            "PATH": f"{self.programs}:{kubectl}:{os.environ['PATH']}",
             "PYTHONPATH": str(CHECKOUT),
             "KUBECONFIG": str(self.team.server.kubeconfig),
             "XDG_CACHE_HOME": str(self.programs / "cache"),
             **variables,
         }
         return subprocess.run(
-            [*by, self.team.server.programs["kubectl"], *words],
+            command,
             cwd=self.code, env=environment, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
 
@@ -183,4 +189,35 @@ def test_kubectl_completes_jobs_queues_and_flags(person: Person) -> None:
 
     assert completed("logs", *asked, "") == ["vit"]
     assert completed("submit", *asked, "--queue", "res") == ["research"]
+    assert completed("submit", *asked, "--queue=res") == ["research"]
+    assert completed("submit", *asked, "--", "--q") == []
     assert completed("sus") == ["suspend"]
+
+
+# What bash-completion does for a script: the line in words, which "=" and ":" do not part.
+BASH = """
+_init_completion() {{
+    words=({words}); cword=$((${{#words[@]}} - 1)); cur=${{words[$cword]}}; prev=${{words[$cword - 1]}}
+}}
+source <(kubectl completion bash)
+__start_kubectl
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        (("logs", ""), ["vit"]),
+        (("cp", "vi"), ["vit:"]),
+        (("submit", "--queue="), ["research"]),
+        (("submit", "--queue=r"), ["research"]),
+        (("list", "--output=y"), ["yaml"]),
+        (("-n", "list", "submit", "--gp"), ["--gpus"]),
+    ],
+)
+def test_bash_completes(person: Person, typed: tuple[str, ...], found: list[str]) -> None:
+    person.team.make(manifest(n.JOB_KIND, "vit"))
+    line = ["kubectl", "torchrun", *(() if "-n" in typed else ("-n", person.team.name)), *typed]
+    done = person.runs(["bash", "-c", BASH.format(words=shlex.join(line))])
+    assert done.stdout.split() == found, done.stderr

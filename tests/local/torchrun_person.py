@@ -28,6 +28,10 @@ while said != "end":
     said = now
     time.sleep(0.2)
 """
+# And which texts are there, whenever one comes or goes.
+LISTS = LISTENS.replace(
+    "read_text()", """read_text() + " of " + " ".join(sorted(map(str, pathlib.Path().glob("*.txt"))))"""
+).replace('"end"', '"end of said.txt"')
 
 
 def put_on_path(directory: Path) -> Path:
@@ -72,3 +76,13 @@ def reaches(stack: Stack, name: str, wanted: str) -> dict[str, Any]:
 def logs_of(stack: Stack, name: str) -> str:
     """What the workers of a job have said."""
     return stack.kubectl("logs", *SPACE, "-l", f"{n.LABEL_JOB}={name}", "--tail=-1").output
+
+
+def workers_say(stack: Stack, name: str, workers: int, line: str) -> None:
+    """Waits until each worker of the job's last attempt has said it."""
+    for rank in map(str, range(workers)):
+        until(
+            lambda rank=rank: line in torchrun(stack, "logs", name, "--rank", rank).output,  # type: ignore[misc]
+            f"worker {rank} of {name} says {line!r}",
+            WAIT_SECONDS,
+        )

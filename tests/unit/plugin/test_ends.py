@@ -17,6 +17,7 @@ from kubernetes.config import kube_config
 from launcher.core.torchrun import names as n
 from launcher.plugin import upload
 from launcher.plugin.__main__ import main
+from launcher.plugin.cluster import LABEL_INDEX
 from tests.unit.launcher.api_server import serving
 from tests.unit.plugin.plugin_api import JOBS, PODS, TorchrunApi, sent
 
@@ -83,6 +84,33 @@ def test_whatever_interrupts_a_submit_leaves_neither_job_nor_archive(
     assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.parametrize("module", ["launcher.plugin.words", "zstandard", "launcher.plugin.verbs"])
+def test_an_interrupt_is_one_line_from_the_first_import_on(code: Path, module: str) -> None:
+    interrupting = f"""
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = {[*SUBMIT, "--dry-run"]!r}
+from launcher.plugin.__main__ import entry
+entry()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", interrupting],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        capture_output=True,
+        timeout=60,
+    )
+    # Python ends itself with the signal where an import was interrupted.
+    assert (done.returncode in (130, -signal.SIGINT), done.stdout) == (True, "")
+    assert done.stderr == "kubectl torchrun: interrupted\n"
+
+
 def test_a_job_that_cant_be_removed_again_is_named_beside_the_cause(
     api: TorchrunApi, code: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +150,61 @@ def test_a_full_output_is_one_line(api: TorchrunApi, code: Path, words: tuple[st
     assert (process.returncode, said) == (
         74,
         "kubectl torchrun: standard output: No space left on device\n",
+    )
+
+
+@pytest.fixture
+def long_log(api: TorchrunApi) -> list[str]:
+    """Job `one` runs and has printed more than a pipe takes; the pods whose log was asked for."""
+    labels = {n.LABEL_JOB: "one", LABEL_INDEX: "0", n.LABEL_ATTEMPT: "0"}
+    asked: list[str] = []
+    lines = [f"2026-01-01T00:00:00.{each:09}Z step {each}\n".encode() for each in range(20_000)]
+
+    def answer(pod: str) -> None:
+        asked.append(pod)
+        api.logs[pod] = list(lines)
+
+    api.job("one", phase="Running")
+    api.pod("one-0-0", n.WORKER_CONTAINER, **labels)
+    api.on_log = answer
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("words", "code_of_us", "told"),
+    [
+        (("logs", "one"), 0, ""),
+        (
+            ("logs", "-f", "one"),
+            74,
+            "one: Running\n"
+            "kubectl torchrun: standard output: nobody reads it any more; how the job ends is not known\n",
+        ),
+    ],
+)
+def test_a_log_ends_with_who_reads_it(
+    api: TorchrunApi, code: Path, long_log: list[str], words: tuple[str, ...], code_of_us: int, told: str
+) -> None:
+    process = started(*words, stdout=subprocess.PIPE)
+    assert process.stdout
+    assert process.stdout.readline().endswith("step 0\n")
+    process.stdout.close()
+    process.stdout = None
+    said = process.communicate(timeout=60)[1]
+    assert (process.returncode, said, long_log) == (code_of_us, told, ["one-0-0"])
+
+
+@pytest.mark.parametrize("words", [("logs", "one"), ("logs", "-f", "one")])
+def test_a_log_ends_with_a_full_disk(
+    api: TorchrunApi, code: Path, long_log: list[str], words: tuple[str, ...]
+) -> None:
+    with open("/dev/full", "w") as full:
+        process = started(*words, stdout=full)
+        said = process.communicate(timeout=60)[1]
+    assert (process.returncode, said.splitlines()[-1], long_log) == (
+        74,
+        "kubectl torchrun: standard output: No space left on device",
+        ["one-0-0"],
     )
 
 

@@ -19,7 +19,7 @@ from launcher.kube import execute
 from launcher.kube.execute import Execution
 from launcher.kube.rest import ApiError, ApiUnavailable, Patience, Rest, client_of
 from launcher.plugin import copying, download
-from launcher.plugin.cluster import Cluster
+from launcher.plugin.cluster import Cluster, explained
 from launcher.plugin.exits import PluginError
 from launcher.plugin.words import parser
 from local.machines import remote
@@ -33,6 +33,7 @@ class Pods:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.refuse = 0
+        self.tells = True
         self.silent = False
         self.cut = -1
         self.url = ""
@@ -40,7 +41,8 @@ class Pods:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         if self.refuse:
             return web.json_response(
-                {"reason": "Forbidden", "message": "no exec for you"}, status=self.refuse
+                {"reason": "Forbidden", "message": "no exec for you"} if self.tells else None,
+                status=self.refuse,
             )
         if self.silent:
             await asyncio.sleep(600)
@@ -135,6 +137,13 @@ def test_a_refusal_and_a_broken_connection(pods: Pods) -> None:
     with pytest.raises(ApiError) as refused:
         execution(pods, "true")
     assert refused.value.status == 403
+    for tells, why in ((True, "no exec for you"), (False, "Handshake status 403 Forbidden")):
+        pods.tells = tells
+        with (
+            pytest.raises(PluginError, match=f"namespace team: you may not create pods/exec there: {why}$"),
+            explained("create pods/exec", "team"),
+        ):
+            execution(pods, "true")
     pods.refuse, pods.cut = 0, 2
 
     def send() -> None:

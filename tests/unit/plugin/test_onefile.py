@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,40 @@ def test_one_file_is_all_that_is_needed(tmp_path: Path) -> None:
     assert run(plugin, "list").returncode == exits.NO_KUBECONFIG
     assert run(completion, "sub").stdout == "submit\n:4\n"
     assert list((tmp_path / ".cache" / "kubectl-torchrun").iterdir()) == unpacked
+    # A cache below the directory where it runs would be sent with it.
+    assert run(plugin, *words, XDG_CACHE_HOME="cache").returncode == 0
+    assert [path.name for path in code.iterdir()] == ["train.py"]
+    (home,) = unpacked
+    abandoned, recent = home.with_name("abandoned"), home.with_name("recent")
+    for each in (abandoned, recent):
+        (each / "launcher").mkdir(parents=True)
+    os.utime(abandoned, (0, 0))
+    os.utime(home, (0, 0))
+    assert run(plugin, *words).returncode == 0
+    assert home.stat().st_mtime > 0, "it is in use"
+    shutil.rmtree(home)
+    interrupted = subprocess.Popen(
+        [sys.executable, "-S", "-I", str(plugin), *words],
+        cwd=code,
+        env=alone,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    end = time.monotonic() + 60
+    while len(list(home.parent.iterdir())) == 2:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    interrupted.send_signal(signal.SIGINT)
+    said = interrupted.communicate(timeout=60)[1]
+    assert (interrupted.returncode in (130, -signal.SIGINT), said) == (
+        True,
+        "kubectl torchrun: interrupted\n",
+    )
+    assert sorted(home.parent.iterdir()) == [abandoned, recent]
+    assert run(plugin, *words).returncode == 0
+    assert sorted(home.parent.iterdir()) == sorted([home, recent]), (
+        "what nobody uses goes with the next build"
+    )
     blocked = tmp_path / "file"
     blocked.touch()
     refused = run(plugin, *words, XDG_CACHE_HOME=str(blocked))

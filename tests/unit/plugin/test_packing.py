@@ -63,6 +63,18 @@ def test_a_packing_process_that_is_killed_is_told(tmp_path: Path) -> None:
             packed()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_interrupts_both_is_for_the_one_that_waits(tmp_path: Path, number: int) -> None:
+    for each in range(200):
+        (tmp_path / f"{each}").write_bytes(os.urandom(1000))
+    before = set(multiprocessing.active_children())
+    with packing(options(tmp_path)) as packed:
+        (process,) = set(multiprocessing.active_children()) - before
+        assert process.pid is not None
+        os.kill(process.pid, number)
+        assert isinstance(packed(), Archive)
+
+
 def test_a_verb_that_fails_leaves_neither_process_nor_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

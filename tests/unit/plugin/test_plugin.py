@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from launcher.core.torchrun import names as n
-from launcher.plugin import complete, upload
+from launcher.plugin import upload
 from launcher.plugin.cluster import Cluster
 from launcher.workspace.store import Store
 from tests.unit.plugin.conftest import Receiving
@@ -155,6 +155,11 @@ def test_sync_sends_the_change_and_tells_the_job(api: TorchrunApi, run: Run, pod
     current = pod.current()
     assert current is not None
     assert (now["digest"], now["restartOnSync"]) == (current.digest, True)
+    (code / "train.py").write_text("print(2)\n")
+    assert run("sync", "one")[0] == 0
+    later = api.objects[f"{JOBS}/one"]["spec"]["workspace"]
+    assert later["digest"] != now["digest"]
+    assert later["restartOnSync"] is False, "--restart is for one sync"
     api.job("two", phase="Failed", workspace=now)
     assert "job two: has failed" in run("sync", "two")[2]
     api.job("three", phase="Running")
@@ -173,49 +178,6 @@ def test_a_suspended_job_is_not_waited_for(api: TorchrunApi, run: Run, pod: Stor
     assert run("sync", "one")[0] == 0
     there["spec"]["suspend"] = False
     assert run("sync", "one")[0] == 0
-
-
-def test_completion() -> None:
-    asked: list[str] = []
-
-    def names(kind: str, words: object) -> list[str]:
-        asked.append(kind)
-        return ["vit", "bert"]
-
-    def ask(*words: str) -> list[str]:
-        return complete.suggestions(words, names)[0]
-
-    assert ask("s") == ["status", "submit", "suspend", "sync"]
-    assert ask("submit", "--q") == ["--queue"]
-    assert ask("submit", "--queue", "v") == ["vit"]
-    assert ask("logs", "b") == ["bert"]
-    assert ask("cp", "b") == ["bert:"]
-    assert ask("list", "-o", "") == ["yaml", "json", "name", "wide"]
-    assert ask("submit", "python tr") == []
-    assert asked == ["queues", "jobs", "jobs"]
-
-
-@pytest.mark.parametrize("form", ["{} {}", "{}={}"])
-@pytest.mark.parametrize("flag", ["-n", "--namespace"])
-def test_completion_looks_where_the_flags_say(
-    api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str], flag: str, form: str
-) -> None:
-    file = str(api.kubeconfig(tmp_path / "k"))
-    api.job("mine")
-    other = api.job("theirs")
-    api.objects[f"{JOBS.replace('/team/', '/other/')}/theirs"] = other
-    del api.objects[f"{JOBS}/theirs"]
-    kubeconfig = form.format("--kubeconfig", file).split()
-
-    def ask(*words: str) -> str:
-        assert complete.main(["logs", *kubeconfig, *words, ""]) == 0
-        return capfd.readouterr().out
-
-    assert ask() == "mine\n:4\n"
-    assert ask(*form.format(flag, "other").split()) == "theirs\n:4\n"
-    assert ask("-nother", *form.format("--context", "here").split()) == "theirs\n:4\n"
-    assert ask(*form.format("--context", "none").split()) == ":4\n"
-    assert ask("-n", "--tail") == ":4\n"
 
 
 def test_the_bucket_of_a_queue_is_used_and_pointed_to(

@@ -13,6 +13,7 @@ from launcher.kube.rest import Patience
 from launcher.plugin import upload
 from launcher.plugin.__main__ import main
 from launcher.plugin.cluster import Cluster
+from launcher.plugin.words import VERBS, parser
 from tests.unit.plugin.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line, sent
 
 pytestmark = pytest.mark.unit
@@ -51,6 +52,24 @@ BAD = [
         64,
         r"words: --gpu; did you mean --gpus\?; see .* submit -h",
     ),
+    (
+        (*SUBMIT, "--dry-run=client", "c"),
+        64,
+        "--dry-run: takes no value; leave 'client' out; see .* submit -h",
+    ),
+    ((*SUBMIT, "--dry-run", "client", "python x"), 64, "--dry-run: takes no value; leave 'client' out"),
+    (
+        (*SUBMIT, "--no-workspace", "--workspace", "big", "c"),
+        64,
+        "--workspace: not allowed with .*--no-workspace",
+    ),
+    (
+        (*SUBMIT, "--workspace", "x/" * 3000, "c"),
+        65,
+        r"workspace: (x/){100}\.\.\. .{1,60}; name the directory",
+    ),
+    (("submti",), 64, r"'submti' is no verb; did you mean submit\?; see kubectl torchrun -h"),
+    (("--bogus", "list"), 64, "unknown flags or words: --bogus; see kubectl torchrun -h"),
     (("list", "--al-namespaces"), 64, r"words: --al-namespaces; did you mean --all-namespaces\?"),
     (("sync", "none", "more"), 64, "unknown flags or words: more; see kubectl torchrun sync -h"),
     (("submit", "--gpus", "8", "c"), 64, "required: --queue; see kubectl torchrun submit -h"),
@@ -115,6 +134,23 @@ def test_a_missing_kubeconfig_is_told(
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", gone)  # of when it was imported
     assert main(["list"], {}) == 78
     assert f"KUBECONFIG {gone}: " in only_line(capfd.readouterr().err)
+
+
+@pytest.mark.parametrize("server", ["", "ftp://x", "https://x:99999999", "x:6443", "https://"])
+def test_a_server_that_is_none_is_told(
+    api: TorchrunApi, capfd: pytest.CaptureFixture[str], tmp_path: Path, server: str
+) -> None:
+    file = api.kubeconfig(tmp_path / "kubeconfig")
+    whole = yaml.safe_load(file.read_text())
+    whole["clusters"][0]["cluster"]["server"] = server
+    file.write_text(yaml.safe_dump(whole))
+    assert main(["list", "--kubeconfig", str(file)], {}) == 78
+    assert f"server: {server!r} should be an address such as" in only_line(capfd.readouterr().err)
+
+
+def test_the_verbs_are_those_that_the_parser_has() -> None:
+    (choices,) = (action.choices for action in parser()._actions if action.dest == "verb")
+    assert tuple(choices or ()) == VERBS
 
 
 def test_a_forbidden_namespace_is_named(api: TorchrunApi, run: Run) -> None:

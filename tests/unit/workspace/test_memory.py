@@ -129,6 +129,9 @@ def test_where_nothing_can_be_written_nothing_is_remembered(place: Place) -> Non
     place.memory.write_text("in the way")
     assert place.packed().digest == place.packed().digest
     assert place.memory.read_text() == "in the way"
+    place.memory.unlink()
+    place.memory.symlink_to(place.memory.name)
+    assert place.packed().digest == place.packed().digest
 
 
 def test_records_are_no_part_of_a_workspace(place: Place) -> None:

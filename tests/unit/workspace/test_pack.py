@@ -183,6 +183,33 @@ def test_an_ignore_file_of_our_own_may_be_a_link(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ({}, ".torchrunignore"),
+        ({".gitignore": b"secret\n"}, ".gitignore"),
+        ({".git/HEAD": b"", "in/.gitignore": b"secret\n"}, ".gitignore"),
+        ({".gitignore": b"secret\n", ".torchrunignore": b"other\n"}, ".torchrunignore"),
+    ],
+)
+def test_what_is_told_to_be_left_out_lets_in_nothing_else(
+    tmp_path: Path, files: dict[str, bytes], named: str
+) -> None:
+    """A new .torchrunignore stands in place of every .gitignore, and of what that keeps secret."""
+    fill(tmp_path, {"train.py": b"1", "secret": b"2", **files})
+    with pytest.raises(WorkspaceError, match=f" name in {named} what is not needed;"):
+        select(tmp_path, limit=0)
+    link = tmp_path / "gone"
+    link.symlink_to("/etc")
+    with pytest.raises(WorkspaceError, match=f" or name them in {named}$"):
+        select(tmp_path)
+    link.unlink()
+    entries = select(tmp_path)
+    (tmp_path / "train.py").unlink()
+    with pytest.raises(WorkspaceError, match=f"removed while .* or name it in {named}$"):
+        pack(tmp_path, entries=entries)
+
+
 def test_over_the_limit_the_largest_ten_are_named(tmp_path: Path) -> None:
     fill(tmp_path, {f"file{i}": bytes(1000 * i) for i in range(12)})
     with pytest.raises(WorkspaceError) as told:
@@ -191,6 +218,15 @@ def test_over_the_limit_the_largest_ten_are_named(tmp_path: Path) -> None:
     named = [word for word in str(told.value).replace(",", " ").split() if word.startswith("file")]
     assert named == ["files"] + [f"file{i}" for i in range(11, 1, -1)]
     assert pack(tmp_path, limit=66_000).content == 66_000
+
+
+def test_over_the_limit_many_small_files_are_told_as_their_directory(tmp_path: Path) -> None:
+    many = {f".venv/lib/{number}.py": bytes(10_000) for number in range(300)}
+    fill(tmp_path, {**many, "runs/a/last.pt": bytes(500_000), "runs/a/log": bytes(100), "train.py": b"1"})
+    with pytest.raises(WorkspaceError) as told:
+        select(tmp_path, limit=1)
+    largest = ".venv/ 2.9 MiB, runs/a/last.pt 488.3 KiB, runs/ 100 B, train.py 1 B"
+    assert str(told.value).endswith(f"; the largest: {largest}")
 
 
 def test_a_file_that_shrinks_leaves_no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,136 @@
+"""A person's kubeconfig: which API server, as whom, and in which namespace.
+
+https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from kubernetes import client, config
+from kubernetes.config import kube_config
+from kubernetes.config.dateutil import parse_rfc3339
+from kubernetes.config.exec_provider import ExecProvider
+from yaml import YAMLError
+
+from launcher.kube.rest import ApiUnavailable, Patience, Rest, client_of
+
+_SHOWN: Final = 60
+
+
+class NoLogin(ApiUnavailable):
+    """The program that a kubeconfig names to log in, such as `aws eks get-token`, gave nothing to log in with."""
+
+
+def connect(file: str | None, context: str | None, patience: Patience) -> tuple[Rest, str]:
+    """As `kubectl` connects: this file, else those of KUBECONFIG, else ~/.kube/config; and the context's namespace.
+
+    Raises ApiUnavailable where there is no file, no such context, or nothing usable in it; NoLogin.
+    """
+    settings = client.Configuration()
+    with _understood():
+        loader = _loader(file, context)
+        namespace = _namespace(loader)
+        _check_server(loader)
+        loader.load_and_set(settings)
+    return Rest(client_of(settings), patience), namespace
+
+
+def namespace_of(file: str | None, context: str | None) -> str:
+    """The context's namespace: nobody is asked and no program is run. Raises ApiUnavailable as `connect` does."""
+    with _understood():
+        return _namespace(_loader(file, context))
+
+
+def contexts_of(file: str | None) -> list[str]:
+    """The names of its contexts. Raises ApiUnavailable as `connect` does."""
+    with _understood():
+        return [str(each["name"]) for each in _merged(file).config["contexts"].value]
+
+
+class _Loader(kube_config.KubeConfigLoader):  # type: ignore[misc]
+    """The package's, whose own way with a program that fails is to log it and to go on without a login."""
+
+    def _load_from_exec_plugin(self) -> bool | None:
+        if "exec" not in self._user:
+            return None
+        wanted, place = self._user["exec"], self._get_base_path(self._cluster.path)
+        try:
+            given = ExecProvider(wanted, place, self._cluster).run()
+            if given.get("token"):
+                self.token = f"Bearer {given['token']}"
+            else:
+                self.cert_file, self.key_file = (
+                    kube_config.FileOrData(
+                        given, None, data_key_name=name, base64_file_content=False
+                    ).as_file()
+                    for name in ("clientCertificateData", "clientKeyData")
+                )
+                if not (self.cert_file and self.key_file):
+                    raise config.ConfigException("it gave neither a token nor a certificate with its key")
+            if given.get("expirationTimestamp"):
+                self.expiry = parse_rfc3339(given["expirationTimestamp"])
+        except (config.ConfigException, OSError, ValueError) as error:
+            raise self._failed(wanted, error.strerror if isinstance(error, OSError) else error) from None
+        except (
+            TypeError,
+            AttributeError,
+            LookupError,
+        ):  # at a terminal, where it has said itself what is wrong
+            raise self._failed(wanted, "see what it says") from None
+        return True
+
+    def _failed(self, wanted: Any, why: object) -> NoLogin:
+        program = " ".join(map(str, (wanted.value.get("command"), *(wanted.value.get("args") or ())[:2])))
+        said = " ".join(str(why).removeprefix("exec: ").split()).rstrip(".")
+        hint = " ".join(str(wanted.value.get("installHint") or "log in again").split())
+        return NoLogin(
+            f"user {self.current_context['context'].get('user')}: {program} failed: {said}; {hint}"
+        )
+
+
+def _merged(file: str | None) -> Any:
+    found = kube_config.KubeConfigMerger(file or kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
+    if found.config is None:
+        raise ApiUnavailable("no such file")
+    return found
+
+
+def _loader(file: str | None, context: str | None) -> Any:
+    found = _merged(file)
+    return _Loader(found.config, context, config_persister=found.save_changes, config_base_path=None)
+
+
+def _check_server(loader: Any) -> None:
+    server = loader._cluster.safe_get("server")
+    try:
+        address = urlsplit(str(server))
+        port = address.port
+    except ValueError:  # a port that is none
+        port = 0
+    if port == 0 or address.scheme not in ("http", "https") or not address.hostname:
+        raise ApiUnavailable(
+            f"server: {str(server)[:_SHOWN]!r} should be an address such as https://host:6443"
+        )
+
+
+def _namespace(loader: Any) -> str:
+    return str(loader.current_context["context"].get("namespace") or "default")
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    """What the package raises for a file that is none as ApiUnavailable."""
+    try:
+        yield
+    except (config.ConfigException, OSError, ValueError, YAMLError) as error:
+        raise ApiUnavailable(" ".join(str(error).split())) from None
+    except (
+        TypeError,
+        AttributeError,
+        LookupError,
+    ):  # the client looks at what it has, and not at what that is
+        raise ApiUnavailable("should be a kubeconfig: clusters, users and contexts") from None
