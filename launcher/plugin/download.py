@@ -16,6 +16,8 @@ from launcher.kube.execute import Execution
 from launcher.plugin.cluster import Cluster
 from launcher.plugin.exits import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.screen import say
+from launcher.plugin.untar import Tree
+from launcher.workspace.heads import Member
 
 # As many links in a row as Linux follows.
 _MOST_LINKS: Final = 40
@@ -70,16 +72,19 @@ def _take(cluster: Cluster, pod: str, path: str, into: Path, final: Path, left_o
     broken: Exception | None = None
     with Execution(cluster.rest, cluster.namespace, pod, n.WORKER_CONTAINER, command) as running:
         try:
-            with tarfile.open(fileobj=_Coming(running), mode="r|") as members:  # type: ignore[call-overload]
-                first = members.next()
-                if first is not None and first.issym():
-                    return str(first.linkname)
-                if first is not None and first.isdir() and os.path.lexists(final):
-                    raise PluginError(
-                        WORKSPACE,
-                        f"cp: {final} is a file here, and {path} of {pod} a directory; name another place",
-                    )
-                members.extractall(into, filter=lambda member, to: _filtered(member, to, left_out))  # noqa: S202 (filtered)
+            with tarfile.open(fileobj=_Coming(running), mode="r|", tarinfo=Member) as members:  # type: ignore[call-overload]
+                tree = Tree(base, into)
+                for number, member in enumerate(members):
+                    if number == 0 and member.issym():
+                        return str(member.linkname)
+                    if number == 0 and member.isdir() and os.path.lexists(final):
+                        raise PluginError(
+                            WORKSPACE,
+                            f"cp: {final} is a file here, and {path} of {pod} a directory; name another place",
+                        )
+                    tree.add(members, member)
+                tree.end()
+                left_out += tree.left_out
         except _BROKEN as error:
             broken = error
         while running.read():  # what fills its last block
@@ -110,18 +115,6 @@ class _Coming:
             self._rest += data
         data, self._rest = self._rest[:size], self._rest[size:]
         return data
-
-
-def _filtered(member: tarfile.TarInfo, to: str, left_out: list[str]) -> tarfile.TarInfo | None:
-    try:
-        return tarfile.data_filter(member, to)
-    except tarfile.FilterError:
-        is_link = member.issym() or member.islnk()
-        why = (
-            f"a link out of it, to {member.linkname}" if is_link else "neither a file, a directory nor a link"
-        )
-        left_out.append(f"{member.name} is {why}")
-        return None
 
 
 @contextmanager

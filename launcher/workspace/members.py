@@ -11,7 +11,16 @@ MOST_PARTS: Final = 500
 
 
 def name_problem(name: str) -> str:
-    """What is wrong with the name of a member, "" where nothing is."""
+    """What is wrong with the name of a workspace's member, "" where nothing is."""
+    if problem := path_problem(name):
+        return problem
+    if name.split("/")[0] == CONTROL_DIRECTORY:
+        return f"{CONTROL_DIRECTORY} is where a worker keeps what it knows of the workspace"
+    return ""
+
+
+def path_problem(name: str) -> str:
+    """What is wrong with the name of any archive's member, "" where it stays where the archive is unpacked."""
     parts = name.split("/")
     if not name or "\0" in name:
         return "an empty name" if not name else "a NUL in its name"
@@ -21,8 +30,6 @@ def name_problem(name: str) -> str:
         return 'a ".", ".." or empty part in its path'
     if len(parts) > MOST_PARTS:
         return f"{MOST_PARTS} directories or more in one another"
-    if parts[0] == CONTROL_DIRECTORY:
-        return f"{CONTROL_DIRECTORY} is where a worker keeps what it knows of the workspace"
     return ""
 
 

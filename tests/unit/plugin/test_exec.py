@@ -228,11 +228,34 @@ def test_what_is_no_file_of_a_directory_is_left_out_and_named(
         "deep",
     ]
     said = capfd.readouterr().err
-    assert "cp: left out: in/deep/out is a link out of it, to /etc/passwd\n" in said
+    assert "cp: left out: in/deep/out is a link that may lead out of it, to /etc/passwd\n" in said
     assert "cp: left out: in/deep/pipe is neither a file, a directory nor a link\n" in said
     assert said.endswith("got, but for 2 in it\n")
     with pytest.raises(PluginError, match="cp: in/deep/pipe of pod: is neither a file nor a directory"):
         cp(cluster, "job:in/deep/pipe", tmp_path / "x")
+
+
+def test_a_pod_whose_tar_is_not_its_own_writes_nothing_elsewhere(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = "#!/bin/sh\nmkdir -p in && touch ../victim && exec /bin/tar cPf - in ../victim\n"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tar").write_text(bad)
+    (tmp_path / "bin" / "tar").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    (tmp_path / "to").mkdir()
+    with pytest.raises(PluginError, match=r"what came of in is broken: member '\.\./victim': ") as told:
+        cp(cluster, "job:in", tmp_path / "to")
+    assert told.value.code == 69
+    assert not list((tmp_path / "to").iterdir())
+
+
+def test_a_link_to_beside_the_directory_is_left_out(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+    (pods.root / "in").mkdir()
+    (pods.root / "in" / "a").symlink_to("../secret")
+    (tmp_path / "secret").write_text("mine")
+    assert cp(cluster, "job:in", tmp_path / "got") == 65
+    assert not list((tmp_path / "got").iterdir())
 
 
 def test_the_place_here_is_looked_at_first(
