@@ -8,6 +8,20 @@ from launcher.workspace.ignoring import CONTROL_DIRECTORY
 
 # What removes a tree calls itself once for each directory.
 MOST_PARTS: Final = 500
+# Code and data pack to a third or a tenth; a file of zeros to less than a thousandth.
+_LEAST_BOUND: Final = 4 * 2**30
+_MOST_TIMES: Final = 1000
+_LEAST_MEMBER: Final = 512
+
+
+def unpacked_bound(size: int) -> int:
+    """How many bytes an archive of `size` bytes may make, so that a small one can't fill a disk."""
+    return max(_LEAST_BOUND, _MOST_TIMES * size)
+
+
+def counted(size: int) -> int:
+    """What a member of `size` bytes counts of that bound: an empty one is not for nothing."""
+    return max(size, _LEAST_MEMBER)
 
 
 def name_problem(name: str) -> str:

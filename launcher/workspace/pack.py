@@ -21,7 +21,8 @@ import zstandard
 
 from launcher.workspace.errors import WorkspaceError
 from launcher.workspace.ignoring import OWN_IGNORE
-from launcher.workspace.selection import DEFAULT_LIMIT_BYTES, Entry, select, unreadable
+from launcher.workspace.members import counted, unpacked_bound
+from launcher.workspace.selection import DEFAULT_LIMIT_BYTES, Entry, select, size_in_words, unreadable
 
 # Of code, a higher level saves a twentieth and takes half as long again.
 _LEVEL: Final = 2
@@ -83,6 +84,12 @@ def pack(
                     done += entry.size
                     progress(done, total)
                 stream.write(bytes(2 * tarfile.BLOCKSIZE))
+            most = unpacked_bound(target.size)
+            if sum(counted(entry.size) for entry in entries) > most:
+                raise WorkspaceError(
+                    f"workspace: {size_in_words(total)} pack to {size_in_words(target.size)}, and workers make at most "
+                    f"{size_in_words(most)} of that; let the job itself make files of zeros"
+                )
         return Archive(Path(name), DIGEST_PREFIX + target.hash.hexdigest(), target.size, total, len(entries))
     except BaseException as error:
         Path(name).unlink(missing_ok=True)
