@@ -21,7 +21,7 @@ from launcher.plugin.cluster import Cluster, explained
 from launcher.plugin.download import download, told
 from launcher.plugin.exits import DONE, NOT_FOUND, UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.following import worker
-from launcher.plugin.names import object_name
+from launcher.plugin.names import object_name, sendable
 from launcher.plugin.screen import Bar, say
 from launcher.workspace.selection import size_in_words
 
@@ -54,9 +54,13 @@ def _split(word: str) -> tuple[str, str] | None:
     if not path:
         raise PluginError(USAGE, f"cp: {word}: a path should follow the colon")
     try:
-        return object_name(job), path
+        name = object_name(job)
     except ValueError as error:
         raise PluginError(USAGE, f"cp: {word}: job {error}") from None
+    try:
+        return name, sendable(path)
+    except ValueError as error:
+        raise PluginError(USAGE, f"cp: {job}: path {error}") from None
 
 
 def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:

@@ -15,6 +15,7 @@ from launcher.core.torchrun import names as n
 from launcher.kube.execute import Execution
 from launcher.plugin.cluster import Cluster
 from launcher.plugin.exits import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError
+from launcher.plugin.names import sendable
 from launcher.plugin.screen import say
 from launcher.plugin.untar import Tree
 from launcher.workspace.heads import Member
@@ -49,7 +50,7 @@ def download(cluster: Cluster, pod: str, path: str, target: Path) -> int:
             link = _take(cluster, pod, at, unpacked, final, left_out)
             if not link:
                 break
-            at = posixpath.join(directory, link).rstrip("/")
+            at = posixpath.join(directory, _target(link, path, pod)).rstrip("/")
         else:
             raise PluginError(
                 WORKSPACE, f"cp: {path} of {pod}: is a link, as are the {_MOST_LINKS} that follow"
@@ -75,7 +76,7 @@ def _take(cluster: Cluster, pod: str, path: str, into: Path, final: Path, left_o
             with tarfile.open(fileobj=_Coming(running), mode="r|", tarinfo=Member) as members:  # type: ignore[call-overload]
                 tree = Tree(base, into)
                 for number, member in enumerate(members):
-                    if number == 0 and member.issym():
+                    if number == 0 and member.issym() and "\0" not in member.linkname:
                         return str(member.linkname)
                     if number == 0 and member.isdir() and os.path.lexists(final):
                         raise PluginError(
@@ -95,6 +96,13 @@ def _take(cluster: Cluster, pod: str, path: str, into: Path, final: Path, left_o
     if broken is not None:
         raise PluginError(UNAVAILABLE, f"pod {pod}: what came of {path} is broken: {broken}")
     return ""
+
+
+def _target(link: str, path: str, pod: str) -> str:
+    try:
+        return sendable(link)
+    except ValueError as error:
+        raise PluginError(WORKSPACE, f"cp: {path} of {pod}: is a link, whose target {error}") from None
 
 
 def told(said: str) -> str:

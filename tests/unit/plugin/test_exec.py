@@ -323,6 +323,14 @@ def test_what_cant_be_copied_is_told(cluster: Cluster, pods: Pods, tmp_path: Pat
         assert told.value.code == code, told.value
         assert re.search(said, str(told.value)) or said[:12] in str(told.value)
     assert not (tmp_path / "x").exists()
+    (pods.root / "bytes").symlink_to("\udcff")
+    with pytest.raises(PluginError, match=r"is a link, whose target '\\udcff' should be UTF-8") as told:
+        cp(cluster, "job:bytes", tmp_path / "x")
+    assert told.value.code == 65
+    for source, target in (("job:\udcff", tmp_path / "x"), (tmp_path / "pod", "job:\udcff")):
+        with pytest.raises(PluginError, match=r"cp: job: path '\\udcff' should be UTF-8") as told:
+            cp(cluster, source, target)
+        assert told.value.code == 64
     (pods.root / "data").write_bytes(bytes(10_000))
     pods.cut = 0
     with pytest.raises(PluginError, match="connection broke") as told:
