@@ -18,7 +18,7 @@ from typing import IO, Final
 from launcher.core.torchrun import names as n
 from launcher.kube.execute import Execution
 from launcher.plugin.cluster import Cluster, explained
-from launcher.plugin.download import download, told
+from launcher.plugin.download import AS_IT_IS, download, told
 from launcher.plugin.exits import DONE, NOT_FOUND, UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.following import worker
 from launcher.plugin.names import object_name, sendable
@@ -88,7 +88,8 @@ def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
 
 def _send(cluster: Cluster, pod: str, file: IO[bytes], size: int, into: str) -> None:
     # A WebSocket's one direction can't be closed in every version: the pod is told how many bytes there are.
-    script = f"head -c {size} | tar xf - -C {shlex.quote(into)} && echo done"
+    as_it_is = AS_IT_IS if "\\" in into else "raw=; "
+    script = f"{as_it_is}head -c {size} | tar xf - $raw -C {shlex.quote(into)} && echo done"
     command = ["sh", "-c", script]
     with (
         Execution(cluster.rest, cluster.namespace, pod, n.WORKER_CONTAINER, command, stdin=True) as running,

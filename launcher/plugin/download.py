@@ -23,6 +23,8 @@ from launcher.workspace.heads import Member
 # As many links in a row as Linux follows.
 _MOST_LINKS: Final = 40
 _NAMED: Final = 10
+# GNU's tar reads `\\n` in a name as a line's end, and others know no option against it.
+AS_IT_IS: Final = "raw=; tar --help 2>&1 | grep -q -e --no-unquote && raw=--no-unquote; "
 _NAMELESS: Final = frozenset({"", ".", ".."})
 _BROKEN: Final = (tarfile.TarError, EOFError, ValueError, RecursionError)
 
@@ -70,6 +72,8 @@ def _take(cluster: Cluster, pod: str, path: str, into: Path, final: Path, left_o
     """Unpacks what is at this path of the pod; where that is a link, its target, and nothing is unpacked."""
     directory, base = posixpath.split(path)
     command = ["tar", "cf", "-", "-C", directory or ".", "--", base]
+    if "\\" in path:
+        command = ["sh", "-c", f'{AS_IT_IS}exec tar cf - $raw -C "$1" -- "$2"', "sh", directory or ".", base]
     broken: Exception | None = None
     with Execution(cluster.rest, cluster.namespace, pod, n.WORKER_CONTAINER, command) as running:
         try:
