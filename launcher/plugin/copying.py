@@ -64,16 +64,16 @@ def _split(word: str) -> tuple[str, str] | None:
 
 
 def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
-    if not source.exists():
-        raise PluginError(WORKSPACE, f"cp: {source} does not exist here")
-    if not (source.is_file() or source.is_dir()):
-        raise PluginError(WORKSPACE, f"cp: {source} is neither a file nor a directory")
     # A path that ends with a slash is the directory to copy into.
     into, base = (path, "") if posixpath.basename(path) in (".", "..") else posixpath.split(path)
     name = base or os.path.basename(os.path.abspath(source))
     if not name:
         raise PluginError(USAGE, f"cp: {source}: should end with the name of a file or a directory")
     try:
+        if not source.exists():
+            raise PluginError(WORKSPACE, f"cp: {source} does not exist here")
+        if not (source.is_file() or source.is_dir()):
+            raise PluginError(WORKSPACE, f"cp: {source} is neither a file nor a directory")
         with tempfile.TemporaryFile(prefix="kubectl-torchrun-") as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as members:
                 members.add(source.resolve(), name)  # what a link names

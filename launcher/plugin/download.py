@@ -32,11 +32,8 @@ _BROKEN: Final = (tarfile.TarError, EOFError, ValueError, RecursionError)
 def download(cluster: Cluster, pod: str, path: str, target: Path) -> int:
     """The exit code; WORKSPACE where something of a directory is left out. Raises PluginError, and nothing is here."""
     at = posixpath.normpath(path)
-    final = target / posixpath.basename(at) if target.is_dir() else target
-    if not final.parent.is_dir():
-        raise PluginError(WORKSPACE, f"cp: {final.parent} is not a directory here; make it first")
-    if final.is_dir() and not final.is_symlink():
-        raise PluginError(WORKSPACE, f"cp: {final} is there already; name another place")
+    with _writing(target):
+        final = _final(target, posixpath.basename(at))
     left_out: list[str] = []
     with (
         _writing(final),
@@ -66,6 +63,15 @@ def download(cluster: Cluster, pod: str, path: str, target: Path) -> int:
         os.replace(unpacked / base, final)
     say(f"{path} of {pod} is at {final}" + (f", but for {len(left_out)} in it" if left_out else ""))
     return WORKSPACE if left_out else DONE
+
+
+def _final(target: Path, base: str) -> Path:
+    final = target / base if target.is_dir() else target
+    if not final.parent.is_dir():
+        raise PluginError(WORKSPACE, f"cp: {final.parent} is not a directory here; make it first")
+    if final.is_dir() and not final.is_symlink():
+        raise PluginError(WORKSPACE, f"cp: {final} is there already; name another place")
+    return final
 
 
 def _take(cluster: Cluster, pod: str, path: str, into: Path, final: Path, left_out: list[str]) -> str:

@@ -339,6 +339,8 @@ def test_what_cant_be_copied_is_told(cluster: Cluster, pods: Pods, tmp_path: Pat
         ("job:none", tmp_path / "x", (), 69, "pod pod: tar: none: "),
         (tmp_path / "none", "job:x", (), 65, "none does not exist here"),
         (tmp_path / "pod", "job:none/x", (), 69, "pod pod: tar: none: "),
+        ("x" * 300, "job:x", (), 65, f"cp: can't read {'x' * 300}: File name too long"),
+        ("job:a", "x" * 300, (), 65, f"cp: can't write {'x' * 300}: File name too long"),
         ("job:a", tmp_path / "none" / "x", (), 65, "none is not a directory here"),
         ("job:a", tmp_path / "x", ("--rank", "7"), 66, "job job: has no worker 7 now; its phase is Pending"),
     ):
