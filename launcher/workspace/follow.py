@@ -15,7 +15,7 @@ from typing import Final
 
 from launcher.workspace.errors import NotThere, Refused, WorkspaceError
 from launcher.workspace.ignoring import CONTROL_DIRECTORY
-from launcher.workspace.place import DOWNLOAD, Applied, apply, placed
+from launcher.workspace.place import DOWNLOAD, Applied, apply, is_whole, placed
 from launcher.workspace.sources import Source
 from launcher.workspace.unpack import check_digest, verify
 
@@ -39,13 +39,13 @@ def fetch(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Applied:
-    """Gets the archive of this digest and puts it in place, if it is not there already.
+    """Gets the archive of this digest and puts it in place, if it is not there already; what is gone of it, again.
 
     It may come later: it is waited for `wait` seconds. Raises WorkspaceError where it does not come, or is damaged
     at each try.
     """
     check_digest(digest)
-    if placed(into).digest == digest:
+    if is_whole(into, digest):
         return Applied(0, 0)
     end, damaged, said = clock() + wait, 0, ""
     while True:

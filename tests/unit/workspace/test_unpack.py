@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
+import shutil
 import tarfile
 import tempfile
 from pathlib import Path
@@ -254,6 +256,33 @@ def test_a_file_that_was_lost_comes_back_with_the_next_archive(tmp_path: Path) -
     (into / "a").unlink()
     apply(*workspace(tmp_path / "2", {"a": "1", "b": "2"}), into)
     assert shown(into) == {"a": "1", "b": "2"}
+
+
+def test_a_file_that_was_lost_comes_back_with_the_same_archive(tmp_path: Path) -> None:
+    into, one = tmp_path / "into", workspace(tmp_path / "1", {"a": "1", "b": "1", "d/c": "1"})
+    apply(*one, into)
+    (into / "a").unlink()
+    (into / "b").write_text("the job's")
+    shutil.rmtree(into / "d")
+    assert apply(*one, into) == Applied(2, 0)
+    assert shown(into) == {"a": "1", "b": "the job's", "d/c": "1"}
+    assert apply(*one, into) == Applied(0, 0)
+
+
+@pytest.mark.parametrize("path", ["../victim", "/etc/none", "d/../../victim", ".torchrun-workspace/lock"])
+def test_what_is_in_place_is_not_believed_of_a_path_that_no_archive_has(tmp_path: Path, path: str) -> None:
+    into = tmp_path / "into"
+    one, two = workspace(tmp_path / "1", {"a": "1", "d/c": "1"}), workspace(tmp_path / "2", {"a": "2"})
+    apply(*one, into)
+    (tmp_path / "victim").write_text("1")
+    file = into / place.CONTROL_DIRECTORY / "state.json"
+    state = json.loads(file.read_text())
+    state["contents"][path] = state["contents"]["a"]
+    file.write_text(json.dumps(state))
+    assert placed(into) == place.State("", {})
+    assert apply(*two, into).removed == 0
+    assert (tmp_path / "victim").read_text() == "1"
+    assert (into / "a").read_text() == "2"
 
 
 def test_a_link_that_the_job_made_is_not_followed(tmp_path: Path) -> None:
