@@ -63,15 +63,15 @@ class Reader:
         self.wrong(key, "an image with a tag or digest")
         return ""
 
-    def number(self, key: str, least: int, optional: bool = False) -> int:
+    def number(self, key: str, least: int, optional: bool = False, most: int = MOST) -> int:
         value = self.raw(key)
         if value is None and optional:
             return least
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             self.wrong(key, f"a whole number of at least {least}")
             return least
-        if value > MOST:
-            self.wrong(key, f"a whole number of at most {MOST}")
+        if value > most:
+            self.wrong(key, f"a whole number of at most {most}")
             return least
         return value
 

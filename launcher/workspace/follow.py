@@ -41,8 +41,9 @@ def fetch(
 ) -> Applied:
     """Gets the archive of this digest and puts it in place, if it is not there already; what is gone of it, again.
 
-    It may come later: it is waited for `wait` seconds. Raises WorkspaceError where it does not come, or is damaged
-    at each try.
+    It may come later: it is waited for `wait` seconds. A sync pod keeps the job's present archive alone: where that
+    is another one by now, it is what is put in place. Raises WorkspaceError where none comes, or it is damaged at each
+    try.
     """
     check_digest(digest)
     if is_whole(into, digest):
@@ -52,6 +53,10 @@ def fetch(
         try:
             return _get(source, digest, into)
         except NotThere as error:
+            if now := _instead(source, digest):
+                LOG.info("%s is not kept any more; the job's workspace is %s now", digest, now)
+                digest = now
+                continue
             if clock() >= end:
                 raise WorkspaceError(
                     f"workspace: {digest} did not come within {wait:.0f} s: {error}"
@@ -93,6 +98,15 @@ def follow(source: Source, into: Path, stopping: threading.Event, *, every: floa
         if problem and problem != said:
             LOG.warning("%s; the workspace stays as it is", problem)
         said = problem
+
+
+def _instead(source: Source, digest: str) -> str:
+    """The job's present archive where that is another one, else ""."""
+    try:
+        pointer = source.current()
+    except NotThere:
+        return ""
+    return pointer.digest if pointer is not None and pointer.digest != digest else ""
 
 
 def tell(digest: str, applied: Applied) -> None:

@@ -18,6 +18,8 @@ STATIC: Final = "static"
 ETCD: Final = ("etcd", "etcd-v2")
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _DIGEST: Final = r"sha256:[0-9a-f]{64}"
+# As wide as the CRD has it.
+_MOST_BYTES: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +163,7 @@ def _workspace(fields: Fields) -> Workspace | None:
     part = fields.part("workspace")
     return Workspace(
         digest=part.text("digest", "sha256: and 64 hexadecimal digits", re.compile(_DIGEST)),
-        size_bytes=part.number("sizeBytes", 1),
+        size_bytes=part.number("sizeBytes", 1, most=_MOST_BYTES),
         url=part.words("url", "", r"s3://[^/\s]+/\S+", "s3://bucket/key"),
         restart_on_sync=part.yes("restartOnSync"),
     )
