@@ -105,6 +105,39 @@ def test_stars_after_the_letters_that_a_pattern_begins_with(tmp_path: Path) -> N
     assert ours(tmp_path) == theirs(tmp_path) == {".gitignore", "foo/f", "x/foo/bar/f"}
 
 
+def test_what_a_repository_itself_excludes_is_left_out(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for name in ("a", "secret", "d/b", "d/secret", "d/mine", ".gitignore"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("!/d/secret\n" if name == ".gitignore" else "x")
+    git(root, "init", "-q")
+    (root / ".git" / "info" / "exclude").write_text("secret\n/d/mine\n")
+    assert ours(root) == theirs(root) == {".gitignore", "a", "d/b", "d/secret"}
+    assert ours(root / "d") == {"b", "secret"}
+    author = ("-c", "user.name=a", "-c", "user.email=a@b")
+    git(root, *author, "commit", "-q", "--allow-empty", "-m", "x")
+    git(root, "worktree", "add", "-q", str(tmp_path / "tree"))
+    for name in ("a", "secret"):
+        (tmp_path / "tree" / name).write_text("x")
+    assert ours(tmp_path / "tree") == theirs(tmp_path / "tree") == {"a"}
+
+
+def test_a_repository_within_another_one_has_its_own_rules(tmp_path: Path) -> None:
+    for name in ("a.bin", "a.py", "sub/a.bin", "sub/a.tmp", "sub/secret", "sub/deep/a.bin", "out/a.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".gitignore").write_text("*.bin\n/out/\n")
+    (tmp_path / "sub" / ".gitignore").write_text("*.tmp\n")
+    for root in (tmp_path, tmp_path / "sub", tmp_path / "out"):
+        git(root, "init", "-q")
+    (tmp_path / "sub" / ".git" / "info" / "exclude").write_text("secret\n")
+    inner = {f"sub/{name}" for name in theirs(tmp_path / "sub")}
+    assert inner == {"sub/.gitignore", "sub/a.bin", "sub/deep/a.bin"}
+    assert ours(tmp_path) == {".gitignore", "a.py"} | inner
+    (tmp_path / ".torchrunignore").write_text("*.bin\n")
+    assert "sub/a.bin" not in ours(tmp_path)
+
+
 def test_a_directory_below_the_top_of_a_repository_heeds_the_files_above(tmp_path: Path) -> None:
     draw = random.Random(f"{os.environ[SEED]} below")  # noqa: S311
     compared = 0
