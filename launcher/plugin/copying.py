@@ -18,10 +18,10 @@ from typing import IO, Final
 from launcher.core.torchrun import names as n
 from launcher.kube.execute import Execution
 from launcher.plugin.cluster import Cluster, explained
-from launcher.plugin.download import download, told
+from launcher.plugin.download import AS_IT_IS, download, told
 from launcher.plugin.exits import DONE, NOT_FOUND, UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.following import worker
-from launcher.plugin.names import object_name
+from launcher.plugin.names import object_name, sendable
 from launcher.plugin.screen import Bar, say
 from launcher.workspace.selection import size_in_words
 
@@ -54,22 +54,26 @@ def _split(word: str) -> tuple[str, str] | None:
     if not path:
         raise PluginError(USAGE, f"cp: {word}: a path should follow the colon")
     try:
-        return object_name(job), path
+        name = object_name(job)
     except ValueError as error:
         raise PluginError(USAGE, f"cp: {word}: job {error}") from None
+    try:
+        return name, sendable(path)
+    except ValueError as error:
+        raise PluginError(USAGE, f"cp: {job}: path {error}") from None
 
 
 def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
-    if not source.exists():
-        raise PluginError(WORKSPACE, f"cp: {source} does not exist here")
-    if not (source.is_file() or source.is_dir()):
-        raise PluginError(WORKSPACE, f"cp: {source} is neither a file nor a directory")
     # A path that ends with a slash is the directory to copy into.
     into, base = (path, "") if posixpath.basename(path) in (".", "..") else posixpath.split(path)
     name = base or os.path.basename(os.path.abspath(source))
     if not name:
         raise PluginError(USAGE, f"cp: {source}: should end with the name of a file or a directory")
     try:
+        if not source.exists():
+            raise PluginError(WORKSPACE, f"cp: {source} does not exist here")
+        if not (source.is_file() or source.is_dir()):
+            raise PluginError(WORKSPACE, f"cp: {source} is neither a file nor a directory")
         with tempfile.TemporaryFile(prefix="kubectl-torchrun-") as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as members:
                 members.add(source.resolve(), name)  # what a link names
@@ -84,7 +88,8 @@ def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
 
 def _send(cluster: Cluster, pod: str, file: IO[bytes], size: int, into: str) -> None:
     # A WebSocket's one direction can't be closed in every version: the pod is told how many bytes there are.
-    script = f"head -c {size} | tar xf - -C {shlex.quote(into)} && echo done"
+    as_it_is = AS_IT_IS if "\\" in into else "raw=; "
+    script = f"{as_it_is}head -c {size} | tar xf - $raw -C {shlex.quote(into)} && echo done"
     command = ["sh", "-c", script]
     with (
         Execution(cluster.rest, cluster.namespace, pod, n.WORKER_CONTAINER, command, stdin=True) as running,

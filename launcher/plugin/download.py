@@ -15,11 +15,16 @@ from launcher.core.torchrun import names as n
 from launcher.kube.execute import Execution
 from launcher.plugin.cluster import Cluster
 from launcher.plugin.exits import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError
+from launcher.plugin.names import sendable
 from launcher.plugin.screen import say
+from launcher.plugin.untar import Tree
+from launcher.workspace.heads import Member
 
 # As many links in a row as Linux follows.
 _MOST_LINKS: Final = 40
 _NAMED: Final = 10
+# GNU's tar reads `\\n` in a name as a line's end, and others know no option against it.
+AS_IT_IS: Final = "raw=; tar --help 2>&1 | grep -q -e --no-unquote && raw=--no-unquote; "
 _NAMELESS: Final = frozenset({"", ".", ".."})
 _BROKEN: Final = (tarfile.TarError, EOFError, ValueError, RecursionError)
 
@@ -27,11 +32,8 @@ _BROKEN: Final = (tarfile.TarError, EOFError, ValueError, RecursionError)
 def download(cluster: Cluster, pod: str, path: str, target: Path) -> int:
     """The exit code; WORKSPACE where something of a directory is left out. Raises PluginError, and nothing is here."""
     at = posixpath.normpath(path)
-    final = target / posixpath.basename(at) if target.is_dir() else target
-    if not final.parent.is_dir():
-        raise PluginError(WORKSPACE, f"cp: {final.parent} is not a directory here; make it first")
-    if final.is_dir() and not final.is_symlink():
-        raise PluginError(WORKSPACE, f"cp: {final} is there already; name another place")
+    with _writing(target):
+        final = _final(target, posixpath.basename(at))
     left_out: list[str] = []
     with (
         _writing(final),
@@ -47,7 +49,7 @@ def download(cluster: Cluster, pod: str, path: str, target: Path) -> int:
             link = _take(cluster, pod, at, unpacked, final, left_out)
             if not link:
                 break
-            at = posixpath.join(directory, link).rstrip("/")
+            at = posixpath.join(directory, _target(link, path, pod)).rstrip("/")
         else:
             raise PluginError(
                 WORKSPACE, f"cp: {path} of {pod}: is a link, as are the {_MOST_LINKS} that follow"
@@ -63,23 +65,37 @@ def download(cluster: Cluster, pod: str, path: str, target: Path) -> int:
     return WORKSPACE if left_out else DONE
 
 
+def _final(target: Path, base: str) -> Path:
+    final = target / base if target.is_dir() else target
+    if not final.parent.is_dir():
+        raise PluginError(WORKSPACE, f"cp: {final.parent} is not a directory here; make it first")
+    if final.is_dir() and not final.is_symlink():
+        raise PluginError(WORKSPACE, f"cp: {final} is there already; name another place")
+    return final
+
+
 def _take(cluster: Cluster, pod: str, path: str, into: Path, final: Path, left_out: list[str]) -> str:
     """Unpacks what is at this path of the pod; where that is a link, its target, and nothing is unpacked."""
     directory, base = posixpath.split(path)
     command = ["tar", "cf", "-", "-C", directory or ".", "--", base]
+    if "\\" in path:
+        command = ["sh", "-c", f'{AS_IT_IS}exec tar cf - $raw -C "$1" -- "$2"', "sh", directory or ".", base]
     broken: Exception | None = None
     with Execution(cluster.rest, cluster.namespace, pod, n.WORKER_CONTAINER, command) as running:
         try:
-            with tarfile.open(fileobj=_Coming(running), mode="r|") as members:  # type: ignore[call-overload]
-                first = members.next()
-                if first is not None and first.issym():
-                    return str(first.linkname)
-                if first is not None and first.isdir() and os.path.lexists(final):
-                    raise PluginError(
-                        WORKSPACE,
-                        f"cp: {final} is a file here, and {path} of {pod} a directory; name another place",
-                    )
-                members.extractall(into, filter=lambda member, to: _filtered(member, to, left_out))  # noqa: S202 (filtered)
+            with tarfile.open(fileobj=_Coming(running), mode="r|", tarinfo=Member) as members:  # type: ignore[call-overload]
+                tree = Tree(base, into)
+                for number, member in enumerate(members):
+                    if number == 0 and member.issym() and "\0" not in member.linkname:
+                        return str(member.linkname)
+                    if number == 0 and member.isdir() and os.path.lexists(final):
+                        raise PluginError(
+                            WORKSPACE,
+                            f"cp: {final} is a file here, and {path} of {pod} a directory; name another place",
+                        )
+                    tree.add(members, member)
+                tree.end()
+                left_out += tree.left_out
         except _BROKEN as error:
             broken = error
         while running.read():  # what fills its last block
@@ -90,6 +106,13 @@ def _take(cluster: Cluster, pod: str, path: str, into: Path, final: Path, left_o
     if broken is not None:
         raise PluginError(UNAVAILABLE, f"pod {pod}: what came of {path} is broken: {broken}")
     return ""
+
+
+def _target(link: str, path: str, pod: str) -> str:
+    try:
+        return sendable(link)
+    except ValueError as error:
+        raise PluginError(WORKSPACE, f"cp: {path} of {pod}: is a link, whose target {error}") from None
 
 
 def told(said: str) -> str:
@@ -110,18 +133,6 @@ class _Coming:
             self._rest += data
         data, self._rest = self._rest[:size], self._rest[size:]
         return data
-
-
-def _filtered(member: tarfile.TarInfo, to: str, left_out: list[str]) -> tarfile.TarInfo | None:
-    try:
-        return tarfile.data_filter(member, to)
-    except tarfile.FilterError:
-        is_link = member.issym() or member.islnk()
-        why = (
-            f"a link out of it, to {member.linkname}" if is_link else "neither a file, a directory nor a link"
-        )
-        left_out.append(f"{member.name} is {why}")
-        return None
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from launcher.core.torchrun import names as n
 from launcher.plugin.exits import USAGE, PluginError
+from launcher.plugin.names import sendable
 from launcher.workspace.pack import Archive
 
 JsonObject = dict[str, Any]
@@ -85,7 +86,7 @@ def _command(words: list[str]) -> str:
         shlex.split(command)
     except ValueError as error:
         raise PluginError(USAGE, f"command: {command[:_SHOWN]!r}: {error}; close the quotation") from None
-    return command
+    return _sendable("command", command)
 
 
 def _elastic(options: argparse.Namespace) -> JsonObject:
@@ -121,5 +122,12 @@ def _variables(given: list[str], environment: Mapping[str, str]) -> list[JsonObj
             if name not in environment:
                 raise PluginError(USAGE, f"--env: {name} is not set here; give {name}=VALUE")
             value = environment[name]
-        values[name] = value
+        values[name] = _sendable(f"--env: {name}", value)
     return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def _sendable(what: str, word: str) -> str:
+    try:
+        return sendable(word)
+    except ValueError as error:
+        raise PluginError(USAGE, f"{what}: {error}") from None

@@ -47,5 +47,14 @@ def namespace_name(word: str) -> str:
     return word
 
 
+def sendable(word: str) -> str:
+    """What can be sent: words of a command line, and names of files, may be any bytes. Raises ValueError."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{_shown(word)} should be UTF-8") from None
+    return word
+
+
 def _shown(word: str) -> str:
     return repr(word) if len(word) <= _SHOWN else f"{word[:_SHOWN]!r}..."

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
 import threading
@@ -22,6 +23,7 @@ from typing import Final
 from launcher.core.torchrun import names
 from launcher.workspace.errors import NotThere, WorkspaceError
 from launcher.workspace.follow import EVERY_SECONDS, LOG, WAIT_SECONDS, fetch, follow, tell
+from launcher.workspace.place import placed
 from launcher.workspace.serve import server
 from launcher.workspace.sources import S3, Source, SyncPod
 from launcher.workspace.store import Pointer, Store
@@ -78,7 +80,8 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: argparse.Namespace) -> None:
     if options.verb == "fetch":
         source = _source(options, pointer=False)
-        tell(options.digest, fetch(source, options.digest, options.into, wait=options.wait_seconds))
+        applied = fetch(source, options.digest, options.into, wait=options.wait_seconds)
+        tell(placed(options.into).digest, applied)
     elif options.verb == "follow":
         stopping = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -111,12 +114,14 @@ def _serve(options: argparse.Namespace) -> None:
 def _receive(options: argparse.Namespace) -> None:
     """Tells on standard output from which byte on it wants the archive, and at last "done"."""
     check_digest(options.digest)
-    store = Store(options.root)
-    store.receive(
-        options.digest, options.size, sys.stdin.buffer, lambda offset: print("offset", offset, flush=True)
-    )
-    if options.current:
-        store.point(Pointer(options.digest, options.size))
+    most = os.environ.get(names.ENV_SYNC_MOST)
+    store = Store(options.root, int(most) if most else None)
+    with store.receiving():
+        store.receive(
+            options.digest, options.size, sys.stdin.buffer, lambda offset: print("offset", offset, flush=True)
+        )
+        if options.current:
+            store.point(Pointer(options.digest, options.size))
     print("done", options.digest, flush=True)
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from launcher.workspace.errors import NotThere, Refused, WorkspaceError
 from launcher.workspace.ignoring import CONTROL_DIRECTORY
-from launcher.workspace.place import DOWNLOAD, Applied, apply, placed
+from launcher.workspace.place import DOWNLOAD, Applied, apply, is_whole, placed
 from launcher.workspace.sources import Source
 from launcher.workspace.unpack import check_digest, verify
 
@@ -39,19 +39,24 @@ def fetch(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Applied:
-    """Gets the archive of this digest and puts it in place, if it is not there already.
+    """Gets the archive of this digest and puts it in place, if it is not there already; what is gone of it, again.
 
-    It may come later: it is waited for `wait` seconds. Raises WorkspaceError where it does not come, or is damaged
-    at each try.
+    It may come later: it is waited for `wait` seconds. A sync pod keeps the job's present archive alone: where that
+    is another one by now, it is what is put in place. Raises WorkspaceError where none comes, or it is damaged at each
+    try.
     """
     check_digest(digest)
-    if placed(into).digest == digest:
+    if is_whole(into, digest):
         return Applied(0, 0)
     end, damaged, said = clock() + wait, 0, ""
     while True:
         try:
             return _get(source, digest, into)
         except NotThere as error:
+            if now := _instead(source, digest):
+                LOG.info("%s is not kept any more; the job's workspace is %s now", digest, now)
+                digest = now
+                continue
             if clock() >= end:
                 raise WorkspaceError(
                     f"workspace: {digest} did not come within {wait:.0f} s: {error}"
@@ -93,6 +98,15 @@ def follow(source: Source, into: Path, stopping: threading.Event, *, every: floa
         if problem and problem != said:
             LOG.warning("%s; the workspace stays as it is", problem)
         said = problem
+
+
+def _instead(source: Source, digest: str) -> str:
+    """The job's present archive where that is another one, else ""."""
+    try:
+        pointer = source.current()
+    except NotThere:
+        return ""
+    return pointer.digest if pointer is not None and pointer.digest != digest else ""
 
 
 def tell(digest: str, applied: Applied) -> None:

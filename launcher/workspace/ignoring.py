@@ -2,7 +2,8 @@
 
 A `.torchrunignore` at the top stands in place of every `.gitignore`; either kind may stand in each directory, and the
 one that is nearest to an entry has the last word. Of a directory within a git repository the .gitignore files above it
-count, too, as they do for git.
+and the repository's own .git/info/exclude count, too, as they do for git; and in a repository within another one, such
+as a submodule, only its own.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ class Rules:
 
     def inside(self, directory: Path, path: bytes) -> Rules:
         """The rules within this directory, which is at this path of the workspace ("" for the top)."""
+        rules = self
+        if path and self.file_name == GIT_IGNORE and os.path.lexists(directory / ".git"):
+            rules = Rules(GIT_IGNORE, _layers(path, _excluded(directory)))
         patterns = _read(directory / self.file_name)
-        return Rules(self.file_name, (*self.layers, (path, patterns))) if patterns else self
+        return Rules(self.file_name, (*rules.layers, (path, patterns))) if patterns else rules
 
     def ignores(self, path: bytes, name: bytes, is_directory: bool) -> bool:
         """Whether this entry is left out. Its directory is not, or nobody would ask."""
@@ -54,15 +58,38 @@ def rules_of(root: Path) -> Rules:
     """The rules that hold at the top of this workspace before its own ignore file is read. Raises WorkspaceError."""
     if (root / OWN_IGNORE).is_file():
         return Rules(OWN_IGNORE)
-    layers = []
-    if not (root / ".git").exists():
-        repository = next((above for above in root.parents if (above / ".git").exists()), None)
-        above = root.parent
-        while repository is not None and above.is_relative_to(repository):
-            if patterns := _read(above / GIT_IGNORE):
-                layers.append((b"<" + os.fsencode(root.relative_to(above)), patterns))
-            above = above.parent
-    return Rules(GIT_IGNORE, tuple(reversed(layers)))
+    if (root / ".git").exists():
+        return Rules(GIT_IGNORE, _layers(b"", _excluded(root)))
+    repository = next((above for above in root.parents if (above / ".git").exists()), None)
+    if repository is None:
+        return Rules(GIT_IGNORE)
+    layers, above = [], root.parent
+    while above.is_relative_to(repository):
+        layers.append(_layers(_above(root, above), _read(above / GIT_IGNORE)))
+        above = above.parent
+    layers.append(_layers(_above(root, repository), _excluded(repository)))
+    return Rules(GIT_IGNORE, tuple(layer for each in reversed(layers) for layer in each))
+
+
+def _layers(base: bytes, patterns: tuple[Pattern, ...]) -> tuple[tuple[bytes, tuple[Pattern, ...]], ...]:
+    return ((base, patterns),) if patterns else ()
+
+
+def _above(root: Path, above: Path) -> bytes:
+    return b"<" + os.fsencode(root.relative_to(above))
+
+
+def _excluded(repository: Path) -> tuple[Pattern, ...]:
+    """What a repository leaves out without saying so in its files (`.git` is a file in a submodule and a worktree)."""
+    git = repository / ".git"
+    try:
+        if git.is_file():
+            git = repository / git.read_text().removeprefix("gitdir:").strip()
+            if (git / "commondir").is_file():
+                git = git / (git / "commondir").read_text().strip()
+    except (OSError, ValueError):  # no file of git's: there is nothing that it says
+        return ()
+    return _read(git / "info" / "exclude")
 
 
 def in_force(root: Path) -> str:

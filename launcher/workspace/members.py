@@ -8,10 +8,33 @@ from launcher.workspace.ignoring import CONTROL_DIRECTORY
 
 # What removes a tree calls itself once for each directory.
 MOST_PARTS: Final = 500
+# Code and data pack to a third or a tenth; a file of zeros to less than a thousandth.
+_LEAST_BOUND: Final = 4 * 2**30
+_MOST_TIMES: Final = 1000
+_LEAST_MEMBER: Final = 512
+
+
+def unpacked_bound(size: int) -> int:
+    """How many bytes an archive of `size` bytes may make, so that a small one can't fill a disk."""
+    return max(_LEAST_BOUND, _MOST_TIMES * size)
+
+
+def counted(size: int) -> int:
+    """What a member of `size` bytes counts of that bound: an empty one is not for nothing."""
+    return max(size, _LEAST_MEMBER)
 
 
 def name_problem(name: str) -> str:
-    """What is wrong with the name of a member, "" where nothing is."""
+    """What is wrong with the name of a workspace's member, "" where nothing is."""
+    if problem := path_problem(name):
+        return problem
+    if name.split("/")[0] == CONTROL_DIRECTORY:
+        return f"{CONTROL_DIRECTORY} is where a worker keeps what it knows of the workspace"
+    return ""
+
+
+def path_problem(name: str) -> str:
+    """What is wrong with the name of any archive's member, "" where it stays where the archive is unpacked."""
     parts = name.split("/")
     if not name or "\0" in name:
         return "an empty name" if not name else "a NUL in its name"
@@ -21,8 +44,6 @@ def name_problem(name: str) -> str:
         return 'a ".", ".." or empty part in its path'
     if len(parts) > MOST_PARTS:
         return f"{MOST_PARTS} directories or more in one another"
-    if parts[0] == CONTROL_DIRECTORY:
-        return f"{CONTROL_DIRECTORY} is where a worker keeps what it knows of the workspace"
     return ""
 
 

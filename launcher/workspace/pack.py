@@ -20,12 +20,14 @@ from typing import IO, Any, BinaryIO, Final
 import zstandard
 
 from launcher.workspace.errors import WorkspaceError
+from launcher.workspace.members import counted, unpacked_bound
 from launcher.workspace.selection import (
     DEFAULT_LIMIT_BYTES,
     Entry,
     Unfit,
     naming_ignore_file,
     select,
+    size_in_words,
     unreadable,
 )
 
@@ -89,6 +91,12 @@ def pack(
                     done += entry.size
                     progress(done, total)
                 stream.write(bytes(2 * tarfile.BLOCKSIZE))
+            most = unpacked_bound(target.size)
+            if sum(counted(entry.size) for entry in entries) > most:
+                raise WorkspaceError(
+                    f"workspace: {size_in_words(total)} pack to {size_in_words(target.size)}, and workers make at most "
+                    f"{size_in_words(most)} of that; let the job itself make files of zeros"
+                )
         return Archive(Path(name), DIGEST_PREFIX + target.hash.hexdigest(), target.size, total, len(entries))
     except BaseException as error:
         Path(name).unlink(missing_ok=True)

@@ -25,6 +25,10 @@ _CLASSES: Final = {
     b"xdigit": rb"0-9A-Fa-f",
 }
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+# What stars match, as little of it as will do.
+_NAME: Final = b"[^/]*?"
+_DIRECTORIES: Final = b"(?:.*?/)??"
+_ANYTHING: Final = b".*?"
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,16 @@ def _without_trailing_spaces(line: bytes) -> bytes:
 
 def _translate(pattern: bytes) -> bytes | None:
     """The pattern as a regular expression; None for one that is broken and so matches nothing."""
-    result, index = b"", 0
+    parts, index = [(b"", b"")], 0
+    # git compares what stands before the first of these by itself, and takes the rest for a pattern of its own.
+    begins = next((at for at in range(len(pattern)) if pattern[at : at + 1] in b"*?[\\"), len(pattern))
     while index < len(pattern):
         letter = pattern[index : index + 1]
         if letter == b"*":
-            piece, index = _stars(pattern, index)
-        elif letter == b"?":
+            stars, index = _stars(pattern, index, index == begins)
+            parts.append((stars, b""))
+            continue
+        if letter == b"?":
             piece, index = b"[^/]", index + 1
         elif letter == b"[":
             bracket = _bracket(pattern, index + 1)
@@ -94,21 +102,37 @@ def _translate(pattern: bytes) -> bytes | None:
             piece, index = re.escape(pattern[index + 1 : index + 2]), index + 2
         else:
             piece, index = re.escape(letter), index + 1
-        result += piece
-    return result
+        parts[-1] = (parts[-1][0], parts[-1][1] + piece)
+    return _joined(parts)
 
 
-def _stars(pattern: bytes, start: int) -> tuple[bytes, int]:
+def _joined(parts: list[tuple[bytes, bytes]]) -> bytes:
+    """One expression of stars, each with what follows it.
+
+    The first place where that is found is the right one if more stars follow, since these match all that lies between
+    it and a later place: no other is tried (`(?>`), or many stars would take time without end. A star for directories
+    ends at a slash, and so do those parts together that stand between two of them.
+    """
+    result, run = b"", b""
+    for index, (stars, then) in enumerate(parts):
+        if stars in (_DIRECTORIES, _ANYTHING):
+            result, run = result + (b"(?>" + run + b")"), b""
+        is_last = index == len(parts) - 1
+        run += b"(?>" + stars + then + b")" if stars == _NAME and not is_last else stars + then
+    return result + run
+
+
+def _stars(pattern: bytes, start: int, at_begin: bool) -> tuple[bytes, int]:
     """What these stars match, and where they end. Two between slashes are any directories, at the end anything."""
     end = start
     while pattern[end : end + 1] == b"*":
         end += 1
-    whole = end - start >= 2 and (start == 0 or pattern[start - 1 : start] == b"/")
-    if whole and end == len(pattern):
-        return b".*", end
+    whole = end - start >= 2 and (at_begin or pattern[start - 1 : start] == b"/")
+    if whole and (end == len(pattern) or pattern[end : end + 2] == b"\\/"):
+        return _ANYTHING, end
     if whole and pattern[end : end + 1] == b"/":
-        return b"(?:.*/)?", end + 1
-    return b"[^/]*", end
+        return _DIRECTORIES, end + 1
+    return _NAME, end
 
 
 def _bracket(pattern: bytes, index: int) -> tuple[bytes, int] | None:

@@ -23,6 +23,7 @@ from typing import Final
 from launcher.workspace.errors import WorkspaceError
 from launcher.workspace.ignoring import CONTROL_DIRECTORY
 from launcher.workspace.kept import Kept, either, is_own
+from launcher.workspace.members import name_problem
 from launcher.workspace.unpack import DIRECTORY_MODE, Contents, unpack
 
 _STATE: Final = "state.json"
@@ -54,12 +55,20 @@ class State:
 
 
 def placed(into: Path) -> State:
-    """What is in place here now."""
+    """What is in place here now. The job can write what says so: a path that no archive has is not believed."""
     try:
         found = json.loads((into / CONTROL_DIRECTORY / _STATE).read_text())
-        return State(str(found["digest"]), {str(path): str(what) for path, what in found["contents"].items()})
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        contents = {str(path): str(what) for path, what in found["contents"].items()}
+        digest = str(found["digest"])
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return State("", {})
+    return State("", {}) if any(map(name_problem, contents)) else State(digest, contents)
+
+
+def is_whole(into: Path, digest: str) -> bool:
+    """Whether this archive is in place here, and nothing of it is gone since."""
+    now = placed(into)
+    return now.digest == digest and not _missing(into, now.contents)
 
 
 def apply(archive: Path, digest: str, into: Path) -> Applied:
@@ -71,9 +80,9 @@ def apply(archive: Path, digest: str, into: Path) -> Applied:
     """
     try:
         with _working(into) as control:
-            before = placed(into)
-            if before.digest == digest:
+            if is_whole(into, digest):
                 return Applied(0, 0)
+            before = placed(into)
             incoming = Path(tempfile.mkdtemp(prefix=_INCOMING, dir=control))
             try:
                 contents = unpack(archive, digest, incoming)
@@ -89,7 +98,7 @@ def apply(archive: Path, digest: str, into: Path) -> Applied:
 
 def _bring(incoming: Path, into: Path, control: Path, before: State, after: State) -> Applied:
     old, new = before.contents, after.contents
-    missing = {path for path in new if not os.path.lexists(into / path)}
+    missing = _missing(into, new)
     changed = [path for path, what in new.items() if old.get(path) != what or path in missing]
     gone = [path for path in old if path not in new]
     known = {path: either(old.get(path, ""), new[path]) for path in changed}
@@ -101,6 +110,10 @@ def _bring(incoming: Path, into: Path, control: Path, before: State, after: Stat
         _put(incoming, into, path, known[path], kept)
     _save(control, after)
     return Applied(len(changed), len(gone), tuple(kept.places))
+
+
+def _missing(into: Path, contents: Contents) -> set[str]:
+    return {path for path in contents if not os.path.lexists(into / path)}
 
 
 @contextmanager

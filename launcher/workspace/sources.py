@@ -106,4 +106,4 @@ class S3:
         self._bucket.read(url, into)
 
     def current(self) -> Pointer | None:
-        return self._bucket.pointer(self._pointer_url)
+        return self._bucket.pointer(self._pointer_url) if self._pointer_url else None

@@ -1,4 +1,4 @@
-"""The archives that a sync pod holds, by digest, and which one is the job's present one.
+"""The archives that a sync pod holds, by digest, and which one is the job's present one: the others go.
 
 What comes in is written beside its place, and is there only when its digest was found right; what a broken connection
 left is gone on with.
@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -24,6 +24,7 @@ _CHUNK: Final = 2**18
 _SUFFIX: Final = ".tar.zst"
 _PART: Final = ".part"
 _CURRENT: Final = "current"
+_LOCK: Final = "lock"
 _URL: Final = re.compile(r"s3://[^/]+/.+")
 
 
@@ -56,10 +57,10 @@ class Pointer:
 
 
 class Store:
-    """One directory. A second one that receives the same archive gets the same file."""
+    """One directory, for archives of at most `most` bytes. A second one that receives an archive gets the same file."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, most: int | None = None) -> None:
+        self._root, self._most = root, most
 
     def archive(self, digest: str) -> Path:
         """Where this archive is, or will be."""
@@ -84,6 +85,10 @@ class Store:
         """
         if size < 1:
             raise WorkspaceError(f"size: {size} should be the archive's bytes, at least 1")
+        if self._most is not None and size > self._most:
+            raise WorkspaceError(
+                f"size: {size} bytes, and the sync pod of this job takes at most {self._most}; submit another job"
+            )
         place = self.archive(digest)
         try:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -117,6 +122,34 @@ class Store:
                 yield Path(name), file
         finally:
             Path(name).unlink(missing_ok=True)
+
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """While an archive comes in and is pointed to. Afterwards that one alone is here, unless another is coming.
+
+        Raises WorkspaceError where the directory can't be written.
+        """
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            lock = (self._root / _LOCK).open("wb")
+        except OSError as error:
+            raise WorkspaceError(f"upload: can't write in {self._root}: {error.strerror}") from None
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            yield
+            # A worker that reads one of them goes on with it: it is open.
+            with suppress(OSError):  # what can't be removed, or may be another's, is so the next time
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._forget_others()
+
+    def _forget_others(self) -> None:
+        current = self.current()
+        if current is None:
+            return
+        kept = {_LOCK, _CURRENT, self.archive(current.digest).name}
+        for each in self._root.iterdir():
+            if each.name not in kept:
+                each.unlink(missing_ok=True)
 
     def current(self) -> Pointer | None:
         """The job's present archive."""

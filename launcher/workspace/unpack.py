@@ -12,7 +12,8 @@ from typing import IO, Any, Final
 import zstandard
 
 from launcher.workspace.errors import Refused, WorkspaceError
-from launcher.workspace.members import link_stays_inside, name_problem
+from launcher.workspace.heads import Member
+from launcher.workspace.members import counted, link_stays_inside, name_problem, unpacked_bound
 from launcher.workspace.pack import DIGEST_PREFIX
 
 _CHUNK: Final = 2**20
@@ -63,19 +64,25 @@ def unpack(archive: Path, digest: str, into: Path) -> Contents:
     made: Contents = {}
     links: list[tuple[str, str]] = []
     directories = {""}
+    most, unpacked = unpacked_bound(archive.stat().st_size), 0
     try:
         with archive.open("rb") as file:
             reader: Any = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(file)
             with tarfile.open(
-                fileobj=reader, mode="r|", encoding="utf-8", errors="surrogateescape"
+                fileobj=reader, mode="r|", encoding="utf-8", errors="surrogateescape", tarinfo=Member
             ) as members:
                 for member in members:
+                    unpacked += counted(member.size)
+                    if unpacked > most:
+                        raise Refused(f"archive: unpacks to more than {most} bytes; nothing of it is used")
                     _take(members, member, into, made, links, directories)
     except (tarfile.TarError, zstandard.ZstdError, EOFError, UnicodeError) as error:
         raise Refused(f"archive: broken: {error}; it was not made by kubectl torchrun") from None
-    except (ValueError, RecursionError) as error:
-        # tarfile of numbers that are none and of heads in a row, and os of names with a NUL
-        raise Refused(f"archive: broken: {error}; it was not made by kubectl torchrun") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        # tarfile of numbers that are none and of heads in a row or without end, and os of names with a NUL
+        raise Refused(
+            f"archive: broken: {error or 'its heads fill the memory'}; it was not made by kubectl torchrun"
+        ) from None
     for path, target in links:  # at last, so that no file is written through one
         _parents(into, path, directories)
         _fresh(into, path, lambda place, target=target: os.symlink(target, place))
@@ -100,6 +107,8 @@ def _take(
             links.append((path, member.linkname))
             return
         problem = f"a link out of the workspace, to {member.linkname!r}"
+    elif not problem and member.issparse():
+        problem = "a file with holes"
     elif not problem and member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
         problem = _KINDS.get(member.type, "neither a file nor a link")
     if problem:

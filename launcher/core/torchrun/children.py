@@ -19,6 +19,9 @@ from launcher.core.torchrun.storage import Claim
 
 _TOOL_USER: Final = c.POD_USER
 _SYNC_RESOURCES: Final = {"cpu": "100m", "memory": "256Mi"}
+_MEBI: Final = 2**20
+# Of the sync pod: what `sync` brings later may be larger than what the job began with.
+_LEAST_ARCHIVE: Final = 2**30
 
 
 def owner_reference(name: str, uid: str) -> JsonObject:
@@ -123,6 +126,10 @@ def sync_pod(making: Making) -> JsonObject:
     }
     placed = making.settings.queue
     name = n.sync_pod(making.name)
+    size = making.spec.workspace.size_bytes if making.spec.workspace is not None else 0
+    most = max(_LEAST_ARCHIVE, 2 * size)
+    # There are two for as long as the next one comes in.
+    requests = {**_SYNC_RESOURCES, "ephemeral-storage": _storage(2 * size)}
     probe = {"httpGet": {"path": "/healthz", "port": n.SYNC_PORT}}
     made = _object(making, "v1", "Pod", name, making.labels)
     # What it was sent is in it alone.
@@ -152,7 +159,8 @@ def sync_pod(making: Making) -> JsonObject:
                     "command": ["python", "-m", "launcher.workspace", "serve"],
                     "ports": [{"name": "sync", "containerPort": n.SYNC_PORT}],
                     "readinessProbe": {**probe, "periodSeconds": 1},
-                    "resources": {"requests": _SYNC_RESOURCES, "limits": _SYNC_RESOURCES},
+                    "env": [{"name": n.ENV_SYNC_MOST, "value": str(most)}],
+                    "resources": {"requests": requests, "limits": _SYNC_RESOURCES},
                     "securityContext": security,
                     "volumeMounts": [
                         {"name": "archives", "mountPath": n.SYNC_DIRECTORY},
@@ -161,11 +169,15 @@ def sync_pod(making: Making) -> JsonObject:
                 }
             ],
             "volumes": [
-                {"name": "archives", "emptyDir": {}},
+                {"name": "archives", "emptyDir": {"sizeLimit": _storage(2 * most)}},
                 {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
             ],
         },
     }
+
+
+def _storage(size: int) -> str:
+    return in_words((size // _MEBI + 1) * _MEBI)
 
 
 def pod_group(making: Making) -> JsonObject:

@@ -65,6 +65,8 @@ FOLLOW_CONTAINER: Final = "workspace-sync"
 SYNC_PORT: Final = 8080
 SYNC_CONTAINER: Final = "sync"
 SYNC_DIRECTORY: Final = "/var/lib/torchrun-sync"
+# Bytes of the largest archive that a sync pod takes.
+ENV_SYNC_MOST: Final = "TORCHRUN_SYNC_MOST_BYTES"
 TOOLS_WORKSPACE: Final = "/var/lib/torchrun-workspace"
 RENDEZVOUS_PORT: Final = 29500
 

@@ -204,6 +204,30 @@ def test_files_and_directories_both_ways(cluster: Cluster, pods: Pods, tmp_path:
     assert sorted(path.name for path in here.iterdir()) == ["a", "back", "in"]
 
 
+@pytest.mark.parametrize("is_gnu", [True, False])
+def test_a_backslash_is_a_letter_of_a_name(
+    cluster: Cluster, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_gnu: bool
+) -> None:
+    """Another tar than GNU's takes names as they are, and refuses its option: here GNU's plays one."""
+    if not is_gnu:
+        other = """#!/bin/sh
+        case "$*" in *--help*) echo usage; exit;; *--no-unquote*) echo unknown option >&2; exit 1;; esac
+        words=$1 file=$2; shift 2; exec /bin/tar "-$words" "$file" --no-unquote "$@"
+        """
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "tar").write_text(other.replace("        ", ""))
+        (tmp_path / "bin" / "tar").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    (pods.root / "a\\b").mkdir()
+    (pods.root / "a\\b" / "c\\n").write_text("x")
+    assert cp(cluster, "job:a\\b/c\\n", tmp_path) == 0
+    assert (tmp_path / "c\\n").read_text() == "x"
+    assert cp(cluster, "job:a\\b", tmp_path / "all") == 0
+    assert (tmp_path / "all" / "c\\n").read_text() == "x"
+    assert cp(cluster, tmp_path / "c\\n", "job:a\\b/d\\n") == 0
+    assert (pods.root / "a\\b" / "d\\n").read_text() == "x"
+
+
 def test_a_link_is_copied_as_what_it_names(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
     (pods.root / "runs").mkdir()
     (pods.root / "runs" / "7").write_text("seven")
@@ -237,11 +261,34 @@ def test_what_is_no_file_of_a_directory_is_left_out_and_named(
         "deep",
     ]
     said = capfd.readouterr().err
-    assert "cp: left out: in/deep/out is a link out of it, to /etc/passwd\n" in said
+    assert "cp: left out: in/deep/out is a link that may lead out of it, to /etc/passwd\n" in said
     assert "cp: left out: in/deep/pipe is neither a file, a directory nor a link\n" in said
     assert said.endswith("got, but for 2 in it\n")
     with pytest.raises(PluginError, match="cp: in/deep/pipe of pod: is neither a file nor a directory"):
         cp(cluster, "job:in/deep/pipe", tmp_path / "x")
+
+
+def test_a_pod_whose_tar_is_not_its_own_writes_nothing_elsewhere(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = "#!/bin/sh\nmkdir -p in && touch ../victim && exec /bin/tar cPf - in ../victim\n"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tar").write_text(bad)
+    (tmp_path / "bin" / "tar").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    (tmp_path / "to").mkdir()
+    with pytest.raises(PluginError, match=r"what came of in is broken: member '\.\./victim': ") as told:
+        cp(cluster, "job:in", tmp_path / "to")
+    assert told.value.code == 69
+    assert not list((tmp_path / "to").iterdir())
+
+
+def test_a_link_to_beside_the_directory_is_left_out(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+    (pods.root / "in").mkdir()
+    (pods.root / "in" / "a").symlink_to("../secret")
+    (tmp_path / "secret").write_text("mine")
+    assert cp(cluster, "job:in", tmp_path / "got") == 65
+    assert not list((tmp_path / "got").iterdir())
 
 
 def test_the_place_here_is_looked_at_first(
@@ -301,6 +348,8 @@ def test_what_cant_be_copied_is_told(cluster: Cluster, pods: Pods, tmp_path: Pat
         ("job:none", tmp_path / "x", (), 69, "pod pod: tar: none: "),
         (tmp_path / "none", "job:x", (), 65, "none does not exist here"),
         (tmp_path / "pod", "job:none/x", (), 69, "pod pod: tar: none: "),
+        ("x" * 300, "job:x", (), 65, f"cp: can't read {'x' * 300}: File name too long"),
+        ("job:a", "x" * 300, (), 65, f"cp: can't write {'x' * 300}: File name too long"),
         ("job:a", tmp_path / "none" / "x", (), 65, "none is not a directory here"),
         ("job:a", tmp_path / "x", ("--rank", "7"), 66, "job job: has no worker 7 now; its phase is Pending"),
     ):
@@ -309,6 +358,14 @@ def test_what_cant_be_copied_is_told(cluster: Cluster, pods: Pods, tmp_path: Pat
         assert told.value.code == code, told.value
         assert re.search(said, str(told.value)) or said[:12] in str(told.value)
     assert not (tmp_path / "x").exists()
+    (pods.root / "bytes").symlink_to("\udcff")
+    with pytest.raises(PluginError, match=r"is a link, whose target '\\udcff' should be UTF-8") as told:
+        cp(cluster, "job:bytes", tmp_path / "x")
+    assert told.value.code == 65
+    for source, target in (("job:\udcff", tmp_path / "x"), (tmp_path / "pod", "job:\udcff")):
+        with pytest.raises(PluginError, match=r"cp: job: path '\\udcff' should be UTF-8") as told:
+            cp(cluster, source, target)
+        assert told.value.code == 64
     (pods.root / "data").write_bytes(bytes(10_000))
     pods.cut = 0
     with pytest.raises(PluginError, match="connection broke") as told:

@@ -136,6 +136,15 @@ def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
     assert sync["metadata"]["annotations"] == {"karpenter.sh/do-not-disrupt": "true"}
     assert sync["spec"]["subdomain"] == "vit"
     assert sync["metadata"]["labels"][n.LABEL_JOB] == "vit"
+    archives = sync["spec"]["volumes"][0]
+    (container,) = sync["spec"]["containers"]
+    assert archives == {"name": "archives", "emptyDir": {"sizeLimit": "2049Mi"}}
+    assert container["env"] == [{"name": n.ENV_SYNC_MOST, "value": str(2**30)}]
+    assert container["resources"]["requests"]["ephemeral-storage"] == "1Mi"
+    large = children.sync_pod(making({"workspace": {**sent["workspace"], "sizeBytes": 10 * 2**30}}))["spec"]
+    assert large["volumes"][0]["emptyDir"]["sizeLimit"] == "40961Mi"
+    assert large["containers"][0]["env"][0]["value"] == str(20 * 2**30)
+    assert large["containers"][0]["resources"]["requests"]["ephemeral-storage"] == "20481Mi"
     assert not making({"workspace": {**sent["workspace"], "url": "s3://b/k"}}).sync
     assert "initContainers" not in pod()["spec"]
     # It is the annotation by which a new digest, and a new size, are noticed.

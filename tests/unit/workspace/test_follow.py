@@ -95,3 +95,29 @@ def test_what_was_the_jobs_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixt
     source = Counting(packed(tmp_path / "in", a="1"))
     tell(source.packed.digest, fetch(source, source.packed.digest, into))
     assert re.search(r"\.torchrun-workspace/kept-\w+/a has what the job had there", caplog.text)
+
+
+def test_at_a_workers_start_what_is_gone_of_the_workspace_is_put_again(tmp_path: Path) -> None:
+    into, source = tmp_path / "app", Counting(packed(tmp_path / "in", a="1", b="1"))
+    assert fetch(source, source.packed.digest, into).put == 2
+    (into / "a").unlink()
+    assert fetch(source, source.packed.digest, into).put == 1
+    assert (into / "a").read_text() == "1"
+    assert fetch(source, source.packed.digest, into).put == 0
+    assert source.asked == 2
+
+
+def test_what_a_running_job_removes_stays_removed(tmp_path: Path) -> None:
+    into, source, stopping = tmp_path / "app", Counting(packed(tmp_path / "in", a="1")), threading.Event()
+    fetch(source, source.packed.digest, into)
+    (into / "a").unlink()
+    looks: list[int] = []
+    current = source.current
+    source.current = lambda: looks.append(1) or current()  # type: ignore[method-assign, func-returns-value]
+    thread = threading.Thread(target=follow, args=(source, into, stopping), kwargs={"every": 0.005})
+    thread.start()
+    until(lambda: len(looks) > 5)
+    stopping.set()
+    thread.join()
+    assert source.asked == 1
+    assert not (into / "a").exists()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import random
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from launcher.workspace.errors import WorkspaceError
+from launcher.workspace.patterns import parse
 from launcher.workspace.selection import select
 from tests.seed import SEED
 
@@ -22,6 +24,7 @@ PATTERNS = (
     "x\\ y", "s ", "s\\ ", "a  ", "", "/", "//a", "a//b", "**", "**/", "*/", "**a", "a**", "*a*b*", "[[:alpha:]]",
     "[[:nope:]]", "[b-a]", "data/**", "!data/**/a", "é", "D*", "a\\", "\\a", "[\\]]", "a/*/b", "*/a", "!b.txt", "a\t",
     "[!]-a]", "[a-c]*", "***/a", "data/a.py", "!/data/a.py", "[a", "*[", "/**/a", "a.py/", "/", "!", "!!d",
+    "a**/b", "/a**/b", "dat**/a", "a/b**/a", "a**\\/b", "/a*/*b*/**", "**/a*b/**/a", "*a/*/*b", "a?**/b", "/*a*b*",
 )  # fmt: skip
 
 
@@ -81,6 +84,58 @@ def test_the_same_files_as_git(tmp_path: Path, part: int) -> None:
         files = {str(f.relative_to(root)): f.read_text() for f in root.rglob(".gitignore")}
         assert ours(root) == expected, files
     assert left_out > 100
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"), [("*a*a*a*a*a*b", "a" * 120), ("**/a*/" * 6 + "b", "a/" * 120 + "c")]
+)
+def test_many_stars_take_no_time(pattern: str, path: str) -> None:
+    (parsed,) = parse(pattern.encode())
+    began = time.process_time()
+    assert not parsed.matches(path.encode(), path.encode(), False)
+    assert time.process_time() - began < 0.5
+
+
+def test_stars_after_the_letters_that_a_pattern_begins_with(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / ".gitignore").write_text("foo**/bar\n")
+    for name in ("foo/x/bar/f", "foox/y/bar/f", "foobar/f", "x/foo/bar/f", "foo/f"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    assert ours(tmp_path) == theirs(tmp_path) == {".gitignore", "foo/f", "x/foo/bar/f"}
+
+
+def test_what_a_repository_itself_excludes_is_left_out(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for name in ("a", "secret", "d/b", "d/secret", "d/mine", ".gitignore"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("!/d/secret\n" if name == ".gitignore" else "x")
+    git(root, "init", "-q")
+    (root / ".git" / "info" / "exclude").write_text("secret\n/d/mine\n")
+    assert ours(root) == theirs(root) == {".gitignore", "a", "d/b", "d/secret"}
+    assert ours(root / "d") == {"b", "secret"}
+    author = ("-c", "user.name=a", "-c", "user.email=a@b")
+    git(root, *author, "commit", "-q", "--allow-empty", "-m", "x")
+    git(root, "worktree", "add", "-q", str(tmp_path / "tree"))
+    for name in ("a", "secret"):
+        (tmp_path / "tree" / name).write_text("x")
+    assert ours(tmp_path / "tree") == theirs(tmp_path / "tree") == {"a"}
+
+
+def test_a_repository_within_another_one_has_its_own_rules(tmp_path: Path) -> None:
+    for name in ("a.bin", "a.py", "sub/a.bin", "sub/a.tmp", "sub/secret", "sub/deep/a.bin", "out/a.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".gitignore").write_text("*.bin\n/out/\n")
+    (tmp_path / "sub" / ".gitignore").write_text("*.tmp\n")
+    for root in (tmp_path, tmp_path / "sub", tmp_path / "out"):
+        git(root, "init", "-q")
+    (tmp_path / "sub" / ".git" / "info" / "exclude").write_text("secret\n")
+    inner = {f"sub/{name}" for name in theirs(tmp_path / "sub")}
+    assert inner == {"sub/.gitignore", "sub/a.bin", "sub/deep/a.bin"}
+    assert ours(tmp_path) == {".gitignore", "a.py"} | inner
+    (tmp_path / ".torchrunignore").write_text("*.bin\n")
+    assert "sub/a.bin" not in ours(tmp_path)
 
 
 def test_a_directory_below_the_top_of_a_repository_heeds_the_files_above(tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launcher.core.torchrun import names
 from launcher.workspace.bucket import Bucket, archive_url, parse_url, pointer_url
 from launcher.workspace.errors import NotThere, WorkspaceError
 from launcher.workspace.follow import fetch, follow
+from launcher.workspace.pack import Archive
 from launcher.workspace.place import placed
 from launcher.workspace.serve import server
 from launcher.workspace.sources import S3, SyncPod
@@ -71,6 +73,74 @@ def test_two_may_send_the_same_archive_at_once(tmp_path: Path) -> None:
     store.receive(archive.digest, archive.size, Waiting(data, second), told.append)
     assert told == [0, 0]
     assert [path.read_bytes() for path in (tmp_path / "store").iterdir()] == [data]
+
+
+def receive(root: Path, archive: Archive, environment: dict[str, str] | None = None) -> tuple[int, str]:
+    """As the plugin does by exec."""
+    words = (
+        "receive",
+        "--current",
+        "--root",
+        str(root),
+        "--digest",
+        archive.digest,
+        "--size",
+        str(archive.size),
+    )
+    with archive.file.open("rb") as file:
+        process = started(
+            *words, stdin=file, stdout=subprocess.DEVNULL, env={**os.environ, **(environment or {})}
+        )
+        return process.wait(), process.communicate()[1]
+
+
+def test_only_the_present_archive_is_kept_and_whoever_reads_another_reads_it_to_its_end(
+    tmp_path: Path,
+) -> None:
+    one, two = packed(tmp_path / "1", a=os.urandom(400_000).hex()), packed(tmp_path / "2", a="2")
+    root = tmp_path / "store"
+    store = Store(root)
+    assert receive(root, one) == (0, "")
+    (root / f"{'0' * 64}.part").write_text("what a broken connection left")
+    with store.archive(one.digest).open("rb") as file:
+        assert receive(root, two) == (0, "")
+        assert file.read() == one.file.read_bytes()
+    assert sorted(path.name for path in root.iterdir()) == sorted(
+        ["current", "lock", store.archive(two.digest).name]
+    )
+    assert receive(root, two) == (0, "")
+    # The pod is told nothing of what another one sends meanwhile.
+    with store.receiving():
+        store.receive(one.digest, one.size, one.file.open("rb"))
+        assert receive(root, two) == (0, "")
+        store.point(Pointer(one.digest, one.size))
+    assert not store.archive(two.digest).exists()
+    assert store.archive(one.digest).exists()
+
+
+def test_more_than_the_pod_has_room_for_is_refused_at_once(tmp_path: Path) -> None:
+    archive, most = packed(tmp_path / "in", a="1"), {names.ENV_SYNC_MOST: "10"}
+    code, said = receive(tmp_path / "store", archive, most)
+    assert (code, said) == (
+        1,
+        f"size: {archive.size} bytes, and the sync pod of this job takes at most 10; submit another job\n",
+    )
+    assert receive(tmp_path / "store", archive, {names.ENV_SYNC_MOST: str(archive.size)}) == (0, "")
+
+
+def test_who_asks_for_an_archive_that_is_not_kept_gets_the_present_one(tmp_path: Path) -> None:
+    one, two = packed(tmp_path / "1", a="1"), packed(tmp_path / "2", a="2")
+    store, into = Store(tmp_path / "store"), tmp_path / "app"
+    received(store, two)
+    with serving(store) as address:
+        assert fetch(SyncPod(address), one.digest, into).put == 1
+        assert placed(into).digest == two.digest
+        assert fetch(SyncPod(address), one.digest, into).put == 0
+        store.archive(two.digest).unlink()
+        with pytest.raises(WorkspaceError, match=r"did not come within 0 s"):
+            fetch(SyncPod(address), two.digest, tmp_path / "other", wait=0)
+    with pytest.raises(WorkspaceError, match=r"did not come within 0 s: .*can't be reached"):
+        fetch(SyncPod(address), one.digest, tmp_path / "other", wait=0)
 
 
 def test_a_place_that_cant_be_written_is_named(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
+import shutil
 import tarfile
 import tempfile
 from pathlib import Path
@@ -14,7 +16,7 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from launcher.workspace import place
+from launcher.workspace import members, place
 from launcher.workspace.errors import WorkspaceError
 from launcher.workspace.kept import Kept
 from launcher.workspace.members import link_stays_inside
@@ -166,6 +168,46 @@ def test_heads_that_follow_one_another_are_refused(tmp_path: Path, kind: bytes) 
         apply(archive, digest_of(archive), tmp_path / "into")
 
 
+@pytest.mark.parametrize(
+    ("kind", "size", "said"),
+    [
+        (tarfile.XHDTYPE, 2**40, "a head of 1099511627776 bytes, and at most 1048576 are read"),
+        (tarfile.GNUTYPE_LONGNAME, 2**21, "a head of 2097152 bytes"),
+        (tarfile.XGLTYPE, 0, "a head that is for all members"),
+    ],
+)
+def test_a_head_that_fills_the_memory_is_refused(tmp_path: Path, kind: bytes, size: int, said: str) -> None:
+    member = tarfile.TarInfo("x")
+    member.type, member.size = kind, size
+    archive = tmp_path / "archive"
+    archive.write_bytes(zstandard.ZstdCompressor().compress(member.tobuf(tarfile.GNU_FORMAT) + bytes(2**22)))
+    with pytest.raises(WorkspaceError, match=f"archive: broken: {said}"):
+        apply(archive, digest_of(archive), tmp_path / "into")
+
+
+def test_a_small_archive_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    holes = tarfile.TarInfo("x")
+    holes.pax_headers = {"GNU.sparse.map": f"0,0,{2**31},0", "GNU.sparse.size": str(2**31)}
+    archive = tmp_path / "archive"
+    archive.write_bytes(zstandard.ZstdCompressor().compress(holes.tobuf(tarfile.PAX_FORMAT) + bytes(1024)))
+    with pytest.raises(WorkspaceError, match="refused member 'x': a file with holes"):
+        apply(archive, digest_of(archive), tmp_path / "into")
+    monkeypatch.setattr(members, "_LEAST_BOUND", 2**20)
+    monkeypatch.setattr(members, "_MOST_TIMES", 10)
+    for name, count, size in (("one", 1, 2**21), ("many", 2**12, 0)):
+        zeros = made(tmp_path / name, *((str(each), tarfile.REGTYPE, "\0" * size) for each in range(count)))
+        with pytest.raises(WorkspaceError, match="unpacks to more than 1048576 bytes"):
+            apply(*zeros, tmp_path / "into")
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "zeros").write_bytes(bytes(2**21))
+    with pytest.raises(WorkspaceError, match=r"2.0 MiB pack to .*, and workers make at most 1.0 MiB of that"):
+        pack(root, directory=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["archive", "into", "many", "one", "root"]
+    (root / "zeros").write_bytes(os.urandom(2**21))
+    assert apply(pack(root, directory=tmp_path).file, pack(root).digest, tmp_path / "into").put == 1
+
+
 def workspace(root: Path, files: dict[str, str]) -> tuple[Path, str]:
     for name, content in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -214,6 +256,33 @@ def test_a_file_that_was_lost_comes_back_with_the_next_archive(tmp_path: Path) -
     (into / "a").unlink()
     apply(*workspace(tmp_path / "2", {"a": "1", "b": "2"}), into)
     assert shown(into) == {"a": "1", "b": "2"}
+
+
+def test_a_file_that_was_lost_comes_back_with_the_same_archive(tmp_path: Path) -> None:
+    into, one = tmp_path / "into", workspace(tmp_path / "1", {"a": "1", "b": "1", "d/c": "1"})
+    apply(*one, into)
+    (into / "a").unlink()
+    (into / "b").write_text("the job's")
+    shutil.rmtree(into / "d")
+    assert apply(*one, into) == Applied(2, 0)
+    assert shown(into) == {"a": "1", "b": "the job's", "d/c": "1"}
+    assert apply(*one, into) == Applied(0, 0)
+
+
+@pytest.mark.parametrize("path", ["../victim", "/etc/none", "d/../../victim", ".torchrun-workspace/lock"])
+def test_what_is_in_place_is_not_believed_of_a_path_that_no_archive_has(tmp_path: Path, path: str) -> None:
+    into = tmp_path / "into"
+    one, two = workspace(tmp_path / "1", {"a": "1", "d/c": "1"}), workspace(tmp_path / "2", {"a": "2"})
+    apply(*one, into)
+    (tmp_path / "victim").write_text("1")
+    file = into / place.CONTROL_DIRECTORY / "state.json"
+    state = json.loads(file.read_text())
+    state["contents"][path] = state["contents"]["a"]
+    file.write_text(json.dumps(state))
+    assert placed(into) == place.State("", {})
+    assert apply(*two, into).removed == 0
+    assert (tmp_path / "victim").read_text() == "1"
+    assert (into / "a").read_text() == "2"
 
 
 def test_a_link_that_the_job_made_is_not_followed(tmp_path: Path) -> None:
