@@ -20,7 +20,7 @@ from tests.unit.torchrun import test_world
 from tests.unit.torchrun.api import Crash
 from tests.unit.torchrun.made import DIGEST, job, queue
 from tests.unit.torchrun.pool import POOL, PoolApi
-from tests.unit.torchrun.test_world import KAI, World
+from tests.unit.torchrun.test_world import BUDGETS, KAI, World
 
 pytestmark = pytest.mark.unit
 
@@ -53,6 +53,7 @@ class Pooled(World):
         self.queue = queue(self.chance.choice(QUEUES))
         self.api.create(self.queue)
         self.least, self.most, spec = self.chance.choice(JOBS)
+        self.most_restarts = max(BUDGETS)  # so that many attempts begin
         made = job({**spec, "maxRestarts": self.most_restarts})
         made["metadata"]["namespace"] = "team"
         self.api.create(made)
