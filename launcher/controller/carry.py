@@ -15,6 +15,9 @@ from launcher.kube.objects import Objects, collection, path_of
 # An Event's message may have 1024 characters (k8s.io/kubernetes, pkg/apis/core/validation/events.go).
 _MESSAGE_LENGTH = 1024
 _TRIES = 5
+# A machine is given back with all that is on it. That is nothing of this job while it waits for machines, and by now it
+# may have begun.
+_MACHINE = "NodeClaim"
 
 
 def carry_out(
@@ -26,6 +29,8 @@ def carry_out(
     or the item's own where that has changed since. The next decision is to know what is there. Raises ApiError and
     ApiUnavailable; what was done until then is found by the next decision.
     """
+    if any(each.kind == _MACHINE for each in decision.removals) and not _is_as_read(objects, item):
+        return path_of(item)
     for each in decision.removals:
         path = f"{collection(each.api_version, each.kind, each.namespace)}/{each.name}"
         objects.delete(path, each.uid, each.version, foreground=each.foreground)
@@ -52,9 +57,17 @@ def _told(objects: Objects, item: JsonObject, status: JsonObject) -> bool:
         if objects.put_status({**(latest or item), "status": status}) is not None:
             return True
         latest = objects.get(path_of(item))
-        if latest is None or _decides(latest) != _decides(item):
+        if not _decides_the_same(latest, item):
             return False
     return False
+
+
+def _is_as_read(objects: Objects, item: JsonObject) -> bool:
+    return _decides_the_same(objects.get(path_of(item)), item)
+
+
+def _decides_the_same(latest: JsonObject | None, item: JsonObject) -> bool:
+    return latest is not None and _decides(latest) == _decides(item)
 
 
 def _decides(item: JsonObject) -> list[Any]:

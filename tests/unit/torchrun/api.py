@@ -118,7 +118,12 @@ class Api:
         self.written.append(what)
 
     def carry_out(self, item: JsonObject, decision: Decision) -> bool:
-        """As launcher/core/torchrun/decision.py says; False where it stopped at a name that is taken."""
+        """As launcher/controller/carry.py does; False where something is in the way."""
+        if any(each.kind == "NodeClaim" for each in decision.removals):
+            live = self.get(item["kind"], item["metadata"]["name"])
+            told = ("spec", "status")
+            if live is None or [live.get(key) for key in told] != [item.get(key) for key in told]:
+                return False
         for each in decision.removals:
             self._write(f"delete {each.kind} {each.name}")
             self.delete(each.kind, each.name, each.uid, each.version, foreground=each.foreground)

@@ -1,0 +1,29 @@
+"""What of a decision is carried out where its job is another one by now."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from launcher.controller.carry import carry_out
+from launcher.core.torchrun.decision import Decision, removal
+from tests.unit.controller.staged import JOB, NOW, Mortal, stage
+from tests.unit.launcher.api_server import FakeApi
+
+pytestmark = pytest.mark.unit
+
+CLAIM = "/apis/karpenter.sh/v1/nodeclaims/p5-1"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_no_machine_is_given_back_by_a_look_from_before_the_job_began(api: FakeApi, begun: bool) -> None:
+    stage(api)
+    api.put(CLAIM, {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "p5-1"}})
+    read = copy.deepcopy(api.objects[JOB])
+    decision = Decision(removals=(removal(api.objects[CLAIM]),))
+    if begun:
+        api.put(JOB, {**read, "status": {"phase": "Provisioning"}})
+    blocked = carry_out(decision, read, Mortal(api), now=lambda: NOW)
+    assert (CLAIM in api.objects) is begun
+    assert blocked == (JOB if begun else "")
