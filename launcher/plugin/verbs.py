@@ -76,7 +76,9 @@ def _change(options: argparse.Namespace, cluster: Cluster) -> int:
     code = DONE
     for name in options.names:
         try:
-            print(f"{n.JOB_SINGULAR}.{n.GROUP}/{name} {_changed(options.verb, name, cluster)}", flush=True)
+            done = _changed(options.verb, name, cluster)
+            told = f"{n.JOB_SINGULAR}.{n.GROUP}/{name}"
+            print(told if options.output == "name" else f"{told} {done}", flush=True)
         except PluginError as error:
             say(f"{PROGRAM}: {error}")
             code = error.code

@@ -132,7 +132,9 @@ def parser() -> Parser:
         ("suspend", "stop the workers of jobs and keep their volumes"),
         ("resume", "start suspended jobs where they were"),
     ):
-        verb(name, help).add_argument("names", type=_named(job_name), nargs="+", metavar="JOB")
+        change = verb(name, help)
+        change.add_argument("names", type=_named(job_name), nargs="+", metavar="JOB")
+        _output(change, "name")
     sync = verb("sync", "bring the current directory to a job that runs")
     _name(sync)
     _workspace(sync, sync)

@@ -142,6 +142,7 @@ def test_suspend_resume_and_cancel(api: TorchrunApi, run: Run) -> None:
     assert run("suspend", "a")[1].endswith("suspended already\n")
     assert run("resume", "a")[:2] == (0, "torchrunjob.torchrun.ai/a resumed\n")
     assert api.objects[f"{JOBS}/a"]["spec"]["suspend"] is False
+    assert run("resume", "a", "-o", "name")[1] == "torchrunjob.torchrun.ai/a\n"
     assert run("cancel", "torchrunjob.torchrun.ai/a", "torchrunjob/b")[0] == 0
     assert api.objects == {}
 
