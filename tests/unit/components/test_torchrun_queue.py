@@ -117,7 +117,7 @@ def test_workers_see_the_shared_file_system_where_training_pods_do() -> None:
 
 
 def test_the_stacks_directory_there_is_opened_to_workers_by_a_root_that_can_nothing_else() -> None:
-    (opening,) = worker()["pod"]["initContainers"]
+    opening, *_ = worker()["pod"]["initContainers"]  # before those that bring a workspace
     assert (opening["image"], opening["command"][-1]) == (TOOLS, "/fsx/trainyard/test")
     assert opening["volumeMounts"] == [{"name": "lustre", "mountPath": "/fsx"}]
     security = opening["securityContext"]
