@@ -154,7 +154,8 @@ class Execution:
 
 def _refusal(said: str) -> tuple[str, str]:
     """Reason and message of the Status at the end of what websocket-client says: status line, headers and body."""
-    line, *_, body = said.split(_PART)
+    line, *rest = said.split(_PART)
+    body = rest[-1] if rest else ""
     try:
         status = json.loads(body)
         return str(status.get("reason") or ""), str(status.get("message") or line)

@@ -27,7 +27,7 @@ _TIME: Final = (1980, 1, 1, 0, 0, 0)
 _FILES: Final = ("kubectl-torchrun", "kubectl_complete-torchrun")
 _UNUSED_SECONDS: Final = 30 * 24 * 3600
 _START: Final = '''"""Unpacks what stands beside it once, and runs the plugin from there."""
-import os, shutil, sys, tempfile, time, zipfile
+import os, shutil, sys, time, zipfile
 
 if sys.version_info[:2] != {version!r}:
     sys.exit("kubectl torchrun: this file was built for Python {version[0]}.{version[1]}, and this is "
@@ -38,10 +38,11 @@ if not os.path.isabs(cache):  # as its specification says
 rooms = os.path.join(cache, "kubectl-torchrun")
 home = os.path.join(rooms, "{digest}")
 if not os.path.isdir(home):
-    draft = None
+    # Named before it is there: an interrupt may come as soon as it is.
+    draft = os.path.join(rooms, "draft-" + os.urandom(8).hex())
     try:
         os.makedirs(rooms, mode=0o700, exist_ok=True)
-        draft = tempfile.mkdtemp(dir=rooms)
+        os.mkdir(draft, 0o700)
         with zipfile.ZipFile(sys.argv[0]) as file:
             file.extractall(draft)
         try:
@@ -55,8 +56,7 @@ if not os.path.isdir(home):
         sys.stderr.write("kubectl torchrun: interrupted\\n")
         sys.exit(130)
     finally:
-        if draft:
-            shutil.rmtree(draft, ignore_errors=True)
+        shutil.rmtree(draft, ignore_errors=True)
     for other in os.listdir(rooms):  # builds that nobody has begun for long, and what was not unpacked to its end
         place = os.path.join(rooms, other)
         try:

@@ -26,7 +26,7 @@ class Tree:
         self._base, self._into = base, into
         self._made: set[str] = set()
         self._directories, self._files = {""}, set[str]()
-        self._links: list[tuple[str, str]] = []
+        self._links: dict[str, str] = {}
         self.left_out: list[str] = []
 
     def add(self, members: tarfile.TarFile, member: tarfile.TarInfo) -> None:
@@ -44,7 +44,9 @@ class Tree:
             return
         self._make_directory(name.rpartition("/")[0])
         if member.issym():
-            self._links.append((name, member.linkname))
+            self._links[name] = member.linkname
+        elif member.islnk() and member.linkname in self._links:  # of one link, two names
+            self._links[name] = self._links[member.linkname]
         elif member.islnk():
             os.link(self._into / member.linkname, self._into / name, follow_symlinks=False)
             self._files.add(name)
@@ -54,7 +56,7 @@ class Tree:
 
     def end(self) -> None:
         """After the last member."""
-        for name, target in self._links:
+        for name, target in self._links.items():
             os.symlink(target, self._into / name)
 
     def _problem(self, name: str) -> str:
@@ -72,10 +74,11 @@ class Tree:
 
     def _left_out(self, member: tarfile.TarInfo) -> str:
         """Why a member that is no directory is left out, "" where it is not."""
-        if member.issym():
-            if link_stays_inside(member.name[len(self._base) + 1 :], member.linkname):
+        target = member.linkname if member.issym() else self._links.get(member.linkname, "")
+        if target and (member.issym() or member.islnk()):
+            if link_stays_inside(member.name[len(self._base) + 1 :], target):
                 return ""
-            return f"a link that may lead out of it, to {member.linkname}"
+            return f"a link that may lead out of it, to {target}"
         if member.islnk():
             return (
                 ""

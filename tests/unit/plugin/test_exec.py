@@ -132,6 +132,18 @@ def test_what_is_sent_arrives_whole(pods: Pods) -> None:
     assert (pods.root / "got").read_bytes() == sent
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Handshake status 403 Forbidden", ("", "Handshake status 403 Forbidden")),
+        ("line -+-+- {} -+-+- b'no json'", ("", "line")),
+        ('line -+-+- {} -+-+- {"reason": "Forbidden", "message": "no exec"}', ("Forbidden", "no exec")),
+    ],
+)
+def test_a_refusal_is_read_whatever_stands_in_it(said: str, told: tuple[str, str]) -> None:
+    assert execute._refusal(said) == told
+
+
 def test_a_refusal_and_a_broken_connection(pods: Pods) -> None:
     pods.refuse = 403
     with pytest.raises(ApiError) as refused:
