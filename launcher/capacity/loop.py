@@ -113,8 +113,10 @@ class Launcher:
                 code, asked = self._unreachable(error, self.clock() - reachable), error.retry_after
             if code is not None:
                 return code
-            self._leave_alone(asked)
-            self.gateway.wait(self._pause())
+            if asked > 0:
+                self._leave_alone(asked)
+            else:
+                self.gateway.wait(self._pause())
 
     def _leave_alone(self, seconds: float) -> None:
         """As long as the API asked for, whatever changes; not longer than the launcher waits for it at all."""

@@ -60,7 +60,7 @@ class Known:
         """A TorchrunJob was seen; `first`: in a list, where nothing says that it has changed."""
         key = key_of(item)
         status = item.get("status") or {}
-        named = (item.get("spec") or {}).get("jobQueue")
+        named = _part(item, "spec").get("jobQueue")
         queue = Key(n.QUEUE_KIND, key.namespace, named if isinstance(named, str) else "")
         before = self._phases.get(key)
         self._forget_job(key)
@@ -82,10 +82,10 @@ class Known:
         generation = (item["metadata"].get("generation"), "deletionTimestamp" in item["metadata"])
         before, lived = self._generations.pop(key, None), self._times_to_live.pop(key, None)
         self._forget_kai(key)
-        spec = item.get("spec") or {}
+        spec = _part(item, "spec")
         if not gone:
             self._generations[key] = generation
-            self._times_to_live[key] = (spec.get("jobDefaults") or {}).get("ttlSecondsAfterFinished")
+            self._times_to_live[key] = _part(spec, "jobDefaults").get("ttlSecondsAfterFinished")
             self._kai_names[key] = str(spec.get("kaiQueue") or "")
             # The parent has a default, and matters to those that are below it alone.
             self._kai_parents[key] = str(spec.get("parentKaiQueue") or "") if spec.get("kaiQueue") else ""
@@ -103,7 +103,7 @@ class Known:
 
     def gang(self, item: JsonObject, *, gone: bool) -> Asked:
         """A PodGroup was made, changed or removed: a queue of KAI that is to go waits for the last one in it."""
-        name = (item.get("spec") or {}).get("queue")
+        name = _part(item, "spec").get("queue")
         queues = [key for key, named in self._kai_names.items() if gone and named == name]
         return [*self.child(item), *((key, 0.0) for key in queues)]
 
@@ -123,7 +123,7 @@ class Known:
         named = (*self._kai_names.items(), *self._kai_parents.items())
         queues = {key for key, each in named if each == name}
         if gone:  # one above it that is to go waits for the last one in it
-            above = (item.get("spec") or {}).get("parentQueue")
+            above = _part(item, "spec").get("parentQueue")
             queues |= {key for key, each in self._kai_names.items() if each and each == above}
         jobs = {job for key in queues for job in self._jobs_of.get(key, ())}
         if all(owner):
@@ -184,3 +184,9 @@ def _patience(item: JsonObject) -> float:
     if status.get("reason") in (n.REASON_SUSPENDED, n.REASON_QUEUE_NOT_FOUND):
         return WAITING_SPREAD_SECONDS
     return 0.0
+
+
+def _part(item: JsonObject, key: str) -> JsonObject:
+    """An object in it; nothing where the API has something else, which the thing's own look tells."""
+    found = item.get(key)
+    return found if isinstance(found, dict) else {}

@@ -35,7 +35,7 @@ def status() -> Field:
                 },
             ),
             "progress": _progress(),
-            "startTime": moment("When the job first had workers."),
+            "startTime": moment("When the job's first Job or worker began."),
             "completionTime": moment("When it came to its end."),
             "exitCode": whole_number("Exit code of the job: that of the worker that failed first, else 0.", most=255),
             "capacity": _capacity(),

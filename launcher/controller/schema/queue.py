@@ -21,10 +21,9 @@ from launcher.controller.schema.scheduling import scheduling
 from launcher.controller.schema.status import conditions, observed_generation
 from launcher.controller.schema.storage import VOLUMES, storage
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.queue_spec import MOST_RESTARTS
+from launcher.core.torchrun.queue_spec import DEFAULT_RESTARTS, MOST_RESTARTS
 
 RESTART_POLICIES: Final = ("Never", "OnFailure")
-DEFAULT_RESTARTS: Final = 3
 NO_GPUS: Final = Rule(
     check="!has(self.gpuType) || self.gpus > 0",
     message="gpuType is the type of GPUs: gpus must be above 0 where it is given",

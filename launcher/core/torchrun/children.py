@@ -73,11 +73,6 @@ def jobs(making: Making) -> list[JsonObject]:
     return [_job(making, None)]
 
 
-def job_names(making: Making) -> list[str]:
-    """Names of the attempt's Jobs."""
-    return [str(each["metadata"]["name"]) for each in jobs(making)]
-
-
 def _job(making: Making, node: int | None) -> JsonObject:
     size, attempt, workspace = making.size, making.attempt, making.spec.workspace
     name = n.node_job(making.name, attempt, node or 0)

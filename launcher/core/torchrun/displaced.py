@@ -45,7 +45,9 @@ def unplaced(look: Look) -> tuple[str, float | None]:
     that any machine has to come of use. Another scheduler than Kubernetes' own may have pods wait for its own reasons.
     """
     settings = look.settings
-    if settings is None or not settings.queue.pool or look.spec.elastic is not None:
+    if settings is None or not settings.queue.pool:
+        return "", None
+    if any(each.least is not None for each in look.seen.of(look.record.attempt)):
         return "", None
     if settings.queue.scheduler not in DEFAULT_SCHEDULERS:
         return "", None

@@ -149,7 +149,14 @@ def _suspend(look: Look) -> Decision:
 
 
 def _wrong(look: Look) -> tuple[Condition, ...]:
-    return refused(Refusal(message=look.problems))[:1] if look.problems else ()
+    """What is wrong with the job, also while it is suspended; put right, it is judged when it begins."""
+    if look.problems:
+        return refused(Refusal(message=look.problems))[:1]
+    before = record.by_type(look.record.raw.get("conditions")).get(n.ACCEPTED, {})
+    unknown = Condition(
+        type=n.ACCEPTED, so=None, reason=n.REASON_SUSPENDED, message="tried when it is resumed"
+    )
+    return (unknown,) if before.get("reason") == n.REASON_INVALID_SPEC else ()
 
 
 def _remove(items: Iterable[JsonObject]) -> list[Removal]:

@@ -23,7 +23,7 @@ from launcher.core.torchrun.distribution import Refused, distribute
 from launcher.core.torchrun.job_spec import JobSpec, Meta
 from launcher.core.torchrun.observe import Children, Worker
 from launcher.core.torchrun.pods import Making
-from launcher.core.torchrun.queue_spec import DEFAULT_RESTARTS, NEVER
+from launcher.core.torchrun.queue_spec import MOST_RESTARTS, NEVER
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import Condition, Record, moment
 from launcher.core.torchrun.resolve import Settings, resolve
@@ -76,13 +76,16 @@ class Look:
 
     @property
     def max_restarts(self) -> int:
-        """The budget; without a queue what the job says itself, or the default."""
+        """The budget; without a queue that says it what the job says itself, else one that ends nothing.
+
+        The next attempt waits for the queue anyway.
+        """
         settings = self.settings
         if settings is not None:
             return settings.max_restarts
         if self.spec.restart_policy == NEVER:
             return 0
-        return DEFAULT_RESTARTS if self.spec.max_restarts is None else self.spec.max_restarts
+        return MOST_RESTARTS if self.spec.max_restarts is None else self.spec.max_restarts
 
     @cached_property
     def started(self) -> float | None:

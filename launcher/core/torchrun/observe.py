@@ -54,6 +54,11 @@ class AttemptJob:
         return str(self.item["metadata"]["uid"])
 
     @property
+    def least(self) -> int | None:
+        """With how many workers an elastic one runs; None for one of fixed size."""
+        return _number(self.size.partition(":")[0]) if ":" in self.size else None
+
+    @property
     def named(self) -> frozenset[tuple[str, str]]:
         """The claims, and the gang, that its pods name, by kind and name."""
         template = (self.item.get("spec") or {}).get("template") or {}
@@ -156,9 +161,15 @@ class Children:
 
     @cached_property
     def trained(self) -> int | None:
-        """The attempt of which enough workers ended well: it has succeeded, whatever comes after."""
+        """The attempt of which enough workers ended well, and none failed: it has succeeded, whatever comes after."""
         well = Counter(each.attempt for each in self.jobs if each.uid in self.well)
-        return next((each.attempt for each in self.jobs if well[each.attempt] >= each.enough), None)
+        failed = {
+            each.attempt
+            for each in self.workers
+            if each.phase == "Failed" and not each.deleting and each.job not in self.well
+        }
+        enough = (each.attempt for each in self.jobs if well[each.attempt] >= each.enough)
+        return next((each for each in enough if each not in failed), None)
 
 
 def observe(meta: Meta, items: Iterable[JsonObject]) -> Children:

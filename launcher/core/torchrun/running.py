@@ -168,9 +168,9 @@ def keep(look: Look) -> Decision:
 def _written(look: Look, told: tuple[Condition, ...]) -> Decision:
     workers = look.seen.workers_of(look.record.attempt)
     nodes = look.record.raw.get("nodes")
-    needed = (
-        look.spec.elastic.least if look.spec.elastic is not None else nodes if isinstance(nodes, int) else 1
-    )
+    # What it was made with: an edit since may say anything.
+    least = look.seen.of(look.record.attempt)[0].least
+    needed = least if least is not None else nodes if isinstance(nodes, int) else 1
     ready = sum(each.ready or each.over for each in workers)
     all_ready = ready >= needed
     runs = all_ready or look.record.phase == n.PHASE_RUNNING

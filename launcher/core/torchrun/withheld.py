@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.core.torchrun.decision import UNHEARD_SECONDS
 from launcher.core.torchrun.look import Look
-from launcher.core.torchrun.observe import AttemptJob
+from launcher.core.torchrun.observe import AttemptJob, Worker
 
 
 def let_go(look: Look) -> tuple[tuple[dict[str, Any], ...], float | None]:
@@ -34,19 +34,23 @@ def told(look: Look) -> str:
         return ""
     more = f" and {len(held) - 1} more" if len(held) > 1 else ""
     who, name = held[0].suspended_by, held[0].name
-    return f"{who} has suspended Job {name}{more}; it is let go again {UNHEARD_SECONDS:.0f} s later"
+    when = f"{UNHEARD_SECONDS:.0f} s later"
+    leaving = [each.name for job in held for each in _leaving(look, job)]
+    if leaving and all(_left(each, look.now) <= 0 for each in held):
+        when = f"when pod {leaving[0]} is gone; if its node does not answer, delete the pod"
+    return f"{who} has suspended Job {name}{more}; it is let go again {when}"
 
 
 def _left(job: AttemptJob, now: float) -> float:
-    """How long its suspension is left alone; a clock that goes wrong makes it no longer."""
-    if not job.suspended_by or job.suspended_at is None:
+    """How long its suspension is left alone: no time at all by a clock that is ahead of ours by more than that."""
+    if not job.suspended_by or job.suspended_at is None or job.suspended_at > now + UNHEARD_SECONDS:
         return 0.0
-    return min(job.suspended_at + UNHEARD_SECONDS - now, UNHEARD_SECONDS)
+    return job.suspended_at + UNHEARD_SECONDS - now
 
 
-def _leaving(look: Look, job: AttemptJob) -> bool:
-    """Whether workers of before are on their way out: they would be taken for lost ones of the gang that comes."""
-    return any(each.job == job.uid and each.deleting for each in look.seen.workers)
+def _leaving(look: Look, job: AttemptJob) -> list[Worker]:
+    """Workers of before that are on their way out: they would be taken for lost ones of the gang that comes."""
+    return [each for each in look.seen.workers if each.job == job.uid and each.deleting]
 
 
 def _unsuspended(job: AttemptJob) -> dict[str, Any]:

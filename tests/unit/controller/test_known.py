@@ -194,3 +194,15 @@ def test_what_is_not_in_a_list_any_more_is_forgotten() -> None:
     assert {key.name for key in it.there()} == {"there"}
     assert it.phases() == {"": 1}
     assert jobs_of(it.queue(queue())) == {"there"}
+
+
+@pytest.mark.parametrize("spec", [None, "x", 5, [], {"jobDefaults": "x", "kaiQueue": 5}])
+def test_things_of_nonsense_are_looked_at_all_the_same(spec: object) -> None:
+    everything = known()
+    assert (QUEUE, 0.0) in everything.queue({**queue(), "spec": spec})
+    assert (QUEUE, 0.0) in everything.queue({**queue(2), "spec": spec}, gone=True)
+    assert everything.job({**job(), "spec": spec})
+    meta = {"name": "gangs", "uid": "u", "generation": 1}
+    for gone in (False, True):
+        everything.kai_queue({"kind": "Queue", "metadata": meta, "spec": spec}, gone=gone)
+        everything.gang({"kind": "PodGroup", "metadata": meta, "spec": spec}, gone=gone)

@@ -167,3 +167,32 @@ def test_the_size_that_runs_said_in_other_words_starts_nothing_anew(of_queue: di
     life.api.touch(life.api.objects[n.JOB_KIND, "vit"])
     life.look()
     assert (life.status["attempt"], life.status["nodes"]) == (2, 8)
+
+
+def test_a_wrong_edit_of_a_suspended_job_that_is_put_right_is_not_called_wrong_any_more() -> None:
+    life = Life().run()
+    life.api.edit(n.JOB_KIND, "vit", suspend=True)
+    life.look()
+    assert life.condition(n.ACCEPTED) == ("True", "Valid")
+    life.api.edit(n.JOB_KIND, "vit", maxRestarts=-1)
+    life.look()
+    assert life.condition(n.ACCEPTED) == ("False", n.REASON_INVALID_SPEC)
+    life.api.edit(n.JOB_KIND, "vit", maxRestarts=2)
+    life.look()
+    assert life.condition(n.ACCEPTED) == ("Unknown", n.REASON_SUSPENDED)
+    life.api.edit(n.JOB_KIND, "vit", suspend=False)
+    life.run()
+    assert life.condition(n.ACCEPTED) == ("True", "Valid")
+
+
+def test_a_budget_that_cannot_be_read_ends_nothing() -> None:
+    life = Life({"maxRestarts": None}, {"jobDefaults.maxRestarts": 10}).run()
+    for restart in range(1, 6):
+        if restart == 5:
+            life.api.edit(n.QUEUE_KIND, "research", image=5)
+        life.api.run_pods("Failed", exit_code=1)
+        life.look()
+        assert (life.status["phase"], life.status["restarts"]) != ("Failed", restart)
+        if restart < 5:
+            life.run()
+    assert (life.status["phase"], life.status["restarts"]) == ("Restarting", 5)

@@ -169,3 +169,12 @@ def test_a_success_policy_is_the_attempts_and_never_that_of_one_nodes_job() -> N
     (one,) = children.jobs(making(elastic))
     assert one["spec"]["successPolicy"] == {"rules": [{"succeededCount": 2}]}
     assert not any("successPolicy" in each["spec"] for each in children.jobs(making(elastic, OF_EACH_NODE)))
+
+
+@pytest.mark.parametrize("of_queue", [OF_EACH_NODE, {}])
+def test_one_that_fails_ends_the_attempt_also_where_enough_ended_well(of_queue: dict[str, Any]) -> None:
+    life = Life({"numGPUs": 24, "elastic": {"minNodes": 2, "maxNodes": 3}}, of_queue).run()
+    for name, phase in zip(life.names("Pod"), ("Failed", "Succeeded", "Succeeded"), strict=True):
+        life.api.objects["Pod", name]["status"]["phase"] = phase
+    life.look()
+    assert (life.status["attempt"], life.status["restarts"]) == (1, 1)

@@ -104,3 +104,28 @@ def test_its_own_word_is_nobody_elses() -> None:
     suspend(life, by=n.FIELD_MANAGER)
     life.look()
     assert not suspended(life)
+
+
+def test_a_worker_that_does_not_go_is_told_with_what_to_do() -> None:
+    life = Life().run()
+    life.api.now += 5
+    name = life.names("Pod")[0]
+    life.api.objects["Pod", name]["metadata"]["stuck"] = True
+    suspend(life)
+    life.api.settle()
+    life.look()
+    assert life.status["message"].endswith("it is let go again 30 s later")
+    life.api.now += 40
+    life.look()
+    told = f"it is let go again when pod {name} is gone; if its node does not answer, delete the pod"
+    assert life.status["message"].endswith(told)
+
+
+def test_a_clock_that_is_far_ahead_prolongs_nothing() -> None:
+    life = Life().run()
+    life.api.now += 600
+    suspend(life)
+    life.api.now -= 600
+    life.api.settle()
+    life.look()
+    assert not suspended(life)

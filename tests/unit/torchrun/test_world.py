@@ -96,17 +96,26 @@ class World:
         raise AssertionError(f"no end: {decision}")
 
     def trained(self) -> str:
-        """The attempt of which enough Jobs have succeeded, none of which somebody deleted."""
+        """The attempt of which enough Jobs have succeeded, none of which somebody deleted, and no worker failed."""
         well: dict[str, list[dict[str, Any]]] = {}
         for each in self.api.list("Job"):
             if {"type": "SuccessCriteriaMet", "status": "True"} in each.get("status", {}).get(
                 "conditions", []
             ):
                 well.setdefault(each["metadata"]["labels"][n.LABEL_ATTEMPT], []).append(each["metadata"])
+        failed = {
+            each["metadata"]["labels"][n.LABEL_ATTEMPT]
+            for each in self.api.list("Pod")
+            if each.get("status", {}).get("phase") == "Failed" and "deletionTimestamp" not in each["metadata"]
+        }
         for attempt, jobs in well.items():
             parts, size = (jobs[0]["annotations"][key] for key in (n.ANNOTATION_PARTS, n.ANNOTATION_SIZE))
             enough = min(int(parts), int(size.split(":")[0])) if ":" in size else int(parts)
-            if len(jobs) >= enough and not self.deleted & {each["name"] for each in jobs}:
+            if (
+                attempt not in failed
+                and len(jobs) >= enough
+                and not self.deleted & {each["name"] for each in jobs}
+            ):
                 return attempt
         return ""
 
@@ -187,7 +196,11 @@ class World:
         self.api.run_pods("Succeeded", exit_code=0, only=self.chance.randrange(8))
 
     def a_worker_fails(self) -> None:
-        self.failures += self.api.run_pods("Failed", exit_code=1, only=self.chance.randrange(8))
+        if self.api.run_pods("Failed", exit_code=1, only=self.chance.randrange(8)):
+            self.failures += 1
+            self.trained_by = (
+                ""  # one that fails ends the attempt, as long as nobody has seen that it succeeded
+            )
 
     def a_node_is_lost(self) -> None:
         pods = [each for each in self.api.list("Pod") if n.LABEL_ATTEMPT in each["metadata"]["labels"]]
