@@ -18,6 +18,10 @@ from tests.seed import SEED, of_checkout
 # started from there inherits that: tests of interrupts would then wait for nothing.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Pulumi brings gRPC with it, which writes to the stderr of whichever test forks while it works. Nobody here uses gRPC
+# in a fork: https://github.com/grpc/grpc/blob/master/doc/fork_support.md
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
 # What runs on one local cloud, or previews into one folder, by file or by folder: one worker of pytest-xdist has it.
 TOGETHER = {
     "test_main_job": "main job",

@@ -31,7 +31,6 @@ class AttemptJob:
 
     attempt: int
     parts: int
-    enough: int
     pods: int
     needed: int
     size: str
@@ -57,6 +56,10 @@ class AttemptJob:
     def least(self) -> int | None:
         """With how many workers an elastic one runs; None for one of fixed size."""
         return _number(self.size.partition(":")[0]) if ":" in self.size else None
+
+    @property
+    def enough(self) -> int:
+        return self.parts if self.least is None else max(1, min(self.parts, self.least))
 
     @property
     def named(self) -> frozenset[tuple[str, str]]:
@@ -228,19 +231,17 @@ def _number(text: Any) -> int:
 def _job(item: JsonObject) -> AttemptJob:
     meta, status = item["metadata"], item.get("status") or {}
     annotations = meta.get("annotations") or {}
-    size = annotations.get(n.ANNOTATION_SIZE, "")
     spec = item.get("spec") or {}
-    parts, pods = _number(annotations.get(n.ANNOTATION_PARTS)) or 1, spec.get("completions") or 1
+    pods = spec.get("completions") or 1
     rules = (spec.get("successPolicy") or {}).get("rules") or [{}]
     true = {each.get("type") for each in status.get("conditions") or [] if each.get("status") == "True"}
     by, at = _suspender(meta)
     return AttemptJob(
         attempt=_number(_labels(item).get(n.LABEL_ATTEMPT)),
-        parts=parts,
-        enough=max(1, min(parts, _number(size.partition(":")[0]))) if ":" in size else parts,
+        parts=_number(annotations.get(n.ANNOTATION_PARTS)) or 1,
         pods=pods,
         needed=rules[0].get("succeededCount") or pods,
-        size=size,
+        size=annotations.get(n.ANNOTATION_SIZE, ""),
         workspace=annotations.get(n.ANNOTATION_WORKSPACE, ""),
         complete="Complete" in true,
         ending="SuccessCriteriaMet" in true,

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from launcher.controller.lease import Hold
 from launcher.core import contract as c
 from launcher.core.torchrun import names as n
 from launcher.kube.objects import Objects
-from tests.unit.launcher.api_server import FakeApi, serving
+from tests.unit.launcher.api_server import FakeApi
 
 PATH = f"/apis/coordination.k8s.io/v1/namespaces/{n.CONTROLLER_NAMESPACE}/leases/{n.CONTROLLER}"
 
@@ -21,12 +17,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    with serving(FakeApi()) as api:
-        yield api
 
 
 def hold(api: FakeApi, holder: str, clock: Clock) -> Hold:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from launcher.controller import pools
@@ -39,12 +37,6 @@ CLASS = f"/apis/scheduling.k8s.io/v1/priorityclasses/{c.PLACEHOLDER_PRIORITY_CLA
 EVENTS = f"/api/v1{TEAM}/events"
 ALL_PODS = "/api/v1/pods"
 READ_OF_A_POOL = {NODES, CLAIMS, POOL, ALL_PODS, EVENTS, "/api/v1/namespaces/default/events"}
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    with serving(FakeApi()) as api:
-        yield api
 
 
 def pooled(api: FakeApi, *, limit: int = 4) -> None:

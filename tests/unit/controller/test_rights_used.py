@@ -5,7 +5,6 @@ That it lacks none is seen in every other test (conftest.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -44,12 +43,6 @@ BATCH, GANG = "batch/v1", f"{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}"
 DISK = {"enabled": True, "size": "1Gi", "storageClass": "fsx"}
 SENT = {"digest": "sha256:" + "a" * 64, "sizeBytes": 5}
 DELETED = "2026-11-22T11:00:00Z"
-
-
-@pytest.fixture
-def api() -> Iterator[FakeApi]:
-    with serving(FakeApi()) as api:
-        yield api
 
 
 class Clock:
