@@ -71,8 +71,7 @@ def registry(controller: Controller) -> kopf.OperatorRegistry:
         controller.hear(known.queue(item, gone=kind == "DELETED"))
 
     def child(item: JsonObject, kind: str | None) -> None:
-        if kind is not None:  # what there was at the start is seen when its job is looked at
-            controller.hear(known.child(item))
+        controller.hear(known.child(item, first=kind is None))
 
     def gang(item: JsonObject, kind: str | None) -> None:
         if kind is not None:

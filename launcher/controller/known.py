@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.observe import OVER
 from launcher.core.torchrun.reading import JsonObject
 
 # A queue's jobs change together; it is told how many there are not more often than this, in seconds.
@@ -95,11 +96,16 @@ class Known:
         over = self._over(jobs) if lived != self._times_to_live.get(key) else []
         return [(key, 0.0), *self._live(jobs), *over]
 
-    def child(self, item: JsonObject) -> Asked:
-        """Something with the label of a job was made, changed or removed."""
+    def child(self, item: JsonObject, *, first: bool = False) -> Asked:
+        """Something with the label of a job was made, changed or removed.
+
+        `first`: in a list. Then it is seen when its job is looked at; but a pod that runs may be of a job that is over,
+        and hold a machine.
+        """
         meta = item["metadata"]
         name = (meta.get("labels") or {}).get(n.LABEL_JOB)
-        return [(Key(n.JOB_KIND, str(meta.get("namespace") or ""), name), 0.0)] if name else []
+        rests = first and (item.get("kind") != "Pod" or _part(item, "status").get("phase") in OVER)
+        return [(Key(n.JOB_KIND, str(meta.get("namespace") or ""), name), 0.0)] if name and not rests else []
 
     def gang(self, item: JsonObject, *, gone: bool) -> Asked:
         """A PodGroup was made, changed or removed: a queue of KAI that is to go waits for the last one in it."""

@@ -153,6 +153,20 @@ def test_the_liveness_probe_fails_where_no_look_ends_and_only_while_it_holds_the
     asyncio.run(main())
 
 
+def test_a_list_of_pods_asks_for_looks_at_the_jobs_of_those_that_run() -> None:
+    async def main() -> None:
+        controller = Controller(cast(Objects, None), cast(Reconciler, Looks()), Metrics())
+        registry: Any = handlers.registry(controller)
+        (handler,) = (each for each in registry._watching._handlers if each.id == "pods.")
+        for name, phase in (("trained", "Succeeded"), ("trains", "Running")):
+            meta = {"name": f"{name}-0-0-abcde", "namespace": "team", "labels": {n.LABEL_JOB: name}}
+            pod = {"kind": "Pod", "metadata": meta, "status": {"phase": phase}}
+            await handler.fn(event={"type": None, "object": pod})
+            assert len(controller._work) == (phase == "Running")
+
+    asyncio.run(main())
+
+
 def test_a_look_that_fails_is_counted_and_is_a_sign_of_life() -> None:
     async def then(controller: Controller, _: Looks, clock: Clock, metrics: Metrics) -> None:
         controller.allow(clock() + 1000)

@@ -14,6 +14,7 @@ from launcher.controller.known import (
     Known,
 )
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.observe import OVER
 
 pytestmark = pytest.mark.unit
 
@@ -113,6 +114,20 @@ def test_a_child_is_its_jobs() -> None:
     pod = {"metadata": {"name": "vit-0-0-abcde", "namespace": "team", "labels": {n.LABEL_JOB: "vit"}}}
     assert known().child(pod) == [((n.JOB_KIND, "team", "vit"), 0.0)]
     assert known().child({"metadata": {"name": "x", "namespace": "team"}}) == []
+
+
+def test_of_what_a_new_controller_finds_only_a_pod_that_runs_asks_for_a_look_at_once() -> None:
+    """Its job may be over, and its clean-up have been another controller's."""
+
+    def asked(kind: str, phase: str) -> bool:
+        meta = {"name": "vit-0-0-abcde", "namespace": "team", "labels": {n.LABEL_JOB: "vit"}}
+        found = known().child({"kind": kind, "metadata": meta, "status": {"phase": phase}}, first=True)
+        assert found in ([], [((n.JOB_KIND, "team", "vit"), 0.0)])
+        return bool(found)
+
+    assert [asked("Pod", phase) for phase in ("Pending", "Running")] == [True, True]
+    assert not any(asked("Pod", phase) for phase in OVER)
+    assert not asked("PersistentVolumeClaim", "Bound")
 
 
 def test_a_queue_of_kai_is_its_torchrun_queues() -> None:
