@@ -55,11 +55,12 @@ def decide(
     if not wrong and command.check(spec.command):
         problems.append(command.check(spec.command))
     problems += wrong
+    known = record.read(job.get("status"))
     look = Look(
         meta=meta,
         spec=spec,
-        record=record.read(job.get("status")),
-        seen=observe(meta, items),
+        record=known,
+        seen=observe(meta, items, known.attempt if known.phase == n.PHASE_RESTARTING else 0),
         queue=None if queue is None else queue.get("spec") or {},
         queue_leaves=queue is not None and "deletionTimestamp" in queue["metadata"],
         cluster=cluster,
@@ -156,7 +157,7 @@ def _wrong(look: Look) -> tuple[Condition, ...]:
     unknown = Condition(
         type=n.ACCEPTED, so=None, reason=n.REASON_SUSPENDED, message="tried when it is resumed"
     )
-    return (unknown,) if before.get("reason") == n.REASON_INVALID_SPEC else ()
+    return (unknown,) if before.get("reason") in (n.REASON_INVALID_SPEC, n.REASON_REFUSED) else ()
 
 
 def _remove(items: Iterable[JsonObject]) -> list[Removal]:

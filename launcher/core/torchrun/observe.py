@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -79,6 +79,7 @@ class AttemptJob:
 class Worker:
     """A worker's pod. `job` is the uid of its Job, `end` how it ended.
 
+    `told_to_go`: it ran when somebody deleted it, and has its time to end; what is over when it is deleted has none.
     `created` is seconds since the epoch; `held` is what keeps it from starting, as its pod says it, and
     `fetching` says that it waits for its workspace, or fetches it.
     """
@@ -90,6 +91,7 @@ class Worker:
     phase: str
     ready: bool
     deleting: bool
+    told_to_go: bool
     end: End
     scraped: bool
     created: float | None = None
@@ -105,9 +107,11 @@ class Worker:
 class Children:
     """What there is. `others` are objects under the job's label or names that belong to somebody else.
 
-    `strays` are workers whose Job is gone, or is another job's. `objects` has all else by kind and name.
+    `strays` are workers whose Job is gone, or is another job's. `objects` has all else by kind and name. Attempts
+    before `restarting` were given up.
     """
 
+    restarting: int
     jobs: tuple[AttemptJob, ...]
     workers: tuple[Worker, ...]
     strays: tuple[Worker, ...]
@@ -149,34 +153,44 @@ class Children:
     def well(self) -> frozenset[str]:
         """The uids of Jobs whose workers ended well, whether or not the Job controller has said so yet.
 
-        A pod that is being removed may end as it likes: that says nothing of its training.
+        A pod that is being removed may end as it likes: that says nothing of its training. The Job controller counts it
+        all the same, so that a Job's own word is not taken where such pods are part of it, nor where its attempt was
+        given up before; an elastic one's is, as the others may end well without the worker that was lost.
         """
         kept = [each for each in self.workers if not each.deleting]
         succeeded = Counter(each.job for each in kept if each.phase == "Succeeded")
         failed = {each.job for each in kept if each.phase == "Failed"}
+        told_to_go = {each.job for each in self.workers if each.told_to_go and each.phase == "Succeeded"}
         return frozenset(
             each.uid
             for each in self.jobs
-            if each.complete
-            or each.ending
+            if self._is_believed(each, told_to_go)
             or (not each.failed and each.uid not in failed and succeeded[each.uid] >= each.needed)
         )
 
+    def _is_believed(self, job: AttemptJob, told_to_go: Collection[str]) -> bool:
+        if not (job.complete or job.ending):
+            return False
+        return job.least is not None or (job.attempt >= self.restarting and job.uid not in told_to_go)
+
     @cached_property
     def trained(self) -> int | None:
-        """The attempt of which enough workers ended well, and none failed: it has succeeded, whatever comes after."""
+        """The attempt of which enough workers ended well, and none failed: it has succeeded, whatever comes after.
+
+        One that runs is waited for where nobody else removes it: it may be the one that writes the last checkpoint.
+        """
         well = Counter(each.attempt for each in self.jobs if each.uid in self.well)
-        failed = {
+        unended = {
             each.attempt
             for each in self.workers
-            if each.phase == "Failed" and not each.deleting and each.job not in self.well
+            if each.phase in ("Failed", "Running") and not each.deleting and each.job not in self.well
         }
         enough = (each.attempt for each in self.jobs if well[each.attempt] >= each.enough)
-        return next((each for each in enough if each not in failed), None)
+        return next((each for each in enough if each not in unended), None)
 
 
-def observe(meta: Meta, items: Iterable[JsonObject]) -> Children:
-    """Sorts the objects; each is as the API server shows it."""
+def observe(meta: Meta, items: Iterable[JsonObject], restarting: int) -> Children:
+    """Sorts the objects; each is as the API server shows it. `restarting` is the attempt that restarts, 0 for none."""
     jobs: list[AttemptJob] = []
     pods: list[JsonObject] = []
     objects: dict[tuple[str, str], JsonObject] = {}
@@ -194,6 +208,7 @@ def observe(meta: Meta, items: Iterable[JsonObject]) -> Children:
     owners = {each.item["metadata"].get("uid") for each in jobs}
     mine = [each for each in pods if owners.intersection(_owners(each))]
     return Children(
+        restarting=restarting,
         jobs=tuple(sorted(jobs, key=lambda each: (each.attempt, each.name))),
         workers=tuple(map(_worker, mine)),
         strays=tuple(_worker(each) for each in pods if each not in mine),
@@ -280,6 +295,7 @@ def _worker(item: JsonObject) -> Worker:
         phase=status.get("phase") or "Pending",
         ready=ready,
         deleting="deletionTimestamp" in meta,
+        told_to_go=bool(meta.get("deletionGracePeriodSeconds")),
         end=end_of(item),
         scraped=(meta.get("annotations") or {}).get(n.ANNOTATION_SCRAPE) == "true",
         created=moment(meta.get("creationTimestamp")),

@@ -64,8 +64,8 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> JsonObject:
 def _one_size(volume: Mapping[str, Any], over: Mapping[str, Any]) -> JsonObject:
     said = [key for key in _SIZES if over.get(key) is not None]
     gone = {key for key in _SIZES if said and key not in said}
-    if "existingClaim" in said and over.get("storageClass") is None:
-        gone.add("storageClass")
+    if "existingClaim" in said:
+        gone |= {key for key in ("storageClass", "accessMode") if over.get(key) is None}
     return {key: value for key, value in volume.items() if key not in gone}
 
 

@@ -70,7 +70,7 @@ def ended(look: Look) -> Over | None:
             return Over(why=f"Job {job.name} was deleted")
     if len(jobs) < jobs[0].parts:
         return Over(why=f"{jobs[0].parts - len(jobs)} Jobs of the attempt are gone")
-    lost = [each for each in kept if each.deleting and not each.over]
+    lost = [each for each in kept if each.deleting and (each.told_to_go or not each.over)]
     if lost and not well:
         return Over(why=f"worker {lost[0].name} on node {lost[0].node or 'unknown'} is lost")
     name, _ = unplaced(look)

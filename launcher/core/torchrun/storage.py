@@ -158,7 +158,7 @@ def _access_mode(volume: Volume, cluster: Cluster) -> str:
                 f"storage.{volume.name}.existingClaim {volume.existing_claim} is not in the job's namespace; it begins "
                 "when the claim is there"
             )
-        return volume.access_mode or _mode_of(modes)
+        return volume.access_mode if volume.access_mode in modes else _mode_of(modes)
     if volume.access_mode:
         return volume.access_mode
     provisioner = cluster.provisioners.get(volume.storage_class or cluster.default_class, "")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun import refused
 from launcher.core.torchrun.jobs import decide
 from launcher.core.torchrun.record import moment
 from tests.unit.torchrun.life import Life
@@ -183,6 +184,17 @@ def test_a_wrong_edit_of_a_suspended_job_that_is_put_right_is_not_called_wrong_a
     life.api.edit(n.JOB_KIND, "vit", suspend=False)
     life.run()
     assert life.condition(n.ACCEPTED) == ("True", "Valid")
+
+
+def test_what_the_api_server_refused_is_not_told_of_a_suspended_job() -> None:
+    life = Life().run()
+    item = life.api.get(n.JOB_KIND, "vit")
+    assert item is not None
+    life.api.carry_out(item, refused.decide(item, "exceeded quota", life.api.now))
+    assert life.condition(n.ACCEPTED) == ("False", n.REASON_REFUSED)
+    life.api.edit(n.JOB_KIND, "vit", suspend=True)
+    life.look()
+    assert life.condition(n.ACCEPTED) == ("Unknown", n.REASON_SUSPENDED)
 
 
 def test_a_budget_that_cannot_be_read_ends_nothing() -> None:

@@ -169,15 +169,22 @@ def test_size_for_each_gpu_class_and_access_mode(volume: str) -> None:
 
 @pytest.mark.parametrize("volume", ["workspace", "datasets", "checkpoints"])
 def test_an_existing_claim_is_used_as_it_is(volume: str) -> None:
-    asked = {f"storage.{volume}.enabled": True, f"storage.{volume}.existingClaim": "shared"}
+    place = f"storage.{volume}"
+    asked = {f"{place}.enabled": True, f"{place}.existingClaim": "shared"}
     assert claims({}, asked) == {}
     path = {"workspace": "/app"}.get(volume, f"/{volume}")
     assert mounted(pod({}, asked), path)[1]["persistentVolumeClaim"]["claimName"] == "shared"
     with pytest.raises(Refused, match="existingClaim single can be mounted by one node"):
-        making({}, {**asked, f"storage.{volume}.existingClaim": "single"})
-    making(ONE, {**asked, f"storage.{volume}.existingClaim": "single"})
+        making({}, {**asked, f"{place}.existingClaim": "single"})
+    making(ONE, {**asked, f"{place}.existingClaim": "single"})
+    # What the queue says of its own claims is no word about this one.
+    of_many = {f"{place}.enabled": True, f"{place}.size": "1Gi", f"{place}.accessMode": "ReadWriteMany"}
+    with pytest.raises(Refused, match="existingClaim single can be mounted by one node"):
+        making({f"overrides.{place}.existingClaim": "single"}, of_many)
+    with pytest.raises(Refused, match="existingClaim single can be mounted by one node"):
+        making({}, {**asked, f"{place}.existingClaim": "single", f"{place}.accessMode": "ReadWriteMany"})
     with pytest.raises(ClaimMissing, match="existingClaim later"):
-        making(ONE, {**asked, f"storage.{volume}.existingClaim": "later"})
+        making(ONE, {**asked, f"{place}.existingClaim": "later"})
 
 
 @pytest.mark.parametrize("volume", ["datasets", "checkpoints"])

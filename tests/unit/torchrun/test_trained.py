@@ -140,6 +140,46 @@ def test_elastic_with_claims_of_each_node_succeeds_with_its_fewest(least: int) -
     assert not life.api.run_pods("Running")
 
 
+def test_elastic_with_claims_of_each_node_waits_for_those_that_run() -> None:
+    """One of them may be writing the last checkpoint."""
+    life = Life({"numGPUs": 16, "elastic": {"minNodes": 1, "maxNodes": 2}}, OF_EACH_NODE).run()
+    life.api.run_pods("Succeeded", exit_code=0, only=1)
+    life.look()
+    assert life.status["phase"] == "Running"
+    assert len(life.api.workers()) == 1
+    life.api.run_pods("Succeeded", exit_code=0)
+    life.look()
+    assert (life.status["phase"], life.status["attempt"]) == ("Succeeded", 0)
+    assert life.status["workers"]["succeeded"] == 2
+
+
+@pytest.mark.parametrize("seen", ["alive", "over", "gone"])
+def test_a_worker_that_somebody_deletes_and_that_ends_well_in_its_time_has_not_trained(seen: str) -> None:
+    """As scripts do that save when they are told to go. The Job controller counts it, and its Job is complete."""
+    life = Life({"numGPUs": 8}).run()
+    (worker,) = life.api.workers()
+    worker["metadata"] |= {"stuck": True, "deletionGracePeriodSeconds": 30}
+    worker["metadata"]["deletionTimestamp"] = worker["metadata"]["creationTimestamp"]
+    life.api.prompt = False
+    if seen != "over":
+        life.api.crash_after(1)  # the loss is told, and the Job is there still
+        with pytest.raises(Exception, match="delete Job vit-0"):
+            life.look()
+    worker["status"] = {"phase": "Succeeded"}
+    told = [{"type": kind, "status": "True"} for kind in ("SuccessCriteriaMet", "Complete")]
+    life.api.objects["Job", "vit-0"]["status"]["conditions"] = told
+    if seen == "gone":
+        del life.api.objects["Pod", worker["metadata"]["name"]]
+    life.look()
+    free(life)
+    life.look()
+    assert (life.status["phase"], life.status["attempt"], life.status["restarts"]) == (
+        "Provisioning",
+        1,
+        1,
+    )
+
+
 def test_elastic_with_claims_of_each_node_lets_none_of_its_jobs_go_once_it_has_succeeded() -> None:
     """Killed between the words to go; the first of its workers ends well meanwhile."""
     life = Life({"numGPUs": 32, "elastic": {"minNodes": 1, "maxNodes": 4}}, OF_EACH_NODE)

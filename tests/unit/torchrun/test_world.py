@@ -96,23 +96,29 @@ class World:
         raise AssertionError(f"no end: {decision}")
 
     def trained(self) -> str:
-        """The attempt of which enough Jobs have succeeded, none of which somebody deleted, and no worker failed."""
+        """The attempt of which enough Jobs have succeeded, none of which somebody deleted.
+
+        No worker failed, and none of its other Jobs runs.
+        """
         well: dict[str, list[dict[str, Any]]] = {}
         for each in self.api.list("Job"):
             if {"type": "SuccessCriteriaMet", "status": "True"} in each.get("status", {}).get(
                 "conditions", []
             ):
                 well.setdefault(each["metadata"]["labels"][n.LABEL_ATTEMPT], []).append(each["metadata"])
-        failed = {
+        told = {job["uid"] for jobs in well.values() for job in jobs}
+        unended = {
             each["metadata"]["labels"][n.LABEL_ATTEMPT]
             for each in self.api.list("Pod")
-            if each.get("status", {}).get("phase") == "Failed" and "deletionTimestamp" not in each["metadata"]
+            if each.get("status", {}).get("phase") in ("Failed", "Running")
+            and "deletionTimestamp" not in each["metadata"]
+            and each["metadata"]["ownerReferences"][0]["uid"] not in told
         }
         for attempt, jobs in well.items():
             parts, size = (jobs[0]["annotations"][key] for key in (n.ANNOTATION_PARTS, n.ANNOTATION_SIZE))
             enough = min(int(parts), int(size.split(":")[0])) if ":" in size else int(parts)
             if (
-                attempt not in failed
+                attempt not in unended
                 and len(jobs) >= enough
                 and not self.deleted & {each["name"] for each in jobs}
             ):
@@ -186,7 +192,10 @@ class World:
             self.api.edit(n.JOB_KIND, "vit", **spec)
 
     def workers_run(self) -> None:
-        self.api.run_pods("Running")
+        if self.api.run_pods("Running"):
+            self.trained_by = (
+                ""  # one that runs is waited for, as long as nobody has seen that enough succeeded
+            )
 
     def workers_end_well(self) -> None:
         if self.chance.random() < 0.2:
