@@ -14,7 +14,7 @@ from typing import Any, Final
 from launcher.core import contract as c
 from launcher.core.quantity import in_words
 from launcher.core.torchrun import command as commands
-from launcher.core.torchrun import job_spec, placement
+from launcher.core.torchrun import first_process, job_spec, placement
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.distribution import Size
 from launcher.core.torchrun.job_spec import JobSpec
@@ -139,7 +139,7 @@ def _container(making: Making, below: Mapping[str, Any], node: int | None) -> Js
         **{key: value for key, value in below.items() if key != "args"},
         "name": n.WORKER_CONTAINER,
         "image": queue.image,
-        "command": list(command.words),
+        "command": first_process.under_it(command.words),
         "workingDir": queue.working_directory,
         "env": env,
         "resources": {
