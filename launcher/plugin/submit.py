@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.addresses import sent_below
 from launcher.plugin import making, manifest, upload
 from launcher.plugin.cluster import Cluster, shown
 from launcher.plugin.exits import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError
@@ -86,7 +87,7 @@ def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
             USAGE, f"job {options.name}: was submitted without a workspace; submit another one with it"
         )
     old_url = str(spec["workspace"].get("url") or "")
-    where = old_url.rpartition("/workspaces/")[0]
+    where = sent_below(old_url)
     bucket = upload.bucket() if where else None
     archive = packed()
     assert archive is not None  # noqa: S101 (sync has no --no-workspace)

@@ -8,12 +8,13 @@ from typing import Any, BinaryIO, Final, Protocol
 
 from launcher.core.held import PATIENCE_SECONDS, held_up
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.addresses import pointer_url
 from launcher.kube.execute import Execution
 from launcher.kube.rest import ApiUnavailable
 from launcher.plugin.cluster import Cluster, explained
 from launcher.plugin.exits import UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.screen import Bar, say
-from launcher.workspace.bucket import Bucket, archive_url, pointer_url
+from launcher.workspace.bucket import Bucket, archive_url
 from launcher.workspace.errors import NotThere, WorkspaceError
 from launcher.workspace.pack import Archive
 from launcher.workspace.selection import size_in_words

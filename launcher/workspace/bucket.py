@@ -38,17 +38,10 @@ def parse_url(url: str) -> tuple[str, str]:
 
 
 def archive_url(where: str, digest: str) -> str:
-    """Where the archive of this digest is in this bucket and below this prefix."""
-    return _below(where, f"workspaces/{check_digest(digest)}.tar.zst")
-
-
-def pointer_url(where: str, uid: str) -> str:
-    """Where the job with this uid has its pointer."""
-    return _below(where, f"jobs/{uid}/current")
-
-
-def _below(where: str, rest: str) -> str:
+    """Where the archive of this digest is below this bucket and prefix."""
+    # launcher/core/torchrun/addresses.py finds the place in it again.
     bucket, prefix = parse_url(where)
+    rest = f"workspaces/{check_digest(digest)}.tar.zst"
     return "/".join(part for part in (f"s3://{bucket}", prefix, rest) if part)
 
 

@@ -14,7 +14,9 @@ _LABEL_VALUE: Final = r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 # Docker's and Kubernetes' mounts take no colon.
 _PATH: Final = r"^/[^:]+$"
 _BUCKET: Final = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
-_ENDPOINT: Final = r"^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"
+_HOST: Final = r"([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])"
+# 1 to 65535.
+_PORT: Final = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 
 
 def object_name(about: str, name: str, *, most: int = 253, **more: Any) -> Field:
@@ -54,8 +56,8 @@ def bucket_object(about: str, name: str, **more: Any) -> Field:
 
 def endpoint(about: str, name: str, **more: Any) -> Field:
     """A host with a port."""
-    right = "<host>:<port>, such as etcd.training.svc:2379"
-    return named(about, _ENDPOINT, name, right, most=261, **more)
+    right = "<host>:<port>, the port from 1 to 65535, such as etcd.training.svc:2379"
+    return named(about, rf"^{_HOST}:{_PORT}$", name, right, most=261, **more)
 
 
 def labels(about: str, *, most: int = 64, longest: int = 63, **more: Any) -> Field:

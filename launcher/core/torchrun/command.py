@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun import own_torchrun
 from launcher.core.torchrun.job_spec import C10D, STATIC
 
 # Nodes come minutes apart where machines are bought for them, and c10d gives up on the first worker after 60 s, on the
@@ -24,11 +25,6 @@ _HOST = (
     f'[ "${n.ENV_NODE_RANK}" = 0 ] && host=1 || host=0; '
     'export PET_RDZV_CONF="is_host=$host,$PET_RDZV_CONF"; exec "$@"'
 )
-_LAUNCHERS: Final = ("torch.distributed.run", "torch.distributed.launch")
-_OWN: Final = re.compile(
-    r"(?:^|[\s;&|(/])(?:torchrun|python[0-9.]*\s+-m\s+torch\.distributed\.(?:run|launch))(?:\s|$)"
-)
-_PYTHON: Final = re.compile(r"python[0-9.]*")
 # Unquoted, these mean something to a shell; in double quotes only the second ones do.
 _SPECIAL: Final = frozenset("|&;<>()$`*?[\n")
 _SPECIAL_QUOTED: Final = frozenset("$`")
@@ -135,8 +131,9 @@ def build(command: str, args: tuple[str, ...], meeting: Meeting) -> Command:
     """The container's command for what a user typed; `check` found nothing wrong with it."""
     shell = needs_shell(command)
     words = _shell(command, args) if shell else (*shlex.split(command), *args)
+    own = own_torchrun.in_line(command, args) if shell else own_torchrun.in_words(words)
     words = tuple(map(_literally, words))
-    if _OWN.search(command) if shell else _is_torchrun(words):
+    if own:
         environment = meeting.environment
     else:
         flags = [f"--{name}={value}" for name, value in meeting.flags]
@@ -157,17 +154,6 @@ def _shell(command: str, args: tuple[str, ...]) -> tuple[str, ...]:
     return ("sh", "-c", f'{command} "$@"', "sh", *args) if args else ("sh", "-c", command)
 
 
-def _is_torchrun(words: tuple[str, ...]) -> bool:
-    program = words[0].rpartition("/")[2]
-    if program == "torchrun":
-        return True
-    return (
-        bool(_PYTHON.fullmatch(program))
-        and words[1:2] == ("-m",)
-        and words[2:3] in [(each,) for each in _LAUNCHERS]
-    )
-
-
 def needs_shell(command: str) -> bool:
     """Whether a command means more to a shell than its words: operators, expansions, a first word of the shell's."""
     first = shlex.split(command)[0]
@@ -178,7 +164,9 @@ def needs_shell(command: str) -> bool:
         if quote == "'":
             quote = "" if character == "'" else quote
         elif character == "\\":
-            next(characters, None)
+            # shlex makes a word of the end of a line that goes on.
+            if next(characters, None) == "\n":
+                return True
         elif quote == '"':
             quote = "" if character == '"' else quote
             if character in _SPECIAL_QUOTED:

@@ -16,6 +16,7 @@ from launcher.core.quantity import in_words
 from launcher.core.torchrun import command as commands
 from launcher.core.torchrun import first_process, job_spec, placement
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.addresses import pointer_url, sent_below
 from launcher.core.torchrun.distribution import Size
 from launcher.core.torchrun.job_spec import JobSpec
 from launcher.core.torchrun.queue_spec import WORKSPACE
@@ -275,10 +276,11 @@ def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> l
         return []
     sync = ["--sync", f"http://{n.sync_pod(making.name)}.{making.name}.{making.namespace}.svc:{n.SYNC_PORT}"]
     archive = ["--url", workspace.url] if workspace.url else sync
-    bucket = making.settings.queue.bucket
     pointer = sync
     if workspace.url:
-        pointer = ["--url", f"{bucket}/jobs/{making.uid}/current"] if bucket else []
+        # `sync` keeps to the bucket that the job's archive is in, whatever the queue has said since.
+        where = sent_below(workspace.url) or making.settings.queue.bucket
+        pointer = ["--url", pointer_url(where, making.uid)] if where else []
     common: JsonObject = {
         "image": making.cluster.tools_image,
         "resources": {"requests": _TOOL, "limits": _TOOL},

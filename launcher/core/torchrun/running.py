@@ -8,6 +8,7 @@ from typing import Any, Final
 from launcher.core import contract as c
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun import withheld
+from launcher.core.torchrun.addresses import sent_below
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.displaced import spent, unplaced
 from launcher.core.torchrun.ends import End
@@ -181,7 +182,9 @@ def _written(look: Look, told: tuple[Condition, ...]) -> Decision:
     if look.progress is not None:
         fields["progress"] = look.progress
     workspace, settings = look.spec.workspace, look.settings
-    if workspace is not None and (not workspace.url or (settings is not None and settings.queue.bucket)):
+    if workspace is not None and (
+        not workspace.url or sent_below(workspace.url) or (settings is not None and settings.queue.bucket)
+    ):
         fields["workspaceDigest"] = workspace.digest  # it is followed
     reason = n.REASON_RUNNING if runs else n.REASON_STARTING
     ready_now = Condition(type=n.WORKERS_READY, so=all_ready, reason=reason, message=message)

@@ -19,7 +19,8 @@ from components.torchrun import CHECKOUT, Torchrun, TorchrunArgs, documents
 from launcher.controller import deployment
 from launcher.core import contract
 from launcher.core.torchrun import names as n
-from launcher.workspace.bucket import archive_url, pointer_url
+from launcher.core.torchrun.addresses import pointer_url
+from launcher.workspace.bucket import archive_url
 from tests.unit.components.queues import queue
 from tests.unit.components.recording import Recorded, deploy
 from tests.unit.components.test_network_policies import reached, selects

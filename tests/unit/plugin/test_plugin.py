@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
+from launcher.core.torchrun import children
 from launcher.core.torchrun import names as n
 from launcher.plugin import upload
 from launcher.plugin.cluster import Cluster
+from launcher.workspace.bucket import parse_url
 from launcher.workspace.store import Store
 from tests.unit.plugin.conftest import Receiving
 from tests.unit.plugin.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line
+from tests.unit.torchrun.made import making
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]
@@ -211,6 +215,14 @@ def test_the_bucket_of_a_queue_is_used_and_pointed_to(
     assert pointer == {"digest": second["digest"], "size": second["sizeBytes"], "url": second["url"]}
     assert second["digest"] != first["digest"]
     api.queue("q", storage={"workspace": {"enabled": True, "bucket": "s3://nobodys-bucket"}})
+    (code / "train.py").write_text("print(3)\n")
+    assert run("sync", "one")[0] == 0
+    third = api.objects[f"{JOBS}/one"]["spec"]["workspace"]
+    made = making({"workspace": third}, {"storage.workspace.bucket": "s3://nobodys-bucket"})
+    (worker,) = children.jobs(replace(made, uid=uid))
+    follower = worker["spec"]["template"]["spec"]["initContainers"][1]["command"]
+    bucket, key = parse_url(follower[follower.index("--url") + 1])
+    assert json.loads(s3.get_object(Bucket=bucket, Key=key)["Body"].read())["digest"] == third["digest"]
     result, _, err = run("submit", "--queue", "q", "--gpus", "8", "--name", "two", "x")
     assert result == 65
     assert "bucket: nobodys-bucket does not exist" in only_line(err)

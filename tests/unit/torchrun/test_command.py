@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from launcher.core.torchrun import command
+from launcher.core.torchrun import command, own_torchrun
 
 pytestmark = pytest.mark.unit
 
@@ -51,6 +52,7 @@ def test_plain_words_need_no_shell(typed: str) -> None:
         "python train.py # as last time",
         "python a.py\npython b.py",
         "python train.py & wait",
+        "python train.py \\\n  --epochs 10",
     ],
 )
 def test_what_only_a_shell_understands_runs_in_one(typed: str) -> None:
@@ -78,6 +80,51 @@ def test_torchrun_around_the_words() -> None:
         "python3.11 -m torch.distributed.launch train.py",
         "cd src && torchrun train.py",
         "cd src; python -m torch.distributed.run train.py",
+        # Python's options, and torchrun as its script.
+        "python -u -m torch.distributed.run train.py",
+        "python -W ignore -Xfaulthandler -um torch.distributed.run train.py",
+        "python -OOmtorch.distributed.run train.py",
+        "python /opt/conda/bin/torchrun train.py",
+        "A=1 python -u -m torch.distributed.run train.py",
+        # Programs that run others.
+        "env A=1 torchrun train.py",
+        "env -u A B=1 /usr/bin/env torchrun train.py",
+        "exec torchrun train.py",
+        "time nice -n 5 torchrun train.py",
+        "timeout -k 5 3600 torchrun train.py",
+        "numactl --cpunodebind=0 -m 0 torchrun train.py",
+        "stdbuf -oL torchrun train.py",
+        "uv run torchrun train.py",
+        "uv --directory src run --frozen --with torch -- torchrun train.py",
+        "uv run -m torch.distributed.run train.py",
+        "poetry run python -u -m torch.distributed.run train.py",
+        "conda run -n a --no-capture-output torchrun train.py",
+        "nsys profile -o trace -t cuda torchrun train.py",
+        # Shells in words.
+        "bash -c 'torchrun train.py'",
+        "bash -lc 'cd src && torchrun train.py'",
+        "sh -e -o pipefail -c 'exec torchrun train.py'",
+        """bash -c "sh -c 'torchrun train.py'" """,
+        "eval 'torchrun train.py'",
+        "eval torchrun train.py",
+        # What only a shell takes apart.
+        "export A=1\ntorchrun train.py",
+        "cd src # as ever\ntorchrun train.py",
+        "cd src && \\\n  torchrun \\\n  train.py",
+        "torchrun \\\n  train.py",
+        "if [ -d src ]; then cd src; fi; torchrun train.py",
+        "if true; then torchrun train.py; fi",
+        "for i in 1 2; do torchrun train.py; done",
+        "run() { torchrun train.py; }; run",
+        "(cd src; exec torchrun train.py)",
+        "torchrun train.py 2>&1 | tee log",
+        ">log 2>&1 torchrun train.py",
+        "torchrun --nproc-per-node $(nproc) train.py",
+        "N=$(nproc)0 PATH=`pwd`:$PATH torchrun train.py",
+        "$(which torchrun) train.py",
+        'python "$(command -v torchrun)" train.py',
+        "${PYTHON:-python} -u -m torch.distributed.run train.py",
+        "cat <<END; torchrun train.py\nwords\nEND",
     ],
 )
 def test_a_torchrun_of_the_users_gets_the_same_by_its_environment(typed: str) -> None:
@@ -90,10 +137,69 @@ def test_a_torchrun_of_the_users_gets_the_same_by_its_environment(typed: str) ->
 
 
 @pytest.mark.parametrize(
-    "typed", ["python torchrun_demo.py", "python train.py torchrun", "python -m torchrunner"]
+    "typed",
+    [
+        "python torchrun_demo.py",
+        "python train.py torchrun",
+        "python -m torchrunner",
+        "python train.py -m torch.distributed.run",
+        "python -c 'print()' -m torch.distributed.run",
+        "env A=torchrun python train.py",
+        "uv run --frozen python train.py torchrun",
+        "uv pip list torchrun",
+        "bash train.sh -c torchrun",
+        "bash -c 'echo torchrun starts; python train.py'",
+        "cd torchrun && python train.py",
+        "cd examples/torchrun && python train.py",
+        "echo torchrun starts; python train.py",
+        "echo '; torchrun' ; python train.py",
+        "echo $(nproc) torchrun `nproc` torchrun; python train.py",
+        "python train.py > torchrun",
+        "python train.py # torchrun is around it",
+        "python train.py a#b; : ; torchrun_demo",
+        "command -v torchrun && python train.py",
+        "which torchrun; python train.py",
+        "pip install torchrun && python train.py",
+        "$PYTHON train.py",
+    ],
 )
 def test_a_word_that_only_looks_like_torchrun(typed: str) -> None:
     assert "--no-python" in command.build(typed, (), ALONE).words
+
+
+@pytest.mark.parametrize(
+    ("typed", "args", "own"),
+    [
+        ("env", ("A=1", "torchrun", "train.py"), True),
+        ("bash -c", ("torchrun train.py",), True),
+        ("cd src && exec", ("torchrun", "train.py"), True),
+        ("cd src && bash -c", ("A=1; torchrun train.py",), True),
+        ("python", ("-u", "-m", "torch.distributed.run", "train.py"), True),
+        ("python train.py", ("torchrun",), False),
+        ("cd src && python train.py", ("; torchrun", "torchrun"), False),
+    ],
+)
+def test_arguments_are_words_of_the_command(typed: str, args: tuple[str, ...], own: bool) -> None:
+    assert ("--no-python" not in command.build(typed, args, ALONE).words) == own
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "env -a " * 4000 + "x",
+        "uv -a run -b " * 2000 + "x",
+        "eval env -a " * 2000 + "x",
+        "env " + "-o sh " * 5000 + "-c 'sh -o sh -c x'",
+        "$(" * 9000 + ")" * 9000,
+        "`" * 30000,
+        "uv run -a uv -b run -c;" * 1300,
+        "$(which " * 3000,
+    ],
+)
+def test_no_command_takes_long_to_read(typed: str) -> None:
+    began = time.process_time()
+    own_torchrun.in_line(typed)
+    assert time.process_time() - began < 2
 
 
 def test_arguments_reach_a_shells_command_as_they_are(tmp_path: Path) -> None:

@@ -373,11 +373,11 @@ def test_a_new_workspace_restarts_the_workers_only_where_asked() -> None:
 
 
 def test_a_workspace_that_nobody_follows_is_told_as_it_was() -> None:
-    sent = {**SENT, "url": "s3://own/w/a"}
-    other = {**sent, "digest": "sha256:" + "b" * 64}
-    for bucket, told in ((None, DIGEST), ("s3://own/w", other["digest"])):
+    new = "sha256:" + "b" * 64
+    for key, bucket, told in (("a", None, DIGEST), ("a", "s3://own/w", new), ("workspaces/a", None, new)):
+        sent = {**SENT, "url": f"s3://own/w/{key}"}
         life = Life({"workspace": sent}, {"storage.workspace.bucket": bucket}).run()
-        life.api.edit(n.JOB_KIND, "vit", workspace=other)
+        life.api.edit(n.JOB_KIND, "vit", workspace={**sent, "digest": new})
         life.look()
         assert life.status["workspaceDigest"] == told
 

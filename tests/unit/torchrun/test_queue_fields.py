@@ -251,6 +251,26 @@ def test_the_bucket_has_the_pointer_that_is_followed() -> None:
     assert [each["name"] for each in pod(sent)["spec"]["initContainers"]] == ["workspace"]
 
 
+@pytest.mark.parametrize(
+    ("url", "bucket", "followed"),
+    [
+        ("s3://own/p/workspaces/a.tar.zst", "s3://own/p/", "s3://own/p"),
+        # A queue that is given another bucket, or none: `sync` goes on where the job's archive is.
+        ("s3://own/p/workspaces/a.tar.zst", "s3://new/p", "s3://own/p"),
+        ("s3://own/p/workspaces/a.tar.zst", None, "s3://own/p"),
+        ("s3://own/workspaces/workspaces/a.tar.zst", None, "s3://own/workspaces"),
+        # Put there by other means.
+        ("s3://workspaces/a.tar.zst", "s3://new/p", "s3://new/p"),
+        ("s3://own/a.tar.zst", None, None),
+    ],
+)
+def test_the_pointer_is_where_the_archive_is(url: str, bucket: str | None, followed: str | None) -> None:
+    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5, "url": url}}
+    tools = pod(sent, {"storage.workspace.bucket": bucket})["spec"]["initContainers"]
+    pointers = [each["command"][5] for each in tools if each["name"] == "workspace-sync"]
+    assert pointers == ([f"{followed}/jobs/u1/current"] if followed else [])
+
+
 def test_shared_memory_for_each_gpu() -> None:
     _, volume = mounted(pod({}, {"storage.shmSizePerGPU": "8Gi"}), "/dev/shm")
     assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Gi"}

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher.core.torchrun import names
-from launcher.workspace.bucket import Bucket, archive_url, parse_url, pointer_url
+from launcher.core.torchrun.addresses import pointer_url, sent_below
+from launcher.workspace.bucket import Bucket, archive_url, parse_url
 from launcher.workspace.errors import NotThere, WorkspaceError
 from launcher.workspace.follow import fetch, follow
 from launcher.workspace.pack import Archive
@@ -343,7 +344,9 @@ def test_what_is_in_the_bucket_is_not_sent_again(bucket: Any, tmp_path: Path) ->
     assert told == []
     assert bucket.head_object(Bucket="code", Key=parse_url(url)[1])["LastModified"] == before
     assert fetch(S3(archive_url=url), archive.digest, into).put == 1
-    pointer = pointer_url("s3://code/team", "uid")
+    # As the job's follower finds it, which knows the archive's address alone.
+    assert sent_below(url) == "s3://code/team"
+    pointer = pointer_url(sent_below(url), "uid")
     assert S3(pointer_url=pointer).current() is None
     Bucket().point(pointer, Pointer(archive.digest, archive.size, url))
     S3(pointer_url=pointer).archive(archive.digest, tmp_path / "copy")
@@ -353,6 +356,7 @@ def test_what_is_in_the_bucket_is_not_sent_again(bucket: Any, tmp_path: Path) ->
 def test_a_damaged_object_is_found_and_replaced(bucket: Any, tmp_path: Path) -> None:
     archive = packed(tmp_path / "in", a="1")
     url = archive_url("s3://code", archive.digest)
+    assert sent_below(url) == "s3://code"
     key, data = parse_url(url)[1], bytearray(archive.file.read_bytes())
     data[-1] ^= 1
     bucket.put_object(Bucket="code", Key=key, Body=bytes(data), ChecksumAlgorithm="SHA256")

@@ -1,0 +1,20 @@
+"""Where in a bucket the present workspace of a job is told: who writes it and who reads it agree here. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# As launcher/workspace/bucket.py sends archives.
+_SENT: Final = re.compile(r"(s3://[^/]+(?:/.*)?)/workspaces/[^/]+")
+
+
+def sent_below(url: str) -> str:
+    """The bucket and prefix that this archive was sent below; empty for one that was not sent by `submit` or `sync`."""
+    found = _SENT.fullmatch(url)
+    return found[1] if found else ""
+
+
+def pointer_url(where: str, uid: str) -> str:
+    """Where the job with this uid has its pointer, below this bucket and prefix."""
+    return f"{where.rstrip('/')}/jobs/{uid}/current"
