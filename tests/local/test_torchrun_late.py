@@ -166,3 +166,26 @@ def test_c11_a_job_that_runs_outlives_rights_that_go_and_come_back(
             machine.end(each, code=0)
         comes_to(n.PHASE_SUCCEEDED, attempt=1, restarts=1)
         assert running.process.poll() is None
+
+
+def test_c13_workers_that_are_drained_and_end_well_have_not_trained(
+    server: ApiServer, team: Team, tmp_path: Path
+) -> None:
+    """As scripts do that save before they go: Kubernetes counts them, and calls their Job complete."""
+    machine = Machine(team)
+
+    def runs(attempt: int) -> bool:
+        machine.keep()
+        status = team.status("vit")
+        return (status.get("phase"), status.get("attempt")) == (n.PHASE_RUNNING, attempt)
+
+    with controller(server, tmp_path, pod="pod"):
+        team.make(manifest(n.QUEUE_KIND, "research"))
+        team.make(manifest(n.JOB_KIND, "vit", {"maxRestarts": 1}))
+        until(lambda: runs(0), "it runs", 40.0)
+        for each in machine.pods():
+            team.delete(team.core("pods", each["metadata"]["name"]))
+        for each in machine.pods():
+            machine.end(each, code=0)
+        until(lambda: runs(1), "it runs again", 40.0)
+        assert team.status("vit")["restarts"] == 1
