@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kubernetes.config import kube_config
 
 from launcher.core.torchrun import names as n
 from launcher.plugin import upload
@@ -30,9 +29,7 @@ SUBMIT = ("submit", "--queue", "q", "--gpus", "8", "--name", "one", "x")
 def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TorchrunApi]:
     with serving(TorchrunApi()) as served:
         assert isinstance(served, TorchrunApi)
-        file = str(served.kubeconfig(tmp_path / "kubeconfig"))
-        monkeypatch.setenv("KUBECONFIG", file)
-        monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", file)  # of when it was imported
+        monkeypatch.setenv("KUBECONFIG", str(served.kubeconfig(tmp_path / "kubeconfig")))
         yield served
 
 
