@@ -25,7 +25,7 @@ _NOT_YET: Final = frozenset({_NO_LOG, 404})
 
 def worker(cluster: Cluster, job: str, rank: int, attempt: int | None = None) -> JsonObject | None:
     """The newest pod of this node of the job's last attempt, or of this one."""
-    found = [pod for pod in cluster.workers(job) if pod["metadata"]["labels"].get(LABEL_INDEX) == str(rank)]
+    found = [pod for pod in cluster.workers(job) if _node(pod) == str(rank)]
     if attempt is not None:
         found = [pod for pod in found if _attempt(pod) == attempt]
     return max(found, key=lambda pod: (_attempt(pod), pod["metadata"]["creationTimestamp"]), default=None)
@@ -188,6 +188,12 @@ def _split(pieces: Iterator[bytes]) -> Iterator[bytes]:
 def _print(line: bytes) -> None:
     sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
+
+
+def _node(pod: JsonObject) -> str | None:
+    labels = pod["metadata"]["labels"]
+    node: str | None = labels.get(n.LABEL_NODE, labels.get(LABEL_INDEX))
+    return node
 
 
 def _attempt(pod: JsonObject) -> int:

@@ -33,7 +33,7 @@ def _labels(spec: QueueSpec) -> Iterator[str]:
     for label in spec.template_labels:
         if label in (*JOB_LABELS, INDEX_LABEL):
             yield f"{place}.{label} is Kubernetes' own on the pods of a Job; right would be another label, or none"
-        elif label in (n.LABEL_JOB, n.LABEL_ATTEMPT):
+        elif label in (n.LABEL_JOB, n.LABEL_ATTEMPT, n.LABEL_NODE):
             yield f"{place}.{label} is the controller's own; right would be another label, or none"
 
 

@@ -80,6 +80,18 @@ def worker(api: TorchrunApi, attempt: int, state: str = "terminated") -> str:
     return name
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_worker_of_a_node_is_found_where_each_node_has_a_job_of_its_own(
+    api: TorchrunApi, run: Run, rank: int
+) -> None:
+    api.job("one", phase="Running")
+    for node, name in enumerate(("one-0-0-abcde", "one-0-n1-0-abcde")):
+        labels = {n.LABEL_JOB: "one", n.LABEL_ATTEMPT: "0", n.LABEL_NODE: str(node), LABEL_INDEX: "0"}
+        api.pod(name, n.WORKER_CONTAINER, **labels)
+        api.logs[name] = [f"of node {node}\n".encode()]
+    assert run("logs", "one", "--rank", str(rank)) == (0, f"of node {rank}\n", "")
+
+
 def test_what_a_message_has_does_not_reach_the_terminal(api: TorchrunApi, run: Run) -> None:
     bad = "\x1b[2Jgone\r\x9b31m\nnext"
     item = api.job("one", phase="Failed")

@@ -1,0 +1,68 @@
+"""Whose log `kubectl torchrun logs` shows, by the pods that Kubernetes' own controllers make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from launcher.core.torchrun import names as n
+from launcher.kube import kubeconfig
+from launcher.plugin.cluster import PATIENCE, Cluster
+from launcher.plugin.following import worker
+from tests.local.own_api_server import ApiServer
+from tests.local.torchrun_controller import Team, controller, until
+from tests.local.torchrun_machine import VOLUMES, Machine, cluster
+from tests.torchrun_manifests import manifest
+
+pytestmark = pytest.mark.local
+
+NUMBERS = count(1)
+JOB = "vit"
+# Each node mounts a volume of its own, and so has a Job of its own.
+OWN = {"storage.workspace": {"enabled": True, "size": "1Gi"}}
+
+
+@pytest.fixture(scope="module")
+def working(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    with cluster() as server, controller(server, tmp_path_factory.mktemp("controller")):
+        yield server
+
+
+@pytest.fixture
+def team(working: ApiServer) -> Team:
+    return Team(working, f"workers-{next(NUMBERS)}")
+
+
+def begins(team: Team, machine: Machine, nodes: int) -> None:
+    """A job is submitted, and all of its workers run."""
+    team.make(manifest(n.JOB_KIND, JOB, {"jobQueue": "research", "numGPUs": 8 * nodes}))
+
+    def all_run() -> bool:
+        machine.keep()
+        return (team.status(JOB).get("workers") or {}).get("ready") == nodes
+
+    until(all_run, "all workers run", 40.0)
+
+
+def seen(team: Team, rank: int) -> dict[str, Any] | None:
+    rest, _ = kubeconfig.connect(str(team.server.kubeconfig), None, PATIENCE)
+    return worker(Cluster(rest, team.name), JOB, rank)
+
+
+@pytest.mark.parametrize("volumes", [OWN, VOLUMES], ids=["a Job for each node", "one Job"])
+def test_the_worker_of_each_node_is_found(team: Team, volumes: dict[str, Any]) -> None:
+    team.make(manifest(n.QUEUE_KIND, "research", volumes))
+    begins(team, Machine(team), nodes=2)
+    jobs = team.server.request("GET", team.batch()).body["items"]
+    assert len(jobs) == (2 if volumes is OWN else 1)
+    for rank in (0, 1):
+        pod = seen(team, rank)
+        assert pod is not None
+        (container,) = pod["spec"]["containers"]
+        told = next(each for each in container["env"] if each["name"] == n.ENV_NODE_RANK)
+        index = pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"]
+        assert told.get("value", index) == str(rank)
+    assert seen(team, 2) is None
