@@ -115,9 +115,9 @@ class Cluster:
         """The pod of this name, if there is one."""
         return self._get(f"/api/v1/namespaces/{self.namespace}/pods/{name}", "get pods")
 
-    def workers(self, job: str) -> list[JsonObject]:
-        """The pods of the job, as far as they are there; those of its attempts have LABEL_INDEX."""
-        query = {"labelSelector": f"{n.LABEL_JOB}={job}"}
+    def workers(self, job: JsonObject) -> list[JsonObject]:
+        """The pods of the job's attempts, as far as they are there, and of no other job of its name."""
+        query = {"labelSelector": f"{n.LABEL_JOB_UID}={job['metadata']['uid']}"}
         with self._explained("list pods"):
             return self.rest.list_items(f"/api/v1/namespaces/{self.namespace}/pods", query, lambda pod: pod)
 

@@ -23,7 +23,7 @@ _NO_LOG: Final = 400
 _NOT_YET: Final = frozenset({_NO_LOG, 404})
 
 
-def worker(cluster: Cluster, job: str, rank: int, attempt: int | None = None) -> JsonObject | None:
+def worker(cluster: Cluster, job: JsonObject, rank: int, attempt: int | None = None) -> JsonObject | None:
     """The newest pod of this node of the job's last attempt, or of this one."""
     found = [pod for pod in cluster.workers(job) if _node(pod) == str(rank)]
     if attempt is not None:
@@ -31,15 +31,16 @@ def worker(cluster: Cluster, job: str, rank: int, attempt: int | None = None) ->
     return max(found, key=lambda pod: (_attempt(pod), pod["metadata"]["creationTimestamp"]), default=None)
 
 
-def show_log(cluster: Cluster, job: str, rank: int, attempt: int | None, tail: int | None) -> None:
+def show_log(cluster: Cluster, name: str, rank: int, attempt: int | None, tail: int | None) -> None:
     """What this worker has printed so far. Raises PluginError where there is none."""
+    job = cluster.job(name)
     pod = worker(cluster, job, rank, attempt)
     if pod is None:
-        status = cluster.job(job).get("status", {})
+        status = job.get("status", {})
         which = f"node {rank}" if attempt is None else f"node {rank} of attempt {attempt}"
         raise PluginError(
             NOT_FOUND,
-            f"job {job}: has no worker {which} now; its phase is {status.get('phase') or 'not known yet'}"
+            f"job {name}: has no worker {which} now; its phase is {status.get('phase') or 'not known yet'}"
             + (f": {status['message']}" if status.get("message") else ""),
         )
     failed = failed_start(pod)
@@ -65,7 +66,7 @@ def follow(cluster: Cluster, job: str, rank: int = 0, tail: int | None = None) -
         if now != said:
             say(f"{job}: {now}")
             said = now
-        pod = worker(cluster, job, rank)
+        pod = worker(cluster, found, rank)
         if pod is not None and pod["metadata"]["uid"] != done:
             failed = failed_start(pod)
             why = f"pod {pod['metadata']['name']}: {failed}" if failed else told

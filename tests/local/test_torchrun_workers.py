@@ -49,7 +49,8 @@ def begins(team: Team, machine: Machine, nodes: int) -> None:
 
 def seen(team: Team, rank: int) -> dict[str, Any] | None:
     rest, _ = kubeconfig.connect(str(team.server.kubeconfig), None, PATIENCE)
-    return worker(Cluster(rest, team.name), JOB, rank)
+    found = Cluster(rest, team.name)
+    return worker(found, found.job(JOB), rank)
 
 
 @pytest.mark.parametrize("volumes", [OWN, VOLUMES], ids=["a Job for each node", "one Job"])
@@ -66,3 +67,24 @@ def test_the_worker_of_each_node_is_found(team: Team, volumes: dict[str, Any]) -
         index = pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"]
         assert told.get("value", index) == str(rank)
     assert seen(team, 2) is None
+
+
+def test_a_pod_of_an_earlier_job_of_the_name_is_not_the_jobs(team: Team) -> None:
+    team.make(manifest(n.QUEUE_KIND, "research", VOLUMES))
+    machine = Machine(team)
+    begins(team, machine, nodes=1)
+    old = seen(team, 0)
+    assert old is not None
+    team.delete(team.path(n.JOB_KIND, JOB))
+    path = team.core("pods", old["metadata"]["name"])
+    until(lambda: team.get(path)["metadata"].get("deletionTimestamp"), "its pod is being deleted")
+    team.make(manifest(n.JOB_KIND, JOB, {"jobQueue": "research", "numGPUs": 8}))
+    team.reaches(JOB, n.PHASE_PENDING)
+    assert team.get(path)
+    assert seen(team, 0) is None
+
+    def begins_anew() -> dict[str, Any] | None:
+        machine.keep()
+        return seen(team, 0)
+
+    assert until(begins_anew, "its own begins", 40.0)["metadata"]["uid"] != old["metadata"]["uid"]

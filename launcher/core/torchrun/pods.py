@@ -116,6 +116,7 @@ def _metadata(making: Making, node: int | None) -> JsonObject:
             **queue.template_labels,
             **({n.LABEL_KAI_QUEUE: queue.kai_queue} if queue.kai_queue else {}),
             **making.attempt_labels,
+            n.LABEL_JOB_UID: making.uid,
             **({n.LABEL_NODE: str(node)} if node is not None else {}),
         },
         "annotations": {

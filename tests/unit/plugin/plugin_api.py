@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from launcher.core.torchrun import names as n
+from launcher.plugin.cluster import LABEL_INDEX
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import FakeApi, status
 
@@ -85,6 +86,12 @@ class TorchrunApi(FakeApi):
                 "status": {"containerStatuses": [{"name": container, "ready": True, "state": {state: {}}}]},
             },
         )
+
+    def worker(self, name: str, state: str = "running", **labels: str) -> Object:
+        """A pod of node 0 of job `one`, which is there, in its first attempt."""
+        uid = self.objects[f"{JOBS}/one"]["metadata"]["uid"]
+        usual = {n.LABEL_JOB: "one", n.LABEL_JOB_UID: uid, n.LABEL_ATTEMPT: "0", LABEL_INDEX: "0"}
+        return self.pod(name, n.WORKER_CONTAINER, state, **{**usual, **labels})
 
     def kubeconfig(self, file: Path) -> Path:
         """A kubeconfig whose one context is of namespace `team`."""
