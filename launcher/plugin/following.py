@@ -13,6 +13,7 @@ from launcher.kube.rest import ApiError, ApiUnavailable
 from launcher.plugin.begun import failed_start, has_begun, has_ended, is_over
 from launcher.plugin.cluster import LABEL_INDEX, Cluster, explained
 from launcher.plugin.exits import DONE, JOB_FAILED, NOT_FOUND, UNAVAILABLE, PluginError
+from launcher.plugin.last_seen import LastSeen
 from launcher.plugin.screen import say
 
 JsonObject = dict[str, Any]
@@ -52,21 +53,27 @@ def show_log(cluster: Cluster, name: str, rank: int, attempt: int | None, tail: 
         _print(line)
 
 
-def follow(cluster: Cluster, job: str, rank: int = 0, tail: int | None = None) -> int:
+def follow(cluster: Cluster, job: JsonObject, rank: int = 0, tail: int | None = None) -> int:
     """Prints what this worker prints, of each attempt, until the job ends; the job's exit code.
 
     What else happens is told on standard error.
     """
+    seen = LastSeen(cluster, job)
+    with seen.watching():
+        return _followed(cluster, seen, rank, tail)
+
+
+def _followed(cluster: Cluster, seen: LastSeen, rank: int, tail: int | None) -> int:
     said, done, printed, told = "", "", _Printed(), ""
     while True:
-        found = cluster.job(job)
-        status = found.get("status", {})
+        job = seen.look()
+        status = job.get("status", {})
         phase = status.get("phase") or n.PHASE_PENDING
         now = ": ".join(str(part) for part in (phase, status.get("message") or status.get("reason")) if part)
         if now != said:
-            say(f"{job}: {now}")
+            say(f"{job['metadata']['name']}: {now}")
             said = now
-        pod = worker(cluster, found, rank)
+        pod = worker(cluster, job, rank)
         if pod is not None and pod["metadata"]["uid"] != done:
             failed = failed_start(pod)
             why = f"pod {pod['metadata']['name']}: {failed}" if failed else told

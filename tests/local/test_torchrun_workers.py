@@ -1,4 +1,4 @@
-"""Whose log `kubectl torchrun logs` shows, by the pods that Kubernetes' own controllers make."""
+"""Whose log `kubectl torchrun logs` shows, and until when: by the pods that Kubernetes' own controllers make."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from launcher.core.torchrun import names as n
 from launcher.kube import kubeconfig
 from launcher.plugin.cluster import PATIENCE, Cluster
 from launcher.plugin.following import worker
+from launcher.plugin.last_seen import LastSeen
 from tests.local.own_api_server import ApiServer
 from tests.local.torchrun_controller import Team, controller, until
 from tests.local.torchrun_machine import VOLUMES, Machine, cluster
@@ -36,9 +37,9 @@ def team(working: ApiServer) -> Team:
     return Team(working, f"workers-{next(NUMBERS)}")
 
 
-def begins(team: Team, machine: Machine, nodes: int) -> None:
+def begins(team: Team, machine: Machine, nodes: int, **changes: object) -> None:
     """A job is submitted, and all of its workers run."""
-    team.make(manifest(n.JOB_KIND, JOB, {"jobQueue": "research", "numGPUs": 8 * nodes}))
+    team.make(manifest(n.JOB_KIND, JOB, {"jobQueue": "research", "numGPUs": 8 * nodes, **changes}))
 
     def all_run() -> bool:
         machine.keep()
@@ -47,9 +48,13 @@ def begins(team: Team, machine: Machine, nodes: int) -> None:
     until(all_run, "all workers run", 40.0)
 
 
-def seen(team: Team, rank: int) -> dict[str, Any] | None:
+def person(team: Team) -> Cluster:
     rest, _ = kubeconfig.connect(str(team.server.kubeconfig), None, PATIENCE)
-    found = Cluster(rest, team.name)
+    return Cluster(rest, team.name)
+
+
+def seen(team: Team, rank: int) -> dict[str, Any] | None:
+    found = person(team)
     return worker(found, found.job(JOB), rank)
 
 
@@ -88,3 +93,18 @@ def test_a_pod_of_an_earlier_job_of_the_name_is_not_the_jobs(team: Team) -> None
         return seen(team, 0)
 
     assert until(begins_anew, "its own begins", 40.0)["metadata"]["uid"] != old["metadata"]["uid"]
+
+
+@pytest.mark.parametrize(("code", "phase"), [(0, n.PHASE_SUCCEEDED), (7, n.PHASE_FAILED)])
+def test_how_a_job_ended_is_known_that_is_removed_at_once(team: Team, code: int, phase: str) -> None:
+    team.make(manifest(n.QUEUE_KIND, "research", VOLUMES))
+    machine = Machine(team)
+    begins(team, machine, nodes=1, ttlSecondsAfterFinished=0, restartPolicy="Never")
+    follower = person(team)
+    last = LastSeen(follower, follower.job(JOB))
+    with last.watching():
+        assert last.look()["status"]["phase"] == n.PHASE_RUNNING
+        (pod,) = machine.pods()
+        machine.end(pod, code=code)
+        until(lambda: not team.get(team.path(n.JOB_KIND, JOB)), "the job is gone", 40.0)
+        assert last.look()["status"]["phase"] == phase

@@ -43,14 +43,15 @@ class TorchrunApi(FakeApi):
             return super().answer(method, target, body)
         if path == ROOT:
             return 200, {"kind": "APIResourceList"}
-        if method == "GET" and path.rpartition("/")[2] in (n.JOB_PLURAL, n.QUEUE_PLURAL):
+        listed = method == "GET" and path.rpartition("/")[2] in (n.JOB_PLURAL, n.QUEUE_PLURAL)
+        if listed and "watch" not in query:
             kind = path.rpartition("/")[2]
             items = [
                 item
                 for key, item in self.objects.items()
                 if f"/{kind}/" in key and (path == f"{ROOT}/{kind}" or key.startswith(f"{path}/"))
             ]
-            return 200, {"items": items, "metadata": {"resourceVersion": "1"}}
+            return 200, {"items": items, "metadata": {"resourceVersion": str(self.version)}}
         if method == "POST" and path == JOBS and (problem := self.judge(body)):
             return status(422, "Invalid", problem)
         if method == "POST" and query.get("dryRun") == "All":
