@@ -64,10 +64,11 @@ def run(request: Request, job: str, holder: str, address: str) -> int:
     from launcher.capacity import metrics
     from launcher.capacity.loop import Launcher
     from launcher.kube.gateway import KubernetesGateway
-    from launcher.kube.rest import ApiUnavailable, Rest
+    from launcher.kube.kubeconfig import connect_in_pod_or_outside
+    from launcher.kube.rest import ApiUnavailable
 
     try:
-        gateway = KubernetesGateway(Rest.connect(), time.time)
+        gateway = KubernetesGateway(connect_in_pod_or_outside(), time.time)
     except ApiUnavailable as error:
         print(f"launcher: no way to the Kubernetes API: {error}", file=sys.stderr)
         return c.EXIT_API_ERROR

@@ -16,7 +16,8 @@ from typing import Any, TypeGuard
 from launcher.core import contract as c
 from launcher.core.request import RequestError, parse_request
 from launcher.kube.gateway import KubernetesGateway
-from launcher.kube.rest import ApiError, ApiUnavailable, Rest
+from launcher.kube.kubeconfig import connect_in_pod_or_outside
+from launcher.kube.rest import ApiError, ApiUnavailable
 
 
 class ManifestError(ValueError):
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"submit: {error}", file=sys.stderr)
         return c.EXIT_BAD_REQUEST
     try:
-        name = KubernetesGateway(Rest.connect(), time.time).create_job(job)
+        name = KubernetesGateway(connect_in_pod_or_outside(), time.time).create_job(job)
     except (ApiError, ApiUnavailable) as error:
         print(f"submit: {error}", file=sys.stderr)
         return c.EXIT_API_ERROR

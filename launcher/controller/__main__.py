@@ -22,6 +22,7 @@ from launcher.controller.metrics import Metrics
 from launcher.controller.reconcile import Reconciler
 from launcher.core import contract as c
 from launcher.core.torchrun import names as n
+from launcher.kube.kubeconfig import connect_in_pod_or_outside
 from launcher.kube.objects import Objects
 from launcher.kube.rest import ApiUnavailable, Rest
 
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     pod = environment.get(c.ENV_POD_UID)
     address = given.address or (_ALL_ADDRESSES if pod else _LOOPBACK)
     try:
-        rest = Rest.connect()
+        rest = connect_in_pod_or_outside()
         return asyncio.run(
             _serve(rest, image, pod or str(uuid.uuid4()), address, given.metrics_port, given.liveness_port)
         )

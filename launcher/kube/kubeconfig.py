@@ -5,6 +5,7 @@ https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeco
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -14,10 +15,12 @@ from kubernetes import client, config
 from kubernetes.config import kube_config
 from kubernetes.config.dateutil import parse_rfc3339
 from kubernetes.config.exec_provider import ExecProvider
-from yaml import YAMLError
+from yaml import YAMLError, safe_load
 
 from launcher.kube.rest import ApiUnavailable, Patience, Rest, client_of
 
+_HOME: Final = "~/.kube/config"
+_CURRENT: Final = "current-context"
 _SHOWN: Final = 60
 
 
@@ -37,6 +40,22 @@ def connect(file: str | None, context: str | None, patience: Patience) -> tuple[
         _check_server(loader)
         loader.load_and_set(settings)
     return Rest(client_of(settings), patience), namespace
+
+
+def connect_in_pod_or_outside() -> Rest:
+    """With the pod's service account, or outside of a pod as `kubectl` connects.
+
+    Raises ApiUnavailable where there is neither.
+    """
+    settings = client.Configuration()
+    try:
+        config.load_incluster_config(client_configuration=settings)
+    except config.ConfigException:
+        try:
+            return connect(None, None, Patience())[0]
+        except ApiUnavailable as error:
+            raise ApiUnavailable(f"neither a service account nor a usable kubeconfig: {error}") from None
+    return Rest(client_of(settings))
 
 
 def namespace_of(file: str | None, context: str | None) -> str:
@@ -92,11 +111,36 @@ class _Loader(kube_config.KubeConfigLoader):  # type: ignore[misc]
         )
 
 
+class _Merger(kube_config.KubeConfigMerger):  # type: ignore[misc]
+    """The package's, whose own current context is that of the last file, and to which an empty file is an error.
+
+    kubectl's is that of the first file that has one (k8s.io/client-go, tools/clientcmd/loader.go).
+    """
+
+    def load_config(self, path: str) -> None:
+        with open(path) as file:
+            if safe_load(file) is None:
+                self.config_files[path] = {}
+                return
+        first = self.config.safe_get(_CURRENT) if self.config is not None else None
+        super().load_config(path)
+        if first:
+            self.config.value[_CURRENT] = first
+
+
 def _merged(file: str | None) -> Any:
-    found = kube_config.KubeConfigMerger(file or kube_config.KUBE_CONFIG_DEFAULT_LOCATION)
+    found = _Merger(file or _usual())
     if found.config is None:
-        raise ApiUnavailable("no such file")
+        raise ApiUnavailable("the file is empty" if found.paths else "no such file")
     return found
+
+
+def _usual() -> str:
+    given = os.environ.get("KUBECONFIG")
+    if not given:
+        return os.path.expanduser(_HOME)
+    # In a variable, '~' is a name like any other to kubectl.
+    return os.pathsep.join(os.path.abspath(each) for each in given.split(os.pathsep) if each)
 
 
 def _loader(file: str | None, context: str | None) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import urllib3
-from kubernetes import client, config
+from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from launcher.kube.stream import Garbled, read_list
@@ -90,22 +90,6 @@ class Rest:
         self._clock = clock
         self._sleep = sleep
         self._serializing = threading.Lock()
-
-    @classmethod
-    def connect(cls) -> Rest:
-        """With the pod's service account, or outside of a pod with the current kubeconfig.
-
-        Raises ApiUnavailable where there is neither.
-        """
-        settings = client.Configuration()
-        try:
-            try:
-                config.load_incluster_config(client_configuration=settings)
-            except config.ConfigException:
-                config.load_kube_config(client_configuration=settings)
-        except config.ConfigException as error:
-            raise ApiUnavailable(f"neither a service account nor a usable kubeconfig: {error}") from None
-        return cls(client_of(settings))
 
     @property
     def configuration(self) -> Any:

@@ -72,11 +72,11 @@ class Cluster:
 
     def find_job(self, name: str) -> JsonObject | None:
         """The job of this name, if there is one."""
-        return self._get(f"{self._path(n.JOB_PLURAL)}/{name}", f"get {n.JOB_PLURAL}")
+        return self._get(f"{self.path(n.JOB_PLURAL)}/{name}", f"get {n.JOB_PLURAL}")
 
     def queue(self, name: str) -> JsonObject | None:
         """The queue of this name, if there is one."""
-        return self._get(f"{self._path(n.QUEUE_PLURAL)}/{name}", f"get {n.QUEUE_PLURAL}")
+        return self._get(f"{self.path(n.QUEUE_PLURAL)}/{name}", f"get {n.QUEUE_PLURAL}")
 
     def create(self, job: JsonObject, *, dry_run: bool = False) -> JsonObject | None:
         """Makes the job, None where one of its name exists; with `dry_run` the API server judges it and makes nothing.
@@ -86,7 +86,7 @@ class Cluster:
         query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
         with self._explained(f"create {n.JOB_PLURAL}"):
             try:
-                return self.rest.request("POST", self._path(n.JOB_PLURAL), query, job)
+                return self.rest.request("POST", self.path(n.JOB_PLURAL), query, job)
             except ApiError as error:
                 if error.status == _CONFLICT and error.reason == "AlreadyExists":
                     return None
@@ -98,7 +98,7 @@ class Cluster:
         """Sets these fields of the job's spec; not those of another job that has its name by now."""
         body = {"metadata": {"uid": uid}, "spec": spec}
         with self._explained(f"patch {n.JOB_PLURAL}"):
-            path = f"{self._path(n.JOB_PLURAL)}/{name}"
+            path = f"{self.path(n.JOB_PLURAL)}/{name}"
             return self.rest.request("PATCH", path, None, body, content=MERGE)
 
     def delete(self, name: str, uid: str) -> None:
@@ -106,7 +106,7 @@ class Cluster:
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         with self._explained(f"delete {n.JOB_PLURAL}"):
             try:
-                self.rest.request("DELETE", f"{self._path(n.JOB_PLURAL)}/{name}", None, body)
+                self.rest.request("DELETE", f"{self.path(n.JOB_PLURAL)}/{name}", None, body)
             except ApiError as error:
                 if error.status not in (_ABSENT, _CONFLICT):
                     raise
@@ -115,9 +115,9 @@ class Cluster:
         """The pod of this name, if there is one."""
         return self._get(f"/api/v1/namespaces/{self.namespace}/pods/{name}", "get pods")
 
-    def workers(self, job: str) -> list[JsonObject]:
-        """The pods of the job, as far as they are there; those of its attempts have LABEL_INDEX."""
-        query = {"labelSelector": f"{n.LABEL_JOB}={job}"}
+    def workers(self, job: JsonObject) -> list[JsonObject]:
+        """The pods of the job's attempts, as far as they are there, and of no other job of its name."""
+        query = {"labelSelector": f"{n.LABEL_JOB_UID}={job['metadata']['uid']}"}
         with self._explained("list pods"):
             return self.rest.list_items(f"/api/v1/namespaces/{self.namespace}/pods", query, lambda pod: pod)
 
@@ -139,7 +139,7 @@ class Cluster:
                 return None
 
     def _list(self, plural: str, everywhere: bool) -> list[JsonObject]:
-        path = f"{_ROOT}/{plural}" if everywhere else self._path(plural)
+        path = f"{_ROOT}/{plural}" if everywhere else self.path(plural)
         where = "all namespaces" if everywhere else self.namespace
         with explained(f"list {plural}", where):
             try:
@@ -160,7 +160,8 @@ class Cluster:
                     f"cluster: {n.API_VERSION} is not installed; `kubectl apply -f crd/` of Trainyard does that",
                 ) from None
 
-    def _path(self, plural: str) -> str:
+    def path(self, plural: str) -> str:
+        """Of the list of these in the namespace."""
         return f"{_ROOT}/namespaces/{self.namespace}/{plural}"
 
 

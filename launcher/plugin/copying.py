@@ -34,9 +34,10 @@ def copy(options: argparse.Namespace, cluster: Cluster) -> int:
     if bool(source) == bool(target) or not (options.source and options.target):
         raise PluginError(USAGE, "cp: one of FROM and TO should be JOB:PATH, and the other a path here")
     job, path = source or target or ("", "")
-    pod = worker(cluster, job, options.rank)
+    found = cluster.job(job)
+    pod = worker(cluster, found, options.rank)
     if pod is None:
-        phase = cluster.job(job).get("status", {}).get("phase") or "not known yet"
+        phase = found.get("status", {}).get("phase") or "not known yet"
         raise PluginError(NOT_FOUND, f"job {job}: has no worker {options.rank} now; its phase is {phase}")
     name = pod["metadata"]["name"]
     with explained("create pods/exec", cluster.namespace):

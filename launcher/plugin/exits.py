@@ -13,6 +13,7 @@ WORKSPACE: Final = 65
 NOT_FOUND: Final = 66
 UNAVAILABLE: Final = 69
 OUTPUT: Final = 74
+REMOVED: Final = 75  # the job that was followed, and nobody saw its end
 REFUSED: Final = 77
 NO_KUBECONFIG: Final = 78
 INTERRUPTED: Final = 130

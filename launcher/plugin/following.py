@@ -13,6 +13,7 @@ from launcher.kube.rest import ApiError, ApiUnavailable
 from launcher.plugin.begun import failed_start, has_begun, has_ended, is_over
 from launcher.plugin.cluster import LABEL_INDEX, Cluster, explained
 from launcher.plugin.exits import DONE, JOB_FAILED, NOT_FOUND, UNAVAILABLE, PluginError
+from launcher.plugin.last_seen import LastSeen
 from launcher.plugin.screen import say
 
 JsonObject = dict[str, Any]
@@ -23,23 +24,24 @@ _NO_LOG: Final = 400
 _NOT_YET: Final = frozenset({_NO_LOG, 404})
 
 
-def worker(cluster: Cluster, job: str, rank: int, attempt: int | None = None) -> JsonObject | None:
+def worker(cluster: Cluster, job: JsonObject, rank: int, attempt: int | None = None) -> JsonObject | None:
     """The newest pod of this node of the job's last attempt, or of this one."""
-    found = [pod for pod in cluster.workers(job) if pod["metadata"]["labels"].get(LABEL_INDEX) == str(rank)]
+    found = [pod for pod in cluster.workers(job) if _node(pod) == str(rank)]
     if attempt is not None:
         found = [pod for pod in found if _attempt(pod) == attempt]
     return max(found, key=lambda pod: (_attempt(pod), pod["metadata"]["creationTimestamp"]), default=None)
 
 
-def show_log(cluster: Cluster, job: str, rank: int, attempt: int | None, tail: int | None) -> None:
+def show_log(cluster: Cluster, name: str, rank: int, attempt: int | None, tail: int | None) -> None:
     """What this worker has printed so far. Raises PluginError where there is none."""
+    job = cluster.job(name)
     pod = worker(cluster, job, rank, attempt)
     if pod is None:
-        status = cluster.job(job).get("status", {})
+        status = job.get("status", {})
         which = f"node {rank}" if attempt is None else f"node {rank} of attempt {attempt}"
         raise PluginError(
             NOT_FOUND,
-            f"job {job}: has no worker {which} now; its phase is {status.get('phase') or 'not known yet'}"
+            f"job {name}: has no worker {which} now; its phase is {status.get('phase') or 'not known yet'}"
             + (f": {status['message']}" if status.get("message") else ""),
         )
     failed = failed_start(pod)
@@ -51,19 +53,25 @@ def show_log(cluster: Cluster, job: str, rank: int, attempt: int | None, tail: i
         _print(line)
 
 
-def follow(cluster: Cluster, job: str, rank: int = 0, tail: int | None = None) -> int:
+def follow(cluster: Cluster, job: JsonObject, rank: int = 0, tail: int | None = None) -> int:
     """Prints what this worker prints, of each attempt, until the job ends; the job's exit code.
 
     What else happens is told on standard error.
     """
+    seen = LastSeen(cluster, job)
+    with seen.watching():
+        return _followed(cluster, seen, rank, tail)
+
+
+def _followed(cluster: Cluster, seen: LastSeen, rank: int, tail: int | None) -> int:
     said, done, printed, told = "", "", _Printed(), ""
     while True:
-        found = cluster.job(job)
-        status = found.get("status", {})
+        job = seen.look()
+        status = job.get("status", {})
         phase = status.get("phase") or n.PHASE_PENDING
         now = ": ".join(str(part) for part in (phase, status.get("message") or status.get("reason")) if part)
         if now != said:
-            say(f"{job}: {now}")
+            say(f"{job['metadata']['name']}: {now}")
             said = now
         pod = worker(cluster, job, rank)
         if pod is not None and pod["metadata"]["uid"] != done:
@@ -188,6 +196,12 @@ def _split(pieces: Iterator[bytes]) -> Iterator[bytes]:
 def _print(line: bytes) -> None:
     sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
+
+
+def _node(pod: JsonObject) -> str | None:
+    labels = pod["metadata"]["labels"]
+    node: str | None = labels.get(n.LABEL_NODE, labels.get(LABEL_INDEX))
+    return node
 
 
 def _attempt(pod: JsonObject) -> int:

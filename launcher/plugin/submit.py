@@ -60,7 +60,7 @@ def submit(
     if not options.follow:
         return DONE
     try:
-        return follow(cluster, name)
+        return follow(cluster, made)
     except (KeyboardInterrupt, OSError):  # the latter of our own output
         say(f"job {name} goes on: kubectl torchrun logs -f {name}")
         raise

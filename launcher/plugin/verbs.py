@@ -66,7 +66,7 @@ def _logs(options: argparse.Namespace, cluster: Cluster) -> int:
             raise PluginError(
                 USAGE, "--attempt: excludes --follow, which shows each attempt from the last one on"
             )
-        return follow(cluster, options.name, options.rank, options.tail)
+        return follow(cluster, cluster.job(options.name), options.rank, options.tail)
     show_log(cluster, options.name, options.rank, options.attempt, options.tail)
     return DONE
 

@@ -16,7 +16,7 @@ from launcher.plugin.names import job_name, namespace_name, object_name
 _EXITS: Final = (
     "Exit codes: 0 done; with --follow that of the job; 64 wrong words or a spec that the API refuses, 65 workspace, "
     "66 no such job, 69 no answer from the API server or the job's pods, 74 the answer can't be written, "
-    "77 not allowed, 78 no usable kubeconfig, 130 interrupted."
+    "75 a followed job was removed, 77 not allowed, 78 no usable kubeconfig, 130 interrupted."
 )
 FORMATS: Final = ("yaml", "json", "name", "wide")
 VERBS: Final = ("submit", "logs", "status", "list", "queues", "cancel", "suspend", "resume", "sync", "cp")

@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from launcher.core.torchrun import names as n
+from launcher.kube import kubeconfig
+from launcher.kube.rest import Patience
 from local.home import CHECKOUT
 from tests.local.own_api_server import ApiServer
 from tests.local.torchrun_controller import Team, until
 from tests.local.torchrun_person import put_on_path
 from tests.torchrun_manifests import manifest
+from tests.unit.plugin.test_kubeconfig import CASES, write
 
 pytestmark = pytest.mark.local
 
@@ -127,6 +130,23 @@ BAD = [
     ((*SUBMIT, "--workspace", "empty", "python train.py"), 65, "has no files to send"),
     (("status", "nobody"), 66, "job nobody: is not in namespace"),
 ]
+
+
+@pytest.mark.parametrize("files", [each[0] for each in CASES])
+def test_of_several_kubeconfigs_kubectl_and_the_plugin_take_the_same(
+    person: Person, monkeypatch: pytest.MonkeyPatch, files: str
+) -> None:
+    write(person.code)
+    monkeypatch.chdir(person.code)
+    monkeypatch.setenv("HOME", str(person.code))
+    monkeypatch.setenv("KUBECONFIG", files)
+    answer = person.types("config", "view", "--minify", "--raw", "-o", "json", KUBECONFIG=files)
+    assert answer.returncode == 0, answer.stderr
+    seen = json.loads(answer.stdout)
+    rest, namespace = kubeconfig.connect(None, None, Patience())
+    assert seen["clusters"][0]["cluster"]["server"] == rest.configuration.host
+    assert seen["contexts"][0]["context"]["namespace"] == namespace
+    assert f"Bearer {seen['users'][0]['user']['token']}" == rest.configuration.api_key["BearerToken"]
 
 
 @pytest.mark.parametrize(("words", "code", "said"), BAD, ids=[each[2] for each in BAD])

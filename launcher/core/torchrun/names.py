@@ -40,6 +40,10 @@ ENV_TOOLS_IMAGE: Final = "TORCHRUN_TOOLS_IMAGE"
 # On everything that is made for a job; the short key is the one that people type.
 LABEL_JOB: Final = "torchrun-job-name"
 LABEL_ATTEMPT: Final = f"{GROUP}/attempt"
+# On workers: the job's uid, as an earlier job of its name may still have some.
+LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
+# On the workers of a batch/v1 Job that is one node's: Kubernetes counts the pods of each such Job from 0.
+LABEL_NODE: Final = f"{GROUP}/node"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = CONTROLLER
 # On a batch/v1 Job: the size, and the workspace, that its job asked for when it was made.

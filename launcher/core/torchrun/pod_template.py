@@ -16,6 +16,7 @@ JOB_LABELS: Final = (
     "batch.kubernetes.io/job-name",
     "batch.kubernetes.io/controller-uid",
 )
+WORKER_LABELS: Final = (n.LABEL_JOB, n.LABEL_JOB_UID, n.LABEL_ATTEMPT, n.LABEL_NODE)
 INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
 TOOLS: Final = (n.FETCH_CONTAINER, n.FOLLOW_CONTAINER)
 
@@ -33,7 +34,7 @@ def _labels(spec: QueueSpec) -> Iterator[str]:
     for label in spec.template_labels:
         if label in (*JOB_LABELS, INDEX_LABEL):
             yield f"{place}.{label} is Kubernetes' own on the pods of a Job; right would be another label, or none"
-        elif label in (n.LABEL_JOB, n.LABEL_ATTEMPT):
+        elif label in WORKER_LABELS:
             yield f"{place}.{label} is the controller's own; right would be another label, or none"
 
 

@@ -103,10 +103,10 @@ def worker(making: Making, node: int | None = None) -> JsonObject:
             *volumes,
             *(each for each in below.get("volumes") or [] if each.get("name") not in ours),
         ]
-    return {"metadata": _metadata(making), "spec": spec}
+    return {"metadata": _metadata(making, node), "spec": spec}
 
 
-def _metadata(making: Making) -> JsonObject:
+def _metadata(making: Making, node: int | None) -> JsonObject:
     queue = making.settings.queue
     gang = {
         n.ANNOTATION_SKIP_POD_GROUPER: "true",
@@ -117,6 +117,8 @@ def _metadata(making: Making) -> JsonObject:
             **queue.template_labels,
             **({n.LABEL_KAI_QUEUE: queue.kai_queue} if queue.kai_queue else {}),
             **making.attempt_labels,
+            n.LABEL_JOB_UID: making.uid,
+            **({n.LABEL_NODE: str(node)} if node is not None else {}),
         },
         "annotations": {
             c.DO_NOT_DISRUPT: "true",

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from launcher.core.torchrun import names as n
+from launcher.plugin.cluster import LABEL_INDEX
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import FakeApi, status
 
@@ -42,14 +43,15 @@ class TorchrunApi(FakeApi):
             return super().answer(method, target, body)
         if path == ROOT:
             return 200, {"kind": "APIResourceList"}
-        if method == "GET" and path.rpartition("/")[2] in (n.JOB_PLURAL, n.QUEUE_PLURAL):
+        listed = method == "GET" and path.rpartition("/")[2] in (n.JOB_PLURAL, n.QUEUE_PLURAL)
+        if listed and "watch" not in query:
             kind = path.rpartition("/")[2]
             items = [
                 item
                 for key, item in self.objects.items()
                 if f"/{kind}/" in key and (path == f"{ROOT}/{kind}" or key.startswith(f"{path}/"))
             ]
-            return 200, {"items": items, "metadata": {"resourceVersion": "1"}}
+            return 200, {"items": items, "metadata": {"resourceVersion": str(self.version)}}
         if method == "POST" and path == JOBS and (problem := self.judge(body)):
             return status(422, "Invalid", problem)
         if method == "POST" and query.get("dryRun") == "All":
@@ -85,6 +87,12 @@ class TorchrunApi(FakeApi):
                 "status": {"containerStatuses": [{"name": container, "ready": True, "state": {state: {}}}]},
             },
         )
+
+    def worker(self, name: str, state: str = "running", **labels: str) -> Object:
+        """A pod of node 0 of job `one`, which is there, in its first attempt."""
+        uid = self.objects[f"{JOBS}/one"]["metadata"]["uid"]
+        usual = {n.LABEL_JOB: "one", n.LABEL_JOB_UID: uid, n.LABEL_ATTEMPT: "0", LABEL_INDEX: "0"}
+        return self.pod(name, n.WORKER_CONTAINER, state, **{**usual, **labels})
 
     def kubeconfig(self, file: Path) -> Path:
         """A kubeconfig whose one context is of namespace `team`."""

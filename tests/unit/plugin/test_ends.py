@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kubernetes.config import kube_config
 
 from launcher.core.torchrun import names as n
 from launcher.plugin import upload
 from launcher.plugin.__main__ import main
-from launcher.plugin.cluster import LABEL_INDEX
 from tests.unit.launcher.api_server import serving
 from tests.unit.plugin.plugin_api import JOBS, PODS, TorchrunApi, sent
 
@@ -30,9 +28,7 @@ SUBMIT = ("submit", "--queue", "q", "--gpus", "8", "--name", "one", "x")
 def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TorchrunApi]:
     with serving(TorchrunApi()) as served:
         assert isinstance(served, TorchrunApi)
-        file = str(served.kubeconfig(tmp_path / "kubeconfig"))
-        monkeypatch.setenv("KUBECONFIG", file)
-        monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", file)  # of when it was imported
+        monkeypatch.setenv("KUBECONFIG", str(served.kubeconfig(tmp_path / "kubeconfig")))
         yield served
 
 
@@ -156,7 +152,6 @@ def test_a_full_output_is_one_line(api: TorchrunApi, code: Path, words: tuple[st
 @pytest.fixture
 def long_log(api: TorchrunApi) -> list[str]:
     """Job `one` runs and has printed more than a pipe takes; the pods whose log was asked for."""
-    labels = {n.LABEL_JOB: "one", LABEL_INDEX: "0", n.LABEL_ATTEMPT: "0"}
     asked: list[str] = []
     lines = [f"2026-01-01T00:00:00.{each:09}Z step {each}\n".encode() for each in range(20_000)]
 
@@ -165,7 +160,7 @@ def long_log(api: TorchrunApi) -> list[str]:
         api.logs[pod] = list(lines)
 
     api.job("one", phase="Running")
-    api.pod("one-0-0", n.WORKER_CONTAINER, **labels)
+    api.worker("one-0-0")
     api.on_log = answer
     return asked
 

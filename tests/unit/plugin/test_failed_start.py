@@ -9,7 +9,6 @@ import pytest
 from launcher.core.torchrun import names as n
 from launcher.plugin import following
 from launcher.plugin.begun import FailedStart, failed_start
-from launcher.plugin.cluster import LABEL_INDEX
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
 from tests.unit.plugin.plugin_api import JOBS, PODS, Run, TorchrunApi, only_line
@@ -21,8 +20,7 @@ SAID = f"pod {NAME}: worker did not begin: init container workspace failed with 
 
 def worker(api: TorchrunApi, phase: str, **init: Any) -> Object:
     """A worker's pod whose init container `workspace` is in this state."""
-    labels = {n.LABEL_JOB: "one", n.LABEL_ATTEMPT: "0", LABEL_INDEX: "0"}
-    pod = api.pod(NAME, n.WORKER_CONTAINER, "waiting", **labels)
+    pod = api.worker(NAME, "waiting")
     pod["status"] |= {"phase": phase, "initContainerStatuses": [{"name": "workspace", **init}]}
     return pod
 

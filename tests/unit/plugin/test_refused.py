@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kubernetes.config import kube_config
 
 from launcher.core.torchrun import names as n
 from launcher.kube.rest import Patience
@@ -23,7 +22,7 @@ def test_a_dry_run_needs_no_kubeconfig(
     code: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     assert main([*SUBMIT, "--dry-run", "x"], {}) == 0
     assert yaml.safe_load(capfd.readouterr().out)["metadata"]["namespace"] == "default"
 
@@ -134,7 +133,6 @@ def test_a_missing_kubeconfig_is_told(
     assert "namespace: '../..' should be a namespace" in only_line(capfd.readouterr().err)
     gone = str(tmp_path / "gone")
     monkeypatch.setenv("KUBECONFIG", gone)
-    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", gone)  # of when it was imported
     assert main(["list"], {}) == 78
     assert f"KUBECONFIG {gone}: " in only_line(capfd.readouterr().err)
 

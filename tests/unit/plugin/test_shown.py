@@ -10,7 +10,6 @@ import yaml
 
 from launcher.core.torchrun import names as n
 from launcher.plugin import following, tables
-from launcher.plugin.cluster import LABEL_INDEX
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
 from tests.unit.plugin.plugin_api import JOBS, PODS, SUBMIT, Run, TorchrunApi, only_line
@@ -75,9 +74,36 @@ def test_a_workspace_is_shown_with_the_size_of_the_one_that_the_job_names() -> N
 
 def worker(api: TorchrunApi, attempt: int, state: str = "terminated") -> str:
     name = f"one-{attempt}-0-abcde"
-    labels = {n.LABEL_JOB: "one", n.LABEL_ATTEMPT: str(attempt), LABEL_INDEX: "0"}
-    api.pod(name, n.WORKER_CONTAINER, state, **labels)
+    api.worker(name, state, **{n.LABEL_ATTEMPT: str(attempt)})
     return name
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_worker_of_a_node_is_found_where_each_node_has_a_job_of_its_own(
+    api: TorchrunApi, run: Run, rank: int
+) -> None:
+    api.job("one", phase="Running")
+    for node, name in enumerate(("one-0-0-abcde", "one-0-n1-0-abcde")):
+        api.worker(name, **{n.LABEL_NODE: str(node)})
+        api.logs[name] = [f"of node {node}\n".encode()]
+    assert run("logs", "one", "--rank", str(rank)) == (0, f"of node {rank}\n", "")
+
+
+@pytest.mark.parametrize("words", [("logs", "one"), ("logs", "-f", "one")])
+def test_a_pod_of_an_earlier_job_of_the_name_is_not_the_jobs(
+    api: TorchrunApi, run: Run, words: tuple[str, ...]
+) -> None:
+    api.job("one", phase="Running")
+    old = worker(api, 3)
+    api.remove(f"{JOBS}/one")
+    api.job("one", phase="Failed")
+    api.logs[old] = [b"2026-01-01T00:00:00Z of the earlier one\n"]
+    result, out, err = run(*words)
+    assert (result, out) == (1 if "-f" in words else 66, "")
+    assert "-f" in words or only_line(err).endswith("job one: has no worker node 0 now; its phase is Failed")
+    new = worker(api, 0)
+    api.logs[new] = [b"2026-01-01T00:00:00Z of this one\n"]
+    assert run(*words)[1].endswith("of this one\n")
 
 
 def test_what_a_message_has_does_not_reach_the_terminal(api: TorchrunApi, run: Run) -> None:
@@ -112,8 +138,12 @@ def test_follow_prints_each_attempt_and_ends_with_the_jobs_code(
 ) -> None:
     monkeypatch.setattr(following, "_ASK_SECONDS", 0.01)
     api.queue("q")
-    first = worker(api, 0)
+    first = "one-0-0-abcde"
     api.logs[first] = [b"2026-01-01T00:00:00.1Z one\n2026-01-01T00:00:00.12", b"Z two\n"]
+
+    def begins(method: str, path: str) -> None:
+        if (method, path) == ("GET", f"{JOBS}/one") and api.logs.get(first):
+            worker(api, 0)
 
     def next_attempt(pod: str) -> None:
         if pod == first:
@@ -123,7 +153,7 @@ def test_follow_prints_each_attempt_and_ends_with_the_jobs_code(
             item = api.objects[f"{JOBS}/one"]
             item["status"] = {"phase": "Failed", "exitCode": 7, "message": "worker 0 ended with 7"}
 
-    api.on_log = next_attempt
+    api.on_request, api.on_log = begins, next_attempt
     result, out, err = run(*SUBMIT, "--no-workspace", "--follow", "python train.py")
     assert (result, out) == (7, "torchrunjob.torchrun.ai/one created\none\ntwo\nthree\n")
     assert "one: Failed: worker 0 ended with 7" in err

@@ -235,7 +235,7 @@ def test_the_job_is_indexed_runs_once_and_waits_for_its_record() -> None:
     assert (spec["completionMode"], spec["backoffLimit"], spec["suspend"]) == ("Indexed", 0, True)
     labels = {n.LABEL_JOB: "vit", n.LABEL_ATTEMPT: "3", n.LABEL_MANAGED_BY: n.MANAGED_BY}
     assert job["metadata"]["labels"] == labels
-    assert spec["template"]["metadata"]["labels"] == labels
+    assert spec["template"]["metadata"]["labels"] == {**labels, n.LABEL_JOB_UID: "u1"}
     assert spec["template"]["spec"]["subdomain"] == "vit"
     assert job["metadata"]["ownerReferences"] == [children.owner_reference("vit", "u1")]
 

@@ -214,6 +214,7 @@ def test_each_node_has_its_own_workspace_where_one_can_be_mounted_by_one_node() 
         assert volume["persistentVolumeClaim"]["claimName"] == n.workspace_claim("vit", node)
         ranks = [one["value"] for one in spec["containers"][0]["env"] if one["name"] == n.ENV_NODE_RANK]
         assert ranks == [str(node)]
+        assert each["spec"]["template"]["metadata"]["labels"][n.LABEL_NODE] == str(node)
     # The others find the first one by the name of its pod.
     assert made.meeting.endpoint == "vit-0-0.vit.team.svc:29500"
 

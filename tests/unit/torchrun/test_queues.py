@@ -339,6 +339,14 @@ def test_the_trial_is_as_the_pod_of_a_job_with_a_workspace() -> None:
             {"metadata": {"labels": {n.LABEL_ATTEMPT: "7"}}},
             "spec.podTemplate.metadata.labels.torchrun.ai/attempt is the controller's own",
         ),
+        (
+            {"metadata": {"labels": {n.LABEL_JOB_UID: "7"}}},
+            "spec.podTemplate.metadata.labels.torchrun.ai/job-uid is the controller's own",
+        ),
+        (
+            {"metadata": {"labels": {n.LABEL_NODE: "7"}}},
+            "spec.podTemplate.metadata.labels.torchrun.ai/node is the controller's own",
+        ),
     ],
 )
 def test_what_jobs_have_from_elsewhere_is_told_by_its_field(template: dict[str, Any], told: str) -> None:

@@ -1,0 +1,76 @@
+"""Which kubeconfig is taken, and what of several: what kubectl takes (tests/local/test_torchrun_plugin.py asks it)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher.kube import kubeconfig
+from launcher.kube.rest import ApiUnavailable, Patience
+
+pytestmark = pytest.mark.unit
+
+
+def write(directory: Path) -> None:
+    """Kubeconfigs of two clusters whose entries have the same names, one without a context, and an empty one."""
+    for place in ("dev", "prod"):
+        server = {"server": f"http://{place}:1", **({} if place == "dev" else {"tls-server-name": "prod"})}
+        document = {
+            "clusters": [{"name": "c", "cluster": server}, {"name": place, "cluster": server}],
+            "users": [{"name": "u", "user": {"token": place}}],
+            "contexts": [
+                {"name": name, "context": {"cluster": cluster, "user": "u", "namespace": place}}
+                for name, cluster in (("both", "c"), (place, place))
+            ],
+            "current-context": place,
+        }
+        (directory / place).write_text(json.dumps(document))
+    (directory / "both").write_text("current-context: both")
+    (directory / "unnamed").write_text('current-context: ""\n')
+    (directory / "empty").write_text("# nothing\n")
+
+
+CASES = [
+    ("dev:prod", "http://dev:1", "dev"),
+    ("prod:dev", "http://prod:1", "prod"),
+    ("both:prod:dev", "http://prod:1", "prod"),
+    ("empty:unnamed:gone:both:dev:prod", "http://dev:1", "dev"),
+    (":dev:dev:", "http://dev:1", "dev"),
+    ("~/prod:dev", "http://dev:1", "dev"),
+]
+
+
+@pytest.mark.parametrize(("files", "server", "namespace"), CASES)
+def test_the_first_file_that_has_it_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: str, server: str, namespace: str
+) -> None:
+    write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", files)
+    rest, found = kubeconfig.connect(None, None, Patience())
+    assert (rest.configuration.host, found) == (server, namespace)
+    assert rest.configuration.api_key == {"BearerToken": f"Bearer {namespace}"}
+    assert kubeconfig.connect_in_pod_or_outside().configuration.host == server
+
+
+def test_an_empty_variable_is_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path)
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / "prod").rename(tmp_path / ".kube" / "config")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", "")
+    assert kubeconfig.namespace_of(None, None) == "prod"
+
+
+@pytest.mark.parametrize(("files", "why"), [("empty", "the file is empty"), (":gone", "no such file")])
+def test_nothing_at_all_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: str, why: str
+) -> None:
+    write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", files)
+    with pytest.raises(ApiUnavailable, match=f"^{why}$"):
+        kubeconfig.namespace_of(None, None)
