@@ -5,7 +5,10 @@ from __future__ import annotations
 import secrets
 from typing import Any, Final
 
+from launcher.core.torchrun import job_spec
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.distribution import Refused, distribute
+from launcher.core.torchrun.resolve import resolve
 from launcher.plugin.cluster import Cluster
 from launcher.plugin.exits import UNAVAILABLE, USAGE, PluginError
 from launcher.plugin.screen import say
@@ -14,6 +17,21 @@ JsonObject = dict[str, Any]
 # Another job of this name may be like ours in everything but this.
 MARK: Final = f"{n.GROUP}/submitted-as"
 _MARK_BYTES: Final = 16
+
+
+def fits(job: JsonObject, queue: JsonObject | None) -> None:
+    """What the controller would refuse of the job in this queue. Raises PluginError.
+
+    What the API server refuses is left to it. In a queue that is not there, or is wrong, the job waits.
+    """
+    spec, _ = job_spec.parse(job["spec"])
+    settings = resolve(queue.get("spec"), spec)[0] if queue is not None and spec is not None else None
+    if spec is None or settings is None:
+        return
+    try:
+        distribute(spec, settings.queue)
+    except Refused as refusal:
+        raise PluginError(USAGE, f"queue {spec.queue}: {refusal}") from None
 
 
 def judge(cluster: Cluster, job: JsonObject) -> None:

@@ -29,6 +29,7 @@ def submit(
     """Makes the job and sends its workspace; nothing is left of one whose workspace could not be sent."""
     job = manifest.job(options, cluster.namespace, directory_name(options.workspace), environment)
     queue = cluster.queue(options.queue)
+    making.fits(job, queue)
     where = upload.bucket_of(queue)
     bucket = upload.bucket() if where and not options.no_workspace else None
     archive = packed()
@@ -137,6 +138,9 @@ def _through_pod(cluster: Cluster, job: JsonObject, archive: Archive, *, queue_t
             upload.to_sync_pod(cluster, name, archive)
         elif queue_there:
             raise _no_pod(name)
+    except upload.Ended as error:
+        making.take_back(cluster, job, f"it has {error.phase} already", "without its workspace")
+        raise
     except BaseException:
         making.take_back(cluster, job, "its workspace could not be sent", "without its workspace")
         raise

@@ -14,7 +14,7 @@ from launcher.plugin.exits import PROGRAM, USAGE, PluginError
 from launcher.plugin.names import job_name, namespace_name, object_name
 
 _EXITS: Final = (
-    "Exit codes: 0 done; with --follow that of the job; 64 wrong words or a spec that the API refuses, 65 workspace, "
+    "Exit codes: 0 done; with --follow that of the job; 64 wrong words or a spec that is refused, 65 workspace, "
     "66 no such job, 69 no answer from the API server or the job's pods, 74 the answer can't be written, "
     "77 not allowed, 78 no usable kubeconfig, 130 interrupted."
 )

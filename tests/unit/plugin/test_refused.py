@@ -188,6 +188,45 @@ def test_what_the_api_server_refuses_is_told_before_anything_is_sent(
     assert api.objects.keys() == {f"{JOBS.rsplit('/', 1)[0]}/{n.QUEUE_PLURAL}/q"}
 
 
+def test_gpus_that_no_node_of_the_queue_has_make_no_job(api: TorchrunApi, run: Run) -> None:
+    node = {"cpus": 8, "memory": "64Gi"}
+    api.queue("q", image="i", nodeResources={**node, "gpus": 8})
+    for gpus, more, said in (
+        (
+            "11",
+            (),
+            "spec.numGPUs is 11, which does not spread evenly over the 2 nodes that it takes; right would",
+        ),
+        ("18", ("--nodes", "2"), "spec.numGPUs is 18 on 2 nodes, 9 on each"),
+    ):
+        result, out, err = run("submit", "--queue", "q", "--gpus", gpus, *more, "--no-workspace", "x")
+        assert (result, out) == (64, "")
+        assert f"queue q: {said}" in only_line(err)
+    assert sent(api, "POST") == []
+    api.queue("q", image="i", nodeResources=node)
+    assert "nodeResources.gpus of queue q is 0" in only_line(run(*SUBMIT, "--no-workspace", "x")[2])
+
+
+def test_a_job_that_ends_before_its_workspace_is_sent_tells_why(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.queue("q")
+    real = Cluster.pod
+
+    def pod(self: Cluster, name: str) -> dict[str, object] | None:
+        api.objects[f"{JOBS}/one"]["status"] = {"phase": "Failed", "message": "storage: one node alone"}
+        return real(self, name)
+
+    monkeypatch.setattr(Cluster, "pod", pod)
+    result, out, err = run(*SUBMIT, "x")
+    assert (result, out) == (64, "")
+    assert err.splitlines() == [
+        "job one is deleted again: it has failed already",
+        "kubectl torchrun: job one: Failed: storage: one node alone",
+    ]
+    assert f"{JOBS}/one" not in api.objects
+
+
 def test_a_name_that_is_taken(api: TorchrunApi, run: Run) -> None:
     api.queue("q")
     api.job("one")
