@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -34,9 +35,11 @@ _ABSENT, _CONFLICT = 404, 409
 class Cluster:
     """One API server and one namespace. Every method raises PluginError."""
 
-    def __init__(self, rest: Rest, namespace: str) -> None:
+    def __init__(self, rest: Rest, namespace: str, given: Sequence[tuple[str, str | None]] = ()) -> None:
+        """`given` are the flags with which a person named them, and their values, if any."""
         self.rest = rest
         self.namespace = namespace
+        self._given = given
 
     @classmethod
     def connect(
@@ -45,7 +48,13 @@ class Cluster:
         """With the person's kubeconfig."""
         with _usable(kubeconfig, context):
             rest, default = kubeconfigs.connect(kubeconfig, context, patience)
-        return cls(rest, _checked(namespace or default))
+        given = (("-n", namespace), ("--context", context), ("--kubeconfig", kubeconfig))
+        return cls(rest, _checked(namespace or default), given)
+
+    def command(self, words: str, *names: str) -> str:
+        """A command of kubectl that a person may paste: these names are looked for where this one's were."""
+        flags = [f"{flag} {shlex.quote(value)}" for flag, value in self._given if value]
+        return " ".join(("kubectl", words, *flags, *names))
 
     def jobs(self, everywhere: bool = False) -> list[JsonObject]:
         """The jobs of the namespace, or of all."""
@@ -66,7 +75,7 @@ class Cluster:
         if found is None:
             raise PluginError(
                 NOT_FOUND,
-                f"job {name}: is not in namespace {self.namespace}; `kubectl torchrun list -A` shows all",
+                f"job {name}: is not in namespace {self.namespace}; `{self.command('torchrun list -A')}` shows all",
             )
         return found
 

@@ -62,7 +62,7 @@ def take_back(cluster: Cluster, job: JsonObject, why: str, lack: str) -> None:
         cluster.delete(name, job["metadata"]["uid"])
     except (PluginError, KeyboardInterrupt) as error:
         reason = str(error) or "interrupted"
-        say(f"job {name} is left, {lack}: {reason}; remove it: {_cancel(cluster, name)}")
+        say(f"job {name} is left, {lack}: {reason}; remove it: {cluster.command('torchrun cancel', name)}")
     else:
         say(f"job {name} is deleted again: {why}")
 
@@ -84,7 +84,7 @@ def _undo(cluster: Cluster, job: JsonObject) -> None:
     except (PluginError, KeyboardInterrupt):
         found = None
     if found is None:  # a request may still be on its way
-        say(f"job {name} may be there by now: {_cancel(cluster, name)}")
+        say(f"job {name} may be there by now: {cluster.command('torchrun cancel', name)}")
     elif _is_ours(found, job):
         take_back(
             cluster, found, "the answer that it was made never came", "and nobody said that it was made"
@@ -99,7 +99,3 @@ def _taken(cluster: Cluster, name: str) -> PluginError:
     return PluginError(
         USAGE, f"--name: there is a job {name} in namespace {cluster.namespace}; give another name"
     )
-
-
-def _cancel(cluster: Cluster, name: str) -> str:
-    return f"kubectl torchrun cancel -n {cluster.namespace} {name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -55,14 +56,14 @@ def submit(
     if queue is None:
         say(
             f"queue {options.queue}: is not in namespace {cluster.namespace} yet; job {name} waits for it"
-            + (f"; send the workspace when it is there: kubectl torchrun sync {name}" if archive else "")
+            + (f"; send the workspace when it is there: {_sync(options, cluster, name)}" if archive else "")
         )
     if not options.follow:
         return DONE
     try:
         return follow(cluster, name)
     except (KeyboardInterrupt, OSError):  # the latter of our own output
-        say(f"job {name} goes on: kubectl torchrun logs -f {name}")
+        say(f"job {name} goes on: {cluster.command('torchrun logs -f', name)}")
         raise
 
 
@@ -96,7 +97,7 @@ def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
     else:
         url = ""
         if not upload.wait_for_sync_pod(cluster, options.name):
-            raise _no_pod(options.name)
+            raise _no_pod(cluster, options.name)
         upload.to_sync_pod(cluster, options.name, archive)
     # Said each time: a patch without it would leave what the sync before asked for.
     now = {**manifest.workspace(archive, url), "restartOnSync": options.restart}
@@ -137,7 +138,7 @@ def _through_pod(cluster: Cluster, job: JsonObject, archive: Archive, *, queue_t
         if upload.wait_for_sync_pod(cluster, name, seconds):
             upload.to_sync_pod(cluster, name, archive)
         elif queue_there:
-            raise _no_pod(name)
+            raise _no_pod(cluster, name)
     except upload.Ended as error:
         making.take_back(cluster, job, f"it has {error.phase} already", "without its workspace")
         raise
@@ -146,9 +147,14 @@ def _through_pod(cluster: Cluster, job: JsonObject, archive: Archive, *, queue_t
         raise
 
 
-def _no_pod(job: str) -> PluginError:
+def _sync(options: argparse.Namespace, cluster: Cluster, name: str) -> str:
+    of = "" if options.workspace == "." else f" --workspace {shlex.quote(options.workspace)}"
+    return cluster.command(f"torchrun sync{of}", name)
+
+
+def _no_pod(cluster: Cluster, job: str) -> PluginError:
     return PluginError(
         UNAVAILABLE,
         f"pod {n.sync_pod(job)}: is not ready after {upload.WAIT_SECONDS:.0f} s, and takes the workspace; "
-        f"kubectl describe pod {n.sync_pod(job)} says why",
+        f"{cluster.command('describe pod', n.sync_pod(job))} says why",
     )

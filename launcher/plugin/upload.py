@@ -106,7 +106,7 @@ def wait_for_sync_pod(cluster: Cluster, job: str, seconds: float = WAIT_SECONDS)
             raise PluginError(
                 USAGE,
                 f"job {job}: is suspended, and has no pod that takes the workspace; "
-                f"kubectl torchrun resume {job} first",
+                f"{cluster.command('torchrun resume', job)} first",
             )
         waited = time.monotonic() - began
         if waited >= seconds:

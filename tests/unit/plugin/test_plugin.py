@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,7 @@ def test_an_unknown_queue_is_submitted_to_and_waited_for(api: TorchrunApi, run: 
     result, out, err = run(*SUBMIT, "x")
     assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n")
     assert "queue q: is not in namespace team yet; job one waits for it" in err
-    assert "kubectl torchrun sync one" in err
+    assert re.search(r"when it is there: kubectl torchrun sync --kubeconfig \S+/kubeconfig one$", err.strip())
     assert f"{JOBS}/one" in api.objects
 
 
@@ -171,9 +172,9 @@ def test_a_suspended_job_is_not_waited_for(api: TorchrunApi, run: Run, pod: Stor
     there = api.job("one", phase="Suspended", suspend=True, workspace={"digest": "sha256:0", "sizeBytes": 1})
     result, out, err = run("sync", "one")
     assert (result, out) == (64, "")
-    assert only_line(err).endswith(
-        "job one: is suspended, and has no pod that takes the workspace; kubectl torchrun resume one first"
-    )
+    said = "job one: is suspended, and has no pod that takes the workspace; kubectl torchrun resume "
+    assert said in only_line(err)
+    assert err.endswith("/kubeconfig one first\n")
     # It stops, and its pod is there yet; or it was resumed, and its phase is old.
     api.pod("one-sync-0", n.SYNC_CONTAINER)
     assert run("sync", "one")[0] == 0
@@ -215,6 +216,20 @@ def test_the_bucket_of_a_queue_is_used_and_pointed_to(
     assert result == 65
     assert "bucket: nobodys-bucket does not exist" in only_line(err)
     assert f"{JOBS}/two" not in api.objects
+
+
+def test_a_command_to_paste_has_the_flags_that_were_given(
+    api: TorchrunApi, run: Run, tmp_path: Path, code: Path
+) -> None:
+    odd = tmp_path / "a file"
+    given = ("-n", "team", "--context", "here", "--kubeconfig", str(api.kubeconfig(odd)))
+    (code / "in").mkdir()
+    (code / "in" / "train.py").touch()
+    flags = f"-n team --context here --kubeconfig '{odd}'"
+    assert run(*SUBMIT, *given, "--workspace", "in", "x")[2].endswith(
+        f"kubectl torchrun sync --workspace in {flags} one\n"
+    )
+    assert run("status", *given, "two")[2].endswith(f"`kubectl torchrun list -A {flags}` shows all\n")
 
 
 def test_the_cluster_of_a_context(api: TorchrunApi, tmp_path: Path) -> None:
