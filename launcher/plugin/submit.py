@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from launcher.workspace.pack import Archive
 JsonObject = dict[str, Any]
 # A controller makes the sync pod of a job whose queue is missing when the queue comes.
 _WITHOUT_QUEUE_SECONDS: Final = 0.0
+_SHOWN: Final = 5
 
 
 def submit(
@@ -55,7 +57,8 @@ def submit(
         print(f"{n.JOB_SINGULAR}.{n.GROUP}/{name} created", flush=True)
     if queue is None:
         say(
-            f"queue {options.queue}: is not in namespace {cluster.namespace} yet; job {name} waits for it"
+            f"queue {options.queue}: is not in namespace {cluster.namespace} yet{_queues(cluster, options.queue)}; "
+            f"job {name} waits for it"
             + (f"; send the workspace when it is there: {_sync(options, cluster, name)}" if archive else "")
         )
     if not options.follow:
@@ -145,6 +148,25 @@ def _through_pod(cluster: Cluster, job: JsonObject, archive: Archive, *, queue_t
     except BaseException:
         making.take_back(cluster, job, "its workspace could not be sent", "without its workspace")
         raise
+
+
+def _queues(cluster: Cluster, name: str) -> str:
+    """What queues there are, as far as this person may see them: the name may be mistyped, or the namespace."""
+    try:
+        found = cluster.queues(everywhere=True)
+    except PluginError:
+        try:
+            found = cluster.queues()
+        except PluginError:
+            return ""
+    here = sorted(
+        each["metadata"]["name"] for each in found if each["metadata"]["namespace"] == cluster.namespace
+    )
+    elsewhere = sorted(each["metadata"]["namespace"] for each in found if each["metadata"]["name"] == name)
+    named = list(dict.fromkeys([*get_close_matches(name, here, _SHOWN), *here]))[:_SHOWN]
+    more = f" and {len(here) - len(named)} more" if len(here) > len(named) else ""
+    there = f", and one of this name in {', '.join(elsewhere[:_SHOWN])}" if elsewhere else ""
+    return f", which has {', '.join(named) or 'none'}{more}{there}"
 
 
 def _sync(options: argparse.Namespace, cluster: Cluster, name: str) -> str:

@@ -15,7 +15,7 @@ from launcher.plugin import upload
 from launcher.plugin.cluster import Cluster
 from launcher.workspace.store import Store
 from tests.unit.plugin.conftest import Receiving
-from tests.unit.plugin.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line
+from tests.unit.plugin.plugin_api import JOBS, QUEUES, SUBMIT, Run, TorchrunApi, only_line
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[3]
@@ -101,9 +101,28 @@ def test_what_keeps_the_pod_for_the_workspace_is_said_once(
 def test_an_unknown_queue_is_submitted_to_and_waited_for(api: TorchrunApi, run: Run) -> None:
     result, out, err = run(*SUBMIT, "x")
     assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n")
-    assert "queue q: is not in namespace team yet; job one waits for it" in err
+    assert "queue q: is not in namespace team yet, which has none; job one waits for it" in err
     assert re.search(r"when it is there: kubectl torchrun sync --kubeconfig \S+/kubeconfig one$", err.strip())
     assert f"{JOBS}/one" in api.objects
+
+
+def test_a_queue_that_is_not_there_is_told_with_those_that_are(api: TorchrunApi, run: Run) -> None:
+    def told() -> str:
+        result, _, err = run("submit", "--queue", "cpu", "--gpus", "0", "--no-workspace", "x")
+        assert result == 0
+        return only_line(err)
+
+    assert "queue cpu: is not in namespace team yet, which has none; job my-project-" in told()
+    for name in ("a", "b", "c", "d", "e", "cpus"):
+        api.queue(name)
+    assert "is not in namespace team yet, which has cpus, a, b, c, d and 1 more; job" in told()
+    meta = {"name": "cpu", "namespace": "other"}
+    api.put(QUEUES.replace("/team/", "/other/") + "/cpu", {"metadata": meta})
+    assert "which has cpus, a, b, c, d and 1 more, and one of this name in other; job" in told()
+    api.refused.add(("GET", f"/apis/{n.API_VERSION}/{n.QUEUE_PLURAL}"))
+    assert "which has cpus, a, b, c, d and 1 more; job" in told()
+    api.refused.add(("GET", QUEUES))
+    assert "is not in namespace team yet; job" in told()
 
 
 def test_a_dry_run_prints_the_job_and_nothing_else(run: Run, api: TorchrunApi) -> None:
