@@ -101,6 +101,11 @@ class Cluster:
                     return None
                 if error.status == _ABSENT:
                     self._kinds()
+                    if error.message == f'namespaces "{self.namespace}" not found':
+                        lists = self.command("get namespaces")
+                        raise PluginError(
+                            USAGE, f"-n: there is no namespace {self.namespace}; `{lists}` shows all"
+                        ) from None
                 raise
 
     def change(self, name: str, spec: JsonObject, uid: str) -> JsonObject:

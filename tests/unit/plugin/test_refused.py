@@ -14,6 +14,7 @@ from launcher.plugin import upload
 from launcher.plugin.__main__ import main
 from launcher.plugin.cluster import Cluster
 from launcher.plugin.words import VERBS, parser
+from tests.unit.launcher.api_server import status
 from tests.unit.plugin.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line, sent
 
 pytestmark = pytest.mark.unit
@@ -225,6 +226,22 @@ def test_a_job_that_ends_before_its_workspace_is_sent_tells_why(
         "kubectl torchrun: job one: Failed: storage: one node alone",
     ]
     assert f"{JOBS}/one" not in api.objects
+
+
+def test_a_namespace_that_is_not_there(api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = api.answer
+    monkeypatch.setattr(
+        api,
+        "answer",
+        lambda method, *words: (
+            status(404, "NotFound", 'namespaces "team" not found')
+            if method == "POST"
+            else real(method, *words)
+        ),
+    )
+    result, out, err = run(*SUBMIT, "x")
+    assert (result, out) == (64, "")
+    assert "kubectl torchrun: -n: there is no namespace team; `kubectl get namespaces" in only_line(err)
 
 
 def test_a_name_that_is_taken(api: TorchrunApi, run: Run) -> None:
