@@ -25,6 +25,9 @@ _MOST_LINKS: Final = 40
 _NAMED: Final = 10
 # GNU's tar reads `\\n` in a name as a line's end, and others know no option against it.
 AS_IT_IS: Final = "raw=; tar --help 2>&1 | grep -q -e --no-unquote && raw=--no-unquote; "
+_ABSENT: Final = "No such file or directory"
+# Above it, a signal ended it: the pod was stopped.
+_MOST_OF_ITS_OWN: Final = 128
 _NAMELESS: Final = frozenset({"", ".", ".."})
 _BROKEN: Final = (tarfile.TarError, EOFError, ValueError, RecursionError)
 
@@ -102,7 +105,7 @@ def _take(cluster: Cluster, pod: str, path: str, into: Path, final: Path, left_o
             continue
         code, said = running.result()
     if code:
-        raise PluginError(UNAVAILABLE, f"pod {pod}: {told(said) or f'tar ended with {code}'}")
+        raise failed(pod, path, code, said)
     if broken is not None:
         raise PluginError(UNAVAILABLE, f"pod {pod}: what came of {path} is broken: {broken}")
     return ""
@@ -115,10 +118,15 @@ def _target(link: str, path: str, pod: str) -> str:
         raise PluginError(WORKSPACE, f"cp: {path} of {pod}: is a link, whose target {error}") from None
 
 
-def told(said: str) -> str:
-    """The first and the last line of what tar said: the first one names the file."""
+def failed(pod: str, path: str, code: int, said: str) -> PluginError:
+    """What is told of a tar in the pod that ended so: of what it said, the first line names the file."""
+    if code > _MOST_OF_ITS_OWN:
+        return PluginError(UNAVAILABLE, f"pod {pod}: tar was ended with {code}")
     lines = said.splitlines()
-    return "; ".join(dict.fromkeys((lines[0], lines[-1]))) if lines else ""
+    if lines and lines[0].endswith(_ABSENT):
+        return PluginError(WORKSPACE, f"cp: {path} is not in worker {pod}")
+    why = "; ".join(dict.fromkeys((lines[0], lines[-1]))) if lines else f"tar ended with {code}"
+    return PluginError(WORKSPACE, f"cp: {path} of {pod}: {why}")
 
 
 class _Coming:
