@@ -194,7 +194,7 @@ def test_a_suspended_job_is_not_waited_for(api: TorchrunApi, run: Run, pod: Stor
     said = "job one: is suspended, and has no pod that takes the workspace; kubectl torchrun resume "
     assert said in only_line(err)
     assert err.endswith("/kubeconfig one first\n")
-    # It stops, and its pod is there yet; or it was resumed, and its phase is old.
+    # Its pod stays while it is suspended; or it was resumed, and its phase is old.
     api.pod("one-sync-0", n.SYNC_CONTAINER)
     assert run("sync", "one")[0] == 0
     there["spec"]["suspend"] = False
