@@ -29,6 +29,7 @@ LABEL_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _ROOT: Final = f"/apis/{n.API_VERSION}"
 # A person waits.
 PATIENCE: Final = Patience(total=10.0, first=0.2, longest=2.0)
+_EVERYWHERE: Final = "all namespaces"
 _ABSENT, _CONFLICT = 404, 409
 
 
@@ -154,7 +155,7 @@ class Cluster:
 
     def _list(self, plural: str, everywhere: bool) -> list[JsonObject]:
         path = f"{_ROOT}/{plural}" if everywhere else self._path(plural)
-        where = "all namespaces" if everywhere else self.namespace
+        where = _EVERYWHERE if everywhere else self.namespace
         with explained(f"list {plural}", where):
             try:
                 return self.rest.list_items(path, {}, lambda item: item)
@@ -229,7 +230,8 @@ def explained(what: str, namespace: str) -> Iterator[None]:
                 REFUSED, f"login: the API server does not know you ({said}); log in again"
             ) from None
         if error.status == 403:
-            raise PluginError(REFUSED, f"namespace {namespace}: you may not {what} there: {said}") from None
+            where = namespace if namespace == _EVERYWHERE else f"namespace {namespace}"
+            raise PluginError(REFUSED, f"{where}: you may not {what} there: {said}") from None
         if error.status in (400, 409, 422):
             raise PluginError(USAGE, f"job: the API server refuses it: {said}") from None
         raise PluginError(UNAVAILABLE, f"API server: {error}") from None

@@ -71,6 +71,7 @@ BAD = [
     ),
     (("submti",), 64, r"'submti' is no verb; did you mean submit\?; see kubectl torchrun -h"),
     (("--bogus", "list"), 64, "unknown flags or words: --bogus; see kubectl torchrun -h"),
+    (("logs", "j", "--node", "1"), 64, r"words: --node .*; did you mean --rank\?; see .* logs -h"),
     (("list", "--al-namespaces"), 64, r"words: --al-namespaces; did you mean --all-namespaces\?"),
     (("sync", "none", "more"), 64, "unknown flags or words: more; see kubectl torchrun sync -h"),
     (("submit", "--gpus", "8", "c"), 64, "required: --queue; see kubectl torchrun submit -h"),
@@ -163,6 +164,8 @@ def test_a_forbidden_namespace_is_named(api: TorchrunApi, run: Run) -> None:
     result, _, err = run("list")
     assert result == 77
     assert "namespace team: you may not list torchrunjobs there" in only_line(err)
+    api.refused.add(("GET", JOBS.replace("/namespaces/team", "")))
+    assert run("list", "-A")[2].startswith("kubectl torchrun: all namespaces: you may not list torchrunjobs")
     result, _, err = run(*SUBMIT, "-n", "other", "x")
     assert result == 77
     assert "namespace other: you may not create torchrunjobs there" in err
