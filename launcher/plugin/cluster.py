@@ -53,8 +53,9 @@ class Cluster:
         return cls(rest, _checked(namespace or default), given)
 
     def command(self, words: str, *names: str) -> str:
-        """A command of kubectl that a person may paste: these names are looked for where this one's were."""
-        flags = [f"{flag} {shlex.quote(value)}" for flag, value in self._given if value]
+        """A command of kubectl that a person may paste: for these names in this namespace, or for all that there is."""
+        given = self._given if names else [each for each in self._given if each[0] != "-n"]
+        flags = [f"{flag} {shlex.quote(value)}" for flag, value in given if value]
         return " ".join(("kubectl", words, *flags, *names))
 
     def jobs(self, everywhere: bool = False) -> list[JsonObject]:

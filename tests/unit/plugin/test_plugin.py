@@ -248,7 +248,9 @@ def test_a_command_to_paste_has_the_flags_that_were_given(
     assert run(*SUBMIT, *given, "--workspace", "in", "x")[2].endswith(
         f"kubectl torchrun sync --workspace in {flags} one\n"
     )
-    assert run("status", *given, "two")[2].endswith(f"`kubectl torchrun list -A {flags}` shows all\n")
+    assert run("status", *given, "two")[2].endswith(
+        f"`kubectl torchrun list -A {flags.removeprefix('-n team ')}` shows all\n"
+    )
 
 
 def test_the_cluster_of_a_context(api: TorchrunApi, tmp_path: Path) -> None:
