@@ -84,11 +84,13 @@ def _take(cluster: Cluster, pod: str, path: str, into: Path, final: Path, left_o
     if "\\" in path:
         command = ["sh", "-c", f'{AS_IT_IS}exec tar cf - $raw -C "$1" -- "$2"', "sh", directory or ".", base]
     broken: Exception | None = None
+    came = False
     with Execution(cluster.rest, cluster.namespace, pod, n.WORKER_CONTAINER, command) as running:
         try:
             with tarfile.open(fileobj=_Coming(running), mode="r|", tarinfo=Member) as members:  # type: ignore[call-overload]
                 tree = Tree(base, into)
                 for number, member in enumerate(members):
+                    came = True
                     if number == 0 and member.issym() and "\0" not in member.linkname:
                         return str(member.linkname)
                     if number == 0 and member.isdir() and os.path.lexists(final):
@@ -105,7 +107,7 @@ def _take(cluster: Cluster, pod: str, path: str, into: Path, final: Path, left_o
             continue
         code, said = running.result()
     if code:
-        raise failed(pod, path, code, said)
+        raise failed(pod, path, code, said, came)
     if broken is not None:
         raise PluginError(UNAVAILABLE, f"pod {pod}: what came of {path} is broken: {broken}")
     return ""
@@ -118,12 +120,15 @@ def _target(link: str, path: str, pod: str) -> str:
         raise PluginError(WORKSPACE, f"cp: {path} of {pod}: is a link, whose target {error}") from None
 
 
-def failed(pod: str, path: str, code: int, said: str) -> PluginError:
-    """What is told of a tar in the pod that ended so: of what it said, the first line names the file."""
+def failed(pod: str, path: str, code: int, said: str, came: bool = False) -> PluginError:
+    """What is told of a tar in the pod that ended so: of what it said, the first line names the file.
+
+    `came`: something was at the path, of which a part may have gone meanwhile.
+    """
     if code > _MOST_OF_ITS_OWN:
         return PluginError(UNAVAILABLE, f"pod {pod}: tar was ended with {code}")
     lines = said.splitlines()
-    if lines and lines[0].endswith(_ABSENT):
+    if lines and lines[0].endswith(_ABSENT) and not came:
         return PluginError(WORKSPACE, f"cp: {path} is not in worker {pod}")
     why = "; ".join(dict.fromkeys((lines[0], lines[-1]))) if lines else f"tar ended with {code}"
     return PluginError(WORKSPACE, f"cp: {path} of {pod}: {why}")
