@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -28,15 +29,18 @@ LABEL_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _ROOT: Final = f"/apis/{n.API_VERSION}"
 # A person waits.
 PATIENCE: Final = Patience(total=10.0, first=0.2, longest=2.0)
+_EVERYWHERE: Final = "all namespaces"
 _ABSENT, _CONFLICT = 404, 409
 
 
 class Cluster:
     """One API server and one namespace. Every method raises PluginError."""
 
-    def __init__(self, rest: Rest, namespace: str) -> None:
+    def __init__(self, rest: Rest, namespace: str, given: Sequence[tuple[str, str | None]] = ()) -> None:
+        """`given` are the flags with which a person named them, and their values, if any."""
         self.rest = rest
         self.namespace = namespace
+        self._given = given
 
     @classmethod
     def connect(
@@ -45,7 +49,14 @@ class Cluster:
         """With the person's kubeconfig."""
         with _usable(kubeconfig, context):
             rest, default = kubeconfigs.connect(kubeconfig, context, patience)
-        return cls(rest, _checked(namespace or default))
+        given = (("-n", namespace), ("--context", context), ("--kubeconfig", kubeconfig))
+        return cls(rest, _checked(namespace or default), given)
+
+    def command(self, words: str, *names: str) -> str:
+        """A command of kubectl that a person may paste: for these names in this namespace, or for all that there is."""
+        given = self._given if names else [each for each in self._given if each[0] != "-n"]
+        flags = [f"{flag} {shlex.quote(value)}" for flag, value in given if value]
+        return " ".join(("kubectl", words, *flags, *names))
 
     def jobs(self, everywhere: bool = False) -> list[JsonObject]:
         """The jobs of the namespace, or of all."""
@@ -66,7 +77,7 @@ class Cluster:
         if found is None:
             raise PluginError(
                 NOT_FOUND,
-                f"job {name}: is not in namespace {self.namespace}; `kubectl torchrun list -A` shows all",
+                f"job {name}: is not in namespace {self.namespace}; `{self.command('torchrun list -A')}` shows all",
             )
         return found
 
@@ -92,6 +103,11 @@ class Cluster:
                     return None
                 if error.status == _ABSENT:
                     self._kinds()
+                    if error.message == f'namespaces "{self.namespace}" not found':
+                        lists = self.command("get namespaces")
+                        raise PluginError(
+                            USAGE, f"-n: there is no namespace {self.namespace}; `{lists}` shows all"
+                        ) from None
                 raise
 
     def change(self, name: str, spec: JsonObject, uid: str) -> JsonObject:
@@ -140,7 +156,7 @@ class Cluster:
 
     def _list(self, plural: str, everywhere: bool) -> list[JsonObject]:
         path = f"{_ROOT}/{plural}" if everywhere else self.path(plural)
-        where = "all namespaces" if everywhere else self.namespace
+        where = _EVERYWHERE if everywhere else self.namespace
         with explained(f"list {plural}", where):
             try:
                 return self.rest.list_items(path, {}, lambda item: item)
@@ -216,7 +232,8 @@ def explained(what: str, namespace: str) -> Iterator[None]:
                 REFUSED, f"login: the API server does not know you ({said}); log in again"
             ) from None
         if error.status == 403:
-            raise PluginError(REFUSED, f"namespace {namespace}: you may not {what} there: {said}") from None
+            where = namespace if namespace == _EVERYWHERE else f"namespace {namespace}"
+            raise PluginError(REFUSED, f"{where}: you may not {what} there: {said}") from None
         if error.status in (400, 409, 422):
             raise PluginError(USAGE, f"job: the API server refuses it: {said}") from None
         raise PluginError(UNAVAILABLE, f"API server: {error}") from None

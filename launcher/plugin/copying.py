@@ -18,7 +18,7 @@ from typing import IO, Final
 from launcher.core.torchrun import names as n
 from launcher.kube.execute import Execution
 from launcher.plugin.cluster import Cluster, explained
-from launcher.plugin.download import AS_IT_IS, download, told
+from launcher.plugin.download import AS_IT_IS, download, failed
 from launcher.plugin.exits import DONE, NOT_FOUND, UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.following import worker
 from launcher.plugin.names import object_name, sendable
@@ -103,5 +103,7 @@ def _send(cluster: Cluster, pod: str, file: IO[bytes], size: int, into: str) -> 
             bar(done, size)
         answer = running.line()
         code, said = running.result()
-    if code or answer != "done":
-        raise PluginError(UNAVAILABLE, f"pod {pod}: {told(said) or f'tar ended with {code}'}")
+    if code:
+        raise failed(pod, into, code, said)
+    if answer != "done":
+        raise PluginError(UNAVAILABLE, f"pod {pod}: did not say that it has all")

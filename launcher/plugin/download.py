@@ -25,6 +25,9 @@ _MOST_LINKS: Final = 40
 _NAMED: Final = 10
 # GNU's tar reads `\\n` in a name as a line's end, and others know no option against it.
 AS_IT_IS: Final = "raw=; tar --help 2>&1 | grep -q -e --no-unquote && raw=--no-unquote; "
+_ABSENT: Final = "No such file or directory"
+# Above it, a signal ended it: the pod was stopped.
+_MOST_OF_ITS_OWN: Final = 128
 _NAMELESS: Final = frozenset({"", ".", ".."})
 _BROKEN: Final = (tarfile.TarError, EOFError, ValueError, RecursionError)
 
@@ -81,11 +84,13 @@ def _take(cluster: Cluster, pod: str, path: str, into: Path, final: Path, left_o
     if "\\" in path:
         command = ["sh", "-c", f'{AS_IT_IS}exec tar cf - $raw -C "$1" -- "$2"', "sh", directory or ".", base]
     broken: Exception | None = None
+    came = False
     with Execution(cluster.rest, cluster.namespace, pod, n.WORKER_CONTAINER, command) as running:
         try:
             with tarfile.open(fileobj=_Coming(running), mode="r|", tarinfo=Member) as members:  # type: ignore[call-overload]
                 tree = Tree(base, into)
                 for number, member in enumerate(members):
+                    came = True
                     if number == 0 and member.issym() and "\0" not in member.linkname:
                         return str(member.linkname)
                     if number == 0 and member.isdir() and os.path.lexists(final):
@@ -102,7 +107,7 @@ def _take(cluster: Cluster, pod: str, path: str, into: Path, final: Path, left_o
             continue
         code, said = running.result()
     if code:
-        raise PluginError(UNAVAILABLE, f"pod {pod}: {told(said) or f'tar ended with {code}'}")
+        raise failed(pod, path, code, said, came)
     if broken is not None:
         raise PluginError(UNAVAILABLE, f"pod {pod}: what came of {path} is broken: {broken}")
     return ""
@@ -115,10 +120,18 @@ def _target(link: str, path: str, pod: str) -> str:
         raise PluginError(WORKSPACE, f"cp: {path} of {pod}: is a link, whose target {error}") from None
 
 
-def told(said: str) -> str:
-    """The first and the last line of what tar said: the first one names the file."""
+def failed(pod: str, path: str, code: int, said: str, came: bool = False) -> PluginError:
+    """What is told of a tar in the pod that ended so: of what it said, the first line names the file.
+
+    `came`: something was at the path, of which a part may have gone meanwhile.
+    """
+    if code > _MOST_OF_ITS_OWN:
+        return PluginError(UNAVAILABLE, f"pod {pod}: tar was ended with {code}")
     lines = said.splitlines()
-    return "; ".join(dict.fromkeys((lines[0], lines[-1]))) if lines else ""
+    if lines and lines[0].endswith(_ABSENT) and not came:
+        return PluginError(WORKSPACE, f"cp: {path} is not in worker {pod}")
+    why = "; ".join(dict.fromkeys((lines[0], lines[-1]))) if lines else f"tar ended with {code}"
+    return PluginError(WORKSPACE, f"cp: {path} of {pod}: {why}")
 
 
 class _Coming:

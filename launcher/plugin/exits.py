@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 PROGRAM: Final = "kubectl torchrun"
+VERSION: Final = "0.1.0"  # that of pyproject.toml, which a single file does not have
 DONE: Final = 0
 JOB_FAILED: Final = 1  # and nobody knows its exit code
 # BSD's sysexits.h, which programs use for the same; a training ends with none of them.

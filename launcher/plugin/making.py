@@ -5,7 +5,10 @@ from __future__ import annotations
 import secrets
 from typing import Any, Final
 
+from launcher.core.torchrun import job_spec
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.distribution import Refused, distribute
+from launcher.core.torchrun.resolve import resolve
 from launcher.plugin.cluster import Cluster
 from launcher.plugin.exits import UNAVAILABLE, USAGE, PluginError
 from launcher.plugin.screen import say
@@ -14,6 +17,21 @@ JsonObject = dict[str, Any]
 # Another job of this name may be like ours in everything but this.
 MARK: Final = f"{n.GROUP}/submitted-as"
 _MARK_BYTES: Final = 16
+
+
+def fits(job: JsonObject, queue: JsonObject | None) -> None:
+    """What the controller would refuse of the job in this queue. Raises PluginError.
+
+    What the API server refuses is left to it. In a queue that is not there, or is wrong, the job waits.
+    """
+    spec, _ = job_spec.parse(job["spec"])
+    settings = resolve(queue.get("spec"), spec)[0] if queue is not None and spec is not None else None
+    if spec is None or settings is None:
+        return
+    try:
+        distribute(spec, settings.queue)
+    except Refused as refusal:
+        raise PluginError(USAGE, f"queue {spec.queue}: {refusal}") from None
 
 
 def judge(cluster: Cluster, job: JsonObject) -> None:
@@ -44,7 +62,7 @@ def take_back(cluster: Cluster, job: JsonObject, why: str, lack: str) -> None:
         cluster.delete(name, job["metadata"]["uid"])
     except (PluginError, KeyboardInterrupt) as error:
         reason = str(error) or "interrupted"
-        say(f"job {name} is left, {lack}: {reason}; remove it: {_cancel(cluster, name)}")
+        say(f"job {name} is left, {lack}: {reason}; remove it: {cluster.command('torchrun cancel', name)}")
     else:
         say(f"job {name} is deleted again: {why}")
 
@@ -66,7 +84,7 @@ def _undo(cluster: Cluster, job: JsonObject) -> None:
     except (PluginError, KeyboardInterrupt):
         found = None
     if found is None:  # a request may still be on its way
-        say(f"job {name} may be there by now: {_cancel(cluster, name)}")
+        say(f"job {name} may be there by now: {cluster.command('torchrun cancel', name)}")
     elif _is_ours(found, job):
         take_back(
             cluster, found, "the answer that it was made never came", "and nobody said that it was made"
@@ -81,7 +99,3 @@ def _taken(cluster: Cluster, name: str) -> PluginError:
     return PluginError(
         USAGE, f"--name: there is a job {name} in namespace {cluster.namespace}; give another name"
     )
-
-
-def _cancel(cluster: Cluster, name: str) -> str:
-    return f"kubectl torchrun cancel -n {cluster.namespace} {name}"

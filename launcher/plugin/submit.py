@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +24,7 @@ from launcher.workspace.pack import Archive
 JsonObject = dict[str, Any]
 # A controller makes the sync pod of a job whose queue is missing when the queue comes.
 _WITHOUT_QUEUE_SECONDS: Final = 0.0
+_SHOWN: Final = 5
 
 
 def submit(
@@ -30,6 +33,7 @@ def submit(
     """Makes the job and sends its workspace; nothing is left of one whose workspace could not be sent."""
     job = manifest.job(options, cluster.namespace, directory_name(options.workspace), environment)
     queue = cluster.queue(options.queue)
+    making.fits(job, queue)
     where = upload.bucket_of(queue)
     bucket = upload.bucket() if where and not options.no_workspace else None
     archive = packed()
@@ -54,15 +58,16 @@ def submit(
         print(f"{n.JOB_SINGULAR}.{n.GROUP}/{name} created", flush=True)
     if queue is None:
         say(
-            f"queue {options.queue}: is not in namespace {cluster.namespace} yet; job {name} waits for it"
-            + (f"; send the workspace when it is there: kubectl torchrun sync {name}" if archive else "")
+            f"queue {options.queue}: is not in namespace {cluster.namespace} yet{_queues(cluster, options.queue)}; "
+            f"job {name} waits for it"
+            + (f"; send the workspace when it is there: {_sync(options, cluster, name)}" if archive else "")
         )
     if not options.follow:
         return DONE
     try:
         return follow(cluster, made)
     except (KeyboardInterrupt, OSError):  # the latter of our own output
-        say(f"job {name} goes on: kubectl torchrun logs -f {name}")
+        say(f"job {name} goes on: {cluster.command('torchrun logs -f', name)}")
         raise
 
 
@@ -96,7 +101,7 @@ def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
     else:
         url = ""
         if not upload.wait_for_sync_pod(cluster, options.name):
-            raise _no_pod(options.name)
+            raise _no_pod(cluster, options.name)
         upload.to_sync_pod(cluster, options.name, archive)
     # Said each time: a patch without it would leave what the sync before asked for.
     now = {**manifest.workspace(archive, url), "restartOnSync": options.restart}
@@ -137,15 +142,42 @@ def _through_pod(cluster: Cluster, job: JsonObject, archive: Archive, *, queue_t
         if upload.wait_for_sync_pod(cluster, name, seconds):
             upload.to_sync_pod(cluster, name, archive)
         elif queue_there:
-            raise _no_pod(name)
+            raise _no_pod(cluster, name)
+    except upload.Ended as error:
+        making.take_back(cluster, job, f"it has {error.phase} already", "without its workspace")
+        raise
     except BaseException:
         making.take_back(cluster, job, "its workspace could not be sent", "without its workspace")
         raise
 
 
-def _no_pod(job: str) -> PluginError:
+def _queues(cluster: Cluster, name: str) -> str:
+    """What queues there are, as far as this person may see them: the name may be mistyped, or the namespace."""
+    try:
+        found = cluster.queues(everywhere=True)
+    except PluginError:
+        try:
+            found = cluster.queues()
+        except PluginError:
+            return ""
+    here = sorted(
+        each["metadata"]["name"] for each in found if each["metadata"]["namespace"] == cluster.namespace
+    )
+    elsewhere = sorted(each["metadata"]["namespace"] for each in found if each["metadata"]["name"] == name)
+    named = list(dict.fromkeys([*get_close_matches(name, here, _SHOWN), *here]))[:_SHOWN]
+    more = f" and {len(here) - len(named)} more" if len(here) > len(named) else ""
+    there = f", and one of this name in {', '.join(elsewhere[:_SHOWN])}" if elsewhere else ""
+    return f", which has {', '.join(named) or 'none'}{more}{there}"
+
+
+def _sync(options: argparse.Namespace, cluster: Cluster, name: str) -> str:
+    of = "" if options.workspace == "." else f" --workspace {shlex.quote(options.workspace)}"
+    return cluster.command(f"torchrun sync{of}", name)
+
+
+def _no_pod(cluster: Cluster, job: str) -> PluginError:
     return PluginError(
         UNAVAILABLE,
         f"pod {n.sync_pod(job)}: is not ready after {upload.WAIT_SECONDS:.0f} s, and takes the workspace; "
-        f"kubectl describe pod {n.sync_pod(job)} says why",
+        f"{cluster.command('describe pod', n.sync_pod(job))} says why",
     )

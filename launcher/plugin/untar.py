@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from launcher.workspace.ignoring import CONTROL_DIRECTORY
 from launcher.workspace.members import link_stays_inside, path_problem
 
 _SHOWN: Final = 200
@@ -24,6 +25,8 @@ class Tree:
 
     def __init__(self, base: str, into: Path) -> None:
         self._base, self._into = base, into
+        # Of a workspace's directory: what its worker knows of it is no part of it.
+        self._record = f"{base}/{CONTROL_DIRECTORY}"
         self._made: set[str] = set()
         self._directories, self._files = {""}, set[str]()
         self._links: dict[str, str] = {}
@@ -34,6 +37,8 @@ class Tree:
         name = member.name
         if problem := self._problem(name):
             raise tarfile.ReadError(f"member {name[:_SHOWN]!r}: {problem}")
+        if name == self._record or name.startswith(f"{self._record}/"):
+            return
         self._made.add(name)
         if member.isdir():
             self._make_directory(name)

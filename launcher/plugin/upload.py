@@ -27,6 +27,14 @@ WAIT_SECONDS: Final = 300.0
 _ASK_SECONDS: Final = 0.5
 
 
+class Ended(PluginError):
+    """The job ended before its workspace was sent."""
+
+    def __init__(self, job: str, phase: str, why: str) -> None:
+        super().__init__(USAGE, f"job {job}: {phase}: {why}")
+        self.phase = phase.lower()
+
+
 class Running(Protocol):
     """A command in a container (launcher/kube/execute.py)."""
 
@@ -94,14 +102,12 @@ def wait_for_sync_pod(cluster: Cluster, job: str, seconds: float = WAIT_SECONDS)
         found = cluster.job(job)
         if found.get("status", {}).get("phase") in n.FINAL_PHASES:
             status = found["status"]
-            raise PluginError(
-                UNAVAILABLE, f"job {job}: {status['phase']}: {status.get('message') or status.get('reason')}"
-            )
+            raise Ended(job, status["phase"], status.get("message") or status.get("reason") or "")
         if pod is None and found["spec"].get("suspend"):
             raise PluginError(
                 USAGE,
                 f"job {job}: is suspended, and has no pod that takes the workspace; "
-                f"kubectl torchrun resume {job} first",
+                f"{cluster.command('torchrun resume', job)} first",
             )
         waited = time.monotonic() - began
         if waited >= seconds:

@@ -10,11 +10,11 @@ from itertools import takewhile
 from typing import Any, Final, NoReturn
 
 from launcher.plugin.command import doubtful_flag
-from launcher.plugin.exits import PROGRAM, USAGE, PluginError
+from launcher.plugin.exits import PROGRAM, USAGE, VERSION, PluginError
 from launcher.plugin.names import job_name, namespace_name, object_name
 
 _EXITS: Final = (
-    "Exit codes: 0 done; with --follow that of the job; 64 wrong words or a spec that the API refuses, 65 workspace, "
+    "Exit codes: 0 done; with --follow that of the job; 64 wrong words or a spec that is refused, 65 workspace, "
     "66 no such job, 69 no answer from the API server or the job's pods, 74 the answer can't be written, "
     "75 a followed job was removed, 77 not allowed, 78 no usable kubeconfig, 130 interrupted."
 )
@@ -26,6 +26,8 @@ _NO_VERB: Final = re.compile(r"argument VERB: invalid choice: '(.*?)' \(choose f
 # What kubectl's own flag of this name takes.
 _DRY_RUNS: Final = frozenset({"client", "server", "none"})
 _UNKNOWN: Final = "unrecognized arguments: "
+# What flags that there are not are called here.
+_MEANT: Final = {"--node": ("--rank",), "--worker": ("--rank",)}
 _MOST_DIGITS: Final = 9
 _SHOWN: Final = 60
 _SUBMIT: Final = " submit"
@@ -71,6 +73,9 @@ class Parser(argparse.ArgumentParser):
             message = f"unknown flags or words: {message.removeprefix(_UNKNOWN)}"
             near = get_close_matches(self._strange, self._option_string_actions, 1, 0.8)
             quotes = "a command with words of its own goes in quotes" if self.prog.endswith(_SUBMIT) else ""
+            near = near or [
+                each for each in _MEANT.get(self._strange, ()) if each in self._option_string_actions
+            ]
             hint = f"did you mean {near[0]}?" if near else quotes
             message = f"{message}; {hint}" if hint else message
         if explicit := _EXPLICIT.fullmatch(message):
@@ -104,6 +109,7 @@ def parser() -> Parser:
         parents=[common],
         allow_abbrev=False,
     )
+    result.add_argument("--version", action="version", version=f"{PROGRAM} {VERSION}")
     verbs = result.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
 
     def verb(name: str, help: str, **more: Any) -> Parser:

@@ -56,6 +56,13 @@ class Rules:
 
 def rules_of(root: Path) -> Rules:
     """The rules that hold at the top of this workspace before its own ignore file is read. Raises WorkspaceError."""
+    try:
+        return _rules_of(root)
+    except OSError as error:
+        raise _unreadable(Path(error.filename).parent, error) from None
+
+
+def _rules_of(root: Path) -> Rules:
     if (root / OWN_IGNORE).is_file():
         return Rules(OWN_IGNORE)
     if (root / ".git").exists():
@@ -110,7 +117,11 @@ def _read(file: Path) -> tuple[Pattern, ...]:
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return ()
     except OSError as error:
-        raise WorkspaceError(f"workspace: can't read {file}: {error.strerror}; make it readable") from None
+        raise _unreadable(file, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> WorkspaceError:
+    return WorkspaceError(f"workspace: can't read {path}: {error.strerror}; make it readable")
 
 
 def _at_once(name: str, flags: int) -> int:

@@ -73,7 +73,8 @@ class Person:
 
     def jobs(self) -> list[str]:
         """Those in the team's namespace."""
-        items = self.team.get(self.team.path(n.JOB_KIND))["items"]
+        # A kind that was installed a moment ago is not listed at once.
+        items = until(lambda: self.team.get(self.team.path(n.JOB_KIND)), "jobs are listed")["items"]
         return [each["metadata"]["name"] for each in items]
 
 
@@ -169,6 +170,24 @@ def test_a_file_that_cannot_be_read_is_named(person: Person) -> None:
     assert "secret.py" in answer.stderr
     assert len(answer.stderr.splitlines()) == 1, answer.stderr
     assert person.jobs() == []
+
+
+def test_a_namespace_that_is_not_there_is_told(person: Person) -> None:
+    answer = person.types("torchrun", *SUBMIT, "-n", "nowhere", "python train.py")
+    assert (answer.returncode, answer.stdout) == (64, ""), answer.stderr
+    assert answer.stderr == (
+        "kubectl torchrun: -n: there is no namespace nowhere; `kubectl get namespaces` shows all\n"
+    )
+
+
+def test_a_workspace_that_cannot_be_read_is_named(person: Person) -> None:
+    (person.code / "shut").mkdir(mode=0)
+    answer = person.torchrun(
+        *SUBMIT, "--workspace", "shut", "python train.py", by=AS_ANYBODY if os.getuid() == 0 else ()
+    )
+    assert answer.returncode == 65, answer.stderr
+    assert f"workspace: can't read {person.code / 'shut'}: Permission denied" in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1, answer.stderr
 
 
 def test_a_memory_that_is_no_quantity_is_refused_by_its_field(person: Person) -> None:

@@ -116,7 +116,7 @@ def test_a_job_that_cant_be_removed_again_is_named_beside_the_cause(
     assert main(SUBMIT, {}) == 69
     *_, left, cause = capfd.readouterr().err.splitlines()
     assert left.startswith("job one is left, without its workspace: namespace team: you may not delete ")
-    assert left.endswith("; remove it: kubectl torchrun cancel -n team one")
+    assert left.endswith("; remove it: kubectl torchrun cancel one")
     assert cause.startswith(f"kubectl torchrun: pod {n.sync_pod('one')}: is not ready")
 
 
@@ -132,7 +132,7 @@ def test_an_interrupt_while_the_job_is_made_says_that_it_may_be_there(
 
     monkeypatch.setattr(Cluster, "create", interrupted)
     assert main(SUBMIT, {}) == 130
-    assert "job one may be there by now: kubectl torchrun cancel -n team one\n" in capfd.readouterr().err
+    assert "job one may be there by now: kubectl torchrun cancel one\n" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

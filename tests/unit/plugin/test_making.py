@@ -74,9 +74,9 @@ def test_a_job_that_may_be_there_is_named_where_nothing_answers_any_more(
 ) -> None:
     api.queue("q")
     lose(api, monkeypatch, 10_000, ("POST", "GET"))
-    result, _, err = run(*NO_WORKSPACE)
+    result, _, err = run(*NO_WORKSPACE, "-n", "team")
     assert result == 69
-    assert err.startswith("job one may be there by now: kubectl torchrun cancel -n team one\n")
+    assert err.startswith("job one may be there by now: kubectl torchrun cancel -n team --kubeconfig ")
 
 
 def test_an_interrupt_before_the_answer_leaves_no_job(

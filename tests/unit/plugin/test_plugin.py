@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from launcher.plugin.cluster import Cluster
 from launcher.workspace.bucket import parse_url
 from launcher.workspace.store import Store
 from tests.unit.plugin.conftest import Receiving
-from tests.unit.plugin.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line
+from tests.unit.plugin.plugin_api import JOBS, QUEUES, SUBMIT, Run, TorchrunApi, only_line
 from tests.unit.torchrun.made import making
 
 pytestmark = pytest.mark.unit
@@ -104,9 +105,28 @@ def test_what_keeps_the_pod_for_the_workspace_is_said_once(
 def test_an_unknown_queue_is_submitted_to_and_waited_for(api: TorchrunApi, run: Run) -> None:
     result, out, err = run(*SUBMIT, "x")
     assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n")
-    assert "queue q: is not in namespace team yet; job one waits for it" in err
-    assert "kubectl torchrun sync one" in err
+    assert "queue q: is not in namespace team yet, which has none; job one waits for it" in err
+    assert re.search(r"when it is there: kubectl torchrun sync --kubeconfig \S+/kubeconfig one$", err.strip())
     assert f"{JOBS}/one" in api.objects
+
+
+def test_a_queue_that_is_not_there_is_told_with_those_that_are(api: TorchrunApi, run: Run) -> None:
+    def told() -> str:
+        result, _, err = run("submit", "--queue", "cpu", "--gpus", "0", "--no-workspace", "x")
+        assert result == 0
+        return only_line(err)
+
+    assert "queue cpu: is not in namespace team yet, which has none; job my-project-" in told()
+    for name in ("a", "b", "c", "d", "e", "cpus"):
+        api.queue(name)
+    assert "is not in namespace team yet, which has cpus, a, b, c, d and 1 more; job" in told()
+    meta = {"name": "cpu", "namespace": "other"}
+    api.put(QUEUES.replace("/team/", "/other/") + "/cpu", {"metadata": meta})
+    assert "which has cpus, a, b, c, d and 1 more, and one of this name in other; job" in told()
+    api.refused.add(("GET", f"/apis/{n.API_VERSION}/{n.QUEUE_PLURAL}"))
+    assert "which has cpus, a, b, c, d and 1 more; job" in told()
+    api.refused.add(("GET", QUEUES))
+    assert "is not in namespace team yet; job" in told()
 
 
 def test_a_dry_run_prints_the_job_and_nothing_else(run: Run, api: TorchrunApi) -> None:
@@ -175,10 +195,10 @@ def test_a_suspended_job_is_not_waited_for(api: TorchrunApi, run: Run, pod: Stor
     there = api.job("one", phase="Suspended", suspend=True, workspace={"digest": "sha256:0", "sizeBytes": 1})
     result, out, err = run("sync", "one")
     assert (result, out) == (64, "")
-    assert only_line(err).endswith(
-        "job one: is suspended, and has no pod that takes the workspace; kubectl torchrun resume one first"
-    )
-    # It stops, and its pod is there yet; or it was resumed, and its phase is old.
+    said = "job one: is suspended, and has no pod that takes the workspace; kubectl torchrun resume "
+    assert said in only_line(err)
+    assert err.endswith("/kubeconfig one first\n")
+    # Its pod stays while it is suspended; or it was resumed, and its phase is old.
     api.pod("one-sync-0", n.SYNC_CONTAINER)
     assert run("sync", "one")[0] == 0
     there["spec"]["suspend"] = False
@@ -227,6 +247,22 @@ def test_the_bucket_of_a_queue_is_used_and_pointed_to(
     assert result == 65
     assert "bucket: nobodys-bucket does not exist" in only_line(err)
     assert f"{JOBS}/two" not in api.objects
+
+
+def test_a_command_to_paste_has_the_flags_that_were_given(
+    api: TorchrunApi, run: Run, tmp_path: Path, code: Path
+) -> None:
+    odd = tmp_path / "a file"
+    given = ("-n", "team", "--context", "here", "--kubeconfig", str(api.kubeconfig(odd)))
+    (code / "in").mkdir()
+    (code / "in" / "train.py").touch()
+    flags = f"-n team --context here --kubeconfig '{odd}'"
+    assert run(*SUBMIT, *given, "--workspace", "in", "x")[2].endswith(
+        f"kubectl torchrun sync --workspace in {flags} one\n"
+    )
+    assert run("status", *given, "two")[2].endswith(
+        f"`kubectl torchrun list -A {flags.removeprefix('-n team ')}` shows all\n"
+    )
 
 
 def test_the_cluster_of_a_context(api: TorchrunApi, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from launcher.plugin import upload
 from launcher.plugin.__main__ import main
 from launcher.plugin.cluster import Cluster
 from launcher.plugin.words import VERBS, parser
+from tests.unit.launcher.api_server import status
 from tests.unit.plugin.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line, sent
 
 pytestmark = pytest.mark.unit
@@ -69,6 +70,7 @@ BAD = [
     ),
     (("submti",), 64, r"'submti' is no verb; did you mean submit\?; see kubectl torchrun -h"),
     (("--bogus", "list"), 64, "unknown flags or words: --bogus; see kubectl torchrun -h"),
+    (("logs", "j", "--node", "1"), 64, r"words: --node .*; did you mean --rank\?; see .* logs -h"),
     (("list", "--al-namespaces"), 64, r"words: --al-namespaces; did you mean --all-namespaces\?"),
     (("sync", "none", "more"), 64, "unknown flags or words: more; see kubectl torchrun sync -h"),
     (("submit", "--gpus", "8", "c"), 64, "required: --queue; see kubectl torchrun submit -h"),
@@ -160,6 +162,8 @@ def test_a_forbidden_namespace_is_named(api: TorchrunApi, run: Run) -> None:
     result, _, err = run("list")
     assert result == 77
     assert "namespace team: you may not list torchrunjobs there" in only_line(err)
+    api.refused.add(("GET", JOBS.replace("/namespaces/team", "")))
+    assert run("list", "-A")[2].startswith("kubectl torchrun: all namespaces: you may not list torchrunjobs")
     result, _, err = run(*SUBMIT, "-n", "other", "x")
     assert result == 77
     assert "namespace other: you may not create torchrunjobs there" in err
@@ -184,6 +188,61 @@ def test_what_the_api_server_refuses_is_told_before_anything_is_sent(
     assert result == 64
     assert only_line(err).endswith("spec.numGPUs: Invalid value: 8: too many")
     assert api.objects.keys() == {f"{JOBS.rsplit('/', 1)[0]}/{n.QUEUE_PLURAL}/q"}
+
+
+def test_gpus_that_no_node_of_the_queue_has_make_no_job(api: TorchrunApi, run: Run) -> None:
+    node = {"cpus": 8, "memory": "64Gi"}
+    api.queue("q", image="i", nodeResources={**node, "gpus": 8})
+    for gpus, more, said in (
+        (
+            "11",
+            (),
+            "spec.numGPUs is 11, which does not spread evenly over the 2 nodes that it takes; right would",
+        ),
+        ("18", ("--nodes", "2"), "spec.numGPUs is 18 on 2 nodes, 9 on each"),
+    ):
+        result, out, err = run("submit", "--queue", "q", "--gpus", gpus, *more, "--no-workspace", "x")
+        assert (result, out) == (64, "")
+        assert f"queue q: {said}" in only_line(err)
+    assert sent(api, "POST") == []
+    api.queue("q", image="i", nodeResources=node)
+    assert "nodeResources.gpus of queue q is 0" in only_line(run(*SUBMIT, "--no-workspace", "x")[2])
+
+
+def test_a_job_that_ends_before_its_workspace_is_sent_tells_why(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.queue("q")
+    real = Cluster.pod
+
+    def pod(self: Cluster, name: str) -> dict[str, object] | None:
+        api.objects[f"{JOBS}/one"]["status"] = {"phase": "Failed", "message": "storage: one node alone"}
+        return real(self, name)
+
+    monkeypatch.setattr(Cluster, "pod", pod)
+    result, out, err = run(*SUBMIT, "x")
+    assert (result, out) == (64, "")
+    assert err.splitlines() == [
+        "job one is deleted again: it has failed already",
+        "kubectl torchrun: job one: Failed: storage: one node alone",
+    ]
+    assert f"{JOBS}/one" not in api.objects
+
+
+def test_a_namespace_that_is_not_there(api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = api.answer
+    monkeypatch.setattr(
+        api,
+        "answer",
+        lambda method, *words: (
+            status(404, "NotFound", 'namespaces "team" not found')
+            if method == "POST"
+            else real(method, *words)
+        ),
+    )
+    result, out, err = run(*SUBMIT, "x")
+    assert (result, out) == (64, "")
+    assert "kubectl torchrun: -n: there is no namespace team; `kubectl get namespaces" in only_line(err)
 
 
 def test_a_name_that_is_taken(api: TorchrunApi, run: Run) -> None:

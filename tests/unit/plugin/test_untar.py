@@ -107,8 +107,8 @@ def test_what_a_directory_has_comes_as_it_is(tmp_path: Path) -> None:
         ("d/deep/hard", HARD, "d/deep/a"),
         ("d/down", LINK, "deep/a"),
         ("d/same", HARD, "d/down"),
-        ("d/deep/up", LINK, "../.torchrun-workspace/b"),
-        ("d/.torchrun-workspace/b", FILE, "2"),
+        ("d/deep/up", LINK, "../.hidden/b"),
+        ("d/.hidden/b", FILE, "2"),
         mode=0o7777,
         mtime=1_000_000_000,
     )
@@ -120,6 +120,17 @@ def test_what_a_directory_has_comes_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "two").mkdir()
     taken(tar(("d", FILE, "1"), mode=0o420, mtime=1e300), tmp_path / "two")
     assert stat.S_IMODE((tmp_path / "two" / "d").stat().st_mode) == 0o600
+
+
+def test_what_a_worker_knows_of_its_workspace_comes_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "of").mkdir()
+    record, log = "d/.torchrun-workspace", "d/.torchrun-workspace/log"
+    data = tar(("d", DIRECTORY, ""), (record, DIRECTORY, ""), (log, FILE, "x"), (f"{record}s", FILE, "x"))
+    assert taken(data, tmp_path) == []
+    assert os.listdir(tmp_path / "d") == [".torchrun-workspaces"]
+    data = tar((".torchrun-workspace", DIRECTORY, ""), (".torchrun-workspace/log", FILE, "x"))
+    assert taken(data, tmp_path / "of", ".torchrun-workspace") == []
+    assert (tmp_path / "of" / ".torchrun-workspace" / "log").exists()
 
 
 def test_a_tree_of_links_that_tarfiles_own_filter_follows_out(tmp_path: Path) -> None:

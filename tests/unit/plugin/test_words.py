@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from launcher.plugin.names import job_name, namespace_name, object_name
 from launcher.plugin.words import parser
 
 pytestmark = pytest.mark.unit
+ROOT = Path(__file__).parents[3]
 SUBMIT = ("submit", "--queue", "q", "--gpus", "8")
 
 
@@ -54,3 +58,10 @@ def test_names_of_namespaces_have_no_dots() -> None:
 )
 def test_what_a_command_is(words: tuple[str, ...], command: list[str]) -> None:
     assert parser().parse_args([*SUBMIT, *words]).command == command
+
+
+def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(["--version"])
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"kubectl torchrun {version}\n")

@@ -51,6 +51,17 @@ def test_a_sync_pod_that_has_ended_is_made_anew(phase: str) -> None:
     assert (life.status["phase"], life.status["restarts"]) == ("Running", 0)
 
 
+def test_a_suspended_job_keeps_what_was_sent_to_its_sync_pod() -> None:
+    life = Life(SENT).run()
+    before = uid(life)
+    life.api.edit(n.JOB_KIND, "vit", suspend=True)
+    life.look()
+    assert (life.status["phase"], life.names("Job"), life.names("Pod")) == ("Suspended", [], [SYNC[1]])
+    life.api.edit(n.JOB_KIND, "vit", suspend=False)
+    life.run()
+    assert uid(life) == before
+
+
 def test_one_that_fails_at_once_is_not_made_anew_without_a_pause() -> None:
     life = Life(SENT).run()
     before = uid(life)

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +113,18 @@ def test_links_that_lead_out_are_named(tmp_path: Path) -> None:
     assert "inside" not in str(told.value)
     (tmp_path / ".torchrunignore").write_text("python\nup\n")
     assert pack(tmp_path).files == 3
+
+
+@pytest.mark.parametrize("mode", [0, 0o400, 0o100])
+@pytest.mark.usefixtures("ordinary")
+def test_a_workspace_that_cant_be_read_is_named(mode: int) -> None:
+    root = Path(os.path.realpath(tempfile.mkdtemp()))
+    fill(root, {"a": b"1"})
+    root.chmod(mode)
+    with pytest.raises(WorkspaceError, match=f"^workspace: can't read {root}: Permission denied; make it"):
+        pack(root)
+    root.chmod(0o700)
+    shutil.rmtree(root)
 
 
 @pytest.mark.parametrize("is_directory", [False, True])
