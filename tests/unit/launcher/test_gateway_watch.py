@@ -21,8 +21,9 @@ from launcher.capacity.loop import Launcher
 from launcher.core import contract as c
 from launcher.core.observe import Observation
 from launcher.core.request import Request
+from launcher.kube import kubeconfig
 from launcher.kube.gateway import KubernetesGateway
-from launcher.kube.rest import ApiError, Rest
+from launcher.kube.rest import ApiError
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, serving, until
 from tests.unit.launcher.cluster import JOBS, NODES, PODS, put_claim, put_node, put_pod, put_training
@@ -298,7 +299,7 @@ def test_sigterm_ends_the_launchers_wait_and_its_watches(
         return c.EXIT_STOPPED if launcher.stopping.is_set() else c.EXIT_API_ERROR
 
     monkeypatch.setattr(Launcher, "run", run)
-    monkeypatch.setattr(Rest, "connect", api.rest)
+    monkeypatch.setattr(kubeconfig, "connect_in_pod_or_outside", api.rest)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     began = time.monotonic()
     try:
