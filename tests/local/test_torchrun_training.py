@@ -287,7 +287,7 @@ def test_an_example_trains(installed: Stack, name: str, sizes: set[tuple[int, in
 
 def test_the_examples_project_is_submitted_as_the_page_says(installed: Stack, tmp_path: Path) -> None:
     page = (EXAMPLES / "README.md").read_text()
-    block = page.partition("From a directory of one's own:")[2].split("```")[1].removeprefix("bash")
+    block = page.partition("From a directory of one's own")[2].split("```")[1].removeprefix("bash")
     (tmp_path / "project").symlink_to(EXAMPLES / "project")
     answer = subprocess.run(
         ["bash", "-ec", block],
