@@ -187,5 +187,7 @@ def test_c13_workers_that_are_drained_and_end_well_have_not_trained(
             team.delete(team.core("pods", each["metadata"]["name"]))
         for each in machine.pods():
             machine.end(each, code=0)
+        # The kubelet takes them away a moment later.
+        until(lambda: team.status("vit").get("attempt") == 1, "they are counted as lost")
         until(lambda: runs(1), "it runs again", 40.0)
         assert team.status("vit")["restarts"] == 1
