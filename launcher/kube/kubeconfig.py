@@ -15,7 +15,7 @@ from kubernetes import client, config
 from kubernetes.config import kube_config
 from kubernetes.config.dateutil import parse_rfc3339
 from kubernetes.config.exec_provider import ExecProvider
-from yaml import YAMLError, safe_load
+from yaml import YAMLError
 
 from launcher.kube.rest import ApiUnavailable, Patience, Rest, client_of
 
@@ -118,12 +118,14 @@ class _Merger(kube_config.KubeConfigMerger):  # type: ignore[misc]
     """
 
     def load_config(self, path: str) -> None:
-        with open(path) as file:
-            if safe_load(file) is None:
-                self.config_files[path] = {}
-                return
         first = self.config.safe_get(_CURRENT) if self.config is not None else None
-        super().load_config(path)
+        try:
+            super().load_config(path)
+        except (
+            config.ConfigException
+        ):  # that the file is empty; of what else is wrong entries tell when they are used
+            self.config_files[path] = {}
+            return
         if first:
             self.config.value[_CURRENT] = first
 
