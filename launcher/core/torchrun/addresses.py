@@ -15,6 +15,14 @@ def sent_below(url: str) -> str:
     return found[1] if found else ""
 
 
+def followed_below(url: str, bucket: str) -> str:
+    """Where workers look for the pointer of an archive with this address, empty for nowhere.
+
+    `sync` keeps to the bucket that the archive is in, whatever the queue's `bucket` has become since.
+    """
+    return sent_below(url) or bucket
+
+
 def pointer_url(where: str, uid: str) -> str:
     """Where the job with this uid has its pointer, below this bucket and prefix."""
     return f"{where.rstrip('/')}/jobs/{uid}/current"

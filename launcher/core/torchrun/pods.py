@@ -16,7 +16,7 @@ from launcher.core.quantity import in_words
 from launcher.core.torchrun import command as commands
 from launcher.core.torchrun import first_process, job_spec, placement
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.addresses import pointer_url, sent_below
+from launcher.core.torchrun.addresses import followed_below, pointer_url
 from launcher.core.torchrun.distribution import Size
 from launcher.core.torchrun.job_spec import JobSpec
 from launcher.core.torchrun.queue_spec import WORKSPACE
@@ -280,8 +280,7 @@ def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> l
     archive = ["--url", workspace.url] if workspace.url else sync
     pointer = sync
     if workspace.url:
-        # `sync` keeps to the bucket that the job's archive is in, whatever the queue has said since.
-        where = sent_below(workspace.url) or making.settings.queue.bucket
+        where = followed_below(workspace.url, making.settings.queue.bucket)
         pointer = ["--url", pointer_url(where, making.uid)] if where else []
     common: JsonObject = {
         "image": making.cluster.tools_image,

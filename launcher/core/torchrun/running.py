@@ -8,7 +8,7 @@ from typing import Any, Final
 from launcher.core import contract as c
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun import withheld
-from launcher.core.torchrun.addresses import sent_below
+from launcher.core.torchrun.addresses import followed_below
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.displaced import spent, unplaced
 from launcher.core.torchrun.ends import End
@@ -182,9 +182,8 @@ def _written(look: Look, told: tuple[Condition, ...]) -> Decision:
     if look.progress is not None:
         fields["progress"] = look.progress
     workspace, settings = look.spec.workspace, look.settings
-    if workspace is not None and (
-        not workspace.url or sent_below(workspace.url) or (settings is not None and settings.queue.bucket)
-    ):
+    bucket = settings.queue.bucket if settings is not None else ""
+    if workspace is not None and (not workspace.url or followed_below(workspace.url, bucket)):
         fields["workspaceDigest"] = workspace.digest  # it is followed
     reason = n.REASON_RUNNING if runs else n.REASON_STARTING
     ready_now = Condition(type=n.WORKERS_READY, so=all_ready, reason=reason, message=message)
