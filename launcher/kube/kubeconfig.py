@@ -121,9 +121,7 @@ class _Merger(kube_config.KubeConfigMerger):  # type: ignore[misc]
         first = self.config.safe_get(_CURRENT) if self.config is not None else None
         try:
             super().load_config(path)
-        except (
-            config.ConfigException
-        ):  # that the file is empty; of what else is wrong entries tell when they are used
+        except config.ConfigException:  # only that the file is empty
             self.config_files[path] = {}
             return
         if first:
