@@ -17,6 +17,7 @@ import kopf
 from launcher.controller import handlers
 from launcher.controller.controller import Controller
 from launcher.controller.facts import Facts
+from launcher.controller.kinds import Kinds
 from launcher.controller.lease import Hold
 from launcher.controller.metrics import Metrics
 from launcher.controller.reconcile import Reconciler
@@ -74,10 +75,12 @@ async def _serve(
     controller = Controller(objects, Reconciler(objects, Facts(objects, image)), metrics)
     stopping, ready = asyncio.Event(), asyncio.Event()
     hold = Hold(objects, holder)
+    kinds = Kinds(handlers.settings())
     watching = asyncio.create_task(
         kopf.operator(
-            registry=handlers.registry(controller),
-            settings=handlers.settings(),
+            registry=handlers.registry(controller, kinds),
+            settings=kinds.settings,
+            insights=kinds.insights,
             clusterwide=True,
             standalone=True,
             liveness_endpoint=f"http://{address}:{liveness_port}{n.LIVENESS_PATH}",

@@ -12,16 +12,22 @@ import kopf
 
 from launcher.controller.controller import STUCK_SECONDS, Controller
 from launcher.controller.facts import FRESH_SECONDS
+from launcher.controller.kinds import Kind, Kinds
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.reading import JsonObject
 
 _CHILDREN = (
-    ("batch", "v1", "jobs"),
-    ("", "v1", "pods"),
-    ("", "v1", "services"),
-    ("", "v1", "persistentvolumeclaims"),
+    Kind("batch", "v1", "jobs"),
+    Kind("", "v1", "pods"),
+    Kind("", "v1", "services"),
+    Kind("", "v1", "persistentvolumeclaims"),
 )
-_DEFINITIONS = ("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+_QUEUES = Kind(n.GROUP, n.VERSION, n.QUEUE_PLURAL)
+_JOBS = Kind(n.GROUP, n.VERSION, n.JOB_PLURAL)
+_KAI_QUEUES = Kind(n.KAI_GROUP, n.KAI_QUEUE_VERSION, n.KAI_QUEUE_PLURAL)
+_GANGS = Kind(n.KAI_GROUP, n.KAI_POD_GROUP_VERSION, n.KAI_POD_GROUP_PLURAL)
+_DEFINED = (_QUEUES, _JOBS, _KAI_QUEUES, _GANGS)
+_DEFINITIONS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 # The API server ends a watch after this time; kopf begins it anew where it was.
 _WATCH_SECONDS = 300
 _CONNECT_SECONDS = 5.0
@@ -49,18 +55,18 @@ def settings() -> kopf.OperatorSettings:
     made.watching.connect_timeout = _CONNECT_SECONDS
     made.networking.connect_timeout = _CONNECT_SECONDS
     made.networking.error_backoffs = _Pauses()
-    for group, version, plural in _CHILDREN:
-        made.watching.label_selectors[group, version, plural] = n.LABEL_JOB
+    for each in _CHILDREN:
+        made.watching.label_selectors[each.group, each.version, each.plural] = n.LABEL_JOB
     return made
 
 
-def registry(controller: Controller) -> kopf.OperatorRegistry:
+def registry(controller: Controller, kinds: Kinds) -> kopf.OperatorRegistry:
     """Tells the controller of every change, and kopf's liveness probe of the controller."""
     made = kopf.OperatorRegistry()
     known = controller.known
 
-    def on(group: str, version: str, plural: str, see: Callable[[JsonObject, str | None], None]) -> None:
-        @kopf.on.event(group, version, plural, registry=made, id=f"{plural}.{group}")
+    def on(kind: Kind, see: Callable[[JsonObject, str | None], None]) -> None:
+        @kopf.on.event(*kind, registry=made, id=f"{kind.plural}.{kind.group}")
         async def _seen(event: Any, **_: Any) -> None:
             see(event["object"], event["type"])
 
@@ -80,17 +86,20 @@ def registry(controller: Controller) -> kopf.OperatorRegistry:
     def kai_queue(item: JsonObject, kind: str | None) -> None:
         controller.hear(known.kai_queue(item, gone=kind == "DELETED"))
 
-    def definition(item: JsonObject, kind: str | None) -> None:
-        if kind is not None and (item.get("spec") or {}).get("group") == n.KAI_GROUP:
-            controller.hear([(key, FRESH_SECONDS) for key, _ in known.unfinished()])
-
-    on(n.GROUP, n.VERSION, n.QUEUE_PLURAL, queue)
-    on(n.GROUP, n.VERSION, n.JOB_PLURAL, job)
+    on(_QUEUES, queue)
+    on(_JOBS, job)
     for each in _CHILDREN:
-        on(*each, child)
-    on(n.KAI_GROUP, n.KAI_QUEUE_VERSION, n.KAI_QUEUE_PLURAL, kai_queue)
-    on(n.KAI_GROUP, n.KAI_POD_GROUP_VERSION, n.KAI_POD_GROUP_PLURAL, gang)
-    on(*_DEFINITIONS, definition)
+        on(each, child)
+    on(_KAI_QUEUES, kai_queue)
+    on(_GANGS, gang)
+
+    @kopf.on.event(*_DEFINITIONS, registry=made, id="definitions")
+    async def _defined(event: Any, **_: Any) -> None:
+        definition, kind = event["object"], event["type"]
+        if kind is not None and definition["spec"]["group"] == n.KAI_GROUP:
+            controller.hear([(key, FRESH_SECONDS) for key, _ in known.unfinished()])
+        if kind != "DELETED":
+            await kinds.see(definition, _DEFINED, made)
 
     @kopf.on.login(registry=made, errors=kopf.ErrorsMode.TEMPORARY)
     async def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:

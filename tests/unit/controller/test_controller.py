@@ -13,6 +13,7 @@ from prometheus_client import generate_latest
 from launcher.controller import handlers
 from launcher.controller.controller import STUCK_SECONDS, Controller
 from launcher.controller.facts import Facts
+from launcher.controller.kinds import Kinds
 from launcher.controller.known import Key
 from launcher.controller.metrics import Metrics
 from launcher.controller.reconcile import Reconciler
@@ -131,7 +132,7 @@ def test_the_api_is_left_alone_as_long_as_it_asks_also_beyond_the_patience_of_a_
 
 
 def probe(controller: Controller) -> Callable[..., Awaitable[str]]:
-    registry: Any = handlers.registry(controller)
+    registry: Any = handlers.registry(controller, Kinds(handlers.settings()))
     (handler,) = (each for each in registry._activities._handlers if each.id == "looks")
     return cast(Callable[..., Awaitable[str]], handler.fn)
 
@@ -156,7 +157,7 @@ def test_the_liveness_probe_fails_where_no_look_ends_and_only_while_it_holds_the
 def test_a_list_of_pods_asks_for_looks_at_the_jobs_of_those_that_run() -> None:
     async def main() -> None:
         controller = Controller(cast(Objects, None), cast(Reconciler, Looks()), Metrics())
-        registry: Any = handlers.registry(controller)
+        registry: Any = handlers.registry(controller, Kinds(handlers.settings()))
         (handler,) = (each for each in registry._watching._handlers if each.id == "pods.")
         for name, phase in (("trained", "Succeeded"), ("trains", "Running")):
             meta = {"name": f"{name}-0-0-abcde", "namespace": "team", "labels": {n.LABEL_JOB: name}}

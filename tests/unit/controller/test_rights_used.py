@@ -12,6 +12,7 @@ import pytest
 from launcher.controller import handlers
 from launcher.controller.controller import Controller
 from launcher.controller.facts import Facts
+from launcher.controller.kinds import Kinds
 from launcher.controller.lease import Hold
 from launcher.controller.metrics import Metrics
 from launcher.controller.reconcile import Reconciler
@@ -153,7 +154,8 @@ def a_job_that_waits_for_machines(api: FakeApi) -> None:
 
 def watched() -> set[Needed]:
     """What kopf lists and watches: all that there is a handler for."""
-    registry: Any = handlers.registry(Controller(cast(Objects, None), cast(Reconciler, None), Metrics()))
+    controller = Controller(cast(Objects, None), cast(Reconciler, None), Metrics())
+    registry: Any = handlers.registry(controller, Kinds(handlers.settings()))
     selectors = registry._watching.get_all_selectors()
     return {Needed(each.group or "", each.any_name, verb) for each in selectors for verb in ("list", "watch")}
 
