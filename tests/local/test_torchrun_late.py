@@ -1,6 +1,6 @@
 """The controller beside what comes after it: its kinds, KAI Scheduler's, and rights that it has again.
 
-As in test_torchrun_faults.py Kubernetes' own controllers make the pods, and nothing runs in them.
+As in test_torchrun_others.py Kubernetes' own controllers make the pods, and nothing runs in them.
 """
 
 from __future__ import annotations

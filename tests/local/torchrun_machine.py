@@ -13,9 +13,11 @@ from typing import Any
 from launcher.core.torchrun import names as n
 from tests.local import kai
 from tests.local.own_api_server import ApiServer, api_server
-from tests.local.torchrun_controller import Team
+from tests.local.torchrun_controller import Team, until
+from tests.torchrun_manifests import manifest
 
 MACHINE = "machine"
+JOB = "vit"
 # Its claims are shared by several nodes (launcher/core/torchrun/storage.py).
 STORAGE_CLASS = {
     "apiVersion": "storage.k8s.io/v1",
@@ -107,3 +109,35 @@ class Machine:
         kind = "application/strategic-merge-patch+json"
         answer = self._team.server.request("PATCH", path, {"status": status}, content=kind)
         assert answer.status in (200, 404, 409), answer.message
+
+
+def submit(team: Team, name: str = JOB) -> None:
+    team.make(manifest(n.JOB_KIND, name, {"maxRestarts": 1}))
+
+
+def comes_to(team: Team, machine: Machine, phase: str, *, attempt: int = 0, name: str = JOB) -> None:
+    """Until the job says so, with a kubelet meanwhile."""
+
+    def there() -> bool:
+        machine.keep()
+        status = team.status(name)
+        return (status.get("phase"), status.get("attempt")) == (phase, attempt)
+
+    until(there, f"{name} is {phase} in attempt {attempt}", 40.0)
+
+
+def ends(team: Team, machine: Machine, *, attempt: int) -> None:
+    """Its workers end well, and the job says so."""
+    for each in machine.pods():
+        machine.end(each, code=0)
+    comes_to(team, machine, n.PHASE_SUCCEEDED, attempt=attempt)
+
+
+def live(team: Team) -> dict[str, str]:
+    """What there is of the job, by kind and name, with its uid; a Job's whether it may run."""
+    found = {}
+    for path in (team.batch(), team.core("pods"), team.core("services"), team.core("persistentvolumeclaims")):
+        for each in team.server.request("GET", path).body["items"]:
+            stopped = "suspended" if (each.get("spec") or {}).get("suspend") else ""
+            found[f"{path} {each['metadata']['name']} {stopped}"] = each["metadata"]["uid"]
+    return found
