@@ -178,3 +178,9 @@ def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def write_program(path: Path, text: str) -> None:
+    """A script that everybody may run, for a link of that name, too; nothing is written where it says so already."""
+    if path.is_symlink() or not path.is_file() or path.read_text() != text:
+        write_atomically(path, text, mode=0o755)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from local.home import Home, write_atomically
+from local.home import Home, write_program
 
 # `supervisor.json` names the process whose network it is (local/cloud/record.py).
 SCRIPT = """#!/bin/sh
@@ -34,6 +34,4 @@ exec "$program" "$@"
 def write_script(home: Home, name: str, program: Path) -> None:
     """Make `name` in the home's `bin` start the program; nothing is written where it does so already."""
     text = SCRIPT.format(program=shlex.quote(str(program)), home=shlex.quote(str(home.root)))
-    script = home.bin / name
-    if script.is_symlink() or not script.is_file() or script.read_text() != text:
-        write_atomically(script, text, mode=0o755)
+    write_program(home.bin / name, text)

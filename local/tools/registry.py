@@ -9,7 +9,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from local.home import Home
-from local.tools import etcd, helm, karpenter, kubernetes, pulumi, pulumi_language_python, training_operator
+from local.tools import (
+    etcd,
+    helm,
+    karpenter,
+    kubernetes,
+    plugin,
+    pulumi,
+    pulumi_language_python,
+    training_operator,
+)
 from local.tools.build import RECORD, Built, build, is_built, locked
 from local.tools.entering import write_script
 from local.tools.errors import ToolError
@@ -121,6 +130,7 @@ def _link(places: dict[str, Path], home: Home) -> None:
     for name, place in places.items():
         if name == ENTERING:
             write_script(home, name, place)
+            plugin.write_scripts(home)
             continue
         link = directory / name
         if link.is_symlink() and Path(os.readlink(link)) == place:

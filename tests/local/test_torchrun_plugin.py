@@ -16,10 +16,10 @@ import pytest
 from launcher.core.torchrun import names as n
 from launcher.kube import kubeconfig
 from launcher.kube.rest import Patience
-from local.home import CHECKOUT
+from local.home import Home
+from local.tools import plugin
 from tests.local.own_api_server import ApiServer
 from tests.local.torchrun_controller import Team, until
-from tests.local.torchrun_person import put_on_path
 from tests.torchrun_manifests import manifest
 from tests.unit.plugin.test_kubeconfig import CASES, write
 
@@ -55,7 +55,6 @@ class Person:
         environment = {
             **os.environ,
             "PATH": f"{self.programs}:{kubectl}:{os.environ['PATH']}",
-            "PYTHONPATH": str(CHECKOUT),
             "KUBECONFIG": str(self.team.server.kubeconfig),
             "XDG_CACHE_HOME": str(self.programs / "cache"),
             **variables,
@@ -82,10 +81,11 @@ class Person:
 def person(torchrun_api: ApiServer, tmp_path: Path) -> Iterator[Person]:
     team = Team(torchrun_api, f"person-{next(NUMBERS)}")
     team.make(manifest(n.QUEUE_KIND, "research"))
-    code, programs = tmp_path / "code", put_on_path(tmp_path / "programs")
+    code, home = tmp_path / "code", Home(tmp_path / "home")
+    plugin.write_scripts(home)
     code.mkdir()
     (code / "train.py").write_text("print('trained')\n")
-    yield Person(team, code, programs)
+    yield Person(team, code, home.bin)
     torchrun_api.request("DELETE", team.path(n.JOB_KIND))
 
 

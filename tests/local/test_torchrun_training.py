@@ -31,7 +31,6 @@ from tests.local.torchrun_person import (
     job,
     logs_of,
     phase,
-    put_on_path,
     reaches,
     torchrun,
     workers_say,
@@ -163,13 +162,12 @@ def test_the_requirements_commands_from_a_project_s_directory(installed: Stack, 
 
 
 def in_their_namespace(stack: Stack, directory: Path) -> dict[str, str]:
-    """The environment of a team that has the plugin, and its namespace in its kubeconfig."""
+    """The environment of a team that has its namespace in its kubeconfig."""
     given = stack.kubectl_environment
     own = directory / "kubeconfig"
     own.write_text(Path(given["KUBECONFIG"]).read_text())
     own.chmod(0o600)
-    path = f"{put_on_path(directory / 'programs')}:{given['PATH']}"
-    environment = {**os.environ, **given, "KUBECONFIG": str(own), "PATH": path, "PYTHONPATH": str(CHECKOUT)}
+    environment = {**os.environ, **given, "KUBECONFIG": str(own)}
     words = ["kubectl", "config", "set-context", "--current", "--namespace", SPACE[1]]
     subprocess.run(words, env=environment, check=True, capture_output=True, timeout=60)
     return environment

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +32,11 @@ LISTS = LISTENS.replace(
 ).replace('"end"', '"end of said.txt"')
 
 
-def put_on_path(directory: Path) -> Path:
-    """The plugin's two programs in a directory, where kubectl finds them on PATH; returns it."""
-    directory.mkdir(exist_ok=True)
-    for name, module in (("kubectl-torchrun", "__main__"), ("kubectl_complete-torchrun", "complete")):
-        words = shlex.join([sys.executable, "-m", f"launcher.plugin.{module}"])
-        (directory / name).write_text(f'#!/bin/sh\nexec {words} "$@"\n')
-        (directory / name).chmod(0o755)
-    return directory
-
-
 def torchrun(stack: Stack, *arguments: str, cwd: Path = CHECKOUT) -> Command:
     """`kubectl torchrun ...`."""
-    environment = {**os.environ, **stack.kubectl_environment, "PYTHONPATH": str(CHECKOUT)}
+    environment = {**os.environ, **stack.kubectl_environment}
     answer = subprocess.run(
-        [sys.executable, "-m", "launcher.plugin", *arguments, *SPACE],
+        ["kubectl", "torchrun", *arguments, *SPACE],
         cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
     )  # fmt: skip
     print(answer.stdout)
