@@ -17,6 +17,8 @@ from tests.seed import SEED, of_checkout
 # A shell without job control starts what it puts into the background with SIGINT ignored, and every process that is
 # started from there inherits that: tests of interrupts would then wait for nothing.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# And `nohup` leaves SIGHUP so: tests of a terminal that is closed would wait as long.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Pulumi brings gRPC with it, which writes to the stderr of whichever test forks while it works. Nobody here uses gRPC
 # in a fork: https://github.com/grpc/grpc/blob/master/doc/fork_support.md

@@ -194,3 +194,27 @@ def test_an_elastic_job_that_has_succeeded_is_not_stopped_and_not_begun_again(
     assert team.status(JOB)["attempt"] == 0
     assert not team.get(team.batch("vit-1"))
     assert working.process.poll() is None
+
+
+def test_a_job_beyond_its_deadline_has_failed_and_nothing_of_it_runs(
+    team: Team, machine: Machine, working: Running
+) -> None:
+    team.make(manifest(n.JOB_KIND, JOB, {"activeDeadlineSeconds": 10, "ttlSecondsAfterFinished": 3600}))
+    comes_to(team, machine, n.PHASE_RUNNING)
+    began = time.monotonic()
+
+    def over() -> bool:
+        machine.keep()
+        return team.status(JOB).get("phase") == n.PHASE_FAILED
+
+    until(over, "it has failed", 20.0)
+    assert time.monotonic() - began < 15.0
+    status = team.status(JOB)
+    assert (status["reason"], status["attempt"]) == (n.REASON_DEADLINE_EXCEEDED, 0)
+    until(lambda: not machine.keep(), "its workers are gone")
+    team.merge(team.path(n.JOB_KIND, JOB), {"spec": {"activeDeadlineSeconds": 7200}})
+    generation = team.get(team.path(n.JOB_KIND, JOB))["metadata"]["generation"]
+    time.sleep(2.0)
+    assert (team.status(JOB)["phase"], generation) == (n.PHASE_FAILED, 2)
+    assert not machine.pods()
+    assert working.process.poll() is None

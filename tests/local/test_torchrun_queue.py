@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ QUEUE = "research"
 
 
 @pytest.fixture(scope="module")
-def queued(stack: Stack) -> Stack:
+def queued(stack: Stack) -> Iterator[Stack]:
     """As a person gives it: an edit of the stack file, and `pulumi up`."""
 
     def give(config: dict[str, Any]) -> None:
@@ -31,8 +32,10 @@ def queued(stack: Stack) -> Stack:
         ]
 
     stack.update(give)
-    return stack
-    stack.update(lambda config: config.pop("trainyard:queues"))
+    yield stack
+    if "trainyard:queues" in stack.settings()["config"]:  # the last test takes it away
+        stack.kubectl("delete", "torchrunjobs,torchrunqueues", "--all", "--all-namespaces", "--timeout=120s")
+        stack.update(lambda config: config.pop("trainyard:queues"))
 
 
 def test_a_running_job_has_its_files_from_the_bucket_and_an_edit_too(queued: Stack, tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def requirements_queue(queues: list[dict[str, Any]]) -> dict[str, Any]:
     prod = copy.deepcopy(next(each for each in queues if each["metadata"]["name"] == "prod"))
     prod["metadata"]["name"] = "h100-training"
     del prod["spec"]["storage"]["checkpoints"]
+    prod["spec"]["storage"]["workspace"] = {"enabled": True, "sizePerGPU": "1Gi"}
     return prod
 
 
@@ -159,6 +160,20 @@ def test_the_requirements_commands_from_a_project_s_directory(installed: Stack, 
         assert sync_pod.code == 0, sync_pod.output
         reaches(installed, name, n.PHASE_SUCCEEDED)
         assert f"{word} {epochs} of {epochs}, 8 processes" in logs_of(installed, name)
+        # The class of disks gives each of the two workers a claim of its own.
+        claims = installed.get("pvc", *SPACE, "-l", f"{n.LABEL_JOB}={name}")["items"]
+        bound = {each["metadata"]["name"]: each["status"]["phase"] for each in claims}
+        assert bound == {f"{name}-workspace": "Bound", f"{name}-workspace-1": "Bound"}
+        workers = installed.get("pods", *SPACE, "-l", f"{n.LABEL_JOB}={name},{n.LABEL_ATTEMPT}")["items"]
+        assert {mounted(each, "/app") for each in workers} == bound.keys()
+
+
+def mounted(pod: dict[str, Any], path: str) -> str:
+    """The claim that the worker has there, "" for none."""
+    (worker,) = (each for each in pod["spec"]["containers"] if each["name"] == n.WORKER_CONTAINER)
+    (mount,) = (each for each in worker["volumeMounts"] if each["mountPath"] == path)
+    (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == mount["name"])
+    return str((volume.get("persistentVolumeClaim") or {}).get("claimName", ""))
 
 
 def in_their_namespace(stack: Stack, directory: Path) -> dict[str, str]:
@@ -281,6 +296,10 @@ def test_an_example_trains(installed: Stack, name: str, sizes: set[tuple[int, in
     assert len(workers) == ended["nodes"]
     urgent = {each["spec"].get("priorityClassName") == "urgent" for each in workers}
     assert urgent == {name == "priority"}
+    if name == "priority":
+        (worker,) = (each["spec"] for each in workers)
+        assert worker["priority"] == 1000
+        assert worker["containers"][0]["resources"]["requests"].items() >= {"cpu": "8", "memory": "16Gi"}.items()
 
 
 def test_the_examples_project_is_submitted_as_the_page_says(installed: Stack, tmp_path: Path) -> None:
