@@ -34,6 +34,7 @@ TOGETHER = {
     "test_identity": "main job",
     "test_torchrun_queue": "main job",
     "test_torchrun_training": "main job",
+    "test_torchrun_trouble": "main job",
     "test_ceiling": "main job",
     "test_permissions": "main job",
     "test_torchrun_controller": "torchrun kinds",

@@ -1,0 +1,166 @@
+"""Torchrun jobs that go wrong on the stack of the main job's story, and what their person is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launcher.core.torchrun import names as n
+from tests.faults.place import until
+from tests.local.conftest import Stack
+from tests.local.torchrun_person import SPACE, WAIT_SECONDS, job, logs_of, reaches, torchrun
+from tests.local.torchrun_stack import image, installed
+
+pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
+__all__ = ["installed"]
+
+# The second worker fails in the first attempt, while the first one waits for it.
+FAILS_ONCE = """
+import os, sys
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+attempt, rank = os.environ["TORCHRUN_ATTEMPT"], dist.get_rank()
+print("met", os.environ["TORCHELASTIC_RUN_ID"], "attempt", attempt, "rank", rank, flush=True)
+if (attempt, rank) == ("0", 1):
+    sys.exit(7)
+dist.barrier()
+"""
+# What submitting takes, but for `create` on pods/exec.
+RIGHTS = [
+    {"apiGroups": [n.GROUP], "resources": [n.QUEUE_PLURAL], "verbs": ["get", "list"]},
+    {
+        "apiGroups": [n.GROUP],
+        "resources": [n.JOB_PLURAL],
+        "verbs": ["get", "list", "watch", "create", "delete"],
+    },
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
+]
+
+
+def test_the_exit_code_is_the_jobs_and_a_wrong_command_is_not_begun_anew(
+    installed: Stack, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("import sys\nsys.exit(3)\n")
+    (tmp_path / "unset.sh").write_text("exit 0\n")
+    for name, command, code, reason, restarts in (
+        ("fails", "python train.py", 3, n.REASON_RESTARTS_USED_UP, 3),
+        ("misspelt", "pyhton train.py", 127, n.REASON_NOT_RESTARTABLE, 0),
+        ("absent", "python trian.py", 2, n.REASON_NOT_RESTARTABLE, 0),
+        ("unset", "./unset.sh", 126, n.REASON_NOT_RESTARTABLE, 0),
+    ):
+        ended = torchrun(
+            installed, "submit", "--queue", "cpu", "--gpus", "0", "--nodes", "1", "--name", name, "--follow",
+            command, cwd=tmp_path,
+        )  # fmt: skip
+        assert ended.code == code, ended.output
+        status = job(installed, name)["status"]
+        assert (status["phase"], status["reason"]) == (n.PHASE_FAILED, reason)
+        assert (status["exitCode"], status.get("restarts", 0)) == (code, restarts)
+
+
+def test_a_worker_that_fails_costs_a_restart_of_all_in_a_rendezvous_of_their_own(
+    installed: Stack, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(FAILS_ONCE)
+    done = torchrun(
+        installed, "submit", "--queue", "cpu", "--gpus", "0", "--nodes", "2", "--name", "again-once", "--follow",
+        "python train.py", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.code == 0, done.output
+    status = job(installed, "again-once")["status"]
+    assert (status["phase"], status["attempt"], status["restarts"]) == (n.PHASE_SUCCEEDED, 1, 1)
+    assert "again-once: Restarting: " in done.output
+    met = [line.split("met ")[1].split() for line in done.output.splitlines() if "met " in line]
+    assert [(words[2], words[4]) for words in met] == [("0", "0"), ("1", "0")], "node 0 has rank 0 both times"
+    assert met[0][0] != met[1][0], "one rendezvous for each attempt"
+    assert "attempt 1 rank 1" in logs_of(installed, "again-once")
+
+
+def test_a_job_of_a_queue_that_is_not_there_waits_and_trains_once_it_is(
+    installed: Stack, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("print('trained', flush=True)\n")
+    made = torchrun(
+        installed, "submit", "--queue", "later", "--gpus", "0", "--nodes", "1", "--name", "early",
+        "python train.py", cwd=tmp_path,
+    )  # fmt: skip
+    assert made.code == 0, made.output
+    assert "queue later: is not in namespace training yet, which has cpu, dev, " in made.output
+    until(
+        lambda: (job(installed, "early").get("status") or {}).get("reason") == n.REASON_QUEUE_NOT_FOUND,
+        "so",
+        30,
+    )
+    assert installed.get("pods", *SPACE, "-l", f"{n.LABEL_JOB}=early")["items"] == []
+    queue = installed.get("torchrunqueue", "cpu", *SPACE)
+    later = {
+        "apiVersion": n.API_VERSION,
+        "kind": n.QUEUE_KIND,
+        "metadata": {"name": "later"},
+        "spec": queue["spec"],
+    }
+    applied = installed.kubectl("apply", *SPACE, "-f", "-", stdin=yaml.safe_dump(later))
+    assert applied.code == 0, applied.output
+    # As the line of `submit` says.
+    assert torchrun(installed, "sync", "early", cwd=tmp_path).code == 0
+    reaches(installed, "early", n.PHASE_SUCCEEDED)
+    assert "trained" in logs_of(installed, "early")
+
+
+def test_who_may_not_send_the_workspace_leaves_no_job(installed: Stack, tmp_path: Path) -> None:
+    name, space = "sender", SPACE[1]
+    meta = {"name": name, "namespace": space}
+    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": meta}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": space}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    manifests = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
+        {**rbac, "kind": "Role", "rules": RIGHTS},
+        {**rbac, "kind": "RoleBinding", "subjects": [subject], "roleRef": role},
+    ]
+    applied = installed.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests))
+    assert applied.code == 0, applied.output
+    kubeconfig = json.loads(installed.kubectl("config", "view", "--raw", "--minify", "-o", "json").output)
+    token = installed.kubectl("create", "token", name, *SPACE).output.strip()
+    kubeconfig["users"][0]["user"] = {"token": token}
+    place, code = tmp_path / "kubeconfig", tmp_path / "code"
+    place.write_text(json.dumps(kubeconfig))
+    place.chmod(0o600)
+    code.mkdir()
+    (code / "train.py").write_text("print('trained')\n")
+    words = ("--queue", "cpu", "--gpus", "0", "--nodes", "1", "--name", "unsent", "--kubeconfig", str(place))
+    refused = torchrun(installed, "submit", *words, "python train.py", cwd=code)
+    assert refused.code == 77, refused.output
+    told = refused.output.splitlines()[-1]
+    assert told.startswith("kubectl torchrun: ")
+    assert "namespace training: you may not create pods/exec there" in told
+    assert installed.kubectl("get", "torchrunjob", "unsent", *SPACE).code == 1, "the job is there"
+    pods = ("pods", *SPACE, "-l", f"{n.LABEL_JOB}=unsent", "-o", "name")
+    until(lambda: "pod/" not in installed.kubectl("get", *pods).output, "nothing of it is left", 60)
+
+
+def test_workers_that_can_not_start_are_named_with_the_reason(installed: Stack) -> None:
+    spec = {"jobQueue": "cpu", "numGPUs": 0, "numNodes": 1, "command": "python -c 1"}
+    absent = f"{image(installed, 'trainer').partition('@')[0]}@sha256:{'0' * 64}"
+    for name, overrides, told in (
+        ("no-image", {"image": absent}, f"can't get image {absent}: "),
+        ("no-room", {"nodeResources": {"memory": "900Gi"}}, "waits for a node: 0/"),
+    ):
+        manifest = {
+            "apiVersion": n.API_VERSION,
+            "kind": "TorchrunJob",
+            "metadata": {"name": name},
+            "spec": {**spec, "overrides": overrides},
+        }
+        applied = installed.kubectl("apply", *SPACE, "-f", "-", stdin=json.dumps(manifest))
+        assert applied.code == 0, applied.output
+        until(
+            lambda name=name, told=told: told in str(job(installed, name)), f"{name} says why", WAIT_SECONDS
+        )
+        shown = torchrun(installed, "status", name).output
+        assert f"0 of 1 workers are ready, {name}-0-0-" in shown
+        assert torchrun(installed, "cancel", name).code == 0
