@@ -190,6 +190,12 @@ def test_only_a_sync_that_says_so_starts_the_workers_anew(installed: Stack, tmp_
         files = "said.txt" if word == "third" else "gone.txt said.txt"
         workers_say(installed, "both", 2, f"said {word} of {files}\n")
         assert job(installed, "both")["status"]["attempt"] == (word != "first")
+    copied = torchrun(installed, "cp", "said.txt", "both:/tmp/mark", "--rank", "1", cwd=tmp_path)
+    assert copied.code == 0, copied.output
+    for rank, there in (("1", True), ("0", False)):
+        fetched = torchrun(installed, "cp", "both:/tmp/mark", f"mark-{rank}", "--rank", rank, cwd=tmp_path)
+        assert (fetched.code == 0, (tmp_path / f"mark-{rank}").exists()) == (there, there), fetched.output
+        (tmp_path / f"mark-{rank}").unlink(missing_ok=True)
     (tmp_path / "said.txt").write_text("end")
     assert torchrun(installed, *sync, cwd=tmp_path).code == 0
     ended = reaches(installed, "both", n.PHASE_SUCCEEDED)

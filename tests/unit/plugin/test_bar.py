@@ -7,6 +7,7 @@ import re
 import sys
 import termios
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,36 @@ def test_an_upload_is_drawn_to_its_end_on_a_terminal(
     assert shares[-1] == 1
     assert drawn[-1][1] == drawn[-1][2] == "2.0 MiB"
     # Its line is empty again when the next one comes.
+    assert "of 2.0 MiB\r\x1b[Kworkspace sha256:" in text
+
+
+def test_so_is_one_to_a_bucket(
+    deployer: object,
+    cloud,
+    api: TorchrunApi,
+    run: Run,
+    code: Path,
+    terminal: Terminal,
+    monkeypatch: pytest.MonkeyPatch,  # type: ignore[no-untyped-def]
+) -> None:
+    monkeypatch.setattr(screen, "_EVERY_SECONDS", 0.0)
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, "us-west-2")
+    place = {"LocationConstraint": "us-west-2"}
+    cloud.client("s3").create_bucket(Bucket="drawn", CreateBucketConfiguration=place)
+    (code / "data").write_bytes(os.urandom(MEBIBYTES * 2**20))
+    api.queue("q", storage={"workspace": {"enabled": True, "bucket": "s3://drawn"}})
+    monkeypatch.setattr(sys, "stderr", terminal.stream)
+    assert run(*SUBMIT, "x")[0] == 0
+    text = terminal.seen()
+    shares = [bar.count("#") / len(bar) for bar, _, _ in DRAWN.findall(text)]
+    # Without TLS, as here, what is sent is read once before, to be signed.
+    sent = shares[
+        1 + max(index for index, (one, next_one) in enumerate(pairwise(shares)) if one > next_one) :
+    ]
+    assert len(sent) > 10
+    assert sent == sorted(sent)
+    assert (sent[0] < 0.2, sent[-1]) == (True, 1)
     assert "of 2.0 MiB\r\x1b[Kworkspace sha256:" in text
 
 

@@ -269,3 +269,37 @@ def test_the_cluster_of_a_context(api: TorchrunApi, tmp_path: Path) -> None:
     file = str(api.kubeconfig(tmp_path / "k"))
     assert Cluster.connect(file, "here", None).namespace == "team"
     assert Cluster.connect(file, None, "mine").namespace == "mine"
+
+
+def test_a_context_that_is_not_the_current_one_is_taken_where_it_is_named(
+    api: TorchrunApi, run: Run, tmp_path: Path
+) -> None:
+    file = api.kubeconfig(tmp_path / "kubeconfig")
+    document = yaml.safe_load(file.read_text())
+    document["contexts"].append(
+        {"name": "there", "context": {"cluster": "c", "user": "u", "namespace": "other"}}
+    )
+    file.write_text(yaml.safe_dump(document))
+    assert run("list")[2] == "No jobs in namespace team.\n"
+    assert run("list", "--context", "there")[2] == "No jobs in namespace other.\n"
+    assert run("list", "--context", "there", "-n", "third")[2] == "No jobs in namespace third.\n"
+
+
+@pytest.mark.parametrize("form", ["json", "yaml", "name"])
+def test_the_job_that_was_made_is_shown_as_asked(api: TorchrunApi, run: Run, form: str) -> None:
+    api.queue("q")
+    result, out, err = run(*SUBMIT, "--no-workspace", "-o", form, "x")
+    assert (result, err) == (0, "")
+    made = api.objects[f"{JOBS}/one"]
+    shown = {"metadata": {"name": out.strip().removeprefix("torchrunjob.torchrun.ai/")}}
+    if form != "name":
+        shown = json.loads(out) if form == "json" else yaml.safe_load(out)
+        assert shown["spec"] == made["spec"]
+    assert shown["metadata"]["name"] == "one"
+
+
+def test_an_elastic_job_has_the_range_that_was_asked_for(api: TorchrunApi, run: Run) -> None:
+    api.queue("q", nodeResources={"gpus": 8})
+    words = ("submit", "--queue", "q", "--gpus", "32", "--min", "2", "--max", "4", "--no-workspace", "x")
+    assert run(*words, "--name", "grows")[0] == 0
+    assert api.objects[f"{JOBS}/grows"]["spec"]["elastic"] == {"minNodes": 2, "maxNodes": 4}

@@ -12,7 +12,7 @@ from launcher.core.torchrun import names as n
 from launcher.plugin import following, tables
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
-from tests.unit.plugin.plugin_api import JOBS, PODS, SUBMIT, Run, TorchrunApi, only_line
+from tests.unit.plugin.plugin_api import JOBS, PODS, ROOT, SUBMIT, Run, TorchrunApi, only_line
 
 pytestmark = pytest.mark.unit
 
@@ -30,6 +30,10 @@ def test_lists_as_tables_and_as_documents(api: TorchrunApi, run: Run) -> None:
     api.queue("q", nodeResources={"gpus": 8, "memory": "1Ti"})
     assert run("queues", "-o", "wide")[1].splitlines()[1].split()[:5] == ["q", "-", "8", "-", "1Ti"]
     assert yaml.safe_load(run("status", "a", "-o", "yaml")[1])["metadata"]["name"] == "a"
+    api.put(f"{ROOT}/namespaces/other/{n.QUEUE_PLURAL}/p", {"metadata": {"name": "p", "namespace": "other"}})
+    listed = [line.split()[:2] for line in run("queues", "-A")[1].splitlines()]
+    assert listed == [["NAMESPACE", "NAME"], ["other", "p"], ["team", "q"]]
+    assert run("queues", "-o", "name")[1] == "torchrunqueue.torchrun.ai/q\n"
 
 
 def test_the_table_and_the_status_of_a_job() -> None:
@@ -87,6 +91,20 @@ def test_the_worker_of_a_node_is_found_where_each_node_has_a_job_of_its_own(
         api.worker(name, **{n.LABEL_NODE: str(node)})
         api.logs[name] = [f"of node {node}\n".encode()]
     assert run("logs", "one", "--rank", str(rank)) == (0, f"of node {rank}\n", "")
+
+
+def test_the_log_of_an_attempt_is_shown_and_one_that_is_not_there_is_told(api: TorchrunApi, run: Run) -> None:
+    api.job("one", phase="Running")
+    for attempt in (0, 1):
+        api.logs[worker(api, attempt)] = [f"of attempt {attempt}\n".encode()]
+    assert run("logs", "one", "--attempt", "0") == (0, "of attempt 0\n", "")
+    assert run("logs", "one") == (0, "of attempt 1\n", "")
+    result, out, err = run("logs", "one", "--attempt", "2")
+    assert (result, out) == (66, "")
+    assert "job one: has no worker node 0 of attempt 2 now" in only_line(err)
+    result, _, err = run("logs", "-f", "one", "--attempt", "0")
+    assert result == 64
+    assert "--attempt: excludes --follow" in only_line(err)
 
 
 @pytest.mark.parametrize("words", [("logs", "one"), ("logs", "-f", "one")])
