@@ -110,6 +110,16 @@ def test_a_missing_field_is_named(server: ApiServer, missing: str) -> None:
     assert (answer.status, answer.message.count(f"spec.{missing}: Required value")) == (422, 1)
 
 
+# What some of these fields are judged with, where the edge itself is to be right.
+RANGE = {"numGPUs": 4096, "elastic": {"minNodes": 1, "maxNodes": 4096}}
+BESIDE: dict[str, dict[str, Any]] = {
+    "numNodes": {"numGPUs": 4096},
+    "elastic.minNodes": RANGE,
+    "elastic.maxNodes": RANGE,
+    "workspace.sizeBytes": {"workspace.digest": f"sha256:{'0' * 64}"},
+}
+
+
 @pytest.mark.parametrize(
     ("kind", "path", "wrong", "edge"),
     [
@@ -125,6 +135,15 @@ def test_a_missing_field_is_named(server: ApiServer, missing: str) -> None:
         (n.JOB_KIND, "numGPUs", -1, 0),
         (n.JOB_KIND, "numNodes", 0, 1),
         (n.JOB_KIND, "maxRestarts", -1, 0),
+        (n.JOB_KIND, "maxRestarts", 101, 100),
+        (n.JOB_KIND, "numGPUs", 65537, 65536),
+        (n.JOB_KIND, "numNodes", 4097, 4096),
+        (n.JOB_KIND, "ttlSecondsAfterFinished", -1, 0),
+        (n.JOB_KIND, "activeDeadlineSeconds", 0, 1),
+        (n.JOB_KIND, "restartPolicy", "Always", "OnFailure"),
+        (n.JOB_KIND, "elastic.minNodes", 0, 1),
+        (n.JOB_KIND, "elastic.maxNodes", 4097, 4096),
+        (n.JOB_KIND, "workspace.sizeBytes", 0, 1),
         (n.JOB_KIND, "distributed.backend", "mpi", "gloo"),
         (n.JOB_KIND, "distributed.rdzvBackend", "zeus", "etcd-v2"),
         (n.JOB_KIND, "distributed.port", 80, 29501),
@@ -133,10 +152,12 @@ def test_a_missing_field_is_named(server: ApiServer, missing: str) -> None:
 )
 def test_a_range_holds_to_its_edge(server: ApiServer, kind: str, path: str, wrong: Any, edge: Any) -> None:
     path_of = f"{NAMESPACE}/{PLURALS[kind]}?dryRun=All"
-    answer = server.request("POST", path_of, manifest(kind, "a", {path: wrong}))
+    beside = BESIDE.get(path, {})
+    answer = server.request("POST", path_of, manifest(kind, "a", {**beside, path: wrong}))
     assert answer.status == 422
     assert f"spec.{path}:" in answer.message
-    assert server.request("POST", path_of, manifest(kind, "a", {path: edge})).status == 201
+    whole = server.request("POST", path_of, manifest(kind, "a", {**beside, path: edge}))
+    assert whole.status == 201, whole.message
 
 
 def test_two_variables_of_one_name_are_refused(server: ApiServer) -> None:

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.benchmarks.figures import verdict
 from tests.faults.proxy import Call, Fault, Proxy
 from tests.local import torchrun_pool
 from tests.local.own_api_server import ApiServer
@@ -24,7 +25,7 @@ from tests.local.torchrun_controller import Running, Team, controller
 from tests.local.torchrun_machine import cluster
 from tests.seed import SEED
 from tests.sweeps import history, plan
-from tests.sweeps.history import Made, differences
+from tests.sweeps.history import Made, differences, figures
 from tests.sweeps.kills import Kill, Outcome, Result, pause
 from tests.sweeps.torchrun_life import Life
 
@@ -74,7 +75,7 @@ class Place:
                     raise
         wrongs = [*differences(made, self.undisturbed)]
         # What was over before is looked at by each new controller, too.
-        wrongs += [f"before: {each}" for each in differences(self._first(), self.undisturbed)]
+        wrongs += [f"{history.BEFORE}{each}" for each in differences(self._first(), self.undisturbed)]
         self.server.request("DELETE", f"/api/v1/namespaces/{team.name}")
         told = f"{sum(made.made.values())} objects made, {len(made.left)} left"
         return Outcome(
@@ -140,7 +141,7 @@ def place() -> Iterator[Place]:
 
 
 def main() -> int:
-    """Sweep; the exit code is 1 when a life ended otherwise than the undisturbed one."""
+    """Sweep; the exit code is 1, and the figure is named, when a life ended otherwise than the undisturbed one."""
     given = os.environ.get(SEED)
     result = Result.resume(int(given) if given else None, of="controller")
     print(f"controller: seed {result.seed}, {len(result.outcomes)} kills tried before", flush=True)
@@ -151,7 +152,9 @@ def main() -> int:
             result.add(outcome)
             told = "; ".join(outcome.wrongs) or "ended as the undisturbed life"
             print(f"controller {kill} ({outcome.at or 'not reached'}): {told}", flush=True)
-    return 0 if all(each.good for each in result.outcomes) else 1
+    rows = figures(wrong for each in result.outcomes for wrong in each.wrongs)
+    print(f"controller: {len(result.outcomes)} kills", *rows, sep="\n", flush=True)
+    return verdict(rows)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.core.torchrun import names as n
+from tests.benchmarks.figures import Figure
 from tests.local import kai
 from tests.local.own_api_server import ApiServer
 from tests.local.torchrun_controller import Team, until
 from tests.local.torchrun_machine import INDEX
 
 _GONE = 410
+# Before what is told of the life before.
+BEFORE = "before: "
+_MORE, _LEFT, _AFTER = "made besides", "left besides", "after its end"
 
 
 class Expired(Exception):
@@ -56,11 +60,23 @@ class Made:
 
 def differences(one: Made, undisturbed: Made) -> tuple[str, ...]:
     """In which a life differs from one in which nothing went wrong: each as a line."""
-    more = [f"made besides: {name} ({count} times)" for name, count in (one.made - undisturbed.made).items()]
+    more = [f"{_MORE}: {name} ({count} times)" for name, count in (one.made - undisturbed.made).items()]
     less = [f"never made: {name}" for name in undisturbed.made - one.made]
-    left = [f"left besides: {name}" for name in sorted(one.left - undisturbed.left)]
+    left = [f"{_LEFT}: {name}" for name in sorted(one.left - undisturbed.left)]
     gone = [f"missing at the end: {name}" for name in sorted(undisturbed.left - one.left)]
     return (*one.wrongs, *more, *less, *left, *gone)
+
+
+def figures(differing: Iterable[str]) -> list[Figure]:
+    """How many of these lines there are of each kind; none is right."""
+    kinds = Counter(_kind(each.removeprefix(BEFORE)) for each in differing)
+    names = ("duplicates", "orphans", "re-runs", "missing")
+    return [Figure(name=name, value=kinds[name], limit=0, unit="", digits=0) for name in names]
+
+
+def _kind(line: str) -> str:
+    what = line.partition(":")[0]
+    return {_MORE: "duplicates", _LEFT: "orphans", _AFTER: "re-runs"}.get(what, "missing")
 
 
 def read(team: Team, since: str) -> Made:
@@ -153,10 +169,10 @@ def _begun_after_the_end(changes: Mapping[str, Iterable[Change]]) -> Iterable[st
         if phase in n.FINAL_PHASES:
             over.setdefault(uid, each)
         elif uid in over:
-            yield f"{_named(each.item)} was over, and is {phase} again"
+            yield f"{_AFTER}: {_named(each.item)} is {phase} again"
     for kind in ("Job", "Service", "PodGroup"):
         for each in changes[kind]:
             for owner in each.item["metadata"].get("ownerReferences") or []:
                 end = over.get(owner["uid"])
                 if end is not None and each.kind == "ADDED" and each.version > end.version:
-                    yield f"{_named(each.item)} was made when its job was over"
+                    yield f"{_AFTER}: {_named(each.item)} was made"
