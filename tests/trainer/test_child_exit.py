@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from launcher.core.torchrun import command
+from launcher.core.torchrun import names as n
 from launcher.core.torchrun.child_exit import exit_code
-from launcher.core.torchrun.job_spec import C10D
+from launcher.core.torchrun.job_spec import C10D, STATIC
+from local.ports import free_ports
 
 pytestmark = pytest.mark.trainer
 
@@ -34,6 +36,11 @@ COMMANDS = [
 ]
 
 
+def programs() -> str:
+    """A PATH with torchrun."""
+    return f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+
 @pytest.mark.parametrize(("typed", "args", "code"), COMMANDS, ids=[f"{c[0]}-{c[2]}" for c in COMMANDS])
 def test_the_exit_code_is_the_commands(typed: str, args: tuple[str, ...], code: int, tmp_path: Path) -> None:
     script = tmp_path / "unset.sh"
@@ -43,12 +50,11 @@ def test_the_exit_code_is_the_commands(typed: str, args: tuple[str, ...], code: 
         backend=C10D, endpoint="localhost:0", id="one", nodes=1, least=1, processes=2, given=False
     )
     built = command.build(typed, args, meeting)
-    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     # Files that may not be run are refused to root, too.
     ended = subprocess.run(
         built.words,
         cwd=tmp_path,
-        env={**os.environ, **built.environment, "PATH": programs},
+        env={**os.environ, **built.environment, "PATH": programs()},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         timeout=120,
@@ -64,3 +70,35 @@ def test_what_torchrun_does_not_tell_is_the_containers_own() -> None:
     assert exit_code(143, "Root Cause (first observed failure):\n  exitcode  : 3 (pid: 1) \n") == 143
     said = "[default0]:  File \"/x/subprocess_handler.py\", line 1\nFileNotFoundError: [Errno 2] 'data'\n"
     assert exit_code(1, said) == 1, "the command's own traceback"
+
+
+def test_with_a_static_rendezvous_each_node_has_the_rank_that_it_is_told(tmp_path: Path) -> None:
+    meets = (
+        "import os, torch.distributed as world; world.init_process_group('gloo'); world.barrier(); "
+        "print('met', os.environ['GROUP_RANK'], world.get_rank(), world.get_world_size(), flush=True)"
+    )
+    (port,) = free_ports(1)
+    meeting = command.Meeting(
+        backend=STATIC, endpoint=f"127.0.0.1:{port}", id="one", nodes=2, least=2, processes=1, given=True
+    )
+    built = command.build("python", ("-c", meets), meeting)
+    nodes = []
+    for rank in ("0", "1"):
+        # The kubelet puts the variable in its place.
+        words = [word.replace(f"$({n.ENV_NODE_RANK})", rank) for word in built.words]
+        assert words != list(built.words)
+        environment = {**os.environ, **built.environment, "PATH": programs()}
+        nodes.append(
+            subprocess.Popen(
+                words,
+                cwd=tmp_path,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    for rank, node in enumerate(nodes):
+        said = node.communicate(timeout=120)[0]
+        assert node.returncode == 0, said
+        assert f"met {rank} {rank} 2\n" in said
