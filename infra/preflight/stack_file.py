@@ -43,6 +43,9 @@ def load(stack: str, file: Path | None = None, *, takes_ended: bool = False) -> 
     config = document.get("config") if isinstance(document, dict) else None
     if not isinstance(config, dict):
         raise StackFileError(f"{path.name} needs a mapping named 'config' with the stack's settings")
+    # The engine reads none of these there, and would deploy the stack without them.
+    if stray := [key for key in document if str(key).startswith(("trainyard:", "aws:"))]:
+        raise StackFileError(f"{path.name}: {stray[0]} stands beside 'config'; it must be indented, below it")
     return settings.read(stack, config, takes_ended=takes_ended)
 
 

@@ -22,6 +22,9 @@ from launcher.kube.rest import ApiUnavailable, Patience, Rest, client_of
 _HOME: Final = "~/.kube/config"
 _CURRENT: Final = "current-context"
 _SHOWN: Final = 60
+# What the package says of a file without a current context, such as that of a local cloud which is down.
+_NO_NAME: Final = "Expected object with name in "
+_NO_CONTEXT: Final = "has no current context; is its cluster up?"
 
 
 class NoLogin(ApiUnavailable):
@@ -171,7 +174,8 @@ def _understood() -> Iterator[None]:
     try:
         yield
     except (config.ConfigException, OSError, ValueError, YAMLError) as error:
-        raise ApiUnavailable(" ".join(str(error).split())) from None
+        said = " ".join(str(error).split())
+        raise ApiUnavailable(_NO_CONTEXT if _NO_NAME in said else said) from None
     except (
         TypeError,
         AttributeError,

@@ -173,7 +173,8 @@ class Cluster:
             if error.status == _ABSENT:
                 raise PluginError(
                     UNAVAILABLE,
-                    f"cluster: {n.API_VERSION} is not installed; `kubectl apply -f crd/` of Trainyard does that",
+                    f"cluster: {n.API_VERSION} is not installed; a stack of Trainyard has it with trainyard:queues in "
+                    "its file, any other cluster by the commands of docs/torchrun.md",
                 ) from None
 
     def path(self, plural: str) -> str:

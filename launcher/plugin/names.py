@@ -18,7 +18,7 @@ _MOST_IN_LABEL: Final = 63
 _SHOWN: Final = 60
 # What `kubectl get -o name` prints, and what kubectl takes for it.
 _KINDS: Final = frozenset(
-    f"{kind}{group}" for kind in (n.JOB_SINGULAR, n.JOB_PLURAL) for group in ("", f".{n.GROUP}")
+    f"{kind}{group}" for kind in (n.JOB_SINGULAR, n.JOB_PLURAL, n.JOB_SHORT) for group in ("", f".{n.GROUP}")
 )
 
 

@@ -61,6 +61,7 @@ def submit(
             f"queue {options.queue}: is not in namespace {cluster.namespace} yet{_queues(cluster, options.queue)}; "
             f"job {name} waits for it"
             + (f"; send the workspace when it is there: {_sync(options, cluster, name)}" if archive else "")
+            + f"; if it was mistyped: {cluster.command('torchrun cancel', name)}"
         )
     if not options.follow:
         return DONE

@@ -20,6 +20,8 @@ _EXITS: Final = (
 )
 FORMATS: Final = ("yaml", "json", "name", "wide")
 VERBS: Final = ("submit", "logs", "status", "list", "queues", "cancel", "suspend", "resume", "sync", "cp")
+# What kubectl's own verbs are called here.
+_KUBECTLS: Final = {"delete": ("cancel",), "get": ("list",), "describe": ("status",), "create": ("submit",)}
 # What argparse says of a value for a flag that takes none, and of a verb that it does not know.
 _EXPLICIT: Final = re.compile(r"argument (?P<flag>\S+): ignored explicit argument (?P<value>.*)", re.DOTALL)
 _NO_VERB: Final = re.compile(r"argument VERB: invalid choice: '(.*?)' \(choose from", re.DOTALL)
@@ -81,9 +83,9 @@ class Parser(argparse.ArgumentParser):
         if explicit := _EXPLICIT.fullmatch(message):
             message = f"{explicit['flag']}: takes no value; leave {explicit['value']} out"
         if verb := _NO_VERB.match(message):
-            near = get_close_matches(verb[1], VERBS, 1)
+            near = [*_KUBECTLS.get(verb[1], ()), *get_close_matches(verb[1], VERBS, 1)]
             message = f"{verb[1][:_SHOWN]!r} is no verb; " + (
-                f"did you mean {near[0]}?" if near else "one is missing"
+                f"did you mean {near[0]}?" if near else f"right would be one of {', '.join(VERBS)}"
             )
         raise PluginError(USAGE, f"{message}; see {self.prog} -h")
 

@@ -79,6 +79,9 @@ def read(path: Path) -> JsonObject:
         raise StackFileError(_not_yaml(path.name, error)) from error
     if not isinstance(document, dict) or not isinstance(document.get("config"), dict):
         raise StackFileError(f"{path.name} needs a mapping named 'config' with the stack's settings")
+    # The engine reads none of these there, and would deploy the stack without them.
+    if stray := [key for key in document if str(key).startswith(("trainyard:", "aws:"))]:
+        raise StackFileError(f"{path.name}: {stray[0]} stands beside 'config'; it must be indented, below it")
     return document
 
 

@@ -168,6 +168,13 @@ def test_a_file_that_is_no_stack_file_is_refused_in_one_line(tmp_path: Path, tex
     assert "\n" not in str(error.value)
 
 
+def test_settings_that_stand_beside_config_are_told_and_not_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "Pulumi.dev.yaml"
+    path.write_text("encryptionsalt: v1:abc\nconfig: {}\ntrainyard:queues: []\n")
+    with pytest.raises(StackFileError, match=r"yaml: trainyard:queues stands beside 'config'; it must be"):
+        read(path)
+
+
 def test_a_file_that_can_not_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "Pulumi.dev.yaml"
     for content, told in (

@@ -16,6 +16,7 @@ import pytest
 from aiohttp import web
 from kubernetes import client
 
+from launcher.core.torchrun import names as n
 from launcher.kube import execute
 from launcher.kube.execute import Execution
 from launcher.kube.rest import ApiError, ApiUnavailable, Patience, Rest, client_of
@@ -362,6 +363,18 @@ def test_a_full_disk_and_a_broken_tar_are_told(
         with pytest.raises(PluginError, match=said) as told:
             cp(cluster, "job:data", tmp_path / "x")
         assert told.value.code == code
+
+
+def test_a_worker_that_has_ended_has_nothing_to_copy_from(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = {"name": n.WORKER_CONTAINER, "state": {"terminated": {"exitCode": 0}}}
+    for status in ({"phase": "Succeeded"}, {"phase": "Running", "containerStatuses": [over]}):
+        pod = {"metadata": {"name": "pod"}, "status": status}
+        monkeypatch.setattr(copying, "worker", lambda _cluster, _job, _rank, pod=pod: pod)
+        with pytest.raises(PluginError, match=r"^job one: its worker 0 has ended, and cp needs one") as told:
+            cp(cluster, "one:/checkpoints/last.pt", tmp_path / "x")
+        assert told.value.code == 66
 
 
 def test_what_cant_be_copied_is_told(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:

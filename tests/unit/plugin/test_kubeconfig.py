@@ -65,6 +65,22 @@ def test_an_empty_variable_is_as_none(tmp_path: Path, monkeypatch: pytest.Monkey
     assert kubeconfig.namespace_of(None, None) == "prod"
 
 
+def test_one_without_a_context_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the local cloud's is while it is down."""
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [],
+        "users": [],
+        "contexts": [],
+        "current-context": "",
+    }
+    (tmp_path / "down").write_text(json.dumps(document))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "down"))
+    with pytest.raises(ApiUnavailable, match=r"has no current context; is its cluster up\?$"):
+        kubeconfig.namespace_of(None, None)
+
+
 @pytest.mark.parametrize(("files", "why"), [("empty", "the file is empty"), (":gone", "no such file")])
 def test_nothing_at_all_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: str, why: str

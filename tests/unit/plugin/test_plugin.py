@@ -106,7 +106,11 @@ def test_an_unknown_queue_is_submitted_to_and_waited_for(api: TorchrunApi, run: 
     result, out, err = run(*SUBMIT, "x")
     assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n")
     assert "queue q: is not in namespace team yet, which has none; job one waits for it" in err
-    assert re.search(r"when it is there: kubectl torchrun sync --kubeconfig \S+/kubeconfig one$", err.strip())
+    assert re.search(
+        r"when it is there: kubectl torchrun sync --kubeconfig (\S+) one; "
+        r"if it was mistyped: kubectl torchrun cancel --kubeconfig \1 one$",
+        err.strip(),
+    )
     assert f"{JOBS}/one" in api.objects
 
 
@@ -258,7 +262,7 @@ def test_a_command_to_paste_has_the_flags_that_were_given(
     (code / "in" / "train.py").touch()
     flags = f"-n team --context here --kubeconfig '{odd}'"
     assert run(*SUBMIT, *given, "--workspace", "in", "x")[2].endswith(
-        f"kubectl torchrun sync --workspace in {flags} one\n"
+        f"kubectl torchrun sync --workspace in {flags} one; if it was mistyped: kubectl torchrun cancel {flags} one\n"
     )
     assert run("status", *given, "two")[2].endswith(
         f"`kubectl torchrun list -A {flags.removeprefix('-n team ')}` shows all\n"

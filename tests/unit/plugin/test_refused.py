@@ -68,6 +68,8 @@ BAD = [
         65,
         r"workspace: (x/){100}\.\.\. .{1,60}; name the directory",
     ),
+    (("delete", "one"), 64, r"'delete' is no verb; did you mean cancel\?; see kubectl torchrun -h"),
+    (("frobnicate",), 64, r"'frobnicate' is no verb; right would be one of submit, logs, .*, cp; see"),
     (("submti",), 64, r"'submti' is no verb; did you mean submit\?; see kubectl torchrun -h"),
     (("--bogus", "list"), 64, "unknown flags or words: --bogus; see kubectl torchrun -h"),
     (("logs", "j", "--node", "1"), 64, r"words: --node .*; did you mean --rank\?; see .* logs -h"),

@@ -23,6 +23,7 @@ SUBMIT = ("submit", "--queue", "q", "--gpus", "8")
         "torchrunjobs/a",
         "torchrunjob.torchrun.ai/a",
         "torchrunjobs.torchrun.ai/a",
+        "tj/a",
     ],
 )
 def test_a_job_may_have_its_kind_before_it(word: str) -> None:

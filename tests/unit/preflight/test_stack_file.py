@@ -71,12 +71,16 @@ def written(directory: Path, content: bytes) -> Path:
         (b"config: {a: 2027-13-45}\n", "is not valid YAML: month must be in 1..12"),
         (b"config: " + b"[" * 5000 + b"]" * 5000, "is not valid YAML: maximum recursion"),
         (b"config: 3\n", "needs a mapping named 'config'"),
+        (
+            b"config: {}\ntrainyard:queues:\n  - {name: a}\n",
+            "trainyard:queues stands beside 'config'; it must be indented, below it",
+        ),
     ],
 )
 def test_a_file_that_is_no_stack_file_is_told_in_one_line(tmp_path: Path, content: bytes, told: str) -> None:
     with pytest.raises(StackFileError) as caught:
         load("dev", written(tmp_path, content))
-    assert re.match(r"Pulumi\.dev\.yaml(:[0-9]+:)? ", str(caught.value))
+    assert re.match(r"Pulumi\.dev\.yaml(:([0-9]+:)?)? ", str(caught.value))
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
 
