@@ -75,7 +75,7 @@ async def _serve(
     controller = Controller(objects, Reconciler(objects, Facts(objects, image)), metrics)
     stopping, ready = asyncio.Event(), asyncio.Event()
     hold = Hold(objects, holder)
-    kinds = Kinds(handlers.settings())
+    kinds = Kinds(handlers.settings(), handlers.DEFINED)
     watching = asyncio.create_task(
         kopf.operator(
             registry=handlers.registry(controller, kinds),

@@ -26,7 +26,7 @@ _QUEUES = Kind(n.GROUP, n.VERSION, n.QUEUE_PLURAL)
 _JOBS = Kind(n.GROUP, n.VERSION, n.JOB_PLURAL)
 _KAI_QUEUES = Kind(n.KAI_GROUP, n.KAI_QUEUE_VERSION, n.KAI_QUEUE_PLURAL)
 _GANGS = Kind(n.KAI_GROUP, n.KAI_POD_GROUP_VERSION, n.KAI_POD_GROUP_PLURAL)
-_DEFINED = (_QUEUES, _JOBS, _KAI_QUEUES, _GANGS)
+DEFINED = (_QUEUES, _JOBS, _KAI_QUEUES, _GANGS)
 _DEFINITIONS = Kind("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 # The API server ends a watch after this time; kopf begins it anew where it was.
 _WATCH_SECONDS = 300
@@ -98,8 +98,10 @@ def registry(controller: Controller, kinds: Kinds) -> kopf.OperatorRegistry:
         definition, kind = event["object"], event["type"]
         if kind is not None and definition["spec"]["group"] == n.KAI_GROUP:
             controller.hear([(key, FRESH_SECONDS) for key, _ in known.unfinished()])
-        if kind != "DELETED":
-            await kinds.see(definition, _DEFINED, made)
+        if kind == "DELETED":
+            kinds.forget(definition)
+        else:
+            await kinds.see(definition, made)
 
     @kopf.on.login(registry=made, errors=kopf.ErrorsMode.TEMPORARY)
     async def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:

@@ -35,41 +35,61 @@ class Kind(NamedTuple):
 
 
 class Kinds:
-    """Which kinds there are, as kopf found them, and the kinds that are to be watched where they are there."""
+    """Which kinds there are, as kopf found them, and those of `wanted` that are defined."""
 
-    def __init__(self, settings: kopf.OperatorSettings, pauses: Collection[float] = PAUSES) -> None:
+    def __init__(
+        self,
+        settings: kopf.OperatorSettings,
+        wanted: Collection[Kind] = (),
+        pauses: Collection[float] = PAUSES,
+    ) -> None:
         self.settings = settings
         self.insights = Insights()
+        self._wanted = frozenset(wanted)
         self._pauses = pauses
+        self._defined: set[Kind] = set()
+        self._looks = asyncio.Lock()
 
-    async def see(
-        self, definition: JsonObject, wanted: Collection[Kind], registry: kopf.OperatorRegistry
-    ) -> None:
-        """Until that of this CustomResourceDefinition which is wanted is watched. Called in a handler of kopf's."""
-        missing = served(definition) & set(wanted)
+    def forget(self, definition: JsonObject) -> None:
+        """This CustomResourceDefinition is gone."""
+        self._defined = {each for each in self._defined if not _is_of(each, definition)}
+
+    async def see(self, definition: JsonObject, registry: kopf.OperatorRegistry) -> None:
+        """Until all that is wanted and defined is watched, and still is a pause later. In a handler of kopf's.
+
+        A look puts what it found in place of all that was known of a group, and one that began earlier, or whose API
+        server is behind the others, finds less than another one before.
+        """
+        self.forget(definition)
+        self._defined |= served(definition) & self._wanted
+        seen = not any(_is_of(each, definition) for each in self._defined)
         for pause in self._pauses:
-            if not missing:
+            if seen:
                 return
             await asyncio.sleep(pause)
-            missing -= self._watched()
-            if missing:
-                await process_discovered_resource_event(
-                    raw_event={"type": "MODIFIED", "object": definition},  # type: ignore[typeddict-item]
-                    settings=self.settings,
-                    registry=registry,
-                    insights=self.insights,
-                )
-                missing -= self._watched()
-        for each in missing:
+            async with self._looks:
+                missing = self._missing()
+                seen = not missing
+                for group in sorted({each.group for each in missing}):
+                    await process_discovered_resource_event(
+                        raw_event={"type": "MODIFIED", "object": {"spec": {"group": group}}},
+                        settings=self.settings,
+                        registry=registry,
+                        insights=self.insights,
+                    )
+        for each in self._missing():
             log.error(
-                "%s.%s %s is defined, but the API server does not serve it",
-                each.plural,
-                each.group,
-                each.version,
+                "%s.%s %s is defined, and not served by the API server", each.plural, each.group, each.version
             )
 
-    def _watched(self) -> set[Kind]:
-        return {Kind(each.group, each.version, each.plural) for each in self.insights.watched_resources}
+    def _missing(self) -> set[Kind]:
+        watched = {Kind(each.group, each.version, each.plural) for each in self.insights.watched_resources}
+        return self._defined - watched
+
+
+def _is_of(kind: Kind, definition: JsonObject) -> bool:
+    spec = definition["spec"]
+    return (kind.group, kind.plural) == (spec["group"], spec["names"]["plural"])
 
 
 def served(definition: JsonObject) -> set[Kind]:

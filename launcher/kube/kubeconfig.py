@@ -41,6 +41,7 @@ def connect(file: str | None, context: str | None, patience: Patience) -> tuple[
         loader = _loader(file, context)
         namespace = _namespace(loader)
         _check_server(loader)
+        _check_user(loader)
         loader.load_and_set(settings)
     return Rest(client_of(settings), patience), namespace
 
@@ -162,6 +163,16 @@ def _check_server(loader: Any) -> None:
         raise ApiUnavailable(
             f"server: {str(server)[:_SHOWN]!r} should be an address such as https://host:6443"
         )
+
+
+def _check_user(loader: Any) -> None:
+    """The package leaves out whom a user acts as, and would go on with all rights of the user's own."""
+    for each in ("as", "as-uid", "as-groups", "as-user-extra"):
+        if loader._user is not None and loader._user.safe_get(each):
+            name = loader.current_context["context"].get("user")
+            raise ApiUnavailable(
+                f"user {name}: {each} is not known here; right would be a user with rights of its own"
+            )
 
 
 def _namespace(loader: Any) -> str:

@@ -28,6 +28,7 @@ from launcher.plugin.screen import Bar, say
 from launcher.workspace.selection import size_in_words
 
 _CHUNK: Final = 2**16
+_DIRECTORY: Final = "directory"
 
 
 def copy(options: argparse.Namespace, cluster: Cluster) -> int:
@@ -48,7 +49,7 @@ def copy(options: argparse.Namespace, cluster: Cluster) -> int:
             "a pod of yours that mounts it",
         )
     name = pod["metadata"]["name"]
-    with explained("create pods/exec", cluster.namespace):
+    with explained("get and create pods/exec", cluster.namespace):
         if source:
             return download(cluster, name, path, Path(options.target))
         _upload(cluster, name, Path(options.source), path)
@@ -95,17 +96,27 @@ def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
                 members.add(source.resolve(), name)  # what a link names
             size = file.tell()
             file.seek(0)
-            _send(cluster, pod, file, size, into or ".")
+            is_file = not source.is_dir()
+            if not _send(cluster, pod, file, size, into or ".", unless=name if is_file else ""):
+                where = posixpath.join(into, name)
+                raise PluginError(
+                    WORKSPACE,
+                    f"cp: {where} of {pod} is a directory; right would be {where}/, to copy into it",
+                )
     except OSError as error:
         what = f"can't read {error.filename}" if error.filename else f"can't pack {source}"
         raise PluginError(WORKSPACE, f"cp: {what}: {error.strerror or error}") from None
     say(f"{size_in_words(size)} of {source} are at {path} of {pod}")
 
 
-def _send(cluster: Cluster, pod: str, file: IO[bytes], size: int, into: str) -> None:
+def _send(cluster: Cluster, pod: str, file: IO[bytes], size: int, into: str, *, unless: str) -> bool:
+    """False, and nothing is done, where this is a directory: tar would put a file in the place of an empty one."""
     # A WebSocket's one direction can't be closed in every version: the pod is told how many bytes there are.
     as_it_is = AS_IT_IS if "\\" in into else "raw=; "
     script = f"{as_it_is}head -c {size} | tar xf - $raw -C {shlex.quote(into)} && echo done"
+    if unless:
+        there = shlex.quote(posixpath.join(into, unless))
+        script = f"if [ -d {there} ]; then head -c {size} >/dev/null; echo {_DIRECTORY}; exit; fi; {script}"
     command = ["sh", "-c", script]
     with (
         Execution(cluster.rest, cluster.namespace, pod, n.WORKER_CONTAINER, command, stdin=True) as running,
@@ -120,5 +131,6 @@ def _send(cluster: Cluster, pod: str, file: IO[bytes], size: int, into: str) -> 
         code, said = running.result()
     if code:
         raise failed(pod, into, code, said)
-    if answer != "done":
+    if answer not in ("done", _DIRECTORY):
         raise PluginError(UNAVAILABLE, f"pod {pod}: did not say that it has all")
+    return answer == "done"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ _ASK_SECONDS: Final = 1.0
 # A training may be silent for long; a connection that is gone is noticed by the keep-alive of `Rest`.
 _SILENCE_SECONDS: Final = 3600.0
 _NO_LOG: Final = 400
+# What the kubelet puts before a line of a container (RFC 3339).
+_STAMP: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _NOT_YET: Final = frozenset({_NO_LOG, 404})
 
 
@@ -139,7 +142,11 @@ def _stream(cluster: Cluster, pod: JsonObject, container: str, printed: _Printed
         with cluster.rest.open(path, query, silence=_SILENCE_SECONDS) as answer:
             for line in _split(answer.chunks()):
                 stamp, _, text = line.partition(b" ")
-                if is_new(stamp.decode(errors="replace")):
+                if not _STAMP.fullmatch(
+                    stamp
+                ):  # what the kubelet itself says, such as that it can't follow any more
+                    _print(line)
+                elif is_new(stamp.decode()):
                     _print(text)
     except ApiUnavailable:
         return False

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
+from launcher.core.torchrun import command as commands
 from launcher.core.torchrun import names as n
 from launcher.plugin.exits import USAGE, PluginError
 from launcher.plugin.names import sendable
@@ -82,10 +83,8 @@ def _command(words: list[str]) -> str:
     command = words[0] if len(words) == 1 else shlex.join(words)
     if not command.strip():
         raise PluginError(USAGE, 'command: is empty; give one in quotes, such as "python train.py"')
-    try:
-        shlex.split(command)
-    except ValueError as error:
-        raise PluginError(USAGE, f"command: {command[:_SHOWN]!r}: {error}; close the quotation") from None
+    if why := commands.unclosed(command):
+        raise PluginError(USAGE, f"command: {command[:_SHOWN]!r}: {why}; close the quotation")
     return _sendable("command", command)
 
 
@@ -121,7 +120,8 @@ def _variables(given: list[str], environment: Mapping[str, str]) -> list[JsonObj
         if not equals:
             if name not in environment:
                 raise PluginError(USAGE, f"--env: {name} is not set here; give {name}=VALUE")
-            value = environment[name]
+            # As it is: the kubelet puts variables for $(NAME), and a $ for $$.
+            value = environment[name].replace("$", "$$")
         values[name] = _sendable(f"--env: {name}", value)
     return [{"name": name, "value": value} for name, value in values.items()]
 

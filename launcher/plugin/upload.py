@@ -136,7 +136,7 @@ def to_sync_pod(cluster: Cluster, job: str, archive: Archive, run: Execute = exe
     """Sends what the pod lacks of the archive, makes it the job's present one. Raises PluginError."""
     for tries_left in reversed(range(_TRIES)):
         try:
-            with explained("create pods/exec", cluster.namespace):
+            with explained("get and create pods/exec", cluster.namespace):
                 sent = _send(cluster, job, archive, run)
         except PluginError as error:
             if not tries_left or not isinstance(error.__context__, ApiUnavailable):

@@ -29,7 +29,8 @@ if (attempt, rank) == ("0", 1):
     sys.exit(7)
 dist.barrier()
 """
-# What submitting takes, but for `create` on pods/exec.
+# What submitting takes (docs/kubectl-torchrun.md); the last one where the workspace goes through the job's pod.
+SENDING = {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get", "create"]}
 RIGHTS = [
     {"apiGroups": [n.GROUP], "resources": [n.QUEUE_PLURAL], "verbs": ["get", "list"]},
     {
@@ -110,7 +111,9 @@ def test_a_job_of_a_queue_that_is_not_there_waits_and_trains_once_it_is(
     assert "trained" in logs_of(installed, "early")
 
 
-def test_who_may_not_send_the_workspace_leaves_no_job(installed: Stack, tmp_path: Path) -> None:
+def test_who_may_not_send_the_workspace_leaves_no_job_and_who_may_does(
+    installed: Stack, tmp_path: Path
+) -> None:
     name, space = "sender", SPACE[1]
     meta = {"name": name, "namespace": space}
     rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": meta}
@@ -136,10 +139,16 @@ def test_who_may_not_send_the_workspace_leaves_no_job(installed: Stack, tmp_path
     assert refused.code == 77, refused.output
     told = refused.output.splitlines()[-1]
     assert told.startswith("kubectl torchrun: ")
-    assert "namespace training: you may not create pods/exec there" in told
+    assert "namespace training: you may not get and create pods/exec there" in told
     assert installed.kubectl("get", "torchrunjob", "unsent", *SPACE).code == 1, "the job is there"
     pods = ("pods", *SPACE, "-l", f"{n.LABEL_JOB}=unsent", "-o", "name")
     until(lambda: "pod/" not in installed.kubectl("get", *pods).output, "nothing of it is left", 60)
+    manifests[1] = {**manifests[1], "rules": [*RIGHTS, SENDING]}
+    applied = installed.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests))
+    assert applied.code == 0, applied.output
+    sent = torchrun(installed, "submit", *words, "python train.py", cwd=code)
+    assert sent.code == 0, sent.output
+    reaches(installed, "unsent", n.PHASE_SUCCEEDED)
 
 
 def test_workers_that_can_not_start_are_named_with_the_reason(installed: Stack) -> None:

@@ -52,7 +52,8 @@ def spec() -> Field:
             "nodeResources": _node_resources(),
             "image": words.image("Image of the workers' container."),
             "workingDir": words.directory(
-                "Directory that the command runs in; the workspace is mounted there.",
+                "Directory that the command runs in; the workspace is mounted there. If storage.workspace.mountPath is "
+                "another place, and this is /app, a job with a workspace runs there.",
                 "workingDir",
                 "/app",
                 default="/app",

@@ -28,6 +28,10 @@ _HOST = (
 # Unquoted, these mean something to a shell; in double quotes only the second ones do.
 _SPECIAL: Final = frozenset("|&;<>()$`*?[\n")
 _SPECIAL_QUOTED: Final = frozenset("$`")
+# Where what looks like an open quote may be none, and behind what no word is an argument.
+_MAY_HAVE_QUOTES: Final = re.compile(r"(^|\s)#|<<")
+_CLOSED: Final = (";", "&", "|", ")", "}")
+_CLOSING: Final = re.compile(r"(^|[\s;])(fi|done|esac)$")
 # First words that only a shell knows.
 _SHELL_WORDS: Final = frozenset(
     (
@@ -114,24 +118,67 @@ class Command:
     environment: dict[str, str]
 
 
-def check(command: str) -> str:
+def check(command: str, args: tuple[str, ...] = ()) -> str:
     """What is wrong with a command, empty if nothing."""
+    if why := unclosed(command):
+        return f"spec.command is {command[:80]!r} ({why}); right would be words of a POSIX shell with closed quotes"
+    if not command.strip():
+        return f"spec.command is {command[:80]!r}; right would be a command, such as python train.py"
+    if args and needs_shell(command) and not _takes_arguments(command):
+        return (
+            f"spec.args are given, and the end of spec.command, {command.rstrip()[-40:]!r}, takes none; "
+            "right would be to write them into the command"
+        )
+    return ""
+
+
+def unclosed(command: str) -> str:
+    """Why its words can't be told apart, "" where they can.
+
+    A shell alone knows of a quote in a comment or a here-document that it is none.
+    """
     try:
-        words = shlex.split(command)
+        shlex.split(command)
     except ValueError as error:
-        return f"spec.command is {command[:80]!r} ({error}); right would be words of a POSIX shell with closed quotes"
-    return (
-        ""
-        if words
-        else f"spec.command is {command[:80]!r}; right would be a command, such as python train.py"
-    )
+        return "" if _MAY_HAVE_QUOTES.search(command) else str(error)
+    return ""
+
+
+def _takes_arguments(command: str) -> bool:
+    """Whether words behind it are those of its last command: not behind a comment, a here-document or an operator."""
+    end = _open_end(command)
+    if "<<" in command or end.endswith(_CLOSED) or _CLOSING.search(end):
+        return False
+    quote, before, characters, comment = "", " ", iter(end), False
+    for character in characters:
+        if comment:
+            comment = character != "\n"
+        elif quote:
+            if character == "\\" and quote == '"':
+                next(characters, None)
+            quote = "" if character == quote else quote
+        elif character == "\\":
+            next(characters, None)
+        elif character in "'\"":
+            quote = character
+        else:
+            comment = character == "#" and before.isspace()
+        before = character
+    return not comment
+
+
+def _open_end(command: str) -> str:
+    """A command without the end of its last line, so that more words may follow."""
+    end = command.rstrip()
+    goes_on = end.endswith("\\") and command[len(end) :].startswith("\n")
+    return end[:-1].rstrip() if goes_on else end
 
 
 def build(command: str, args: tuple[str, ...], meeting: Meeting) -> Command:
     """The container's command for what a user typed; `check` found nothing wrong with it."""
     shell = needs_shell(command)
     words = _shell(command, args) if shell else (*shlex.split(command), *args)
-    own = own_torchrun.in_line(command, args) if shell else own_torchrun.in_words(words)
+    own = own_torchrun.in_line(_open_end(command), args) if shell else own_torchrun.in_words(words)
     words = tuple(map(_literally, words))
     if own:
         environment = meeting.environment
@@ -151,12 +198,15 @@ def _literally(word: str) -> str:
 
 
 def _shell(command: str, args: tuple[str, ...]) -> tuple[str, ...]:
-    return ("sh", "-c", f'{command} "$@"', "sh", *args) if args else ("sh", "-c", command)
+    return ("sh", "-c", f'{_open_end(command)} "$@"', "sh", *args) if args else ("sh", "-c", command)
 
 
 def needs_shell(command: str) -> bool:
     """Whether a command means more to a shell than its words: operators, expansions, a first word of the shell's."""
-    first = shlex.split(command)[0]
+    try:
+        first = shlex.split(command)[0]
+    except ValueError:
+        return True
     if first in _SHELL_WORDS or re.match(r"[A-Za-z_][A-Za-z0-9_]*=", first):
         return True
     quote, before, characters = "", " ", iter(command.strip())

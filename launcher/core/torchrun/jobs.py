@@ -52,8 +52,8 @@ def decide(
         return Decision()  # all that it owns goes with it
     job_spec.check_name(meta.name, problems)
     spec, wrong = job_spec.read(job.get("spec"))
-    if not wrong and command.check(spec.command):
-        problems.append(command.check(spec.command))
+    if not wrong and (problem := command.check(spec.command, spec.args)):
+        problems.append(problem)
     problems += wrong
     known = record.read(job.get("status"))
     look = Look(

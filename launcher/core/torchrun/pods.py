@@ -19,7 +19,7 @@ from launcher.core.torchrun import names as n
 from launcher.core.torchrun.addresses import followed_below, pointer_url
 from launcher.core.torchrun.distribution import Size
 from launcher.core.torchrun.job_spec import JobSpec
-from launcher.core.torchrun.queue_spec import WORKSPACE
+from launcher.core.torchrun.queue_spec import WORKING_DIRECTORY, WORKSPACE
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.resolve import Settings
 from launcher.core.torchrun.storage import Cluster, Storage
@@ -88,6 +88,8 @@ def worker(making: Making, node: int | None = None) -> JsonObject:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _grace(container),
+        # Else the pod asks the machine's own DNS, which knows of no Service, and workers do not find each other.
+        **({"dnsPolicy": "ClusterFirstWithHostNet"} if below.get("hostNetwork") else {}),
         **below,
         **placement.place(below, queue),
         "restartPolicy": "Never",
@@ -143,7 +145,7 @@ def _container(making: Making, below: Mapping[str, Any], node: int | None) -> Js
         "name": n.WORKER_CONTAINER,
         "image": queue.image,
         "command": first_process.under_it(command.words),
-        "workingDir": queue.working_directory,
+        "workingDir": _working_directory(making),
         "env": env,
         "resources": {
             **resources,
@@ -232,6 +234,13 @@ def _grace(container: JsonObject) -> int:
     )
     seconds = int(told) if told.isdecimal() and told.isascii() and len(told) < 6 else c.SHUTDOWN_SECONDS
     return seconds + c.SHUTDOWN_SPARE_SECONDS
+
+
+def _working_directory(making: Making) -> str:
+    """Where the command runs: a script of the workspace is found there, unless the queue says another place."""
+    queue = making.settings.queue
+    moved = making.spec.workspace is not None and queue.working_directory == WORKING_DIRECTORY
+    return _workspace_path(making) if moved else queue.working_directory
 
 
 def _workspace_path(making: Making) -> str:

@@ -154,8 +154,10 @@ def test_a_refusal_and_a_broken_connection(pods: Pods) -> None:
     for tells, why in ((True, "no exec for you"), (False, "Handshake status 403 Forbidden")):
         pods.tells = tells
         with (
-            pytest.raises(PluginError, match=f"namespace team: you may not create pods/exec there: {why}$"),
-            explained("create pods/exec", "team"),
+            pytest.raises(
+                PluginError, match=f"namespace team: you may not get and create pods/exec there: {why}$"
+            ),
+            explained("get and create pods/exec", "team"),
         ):
             execution(pods, "true")
     pods.refuse, pods.cut = 0, 2
@@ -216,6 +218,12 @@ def test_files_and_directories_both_ways(cluster: Cluster, pods: Pods, tmp_path:
     assert cp(cluster, f"job:{pods.root}/to/a", here) == 0
     assert (here / "a").read_bytes() == (here / "in" / "a").read_bytes()
     assert sorted(path.name for path in here.iterdir()) == ["a", "back", "in"]
+    (pods.root / "to" / "empty").mkdir()
+    with pytest.raises(PluginError, match=r"^cp: to/empty of pod is a directory; right would be to") as told:
+        cp(cluster, here / "a", "job:to/empty")
+    assert (told.value.code, list((pods.root / "to" / "empty").iterdir())) == (65, [])
+    assert cp(cluster, here / "a", "job:to/empty/") == 0
+    assert (pods.root / "to" / "empty" / "a").read_bytes() == (here / "a").read_bytes()
 
 
 @pytest.mark.parametrize("is_gnu", [True, False])

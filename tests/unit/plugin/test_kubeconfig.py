@@ -65,6 +65,20 @@ def test_an_empty_variable_is_as_none(tmp_path: Path, monkeypatch: pytest.Monkey
     assert kubeconfig.namespace_of(None, None) == "prod"
 
 
+@pytest.mark.parametrize(("key", "value"), [("as", "guest"), ("as-groups", ["readers"])])
+def test_who_acts_as_another_does_not_go_on_with_rights_of_their_own(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    write(tmp_path)
+    document = json.loads((tmp_path / "prod").read_text())
+    document["users"][0]["user"][key] = value
+    (tmp_path / "prod").write_text(json.dumps(document))
+    with pytest.raises(
+        ApiUnavailable, match=f"^user u: {key} is not known here; right would be a user with rights"
+    ):
+        kubeconfig.connect(str(tmp_path / "prod"), None, Patience())
+
+
 def test_one_without_a_context_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the local cloud's is while it is down."""
     document = {

@@ -29,7 +29,7 @@ def test_submit_sends_the_directory_and_makes_the_job(api: TorchrunApi, run: Run
     api.queue("q")
     api.pod("one-sync-0", n.SYNC_CONTAINER)
     result, out, err = run(
-        *SUBMIT, "--env", "A=1", "--env", "HERE", "python train.py --epochs 10", HERE="x y"
+        *SUBMIT, "--env", "A=1", "--env", "HERE", "python train.py --epochs 10", HERE="x $(y) $$"
     )
     assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n")
     spec = api.objects[f"{JOBS}/one"]["spec"]
@@ -38,7 +38,7 @@ def test_submit_sends_the_directory_and_makes_the_job(api: TorchrunApi, run: Run
         "jobQueue": "q",
         "numGPUs": 8,
         "command": "python train.py --epochs 10",
-        "env": [{"name": "A", "value": "1"}, {"name": "HERE", "value": "x y"}],
+        "env": [{"name": "A", "value": "1"}, {"name": "HERE", "value": "x $$(y) $$$$"}],
         "workspace": {"digest": digest, "sizeBytes": pod.archive(digest).stat().st_size},
     }
     current = pod.current()

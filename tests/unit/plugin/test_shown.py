@@ -177,6 +177,26 @@ def test_follow_prints_each_attempt_and_ends_with_the_jobs_code(
     assert "one: Failed: worker 0 ended with 7" in err
 
 
+def test_what_the_kubelet_says_itself_does_not_end_the_log(
+    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_ASK_SECONDS", 0.01)
+    api.job("one", phase="Running")
+    name = worker(api, 0, "running")
+    said = b"failed to create fsnotify watcher: too many open files"
+    api.logs[name] = [b"2026-01-01T00:00:00.1Z a\n" + said]
+
+    def end(_pod: str) -> None:
+        if len(api.log_queries) == 2:
+            assert api.log_queries[1]["sinceTime"] == "2026-01-01T00:00:00Z"
+            api.logs[name] = [b"2026-01-01T00:00:00.1Z a\n2026-01-01T00:00:01Z b\n"]
+            worker(api, 0)
+            api.objects[f"{JOBS}/one"]["status"] = {"phase": "Succeeded"}
+
+    api.on_log = end
+    assert run("logs", "-f", "one")[:2] == (0, f"a\n{said.decode()}\nb\n")
+
+
 def test_a_log_that_breaks_off_is_gone_on_with_and_nothing_is_shown_twice(
     api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,6 +202,48 @@ def test_no_command_takes_long_to_read(typed: str) -> None:
     assert time.process_time() - began < 2
 
 
+@pytest.mark.parametrize("end", ["\n", "\n\n  ", " \\\n", " '#'\n", '  "a # b"', " a#b"])
+def test_the_end_of_a_line_keeps_no_argument_from_a_shells_command(tmp_path: Path, end: str) -> None:
+    """YAML's `command: |` always ends with one."""
+    typed = f"cd {tmp_path} && printf '%s|'{end}"
+    assert command.check(typed, ("--lr", "1")) == ""
+    built = command.build(typed, ("--lr", "1"), ALONE)
+    words = [each.replace("$$", "$") for each in built.words[built.words.index("--no-python") + 1 :]]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("--lr|1|")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "cd src && python train.py # as last time",
+        "cat > run.py <<EOF\nprint(1)\nEOF\n",
+        "python a.py; python b.py &",
+        "(cd src && python train.py)",
+        "if true; then python train.py; fi",
+        "for each in 1 2; do python train.py; done\n",
+        "{ python train.py; }",
+    ],
+)
+def test_a_command_whose_end_takes_no_arguments_is_refused_with_some(typed: str) -> None:
+    assert command.check(typed) == ""
+    assert "right would be to write them into the command" in command.check(typed, ("--lr", "1"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("echo yes # don't resume", "yes\n"),
+        ("cat <<EOF\nit's fine\nEOF\n", "it's fine\n"),
+    ],
+)
+def test_a_quote_in_a_comment_or_a_here_document_is_the_shells_matter(typed: str, said: str) -> None:
+    assert command.check(typed) == ""
+    words = command.build(typed, (), ALONE).words
+    done = subprocess.run(words[words.index("--no-python") + 1 :], capture_output=True, text=True, check=True)
+    assert done.stdout == said
+
+
 def test_arguments_reach_a_shells_command_as_they_are(tmp_path: Path) -> None:
     built = command.build(f"cd {tmp_path} && printf '%s|'", ("a b", "$HOME", "'"), ALONE)
     words = [each.replace("$$", "$") for each in built.words[built.words.index("--no-python") + 1 :]]

@@ -86,6 +86,24 @@ def test_image_and_working_directory() -> None:
     assert container()["workingDir"] == "/app"
 
 
+def test_a_command_runs_in_its_workspace_wherever_that_is_mounted() -> None:
+    moved = {"storage.workspace": {"enabled": True, "size": "1Gi", "mountPath": "/workspace"}}
+    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 1}}
+    assert container(sent, moved)["workingDir"] == "/workspace"
+    assert container({}, moved)["workingDir"] == "/app", "what the image has"
+    assert container(sent, {**moved, "workingDir": "/workspace/src"})["workingDir"] == "/workspace/src"
+
+
+def test_on_the_machines_own_network_names_of_the_cluster_are_known() -> None:
+    """https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/#pod-s-dns-policy"""
+    assert "dnsPolicy" not in pod()["spec"]
+    assert (
+        pod({}, {"podTemplate.spec": {"hostNetwork": True}})["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+    )
+    own = {"hostNetwork": True, "dnsPolicy": "Default"}
+    assert pod({}, {"podTemplate.spec": own})["spec"]["dnsPolicy"] == "Default"
+
+
 def test_the_pod_template_is_below_what_other_fields_say() -> None:
     template = {
         "podTemplate.metadata": {"labels": {"team": "x", n.LABEL_JOB: "no"}, "annotations": {"a": "b"}},
