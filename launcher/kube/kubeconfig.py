@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from kubernetes import client, config
-from kubernetes.config import kube_config
+from kubernetes.config import incluster_config, kube_config
 from kubernetes.config.dateutil import parse_rfc3339
 from kubernetes.config.exec_provider import ExecProvider
 from yaml import YAMLError
@@ -34,9 +35,14 @@ class NoLogin(ApiUnavailable):
 def connect(file: str | None, context: str | None, patience: Patience) -> tuple[Rest, str]:
     """As `kubectl` connects: this file, else those of KUBECONFIG, else ~/.kube/config; and the context's namespace.
 
-    Raises ApiUnavailable where there is no file, no such context, or nothing usable in it; NoLogin.
+    Without any of them, in a pod such as a notebook's, by its service account and in its namespace. Raises
+    ApiUnavailable where there is no file, no such context, or nothing usable in it; NoLogin.
     """
     settings = client.Configuration()
+    if _is_in_pod(file, context):
+        with _understood():
+            config.load_incluster_config(client_configuration=settings)
+        return Rest(client_of(settings), patience), _namespace_of_pod()
     with _understood():
         loader = _loader(file, context)
         namespace = _namespace(loader)
@@ -64,6 +70,8 @@ def connect_in_pod_or_outside() -> Rest:
 
 def namespace_of(file: str | None, context: str | None) -> str:
     """The context's namespace: nobody is asked and no program is run. Raises ApiUnavailable as `connect` does."""
+    if _is_in_pod(file, context):
+        return _namespace_of_pod()
     with _understood():
         return _namespace(_loader(file, context))
 
@@ -72,6 +80,24 @@ def contexts_of(file: str | None) -> list[str]:
     """The names of its contexts. Raises ApiUnavailable as `connect` does."""
     with _understood():
         return [str(each["name"]) for each in _merged(file).config["contexts"].value]
+
+
+def _is_in_pod(file: str | None, context: str | None) -> bool:
+    """Whether there is no kubeconfig, and a service account instead."""
+    given = file or context or os.environ.get("KUBECONFIG") or os.path.exists(os.path.expanduser(_HOME))
+    there = (
+        incluster_config.SERVICE_HOST_ENV_NAME in os.environ
+        and Path(incluster_config.SERVICE_TOKEN_FILENAME).exists()
+    )
+    return not given and there
+
+
+def _namespace_of_pod() -> str:
+    """https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/"""
+    try:
+        return Path(incluster_config.SERVICE_TOKEN_FILENAME).with_name("namespace").read_text().strip()
+    except OSError:
+        return "default"
 
 
 class _Loader(kube_config.KubeConfigLoader):  # type: ignore[misc]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import certifi
 import pytest
+from kubernetes.config import incluster_config
 
 from launcher.kube import kubeconfig
 from launcher.kube.rest import ApiUnavailable, Patience
@@ -77,6 +79,35 @@ def test_who_acts_as_another_does_not_go_on_with_rights_of_their_own(
         ApiUnavailable, match=f"^user u: {key} is not known here; right would be a user with rights"
     ):
         kubeconfig.connect(str(tmp_path / "prod"), None, Patience())
+
+
+def test_in_a_pod_without_a_kubeconfig_it_is_the_service_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As kubectl does it in a notebook's pod."""
+    account, certificate = tmp_path / "account", Path(certifi.where())
+    account.mkdir()
+    (account / "token").write_text("its-own")
+    (account / "namespace").write_text("research\n")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(account / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(certificate))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    rest, namespace = kubeconfig.connect(None, None, Patience())
+    assert (namespace, kubeconfig.namespace_of(None, None)) == ("research", "research")
+    settings = rest._api.configuration
+    assert settings.host == "https://10.0.0.1:443"
+    assert [each["value"] for each in settings.auth_settings().values()] == ["bearer its-own"]
+    write(tmp_path)
+    for file, context in ((str(tmp_path / "prod"), None), (None, "prod")):
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "prod"))
+        assert kubeconfig.namespace_of(file, context) == "prod", "what is given comes first"
+    monkeypatch.delenv("KUBECONFIG")
+    (account / "token").unlink()
+    with pytest.raises(ApiUnavailable, match="no such file"):
+        kubeconfig.namespace_of(None, None)
 
 
 def test_one_without_a_context_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
