@@ -14,6 +14,7 @@ from launcher.plugin import upload
 from launcher.plugin.__main__ import main
 from launcher.workspace.store import Store
 from tests.unit.launcher.api_server import serving
+from tests.unit.plugin.exec_api import Pods, serving_pods
 from tests.unit.plugin.plugin_api import Run, TorchrunApi
 
 ROOT = Path(__file__).parents[3]
@@ -48,6 +49,14 @@ def run(api: TorchrunApi, tmp_path: Path, code: Path, capfd: pytest.CaptureFixtu
         return result, out, err
 
     return call
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[Pods]:
+    """Pods whose files are in the directory `pod`."""
+    (tmp_path / "pod").mkdir()
+    with serving_pods(tmp_path / "pod") as served:
+        yield served
 
 
 class Receiving:

@@ -1,0 +1,96 @@
+"""The local machines' own side of `exec`, behind the API server's path."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from aiohttp import web
+from kubernetes import client
+
+from launcher.kube.rest import Patience, Rest, client_of
+from local.machines import remote
+
+
+class Pods:
+    """An API server that knows of nothing but exec, in this directory; `cut` breaks after so many messages."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.refuse = 0
+        self.tells = True
+        self.silent = False
+        self.cut = -1
+        self.url = ""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        if self.refuse:
+            return web.json_response(
+                {"reason": "Forbidden", "message": "no exec for you"} if self.tells else None,
+                status=self.refuse,
+            )
+        if self.silent:
+            await asyncio.sleep(600)
+        query = request.query.copy()
+        for ours, its in (("stdin", "input"), ("stdout", "output"), ("stderr", "error")):
+            if query.get(ours) in ("true", "True"):
+                query.add(its, "1")
+        streams = remote.wanted(query)
+        socket = web.WebSocketResponse(protocols=remote.PROTOCOLS, compress=False, max_msg_size=0)
+        if self.cut >= 0:
+            await socket.prepare(request)
+            for _ in range(self.cut):
+                await socket.receive()
+            assert request.transport
+            request.transport.abort()
+            return socket
+        argv = ["env", "-C", str(self.root), *streams.command]
+        command = await remote.Command.start(argv, dict(os.environ), streams)
+        try:
+            await socket.prepare(request)
+            await remote.serve(socket, command)
+        finally:
+            await command.end()
+        return socket
+
+
+@contextmanager
+def serving_pods(directory: Path) -> Iterator[Pods]:
+    """One that answers meanwhile."""
+    served, ready, loop = Pods(directory), threading.Event(), asyncio.new_event_loop()
+
+    async def start() -> web.AppRunner:
+        app = web.Application()
+        app.router.add_get("/api/v1/namespaces/{namespace}/pods/{pod}/exec", served.answer)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        served.url = site.name
+        port = runner.addresses[0][1]
+        served.url = f"http://127.0.0.1:{port}"
+        return runner
+
+    def work() -> None:
+        asyncio.set_event_loop(loop)
+        runner = loop.run_until_complete(start())
+        ready.set()
+        loop.run_forever()
+        loop.run_until_complete(runner.cleanup())
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert ready.wait(20)
+    yield served
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(20)
+
+
+def rest(pods: Pods) -> Rest:
+    settings = client.Configuration()
+    settings.host = pods.url
+    return Rest(client_of(settings), Patience(total=0.5))
