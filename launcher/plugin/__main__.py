@@ -65,8 +65,12 @@ def _listen() -> None:
 
 def entry() -> None:
     """The executable `kubectl-torchrun`."""
+    if sys.stderr is None:  # closed
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end
     try:
         _listen()
+        if sys.stdout is None:
+            sys.exit(_told("standard output: is closed; nothing is done", OUTPUT))
         code = main(sys.argv[1:], os.environ)
     except KeyboardInterrupt:  # before `main` listens to it, or once more while it ends
         code = _told("interrupted", INTERRUPTED)

@@ -192,12 +192,15 @@ def _begun(pod: JsonObject) -> Iterator[None]:
 
 
 def _split(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    rest = b""
+    rest: list[bytes] = []  # of a line that may be long
     for piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
-        yield from lines
-    if rest:
-        yield rest
+        first, *others = piece.split(b"\n")
+        rest.append(first)
+        for each in others:
+            yield b"".join(rest)
+            rest = [each]
+    if last := b"".join(rest):
+        yield last
 
 
 def _print(line: bytes) -> None:

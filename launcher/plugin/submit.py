@@ -134,6 +134,8 @@ def directory_name(workspace: str) -> str:
         raise PluginError(
             WORKSPACE, f"workspace: {workspace}: {error.strerror}; go to a directory that exists"
         ) from None
+    except RuntimeError:  # a link that leads to itself (pathlib, before 3.13)
+        raise PluginError(WORKSPACE, f"workspace: {workspace}: is a link that leads to itself") from None
 
 
 def _through_pod(cluster: Cluster, job: JsonObject, archive: Archive, *, queue_there: bool) -> None:

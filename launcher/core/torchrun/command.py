@@ -37,22 +37,31 @@ _SHELL_WORDS: Final = frozenset(
     (
         ".",
         "!",
+        ":",
         "{",
         "break",
         "case",
         "cd",
+        "command",
+        "continue",
         "eval",
         "exec",
+        "exit",
         "export",
         "for",
         "if",
+        "read",
+        "readonly",
+        "return",
         "set",
+        "shift",
         "source",
         "trap",
         "ulimit",
         "umask",
         "unset",
         "until",
+        "wait",
         "while",
     )
 )
@@ -184,7 +193,15 @@ def build(command: str, args: tuple[str, ...], meeting: Meeting) -> Command:
         environment = meeting.environment
     else:
         flags = [f"--{name}={value}" for name, value in meeting.flags]
-        words = ("torchrun", *flags, "--no-python", *words)
+        # torchrun itself puts $local_rank, and a $ for $$, in each word behind the program's
+        # (torch/distributed/elastic/utils/api.py, macros.substitute).
+        words = (
+            "torchrun",
+            *flags,
+            "--no-python",
+            words[0],
+            *(each.replace("$", "$$") for each in words[1:]),
+        )
         environment = {"PET_RDZV_CONF": meeting.environment["PET_RDZV_CONF"]}
     if meeting.hosted:
         words = ("sh", "-c", _HOST, "sh", *words)
@@ -214,8 +231,9 @@ def needs_shell(command: str) -> bool:
         if quote == "'":
             quote = "" if character == "'" else quote
         elif character == "\\":
-            # shlex makes a word of the end of a line that goes on.
-            if next(characters, None) == "\n":
+            # shlex makes a word of the end of a line that goes on, and keeps the backslash before these in quotes.
+            following = next(characters, None)
+            if following == "\n" or (quote and following in _SPECIAL_QUOTED):
                 return True
         elif quote == '"':
             quote = "" if character == '"' else quote

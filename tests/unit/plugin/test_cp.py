@@ -202,6 +202,18 @@ def test_a_full_disk_and_a_broken_tar_are_told(
         assert told.value.code == code
 
 
+def test_what_is_no_file_here_keeps_its_place(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+    (pods.root / "a").write_text("a")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(PluginError, match=rf"^cp: \S+/{name} is no file; right would be") as told:
+            cp(cluster, "job:a", tmp_path / name)
+        assert told.value.code == 65
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").is_symlink()
+
+
 def test_a_worker_that_has_ended_has_nothing_to_copy_from(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

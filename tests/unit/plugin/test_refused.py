@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from tests.unit.launcher.api_server import status
 from tests.unit.plugin.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line, sent
 
 pytestmark = pytest.mark.unit
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_dry_run_needs_no_kubeconfig(
@@ -151,6 +155,26 @@ def test_a_server_that_is_none_is_told(
     file.write_text(yaml.safe_dump(whole))
     assert main(["list", "--kubeconfig", str(file)], {}) == 78
     assert f"server: {server!r} should be an address such as" in only_line(capfd.readouterr().err)
+
+
+def test_a_workspace_that_is_a_link_to_itself_is_told(run: Run, code: Path) -> None:
+    (code / "own").symlink_to("own")
+    result, out, err = run("submit", "--queue", "q", "--gpus", "8", "--workspace", "own", "--dry-run", "x")
+    assert (result, out) == (65, "")
+    assert "workspace: own: " in only_line(err)
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", ">&- 2>&- <&-"])
+def test_without_an_output_nothing_is_done(api: TorchrunApi, tmp_path: Path, code: Path, closed: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KUBECONFIG": str(api.kubeconfig(tmp_path / "k"))}
+    command = f"{sys.executable} -m launcher.plugin submit --queue q --gpus 8 --no-workspace x {closed}"
+    ended = subprocess.run(
+        ["bash", "-c", command], env=environment, cwd=code, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 74
+    told = "kubectl torchrun: standard output: is closed; nothing is done\n"
+    assert (ended.stdout, ended.stderr) == ("", told if closed == ">&-" else "")
+    assert not api.requests
 
 
 def test_the_verbs_are_those_that_the_parser_has() -> None:

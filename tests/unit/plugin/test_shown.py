@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -175,6 +176,16 @@ def test_follow_prints_each_attempt_and_ends_with_the_jobs_code(
     result, out, err = run(*SUBMIT, "--no-workspace", "--follow", "python train.py")
     assert (result, out) == (7, "torchrunjob.torchrun.ai/one created\none\ntwo\nthree\n")
     assert "one: Failed: worker 0 ended with 7" in err
+
+
+def test_lines_are_whole_however_they_come() -> None:
+    pieces = [b"a\nb", b"", b"b\n\nc", b"\n", b"d"]
+    assert list(following._split(iter(pieces))) == [b"a", b"bb", b"", b"c", b"d"]
+    assert list(following._split(iter([b"a\n"]))) == [b"a"]
+    long = [bytes(4096)] * 25_600  # 100 MB in one line
+    began = time.process_time()
+    assert [len(line) for line in following._split(iter(long))] == [104_857_600]
+    assert time.process_time() - began < 5
 
 
 def test_what_the_kubelet_says_itself_does_not_end_the_log(

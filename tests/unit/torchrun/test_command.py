@@ -20,6 +20,12 @@ ALONE = command.Meeting(
 SEVERAL = replace(ALONE, nodes=3, least=3, endpoint="vit-0-0.vit.team.svc:29500")
 
 
+def received(built: command.Command) -> list[str]:
+    """What is run in the end: the kubelet has put a $ for $$, and so has torchrun, but for the first word."""
+    kept = [each.replace("$$", "$") for each in built.words[built.words.index("--no-python") + 1 :]]
+    return [kept[0], *(each.replace("$$", "$") for each in kept[1:])]
+
+
 @pytest.mark.parametrize(
     "typed",
     [
@@ -53,12 +59,17 @@ def test_plain_words_need_no_shell(typed: str) -> None:
         "python a.py\npython b.py",
         "python train.py & wait",
         "python train.py \\\n  --epochs 10",
+        'python train.py "\\$5"',
+        'python train.py "\\`x\\`"',
+        "exit 3",
+        ": nothing",
+        "command python train.py",
     ],
 )
 def test_what_only_a_shell_understands_runs_in_one(typed: str) -> None:
     assert command.needs_shell(typed)
     words = command.build(typed, (), ALONE).words
-    assert words[words.index("--no-python") + 1 :] == ("sh", "-c", typed.replace("$", "$$"))
+    assert words[words.index("--no-python") + 1 :] == ("sh", "-c", typed.replace("$", "$$$$"))
 
 
 def test_torchrun_around_the_words() -> None:
@@ -208,7 +219,7 @@ def test_the_end_of_a_line_keeps_no_argument_from_a_shells_command(tmp_path: Pat
     typed = f"cd {tmp_path} && printf '%s|'{end}"
     assert command.check(typed, ("--lr", "1")) == ""
     built = command.build(typed, ("--lr", "1"), ALONE)
-    words = [each.replace("$$", "$") for each in built.words[built.words.index("--no-python") + 1 :]]
+    words = received(built)
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("--lr|1|")
 
@@ -239,14 +250,14 @@ def test_a_command_whose_end_takes_no_arguments_is_refused_with_some(typed: str)
 )
 def test_a_quote_in_a_comment_or_a_here_document_is_the_shells_matter(typed: str, said: str) -> None:
     assert command.check(typed) == ""
-    words = command.build(typed, (), ALONE).words
-    done = subprocess.run(words[words.index("--no-python") + 1 :], capture_output=True, text=True, check=True)
+    words = received(command.build(typed, (), ALONE))
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout == said
 
 
 def test_arguments_reach_a_shells_command_as_they_are(tmp_path: Path) -> None:
     built = command.build(f"cd {tmp_path} && printf '%s|'", ("a b", "$HOME", "'"), ALONE)
-    words = [each.replace("$$", "$") for each in built.words[built.words.index("--no-python") + 1 :]]
+    words = received(built)
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout == "a b|$HOME|'|"
 

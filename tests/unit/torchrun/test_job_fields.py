@@ -103,7 +103,7 @@ def test_command_args_and_env() -> None:
         "env": [{"name": "A", "value": "1"}],
     }
     words = container(asked)["command"]
-    assert words[-6:] == ["python", "train.py", "--a", "b c", "--x", "$$(y) z"]
+    assert words[-6:] == ["python", "train.py", "--a", "b c", "--x", "$$$$(y) z"]
     assert env(asked)["A"] == "1"
     secret = {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
     assert env({"env": [secret]})["S"] == secret["valueFrom"]
