@@ -28,10 +28,8 @@ _HOST = (
 # Unquoted, these mean something to a shell; in double quotes only the second ones do.
 _SPECIAL: Final = frozenset("|&;<>()$`*?[\n")
 _SPECIAL_QUOTED: Final = frozenset("$`")
-# Where what looks like an open quote may be none, and behind what no word is an argument.
+# Where what looks like an open quote may be none.
 _MAY_HAVE_QUOTES: Final = re.compile(r"(^|\s)#|<<")
-_CLOSED: Final = (";", "&", "|", ")", "}")
-_CLOSING: Final = re.compile(r"(^|[\s;])(fi|done|esac)$")
 # First words that only a shell knows.
 _SHELL_WORDS: Final = frozenset(
     (
@@ -133,7 +131,7 @@ def check(command: str, args: tuple[str, ...] = ()) -> str:
         return f"spec.command is {command[:80]!r} ({why}); right would be words of a POSIX shell with closed quotes"
     if not command.strip():
         return f"spec.command is {command[:80]!r}; right would be a command, such as python train.py"
-    if args and needs_shell(command) and not _takes_arguments(command):
+    if args and needs_shell(command) and not own_torchrun.takes_words(_open_end(command)):
         return (
             f"spec.args are given, and the end of spec.command, {command.rstrip()[-40:]!r}, takes none; "
             "right would be to write them into the command"
@@ -153,29 +151,6 @@ def unclosed(command: str) -> str:
     return ""
 
 
-def _takes_arguments(command: str) -> bool:
-    """Whether words behind it are those of its last command: not behind a comment, a here-document or an operator."""
-    end = _open_end(command)
-    if "<<" in command or end.endswith(_CLOSED) or _CLOSING.search(end):
-        return False
-    quote, before, characters, comment = "", " ", iter(end), False
-    for character in characters:
-        if comment:
-            comment = character != "\n"
-        elif quote:
-            if character == "\\" and quote == '"':
-                next(characters, None)
-            quote = "" if character == quote else quote
-        elif character == "\\":
-            next(characters, None)
-        elif character in "'\"":
-            quote = character
-        else:
-            comment = character == "#" and before.isspace()
-        before = character
-    return not comment
-
-
 def _open_end(command: str) -> str:
     """A command without the end of its last line, so that more words may follow."""
     end = command.rstrip()
@@ -188,27 +163,21 @@ def build(command: str, args: tuple[str, ...], meeting: Meeting) -> Command:
     shell = needs_shell(command)
     words = _shell(command, args) if shell else (*shlex.split(command), *args)
     own = own_torchrun.in_line(_open_end(command), args) if shell else own_torchrun.in_words(words)
-    words = tuple(map(_literally, words))
+    words = tuple(map(literally, words))
     if own:
         environment = meeting.environment
     else:
         flags = [f"--{name}={value}" for name, value in meeting.flags]
         # torchrun itself puts $local_rank, and a $ for $$, in each word behind the program's
         # (torch/distributed/elastic/utils/api.py, macros.substitute).
-        words = (
-            "torchrun",
-            *flags,
-            "--no-python",
-            words[0],
-            *(each.replace("$", "$$") for each in words[1:]),
-        )
+        words = ("torchrun", *flags, "--no-python", words[0], *map(literally, words[1:]))
         environment = {"PET_RDZV_CONF": meeting.environment["PET_RDZV_CONF"]}
     if meeting.hosted:
         words = ("sh", "-c", _HOST, "sh", *words)
     return Command(words=words, environment=environment)
 
 
-def _literally(word: str) -> str:
+def literally(word: str) -> str:
     """A word that the kubelet leaves alone, which puts variables for $(NAME) (k8s.io/kubernetes,
     third_party/forked/golang/expansion: $$ is a $)."""
     return word.replace("$", "$$")

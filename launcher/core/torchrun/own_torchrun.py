@@ -19,6 +19,10 @@ _PYTHON_OPTION: Final = re.compile(r"-([bBdEiIOPqRsSuvVx]*)(?:([cmWX])(.*))?", r
 _SHELLS: Final = ("sh", "bash", "dash", "ash", "ksh", "zsh")
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=.*", re.DOTALL)
 _KEYWORDS: Final = ("!", "{", "if", "then", "elif", "else", "while", "until", "do")
+# Behind these only an operator may follow.
+_CLOSING: Final = ("}", "fi", "done", "esac")
+# A word that no line has: a command has no zero.
+_ONE_MORE: Final = "\0"
 # Programs that run a command, and how many words other than options they have before it.
 _PREFIXES: Final = {
     **dict.fromkeys(("catchsegv", "command", "dumb-init", "env", "eval", "exec", "ionice", "ncu", "nice"), 0),
@@ -65,6 +69,13 @@ def in_line(line: str, args: Sequence[str] = ()) -> bool:
     commands = _commands(_LOOKED_UP.sub(lambda found: found[1] or found[2], f"{line} {shlex.join(args)}"))
     found = [None] if commands is None else [_starts(each) for each in commands]
     return True in found or (None in found and bool(_ANYWHERE.search(line)))
+
+
+def takes_words(line: str) -> bool:
+    """Whether a word behind a shell's line is one more of its last command, and neither in a comment nor its first."""
+    commands = _commands(f"{line} {_ONE_MORE}") or []
+    last = next((each for each in commands if _ONE_MORE in each), [])
+    return len(last) > 1 and last[0] not in _CLOSING
 
 
 def _starts(words: Sequence[str]) -> bool | None:

@@ -227,6 +227,21 @@ def test_the_end_of_a_line_keeps_no_argument_from_a_shells_command(tmp_path: Pat
 @pytest.mark.parametrize(
     "typed",
     [
+        "cd src && python train.py --workers $(nproc)",
+        "cd src && python train.py --workers `nproc`",
+        "python train.py --to ${HOME}",
+        "cd src && python train.py > log 2>&1",
+        "python a.py; python train.py --phase done",
+        "# a comment (first)\npython train.py 'x)' \"<<\"",
+    ],
+)
+def test_a_command_whose_last_word_only_looks_like_an_end_takes_arguments(typed: str) -> None:
+    assert command.check(typed, ("--lr", "1")) == ""
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
         "cd src && python train.py # as last time",
         "cat > run.py <<EOF\nprint(1)\nEOF\n",
         "python a.py; python b.py &",
