@@ -23,9 +23,6 @@ from launcher.kube.rest import ApiUnavailable, Patience, Rest, client_of
 _HOME: Final = "~/.kube/config"
 _CURRENT: Final = "current-context"
 _SHOWN: Final = 60
-# What the package says of a file without a current context, such as that of a local cloud which is down.
-_NO_NAME: Final = "Expected object with name in "
-_NO_CONTEXT: Final = "has no current context; is its cluster up?"
 
 
 class NoLogin(ApiUnavailable):
@@ -84,12 +81,10 @@ def contexts_of(file: str | None) -> list[str]:
 
 def _is_in_pod(file: str | None, context: str | None) -> bool:
     """Whether there is no kubeconfig, and a service account instead."""
-    given = file or context or os.environ.get("KUBECONFIG") or os.path.exists(os.path.expanduser(_HOME))
-    there = (
-        incluster_config.SERVICE_HOST_ENV_NAME in os.environ
-        and Path(incluster_config.SERVICE_TOKEN_FILENAME).exists()
-    )
-    return not given and there
+    if file or context or os.environ.get("KUBECONFIG") or os.path.exists(os.path.expanduser(_HOME)):
+        return False
+    account = Path(incluster_config.SERVICE_TOKEN_FILENAME)
+    return incluster_config.SERVICE_HOST_ENV_NAME in os.environ and account.exists()
 
 
 def _namespace_of_pod() -> str:
@@ -175,6 +170,8 @@ def _usual() -> str:
 
 def _loader(file: str | None, context: str | None) -> Any:
     found = _merged(file)
+    if not (context or found.config.safe_get(_CURRENT)):  # such as that of a local cloud which is down
+        raise ApiUnavailable("has no current context; is its cluster up?")
     return _Loader(found.config, context, config_persister=found.save_changes, config_base_path=None)
 
 
@@ -211,8 +208,7 @@ def _understood() -> Iterator[None]:
     try:
         yield
     except (config.ConfigException, OSError, ValueError, YAMLError) as error:
-        said = " ".join(str(error).split())
-        raise ApiUnavailable(_NO_CONTEXT if _NO_NAME in said else said) from None
+        raise ApiUnavailable(" ".join(str(error).split())) from None
     except (
         TypeError,
         AttributeError,

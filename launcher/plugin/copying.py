@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.observe import OVER
-from launcher.core.torchrun.reading import JsonObject
 from launcher.kube.execute import Execution
+from launcher.plugin.begun import has_ended
 from launcher.plugin.cluster import Cluster, explained
 from launcher.plugin.download import AS_IT_IS, download, failed
 from launcher.plugin.exits import DONE, NOT_FOUND, UNAVAILABLE, USAGE, WORKSPACE, PluginError
@@ -42,7 +41,7 @@ def copy(options: argparse.Namespace, cluster: Cluster) -> int:
     if pod is None:
         phase = found.get("status", {}).get("phase") or "not known yet"
         raise PluginError(NOT_FOUND, f"job {job}: has no worker {options.rank} now; its phase is {phase}")
-    if _is_over(pod):
+    if has_ended(pod):
         raise PluginError(
             NOT_FOUND,
             f"job {job}: its worker {options.rank} has ended, and cp needs one that runs; what a claim has is read by "
@@ -54,13 +53,6 @@ def copy(options: argparse.Namespace, cluster: Cluster) -> int:
             return download(cluster, name, path, Path(options.target))
         _upload(cluster, name, Path(options.source), path)
     return DONE
-
-
-def _is_over(pod: JsonObject) -> bool:
-    """Whether its worker has ended; another container of the pod may still run."""
-    status = pod.get("status") or {}
-    workers = (each for each in status.get("containerStatuses") or () if each["name"] == n.WORKER_CONTAINER)
-    return status.get("phase") in OVER or any("terminated" in (each.get("state") or {}) for each in workers)
 
 
 def _split(word: str) -> tuple[str, str] | None:

@@ -142,9 +142,8 @@ def _stream(cluster: Cluster, pod: JsonObject, container: str, printed: _Printed
         with cluster.rest.open(path, query, silence=_SILENCE_SECONDS) as answer:
             for line in _split(answer.chunks()):
                 stamp, _, text = line.partition(b" ")
-                if not _STAMP.fullmatch(
-                    stamp
-                ):  # what the kubelet itself says, such as that it can't follow any more
+                # The kubelet's own words, such as that it can't follow any more, have none.
+                if not _STAMP.fullmatch(stamp):
                     _print(line)
                 elif is_new(stamp.decode()):
                     _print(text)

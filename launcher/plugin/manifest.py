@@ -120,8 +120,7 @@ def _variables(given: list[str], environment: Mapping[str, str]) -> list[JsonObj
         if not equals:
             if name not in environment:
                 raise PluginError(USAGE, f"--env: {name} is not set here; give {name}=VALUE")
-            # As it is: the kubelet puts variables for $(NAME), and a $ for $$.
-            value = environment[name].replace("$", "$$")
+            value = commands.literally(environment[name])
         values[name] = _sendable(f"--env: {name}", value)
     return [{"name": name, "value": value} for name, value in values.items()]
 
