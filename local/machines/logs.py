@@ -76,13 +76,22 @@ class Request:
     limit: int | None = None
 
 
-def stamped(data: bytes, offset: int, clock: Clock) -> bytes:
-    """Whole lines, each with the time it was written."""
+def stamped(data: bytes, offset: int, clock: Clock, *, within: bool) -> bytes:
+    """Each line with the time it was written; `within` one that has its time already, it goes on without."""
     found = []
-    for line in data.splitlines(keepends=True):
-        found.append(nano_timestamp(clock.written_at(offset)).encode() + b" " + line)
+    for line in _lines(data):
+        if not within:
+            found.append(nano_timestamp(clock.written_at(offset)).encode() + b" ")
+        found.append(line)
         offset += len(line)
+        within = False
     return b"".join(found)
+
+
+def _lines(data: bytes) -> list[bytes]:
+    """As a container runtime ends them: a bar of progress, with its carriage returns, is one."""
+    *whole, rest = data.split(b"\n")
+    return [*(each + b"\n" for each in whole), *([rest] if rest else [])]
 
 
 async def read(clock: Clock, wanted: Request, running: asyncio.Event) -> AsyncIterator[bytes]:
@@ -95,19 +104,20 @@ async def read(clock: Clock, wanted: Request, running: asyncio.Event) -> AsyncIt
     offset = 0 if wanted.tail is None else tail_offset(clock.path, wanted.tail)
     if wanted.since is not None:
         offset = max(offset, clock.offset_at(wanted.since))
-    left = wanted.limit
+    left, within = wanted.limit, False
     with clock.path.open("rb") as file:
         file.seek(offset)
         while True:
             live = wanted.follow and running.is_set()
             data = file.read(CHUNK)
             if wanted.timestamps and data and not data.endswith(b"\n") and (live or len(data) == CHUNK):
+                # A line of many blocks is shown in parts: nobody knows how long it gets.
                 whole = data.rfind(b"\n") + 1 or (len(data) if len(data) == CHUNK else 0)
                 file.seek(whole - len(data), 1)
                 data = data[:whole]
             if data:
-                shown = stamped(data, offset, clock) if wanted.timestamps else data
-                offset += len(data)
+                shown = stamped(data, offset, clock, within=within) if wanted.timestamps else data
+                offset, within = offset + len(data), not data.endswith(b"\n")
                 shown = shown if left is None else shown[:left]
                 left = None if left is None else left - len(shown)
                 yield shown

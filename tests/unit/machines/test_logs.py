@@ -59,6 +59,74 @@ def test_each_line_can_carry_its_time(clock: Clock) -> None:
     assert lines[2] == b"1970-01-01T00:33:20.000000000Z three"
 
 
+LONG = b"x" * (3 * logs.CHUNK + 5)
+
+
+def following(path: Path, wanted: Request, *later: bytes) -> bytes:
+    """What is shown of a log that goes on with each of these, when the ones before were read."""
+    growing, rest = Clock(path), list(later)
+    running = asyncio.Event()
+    running.set()
+
+    async def write(_: float) -> None:
+        if not rest:
+            running.clear()
+            return
+        with path.open("ab") as file:
+            file.write(rest.pop(0))
+
+    async def follow() -> bytes:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(logs.asyncio, "sleep", write)
+            return b"".join([data async for data in logs.read(growing, wanted, running)])
+
+    return asyncio.run(follow())
+
+
+def test_a_line_of_many_blocks_carries_one_time(tmp_path: Path) -> None:
+    """A container runtime cuts it into parts, and `kubectl logs` shows one line."""
+    long = Clock(tmp_path / "0.log")
+    long.path.write_bytes(b"first\n" + LONG + b"\nlast\n" + LONG)
+    lines = read(long, Request(timestamps=True)).split(b"\n")
+    assert [each.partition(b"Z ")[2] for each in lines] == [b"first", LONG, b"last", LONG]
+
+
+def test_what_ends_at_a_block_is_followed_by_a_line_of_its_own(tmp_path: Path) -> None:
+    long = Clock(tmp_path / "0.log")
+    long.path.write_bytes(b"x" * (logs.CHUNK - 1) + b"\nlast\n")
+    assert [len(each.partition(b"Z ")[2]) for each in read(long, Request(timestamps=True)).splitlines()] == [
+        logs.CHUNK - 1,
+        4,
+    ]
+
+
+def test_a_followed_line_of_many_blocks_carries_one_time(tmp_path: Path) -> None:
+    path = tmp_path / "0.log"
+    path.write_bytes(b"first\n" + LONG)
+    shown = following(path, Request(follow=True, timestamps=True), LONG, b"end\nne", b"xt\nopen")
+    told = [each.partition(b"Z ")[2] for each in shown.split(b"\n")]
+    assert told == [b"first", LONG + LONG + b"end", b"next", b"open"]
+
+
+def test_a_bar_of_progress_is_one_line(tmp_path: Path) -> None:
+    """Programs begin it anew with a carriage return; a runtime ends a line at a line feed alone."""
+    bar = Clock(tmp_path / "0.log")
+    bar.path.write_bytes(b" 10%\r 20%\r\nend\n")
+    shown = read(bar, Request(timestamps=True)).split(b"\n")
+    assert [each.partition(b"Z ")[2] for each in shown] == [b" 10%\r 20%\r", b"end", b""]
+
+
+def test_a_long_line_is_held_in_parts(tmp_path: Path) -> None:
+    long = Clock(tmp_path / "0.log")
+    long.path.write_bytes(LONG)
+
+    async def largest() -> int:
+        parts = logs.read(long, Request(timestamps=True), asyncio.Event())
+        return max([len(each) async for each in parts])
+
+    assert asyncio.run(largest()) < logs.CHUNK + 64
+
+
 def test_no_more_bytes_than_the_limit(clock: Clock) -> None:
     assert read(clock, Request(limit=5)) == b"one\nt"
 
