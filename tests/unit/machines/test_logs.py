@@ -77,7 +77,7 @@ def following(path: Path, wanted: Request, *later: bytes) -> bytes:
 
     async def follow() -> bytes:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(logs.asyncio, "sleep", write)
+            patch.setattr(asyncio, "sleep", write)
             return b"".join([data async for data in logs.read(growing, wanted, running)])
 
     return asyncio.run(follow())
