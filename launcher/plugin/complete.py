@@ -14,7 +14,7 @@ from typing import Final
 from launcher.kube.rest import Patience
 from launcher.plugin.cluster import Cluster, contexts_of
 from launcher.plugin.exits import PluginError
-from launcher.plugin.words import parser
+from launcher.plugin.words import parser, value_or_none
 
 _QUICK: Final = Patience(total=1.0, first=0.1, longest=0.2)
 _FILES, _NO_FILES = 0, 4
@@ -90,7 +90,7 @@ def look_up(kind: str, words: Sequence[str]) -> list[str]:
     # As argparse reads them of the whole line: "-n x", "-nx", "--namespace=x".
     flags = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for names in (("-n", "--namespace"), ("--context",), ("--kubeconfig",)):
-        flags.add_argument(*names)
+        flags.add_argument(*names, type=value_or_none)
     try:
         # One that waits for its value has none yet.
         given, _ = flags.parse_known_args(words[:-1] if words and words[-1] in _ASKED else words)

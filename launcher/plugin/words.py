@@ -96,13 +96,18 @@ def parser() -> Parser:
     common.add_argument(
         "-n",
         "--namespace",
-        type=_named(namespace_name),
+        type=_named(lambda word: namespace_name(word) if word else None),
         default=argparse.SUPPRESS,
         help="default: that of the context",
     )
-    common.add_argument("--context", default=argparse.SUPPRESS, help="context of the kubeconfig")
     common.add_argument(
-        "--kubeconfig", default=argparse.SUPPRESS, help="default: $KUBECONFIG, ~/.kube/config"
+        "--context", type=value_or_none, default=argparse.SUPPRESS, help="context of the kubeconfig"
+    )
+    common.add_argument(
+        "--kubeconfig",
+        type=value_or_none,
+        default=argparse.SUPPRESS,
+        help="default: $KUBECONFIG, ~/.kube/config",
     )
     result = Parser(
         prog=PROGRAM,
@@ -124,7 +129,7 @@ def parser() -> Parser:
     logs = verb("logs", "what a job's workers print")
     _name(logs)
     logs.add_argument("-f", "--follow", action="store_true", help="until the job ends; its exit code is ours")
-    logs.add_argument("--rank", type=_whole, default=0, metavar="NODE", help="number of the node (default 0)")
+    _rank(logs)
     logs.add_argument("--attempt", type=_whole, help="default: the last one")
     logs.add_argument("--tail", type=_whole, help="only so many lines of its end")
     status = verb("status", "how a job is")
@@ -152,8 +157,13 @@ def parser() -> Parser:
     copy = verb("cp", "copy a file or directory from or to a job's worker: JOB:PATH PATH, or PATH JOB:PATH")
     copy.add_argument("source", metavar="FROM")
     copy.add_argument("target", metavar="TO")
-    copy.add_argument("--rank", type=_whole, default=0, metavar="NODE", help="number of the node (default 0)")
+    _rank(copy)
     return result
+
+
+def value_or_none(word: str) -> str | None:
+    """The value of a flag of kubectl's own, to which an empty one is none: `--context "$CONTEXT"` may be."""
+    return word or None
 
 
 def _submit(submit: Parser) -> None:
@@ -190,12 +200,22 @@ def _name(verb: Parser) -> None:
     verb.add_argument("name", type=_named(job_name), metavar="JOB")
 
 
+def _rank(verb: Parser) -> None:
+    verb.add_argument(
+        "--rank",
+        type=_whole,
+        default=0,
+        metavar="NODE",
+        help="the worker: number of its node, from 0 (default 0); not the rank of one of its processes",
+    )
+
+
 def _output(verb: Parser, *formats: str) -> None:
     verb.add_argument("-o", "--output", choices=formats)
 
 
-def _named(check: Callable[[str], str]) -> Callable[[str], str]:
-    def checked(word: str) -> str:
+def _named(check: Callable[[str], str | None]) -> Callable[[str], str | None]:
+    def checked(word: str) -> str | None:
         try:
             return check(word)
         except ValueError as error:
