@@ -18,7 +18,11 @@ from launcher.workspace.pack import Archive
 JsonObject = dict[str, Any]
 # RFC 1035's label, as Kubernetes wants of a Service's name.
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# What the API server takes for a variable's name (launcher/controller/schema/environment.py) ...
+VARIABLE: Final = re.compile(r"[A-Za-z_][-._A-Za-z0-9]*")
+VARIABLE_MAX_LENGTH: Final = 253
+# ... and what every shell passes on of it: dash, which is many images' sh, leaves out all other names.
+_OF_A_SHELL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENDING: Final = "bcdfghjklmnpqrstvwxz2456789"
 _ENDING_LENGTH: Final = 5
 _SHOWN: Final = 60
@@ -70,6 +74,12 @@ def checked_name(flag: str, name: str) -> str:
     return name
 
 
+def left_out(job: JsonObject) -> list[str]:
+    """The variables of the job that not every shell passes on to the command."""
+    names = [str(each["name"]) for each in job["spec"].get("env", ())]
+    return [name for name in names if not _OF_A_SHELL.fullmatch(name)]
+
+
 def new_name(directory: str) -> str:
     """A name after this directory, which nobody else has."""
     stem = re.sub(r"[^a-z0-9]+", "-", directory.lower()).strip("-")
@@ -115,14 +125,30 @@ def _variables(given: list[str], environment: Mapping[str, str]) -> list[JsonObj
     values: dict[str, str] = {}
     for each in given:
         name, equals, value = each.partition("=")
-        if not _VARIABLE.fullmatch(name):
-            raise PluginError(USAGE, f"--env: {each[:_SHOWN]!r} should be NAME=VALUE")
+        _check_variable(name)
         if not equals:
             if name not in environment:
                 raise PluginError(USAGE, f"--env: {name} is not set here; give {name}=VALUE")
             value = commands.literally(environment[name])
         values[name] = _sendable(f"--env: {name}", value)
     return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def _check_variable(name: str) -> None:
+    if not name:
+        raise PluginError(USAGE, "--env: a name should stand before the equals sign: NAME=VALUE, or NAME")
+    if len(name) > VARIABLE_MAX_LENGTH:
+        raise PluginError(
+            USAGE,
+            f"--env: the name {name[:_SHOWN]}... has {len(name)} characters; a variable's has at most "
+            f"{VARIABLE_MAX_LENGTH}",
+        )
+    if not VARIABLE.fullmatch(name):
+        raise PluginError(
+            USAGE,
+            f"--env: the name {name[:_SHOWN]!r} should have letters (A-Z, a-z), digits, '_', '-' and '.', and no "
+            "digit, '-' or '.' first",
+        )
 
 
 def _sendable(what: str, word: str) -> str:

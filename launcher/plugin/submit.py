@@ -31,7 +31,7 @@ def submit(
     options: argparse.Namespace, cluster: Cluster, packed: Packed, environment: Mapping[str, str]
 ) -> int:
     """Makes the job and sends its workspace; nothing is left of one whose workspace could not be sent."""
-    job = manifest.job(options, cluster.namespace, directory_name(options.workspace), environment)
+    job = _job(options, cluster.namespace, environment)
     queue = cluster.queue(options.queue)
     making.fits(job, queue)
     where = upload.bucket_of(queue)
@@ -76,7 +76,7 @@ def dry_run(
     options: argparse.Namespace, namespace: str, packed: Packed, environment: Mapping[str, str]
 ) -> str:
     """The job as YAML or JSON; no cluster is asked, and so the address of a workspace in S3 is not in it."""
-    job = manifest.job(options, namespace, directory_name(options.workspace), environment)
+    job = _job(options, namespace, environment)
     if archive := packed():
         job["spec"]["workspace"] = manifest.workspace(archive, "")
     return rendered(job, options.output or "yaml")
@@ -136,6 +136,16 @@ def directory_name(workspace: str) -> str:
         ) from None
     except RuntimeError:  # a link that leads to itself (pathlib, before 3.13)
         raise PluginError(WORKSPACE, f"workspace: {workspace}: is a link that leads to itself") from None
+
+
+def _job(options: argparse.Namespace, namespace: str, environment: Mapping[str, str]) -> JsonObject:
+    job = manifest.job(options, namespace, directory_name(options.workspace), environment)
+    if names := manifest.left_out(job):
+        say(
+            f"--env: {', '.join(names)}: workers begin with the image's sh, which may leave out a name that has more "
+            "than letters, digits and '_', as dash does"
+        )
+    return job
 
 
 def _through_pod(cluster: Cluster, job: JsonObject, archive: Archive, *, queue_there: bool) -> None:
