@@ -14,6 +14,7 @@ from launcher.core.torchrun.reading import JsonObject
 _LONGEST_MESSAGE: Final = 4096
 # Phases in which the attempt's Jobs are on record: their pods may run, and they are never made again.
 STARTED: Final = (n.PHASE_PROVISIONING, n.PHASE_RUNNING)
+_ORDER: Final = {each: place for place, each in enumerate((*n.JOB_CONDITIONS, *n.QUEUE_CONDITIONS))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +121,12 @@ def by_type(value: Any) -> dict[str, JsonObject]:
 
 
 def conditions(old: Any, told: Sequence[Condition], generation: int, now: float) -> list[JsonObject]:
-    """The conditions with those that are told in their place; one that is not told stays as it is."""
-    result = by_type(old)
+    """The conditions with those that are told in their place; one that is not told stays as it is.
+
+    They are in their kind's order. Where nothing else is new the order stays, too: it is no reason to write.
+    """
+    before = by_type(old)
+    result = dict(before)
     for each in told:
         status = {True: "True", False: "False", None: "Unknown"}[each.so]
         last = result.get(each.type, {})
@@ -134,7 +139,12 @@ def conditions(old: Any, told: Sequence[Condition], generation: int, now: float)
             "reason": each.reason,
             "message": each.message[:_LONGEST_MESSAGE],
         }
-    return list(result.values())
+    return list(before.values()) if result == before else sorted(result.values(), key=_place)
+
+
+def _place(condition: JsonObject) -> int:
+    """One that is none of ours comes last."""
+    return _ORDER.get(condition["type"], len(_ORDER))
 
 
 def written(
