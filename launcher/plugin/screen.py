@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import suppress
@@ -11,6 +12,11 @@ from launcher.plugin.plain import plain
 from launcher.workspace.selection import size_in_words
 
 _WIDTH: Final = 30
+_LEAST_WIDTH: Final = 5
+# Where a terminal does not know its own width (a serial line), that of the first ones.
+_USUAL_COLUMNS: Final = 80
+# To the beginning of the line, and nothing on it: a shorter one leaves no end of the one before.
+_ANEW: Final = "\r\x1b[K"
 _EVERY_SECONDS: Final = 0.1
 
 
@@ -21,12 +27,15 @@ def say(line: str) -> None:
 
 
 class Bar:
-    """How much of something was done; nothing where nobody looks. A context manager, so that its line ends."""
+    """How much of something was done; nothing where nobody looks, or nothing drawn can be taken back (`TERM=dumb`).
+
+    A context manager, so that its line ends.
+    """
 
     def __init__(self, what: str, stream: TextIO | None = None) -> None:
         self._what = what
         self._stream = stream or sys.stderr
-        self._live = self._stream.isatty()
+        self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._drawn = 0.0
 
     def __enter__(self) -> Bar:
@@ -34,7 +43,7 @@ class Bar:
 
     def __exit__(self, *_: object) -> None:
         if self._live and self._drawn:
-            self._stream.write("\r\x1b[K")
+            self._stream.write(_ANEW)
             self._stream.flush()
 
     def __call__(self, done: int, total: int) -> None:
@@ -42,8 +51,25 @@ class Bar:
         if not self._live or (now - self._drawn < _EVERY_SECONDS and done < total):
             return
         self._drawn = now
-        full = _WIDTH * done // total if total else _WIDTH
-        self._stream.write(
-            f"\r{self._what} [{'#' * full}{'.' * (_WIDTH - full)}] {size_in_words(done)} of {size_in_words(total)}"
-        )
+        self._stream.write(_ANEW + drawn(self._what, done, total, self._columns()))
         self._stream.flush()
+
+    def _columns(self) -> int:
+        """Asked each time: a window may be made narrower meanwhile."""
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or _USUAL_COLUMNS
+        except (OSError, ValueError):
+            return _USUAL_COLUMNS
+
+
+def drawn(what: str, done: int, total: int, columns: int) -> str:
+    """One line that a terminal of so many columns does not wrap: with less room no bar, then no sizes, then less."""
+    room = columns - 1  # some wrap once the last column is written
+    sizes = f"{size_in_words(done)} of {size_in_words(total)}"
+    width = min(_WIDTH, room - len(f"{what} [] {sizes}"))
+    if width >= _LEAST_WIDTH:
+        full = width * done // total if total else width
+        return f"{what} [{'#' * full}{'.' * (width - full)}] {sizes}"
+    share = f"{100 * done // total if total else 100} %"
+    fitting = (each for each in (f"{what} {sizes}", f"{what} {share}", share) if len(each) <= room)
+    return next(fitting, "")

@@ -57,11 +57,11 @@ class Bucket:
         checksum = base64.b64encode(bytes.fromhex(check_digest(archive.digest))).decode()
         if self._has(bucket, key, archive.size, checksum):
             return False
-        with archive.open() as file, _explained(url):
+        with archive.open() as file, self._sending(_Told(file, archive.size, told)) as body, _explained(url):
             self._client.put_object(
                 Bucket=bucket,
                 Key=key,
-                Body=_Told(file, archive.size, told),
+                Body=body,
                 ContentLength=archive.size,
                 ChecksumAlgorithm="SHA256",
                 ChecksumSHA256=checksum,
@@ -94,6 +94,26 @@ class Bucket:
         with _explained(url):
             self._client.put_object(Bucket=bucket, Key=key, Body=pointer.to_json())
 
+    @contextmanager
+    def _sending(self, body: _Told) -> Iterator[_Told]:
+        """Lets it tell only while it is sent: without TLS it is read once before each try, to be signed."""
+        events, words = self._client.meta.events, (("before-sign", False), ("before-send", True))
+
+        def turn(tells: bool) -> Callable[..., None]:
+            def turned(**_: Any) -> None:
+                body.tells = tells
+
+            return turned
+
+        handlers = [(f"{word}.s3.PutObject", turn(tells)) for word, tells in words]
+        for name, handler in handlers:
+            events.register(name, handler)
+        try:
+            yield body
+        finally:
+            for name, handler in handlers:
+                events.unregister(name, handler)
+
     def _has(self, bucket: str, key: str, size: int, checksum: str) -> bool:
         try:
             with _explained(f"s3://{bucket}/{key}"):
@@ -116,14 +136,16 @@ class _Refused(WorkspaceError):
 
 
 class _Told:
-    """A file that tells how far it was read. To sign it, it is read once before it is sent."""
+    """A file that tells how far it was read, while it `tells`."""
 
     def __init__(self, file: IO[bytes], size: int, told: Told) -> None:
         self._file, self._size, self._told = file, size, told
+        self.tells = False
 
     def read(self, size: int = -1) -> bytes:
         data = self._file.read(size)
-        self._told(self._file.tell(), self._size)
+        if self.tells:
+            self._told(self._file.tell(), self._size)
         return data
 
     def seek(self, offset: int, whence: int = 0) -> int:

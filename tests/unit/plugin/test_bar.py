@@ -7,14 +7,13 @@ import re
 import sys
 import termios
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from launcher.core.torchrun import names as n
 from launcher.plugin import screen
-from launcher.plugin.screen import Bar
+from launcher.plugin.screen import Bar, drawn
 from launcher.workspace.store import Store
 from tests.unit.plugin.plugin_api import SUBMIT, Run, TorchrunApi
 
@@ -32,6 +31,10 @@ class Terminal:
         mode[1] &= ~termios.OPOST  # lines end as they were written
         termios.tcsetattr(self._side, termios.TCSANOW, mode)
         self.stream = os.fdopen(self._side, "w")
+
+    def columns(self, count: int) -> None:
+        """Its width from now on."""
+        termios.tcsetwinsize(self._side, (24, count))
 
     def seen(self) -> str:
         """What it was sent since it was asked last."""
@@ -51,7 +54,8 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal() -> Iterator[Terminal]:
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    monkeypatch.setenv("TERM", "xterm")
     made = Terminal()
     yield made
     made.close()
@@ -98,11 +102,8 @@ def test_so_is_one_to_a_bucket(
     monkeypatch.setattr(sys, "stderr", terminal.stream)
     assert run(*SUBMIT, "x")[0] == 0
     text = terminal.seen()
-    shares = [bar.count("#") / len(bar) for bar, _, _ in DRAWN.findall(text)]
-    # Without TLS, as here, what is sent is read once before, to be signed.
-    sent = shares[
-        1 + max(index for index, (one, next_one) in enumerate(pairwise(shares)) if one > next_one) :
-    ]
+    # Without TLS, as here, what is sent is read once before, to be signed: that is not drawn.
+    sent = [bar.count("#") / len(bar) for bar, _, _ in DRAWN.findall(text)]
     assert len(sent) > 10
     assert sent == sorted(sent)
     assert (sent[0] < 0.2, sent[-1]) == (True, 1)
@@ -132,4 +133,53 @@ def test_a_bar_is_not_drawn_faster_than_it_can_be_seen_but_for_its_end(
     assert [bar.count("#") for bar, _, _ in DRAWN.findall(terminal.seen())] == [0, 30]
     with Bar("sending", terminal.stream):
         pass
+    assert terminal.seen() == ""
+
+
+@pytest.mark.parametrize("columns", [1, 2, 5, 10, 20, 28, 40, 60, 80, 200])
+def test_it_is_never_wider_than_the_terminal(terminal: Terminal, columns: int) -> None:
+    terminal.columns(columns)
+    with Bar("sending", terminal.stream) as bar:
+        bar(3 * 2**20, 2**30)
+        bar(2**30, 2**30)
+    *lines, end = terminal.seen().removeprefix("\r\x1b[K").split("\r\x1b[K")
+    assert (len(lines), end) == (2, "")
+    assert all(len(line) < columns for line in lines)
+    assert all(line.isprintable() for line in lines)
+
+
+def test_how_wide_it_is_is_asked_each_time(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "_EVERY_SECONDS", 0.0)
+    widths = []
+    with Bar("sending", terminal.stream) as bar:
+        for columns in (80, 20, 0):  # the last one does not know
+            terminal.columns(columns)
+            bar(1, 2)
+            widths.append(len(terminal.seen().removeprefix("\r\x1b[K")))
+    assert widths == [51, 18, 51]
+
+
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        (62, f"sending [{'#' * 15}{'.' * 15}] 512.0 MiB of 1.0 GiB"),
+        (36, "sending 512.0 MiB of 1.0 GiB"),
+        (37, "sending [##...] 512.0 MiB of 1.0 GiB"),
+        (29, "sending 512.0 MiB of 1.0 GiB"),
+        (28, "sending 50 %"),
+        (13, "sending 50 %"),
+        (12, "50 %"),
+        (4, ""),
+    ],
+)
+def test_what_there_is_room_for(columns: int, line: str) -> None:
+    assert drawn("sending", 2**29, 2**30, columns) == line
+
+
+def test_nothing_is_drawn_on_a_terminal_that_takes_nothing_back(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    with Bar("sending", terminal.stream) as bar:
+        bar(1, 1)
     assert terminal.seen() == ""
