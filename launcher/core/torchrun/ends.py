@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.child_exit import exit_code
@@ -11,13 +11,16 @@ from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import moment
 
 _LINE: Final = 300
+# Of a container that the runtime could not start: containerd's and dockershim's word, and the kubelet's own.
+_UNSTARTED: Final = ("StartError", "ContainerCannotRun", "CreateContainerError")
 
 
 @dataclass(frozen=True, kw_only=True)
 class End:
     """`code` and `at`, seconds since the epoch, are None while it runs.
 
-    `before` is the name of the init container that failed, "" where the worker's own began, and `said` its last line.
+    `before` is the name of the init container that failed, "" where the worker's own began, and `said` its last line;
+    of the worker's own container the runtime's last line, where it could not start that, else "".
     """
 
     code: int | None
@@ -43,7 +46,7 @@ def end_of(item: JsonObject) -> End:
         at=moment(ended.get("finishedAt")),
         reason=str(ended.get("reason") or status.get("reason") or ""),
         before=str(failed.get("name") or ""),
-        said=_last_line(ended.get("message")) if failed else "",
+        said=_last_words(ended) if failed or ended.get("reason") in _UNSTARTED else "",
     )
 
 
@@ -64,7 +67,11 @@ def _terminated(container: JsonObject) -> JsonObject:
     return (container.get("state") or {}).get("terminated") or {}
 
 
-def _last_line(text: Any) -> str:
-    """Of what the kubelet kept of the log, which may be 2048 bytes."""
-    lines = [" ".join(each.split()) for each in str(text or "").splitlines() if each.strip()]
-    return lines[-1][:_LINE] if lines else ""
+def _last_words(ended: JsonObject) -> str:
+    """Of what the kubelet kept of the log, which may be 2048 bytes, the last line; or of the runtime's own words.
+
+    Those are one line, at whose end is what was wrong.
+    """
+    lines = [" ".join(each.split()) for each in str(ended.get("message") or "").splitlines() if each.strip()]
+    last = lines[-1] if lines else ""
+    return last[-_LINE:].lstrip() if ended.get("reason") in _UNSTARTED else last[:_LINE]

@@ -84,6 +84,8 @@ def _told(end: End) -> str:
     said = f"ended with exit code {end.code}" if end.code is not None else "failed"
     if end.before:
         return f"did not begin: its init container {end.before} {said} ({end.said or end.reason or 'no message'})"
+    if end.said:
+        return f"did not start: {end.said} ({end.reason}, exit code {end.code})"
     return f"{said} ({end.reason})" if end.reason else said
 
 

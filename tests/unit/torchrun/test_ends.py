@@ -88,6 +88,47 @@ def test_a_sidecar_that_is_ended_with_the_pod_failed_nothing() -> None:
     assert own.status["message"].endswith(" on node n0 ended with exit code 9 (Error)")
 
 
+NO_SHELL = (
+    "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
+    "unable to start container process: error during container init: "
+    'exec: "sh": executable file not found in $PATH: unknown'
+)
+
+
+def unstarted(reason: str, message: str, code: int = 128) -> str:
+    """What a job tells of a worker whose container could not be started."""
+    end = {"exitCode": code, "reason": reason, **({"message": message} if message else {})}
+    own = {"name": n.WORKER_CONTAINER, "state": {"terminated": end}}
+    life = failed(own=own, restartPolicy="Never")
+    assert (life.status["reason"], life.status["exitCode"]) == (n.REASON_WORKER_FAILED, code)
+    return str(life.status["message"]).partition(" on node n0 ")[2]
+
+
+@pytest.mark.parametrize("reason", ["StartError", "ContainerCannotRun", "CreateContainerError"])
+def test_a_container_that_could_not_be_started_is_told_with_the_runtimes_words(reason: str) -> None:
+    """128 alone says nothing, and no log has more. https://github.com/containerd/containerd, internal/cri"""
+    assert unstarted(reason, f"first\n{NO_SHELL}\n") == f"did not start: {NO_SHELL} ({reason}, exit code 128)"
+    assert unstarted(reason, "") == f"ended with exit code 128 ({reason})"
+
+
+def test_of_long_words_of_the_runtime_the_end_is_told() -> None:
+    """It is where they say what is wrong; before it are the names of who asked whom."""
+    told = unstarted("StartError", f"{'failed: ' * 1000}not a directory")
+    assert told.endswith("failed: not a directory (StartError, exit code 128)")
+    assert len(told) < 400
+
+
+def test_a_command_that_ends_with_128_was_started() -> None:
+    assert unstarted("Error", "fatal: not a git repository") == "ended with exit code 128 (Error)"
+
+
+def test_an_init_container_that_could_not_be_started_is_told_with_the_end_of_the_runtimes_words() -> None:
+    end = {"exitCode": 128, "reason": "StartError", "message": f"{'failed: ' * 1000}not a directory"}
+    life = failed({"name": "mine", "state": {"terminated": end}}, restartPolicy="Never")
+    assert "did not begin: its init container mine ended with exit code 128 (" in life.status["message"]
+    assert life.status["message"].endswith("failed: not a directory)")
+
+
 def test_the_kubelet_keeps_the_last_lines_of_what_fetches_the_workspace() -> None:
     tools = pod({"workspace": {"digest": DIGEST, "sizeBytes": 3}})["spec"]["initContainers"]
     assert {each["terminationMessagePolicy"] for each in tools} == {"FallbackToLogsOnError"}
