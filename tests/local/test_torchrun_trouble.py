@@ -29,6 +29,16 @@ if (attempt, rank) == ("0", 1):
     sys.exit(7)
 dist.barrier()
 """
+# Saves when it is told to go, and ends well: the trap of a shell that starts torchrun itself.
+SAVES = """trap 'echo saved; exit 0' TERM
+torchrun --no-python python -c "
+import os, time
+attempt = os.environ['TORCHRUN_ATTEMPT']
+print('begins in attempt', attempt, flush=True)
+time.sleep(900 if attempt == '0' else 1)
+" &
+wait $!
+"""
 # What submitting takes (docs/kubectl-torchrun.md); the last one where the workspace goes through the job's pod.
 SENDING = {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get", "create"]}
 RIGHTS = [
@@ -78,6 +88,28 @@ def test_a_worker_that_fails_costs_a_restart_of_all_in_a_rendezvous_of_their_own
     assert [(words[2], words[4]) for words in met] == [("0", "0"), ("1", "0")], "node 0 has rank 0 both times"
     assert met[0][0] != met[1][0], "one rendezvous for each attempt"
     assert "attempt 1 rank 1" in logs_of(installed, "again-once")
+
+
+def test_an_elastic_job_has_not_succeeded_by_a_worker_that_was_told_to_go(installed: Stack) -> None:
+    """One that ends well is enough for its batch/v1 Job."""
+    made = torchrun(
+        installed, "submit", "--queue", "cpu", "--gpus", "0", "--min", "1", "--max", "2", "--name", "drained",
+        "--no-workspace", SAVES,
+    )  # fmt: skip
+    assert made.code == 0, made.output
+
+    def begun() -> list[str]:
+        return [
+            each["metadata"]["name"]
+            for each in installed.get("pods", *SPACE, "-l", f"{n.LABEL_JOB}=drained")["items"]
+            if "begins in attempt 0" in installed.kubectl("logs", *SPACE, each["metadata"]["name"]).output
+        ]
+
+    until(lambda: len(begun()) == 2, "both workers train", WAIT_SECONDS)
+    assert installed.kubectl("delete", "pod", *SPACE, begun()[0]).code == 0
+    reaches(installed, "drained", n.PHASE_SUCCEEDED)
+    status = job(installed, "drained")["status"]
+    assert (status["attempt"], status["restarts"]) == (1, 1)
 
 
 def test_a_job_of_a_queue_that_is_not_there_waits_and_trains_once_it_is(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from launcher.core.observe import Observation
 from launcher.core.torchrun import command, job_spec, record, starting
@@ -28,6 +28,8 @@ from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import Condition
 from launcher.core.torchrun.running import ended, go_on, keep
 from launcher.core.torchrun.storage import Cluster
+
+_STOPPING: Final = "the workers are being stopped"
 
 
 def decide(
@@ -119,9 +121,7 @@ def _suspend(look: Look) -> Decision:
         message = f"suspended after {over.why}" if over is not None else "suspended"
         told = (
             *_wrong(look),
-            Condition(
-                type=n.SUSPENDED, so=False, reason=n.REASON_STOPPING, message="the workers are stopped"
-            ),
+            Condition(type=n.SUSPENDED, so=False, reason=n.REASON_STOPPING, message=_STOPPING),
             Condition(type=n.WORKERS_READY, so=False, reason=n.REASON_SUSPENDED),
         )
         attempt = look.record.attempt + 1
@@ -131,18 +131,18 @@ def _suspend(look: Look) -> Decision:
     groups = [item for (kind, _), item in look.seen.objects.items() if kind == "PodGroup"]
     removals = (*starting.leftovers(look.seen.jobs), *_remove(groups), *withdrawn(look))
     gone = not (look.seen.jobs or look.seen.workers or look.seen.strays)
+    message = "the job has no workers" if gone else f"{_STOPPING}{starting.ownerless(look.seen.strays)}"
     idle: tuple[Condition, ...] = (
         *_wrong(look),
         Condition(
             type=n.SUSPENDED,
             so=gone,
             reason=n.REASON_SUSPENDED if gone else n.REASON_STOPPING,
-            message="the job has no workers" if gone else "the workers are stopped",
+            message=message,
         ),
         Condition(type=n.WORKERS_READY, so=False, reason=n.REASON_SUSPENDED),
         *uncounted(look.record, n.REASON_SUSPENDED),
     )
-    message = "the job has no workers" if gone else "the workers are stopped"
     decision = look.write(
         n.PHASE_SUSPENDED, n.REASON_SUSPENDED, message, told=idle, workers=look.workers(), capacity=None
     )

@@ -12,7 +12,7 @@ from launcher.core.torchrun.displaced import withdrawn
 from launcher.core.torchrun.gang_queue import never_starts
 from launcher.core.torchrun.look import Look, Refusal, Wait, prepare, refused, standing, uncounted, unretained
 from launcher.core.torchrun.lost_workspace import ended_sync_pod
-from launcher.core.torchrun.observe import AttemptJob
+from launcher.core.torchrun.observe import AttemptJob, Worker
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import Condition
@@ -232,12 +232,13 @@ def _in_the_way(look: Look, rest: list[AttemptJob], groups: list[Removal]) -> st
     ]
     more = f" and {len(told) - 3} more" if len(told) > 3 else ""
     lost = "; if a node does not answer, delete it" if any(each.deleting for each in pods) else ""
-    # Somebody deleted their Job and kept them: nobody else ends them.
-    orphans = [each.name for each in pods if not each.job and not each.deleting]
-    left = (
-        f"; no Job owns {orphans[0]} any more: kubectl delete pod {' '.join(orphans[:3])}" if orphans else ""
-    )
-    return f"waits until the workers before are gone: {', '.join(told[:3])}{more}{lost}{left}"
+    return f"waits until the workers before are gone: {', '.join(told[:3])}{more}{lost}{ownerless(pods)}"
+
+
+def ownerless(pods: Iterable[Worker]) -> str:
+    """Tells how to end workers whose Job went without them (`--cascade=orphan`): nobody else does; "" for none."""
+    kept = [each.name for each in pods if not each.job and not each.deleting]
+    return f"; no Job owns {kept[0]} any more: kubectl delete pod {' '.join(kept[:3])}" if kept else ""
 
 
 def _taken(look: Look, wanted: list[JsonObject]) -> str:

@@ -23,7 +23,7 @@ place = pathlib.Path(sys.argv[1])
 def save(*_):
     time.sleep(0.5)
     (place / "saved").touch()
-    sys.exit(3)
+    sys.exit(int(sys.argv[2]) if len(sys.argv) > 2 else 3)
 signal.signal(signal.SIGTERM, save)
 (place / "ready").touch()
 time.sleep(60)
@@ -38,8 +38,8 @@ def started(shell: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
-def script(place: Path) -> list[str]:
-    return [sys.executable, "-c", SAVES, str(place)]
+def script(place: Path, code: int = 3) -> list[str]:
+    return [sys.executable, "-c", SAVES, str(place), str(code)]
 
 
 def appears(file: Path) -> None:
@@ -82,6 +82,16 @@ def test_what_has_one_ends_in_its_time_and_says_how(shell: str, tmp_path: Path) 
         process.terminate()
         process.terminate()  # as somebody who is in a hurry
         assert process.wait(30) == 3
+    assert (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_ends_well_because_it_was_told_to_go_has_not_trained(shell: str, tmp_path: Path) -> None:
+    """Kubernetes would count its pod, and may call its Job complete."""
+    with started(shell, *script(tmp_path, code=0)) as process:
+        appears(tmp_path / "ready")
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
     assert (tmp_path / "saved").exists()
 
 

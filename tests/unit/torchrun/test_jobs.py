@@ -394,6 +394,12 @@ def test_workers_that_no_job_owns_any_more_are_named_with_what_ends_them() -> No
     assert life.status["reason"] == n.REASON_STOPPING
     assert f"no Job owns {first} any more: kubectl delete pod {first} {second}" in life.status["message"]
     assert life.names("Job") == []
+    life.api.edit(n.JOB_KIND, "vit", suspend=True)
+    life.look()
+    assert life.condition(n.SUSPENDED) == ("False", n.REASON_STOPPING)
+    told = "the workers are being stopped; no Job owns"
+    assert life.status["message"] == f"{told} {first} any more: kubectl delete pod {first} {second}"
+    life.api.edit(n.JOB_KIND, "vit", suspend=False)
     for each in (first, second):
         life.api.objects.pop(("Pod", each))
     life.look()
