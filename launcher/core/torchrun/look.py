@@ -266,6 +266,14 @@ def standing(settings: Settings, said: str = "") -> tuple[Condition, ...]:
     )
 
 
+def _until_there(noted: Record) -> str:
+    """What a job does while it has no queue."""
+    if noted.running:
+        return "the workers go on; what needs the queue, such as a restart, waits until it is there"
+    began = noted.phase not in _BEFORE
+    return "the workers begin anew when it is there" if began else "the job begins when it is there"
+
+
 def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refusal:
     """What an attempt is made of, or why it can't be made; of an elastic job with so many `nodes`, where it may be."""
     spec, meta = look.spec, look.meta
@@ -273,7 +281,7 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
         return Refusal(message=look.problems)
     if look.queue is None or (look.queue_leaves and look.record.phase in _BEFORE):
         lacks = f"is not in namespace {meta.namespace}" if look.queue is None else "is being deleted"
-        message = f"TorchrunQueue {spec.queue} {lacks}; the job begins when it is there"
+        message = f"TorchrunQueue {spec.queue} {lacks}; {_until_there(look.record)}"
         missing = Condition(type=n.QUEUE_FOUND, so=False, reason=n.REASON_QUEUE_NOT_FOUND, message=message)
         return Wait(reason=n.REASON_QUEUE_NOT_FOUND, message=message, told=(missing,))
     settings = look.settings

@@ -208,3 +208,29 @@ def test_a_budget_that_cannot_be_read_ends_nothing() -> None:
         if restart < 5:
             life.run()
     assert (life.status["phase"], life.status["restarts"]) == ("Restarting", 5)
+
+
+def found(life: Life) -> str:
+    """What is told of the job's queue."""
+    return next(each["message"] for each in life.status["conditions"] if each["type"] == n.QUEUE_FOUND)
+
+
+def test_what_a_queue_that_is_gone_means_for_a_job_depends_on_how_far_it_is() -> None:
+    gone = "TorchrunQueue research is not in namespace team; "
+    life = Life(queued=False)
+    life.look()
+    assert found(life) == gone + "the job begins when it is there"
+    life.api.create(life.queue)
+    life.run()
+    del life.api.objects[n.QUEUE_KIND, "research"]
+    life.look()
+    assert life.condition(n.QUEUE_FOUND) == ("False", n.REASON_QUEUE_NOT_FOUND)
+    running = "the workers go on; what needs the queue, such as a restart, waits until it is there"
+    assert found(life) == gone + running
+    life.api.run_pods("Failed", exit_code=1)
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Restarting", n.REASON_QUEUE_NOT_FOUND)
+    assert found(life) == life.status["message"] == gone + "the workers begin anew when it is there"
+    life.api.create(life.queue)
+    life.run()
+    assert (life.status["attempt"], life.condition(n.QUEUE_FOUND)[0]) == (1, "True")
