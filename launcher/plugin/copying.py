@@ -23,6 +23,7 @@ from launcher.plugin.download import AS_IT_IS, download, failed
 from launcher.plugin.exits import DONE, NOT_FOUND, UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.following import worker
 from launcher.plugin.names import object_name, sendable
+from launcher.plugin.ranks import beyond
 from launcher.plugin.screen import Bar, say
 from launcher.workspace.selection import size_in_words
 
@@ -39,6 +40,8 @@ def copy(options: argparse.Namespace, cluster: Cluster) -> int:
     found = cluster.job(job)
     pod = worker(cluster, found, options.rank)
     if pod is None:
+        if wrong := beyond(found, options.rank):
+            raise PluginError(NOT_FOUND, wrong)
         phase = found.get("status", {}).get("phase") or "not known yet"
         raise PluginError(NOT_FOUND, f"job {job}: has no worker {options.rank} now; its phase is {phase}")
     if has_ended(pod):

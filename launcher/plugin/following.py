@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from launcher.core.held import held_up
 from launcher.core.torchrun import names as n
 from launcher.kube.rest import ApiError, ApiUnavailable
 from launcher.plugin.begun import failed_start, has_begun, has_ended, is_over
 from launcher.plugin.cluster import LABEL_INDEX, Cluster, explained
 from launcher.plugin.exits import DONE, JOB_FAILED, NOT_FOUND, UNAVAILABLE, PluginError
 from launcher.plugin.last_seen import LastSeen
+from launcher.plugin.ranks import beyond
 from launcher.plugin.screen import say
 
 JsonObject = dict[str, Any]
@@ -40,6 +42,7 @@ def show_log(cluster: Cluster, name: str, rank: int, attempt: int | None, tail: 
     job = cluster.job(name)
     pod = worker(cluster, job, rank, attempt)
     if pod is None:
+        _in_range(job, rank)
         status = job.get("status", {})
         which = f"node {rank}" if attempt is None else f"node {rank} of attempt {attempt}"
         raise PluginError(
@@ -67,7 +70,7 @@ def follow(cluster: Cluster, job: JsonObject, rank: int = 0, tail: int | None = 
 
 
 def _followed(cluster: Cluster, seen: LastSeen, rank: int, tail: int | None) -> int:
-    said, done, printed, told = "", "", _Printed(), ""
+    said, done, printed, told, missed = "", "", _Printed(), "", ""
     while True:
         job = seen.look()
         status = job.get("status", {})
@@ -77,6 +80,11 @@ def _followed(cluster: Cluster, seen: LastSeen, rank: int, tail: int | None) -> 
             say(f"{job['metadata']['name']}: {now}")
             said = now
         pod = worker(cluster, job, rank)
+        if pod is None:
+            _in_range(job, rank)
+        if (why := _missed(phase, pod, rank)) and why != missed:
+            say(f"{job['metadata']['name']}: {why}")
+            missed = why
         if pod is not None and pod["metadata"]["uid"] != done:
             failed = failed_start(pod)
             why = f"pod {pod['metadata']['name']}: {failed}" if failed else told
@@ -93,6 +101,23 @@ def _followed(cluster: Cluster, seen: LastSeen, rank: int, tail: int | None) -> 
         if phase in n.FINAL_PHASES:
             return exit_code(status)
         time.sleep(_ASK_SECONDS)
+
+
+def _in_range(job: JsonObject, rank: int) -> None:
+    if wrong := beyond(job, rank):
+        raise PluginError(NOT_FOUND, wrong)
+
+
+def _missed(phase: str, pod: JsonObject | None, rank: int) -> str:
+    """What is waited for while the others run: what the job waits for itself, its own line tells."""
+    if phase != n.PHASE_RUNNING or (
+        pod is not None and (has_begun(pod) or is_over(pod) or failed_start(pod))
+    ):
+        return ""
+    if pod is None:
+        return f"waits for a pod of node {rank}"
+    why = held_up(pod.get("status") or {}) or "has not begun"
+    return f"waits for node {rank}: pod {pod['metadata']['name']} {why}"
 
 
 def exit_code(status: JsonObject) -> int:
