@@ -300,7 +300,7 @@ def pod(item: Object) -> Pod:
         if _holds(item, "PodScheduled")
         else 0.0,
         started_at=_first_start(item),
-        taken=_taken(item),
+        taken=taken_by(item),
         exit=_first_exit(item),
         held=held_up(item.get("status", {})),
     )
@@ -317,7 +317,7 @@ def _first_start(item: Object) -> float:
     return min((moment for moment in began if moment), default=0.0)
 
 
-def _taken(item: Object) -> str:
+def taken_by(item: Object) -> str:
     """Why a pod was ended, or refused, by another than its own program.
 
     https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions; the kubelet's reasons for

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+from launcher.core.torchrun import names as n
 from launcher.plugin.plain import plain
 from launcher.workspace.selection import size_in_words
 
@@ -86,9 +87,10 @@ def status(item: JsonObject, now: datetime) -> str:
         ("Size", _size(spec, seen)),
         ("Workers", ", ".join(f"{count} {word}" for word, count in workers.items() if count)),
         ("Attempt", _attempt(seen)),
+        ("Restarted", _restarted(seen.get("lastRestart", {}))),
         ("Progress", _progress(progress)),
         ("Checkpoint", _joined(progress.get("checkpointStep"), progress.get("checkpointTime"))),
-        ("Workspace", _workspace(spec.get("workspace", {}), seen.get("workspaceDigest"))),
+        ("Workspace", _workspace(item)),
         ("Started", seen.get("startTime")),
         ("Ended", seen.get("completionTime")),
         ("Exit code", _text(seen.get("exitCode"))),
@@ -133,11 +135,19 @@ def _size(spec: JsonObject, seen: JsonObject) -> str:
     return f"{_counted(nodes, 'node')}, {_counted(gpus, 'GPU')}{several}"
 
 
-def _workspace(named: JsonObject, followed: str | None) -> str | None:
+def _workspace(item: JsonObject) -> str | None:
     """The archive that the workers have or get; the size is known of the one that the job names."""
+    spec, seen = item["spec"], item.get("status", {})
+    named, followed = spec.get("workspace", {}), seen.get("workspaceDigest")
     digest = followed or named.get("digest")
     size = named.get("sizeBytes") if digest == named.get("digest") else None
-    return digest if size is None else f"{digest}, {size_in_words(size)}"
+    shown = digest if size is None else f"{digest}, {size_in_words(size)}"
+    # The queue was looked for, and never a job made of it: so there was no pod that could have taken the archive.
+    found = condition(item, n.QUEUE_FOUND).get("status")
+    if digest and found and not (named.get("url") or followed or condition(item, n.ACCEPTED)):
+        is_right = "is there" if found == "False" else "is right"
+        return f"{shown}; not sent yet: sync sends it when queue {spec['jobQueue']} {is_right}"
+    return shown
 
 
 def _counted(count: Any, what: str) -> str:
@@ -148,6 +158,10 @@ def _attempt(seen: JsonObject) -> str:
     if "attempt" not in seen:
         return ""
     return f"{seen['attempt']} (restarts: {seen.get('restarts', 0)})"
+
+
+def _restarted(last: JsonObject) -> str:
+    return _joined(last.get("time"), last.get("message"))
 
 
 def _progress(progress: JsonObject) -> str:

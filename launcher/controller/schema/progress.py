@@ -21,6 +21,15 @@ def status() -> Field:
             "conditions": conditions(n.JOB_CONDITIONS),
             "attempt": whole_number("Number of the attempt that runs, or ran last, from 0."),
             "restarts": whole_number("How often all workers were started anew after one of them failed."),
+            "lastRestart": group(
+                "Why all workers were started anew the last time; there is none while they never were.",
+                {
+                    "attempt": whole_number("Number of the attempt that was ended."),
+                    "time": moment("When that was decided."),
+                    "reason": text("Why, as one word for programs.", most=1024),
+                    "message": text("Why, for people.", most=32768),
+                },
+            ),
             "nodes": whole_number("Nodes of this attempt."),
             "gpusPerNode": whole_number("GPUs of each node of this attempt."),
             "gpus": whole_number("GPUs of this attempt."),

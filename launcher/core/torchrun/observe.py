@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from launcher.core import contract as c
 from launcher.core.held import held_up
+from launcher.core.observe import taken_by
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.ends import End, end_of
 from launcher.core.torchrun.job_spec import Meta
@@ -80,8 +81,8 @@ class Worker:
     """A worker's pod. `job` is the uid of its Job, `end` how it ended.
 
     `told_to_go`: it ran when somebody deleted it, and has its time to end; what is over when it is deleted has none.
-    `created` is seconds since the epoch; `held` is what keeps it from starting, as its pod says it, and
-    `fetching` says that it waits for its workspace, or fetches it.
+    `created` is seconds since the epoch; `held` is what keeps it from starting, as its pod says it, `taken` for
+    what reason others ended or refused it, and `fetching` says that it waits for its workspace, or fetches it.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Worker:
     created: float | None = None
     held: str = ""
     fetching: bool = False
+    taken: str = ""
 
     @property
     def over(self) -> bool:
@@ -301,6 +303,7 @@ def _worker(item: JsonObject) -> Worker:
         created=moment(meta.get("creationTimestamp")),
         held=held_up(status),
         fetching=_runs(status.get("initContainerStatuses"), n.FETCH_CONTAINER),
+        taken=taken_by(item),
     )
 
 

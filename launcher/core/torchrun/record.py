@@ -110,6 +110,11 @@ def moment(value: Any) -> float | None:
     return parsed.timestamp() if parsed is not None and parsed.tzinfo is not None else None
 
 
+def short(message: str) -> str:
+    """A message as long as a status may have it."""
+    return message[:_LONGEST_MESSAGE]
+
+
 def by_type(value: Any) -> dict[str, JsonObject]:
     """Conditions by their type; what is none is left out."""
     entries = value if isinstance(value, list) else []
@@ -137,7 +142,7 @@ def conditions(old: Any, told: Sequence[Condition], generation: int, now: float)
             "observedGeneration": generation,
             "lastTransitionTime": last["lastTransitionTime"] if same else stamp(now),
             "reason": each.reason,
-            "message": each.message[:_LONGEST_MESSAGE],
+            "message": short(each.message),
         }
     return list(before.values()) if result == before else sorted(result.values(), key=_place)
 
@@ -164,7 +169,7 @@ def written(
         "observedGeneration": generation,
         "phase": phase,
         "reason": reason,
-        "message": message[:_LONGEST_MESSAGE],
+        "message": short(message),
         "conditions": conditions(record.raw.get("conditions"), told, generation, now),
         "attempt": record.attempt,
         "restarts": record.restarts,

@@ -6,14 +6,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from launcher.core import contract as c
+from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun import withheld
+from launcher.core.torchrun import record, withheld
 from launcher.core.torchrun.addresses import followed_below
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.displaced import spent, unplaced
 from launcher.core.torchrun.ends import End
 from launcher.core.torchrun.look import Look, Refusal, failure, prepare, refused, standing, unretained
 from launcher.core.torchrun.lost_workspace import ended_sync_pod
+from launcher.core.torchrun.observe import Worker
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.pool_request import NODE_START_SECONDS
 from launcher.core.torchrun.record import Condition
@@ -60,24 +62,39 @@ def ended(look: Look) -> Over | None:
     first = failure(kept)
     well = any(each.uid in look.seen.well for each in jobs)
     if first is not None:
-        why = f"worker {first.name} on node {first.node or 'unknown'} {_told(first.end)}"
+        why = f"{_called(first)} {_told(first.end)}{_by(first)}"
         # What ran before the command says nothing of the command.
         final = not first.end.before and first.end.code in c.WORKER_FINAL_EXIT_CODES
         return Over(why=why, exit_code=first.end.code, final=final)
+    lost = [each for each in kept if each.deleting and (each.told_to_go or not each.over)]
+    # The Job controller removes the others then, too.
+    lost.sort(key=lambda each: not each.taken)
     for job in jobs:
         if job.failed:
-            return Over(why=f"Job {job.name} failed")
+            named = f": {_lost(lost[0])}" if lost and lost[0].taken else ""
+            return Over(why=f"Job {job.name} failed{named}")
         if job.deleting:
             return Over(why=f"Job {job.name} was deleted")
     if len(jobs) < jobs[0].parts:
         return Over(why=f"{jobs[0].parts - len(jobs)} Jobs of the attempt are gone")
-    lost = [each for each in kept if each.deleting and (each.told_to_go or not each.over)]
     if lost and not well:
-        return Over(why=f"worker {lost[0].name} on node {lost[0].node or 'unknown'} is lost")
+        return Over(why=_lost(lost[0]))
     name, _ = unplaced(look)
     if name and not well:
         return Over(why=f"worker {name} has no node after {NODE_START_SECONDS} s")
     return None
+
+
+def _lost(worker: Worker) -> str:
+    return f"{_called(worker)} is lost{_by(worker)}"
+
+
+def _called(worker: Worker) -> str:
+    return f"worker {worker.name} on node {worker.node or 'unknown'}"
+
+
+def _by(worker: Worker) -> str:
+    return f" ({worker.taken})" if worker.taken not in ("", worker.end.reason) else ""
 
 
 def _told(end: End) -> str:
@@ -109,8 +126,23 @@ def _ended(look: Look, over: Over) -> Decision:
 
 def _next(look: Look, reason: str, message: str, **fields: Any) -> Decision:
     told = (Condition(type=n.WORKERS_READY, so=False, reason=reason, message=message),)
-    attempt = look.record.attempt + 1
-    return look.write(n.PHASE_RESTARTING, reason, message, told=told, again=0.0, attempt=attempt, **fields)
+    # The message is another one as soon as the next attempt begins, and Events are kept for an hour.
+    why = {
+        "attempt": look.record.attempt,
+        "time": stamp(look.now),
+        "reason": reason,
+        "message": record.short(message),
+    }
+    return look.write(
+        n.PHASE_RESTARTING,
+        reason,
+        message,
+        told=told,
+        again=0.0,
+        attempt=look.record.attempt + 1,
+        lastRestart=why,
+        **fields,
+    )
 
 
 def _anew(look: Look) -> Decision | None:

@@ -49,6 +49,12 @@ def test_the_table_and_the_status_of_a_job() -> None:
             "gpus": 16,
             "restarts": 1,
             "attempt": 1,
+            "lastRestart": {
+                "attempt": 0,
+                "time": "2026-01-01T01:00:00Z",
+                "reason": "WorkerFailed",
+                "message": "worker vit-0-1-abcde on node b is lost (PreemptionByScheduler); restart 1 of 3",
+            },
             "workers": {"active": 2, "failed": 0},
             "progress": {"step": 120, "loss": 0.123456, "throughput": 1000.0, "unit": "tokens/s"},
             "conditions": [{"type": "Accepted", "status": "True", "reason": "Ok", "message": "fits"}],
@@ -61,6 +67,8 @@ def test_the_table_and_the_status_of_a_job() -> None:
     assert "Size:       2 nodes, 16 GPUs (8 on each)\n" in shown
     assert "Workers:    2 active\n" in shown
     assert "Progress:   step 120, loss 0.1235, 1000 tokens/s\n" in shown
+    lost = "worker vit-0-1-abcde on node b is lost (PreemptionByScheduler); restart 1 of 3"
+    assert f"Restarted:  2026-01-01T01:00:00Z: {lost}\n" in shown
     one = {**item, "status": {"nodes": 1, "gpusPerNode": 1, "gpus": 1}}
     assert "Size:       1 node, 1 GPU\n" in tables.status(one, now)
     assert shown.endswith("CONDITION   STATUS   REASON   MESSAGE\nAccepted    True     Ok       fits\n")

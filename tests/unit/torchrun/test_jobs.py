@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import SCHEDULER_SECONDS, UNHEARD_SECONDS
 from launcher.core.torchrun.jobs import decide
@@ -108,6 +109,37 @@ def test_a_lost_worker_is_a_failed_one() -> None:
     life.api.settle()
     life.look()
     assert (life.status["attempt"], life.status["restarts"]) == (1, 1)
+
+
+@pytest.mark.parametrize("reason", ["PreemptionByScheduler", "EvictionByEvictionAPI"])
+@pytest.mark.parametrize("phase", ["Running", "Failed"])
+def test_who_took_a_worker_away_is_told_and_stays_told(phase: str, reason: str) -> None:
+    life = Life().run()
+    lost = life.names("Pod")[0]
+    pod = life.api.objects["Pod", lost]
+    pod["metadata"]["stuck"] = True
+    pod["status"] |= {
+        "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason}],
+        "phase": phase,
+    }
+    life.api.delete("Pod", lost)
+    life.api.settle()
+    life.look()
+    pod["metadata"]["stuck"] = False
+    life.api.settle()
+    life.look()
+    worker = f"worker {lost} on node n0"
+    how = f"Job vit-0 failed: {worker} is lost" if phase == "Running" else f"{worker} failed"
+    assert life.status["lastRestart"] == {
+        "attempt": 0,
+        "time": stamp(life.api.now),
+        "reason": n.REASON_WORKER_FAILED,
+        "message": f"{how} ({reason}); restart 1 of 3",
+    }
+    life.api.run_pods("Running")
+    life.look()
+    assert life.status["phase"] == "Running"
+    assert life.status["lastRestart"]["attempt"] == 0
 
 
 def test_a_pod_on_a_node_that_does_not_answer_keeps_the_next_attempt_away() -> None:
