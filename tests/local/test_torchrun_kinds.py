@@ -29,6 +29,7 @@ STATUS: dict[str, Any] = {
     ],
     "attempt": 2,
     "restarts": 1,
+    "lastRestart": {"attempt": 1, "time": TIME, "reason": "WorkerFailed", "message": "is lost; restart 1 of 3"},
     "nodes": 2,
     "gpusPerNode": 8,
     "gpus": 16,
@@ -231,10 +232,10 @@ def test_the_columns_of_a_job(server: ApiServer) -> None:
     server.request("PUT", f"{NAMESPACE}/{n.JOB_PLURAL}/j/status", {**job, "status": STATUS})
     columns, cells = table(server, n.JOB_PLURAL)
     shown = ["Name", "Queue", "Phase", "Nodes", "GPUs", "Step", "Loss", "Restarts", "Age"]
-    assert columns == [*((each, 0) for each in shown), ("Throughput", 1), ("Reason", 1)]
+    assert columns == [*((each, 0) for each in shown), ("Throughput", 1), ("Checkpoint", 1), ("Reason", 1)]
     age = cells.pop(shown.index("Age"))
     assert age.endswith("s")
-    assert cells == ["j", "research", "Running", 2, 16, 9_000_000_000, 2.5, 1, 1200.5, "WorkersReady"]
+    assert cells == ["j", "research", "Running", 2, 16, 9_000_000_000, 2.5, 1, 1200.5, 100, "WorkersReady"]
 
 
 def test_the_columns_of_a_queue(server: ApiServer) -> None:

@@ -68,6 +68,13 @@ def torchrun_job() -> Schema:
             _column("Restarts", "integer", ".status.restarts", "How often all workers were started anew"),
             _AGE,
             _column("Throughput", "number", ".status.progress.throughput", "Trained in a second", wide=True),
+            _column(
+                "Checkpoint",
+                "integer",
+                ".status.progress.checkpointStep",
+                "Step of the last checkpoint",
+                wide=True,
+            ),
             _column("Reason", "string", ".status.reason", "Why the job is in its phase", wide=True),
         ],
     )

@@ -32,8 +32,8 @@ One training (`{n.JOB_SINGULAR}`, `{n.JOB_PLURAL}`, `{n.JOB_SHORT}`; category `{
 `kubectl scale --replicas` sets `spec.numNodes`; the API server shows the scale only of jobs that have numNodes.
 """
 OVERRIDES: Final = """
-Below `spec.overrides` is every field of the queue's `spec`, each optional and without a default; the rules hold \
-there too, but for those that need the whole queue.
+Below `spec.overrides` is every field of the queue's `spec` but `parentKaiQueue`, each optional and without a default; \
+the rules hold there too, but for those that need the whole queue.
 """
 
 
