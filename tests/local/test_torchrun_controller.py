@@ -116,25 +116,36 @@ class TestOneController:
         until(lambda: let_go(team, "held-1"), "attempt 1 begins")
         assert team.status("held")["restarts"] == 0
 
+    @pytest.mark.parametrize(
+        ("hard", "named"),
+        [
+            ({"count/services": "0"}, 'services "refused" is forbidden'),
+            ({"requests.storage": "0"}, 'persistentvolumeclaims "refused-workspace" is forbidden'),
+            ({"persistentvolumeclaims": "0"}, 'persistentvolumeclaims "refused-workspace" is forbidden'),
+        ],
+    )
     def test_what_a_quota_refuses_is_told_on_the_job_and_no_other_job_waits(
-        self, team: Team, shared: Running
+        self, team: Team, shared: Running, hard: dict[str, str], named: str
     ) -> None:
         del shared
-        team.make(queue())
+        team.make(queue(storage={"workspace": {"enabled": True, "size": "1Gi"}}))
         quota = {
             "apiVersion": "v1",
             "kind": "ResourceQuota",
             "metadata": {"name": "none"},
-            "spec": {"hard": {"count/services": "0"}},
+            "spec": {"hard": hard},
         }
         answer = team.server.request("POST", team.core("resourcequotas"), quota)
         assert answer.status == 201
         # Who counts what is used is not here.
-        used = {"status": {"hard": quota["spec"]["hard"], "used": {"count/services": "0"}}}
+        used = {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}}
         team.merge(f"{team.core('resourcequotas', 'none')}/status", used)
         team.make(job("refused"))
         until(lambda: team.status("refused").get("reason") == n.REASON_REFUSED, "it says so")
-        assert "exceeded quota: none" in team.status("refused")["message"]
+        message = team.status("refused")["message"]
+        assert named in message
+        assert "exceeded quota: none" in message
+        assert not team.get(team.batch("refused-0"))
         other = Team(team.server, f"{team.name}-other")
         other.make(queue())
         other.make(job("free"))

@@ -188,6 +188,7 @@ def test_a_workspace_that_cannot_be_read_is_named(person: Person) -> None:
     assert answer.returncode == 65, answer.stderr
     assert f"workspace: can't read {person.code / 'shut'}: Permission denied" in answer.stderr
     assert len(answer.stderr.splitlines()) == 1, answer.stderr
+    assert person.jobs() == []
 
 
 def test_a_memory_that_is_no_quantity_is_refused_by_its_field(person: Person) -> None:

@@ -32,7 +32,7 @@ from tests.local.torchrun_person import (
     torchrun,
     workers_say,
 )
-from tests.local.torchrun_stack import EXAMPLES, installed
+from tests.local.torchrun_stack import EXAMPLES, image, installed
 
 __all__ = ["installed"]
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
@@ -239,6 +239,38 @@ def test_an_example_trains(installed: Stack, name: str, sizes: set[tuple[int, in
         assert (
             worker["containers"][0]["resources"]["requests"].items() >= {"cpu": "8", "memory": "16Gi"}.items()
         )
+
+
+def test_the_examples_queues_and_their_first_job_are_applied_as_the_page_says(
+    installed: Stack, tmp_path: Path
+) -> None:
+    """Without a pool Karpenter buys the machine for the worker itself, which the queue's tolerations let there."""
+    name = "as-written"
+    block = (EXAMPLES / "README.md").read_text().split("```")[1].removeprefix("bash")
+    output = "$(pulumi stack output trainerImage --stack <stack>)"
+    assert output in block
+    block = block.replace(output, image(installed, "trainer")).replace("-n training", f"-n {name}")
+    assert installed.kubectl("create", "namespace", name).code == 0
+    try:
+        answer = subprocess.run(
+            ["bash", "-ec", block],
+            cwd=EXAMPLES,
+            env={**os.environ, **installed.kubectl_environment},
+            capture_output=True,
+            text=True,
+            timeout=WAIT_SECONDS,
+        )
+        assert answer.returncode == 0, answer.stderr
+        assert "result=succeeded" in answer.stdout
+        space = ("-n", name)
+        ended = installed.get("torchrunjob", "single-node", *space)["status"]
+        assert (ended["phase"], ended["nodes"], ended["gpus"]) == (n.PHASE_SUCCEEDED, 1, 4)
+        queues = yaml.safe_load_all((EXAMPLES / "queues.yaml").read_text())
+        for each in queues:
+            ready = installed.get("torchrunqueue", each["metadata"]["name"], *space)["status"]["conditions"]
+            assert [one["status"] for one in ready if one["type"] == n.READY] == ["True"], ready
+    finally:
+        installed.kubectl("delete", "namespace", name, "--timeout=120s")
 
 
 def test_the_examples_project_is_submitted_as_the_page_says(installed: Stack, tmp_path: Path) -> None:

@@ -306,7 +306,14 @@ def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> l
     def tool(name: str, *words: str) -> JsonObject:
         return {
             "name": name,
-            "command": ["python", "-m", "launcher.workspace", *words, "--into", n.TOOLS_WORKSPACE],
+            "command": [
+                "python",
+                "-m",
+                "launcher.workspace",
+                *map(commands.literally, words),
+                "--into",
+                n.TOOLS_WORKSPACE,
+            ],
             **common,
         }
 

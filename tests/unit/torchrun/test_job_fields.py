@@ -157,6 +157,19 @@ def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "url", ["s3://b/$(AWS_SECRET_ACCESS_KEY)", "s3://b/k;touch$IFS/tmp/x", "s3://b/`id`'\"$$"]
+)
+def test_a_workspaces_url_is_one_word_whatever_is_in_it(url: str) -> None:
+    """No shell reads it, and what the kubelet makes of it is what was said: $$ is a $, $(NAME) a variable."""
+    (fetch,) = pod({"workspace": {"digest": DIGEST, "sizeBytes": 3, "url": url}})["spec"]["initContainers"]
+    words = fetch["command"]
+    assert words[:3] == ["python", "-m", "launcher.workspace"]
+    word = words[words.index("--url") + 1]
+    assert "$(" not in word.replace("$$", "")
+    assert word.replace("$$", "$") == url
+
+
 def test_the_workspaces_user_is_the_workers() -> None:
     sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
     assert pod(sent)["spec"]["initContainers"][0]["securityContext"]["runAsUser"] == 0

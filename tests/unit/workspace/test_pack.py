@@ -71,6 +71,7 @@ def test_the_archive_depends_on_nothing_but_the_files(tmp_path: Path) -> None:
 def test_what_was_packed_is_what_tar_and_unpack_find(tmp_path: Path) -> None:
     files = {"b/x.py": b"x" * 3_000_000, "a": b"", LONG: b"1", "ü": b"2", "z" * 99: b"3", "y" * 100: b"4"}
     files |= {"trailing ": b"5", f"a{' ' * 97}": b"6", f"b{' ' * 60}c": b"7"}
+    files |= {".env": b"8", "b/.config/.x": b"9"}
     root = fill(tmp_path / "one", files)
     (root / os.fsdecode(b"\xff")).write_bytes(b"no UTF-8")
     (root / "b" / "up").symlink_to("../a")
