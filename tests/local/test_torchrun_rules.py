@@ -15,12 +15,14 @@ from tests.local.torchrun_rules import (
     DIGEST,
     NOT_OVERRIDDEN,
     OVERRIDING,
+    RANGES,
     Case,
     Told,
     overridden,
     rules,
 )
 from tests.torchrun_manifests import change, manifest
+from tests.torchrun_numbers import Number
 
 pytestmark = pytest.mark.local
 
@@ -71,6 +73,23 @@ def test_a_rule_refuses_what_is_wrong_and_nothing_else(torchrun_api: ApiServer, 
     assert_refused(offered(torchrun_api, manifest(case.kind, "a", case.wrong)), told)
     accepted = offered(torchrun_api, manifest(case.kind, "a", case.right))
     assert accepted.status == 201, accepted.message
+
+
+@pytest.mark.parametrize("each", RANGES, ids=lambda each: f"{each.kind}.{each.path}")
+def test_a_number_is_taken_from_its_least_to_its_most(torchrun_api: ApiServer, each: Number) -> None:
+    for right in (each.least, each.most):
+        accepted = offered(torchrun_api, each.manifest(right))
+        assert accepted.status == 201, accepted.message
+    below, above = (f"should be {word} than or equal to " for word in ("greater", "less"))
+    for wrong, told in (
+        (each.least - 1, f"{below}{each.least}"),
+        (each.most + 1, f"{above}{each.most}"),
+        (2**63 - 1, f"{above}{each.most}"),
+    ):
+        answer = offered(torchrun_api, each.manifest(wrong))
+        assert answer.status == 422, (wrong, answer.body)
+        said = [refusal.message for refusal in refusals(answer) if refusal.field == each.place]
+        assert any(message.endswith(told) for message in said), (wrong, answer.message)
 
 
 @pytest.mark.parametrize(

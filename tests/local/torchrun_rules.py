@@ -9,6 +9,7 @@ from typing import Any
 from launcher.controller.schema import job, queue
 from launcher.controller.schema.fields import FORBIDDEN, Field, Rule
 from launcher.core.torchrun import names as n
+from tests.torchrun_numbers import numbers
 
 Changes = Mapping[str, Any]
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -218,3 +219,5 @@ JOB_CASES = [
 
 CASES = [*QUEUE_CASES, *JOB_CASES]
 OVERRIDING = [made for case in QUEUE_CASES if (made := case.overriding())]
+# Ends of every whole number, which no rule in CEL says.
+RANGES = numbers()

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from launcher.core.torchrun.reading import MOST_32, MOST_EXACT
+
 Schema = dict[str, Any]
 FORBIDDEN: Final = "FieldValueForbidden"
 INVALID: Final = "FieldValueInvalid"
@@ -119,12 +121,13 @@ def choice(about: str, values: Sequence[str], **more: Any) -> Field:
 def whole_number(
     about: str, *, least: int = 0, most: int | None = None, wide: bool = False, **more: Any
 ) -> Field:
-    """An integer in a range; `wide` ones have 64 bits."""
-    checks: Schema = {"type": "integer", "format": "int64" if wide else "int32", "minimum": least}
-    if most is not None:
-        checks["maximum"] = most
-    holds = f"integer, {least} to {most}" if most is not None else f"integer from {least}"
-    return Field(about=about, holds=holds, checks=checks, **more)
+    """An integer in a range; `wide` ones have 64 bits.
+
+    Both ends are said: the API server holds no number against its format.
+    """
+    most = most if most is not None else MOST_EXACT if wide else MOST_32
+    checks = {"type": "integer", "format": "int64" if wide else "int32", "minimum": least, "maximum": most}
+    return Field(about=about, holds=f"integer, {least} to {most}", checks=checks, **more)
 
 
 def number(about: str, **more: Any) -> Field:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.queue_spec import MOST_RESTARTS, NEVER, ON_FAILURE
-from launcher.core.torchrun.reading import MOST_64, Fields, JsonObject
+from launcher.core.torchrun.reading import MOST_EXACT, Fields, JsonObject
 
 NCCL: Final = "nccl"
 GLOO: Final = "gloo"
@@ -169,7 +169,7 @@ def _workspace(fields: Fields) -> Workspace | None:
     part = fields.part("workspace")
     return Workspace(
         digest=part.text("digest", "sha256: and 64 hexadecimal digits", re.compile(_DIGEST)),
-        size_bytes=part.needed("sizeBytes", least=1, most=MOST_64),
+        size_bytes=part.needed("sizeBytes", least=1, most=MOST_EXACT),
         url=part.words("url", "", r"s3://[^/\s]+/\S+", "s3://bucket/key"),
         restart_on_sync=part.yes("restartOnSync"),
     )

@@ -15,9 +15,10 @@ from launcher.core import quantity
 from launcher.core.reader import Reader
 
 JsonObject = dict[str, Any]
-# What whole numbers of the API may be at most, where their field says nothing else.
+# What whole numbers of the API may be at most, where their field says nothing else: of 32 bits, and of 64 as far as
+# every reader of JSON has them exactly. The schema of the kinds has the same ends.
 MOST_32: Final = 2**31 - 1
-MOST_64: Final = 2**63 - 1
+MOST_EXACT: Final = 2**53 - 1
 _LONGEST_SHOWN: Final = 80
 
 

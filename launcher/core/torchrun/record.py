@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.reading import JsonObject
+from launcher.core.torchrun.reading import MOST_32, JsonObject
 
 _LONGEST_MESSAGE: Final = 4096
 # Phases in which the attempt's Jobs are on record: their pods may run, and they are never made again.
@@ -98,7 +98,7 @@ def _gathering(value: Any) -> Gathering | None:
 
 
 def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_32 else 0
 
 
 def moment(value: Any) -> float | None:

@@ -1,50 +1,36 @@
-"""Numbers that the API server takes are read, and no others: an edit that was taken must not end a job."""
+"""Numbers that the API server takes are read, and no others: an edit that was taken must not end a job.
+
+Of a whole number it knows `minimum` and `maximum` alone: it drops the formats int32 and int64 (kubernetes 1.35.4,
+apiextensions-apiserver, pkg/apiserver/validation/formats.go: StripUnsupportedFormatsPostProcess).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from launcher.controller.schema.fields import Field
-from launcher.core.torchrun import job_spec, queue_spec, resolve
+from launcher.core.torchrun import job_spec, queue_spec, record, resolve
 from launcher.core.torchrun import names as n
 from tests.torchrun_manifests import manifest
-from tests.unit.controller.test_schema import SPECS, fields, problems
+from tests.torchrun_numbers import Number, numbers
+from tests.unit.controller.test_schema import EVERY as NODES
+from tests.unit.controller.test_schema import STATUSES, fields, problems
 
 pytestmark = pytest.mark.unit
 
-# Ends of 32 and 64 bits, of each field's own range, and a size that archives of workspaces have.
-ALWAYS = (-(2**31), -1, 0, 1, 10**9 + 1, 2**31 - 1, 2**31, 2**63 - 1, 2**63)
-# What has to be said beside a field, and what the CEL rules ask of it: tests/local has those.
-BESIDE: dict[str, dict[str, Any]] = {
-    "numNodes": {"numGPUs": 0},
-    "workspace.sizeBytes": {"workspace.digest": "sha256:" + "a" * 64},
-    "elastic.minNodes": {"numGPUs": 0, "elastic.maxNodes": 4096},
-    "elastic.maxNodes": {"numGPUs": 0, "elastic.minNodes": 1},
-}
+# Ends of 32 and 64 bits, of what JSON has exactly, and a size that archives of workspaces have.
+ALWAYS = (-(2**31), -1, 0, 1, 10**9 + 1, 2**31 - 1, 2**31, 2**53 - 1, 2**53, 2**63 - 1, 2**63)
 # Of Kubernetes' own: it is handed on, and not read.
 HANDED_ON = ("tolerationSeconds",)
+EVERY = [each for each in numbers() if not each.path.endswith(HANDED_ON)]
+WHOLE = [(path, node) for path, node in NODES if node.get("type") == "integer"]
+# What is read of a job's status.
+REMEMBERED = {"attempt": "attempt", "restarts": "restarts", "capacity.tries": "tries"}
 
 
-def numbers() -> Iterator[tuple[str, str, Field]]:
-    for kind, spec in SPECS.items():
-        for path, each, _ in fields("", spec):
-            if each.checks.get("type") == "integer" and not path.endswith(HANDED_ON):
-                yield kind, path, each
-
-
-def limits(each: Field) -> set[int]:
-    wide = each.checks["format"] == "int64"
-    least, most = each.checks["minimum"], each.checks.get("maximum", 2 ** (63 if wide else 31) - 1)
-    return {*ALWAYS, least - 1, least, most, most + 1}
-
-
-def admitted(body: dict[str, Any], each: Field, value: int) -> bool:
-    """By the schema, and by the format's bits, which the API server checks and JSON schema does not."""
-    bits = 63 if each.checks["format"] == "int64" else 31
-    return not problems(body) and -(2**bits) <= value < 2**bits
+def limits(least: int, most: int) -> list[int]:
+    return sorted({*ALWAYS, least - 1, least, most, most + 1})
 
 
 def read(body: dict[str, Any]) -> tuple[str, ...]:
@@ -55,23 +41,42 @@ def read(body: dict[str, Any]) -> tuple[str, ...]:
     return wrong if spec is None else resolve.resolve(manifest(n.QUEUE_KIND, "research")["spec"], spec)[1]
 
 
-EVERY = list(numbers())
+@pytest.mark.parametrize(("path", "node"), WHOLE, ids=[path for path, _ in WHOLE])
+def test_every_whole_number_has_bounds_that_its_bits_hold(path: str, node: dict[str, Any]) -> None:
+    bits = {"int32": 31, "int64": 53}[node["format"]]  # JSON's numbers are exact up to 53
+    assert -(2**bits) < node["minimum"] + 1 <= node["maximum"] < 2**bits, path
 
 
-@pytest.mark.parametrize(("kind", "path", "each"), EVERY, ids=[f"{kind}.{path}" for kind, path, _ in EVERY])
-def test_the_controller_reads_the_numbers_that_the_schema_admits(kind: str, path: str, each: Field) -> None:
+@pytest.mark.parametrize("each", EVERY, ids=lambda each: f"{each.kind}.{each.path}")
+def test_the_controller_reads_the_numbers_that_the_schema_admits(each: Number) -> None:
     seen = set()
-    for value in sorted(limits(each)):
-        body = manifest(kind, "research", {**BESIDE.get(path, {}), path: value})
-        admits = admitted(body, each, value)
+    for value in limits(each.least, each.most):
+        body = each.manifest(value)
+        admits = not problems(body)
         assert admits == (not read(body)), (value, problems(body), read(body))
         seen.add(admits)
     assert seen == {True, False}
 
 
 def test_every_number_of_both_kinds_is_looked_at() -> None:
-    names = {(kind, path.rsplit(".", 1)[-1]) for kind, path, _ in EVERY}
+    names = {(each.kind, each.path.rsplit(".", 1)[-1]) for each in EVERY}
     assert {(n.JOB_KIND, "sizeBytes"), (n.JOB_KIND, "port"), (n.QUEUE_KIND, "gpus")} <= names
+    specs = [path for path, _ in WHOLE if ".spec." in path]
+    assert len(specs) == len(numbers()) == len(EVERY) + 2, (
+        "a queue's tolerations, and a job's overrides of them"
+    )
+
+
+@pytest.mark.parametrize("path", REMEMBERED)
+def test_the_controller_remembers_the_numbers_that_its_status_may_have(path: str) -> None:
+    (field,) = [each for name, each, _ in fields("", STATUSES[n.JOB_KIND]) if name == path]
+    least, most = int(field.checks["minimum"]), int(field.checks["maximum"])
+    first = 1 if path == "capacity.tries" else 0  # where there is a wait, a try has begun
+    for value in limits(least, most):
+        wait = {"since": "2027-01-01T00:00:00Z", "tries": value}
+        noted = record.read({"attempt": value, "restarts": value, "capacity": wait})
+        found = noted.gathering if path.startswith("capacity.") else noted
+        assert getattr(found, REMEMBERED[path]) == (max(first, value) if least <= value <= most else first)
 
 
 @pytest.mark.parametrize("user", [1_000_650_000, 2**31 - 1])
