@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.addresses import sent_below
-from launcher.plugin import making, manifest, upload
+from launcher.plugin import making, manifest, podless, upload
 from launcher.plugin.cluster import Cluster, shown
 from launcher.plugin.exits import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.following import follow
+from launcher.plugin.near_queues import queues_that_are_there
 from launcher.plugin.packing import Packed
 from launcher.plugin.screen import say
 from launcher.workspace.bucket import archive_url
@@ -24,7 +24,7 @@ from launcher.workspace.pack import Archive
 JsonObject = dict[str, Any]
 # A controller makes the sync pod of a job whose queue is missing when the queue comes.
 _WITHOUT_QUEUE_SECONDS: Final = 0.0
-_SHOWN: Final = 5
+_SHOWN: Final = 200
 
 
 def submit(
@@ -57,9 +57,9 @@ def submit(
     else:
         print(f"{n.JOB_SINGULAR}.{n.GROUP}/{name} created", flush=True)
     if queue is None:
+        which = queues_that_are_there(cluster, options.queue)
         say(
-            f"queue {options.queue}: is not in namespace {cluster.namespace} yet{_queues(cluster, options.queue)}; "
-            f"job {name} waits for it"
+            f"queue {options.queue}: is not in namespace {cluster.namespace} yet{which}; job {name} waits for it"
             + (f"; send the workspace when it is there: {_sync(options, cluster, name)}" if archive else "")
             + f"; if it was mistyped: {cluster.command('torchrun cancel', name)}"
         )
@@ -94,14 +94,22 @@ def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
         )
     old_url = str(spec["workspace"].get("url") or "")
     where = sent_below(old_url)
+    if old_url and not where:
+        raise PluginError(
+            USAGE,
+            f"job {options.name}: spec.workspace.url is {old_url[:_SHOWN]!r}, which neither submit nor sync has sent; "
+            "submit another job, with its workspace from here",
+        )
     bucket = upload.bucket() if where else None
+    if not bucket:
+        podless.check(cluster, job)
     archive = packed()
     assert archive is not None  # noqa: S101 (sync has no --no-workspace)
     if bucket:
         url = upload.to_bucket(archive, where, bucket)
     else:
         url = ""
-        if not upload.wait_for_sync_pod(cluster, options.name):
+        if not upload.wait_for_sync_pod(cluster, options.name, upload.WAIT_SECONDS, podless.check):
             raise _no_pod(cluster, options.name)
         upload.to_sync_pod(cluster, options.name, archive)
     # Said each time: a patch without it would leave what the sync before asked for.
@@ -164,33 +172,20 @@ def _through_pod(cluster: Cluster, job: JsonObject, archive: Archive, *, queue_t
         raise
 
 
-def _queues(cluster: Cluster, name: str) -> str:
-    """What queues there are, as far as this person may see them: the name may be mistyped, or the namespace."""
-    try:
-        found = cluster.queues(everywhere=True)
-    except PluginError:
-        try:
-            found = cluster.queues()
-        except PluginError:
-            return ""
-    here = sorted(
-        each["metadata"]["name"] for each in found if each["metadata"]["namespace"] == cluster.namespace
-    )
-    elsewhere = sorted(each["metadata"]["namespace"] for each in found if each["metadata"]["name"] == name)
-    named = list(dict.fromkeys([*get_close_matches(name, here, _SHOWN), *here]))[:_SHOWN]
-    more = f" and {len(here) - len(named)} more" if len(here) > len(named) else ""
-    there = f", and one of this name in {', '.join(elsewhere[:_SHOWN])}" if elsewhere else ""
-    return f", which has {', '.join(named) or 'none'}{more}{there}"
-
-
 def _sync(options: argparse.Namespace, cluster: Cluster, name: str) -> str:
     of = "" if options.workspace == "." else f" --workspace {shlex.quote(options.workspace)}"
     return cluster.command(f"torchrun sync{of}", name)
 
 
 def _no_pod(cluster: Cluster, job: str) -> PluginError:
-    return PluginError(
-        UNAVAILABLE,
-        f"pod {n.sync_pod(job)}: is not ready after {upload.WAIT_SECONDS:.0f} s, and takes the workspace; "
-        f"{cluster.command('describe pod', n.sync_pod(job))} says why",
-    )
+    pod, seconds = n.sync_pod(job), f"{upload.WAIT_SECONDS:.0f} s"
+    if cluster.pod(pod) is not None:
+        says = f"is not ready after {seconds}, and takes the workspace; {cluster.command('describe pod', pod)} says why"
+    else:
+        status = cluster.job(job).get("status", {})
+        why = (
+            status.get("message") or status.get("reason") or "the controller of torchrun jobs has not seen it"
+        )
+        phase = status.get("phase") or n.PHASE_PENDING
+        says = f"is not there after {seconds}, and takes the workspace; job {job}: {phase}: {why}"
+    return PluginError(UNAVAILABLE, f"pod {pod}: {says}")

@@ -92,8 +92,16 @@ def point_in_bucket(archive: Archive, where: str, uid: str, bucket: Bucket) -> N
         raise PluginError(UNAVAILABLE, str(error)) from None
 
 
-def wait_for_sync_pod(cluster: Cluster, job: str, seconds: float = WAIT_SECONDS) -> bool:
-    """Whether the job's sync pod takes archives within this time. Raises PluginError where no such pod comes."""
+def wait_for_sync_pod(
+    cluster: Cluster,
+    job: str,
+    seconds: float = WAIT_SECONDS,
+    check: Callable[[Cluster, JsonObject], None] = lambda _cluster, _job: None,
+) -> bool:
+    """Whether the job's sync pod takes archives within this time.
+
+    Raises PluginError where no such pod comes, also what `check` raises of a job that has none.
+    """
     name, began, told, held = n.sync_pod(job), time.monotonic(), False, ""
     while True:
         pod = cluster.pod(name)
@@ -109,6 +117,8 @@ def wait_for_sync_pod(cluster: Cluster, job: str, seconds: float = WAIT_SECONDS)
                 f"job {job}: is suspended, and has no pod that takes the workspace; "
                 f"{cluster.command('torchrun resume', job)} first",
             )
+        if pod is None:
+            check(cluster, found)
         waited = time.monotonic() - began
         if waited >= seconds:
             return False

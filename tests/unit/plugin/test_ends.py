@@ -117,7 +117,7 @@ def test_a_job_that_cant_be_removed_again_is_named_beside_the_cause(
     *_, left, cause = capfd.readouterr().err.splitlines()
     assert left.startswith("job one is left, without its workspace: namespace team: you may not delete ")
     assert left.endswith("; remove it: kubectl torchrun cancel one")
-    assert cause.startswith(f"kubectl torchrun: pod {n.sync_pod('one')}: is not ready")
+    assert cause.startswith(f"kubectl torchrun: pod {n.sync_pod('one')}: is not there after 0 s")
 
 
 def test_an_interrupt_while_the_job_is_made_says_that_it_may_be_there(

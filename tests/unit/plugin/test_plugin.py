@@ -80,7 +80,10 @@ def test_a_job_whose_workspace_cant_be_sent_is_not_left(
     monkeypatch.setattr(upload, "WAIT_SECONDS", 0.0)
     result, out, err = run(*SUBMIT, "x")
     assert (result, out) == (69, "")
-    assert "pod one-sync-0: is not ready after 0 s" in err
+    assert (
+        "pod one-sync-0: is not there after 0 s, and takes the workspace; job one: Pending: the controller "
+        in err
+    )
     assert "deleted again" in err
     assert f"{JOBS}/one" not in api.objects
 
