@@ -6,23 +6,33 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.ends import end_of
 
 JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class FailedStart:
-    """The init container that failed, and so the worker behind it did not begin."""
+    """The init container that failed, and so the worker behind it did not begin.
+
+    Or the worker's own that could not be started, and what was `said` of that: its log has nothing of it.
+    """
 
     container: str
     code: int
+    said: str = ""
 
     def __str__(self) -> str:
+        if self.said:
+            return f"worker did not start: {self.said}, exit code {self.code}"
         return f"worker did not begin: init container {self.container} failed with exit code {self.code}"
 
 
 def failed_start(pod: JsonObject) -> FailedStart | None:
     """What keeps the pod's worker from beginning, None where it has begun or may yet."""
+    end = end_of(pod)
+    if end.said and not end.before:
+        return FailedStart(n.WORKER_CONTAINER, end.code or 0, f"{end.said} ({end.reason})")
     if has_begun(pod):
         return None
     for each in pod.get("status", {}).get("initContainerStatuses", ()):

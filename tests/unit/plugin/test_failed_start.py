@@ -119,3 +119,30 @@ def test_what_kept_a_worker_from_beginning(
         }
     }
     assert failed_start(pod) == found
+
+
+NO_SHELL = 'OCI runtime create failed: exec: "sh": executable file not found in $PATH: unknown'
+
+
+@pytest.mark.parametrize("words", [("logs", "one"), ("logs", "-f", "one")])
+@pytest.mark.parametrize("reason", ["StartError", "ContainerCannotRun"])
+def test_a_worker_that_the_runtime_could_not_start_is_told_with_its_words(
+    api: TorchrunApi, run: Run, words: tuple[str, ...], reason: str
+) -> None:
+    """As with `--env PATH=/nope`: its log is empty, and 128 alone says nothing."""
+    api.job("one", phase="Failed")["status"]["exitCode"] = 128
+    pod = api.worker(NAME, "terminated")
+    pod["status"]["phase"] = "Failed"
+    state = pod["status"]["containerStatuses"][0]["state"]
+    state["terminated"] = {"exitCode": 128, "reason": reason, "message": f"{NO_SHELL}\n"}
+    result, out, err = run(*words)
+    assert (result, out) == (128 if "-f" in words else 0, "")
+    assert err.splitlines()[-1] == f"pod {NAME}: worker did not start: {NO_SHELL} ({reason}), exit code 128"
+
+
+def test_a_worker_that_ends_so_by_itself_is_not_said_to_have_not_started(api: TorchrunApi, run: Run) -> None:
+    api.job("one", phase="Failed")
+    state = api.worker(NAME, "terminated")["status"]["containerStatuses"][0]["state"]
+    state["terminated"] = {"exitCode": 128, "reason": "Error", "message": "fatal: not a git repository"}
+    api.logs[NAME] = [b"fatal: not a git repository\n"]
+    assert run("logs", "one") == (0, "fatal: not a git repository\n", "")
