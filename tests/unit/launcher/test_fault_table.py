@@ -1,9 +1,10 @@
-"""The page of faults names tests that there are, and every live one."""
+"""The page of faults has a row for each, and names tests that there are, every live one among them."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,29 +13,65 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "docs" / "faults.md").read_text()
-ROWS = dict(re.findall(r"^\| (L\d+) \|.*\| ([^|]+) \|$", TEXT, re.MULTILINE))
-PLACES = sorted(set(re.findall(r"`(tests/[\w/.]+\.py(?:::\w+)?)`", TEXT)))
+ROWS = dict(re.findall(r"^\| ([LC]\d+) \|.*\| ([^|]+) \|$", TEXT, re.MULTILINE))
+PLACES = sorted(set(re.findall(r"`(tests/[\w/.]+\.py(?:::\w+)*)`", TEXT)))
+# All of its tests are of this page.
 LIVE = "tests/local/test_launcher_faults.py"
+# Others' names begin with their row.
+OF_A_ROW = re.compile(r"test_([lc]\d+)_")
+# A real API server and Kubernetes' own controllers; the kills of the controller stand beside their sweep.
+LIVE_FOLDERS = ("`tests/local/", "`tests/sweeps/")
 
 
-def names_of(path: str) -> set[str]:
-    body = ast.parse((ROOT / path).read_text()).body
-    return {node.name for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+def cases_of(path: str) -> Iterator[str]:
+    """What stands behind the file in a test's name; that of a class's test begins with the class."""
+    for node in ast.parse((ROOT / path).read_text()).body:
+        yield from _cases(node)
+        if isinstance(node, ast.ClassDef):
+            yield from (f"{node.name}::{name}" for each in node.body for name in _cases(each))
+
+
+def _cases(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+        yield node.name
+
+
+def named_by_rows() -> list[tuple[str, str]]:
+    """Each live test that says of which row it is, or is of this page as its whole file is, with that row."""
+    files = [str(each.relative_to(ROOT)) for each in (ROOT / "tests" / "local").glob("test_*.py")]
+    tests = [(path, name) for path in sorted(files) for name in cases_of(path)]
+    rows = [OF_A_ROW.match(name.rpartition("::")[2]) for _, name in tests]
+    return [
+        (f"{path}::{name}", row[1].upper() if row else "")
+        for (path, name), row in zip(tests, rows, strict=True)
+        if row or path == LIVE
+    ]
 
 
 def test_every_fault_has_a_live_test() -> None:
-    assert list(ROWS) == [f"L{number}" for number in range(1, 13)]
-    assert [row for row, tests in ROWS.items() if "`tests/local/" not in tests] == []
+    launchers, controllers = range(1, 13), range(1, 14)
+    assert list(ROWS) == [*(f"L{each}" for each in launchers), *(f"C{each}" for each in controllers)]
+    without = [row for row, tests in ROWS.items() if not any(each in tests for each in LIVE_FOLDERS)]
+    assert without == []
+
+
+def test_a_row_names_nothing_but_tests() -> None:
+    odd = [each for tests in ROWS.values() for each in re.findall(r"`([^`]+)`", tests) if each not in PLACES]
+    assert odd == []
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_what_is_named_is_there(place: str) -> None:
     path, _, name = place.partition("::")
     assert (ROOT / path).is_file()
-    assert not name or name in names_of(path)
+    assert not name or name in cases_of(path)
 
 
-def test_every_live_test_is_named_in_its_row() -> None:
-    for name in names_of(LIVE):
-        row = name.split("_")[1].upper()
-        assert f"`{LIVE}::{name}`" in ROWS[row]
+@pytest.mark.parametrize(("place", "row"), named_by_rows())
+def test_every_live_test_is_named_in_its_row(place: str, row: str) -> None:
+    assert f"`{place}`" in ROWS[row]
+
+
+def test_the_rows_of_classes_are_read() -> None:
+    assert any(place.count("::") == 2 for place in PLACES)
+    assert {row for _, row in named_by_rows()} >= {"L1", "C2", "C11"}
