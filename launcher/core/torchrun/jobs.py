@@ -26,6 +26,7 @@ from launcher.core.torchrun.look import Look, Refusal, refused, uncounted
 from launcher.core.torchrun.observe import observe
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import Condition
+from launcher.core.torchrun.refused import template_refused
 from launcher.core.torchrun.running import ended, go_on, keep
 from launcher.core.torchrun.storage import Cluster
 
@@ -71,6 +72,7 @@ def decide(
         pool=pool,
         refused=refused,
         problems="; ".join(problems),
+        template_refused=template_refused(queue),
     )
     if look.record.final:
         return _over(look, job, known=not wrong)

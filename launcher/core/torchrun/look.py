@@ -53,7 +53,8 @@ class Look:
 
     `pool` is what there is of the Karpenter pool that the queue names, as far as it was read, and `refused` why the
     API server did not take a placeholder a moment ago. `queue_leaves` says that the queue is being deleted. Where there
-    are `problems`, `spec` is what could be read of it.
+    are `problems`, `spec` is what could be read of it. `template_refused` is what the API server said of a pod of the
+    queue in a dry run, "" where it takes such a pod.
     """
 
     meta: Meta
@@ -68,6 +69,7 @@ class Look:
     refused: str = ""
     queue_leaves: bool = False
     problems: str = ""
+    template_refused: str = ""
 
     @cached_property
     def settings(self) -> Settings | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun import record
 from launcher.core.torchrun.decision import WARNING, Decision, Event
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import Condition
+
+_LINE: Final = 300
 
 
 def decide(item: JsonObject, message: str, now: float) -> Decision:
@@ -45,3 +48,17 @@ def decide(item: JsonObject, message: str, now: float) -> Decision:
     if new == status:
         return Decision()
     return Decision(status=new, events=(Event(type=WARNING, reason=n.REASON_REFUSED, message=message),))
+
+
+def template_refused(queue: JsonObject | None) -> str:
+    """Why the API server does not take a pod of this queue, in one line; "" where it does, or did not say.
+
+    The queue's condition has it, of a dry run of the queue as it is now.
+    """
+    status = (queue or {}).get("status")
+    told = record.by_type(status.get("conditions") if isinstance(status, Mapping) else None)
+    found = told.get(n.POD_TEMPLATE_VALID, {})
+    seen = (found.get("status"), found.get("reason"), found.get("observedGeneration"))
+    if queue is None or seen != ("False", n.REASON_REFUSED, queue["metadata"].get("generation")):
+        return ""
+    return " ".join(str(found.get("message") or "").split())[:_LINE]

@@ -22,7 +22,8 @@ def podless(look: Look) -> tuple[str, float | None]:
     """What there is to say of workers that have no pod; else in how many seconds there may be something.
 
     The Job controller makes pods at once, if a quota, a policy or a webhook lets it, and tells why not in Events of the
-    batch/v1 Job.
+    batch/v1 Job. What each pod of the queue is refused for, such as a PriorityClass that is not there, a dry run has
+    told.
     """
     lacking, soonest, named = 0, float("inf"), ""
     pods = Counter(each.job for each in look.seen.workers_of(look.record.attempt))
@@ -37,7 +38,10 @@ def podless(look: Look) -> tuple[str, float | None]:
     if not lacking or left > 0:
         return "", left if lacking else None
     have = "has" if lacking == 1 else "have"
-    return f"{lacking} {have} no pod; why, Events say: kubectl describe job {named}", None
+    # A pod of a job that overrides anything of its queue is not one of those that were tried.
+    said = "" if look.spec.overrides else look.template_refused
+    told = f"TorchrunQueue {look.spec.queue} says of its pods: {said}; Events" if said else "why, Events say"
+    return f"{lacking} {have} no pod; {told}: kubectl describe job {named}", None
 
 
 def held(look: Look) -> tuple[str, float | None]:

@@ -128,3 +128,52 @@ def test_workers_that_get_no_pod_are_told_with_where_it_is_said_why() -> None:
         "Provisioning",
         "1 of 2 workers are ready, 1 has no pod; why, Events say: kubectl describe job vit-0",
     )
+
+
+NO_CLASS = 'pods "template-trial" is forbidden: no PriorityClass with name high was found'
+EVENTS = "kubectl describe job vit-0"
+
+
+def without_pods(of_job: dict[str, Any] | None = None, **condition: Any) -> str:
+    """What a job tells none of whose workers gets a pod, in a queue of whose template this is told."""
+    life = Life(of_job, {"scheduling.priorityClassName": "high"})
+    told = {"type": n.POD_TEMPLATE_VALID, "status": "False", "reason": n.REASON_REFUSED, "message": NO_CLASS}
+    its_queue = life.api.objects[n.QUEUE_KIND, "research"]
+    its_queue["status"] = {"conditions": [{**told, "observedGeneration": 1, **condition}]}
+    life.look()
+    for name in life.names("Pod"):
+        del life.api.objects["Pod", name]
+    life.api.settle = lambda: None  # type: ignore[method-assign]
+    life.look()
+    life.api.now += PATIENCE_SECONDS
+    life.look()
+    return message(life).removeprefix("0 of 2 workers are ready, ")
+
+
+def test_workers_that_get_no_pod_are_told_with_what_a_dry_run_of_their_queues_pod_said() -> None:
+    """A PriorityClass that is not there, for instance: admission refuses each of their pods."""
+    said = f"2 have no pod; TorchrunQueue research says of its pods: {NO_CLASS}; Events: {EVENTS}"
+    assert without_pods() == said
+    lines = without_pods(message=f"{NO_CLASS}\n{'x' * 9000}")
+    assert NO_CLASS in lines
+    assert "\n" not in lines
+    assert len(lines) < 600
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"status": "True", "reason": "Valid"},
+        {"status": "Unknown", "reason": "NotTried"},
+        {"reason": n.REASON_INVALID_SPEC},
+        {"observedGeneration": 0},
+        {"message": None},
+    ],
+)
+def test_a_dry_run_that_says_nothing_of_the_queue_as_it_is_is_not_told(condition: dict[str, Any]) -> None:
+    assert without_pods(**condition) == f"2 have no pod; why, Events say: {EVENTS}"
+
+
+def test_a_dry_run_is_not_of_the_pods_of_a_job_that_overrides_its_queue() -> None:
+    told = without_pods({"overrides": {"scheduling": {"priorityClassName": "low"}}})
+    assert told == f"2 have no pod; why, Events say: {EVENTS}"
