@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from tests.benchmarks import arrivals, resting, sending
+from tests.benchmarks import arrivals, resting, sending, swept
 from tests.benchmarks.figures import Figure, Note, verdict
 from tests.benchmarks.torchrun_stack import torchrun_stack
 
 
 def measure() -> Iterator[Figure | Note]:
-    """Everything once: on an API server alone, then on a stack of the local cloud."""
+    """What the sweep of kills found; all else once: on an API server alone, then on a stack of the local cloud."""
+    yield from swept.measure()
     yield from resting.measure()
     with torchrun_stack() as bench:
         yield from sending.measure(bench)

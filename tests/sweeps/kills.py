@@ -81,6 +81,15 @@ class Result:
         return plan.RESULTS / f"{of}.json"
 
     @classmethod
+    def read(cls, of: str) -> Result:
+        """The sweep as it was kept. Whether it is complete is seen from what it tried."""
+        read = json.loads(cls.path(of).read_text())
+        outcomes = [_outcome(each) for each in read["outcomes"]]
+        kept = cls(of=of, commit=read["commit"], seed=read["seed"], outcomes=outcomes)
+        kept.complete = kept.next() is None
+        return kept
+
+    @classmethod
     def resume(cls, seed: int | None, *, of: str) -> Result:
         """The unfinished sweep, or a new one (with the given seed, where there is one).
 
@@ -88,11 +97,10 @@ class Result:
         """
         now = plan.commit()
         if cls.path(of).exists():
-            read = json.loads(cls.path(of).read_text())
-            outcomes = [_outcome(each) for each in read["outcomes"]]
-            kept = [each for each in outcomes if each.good or each.commit == now]
-            if seed in (None, read["seed"]) and not (read["complete"] and len(kept) == len(outcomes)):
-                return cls(of=of, commit=now, seed=read["seed"], outcomes=kept)
+            read = cls.read(of)
+            kept = [each for each in read.outcomes if each.good or each.commit == now]
+            if seed in (None, read.seed) and not (read.complete and len(kept) == len(read.outcomes)):
+                return cls(of=of, commit=now, seed=read.seed, outcomes=kept)
         return cls(of=of, commit=now, seed=seeds.of_run() if seed is None else seed)
 
     def next(self) -> Kill | None:

@@ -78,3 +78,12 @@ def test_a_seed_draws_the_same_again() -> None:
     assert pauses == [pause(7, kill) for kill in kills]
     assert all(0 <= each <= LONGEST_PAUSE_SECONDS for each in pauses)
     assert len(set(pauses)) > 3
+
+
+def test_what_is_read_is_complete_by_what_was_tried_whatever_it_says(results: Path) -> None:
+    swept(Result.resume(5, of="launcher"), 2)
+    assert Result.read("launcher").complete
+    file = results / "launcher.json"
+    kept = json.loads(file.read_text())
+    file.write_text(json.dumps({**kept, "outcomes": kept["outcomes"][:-1]}))
+    assert not Result.read("launcher").complete
