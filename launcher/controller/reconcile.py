@@ -33,7 +33,12 @@ _KAI_QUEUE = (f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}", "Queue")
 # The API server has read the pod and does not take it: refused by admission, or wrong.
 _JUDGED = (400, 403, 422)
 # Reasons to wait, or to fail, that what was known of the cluster may be too old for.
-_BY_FACTS = (n.REASON_INVALID_SPEC, n.REASON_KAI_QUEUE_NOT_FOUND, n.REASON_KAI_QUEUE_LIMIT)
+_BY_FACTS = (
+    n.REASON_STORAGE_CLASS_NOT_FOUND,
+    n.REASON_INVALID_SPEC,
+    n.REASON_KAI_QUEUE_NOT_FOUND,
+    n.REASON_KAI_QUEUE_LIMIT,
+)
 # Until something that was in the way is seen: a write of somebody else that came first.
 SOON_SECONDS = 0.2
 

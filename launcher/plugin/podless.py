@@ -20,6 +20,7 @@ _FIRST: Final[Mapping[str, str]] = {
     n.REASON_QUEUE_INVALID: "put the queue right, then run sync again",
     n.REASON_SCHEDULER_NOT_INSTALLED: "run sync again when it is installed, or submit to a queue without it",
     n.REASON_CLAIM_NOT_FOUND: "run sync again when the claim is there",
+    n.REASON_STORAGE_CLASS_NOT_FOUND: "run sync again when the class is there",
     n.REASON_KAI_QUEUE_NOT_FOUND: "run sync again when KAI's queue is there",
     n.REASON_KAI_QUEUE_LIMIT: "run sync again when the limit is higher, or submit a job of fewer GPUs",
     n.REASON_INVALID_SPEC: "put that right, then run sync again",

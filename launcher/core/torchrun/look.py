@@ -27,7 +27,7 @@ from launcher.core.torchrun.queue_spec import MOST_RESTARTS, NEVER
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import Condition, Record, moment
 from launcher.core.torchrun.resolve import Settings, resolve
-from launcher.core.torchrun.storage import ClaimMissing, Cluster, plan
+from launcher.core.torchrun.storage import Cluster, NotThere, plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +202,7 @@ _TROUBLE = (
     n.REASON_QUEUE_INVALID,
     n.REASON_SCHEDULER_NOT_INSTALLED,
     n.REASON_CLAIM_NOT_FOUND,
+    n.REASON_STORAGE_CLASS_NOT_FOUND,
     n.REASON_NAME_TAKEN,
     n.REASON_KAI_QUEUE_NOT_FOUND,
     n.REASON_KAI_QUEUE_LIMIT,
@@ -319,10 +320,10 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
         )
     except Refused as refusal:
         return Refusal(message=str(refusal))
-    except ClaimMissing as missing_claim:
+    except NotThere as missing:
         return Wait(
-            reason=n.REASON_CLAIM_NOT_FOUND,
-            message=str(missing_claim),
+            reason=missing.reason,
+            message=str(missing),
             told=standing(settings),
             again=UNHEARD_SECONDS,
         )

@@ -28,8 +28,22 @@ from launcher.core.torchrun.resolve import Settings
 SHARED_PROVISIONERS: Final = ("fsx.csi.aws.com", "efs.csi.aws.com")
 
 
-class ClaimMissing(Exception):
-    """A claim that is used as it is, is not there yet; the text says which."""
+class NotThere(Exception):
+    """What a volume is to be of is not there yet; the text says which, and `reason` is the job's."""
+
+    reason: str
+
+
+class ClaimMissing(NotThere):
+    """A claim that is used as it is."""
+
+    reason = n.REASON_CLAIM_NOT_FOUND
+
+
+class ClassMissing(NotThere):
+    """A storage class by whose provisioner it is known how many nodes may mount a claim."""
+
+    reason = n.REASON_STORAGE_CLASS_NOT_FOUND
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +112,7 @@ def plan(
     *,
     persist_checkpoints: bool,
 ) -> Storage:
-    """The claims of a job of this size. Raises Refused, and ClaimMissing where waiting helps.
+    """The claims of a job of this size. Raises Refused, and NotThere where waiting helps.
 
     `there` has the access modes of the job's claims that are there, by name: from an attempt before, or retained from
     an earlier job of the name. What their class would give now says nothing of them.
@@ -161,6 +175,12 @@ def _access_mode(volume: Volume, cluster: Cluster) -> str:
         return volume.access_mode if volume.access_mode in modes else _mode_of(modes)
     if volume.access_mode:
         return volume.access_mode
+    if volume.storage_class and volume.storage_class not in cluster.provisioners:
+        # One whose volumes somebody made by hand needs no object; who may mount those only people know.
+        raise ClassMissing(
+            f"storage.{volume.name}.storageClass {volume.storage_class} is no StorageClass of the cluster; the job "
+            f"begins when it is there, or when storage.{volume.name}.accessMode says how its volumes can be mounted"
+        )
     provisioner = cluster.provisioners.get(volume.storage_class or cluster.default_class, "")
     return READ_WRITE_MANY if provisioner in SHARED_PROVISIONERS else READ_WRITE_ONCE
 

@@ -82,6 +82,7 @@ def test_a_queue_that_came_a_moment_ago_is_waited_for(api: TorchrunApi, run: Run
         (n.REASON_QUEUE_INVALID, "put the queue right, then run sync again"),
         (n.REASON_SCHEDULER_NOT_INSTALLED, "run sync again when it is installed, or submit to a queue"),
         (n.REASON_CLAIM_NOT_FOUND, "run sync again when the claim is there"),
+        (n.REASON_STORAGE_CLASS_NOT_FOUND, "run sync again when the class is there"),
         (n.REASON_KAI_QUEUE_NOT_FOUND, "run sync again when KAI's queue is there"),
         (n.REASON_KAI_QUEUE_LIMIT, "run sync again when the limit is higher, or submit a job of fewer"),
         (n.REASON_INVALID_SPEC, "put that right, then run sync again"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.decision import UNHEARD_SECONDS
 from launcher.core.torchrun.kai import KaiQueue
 from tests.unit.torchrun.api import Api
 from tests.unit.torchrun.life import Life
@@ -161,3 +162,47 @@ def test_a_claim_that_was_made_before_it_was_to_be_retained_is_told_with_what_ke
     life.api.settle()
     life.api.settle()
     assert life.names("PersistentVolumeClaim") == ["vit-checkpoints"]
+
+
+@pytest.mark.parametrize("volume", ["workspace", "datasets", "checkpoints"])
+def test_a_class_that_is_named_and_not_there_is_waited_for(volume: str) -> None:
+    """Queue, job and class may come in one `kubectl apply`: that it is for one node alone is not known yet."""
+    asked = {f"storage.{volume}": {"enabled": True, "size": "1Gi", "storageClass": "late"}}
+    life = Life({"numGPUs": 16}, asked)
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Pending", "StorageClassNotFound")
+    assert f"storage.{volume}.storageClass late is no StorageClass of the cluster" in life.status["message"]
+    assert life.again == UNHEARD_SECONDS, "nobody tells of a class"
+    assert life.names("Job") == life.names("PersistentVolumeClaim") == []
+    assert life.api.events == ["StorageClassNotFound"]
+    life.cluster = replace(CLUSTER, provisioners={**CLUSTER.provisioners, "late": "fsx.csi.aws.com"})
+    life.run()
+    assert modes(life.api) == {f"vit-{volume}": ["ReadWriteMany"]}
+
+
+def test_so_is_one_that_a_job_names() -> None:
+    late = {"storage": {"workspace": {"storageClass": "late"}}}
+    life = Life({**SMALL, "overrides": late}, OWN)
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Pending", "StorageClassNotFound")
+
+
+def test_volumes_that_somebody_made_are_of_a_class_that_need_not_be_there() -> None:
+    """https://kubernetes.io/docs/tasks/configure-pod-container/configure-persistent-volume-storage/ has such ones."""
+    life = Life({"numGPUs": 16}, checkpoints(storageClass="manual", accessMode="ReadWriteMany")).run()
+    assert modes(life.api) == {"vit-checkpoints": ["ReadWriteMany"]}
+
+
+def test_claims_that_are_there_need_no_class_any_more() -> None:
+    late = {**CLUSTER.provisioners, "late": "ebs.csi.aws.com"}
+    asked = {"storage.workspace": {"enabled": True, "size": "1Gi", "storageClass": "late"}}
+    life = Life({"numGPUs": 16}, asked, cluster=replace(CLUSTER, provisioners=late)).run()
+    life.cluster = CLUSTER
+    life.api.run_pods("Failed", exit_code=1)
+    life.run()
+    assert (life.status["restarts"], life.names("Job")) == (1, ["vit-1", "vit-1-n1"])
+
+
+def test_a_cluster_without_a_default_class_is_told_by_its_claims() -> None:
+    life = Life(SMALL, checkpoints(), cluster=replace(CLUSTER, default_class="")).run()
+    assert modes(life.api) == {"vit-checkpoints": ["ReadWriteOnce"]}

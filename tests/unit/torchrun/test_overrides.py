@@ -39,7 +39,7 @@ OVERRIDES: list[tuple[str, Any, dict[str, Any]]] = [
             ("enabled", False, ON),
             ("size", "7Gi", ON),
             ("sizePerGPU", "7Gi", PER_GPU),
-            ("storageClass", "other", ON),
+            ("storageClass", "efs", ON),
             ("accessMode", "ReadWriteOnce", ON),
             ("existingClaim", "other", CLAIMED),
             ("retain", True, ON),

@@ -15,7 +15,7 @@ from launcher.core.torchrun import children, command, job_spec, queue_spec, reso
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.distribution import Refused, distribute
 from launcher.core.torchrun.pods import Making
-from launcher.core.torchrun.storage import ClaimMissing, plan
+from launcher.core.torchrun.storage import NotThere, plan
 from tests.torchrun_manifests import SEED
 from tests.unit.torchrun.made import CLUSTER, DIGEST, job, queue
 
@@ -72,7 +72,7 @@ FULL_QUEUE = queue(
             },
         },
         "storage": {
-            "workspace": {"enabled": True, "size": "1Gi", "storageClass": "a", "bucket": "s3://a/b"},
+            "workspace": {"enabled": True, "size": "1Gi", "storageClass": "ebs", "bucket": "s3://a/b"},
             "datasets": {
                 "enabled": True,
                 "existingClaim": "shared",
@@ -165,7 +165,7 @@ def build(job: job_spec.JobSpec, queue: Any) -> tuple[str, ...]:
     try:
         size = distribute(job, settings.queue)
         storage = plan("vit", settings, size, CLUSTER, {}, persist_checkpoints=job.persist_checkpoints)
-    except (Refused, ClaimMissing) as refusal:
+    except (Refused, NotThere) as refusal:
         return (str(refusal),)
     made = Making(
         name="vit",
