@@ -13,11 +13,12 @@ from typing import Final
 
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun import own_torchrun
-from launcher.core.torchrun.job_spec import C10D, STATIC
+from launcher.core.torchrun.job_spec import C10D, ETCD_V2, STATIC
 
-# Nodes come minutes apart where machines are bought for them, and c10d gives up on the first worker after 60 s, on the
-# others after 600. Nothing is lost by patience: a worker that fails ends the attempt from outside.
-MEETING_SECONDS: Final = 3600
+# Nodes come minutes apart where machines are bought for them, and on a full cluster days; c10d gives up on the first
+# worker after 60 s, on the others after 600, and a job that only waited would use up its restarts. Nothing is lost by
+# patience: a worker that fails ends the attempt from outside. In milliseconds it has to be below 2^31.
+MEETING_SECONDS: Final = 7 * 86400
 # Whether a worker serves the store. torch compares names and addresses, which is wrong while the first worker's own
 # name is not yet in the DNS: then nobody serves it (_matches_machine_hostname in
 # torch/distributed/elastic/rendezvous/utils.py).
@@ -88,10 +89,11 @@ class Meeting:
 
     @property
     def _configuration(self) -> str:
-        if self.backend == STATIC:
-            return f"timeout={MEETING_SECONDS}"
+        # A word that a backend does not know it leaves out, and gives up after torch's own time.
         if self.backend == C10D:
             return f"join_timeout={MEETING_SECONDS},read_timeout={MEETING_SECONDS}"
+        if self.backend == ETCD_V2:
+            return f"join_timeout={MEETING_SECONDS}"
         return f"timeout={MEETING_SECONDS}"
 
     @property

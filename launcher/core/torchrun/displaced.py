@@ -7,6 +7,7 @@ from typing import Final
 from launcher.core.torchrun.decision import Removal, removal
 from launcher.core.torchrun.look import Look
 from launcher.core.torchrun.pool_request import NODE_START_SECONDS
+from launcher.core.torchrun.unstarted import lacking
 
 # Workers take the places of placeholders within a second or two. Those of a scheduler or a priority class that takes
 # none would wait for ever.
@@ -31,9 +32,9 @@ def spent(look: Look) -> tuple[tuple[Removal, ...], float | None]:
     displaces = settings is not None and settings.queue.scheduler in DEFAULT_SCHEDULERS
     if not displaces or (isinstance(nodes, int) and placed >= nodes):
         return here, None
-    since = min(
-        (each.created for each in workers if not each.node and each.created is not None), default=None
-    )
+    # Placeholders may be just what a quota has no room for beside the workers: those have no pods then.
+    waiting = [each.created for each in workers if not each.node and each.created is not None]
+    since = min([*waiting, *(begun for begun, _, _ in lacking(look))], default=None)
     left = PATIENCE_SECONDS if since is None else since + PATIENCE_SECONDS - look.now
     return (here, None) if left <= 0 else ((), left)
 

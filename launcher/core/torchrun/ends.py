@@ -20,7 +20,8 @@ class End:
     """`code` and `at`, seconds since the epoch, are None while it runs.
 
     `before` is the name of the init container that failed, "" where the worker's own began, and `said` its last line;
-    of the worker's own container the runtime's last line, where it could not start that, else "".
+    of the worker's own container the runtime's last line, where it could not start that, else "". `of_pod` is what the
+    kubelet says of the pod as a whole, such as what it evicted it for.
     """
 
     code: int | None
@@ -28,6 +29,7 @@ class End:
     reason: str
     before: str = ""
     said: str = ""
+    of_pod: str = ""
 
 
 def end_of(item: JsonObject) -> End:
@@ -47,6 +49,7 @@ def end_of(item: JsonObject) -> End:
         reason=str(ended.get("reason") or status.get("reason") or ""),
         before=str(failed.get("name") or ""),
         said=_last_words(ended) if failed or ended.get("reason") in _UNSTARTED else "",
+        of_pod=" ".join(str(status.get("message") or "").split())[:_LINE],
     )
 
 

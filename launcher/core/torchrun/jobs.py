@@ -132,8 +132,9 @@ def _suspend(look: Look) -> Decision:
         )
     groups = [item for (kind, _), item in look.seen.objects.items() if kind == "PodGroup"]
     removals = (*starting.leftovers(look.seen.jobs), *_remove(groups), *withdrawn(look))
-    gone = not (look.seen.jobs or look.seen.workers or look.seen.strays)
-    message = "the job has no workers" if gone else f"{_STOPPING}{starting.ownerless(look.seen.strays)}"
+    strays = [each for each in look.seen.strays if not each.over]
+    gone = not (look.seen.jobs or look.seen.workers or strays)
+    message = "the job has no workers" if gone else f"{_STOPPING}{starting.ownerless(strays)}"
     idle: tuple[Condition, ...] = (
         *_wrong(look),
         Condition(

@@ -62,7 +62,8 @@ def ended(look: Look) -> Over | None:
     first = failure(kept)
     well = any(each.uid in look.seen.well for each in jobs)
     if first is not None:
-        why = f"{_called(first)} {_told(first.end)}{_by(first)}"
+        said = f": {first.end.of_pod}" if first.end.of_pod else ""
+        why = f"{_called(first)} {_told(first.end)}{_by(first)}{said}"
         # What ran before the command says nothing of the command.
         final = not first.end.before and first.end.code in c.WORKER_FINAL_EXIT_CODES
         return Over(why=why, exit_code=first.end.code, final=final)

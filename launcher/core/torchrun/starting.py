@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from launcher.core.torchrun import children, nodes
+from launcher.core.torchrun import backing_off, children, nodes
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import UNHEARD_SECONDS, Decision, Removal, holds, removal
 from launcher.core.torchrun.displaced import withdrawn
@@ -44,7 +44,7 @@ def start(look: Look) -> Decision:
         decision,
         removals=(*removals, *nodes_of.removals),
         makes=(*decision.makes, *nodes_of.makes),
-        again=nodes_of.again,
+        again=min((each for each in (nodes_of.again, decision.again) if each is not None), default=None),
     )
 
 
@@ -144,6 +144,11 @@ def _towards(
     stuck = _in_the_way(look, rest, groups)
     if stuck:  # the wait for nodes begins when they are gone
         return look.write(phase, n.REASON_STOPPING, stuck, told=told, workers=look.workers(), capacity=None)
+    pause, left = backing_off.pause(look)
+    if left > 0:
+        return look.write(
+            phase, n.REASON_BACKING_OFF, pause, told=told, again=left, workers=look.workers(), capacity=None
+        )
     if isinstance(nodes_of, nodes.Waiting):
         return _gathers(look, prepared, phase, told, nodes_of)
     wanted = [*surroundings(prepared), *children.jobs(prepared)]
@@ -220,7 +225,7 @@ def drifted(look: Look, wanted: list[JsonObject]) -> tuple[JsonObject, ...]:
 def _in_the_way(look: Look, rest: list[AttemptJob], groups: list[Removal]) -> str:
     """What has to be gone first: two attempts never run at once."""
     pods = [
-        *look.seen.strays,
+        *(each for each in look.seen.strays if not each.over),
         *(each for each in look.seen.workers if each.attempt != look.record.attempt),
     ]
     if not (rest or pods or groups):

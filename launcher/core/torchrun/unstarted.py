@@ -25,23 +25,30 @@ def podless(look: Look) -> tuple[str, float | None]:
     batch/v1 Job. What each pod of the queue is refused for, such as a PriorityClass that is not there, a dry run has
     told.
     """
-    lacking, soonest, named = 0, float("inf"), ""
-    pods = Counter(each.job for each in look.seen.workers_of(look.record.attempt))
-    for job in look.seen.of(look.record.attempt):
-        begun = moment((job.item.get("status") or {}).get("startTime"))
-        if begun is None or job.suspended or job.complete or job.ending:
-            continue
-        missing = job.item["spec"].get("completions", 1) - pods[job.uid]
-        if missing > 0:
-            lacking, soonest, named = lacking + missing, min(soonest, begun), named or job.name
-    left = soonest + PATIENCE_SECONDS - look.now
-    if not lacking or left > 0:
-        return "", left if lacking else None
-    have = "has" if lacking == 1 else "have"
+    short = lacking(look)
+    if not short:
+        return "", None
+    left = min(begun for begun, _, _ in short) + PATIENCE_SECONDS - look.now
+    if left > 0:
+        return "", left
+    count, named = sum(missing for _, missing, _ in short), short[0][2]
+    have = "has" if count == 1 else "have"
     # A pod of a job that overrides anything of its queue is not one of those that were tried.
     said = "" if look.spec.overrides else look.template_refused
     told = f"TorchrunQueue {look.spec.queue} says of its pods: {said}; Events" if said else "why, Events say"
-    return f"{lacking} {have} no pod; {told}: kubectl describe job {named}", None
+    return f"{count} {have} no pod; {told}: kubectl describe job {named}", None
+
+
+def lacking(look: Look) -> list[tuple[float, int, str]]:
+    """The Jobs of the attempt that lack pods: since when they may have them, how many they lack, and their names."""
+    pods = Counter(each.job for each in look.seen.workers_of(look.record.attempt))
+    found = []
+    for job in look.seen.of(look.record.attempt):
+        begun = moment((job.item.get("status") or {}).get("startTime"))
+        missing = job.pods - pods[job.uid]
+        if begun is not None and missing > 0 and not (job.suspended or job.complete or job.ending):
+            found.append((begun, missing, job.name))
+    return found
 
 
 def held(look: Look) -> tuple[str, float | None]:

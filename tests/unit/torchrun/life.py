@@ -84,7 +84,11 @@ class Life:
         return sorted(each["metadata"]["name"] for each in self.api.list(kind))
 
     def run(self) -> Life:
+        """Until all workers run; a pause before that is waited for."""
         self.look()
+        if self.status["reason"] == n.REASON_BACKING_OFF:
+            self.api.now += self.again or 0.0
+            self.look()
         self.api.run_pods("Running")
         self.look()
         assert self.status["phase"] == "Running"

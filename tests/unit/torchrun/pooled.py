@@ -18,8 +18,8 @@ class Pooled(Life):
     def __init__(
         self, of_job: dict[str, Any] | None = None, of_queue: dict[str, Any] | None = None, **options: Any
     ) -> None:
-        limit = options.pop("limit", 4)
-        super().__init__(of_job or TWO, {**POOLED, **(of_queue or {})}, api=PoolApi(limit), **options)
+        limit, api = options.pop("limit", 4), options.pop("api", None)
+        super().__init__(of_job or TWO, {**POOLED, **(of_queue or {})}, api=api or PoolApi(limit), **options)
 
     def turn(self, times: int = 1) -> None:
         """Looks and what the cluster makes of them, in turn."""

@@ -79,7 +79,7 @@ def test_torchrun_around_the_words() -> None:
         "--rdzv-id=u1-0", "--max-restarts=0", "--tee=3", "--no-python", "python", "train.py", "--lr", "1",
     )  # fmt: skip
     # A worker that is early waits longer than torch's 60 s.
-    assert built.environment == {"PET_RDZV_CONF": "join_timeout=3600,read_timeout=3600"}
+    assert built.environment == {"PET_RDZV_CONF": "join_timeout=604800,read_timeout=604800"}
 
 
 @pytest.mark.parametrize(
@@ -290,12 +290,20 @@ def test_one_of_several_serves_the_store_whatever_the_dns_knows(rank: str, host:
         check=True,
         env=environment,
     )
-    assert done.stdout.strip() == f"is_host={host},join_timeout=3600,read_timeout=3600"
+    assert done.stdout.strip() == f"is_host={host},join_timeout=604800,read_timeout=604800"
 
 
 def test_who_does_not_serve_it_is_told_nothing() -> None:
     for other in (ALONE, replace(SEVERAL, given=True), replace(SEVERAL, backend="etcd-v2")):
         assert command.build("python train.py", (), other).words[0] == "torchrun"
+
+
+@pytest.mark.parametrize(
+    ("backend", "word"), [("etcd", "timeout"), ("etcd-v2", "join_timeout"), ("static", "timeout")]
+)
+def test_each_backend_has_its_own_word_for_how_long_to_wait(backend: str, word: str) -> None:
+    built = command.build("python train.py", (), replace(SEVERAL, backend=backend, given=True))
+    assert built.environment == {"PET_RDZV_CONF": f"{word}={command.MEETING_SECONDS}"}
 
 
 def test_elastic_and_static() -> None:

@@ -13,6 +13,7 @@ from launcher.core.torchrun.decision import SCHEDULER_SECONDS, UNHEARD_SECONDS
 from launcher.core.torchrun.jobs import decide
 from tests.unit.torchrun.life import Life
 from tests.unit.torchrun.made import CLUSTER, DIGEST
+from tests.unit.torchrun.made import job as made_job
 
 pytestmark = pytest.mark.unit
 SMALL = {"numGPUs": 8}
@@ -140,6 +141,44 @@ def test_who_took_a_worker_away_is_told_and_stays_told(phase: str, reason: str) 
     life.look()
     assert life.status["phase"] == "Running"
     assert life.status["lastRestart"]["attempt"] == 0
+
+
+def test_what_the_kubelet_says_of_a_pod_that_it_did_not_take_is_told() -> None:
+    life = Life({"restartPolicy": "Never"}).run()
+    pod = life.api.workers()[0]
+    said = (
+        "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices nvidia.com/gpu"
+    )
+    pod["status"] = {
+        "phase": "Failed",
+        "reason": "UnexpectedAdmissionError",
+        "message": f"{said},\n which is unexpected",
+    }
+    life.api.settle()
+    life.look()
+    name = pod["metadata"]["name"]
+    told = f"worker {name} on node n0 failed (UnexpectedAdmissionError): {said}, which is unexpected"
+    assert life.status["message"] == told
+
+
+def test_workers_that_are_over_and_whose_job_was_deleted_without_them_are_in_nobodys_way() -> None:
+    """`kubectl delete torchrunjob vit --cascade=orphan`, and another one of the name."""
+    life = Life().run()
+    life.api.run_pods("Succeeded", exit_code=0)
+    life.look()
+    job = life.api.objects["Job", "vit-0"]
+    for each in (job, *life.api.list("Service")):
+        life.api.objects[each["kind"], each["metadata"]["name"]]["metadata"].pop("ownerReferences")
+    del life.api.objects[n.JOB_KIND, "vit"]
+    again = made_job()
+    again["metadata"]["namespace"] = "team"
+    life.api.create(again)
+    life.look()
+    assert life.status["reason"] == n.REASON_NAME_TAKEN
+    assert "vit belongs to something else; the job begins when it is gone" in life.status["message"]
+    del life.api.objects["Service", "vit"]
+    life.look()
+    assert "Job vit-0 belongs to something else" in life.status["message"]
 
 
 def test_a_pod_on_a_node_that_does_not_answer_keeps_the_next_attempt_away() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.pool_request import DEADLINE_SECONDS, RETRY_SECONDS
 from tests.unit.torchrun.made import CLUSTER, DIGEST
-from tests.unit.torchrun.pool import GPU, POOL
+from tests.unit.torchrun.pool import GPU, POOL, PoolApi
 from tests.unit.torchrun.pooled import ELASTIC, Pooled
 
 pytestmark = pytest.mark.unit
@@ -97,6 +99,31 @@ def test_a_worker_that_lost_its_machine_may_get_another_one_for_as_long_as_machi
     life.turn()
     assert life.told == ("Restarting", n.REASON_WAITING_FOR_NODES)
     assert life.names("Job") == []
+
+
+class Quota(PoolApi):
+    """The namespace may have as many GPUs as the job asks for, and placeholders count, too: no worker gets a pod."""
+
+    def _work(self, job: dict[str, Any]) -> None:
+        if job["spec"]["suspend"] or not self.placeholders():
+            super()._work(job)
+        else:
+            job.setdefault("status", {}).setdefault("startTime", stamp(self.now))
+
+
+def test_placeholders_that_leave_no_room_in_a_quota_are_given_up_for_the_workers() -> None:
+    life = Pooled(api=Quota())
+    life.turn(3)
+    assert life.status["phase"] == "Provisioning"
+    assert (life.api.workers(), life.api.placeholders()) == ([], ["vit-hold-0", "vit-hold-1"])
+    life.later(19)
+    life.look()
+    assert life.api.placeholders() == ["vit-hold-0", "vit-hold-1"]
+    assert (life.again or 99) <= 1
+    life.later(1)
+    life.look()
+    assert life.api.placeholders() == []
+    assert len(life.api.workers()) == 2
 
 
 def test_a_placeholder_that_the_kubelet_did_not_take_holds_nothing() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.backing_off import LONGEST_SECONDS
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.jobs import decide
 from tests.unit.torchrun.api import Api, Crash
@@ -326,6 +327,8 @@ def test_whatever_happens(part: int) -> None:
             world.api.settle()
             world.quiet()
             for _ in range(4):
+                world.api.now += LONGEST_SECONDS  # after one that failed
+                world.quiet()
                 world.workers_run()
                 world.quiet()
                 world.api.run_pods("Succeeded", exit_code=0)
