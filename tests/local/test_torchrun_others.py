@@ -158,6 +158,29 @@ def test_pods_that_a_quota_refuses_are_told_on_the_job(
     assert working.process.poll() is None
 
 
+def test_a_priority_class_that_is_not_there_is_named_by_queue_and_job(
+    team: Team, machine: Machine, working: Running
+) -> None:
+    name = f"{team.name}-high"
+    said = f"no PriorityClass with name {name} was found"
+    priority = {"spec": {"scheduling": {"priorityClassName": name}}}
+    team.merge(team.path(n.QUEUE_KIND, "research"), priority)
+
+    def ready() -> dict[str, str]:
+        return team.condition("research", n.READY, n.QUEUE_KIND)
+
+    until(lambda: said in ready().get("message", ""), "its queue names the class")
+    assert (ready()["status"], ready()["reason"]) == ("False", n.REASON_REFUSED)
+    submit(team)
+    until(lambda: said in team.status(JOB).get("message", ""), "it names the class", 40.0)
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    made = {**kind, "metadata": {"name": name}, "value": 1000}
+    assert team.server.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", made).status == 201
+    comes_to(team, machine, n.PHASE_RUNNING)
+    assert team.status(JOB)["message"] == "2 of 2 workers are ready"
+    assert working.process.poll() is None
+
+
 @pytest.mark.parametrize("of_each_node", [False, True])
 def test_an_elastic_job_that_has_succeeded_is_not_stopped_and_not_begun_again(
     team: Team, machine: Machine, working: Running, of_each_node: bool
