@@ -40,6 +40,8 @@ def carry_out(
     for manifest in decision.changes:
         if not objects.change(manifest):
             return path_of(manifest)
+    if decision.finalizers is not None and not objects.put_finalizers(item, decision.finalizers):
+        return path_of(item)
     if decision.status is not None and not _told(objects, item, decision.status):
         return path_of(item)
     for event in decision.events:

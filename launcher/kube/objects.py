@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from launcher.kube.rest import ApiError, JsonObject, Rest
@@ -14,6 +14,7 @@ T = TypeVar("T")
 # The content of server-side apply, which is YAML, and so JSON
 # (https://kubernetes.io/docs/reference/using-api/server-side-apply/).
 _APPLY = "application/apply-patch+yaml"
+_MERGE = "application/merge-patch+json"  # RFC 7386: of a list, all of it
 _NOT_FOUND = 404
 _CONFLICT = 409
 
@@ -104,6 +105,22 @@ class Objects:
     def put_status(self, item: JsonObject) -> JsonObject | None:
         """As `put`, the status alone."""
         return self._put(f"{path_of(item)}/status", item)
+
+    def put_finalizers(self, item: JsonObject, finalizers: Sequence[str]) -> bool:
+        """Put the whole list over that of what was read; False if that is another one by now, or gone.
+
+        Applied, a list loses only what this manager had put there: nobody but its author could take away a finalizer
+        that came with the object, as with one that is restored.
+        """
+        meta = {"resourceVersion": item["metadata"]["resourceVersion"], "finalizers": [*finalizers]}
+        try:
+            query = {"fieldManager": self._manager}
+            self._rest.request("PATCH", path_of(item), query, {"metadata": meta}, content=_MERGE)
+        except ApiError as error:
+            if error.status in (_NOT_FOUND, _CONFLICT):
+                return False
+            raise
+        return True
 
     def _put(self, path: str, item: JsonObject) -> JsonObject | None:
         try:

@@ -6,9 +6,10 @@ Whoever carries it out reads everything anew before each decision, then does
 2. each `make`: a creation. Where an object of that name is there already, nothing after it is done; the next decision
    is given that object, too,
 3. each `change`: a server-side apply with the uid of what was seen, so that another object of the name is left alone,
-4. `status`, by a PUT with the resourceVersion of the queue or job as it was read, or of one whose labels and
+4. `finalizers`: all that the queue or job is to have from now on, put over what was read and nothing newer,
+5. `status`, by a PUT with the resourceVersion of the queue or job as it was read, or of one whose labels and
    annotations alone have changed since; nothing is told where that fails,
-5. each `Event`.
+6. each `Event`.
 
 It may stop, or be stopped, after any of them: the next decision comes to the same end.
 """
@@ -52,7 +53,8 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """See above. `status` None: it is as it should be. `again` is seconds from now, None where nothing is due.
+    """See above. `finalizers` or `status` None: it is as it should be.
+    `again` is seconds from now, None where nothing is due.
 
     `recount` asks for another decision at once, from lists of the pool that are read from the store itself; there is
     nothing else in it then.
@@ -61,6 +63,7 @@ class Decision:
     removals: tuple[Removal, ...] = ()
     makes: tuple[JsonObject, ...] = ()
     changes: tuple[JsonObject, ...] = ()
+    finalizers: tuple[str, ...] | None = None
     status: JsonObject | None = None
     events: tuple[Event, ...] = ()
     again: float | None = None

@@ -156,17 +156,11 @@ def decide(
     left = [each for each in ours if each not in kept] if spec is not None else []
     above = wanted["spec"]["parentQueue"] if wanted is not None else None
     removals = _remove([each for each in left if each not in used and each["metadata"]["name"] != above])
-    makes, changes = _kai(meta, wanted, there, kept)
-    if (
-        not changes
-        and spec is not None
-        and wanted is None
-        and not ours
-        and n.QUEUE_FINALIZER in meta.finalizers
-    ):
-        changes = (_finalizers(meta, held=False),)
+    done = _kai(meta, wanted, there, kept)
+    if spec is not None and wanted is None and not ours:
+        done = Decision(finalizers=_finalizers(meta, held=False))
     told = _told(meta, spec, problems, tried, there, cluster)
-    decision = _write(queue, meta, told, phases, now, removals=removals, makes=makes, changes=changes)
+    decision = _write(queue, meta, told, phases, now, replace(done, removals=removals))
     return replace(decision, again=UNHEARD_SECONDS) if any(each in used for each in left) else decision
 
 
@@ -184,25 +178,23 @@ def _remove(items: Sequence[JsonObject]) -> tuple[Removal, ...]:
     return tuple(removal(each) for each in items if "deletionTimestamp" not in each["metadata"])
 
 
-def _kai(
-    meta: Meta, wanted: JsonObject | None, there: list[JsonObject], kept: list[JsonObject]
-) -> tuple[tuple[JsonObject, ...], tuple[JsonObject, ...]]:
+def _kai(meta: Meta, wanted: JsonObject | None, there: list[JsonObject], kept: list[JsonObject]) -> Decision:
     """What to make and change; the finalizer is there before the Queue is, which nobody else would remove."""
     if wanted is None:
-        return (), ()
+        return Decision()
     present = [each for each in there if each["metadata"]["name"] == wanted["metadata"]["name"]]
     if present and not kept:
-        return (), ()  # an administrator's, or another TorchrunQueue's: it is used as it is
+        return Decision()  # an administrator's, or another TorchrunQueue's: it is used as it is
     if n.QUEUE_FINALIZER not in meta.finalizers:
-        return (), (_finalizers(meta, held=True),)
+        return Decision(finalizers=_finalizers(meta, held=True))
     if not present:
-        return (wanted,), ()
+        return Decision(makes=(wanted,))
     # Quotas are an administrator's to change; its place in the tree is ours.
     parent = {key: wanted[key] for key in ("apiVersion", "kind")} | {
         "metadata": {**wanted["metadata"], "uid": kept[0]["metadata"]["uid"]},
         "spec": {"parentQueue": wanted["spec"]["parentQueue"]},
     }
-    return (), (() if holds(kept[0], parent) else (parent,))
+    return Decision(changes=() if holds(kept[0], parent) else (parent,))
 
 
 def _release(
@@ -219,15 +211,13 @@ def _release(
                 type=n.READY, so=False, reason=_DELETING, message="; ".join(starmap(_stays, theirs.items()))
             ),
         )
-        decision = _write(queue, meta, told, None, now)
+        decision = _write(queue, meta, told, None, now, Decision())
         return replace(decision, again=UNHEARD_SECONDS)
     if ours:
         # One of its own that is above another goes after it.
         lowest = [each for each in ours if not inside[each["metadata"]["name"]]]
         return Decision(removals=_remove(lowest or ours), again=UNHEARD_SECONDS)
-    if n.QUEUE_FINALIZER in meta.finalizers:
-        return Decision(changes=(_finalizers(meta, held=False),))
-    return Decision()
+    return Decision(finalizers=_finalizers(meta, held=False))
 
 
 def _stays(name: str, left: list[str]) -> str:
@@ -235,11 +225,12 @@ def _stays(name: str, left: list[str]) -> str:
     return f"is deleted when nothing is left in KAI's queue {name}: {', '.join(left[:_SHOWN])}{more}"
 
 
-def _finalizers(meta: Meta, *, held: bool) -> JsonObject:
-    """Applied, the list has ours or not; other managers' finalizers stay theirs (a set, in server-side apply)."""
-    named = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
-    finalizers = {"finalizers": [n.QUEUE_FINALIZER]} if held else {}
-    return {"apiVersion": n.API_VERSION, "kind": n.QUEUE_KIND, "metadata": {**named, **finalizers}}
+def _finalizers(meta: Meta, *, held: bool) -> tuple[str, ...] | None:
+    """The others', and ours or not; None where it is so. Ours goes whoever put it there: a restored queue has it."""
+    if (n.QUEUE_FINALIZER in meta.finalizers) is held:
+        return None
+    others = tuple(each for each in meta.finalizers if each != n.QUEUE_FINALIZER)
+    return (*others, n.QUEUE_FINALIZER) if held else others
 
 
 def _told(
@@ -342,11 +333,9 @@ def _write(
     told: tuple[Condition, ...],
     phases: Sequence[str] | None,
     now: float,
-    *,
-    removals: tuple[Removal, ...] = (),
-    makes: tuple[JsonObject, ...] = (),
-    changes: tuple[JsonObject, ...] = (),
+    done: Decision,
 ) -> Decision:
+    """All that is done for it, and what is told then."""
     old = queue.get("status")
     old = old if isinstance(old, dict) else {}
     status: JsonObject = {
@@ -373,10 +362,8 @@ def _write(
         _CREATING: UNHEARD_SECONDS,
         _DELETING: UNHEARD_SECONDS,
     }
-    return Decision(
-        removals=removals,
-        makes=makes,
-        changes=changes,
+    return replace(
+        done,
         status=None if status == old else status,
         events=() if status == old else events,
         again=min((seconds for reason, seconds in waits.items() if reason in reasons), default=None),

@@ -47,6 +47,9 @@ class Mortal(Objects):
     def apply(self, *arguments: Any, **options: Any) -> Any:
         return self._write(super().apply, *arguments, **options)
 
+    def put_finalizers(self, *arguments: Any) -> Any:
+        return self._write(super().put_finalizers, *arguments)
+
     def put_status(self, *arguments: Any) -> Any:
         return self._write(super().put_status, *arguments)
 

@@ -7,12 +7,14 @@ import copy
 import pytest
 
 from launcher.controller.carry import carry_out
+from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision, removal
-from tests.unit.controller.staged import JOB, NOW, Mortal, stage
+from tests.unit.controller.staged import JOB, NOW, QUEUE, Mortal, stage
 from tests.unit.launcher.api_server import FakeApi
 
 pytestmark = pytest.mark.unit
 
+OTHER = "example.com/theirs"
 CLAIM = "/apis/karpenter.sh/v1/nodeclaims/p5-1"
 
 
@@ -27,3 +29,16 @@ def test_no_machine_is_given_back_by_a_look_from_before_the_job_began(api: FakeA
     blocked = carry_out(decision, read, Mortal(api), now=lambda: NOW)
     assert (CLAIM in api.objects) is begun
     assert blocked == (JOB if begun else "")
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_finalizers_are_not_put_over_those_that_somebody_wrote_meanwhile(api: FakeApi, newer: bool) -> None:
+    stage(api)
+    read = copy.deepcopy(api.objects[QUEUE])
+    if newer:
+        api.put(QUEUE, {**read, "metadata": {**read["metadata"], "finalizers": [OTHER]}})
+    blocked = carry_out(
+        Decision(finalizers=(n.QUEUE_FINALIZER,), status={}), read, Mortal(api), now=lambda: NOW
+    )
+    assert api.objects[QUEUE]["metadata"]["finalizers"] == [OTHER if newer else n.QUEUE_FINALIZER]
+    assert blocked == QUEUE, "it is looked at again"

@@ -164,12 +164,14 @@ class FakeApi(History):
         return 200, self.put(path, body)
 
     def _apply(self, path: str, query: dict[str, str], body: Object) -> tuple[int, Object]:
-        """Server-side apply by one manager, and a merge patch: the fields of `body` are set, others stay."""
-        if "fieldManager" not in query and path not in self.objects:
+        """Server-side apply (with `force`), and a merge patch: the fields of `body` are set, others stay."""
+        if "force" not in query and path not in self.objects:
             return status(404, "NotFound", f"{path} not found")
-        item = _merged(self.objects.get(path, {}), body)
-        if "fieldManager" in query and "finalizers" not in body["metadata"]:
-            item["metadata"].pop("finalizers", None)  # what a manager leaves out, it gives up
+        item = self.objects.get(path, {})
+        read = lookup(body, "metadata.resourceVersion")
+        if read and read != item["metadata"]["resourceVersion"]:
+            return status(409, "Conflict", "the object has been modified")
+        item = _merged(item, body)
         changed = self.put(path, item)
         if "deletionTimestamp" in item["metadata"] and not item["metadata"].get("finalizers"):
             self.remove(path)

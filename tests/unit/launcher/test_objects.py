@@ -75,6 +75,25 @@ def test_a_status_is_put_on_what_was_read_and_on_nothing_newer(api: FakeApi) -> 
     assert objects.put_status({**there, "status": {"phase": "Failed"}}) is None
 
 
+def test_finalizers_are_put_over_what_was_read_whoever_put_them_there(api: FakeApi) -> None:
+    objects = Objects(api.rest(), "manager")
+    api.put(path_of(service()), service(clusterIP="None"))
+    api.objects[path_of(service())]["metadata"]["finalizers"] = ["a/ours", "a/theirs"]
+    read = objects.get(path_of(service()))
+    assert read is not None
+    assert objects.put_finalizers(read, ("a/theirs",)) is True
+    now = objects.get(path_of(service()))
+    assert now is not None
+    assert (now["metadata"]["finalizers"], now["spec"]) == (["a/theirs"], {"clusterIP": "None"})
+    assert objects.put_finalizers(read, ("a/ours",)) is False, "it is another one by now"
+    api.remove(path_of(service()))
+    assert objects.put_finalizers(now, ()) is False, "it is gone"
+    api.put(path_of(service()), service())
+    api.refused = {("PATCH", path_of(service()))}
+    with pytest.raises(ApiError, match="403"):
+        objects.put_finalizers(api.objects[path_of(service())], ())
+
+
 def test_only_what_was_meant_is_deleted_and_made_once(api: FakeApi) -> None:
     objects = Objects(api.rest(), "manager")
     assert objects.create(service(), dry_run=True) is True

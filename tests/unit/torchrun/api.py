@@ -78,11 +78,15 @@ class Api:
         if live is None or live["metadata"]["uid"] != item["metadata"]["uid"]:
             return
         merge(live, {key: value for key, value in item.items() if key != "metadata"})
-        if "finalizers" in item["metadata"]:
-            live["metadata"]["finalizers"] = item["metadata"]["finalizers"]
-        elif item["kind"] == n.QUEUE_KIND:
-            live["metadata"].pop("finalizers", None)
         self.touch(live)
+
+    def put_finalizers(self, item: JsonObject, finalizers: tuple[str, ...]) -> bool:
+        live = self.objects.get((item["kind"], item["metadata"]["name"]))
+        if live is None or live["metadata"]["resourceVersion"] != item["metadata"]["resourceVersion"]:
+            return False
+        live["metadata"]["finalizers"] = [*finalizers]
+        self.touch(live)
+        return True
 
     def put_status(self, item: JsonObject, status: JsonObject) -> bool:
         live = self.objects.get((item["kind"], item["metadata"]["name"]))
@@ -134,6 +138,10 @@ class Api:
         for changed in decision.changes:
             self._write(f"apply {changed['kind']} {changed['metadata']['name']}")
             self.change(changed)
+        if decision.finalizers is not None:
+            self._write(f"put finalizers {' '.join(decision.finalizers)}".strip())
+            if not self.put_finalizers(item, decision.finalizers):
+                return False
         if decision.status is not None:
             self._write("put status")
             if not self.put_status(item, decision.status):

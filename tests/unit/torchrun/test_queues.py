@@ -69,7 +69,7 @@ def test_kais_queue_is_made_behind_a_finalizer_and_goes_with_its_own() -> None:
     life.look()
     assert life.kai == ["gpu"]
     order = life.api.written
-    assert order.index("apply TorchrunQueue research") < order.index("create Queue gpu")
+    assert order.index(f"put finalizers {n.QUEUE_FINALIZER}") < order.index("create Queue gpu")
     assert life.finalizers == [n.QUEUE_FINALIZER]
     assert life.condition(n.KAI_QUEUE_READY) == ("True", "Made")
     assert life.condition(n.READY)[0] == "True"
@@ -113,6 +113,27 @@ def test_a_crash_at_every_write_leaves_no_kai_queue_behind() -> None:
                 except Crash:
                     life.api.settle()
         assert life.api.objects == {}
+
+
+@pytest.mark.parametrize("changes", [NAMED, None], ids=["with a queue of KAI", "without"])
+def test_a_finalizer_that_came_with_the_queue_is_taken_away_and_anothers_stays(
+    changes: dict[str, Any] | None,
+) -> None:
+    life = Life(changes)
+    life.api.objects[n.QUEUE_KIND, "research"]["metadata"]["finalizers"] = [n.QUEUE_FINALIZER, "a/theirs"]
+    life.look()
+    assert (n.QUEUE_FINALIZER in life.finalizers) is (changes is not None)
+    life.api.delete(n.QUEUE_KIND, "research")
+    for _ in range(2):
+        life.look()
+    assert (life.kai, life.finalizers) == ([], ["a/theirs"])
+
+
+def test_anothers_finalizer_stays_beside_its_own() -> None:
+    life = Life(NAMED)
+    life.api.objects[n.QUEUE_KIND, "research"]["metadata"]["finalizers"] = ["a/theirs"]
+    life.look()
+    assert life.finalizers == ["a/theirs", n.QUEUE_FINALIZER]
 
 
 def test_without_a_kai_queue_there_is_no_finalizer() -> None:
