@@ -1,7 +1,8 @@
-"""What a queue's podTemplate leaves to others: names and labels that its workers have from elsewhere. Pure."""
+"""What a queue's podTemplate leaves to others: names, labels and fields that its workers have from elsewhere. Pure."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,14 +20,21 @@ JOB_LABELS: Final = (
 WORKER_LABELS: Final = (n.LABEL_JOB, n.LABEL_JOB_UID, n.LABEL_ATTEMPT, n.LABEL_NODE)
 INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
 TOOLS: Final = (n.FETCH_CONTAINER, n.FOLLOW_CONTAINER)
+# Fields of a pod's spec that are more than the pod's own here, each with the queue's field that says them: a gang is
+# made for one scheduler, with a priority, and who else places pods than Kubernetes' own takes no placeholders' nodes.
+SCHEDULING: Final = {
+    "schedulerName": "spec.scheduling.scheduler",
+    "priorityClassName": "spec.scheduling.priorityClassName",
+    "priority": "spec.scheduling.priorityClassName",
+}
 
 
 def taken(spec: QueueSpec) -> list[str]:
-    """What is to have another name, a line for each field.
+    """What is to have another name or place, a line for each field.
 
     It is told of the queue and keeps no job from beginning: one without a workspace, for instance, may have run so.
     """
-    return [*_labels(spec), *_containers(spec)]
+    return [*_labels(spec), *_scheduling(spec), *_containers(spec)]
 
 
 def _labels(spec: QueueSpec) -> Iterator[str]:
@@ -38,11 +46,24 @@ def _labels(spec: QueueSpec) -> Iterator[str]:
             yield f"{place}.{label} is the controller's own; right would be another label, or none"
 
 
+def _scheduling(spec: QueueSpec) -> Iterator[str]:
+    for key, right in SCHEDULING.items():
+        value = spec.template_spec.get(key)
+        if value not in (None, ""):
+            yield f"spec.podTemplate.spec.{key} is {json.dumps(value, default=repr)}; right would be {right}"
+
+
 def _containers(spec: QueueSpec) -> Iterator[str]:
-    for key in ("initContainers", "containers"):
-        for index, each in enumerate(spec.template_spec.get(key) or []):
-            if each["name"] in TOOLS:
-                yield (
-                    f'spec.podTemplate.spec.{key}[{index}].name is "{each["name"]}", as a container of jobs with a '
-                    "workspace is called; right would be another name"
-                )
+    for index, each in enumerate(spec.template_spec.get("initContainers") or []):
+        if each["name"] in TOOLS:
+            yield (
+                f'spec.podTemplate.spec.initContainers[{index}].name is "{each["name"]}", as a container of jobs with '
+                "a workspace is called; right would be another name"
+            )
+    for index, each in enumerate(spec.template_spec.get("containers") or []):
+        if each["name"] != n.WORKER_CONTAINER:
+            yield (
+                f'spec.podTemplate.spec.containers[{index}].name is "{each["name"]}", and a container beside the '
+                f"worker's, {n.WORKER_CONTAINER}, goes on when that has ended: the pod keeps its node, and the job has "
+                "no end; right would be initContainers with restartPolicy: Always"
+            )

@@ -349,8 +349,20 @@ def test_the_trial_is_as_the_pod_of_a_job_with_a_workspace() -> None:
             'spec.podTemplate.spec.initContainers[1].name is "workspace", as a container',
         ),
         (
-            {"spec": {"containers": [{"name": "workspace-sync"}]}},
-            'spec.podTemplate.spec.containers[0].name is "workspace-sync", as a container',
+            {"spec": {"containers": [{"name": "torchrun"}, {"name": "logs"}]}},
+            'spec.podTemplate.spec.containers[1].name is "logs", and a container beside the worker\'s, torchrun, goes',
+        ),
+        (
+            {"spec": {"schedulerName": "kai-scheduler"}},
+            'spec.podTemplate.spec.schedulerName is "kai-scheduler"; right would be spec.scheduling.scheduler',
+        ),
+        (
+            {"spec": {"priorityClassName": "high"}},
+            'spec.podTemplate.spec.priorityClassName is "high"; right would be spec.scheduling.priorityClassName',
+        ),
+        (
+            {"spec": {"priority": 7}},
+            "spec.podTemplate.spec.priority is 7; right would be spec.scheduling.priorityClassName",
         ),
         (
             {"metadata": {"labels": {"batch.kubernetes.io/job-name": "x"}}},
@@ -380,6 +392,20 @@ def test_what_jobs_have_from_elsewhere_is_told_by_its_field(template: dict[str, 
     # It is told, and takes nothing away: neither the queue of KAI nor jobs that run so.
     assert life.kai == ["gpu"]
     JobLife(None, {"podTemplate": template}).run()
+
+
+def test_a_native_sidecar_and_the_workers_own_container_are_the_templates() -> None:
+    spec = {
+        "containers": [{"name": "torchrun", "env": []}],
+        "initContainers": [{"name": "logs", "image": "logs", "restartPolicy": "Always"}],
+        "schedulerName": None,
+        "priorityClassName": "",
+    }
+    life = Life(
+        {"podTemplate": {"spec": spec}, "scheduling": {"scheduler": "other", "priorityClassName": "high"}}
+    )
+    life.look()
+    assert life.condition(n.READY) == ("True", "Ready")
 
 
 def test_labels_that_say_who_manages_pods_are_anybodys() -> None:
