@@ -111,6 +111,9 @@ def install() -> None:
             "sync",
             "--compile-bytecode",
             "--require-hashes",
+            # What comes as source alone is built by the lock's setuptools, not by the newest one of the day.
+            "--build-constraints",
+            str(LOCK),
             "--python",
             str(python),
             str(LOCK),

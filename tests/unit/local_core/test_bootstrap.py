@@ -59,6 +59,7 @@ def test_an_environment_is_kept_when_the_lock_changes_and_left_alone_when_it_doe
     bootstrap.LOCK.write_text("a==2\n")
     bootstrap.main()
     assert [command[1:3] for command in steps[3:]] == [["-m", "pip"], ["pip", "sync"]]
+    assert steps[-1][-1] == steps[-1][steps[-1].index("--build-constraints") + 1] == str(bootstrap.LOCK)
 
 
 @pytest.mark.parametrize(
