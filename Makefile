@@ -61,11 +61,13 @@ check: environment ## format, lint, types, import rules and the fast tests (thre
 test: check ## the fast tests, those on the AWS emulator, the long ones, the trainer under torchrun, and the whole stack on the local cloud
 	@$(PYTEST) -q -n auto --dist loadfile -m "emulator or long" tests/unit
 	@$(RUN) -m local tools
+	@$(RUN) -m tests.tools
 	@$(RUN) -m tests.policy.environments
 	@$(RUN) -m tests.own_namespaces -m pytest -v $(LIVE) -m "trainer or local"
 
 faults: environment ## launcher and torchrun controller under faults of the live cluster around them (a quarter of an hour; docs/faults.md)
 	@$(RUN) -m local tools
+	@$(RUN) -m tests.tools
 	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m faults tests/local
 
 lives: environment ## up, up again, refresh and down of every stack file on the local cloud (an hour; STACK=<stack>: of one)

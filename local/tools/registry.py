@@ -27,7 +27,7 @@ from local.tools.path import find
 from local.tools.pin import Tool
 from local.tools.progress import Progress, Silent
 
-__all__ = ["TOOLS", "ToolError", "cache_directory", "ensure", "module_directory"]
+__all__ = ["TOOLS", "ToolError", "cache_directory", "ensure", "ensure_other", "module_directory"]
 
 TOOLS: dict[str, Tool] = {
     module.TOOL.name: module.TOOL
@@ -89,12 +89,27 @@ def ensure(names: Iterable[str], home: Home, quiet: bool = False) -> dict[str, P
         built += _build_once(tool, f"[{number}/{len(missing)}] " if len(missing) > 1 else "")
     places: dict[str, Path] = {}
     for tool in wanted:
-        own = {program: tool_directory(tool) / "bin" / program for program in tool.programs}
-        places |= on_path.get(tool.name, own)
+        places |= on_path.get(tool.name) or _built_places(tool)
     _link(places, home)
     if built and not quiet:
         _summarise(built)
     return places
+
+
+def ensure_other(tool: Tool) -> dict[str, Path]:
+    """Where the programs of a tool are that is none of the local cloud's, such as a test's: built once, linked nowhere.
+
+    Raises:
+        ToolError: it can't be had.
+        OSError: the cache can't be written.
+    """
+    if not is_built(tool_directory(tool)):
+        _build_once(tool, "")
+    return _built_places(tool)
+
+
+def _built_places(tool: Tool) -> dict[str, Path]:
+    return {program: tool_directory(tool) / "bin" / program for program in tool.programs}
 
 
 def _build_once(tool: Tool, which: str) -> list[Built]:

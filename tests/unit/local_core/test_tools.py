@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from local.home import Home
-from local.tools import TOOLS, ToolError, ensure, go, module_directory, path, progress, registry
+from local.tools import TOOLS, ToolError, ensure, ensure_other, go, module_directory, path, progress, registry
 from local.tools.pin import OnPath, Tool, exactly, parse_version, same_minor
 
 pytestmark = pytest.mark.unit
@@ -272,6 +272,21 @@ def test_the_module_directory_is_fetched_again_when_the_module_cache_was_cleaned
     record.write_text(json.dumps({"moduleDirectory": "/nonexistent"}))
     assert module_directory("sample") == machine.module
     assert "mod" in machine.called()
+
+
+def test_a_tool_of_the_tests_alone_is_built_once_beside_the_others_and_linked_nowhere(
+    machine: Machine,
+) -> None:
+    machine.install_go()
+    ensure(["sample"], machine.home)
+    linked = sorted(machine.home.bin.iterdir())
+    other = replace(SAMPLE, version="v1.1.0")
+    places = ensure_other(other)
+    assert places == ensure_other(other)
+    assert {each.parent for each in places.values()} == {machine.cache / "tools" / other.key / "bin"}
+    assert all(os.access(each, os.X_OK) for each in places.values())
+    assert machine.called().count("build") == 2
+    assert sorted(machine.home.bin.iterdir()) == linked
 
 
 def test_the_key_follows_what_is_built_and_nothing_else() -> None:
