@@ -83,6 +83,7 @@ class Worker:
     `told_to_go`: it ran when somebody deleted it, and has its time to end; what is over when it is deleted has none.
     `created` is seconds since the epoch; `held` is what keeps it from starting, as its pod says it, `taken` for
     what reason others ended or refused it, and `fetching` says that it waits for its workspace, or fetches it.
+    `beside` are the containers other than its own that have not ended.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Worker:
     held: str = ""
     fetching: bool = False
     taken: str = ""
+    beside: tuple[str, ...] = ()
 
     @property
     def over(self) -> bool:
@@ -304,6 +306,15 @@ def _worker(item: JsonObject) -> Worker:
         held=held_up(status),
         fetching=_runs(status.get("initContainerStatuses"), n.FETCH_CONTAINER),
         taken=taken_by(item),
+        beside=_beside(status.get("containerStatuses")),
+    )
+
+
+def _beside(containers: Any) -> tuple[str, ...]:
+    return tuple(
+        str(each.get("name"))
+        for each in containers or []
+        if each.get("name") != n.WORKER_CONTAINER and "terminated" not in (each.get("state") or {})
     )
 
 

@@ -7,12 +7,13 @@ from collections import Counter
 from launcher.core.held import PATIENCE_SECONDS
 from launcher.core.torchrun.look import Look
 from launcher.core.torchrun.lost_workspace import unsent
+from launcher.core.torchrun.outlived import outlived
 from launcher.core.torchrun.record import moment
 
 
 def unstarted(look: Look) -> tuple[str, float | None]:
-    """What there is to say of workers that do not start; and in how many seconds there may be more to say."""
-    told = [podless(look), held(look), unsent(look)]
+    """What there is to say of workers that do not start, or do not end; and in how many seconds there may be more to say."""
+    told = [podless(look), held(look), unsent(look), outlived(look)]
     return ", ".join(text for text, _ in told if text), min(
         (left for _, left in told if left is not None), default=None
     )
