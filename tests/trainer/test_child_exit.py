@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from launcher.core.torchrun import command
-from launcher.core.torchrun import names as n
 from launcher.core.torchrun.child_exit import exit_code
-from launcher.core.torchrun.job_spec import C10D, STATIC
-from local.ports import free_ports
+from launcher.core.torchrun.job_spec import C10D
 
 pytestmark = pytest.mark.trainer
 
@@ -73,35 +71,3 @@ def test_what_torchrun_does_not_tell_is_the_containers_own() -> None:
     assert exit_code(143, "Root Cause (first observed failure):\n  exitcode  : 3 (pid: 1) \n") == 143
     said = "[default0]:  File \"/x/subprocess_handler.py\", line 1\nFileNotFoundError: [Errno 2] 'data'\n"
     assert exit_code(1, said) == 1, "the command's own traceback"
-
-
-def test_with_a_static_rendezvous_each_node_has_the_rank_that_it_is_told(tmp_path: Path) -> None:
-    meets = (
-        "import os, torch.distributed as world; world.init_process_group('gloo'); world.barrier(); "
-        "print('met', os.environ['GROUP_RANK'], world.get_rank(), world.get_world_size(), flush=True)"
-    )
-    (port,) = free_ports(1)
-    meeting = command.Meeting(
-        backend=STATIC, endpoint=f"127.0.0.1:{port}", id="one", nodes=2, least=2, processes=1, given=True
-    )
-    built = command.build("python", ("-c", meets), meeting)
-    nodes = []
-    for rank in ("0", "1"):
-        # The kubelet puts the variable in its place.
-        words = [word.replace(f"$({n.ENV_NODE_RANK})", rank) for word in built.words]
-        assert words != list(built.words)
-        environment = {**os.environ, **built.environment, "PATH": programs()}
-        nodes.append(
-            subprocess.Popen(
-                words,
-                cwd=tmp_path,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-    for rank, node in enumerate(nodes):
-        said = node.communicate(timeout=120)[0]
-        assert node.returncode == 0, said
-        assert f"met {rank} {rank} 2\n" in said

@@ -1,0 +1,159 @@
+"""Two workers of a torchrun job, as their pods start them, meet where it says: through an etcd, or by their ranks."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.core.torchrun import command, first_process
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.job_spec import ETCD, STATIC
+from local.ports import free_ports
+from tests.tools import etcd_with_v2
+from tests.trainer.conftest import Node
+
+pytestmark = pytest.mark.trainer
+
+TRAINS = """
+import os, torch, torch.distributed as world
+world.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.full((2, 4), 1.0 + world.get_rank())).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+weight = model.module.weight.detach()
+everyones = [torch.zeros_like(weight) for _ in range(world.get_world_size())]
+world.all_gather(everyones, weight)
+assert all(torch.equal(each, weight) for each in everyones)
+world.barrier()
+print("met", os.environ["GROUP_RANK"], world.get_rank(), world.get_world_size(), flush=True)
+world.destroy_process_group()
+"""
+# Where torch keeps its state in an etcd, by backend.
+KEPT = {"etcd": "torchelastic/p2p", "etcd-v2": "torch/elastic/rendezvous"}
+BEGIN_SECONDS = 60.0
+
+
+@contextmanager
+def serving(directory: Path) -> Iterator[str]:
+    """A server of etcd's former API meanwhile; its host and port."""
+    client, peer = (f"127.0.0.1:{port}" for port in free_ports(2))
+    words = [
+        str(etcd_with_v2()),
+        "--enable-v2=true",
+        f"--data-dir={directory / 'data'}",
+        f"--listen-client-urls=http://{client}",
+        f"--advertise-client-urls=http://{client}",
+        f"--listen-peer-urls=http://{peer}",
+        f"--initial-advertise-peer-urls=http://{peer}",
+        f"--initial-cluster=default=http://{peer}",
+        "--unsafe-no-fsync",
+    ]
+    log = directory / "etcd.log"
+    with log.open("wb") as sink, subprocess.Popen(words, stdout=sink, stderr=sink) as server:
+        try:
+            until = time.monotonic() + BEGIN_SECONDS
+            while not asked(f"http://{client}/health"):
+                assert server.poll() is None, log.read_text()
+                assert time.monotonic() < until, log.read_text()
+                time.sleep(0.1)
+            yield client
+        finally:
+            server.kill()
+
+
+def asked(url: str) -> str:
+    """What is there, "" for nothing."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310
+            return str(answer.read().decode())
+    except urllib.error.URLError:
+        return ""
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("etcd")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def worker() -> Iterator[Callable[[command.Meeting, int], Node]]:
+    """`worker(meeting, rank)`: one that has begun. What still runs at the end is told to go, and passes it on."""
+    with ExitStack() as stack:
+
+        def begin(meeting: command.Meeting, rank: int) -> Node:
+            built = command.build("python", ("-c", TRAINS), meeting)
+            variables = {**built.environment, "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+            node = Node([kubelets(word, rank) for word in first_process.under_it(built.words)], variables)
+            stack.callback(node.process.wait, BEGIN_SECONDS)
+            stack.callback(node.process.terminate)
+            return node
+
+        yield begin
+
+
+def kubelets(word: str, rank: int) -> str:
+    """What the kubelet makes of a word."""
+    return word.replace(f"$({n.ENV_NODE_RANK})", str(rank)).replace("$$", "$")
+
+
+def meeting(backend: str, endpoint: str) -> command.Meeting:
+    return command.Meeting(
+        backend=backend, endpoint=endpoint, id=f"{backend}-0", nodes=2, least=2, processes=1, given=True
+    )
+
+
+def places(nodes: list[Node]) -> list[tuple[str, ...]]:
+    """What each says of its place: node, rank and world; all have ended well."""
+    ended = [node.end() for node in nodes]
+    assert [each.code for each in ended] == [0, 0], "\n".join(each.output for each in ended)
+    found = [re.findall(r"met (\d+) (\d+) (\d+)$", each.output, re.MULTILINE) for each in ended]
+    return [each for (each,) in found]
+
+
+@pytest.mark.parametrize("backend", ETCD)
+def test_two_workers_meet_through_an_etcd(
+    backend: str, etcd: str, worker: Callable[[command.Meeting, int], Node]
+) -> None:
+    told = meeting(backend, etcd)
+    nodes = [worker(told, rank) for rank in range(2)]
+    # Both are on one machine, and may come in any order.
+    assert sorted(places(nodes)) == [("0", "0", "2"), ("1", "1", "2")]
+    assert told.id in asked(f"http://{etcd}/v2/keys/{KEPT[backend]}?recursive=true"), "they met elsewhere"
+
+
+def test_with_a_static_rendezvous_each_node_has_the_rank_that_it_is_told(
+    worker: Callable[[command.Meeting, int], Node],
+) -> None:
+    (port,) = free_ports(1)
+    told = meeting(STATIC, f"127.0.0.1:{port}")
+    nodes = [worker(told, rank) for rank in range(2)]
+    assert places(nodes) == [("0", "0", "2"), ("1", "1", "2")]
+
+
+@pytest.mark.parametrize("backend", ETCD)
+def test_who_waits_for_others_waits_as_long_as_is_said(
+    backend: str,
+    etcd: str,
+    worker: Callable[[command.Meeting, int], Node],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each backend has a word of its own for it, and leaves out those that it does not know."""
+    monkeypatch.setattr(command, "MEETING_SECONDS", 3)
+    node = worker(replace(meeting(backend, etcd), id="alone"), 0)
+    ended = node.end()
+    assert ended.code == 1
+    assert "RendezvousTimeoutError" in ended.output, ended.output
