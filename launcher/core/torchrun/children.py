@@ -13,6 +13,7 @@ from typing import Final
 from launcher.core import contract as c
 from launcher.core.quantity import in_words
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun import pods
 from launcher.core.torchrun.pods import Making, worker
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.storage import Claim
@@ -132,6 +133,9 @@ def sync_pod(making: Making) -> JsonObject:
     return {
         **made,
         "spec": {
+            **pods.pull_secrets(placed),
+            # Else the job's own workers could take its place, and the workspace with it.
+            **({"priorityClassName": placed.priority_class} if placed.priority_class else {}),
             "hostname": name,
             "subdomain": making.name,
             "restartPolicy": "Always",

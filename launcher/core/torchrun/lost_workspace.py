@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.core.held import PATIENCE_SECONDS
+from launcher.core.held import PATIENCE_SECONDS, held_up
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Removal, removal
 from launcher.core.torchrun.look import Look
@@ -44,14 +44,28 @@ def unsent(look: Look) -> tuple[str, float | None]:
     if not long:
         return "", min((left for left, _ in waiting), default=None)
     name = look.meta.name
+    pod, (why, left) = n.sync_pod(name), _held_up(look)
     if _is_first(look):
-        told = f": kubectl torchrun sync {name} sends it to pod {n.sync_pod(name)}"
-    else:
         told = (
-            f", which was lost with an earlier pod {n.sync_pod(name)}: "
-            f"kubectl torchrun sync {name} sends it again"
+            f": pod {pod}, which takes it, {why}"
+            if why
+            else f": kubectl torchrun sync {name} sends it to pod {pod}"
         )
-    return f"{min(long)} waits for the workspace{told}", None
+    else:
+        again = f"the new one {why}" if why else f"kubectl torchrun sync {name} sends it again"
+        told = f", which was lost with an earlier pod {pod}: {again}"
+    return f"{min(long)} waits for the workspace{told}", left
+
+
+def _held_up(look: Look) -> tuple[str, float | None]:
+    """What keeps the sync pod from starting, "" for nothing; else as `unstarted.podless`."""
+    pod = _sync_pod(look)
+    if pod is None or "deletionTimestamp" in pod["metadata"] or _is_over(pod):
+        return "", None
+    why = held_up(pod.get("status") or {})
+    created = moment(pod["metadata"].get("creationTimestamp"))
+    left = 0.0 if created is None else created + PATIENCE_SECONDS - look.now
+    return (why, None) if left <= 0 or not why else ("", left)
 
 
 def _is_first(look: Look) -> bool:

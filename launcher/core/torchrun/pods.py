@@ -19,7 +19,7 @@ from launcher.core.torchrun import names as n
 from launcher.core.torchrun.addresses import followed_below, pointer_url
 from launcher.core.torchrun.distribution import Size
 from launcher.core.torchrun.job_spec import JobSpec
-from launcher.core.torchrun.queue_spec import WORKING_DIRECTORY, WORKSPACE
+from launcher.core.torchrun.queue_spec import WORKING_DIRECTORY, WORKSPACE, QueueSpec
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.resolve import Settings
 from launcher.core.torchrun.storage import Cluster, Storage
@@ -106,6 +106,12 @@ def worker(making: Making, node: int | None = None) -> JsonObject:
             *(each for each in below.get("volumes") or [] if each.get("name") not in ours),
         ]
     return {"metadata": _metadata(making, node), "spec": spec}
+
+
+def pull_secrets(queue: QueueSpec) -> JsonObject:
+    """The field of a PodSpec by which other pods than workers get their image: its registry may be private, too."""
+    secrets = queue.template_spec.get("imagePullSecrets")
+    return {"imagePullSecrets": secrets} if secrets else {}
 
 
 def _metadata(making: Making, node: int | None) -> JsonObject:

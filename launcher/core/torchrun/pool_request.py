@@ -16,7 +16,7 @@ from launcher.core.request import GPU_RESOURCE, Placeholder, Pool, Request, Work
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.children import made_of, owner_reference
 from launcher.core.torchrun.placement import LOST
-from launcher.core.torchrun.pods import Making, worker
+from launcher.core.torchrun.pods import Making, pull_secrets, worker
 from launcher.core.torchrun.reading import JsonObject
 
 # Those of a launcher's run that says nothing else (docs/settings.md: training.capacityDeadlineSeconds and its like).
@@ -172,5 +172,6 @@ def placeholder(making: Making, request: JobRequest, index: int, wait: str) -> J
         "podAntiAffinity": {_REQUIRED: [{"labelSelector": apart, "topologyKey": _HOSTNAME}]},
     }
     spec["containers"][0]["command"] = list(_HOLD)
+    spec |= pull_secrets(making.settings.queue)
     meta["annotations"][n.ANNOTATION_MADE_OF] = made_of(spec)
     return made

@@ -171,6 +171,7 @@ def _pod_spec(template: Fields) -> JsonObject:
             security = container.part("securityContext")
             security.whole_or_none("runAsUser")
     _each(spec, "volumes", "name")
+    spec.objects("imagePullSecrets")
     _tolerations(spec)
     spec.map("nodeSelector")
     spec.part("securityContext").whole_or_none("runAsUser")

@@ -12,7 +12,7 @@ from launcher.core.torchrun.record import moment
 
 
 def unstarted(look: Look) -> tuple[str, float | None]:
-    """What there is to say of workers that do not start, or do not end; and in how many seconds there may be more to say."""
+    """What there is to say of workers that do not start or do not end; and in how many seconds there may be more."""
     told = [podless(look), held(look), unsent(look), outlived(look)]
     return ", ".join(text for text, _ in told if text), min(
         (left for _, left in told if left is not None), default=None

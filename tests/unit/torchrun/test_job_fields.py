@@ -145,6 +145,13 @@ def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
     assert large["volumes"][0]["emptyDir"]["sizeLimit"] == "40961Mi"
     assert large["containers"][0]["env"][0]["value"] == str(20 * 2**30)
     assert large["containers"][0]["resources"]["requests"]["ephemeral-storage"] == "20481Mi"
+    assert not {"priorityClassName", "imagePullSecrets"} & set(sync["spec"])
+    secrets = [{"name": "registry"}]
+    asked = {"podTemplate.spec": {"imagePullSecrets": secrets}, "scheduling.priorityClassName": "high"}
+    as_the_queue_says = children.sync_pod(making(sent, asked))["spec"]
+    assert as_the_queue_says["imagePullSecrets"] == secrets
+    # Workers of a higher priority could preempt it, with what it was sent.
+    assert as_the_queue_says["priorityClassName"] == "high"
     assert not making({"workspace": {**sent["workspace"], "url": "s3://b/k"}}).sync
     assert "initContainers" not in pod()["spec"]
     # It is the annotation by which a new digest, and a new size, are noticed.

@@ -146,6 +146,53 @@ def test_workers_that_wait_for_a_workspace_that_was_never_sent_say_so() -> None:
     )
 
 
+NO_IMAGE = {
+    "phase": "Pending",
+    "containerStatuses": [
+        {"name": "sync", "image": "own/tools:1", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
+    ],
+}
+
+
+def test_a_sync_pod_that_does_not_start_is_told_and_nobody_is_asked_to_send_to_it() -> None:
+    life = Life(SENT)
+    life.look()
+    life.api.objects[SYNC]["status"] = NO_IMAGE
+    first = workers_wait(life)
+    assert life.status["message"] == (
+        f"0 of 2 workers are ready, {first} waits for the workspace: pod vit-sync-0, which takes it, can't get image "
+        "own/tools:1: kubectl describe pod says why"
+    )
+    life.api.objects[SYNC]["status"] = {"phase": "Running"}
+    life.look()
+    assert life.status["message"].endswith(": kubectl torchrun sync vit sends it to pod vit-sync-0")
+
+
+def test_so_is_one_that_came_after_the_workspace_was_lost() -> None:
+    life = Life(SENT).run()
+    life.api.now += 60
+    life.api.run_pods("Failed", exit_code=1, only=0)
+    life.look()
+    workers_wait(life)
+    life.api.delete(*SYNC)
+    life.api.settle()
+    life.look()
+    life.api.objects[SYNC]["status"] = NO_IMAGE
+    life.look()
+    # Of a pod that is new nothing is told yet.
+    assert life.status["message"].endswith(
+        "an earlier pod vit-sync-0: kubectl torchrun sync vit sends it again"
+    )
+    assert life.again is not None
+    assert 0 < life.again <= PATIENCE_SECONDS
+    life.api.now += life.again
+    life.look()
+    assert life.status["message"].endswith(
+        "waits for the workspace, which was lost with an earlier pod vit-sync-0: the new one can't get image "
+        "own/tools:1: kubectl describe pod says why"
+    )
+
+
 def test_a_workspace_in_a_bucket_is_not_sent_to_a_pod() -> None:
     life = Life({"workspace": {**SENT["workspace"], "url": "s3://own/w/a"}})
     life.look()

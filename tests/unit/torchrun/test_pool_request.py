@@ -94,6 +94,13 @@ def test_a_placeholder_may_be_where_a_worker_may_be_each_on_a_node_of_its_own() 
     assert keys[:2] == ["team", "nvidia.com/gpu"]
 
 
+def test_a_placeholder_gets_its_image_as_a_worker_does() -> None:
+    secrets = [{"name": "registry"}]
+    spec = placeholder({}, {"podTemplate.spec": {"imagePullSecrets": secrets}})["spec"]
+    assert spec["imagePullSecrets"] == secrets
+    assert "imagePullSecrets" not in placeholder()["spec"]
+
+
 def test_the_digest_of_a_placeholder_is_that_of_its_spec() -> None:
     def made_of(**options: Any) -> str:
         return str(placeholder(**options)["metadata"]["annotations"][n.ANNOTATION_MADE_OF])
@@ -101,6 +108,7 @@ def test_the_digest_of_a_placeholder_is_that_of_its_spec() -> None:
     assert made_of() == made_of(of_queue={"scheduling.priorityClassName": "high"})
     assert made_of() != made_of(of_queue={"nodeResources.memory": "1Gi"})
     assert made_of() != made_of(of_queue={"scheduling.nodeSelector": {"a": "b"}})
+    assert made_of() != made_of(of_queue={"podTemplate.spec": {"imagePullSecrets": [{"name": "a"}]}})
 
 
 def test_the_request_is_of_the_jobs_own_numbers() -> None:
