@@ -47,7 +47,7 @@ class TorchrunArgs:
 class Torchrun(pulumi.ComponentResource):
     """Afterwards there are, if there is a queue,
 
-    - the definitions of TorchrunQueues and TorchrunJobs;
+    - the definitions of TorchrunQueues and TorchrunJobs, and what people with Kubernetes' own roles may do with them;
     - the controller in the namespace `torchrun-system`, on a system node, with the rights of config/rbac/role.yaml; it
       reaches the API server, the DNS and the metrics of workers, and is reached at its own metrics alone, from
       namespaces that are marked for it;

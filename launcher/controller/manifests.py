@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import yaml
 
-from launcher.controller import deployment, rights
+from launcher.controller import deployment, people, rights
 from launcher.controller.schema import reference
 from launcher.controller.schema.definitions import definitions
 
@@ -47,12 +47,15 @@ def files(image: str = deployment.IMAGE) -> dict[str, str]:
 
 def _role() -> str:
     """Each rule on one line, below what it is for."""
-    written = []
-    for role, given in zip(rights.roles(), (rights.RIGHTS, rights.OWN_RIGHTS), strict=True):
+
+    def written(role: Mapping[str, Any], given: Sequence[rights.Right]) -> str:
         rules = "".join(f"  # {each.why}\n  - {_line(each.rule())}\n" for each in given)
         head = _yaml({key: value for key, value in role.items() if key != "rules"})
-        written.append(f"{head}rules:\n{rules}")
-    return "---\n".join([*written, *map(_yaml, rights.bindings())])
+        return f"{head}rules:\n{rules}"
+
+    own = map(written, rights.roles(), (rights.RIGHTS, rights.OWN_RIGHTS))
+    peoples = (written(each.manifest(), each.rights) for each in people.ROLES)
+    return "---\n".join([*own, *map(_yaml, rights.bindings()), *peoples])
 
 
 def _yaml(document: Any) -> str:

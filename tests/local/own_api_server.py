@@ -35,6 +35,7 @@ END_SECONDS = 30.0
 _START = "start controllers\n"
 # Of the controller manager. Those of nodes would take away what is bound to one that nobody keeps alive.
 CONTROLLERS = (
+    "clusterrole-aggregation",
     "garbage-collector",
     "job",
     "namespace",

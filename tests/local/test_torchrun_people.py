@@ -77,3 +77,65 @@ def test_one_without_a_queue_of_kai_needs_no_finalizer_that_it_was_restored_with
     until(lambda: finalizers(team) == [], "it is taken away")
     team.server.kubectl("delete", "namespace", team.name, "--wait=false")
     until(lambda: not team.get(f"/api/v1/namespaces/{team.name}"), "the namespace is gone", 60.0)
+
+
+# What people may do in their own namespace, by Kubernetes' role that they are bound to.
+JOBS, QUEUES = f"{n.JOB_PLURAL}.{n.GROUP}", f"{n.QUEUE_PLURAL}.{n.GROUP}"
+READ = {(verb, of) for verb in ("get", "list", "watch") for of in (JOBS, QUEUES)}
+READ |= {("get", f"{JOBS}/scale"), ("get", f"{JOBS}/status"), ("get", f"{QUEUES}/status")}
+CHANGE = ("create", "delete", "deletecollection", "patch", "update")
+SUBMIT = {*((verb, JOBS) for verb in CHANGE), ("patch", f"{JOBS}/scale"), ("update", f"{JOBS}/scale")}
+MAY = {"view": READ, "edit": READ | SUBMIT, "admin": READ | SUBMIT | {(verb, QUEUES) for verb in CHANGE}}
+STATUSES = {(verb, f"{of}/status") for verb in ("patch", "update") for of in (JOBS, QUEUES)}
+
+
+def may(team: Team, who: str, verb: str, of: str) -> bool:
+    resource, _, below = of.partition("/")
+    sub = [f"--subresource={below}"] if below else []
+    asked = team.server.kubectl("auth", "can-i", verb, resource, *sub, "-n", team.name, f"--as={who}")
+    return asked.stdout.strip() == "yes"
+
+
+def bound(team: Team, role: str) -> str:
+    """The name of somebody who has this role of Kubernetes' in the team's namespace, and nothing else."""
+    who = f"{role}-of-{team.name}"
+    made = team.server.kubectl(
+        "create", "rolebinding", who, f"--clusterrole={role}", f"--user={who}", "-n", team.name
+    )
+    assert made.returncode == 0, made.stderr
+    return who
+
+
+@pytest.mark.parametrize("role", MAY)
+def test_kubernetes_own_roles_have_the_rights_on_jobs_and_queues(team: Team, role: str) -> None:
+    who = bound(team, role)
+    until(lambda: may(team, who, "list", JOBS), "the rights are aggregated", 60.0)
+    asked = MAY["admin"] | STATUSES
+    assert {each for each in asked if may(team, who, *each)} == MAY[role]
+    elsewhere = Team(team.server, f"{team.name}-other")
+    assert not may(elsewhere, who, "get", JOBS)
+
+
+def test_who_may_edit_submits_resizes_and_deletes_jobs_and_makes_no_queue(team: Team) -> None:
+    who, reader = bound(team, "edit"), bound(team, "view")
+    until(lambda: may(team, who, "create", JOBS), "the rights are aggregated", 60.0)
+    until(lambda: may(team, reader, "list", JOBS), "the rights are aggregated", 60.0)
+
+    def said(user: str, *words: str, kind: str = "") -> str:
+        body = json.dumps(manifest(kind, "a", {})) if kind else None
+        done = team.server.kubectl(*words, "-n", team.name, f"--as={user}", stdin=body)
+        return done.stderr if done.returncode else ""
+
+    make = ("create", "-f", "-")
+    assert "cannot create resource" in said(reader, *make, kind=n.JOB_KIND)
+    assert said(who, *make, kind=n.JOB_KIND) == ""
+    assert "cannot create resource" in said(who, *make, kind=n.QUEUE_KIND)
+    assert "cannot patch resource" in said(reader, "scale", "torchrunjob/a", "--replicas=4")
+    assert said(who, "scale", "torchrunjob/a", "--replicas=4") == ""
+    assert said(reader, "get", "torchrunjobs,torchrunqueues") == ""
+    assert "cannot delete resource" in said(reader, "delete", "torchrunjob", "a")
+    assert said(who, "delete", "torchrunjob", "a") == ""
+    # What sending a workspace takes is Kubernetes' own.
+    for verb in ("get", "create"):
+        assert may(team, who, verb, "pods/exec")
+        assert not may(team, reader, verb, "pods/exec")

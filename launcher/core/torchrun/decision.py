@@ -54,6 +54,7 @@ class Event:
 @dataclass(frozen=True, kw_only=True)
 class Decision:
     """See above. `finalizers` or `status` None: it is as it should be.
+
     `again` is seconds from now, None where nothing is due.
 
     `recount` asks for another decision at once, from lists of the pool that are read from the store itself; there is

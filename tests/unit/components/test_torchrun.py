@@ -136,7 +136,7 @@ def test_a_queue_goes_before_the_controller_and_that_before_its_rights_and_defin
     }
     account = ("kubernetes:core/v1:ServiceAccount", "torchrun-controller:torchrun-system/torchrun-controller")
     namespace = ("kubernetes:core/v1:Namespace", "torchrun-controller:torchrun-system")
-    assert len(definitions) == len(rights) == 2
+    assert (len(definitions), len(rights)) == (2, 5)
     below = {*definitions, *rights, account, namespace}
     assert below <= stack.needs(*DEPLOYMENT)
     for name in ("training-research", "training-other"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.controller import deployment, rights
+from launcher.controller import deployment, people, rights
 from launcher.controller.manifests import CHECKOUT, files, main
 from launcher.controller.schema.definitions import definitions
 from launcher.core import contract as c
@@ -40,6 +40,7 @@ def test_the_files_hold_what_the_code_says() -> None:
     assert list(yaml.safe_load_all(files()["config/rbac/role.yaml"])) == [
         *rights.roles(),
         *rights.bindings(),
+        *(each.manifest() for each in people.ROLES),
     ]
 
 
@@ -102,8 +103,25 @@ def test_no_right_leads_to_more() -> None:
 
 def test_rights_have_their_reasons_in_the_file() -> None:
     text = files()["config/rbac/role.yaml"]
-    for each in (*rights.RIGHTS, *rights.OWN_RIGHTS):
+    of_people = [right for role in people.ROLES for right in role.rights]
+    for each in (*rights.RIGHTS, *rights.OWN_RIGHTS, *of_people):
         assert f"  # {each.why}\n  - {{apiGroups: [{each.group or repr('')}]" in text
+
+
+def test_people_have_rights_on_torchrun_jobs_and_queues_alone_and_never_the_controllers_own() -> None:
+    """Whoever writes a status tells the controller what has happened."""
+    for role in people.ROLES:
+        for each in role.rights:
+            assert each.group == n.GROUP
+            assert each.verbs == ("get",) or not any(one.endswith("/status") for one in each.resources)
+            assert "*" not in (*each.resources, *each.verbs)
+
+
+def test_each_role_of_people_may_all_that_the_one_below_it_may() -> None:
+    view, edit, admin = (set(each.rights) for each in people.ROLES)
+    assert view < edit < admin
+    changed = {resource for each in view for resource in each.resources if "update" in each.verbs}
+    assert changed == set()
 
 
 def test_the_binding_is_for_the_deployments_account() -> None:
