@@ -95,6 +95,8 @@ def _command(words: list[str]) -> str:
         raise PluginError(USAGE, 'command: is empty; give one in quotes, such as "python train.py"')
     if why := commands.unclosed(command):
         raise PluginError(USAGE, f"command: {command[:_SHOWN]!r}: {why}; close the quotation")
+    if why := commands.other_launcher(command):
+        raise PluginError(USAGE, f"command: {why}")
     return _sendable("command", command)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun import own_torchrun
+from launcher.core.torchrun import other_launchers, own_torchrun
 from launcher.core.torchrun.job_spec import C10D, ETCD_V2, STATIC
 
 # Nodes come minutes apart where machines are bought for them, and on a full cluster days; c10d gives up on the first
@@ -133,12 +133,27 @@ def check(command: str, args: tuple[str, ...] = ()) -> str:
         return f"spec.command is {command[:80]!r} ({why}); right would be words of a POSIX shell with closed quotes"
     if not command.strip():
         return f"spec.command is {command[:80]!r}; right would be a command, such as python train.py"
+    if why := other_launcher(command, args):
+        return f"spec.command {why}"
     if args and needs_shell(command) and not own_torchrun.takes_words(_open_end(command)):
         return (
             f"spec.args are given, and the end of spec.command, {command.rstrip()[-40:]!r}, takes none; "
             "right would be to write them into the command"
         )
     return ""
+
+
+def other_launcher(command: str, args: tuple[str, ...] = ()) -> str:
+    """What is wrong with a command that starts another launcher than torchrun, "" where it starts none."""
+    if needs_shell(command):
+        calls = own_torchrun.calls_of_line(_open_end(command), args)
+    else:
+        calls = own_torchrun.calls_of_words((*shlex.split(command), *args))
+    found = other_launchers.first(calls)
+    return found and (
+        f"starts {found}, which starts processes of its own; right would be python train.py: torchrun starts it once "
+        "for each GPU, and Accelerate and DeepSpeed read torchrun's variables"
+    )
 
 
 def unclosed(command: str) -> str:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 _LAUNCHERS: Final = ("torch.distributed.run", "torch.distributed.launch")
+# Of a runner: Python's own with a module.
+_MODULE: Final = ("-m", "--module")
 _PYTHON: Final = re.compile(r"python[0-9.]*")
 # Flags, and behind them one that takes what follows.
 _PYTHON_OPTION: Final = re.compile(r"-([bBdEiIOPqRsSuvVx]*)(?:([cmWX])(.*))?", re.DOTALL)
@@ -59,6 +62,38 @@ _ANYWHERE: Final = re.compile(
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A program that a command may run, as it is written, with its arguments; `before` is the word in front of it."""
+
+    word: str
+    arguments: Sequence[str]
+    before: str
+
+    @property
+    def program(self) -> str:
+        return self.word.rpartition("/")[2]
+
+    @property
+    def variable(self) -> bool:
+        return self.word.startswith("$")
+
+    @property
+    def python(self) -> tuple[str, Sequence[str]]:
+        """The module that Python runs, or the name of the script, and its arguments; "" where it runs neither."""
+        if self.program in _RUNNERS:
+            options = self.arguments
+            return next(
+                (
+                    (name, options[at + 2 :])
+                    for at, (each, name) in enumerate(pairwise(options))
+                    if each in _MODULE
+                ),
+                ("", ()),
+            )
+        return _runs(self.arguments) if self.variable or _PYTHON.fullmatch(self.program) else ("", ())
+
+
 def in_words(words: Sequence[str]) -> bool:
     """Whether a program with these arguments is torchrun, or runs it."""
     return bool(_starts(words))
@@ -66,9 +101,23 @@ def in_words(words: Sequence[str]) -> bool:
 
 def in_line(line: str, args: Sequence[str] = ()) -> bool:
     """Whether a shell runs torchrun in this line, whose last command has these arguments, too."""
-    commands = _commands(_LOOKED_UP.sub(lambda found: found[1] or found[2], f"{line} {shlex.join(args)}"))
+    commands = _commands_of(line, args)
     found = [None] if commands is None else [_starts(each) for each in commands]
     return True in found or (None in found and bool(_ANYWHERE.search(line)))
+
+
+def calls_of_line(line: str, args: Sequence[str] = ()) -> Iterator[Call]:
+    """The programs that a shell may run in this line, as far as it can be read, and the scripts in it."""
+    for words in _commands_of(line, args) or []:
+        yield from calls_of_words(words)
+
+
+def calls_of_words(words: Sequence[str]) -> Iterator[Call]:
+    """This program with its arguments, and those that it may run."""
+    scripts = set[str]()
+    yield from _calls(words, scripts)
+    for script in scripts:
+        yield from calls_of_line(script)
 
 
 def takes_words(line: str) -> bool:
@@ -80,8 +129,19 @@ def takes_words(line: str) -> bool:
 
 def _starts(words: Sequence[str]) -> bool | None:
     """Whether a simple command is torchrun or runs it; None where a variable says what it is."""
+    scripts = set[str]()
+    for call in _calls(words, scripts):
+        if call.program == "torchrun" or call.python[0] in ("torchrun", *_LAUNCHERS):
+            return True
+        if call.variable:
+            return None
+    return any(map(in_line, scripts))
+
+
+def _calls(words: Sequence[str], scripts: set[str]) -> Iterator[Call]:
+    """The programs that a simple command may run, and into `scripts` what its shells do."""
     words = words[:_MOST_WORDS]
-    places, seen, scripts = [0], set[int](), set[str]()
+    places, seen = [0], set[int]()
     while places:
         place = places.pop()
         while place < len(words) and (words[place] in _KEYWORDS or _ASSIGNMENT.fullmatch(words[place])):
@@ -89,22 +149,19 @@ def _starts(words: Sequence[str]) -> bool | None:
         if place >= len(words) or place in seen:
             continue
         seen.add(place)
-        program, rest = words[place].rpartition("/")[2], words[place + 1 :]
-        variable = words[place].startswith("$")
-        if program == "torchrun" or ((variable or _PYTHON.fullmatch(program)) and _is_launcher(rest)):
-            return True
-        if variable:
-            return None
+        call = Call(word=words[place], arguments=words[place + 1 :], before=words[place - 1] if place else "")
+        program, rest = call.program, call.arguments
+        if program not in _RUNNERS:
+            yield call
         if program in _SHELLS or (program == "eval" and len(rest) == 1):
             scripts.add(_script(rest) if program in _SHELLS else rest[0])
         elif program in _RUNNERS:
             runs = [each for each in _behind(words, place + 1) if words[each] == _RUNNERS[program]]
-            if any(_is_module(words[run + 1 :]) for run in runs):
-                return True
+            for run in runs:
+                yield Call(word=program, arguments=words[run + 1 :], before=call.before)
             places += [each for run in runs for each in _behind(words, run + 1)]
         elif program in _PREFIXES and not (program == "command" and rest[:1] in (["-v"], ["-V"])):
             places += [each + _PREFIXES[program] for each in _behind(words, place + 1)]
-    return any(map(in_line, scripts))
 
 
 def _behind(words: Sequence[str], place: int) -> list[int]:
@@ -125,25 +182,20 @@ def _behind(words: Sequence[str], place: int) -> list[int]:
     return found
 
 
-def _is_module(options: Sequence[str]) -> bool:
-    """Whether these are options with a launcher as the module to run, as of `uv run -m`."""
-    return any(option in ("-m", "--module") and module in _LAUNCHERS for option, module in pairwise(options))
-
-
-def _is_launcher(arguments: Sequence[str]) -> bool:
-    """Whether Python with these arguments is torchrun."""
+def _runs(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The module or the script that Python runs with these arguments, and what those are given."""
     rest = iter(arguments)
     for word in rest:
         option = _PYTHON_OPTION.fullmatch(word)
         if word == "--check-hash-based-pycs":
             next(rest, "")
         elif not option:
-            return word.rpartition("/")[2] == "torchrun"
+            return word.rpartition("/")[2], tuple(rest)
         elif option[2]:
             value = option[3] or next(rest, "")
             if option[2] in "cm":
-                return option[2] == "m" and value in _LAUNCHERS
-    return False
+                return (value if option[2] == "m" else ""), tuple(rest)
+    return "", ()
 
 
 def _script(arguments: Sequence[str]) -> str:
@@ -157,6 +209,11 @@ def _script(arguments: Sequence[str]) -> str:
             if word.endswith(("o", "O")):
                 next(rest, "")
     return ""
+
+
+def _commands_of(line: str, args: Sequence[str]) -> list[list[str]] | None:
+    """The simple commands of a line whose last one has these arguments, too; what is looked up is its name."""
+    return _commands(_LOOKED_UP.sub(lambda found: found[1] or found[2], f"{line} {shlex.join(args)}"))
 
 
 def _commands(line: str) -> list[list[str]] | None:

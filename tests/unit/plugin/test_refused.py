@@ -107,6 +107,16 @@ BAD = [
     ((*SUBMIT, "--output", "wide", "c"), 64, "--output"),
     ((*SUBMIT, " "), 64, "command: is empty"),
     ((*SUBMIT, "python 'a"), 64, "command: .*No closing quotation"),
+    (
+        (*SUBMIT, "accelerate launch a.py"),
+        64,
+        "command: starts accelerate launch, which .* python train.py: torchrun",
+    ),
+    (
+        (*SUBMIT, "deepspeed", "a.py"),
+        64,
+        "command: starts deepspeed, which starts processes of its own; right would be",
+    ),
     ((*SUBMIT, "--workspace", "none", "c"), 65, "workspace: none does not exist"),
     ((*SUBMIT, "--workspace", "", "c"), 64, "--workspace: is empty; name the directory"),
     ((*SUBMIT, "--workspace", "empty", "c"), 65, "has no files to send"),
