@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 import tomllib
 from pathlib import Path
 
@@ -66,3 +68,17 @@ def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) 
         parser().parse_args(["--version"])
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert (ended.value.code, capsys.readouterr().out) == (0, f"kubectl torchrun {version}\n")
+
+
+def test_the_page_has_every_verb_with_its_flags_and_no_other() -> None:
+    page = (ROOT / "docs" / "kubectl-torchrun.md").read_text()
+    rows = re.findall(r"^\| `([a-z]+)` \|.*?\| (.*) \|$", page, re.MULTILINE)
+    short = {"-o": "--output"}
+    shown = {
+        verb: {short.get(each, each) for each in re.findall(r"`(--?[a-zA-Z][-a-z]*)", flags)}
+        for verb, flags in rows
+    }
+    (verbs,) = (each for each in parser()._actions if isinstance(each, argparse._SubParsersAction))
+    common = {"-h", "--help", "-n", "--namespace", "--context", "--kubeconfig", "-o"}
+    taken = {verb: {*each._option_string_actions} - common for verb, each in verbs.choices.items()}
+    assert shown == taken
