@@ -157,6 +157,13 @@ def test_what_cannot_be_is_refused_for_ever(api: FakeApi) -> None:
         "checkpoints": {"enabled": True, "size": "1Gi", "storageClass": "disk"}
     }
     settle(Mortal(api))
+    assert (phase(api), api.objects[JOB]["status"]["reason"]) == (
+        n.PHASE_PENDING,
+        n.REASON_STORAGE_CLASS_NOT_FOUND,
+    )
+    disk = {**thing("storage.k8s.io/v1", "StorageClass", "disk", {}), "provisioner": "ebs.csi.aws.com"}
+    api.put("/apis/storage.k8s.io/v1/storageclasses/disk", disk)
+    settle(Mortal(api))
     assert (phase(api), api.objects[JOB]["status"]["reason"]) == (n.PHASE_FAILED, n.REASON_INVALID_SPEC)
 
 
