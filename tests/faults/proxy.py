@@ -26,6 +26,9 @@ WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 # Longer than the API server itself works on one request.
 UPSTREAM_SECONDS = 60.0
 _PIECE = 65536
+# Between two bytes of an answer without end: no client that waits for the next one gives it up.
+_TRICKLE_SECONDS = 1.0
+_ENDLESS = 1_000_000
 
 Moment = Literal["before", "after"]
 
@@ -59,13 +62,14 @@ class Fault:
 
     Before they are forwarded, or, for writes only, after the API server has carried them out and before its answer is
     passed on: `does` is called, and `then` the request goes on as usual ("pass"), or the connection ends without an
-    answer ("drop"), or this HTTP status is the answer, or an object as this says.
+    answer ("drop"), or stays without one until the client leaves ("hold"), or an answer begins that comes to no end
+    ("trickle"), or this HTTP status is the answer, or an object as this says.
     """
 
     on: Callable[[Call], bool]
     moment: Moment
     does: Callable[[Call], object] = lambda _call: None
-    then: Literal["pass", "drop"] | int | Callable[[Call], object] = "drop"
+    then: Literal["pass", "drop", "hold", "trickle"] | int | Callable[[Call], object] = "drop"
     retry_after: int = 0
     times: int = 1
 
@@ -229,19 +233,29 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is None:
             return False
         fault.does(call)
-        if not isinstance(fault.then, str):
+        if fault.then == "hold":
+            select.select([self.connection], [], [])
+        elif fault.then == "trickle":
+            self._begin(200, _ENDLESS, 0)
+            while not select.select([self.connection], [], [], _TRICKLE_SECONDS)[0]:
+                self.wfile.write(b" ")
+        elif not isinstance(fault.then, str):
             code, answer = (
                 (fault.then, b"") if isinstance(fault.then, int) else (200, _json(fault.then(call)))
             )
-            self.send_response(code)
-            if fault.retry_after:
-                self.send_header("Retry-After", str(fault.retry_after))
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(answer)))
-            self.send_header("Connection", "close")
-            self.end_headers()
+            self._begin(code, len(answer), fault.retry_after)
             self.wfile.write(answer)
         return fault.then != "pass"
+
+    def _begin(self, code: int, length: int, retry_after: int) -> None:
+        """The head of an answer of the proxy's own."""
+        self.send_response(code)
+        if retry_after:
+            self.send_header("Retry-After", str(retry_after))
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(length))
+        self.send_header("Connection", "close")
+        self.end_headers()
 
     def _head(self) -> bytes:
         """The request's head for the API server, which is to close the connection when it has answered."""

@@ -181,6 +181,28 @@ def test_a_refusal_says_when_to_come_again(proxy: Proxy) -> None:
     assert [call.status for call in proxy.writes] == [0, 201]
 
 
+def test_a_request_that_is_held_has_no_answer_until_the_client_leaves(proxy: Proxy, api: FakeApi) -> None:
+    proxy.plan(Fault(on=lambda call: bool(call.write), moment="before", then="hold"))
+    waiting = connection(proxy)
+    waiting.timeout = 0.3
+    waiting.request("POST", PODS)
+    with pytest.raises(TimeoutError):
+        waiting.getresponse()
+    waiting.close()
+    make(proxy, "a")
+    assert api.names(PODS) == ["a"]
+
+
+def test_an_answer_without_end_keeps_whoever_waits_for_the_next_byte(proxy: Proxy) -> None:
+    proxy.plan(Fault(on=lambda call: call.method == "GET", moment="before", then="trickle"))
+    reading = connection(proxy)
+    reading.request("GET", PODS)
+    answer = reading.getresponse()
+    assert (answer.status, answer.read(2)) == (200, b"  ")
+    answer.close()
+    reading.close()
+
+
 def test_a_fault_happens_as_often_as_planned_and_may_let_the_request_pass(proxy: Proxy, api: FakeApi) -> None:
     seen: list[Call] = []
     proxy.plan(
