@@ -237,7 +237,7 @@ class TestOneController:
 
 @pytest.mark.faults
 class TestItsOwnController:
-    """Each test ends its controllers itself; their Leases run out in between."""
+    """Each test ends its controllers itself; their Leases run out in between. The shortest are `make test`'s, too."""
 
     def test_what_changed_while_it_was_down_is_made_up_for(
         self, installed: ApiServer, team: Team, tmp_path: Path
@@ -257,6 +257,7 @@ class TestItsOwnController:
             team.reaches("two", n.PHASE_SUSPENDED)
         assert not team.get(team.path(n.JOB_KIND, "one"))
 
+    @pytest.mark.local
     def test_a_second_one_waits_and_takes_over_at_once_when_the_first_is_stopped(
         self, installed: ApiServer, team: Team, tmp_path: Path
     ) -> None:
@@ -277,6 +278,7 @@ class TestItsOwnController:
             team.make(job("next"))
             until(lambda: let_go(team, "next-0"), "and does what is to be done")
 
+    @pytest.mark.local
     def test_without_its_rights_it_waits_for_them_and_does_not_end(
         self, installed: ApiServer, team: Team, tmp_path: Path
     ) -> None:
@@ -309,6 +311,7 @@ class TestItsOwnController:
             assert team.condition("refused", n.ACCEPTED)["status"] == "True"
             assert running.process.poll() is None
 
+    @pytest.mark.local
     def test_a_queue_or_job_of_nonsense_holds_up_nobody(
         self, installed: ApiServer, team: Team, tmp_path: Path
     ) -> None:

@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 NUMBERS = count(1)
 WRITES = 50
+CHECKED, MINE = "example.com/Checked", "checked"
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,29 @@ def machine(team: Team) -> Machine:
     return Machine(team)
 
 
+def check(team: Team, message: str) -> None:
+    """Another program writes a condition of its own, as those do that share a status, and overwrites what is told."""
+    path = f"{team.path(n.JOB_KIND, JOB)}/status"
+    condition = {
+        "type": CHECKED,
+        "status": "True",
+        "reason": "Checked",
+        "message": message,
+        "lastTransitionTime": "2026-11-23T00:00:00Z",
+    }
+    applied = {
+        "apiVersion": n.API_VERSION,
+        "kind": n.JOB_KIND,
+        "metadata": {"name": JOB},
+        "status": {"conditions": [condition], "message": MINE},
+    }
+    answer = team.server.request(
+        "PATCH", f"{path}?fieldManager=checker&force=true", applied, content="application/apply-patch+yaml"
+    )
+    assert answer.status == 200, answer.message
+
+
+@pytest.mark.local
 def test_c4_nobodys_fields_are_lost_while_many_write(team: Team, machine: Machine, working: Running) -> None:
     del working
     submit(team)
@@ -63,9 +87,12 @@ def test_c4_nobodys_fields_are_lost_while_many_write(team: Team, machine: Machin
                 "annotations": {"example.com/count": str(written + 1)},
                 "labels": {"example.com/team": "vision"},
             }
-            # A status is put over the spec that was read: to change that without a pause would let nobody put one.
+            # A status is put over the spec and the status that were read: to change these without a pause would let
+            # nobody put one.
             spec = {"spec": {"activeDeadlineSeconds": 3600 + written}} if written % 20 == 0 else {}
             team.merge(path, {"metadata": meta, **spec})
+            if written % 20 == 10:
+                check(team, str(written))
             written += 1
             time.sleep(0.02)
 
@@ -84,8 +111,13 @@ def test_c4_nobodys_fields_are_lost_while_many_write(team: Team, machine: Machin
     assert item["metadata"]["annotations"]["example.com/count"] == str(written)
     assert item["metadata"]["labels"]["example.com/team"] == "vision"
     assert item["spec"]["activeDeadlineSeconds"] == 3600 + (written - 1) // 20 * 20
+    checked = team.condition(JOB, CHECKED)
+    assert (checked["status"], checked["message"]) == ("True", str((written - 11) // 20 * 20 + 10))
+    assert team.condition(JOB, n.QUEUE_FOUND)["status"] == "True"
+    until(lambda: team.status(JOB)["message"] != MINE, "it says again what it has to say")
     ends(team, machine, attempt=0)
     assert team.status(JOB)["restarts"] == 0
+    assert team.condition(JOB, CHECKED) == checked
 
 
 @pytest.mark.parametrize("phase", [n.PHASE_PENDING, n.PHASE_PROVISIONING, n.PHASE_RUNNING])

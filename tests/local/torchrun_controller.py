@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 TOOLS = "tools.example.com/launcher@sha256:" + "0" * 64
 START_SECONDS = 30.0
+PROGRAM = "launcher.controller"
 PLURALS = {n.JOB_KIND: n.JOB_PLURAL, n.QUEUE_KIND: n.QUEUE_PLURAL}
 
 
@@ -91,11 +92,18 @@ def kubeconfig(server: ApiServer, directory: Path, through: str = "") -> Path:
 
 @contextmanager
 def controller(
-    server: ApiServer, directory: Path, *, wait: bool = True, pod: str = "", through: str = ""
+    server: ApiServer,
+    directory: Path,
+    *,
+    wait: bool = True,
+    pod: str = "",
+    through: str = "",
+    program: str = PROGRAM,
 ) -> Iterator[Running]:
     """A new one; it works once this is entered, or with `wait` false perhaps later.
 
-    `pod` is its pod's uid, if any, and `through` the address where it goes instead of the API server's own.
+    `pod` is its pod's uid, if any, `through` the address where it goes instead of the API server's own, and `program`
+    the module that is run.
     """
     directory.mkdir(parents=True, exist_ok=True)
     ports = free_ports(2)
@@ -106,7 +114,7 @@ def controller(
         variables[c.ENV_POD_UID] = pod
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "launcher.controller", *arguments],
+            [sys.executable, "-m", program, *arguments],
             cwd=CHECKOUT,
             env={**os.environ, **variables},
             stdout=out,

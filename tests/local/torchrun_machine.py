@@ -115,7 +115,9 @@ def submit(team: Team, name: str = JOB) -> None:
     team.make(manifest(n.JOB_KIND, name, {"maxRestarts": 1}))
 
 
-def comes_to(team: Team, machine: Machine, phase: str, *, attempt: int = 0, name: str = JOB) -> None:
+def comes_to(
+    team: Team, machine: Machine, phase: str, *, attempt: int = 0, name: str = JOB, seconds: float = 40.0
+) -> None:
     """Until the job says so, with a kubelet meanwhile."""
 
     def there() -> bool:
@@ -123,7 +125,7 @@ def comes_to(team: Team, machine: Machine, phase: str, *, attempt: int = 0, name
         status = team.status(name)
         return (status.get("phase"), status.get("attempt")) == (phase, attempt)
 
-    until(there, f"{name} is {phase} in attempt {attempt}", 40.0)
+    until(there, f"{name} is {phase} in attempt {attempt}", seconds)
 
 
 def ends(team: Team, machine: Machine, *, attempt: int) -> None:

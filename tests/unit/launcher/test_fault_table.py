@@ -72,6 +72,41 @@ def test_every_live_test_is_named_in_its_row(place: str, row: str) -> None:
     assert f"`{place}`" in ROWS[row]
 
 
+def of_make_test(path: str) -> Iterator[str]:
+    """Tests of a file that `make test` runs, which are marked `local`: the file, a class or they themselves."""
+    body = ast.parse((ROOT / path).read_text()).body
+    whole = any(isinstance(node, ast.Assign) and _is_local(node.value) for node in body)
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            of_class = whole or any(map(_is_local, node.decorator_list))
+            yield from (f"{node.name}::{name}" for each in node.body for name in _marked(each, of_class))
+        else:
+            yield from _marked(node, whole)
+
+
+def _marked(node: ast.stmt, marked: bool) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef) and (marked or any(map(_is_local, node.decorator_list))):
+        yield from _cases(node)
+
+
+def _is_local(mark: ast.expr) -> bool:
+    return "pytest.mark.local" in ast.unparse(mark)
+
+
+def test_make_test_runs_a_live_test_of_the_rows_that_say_so_and_of_no_other() -> None:
+    ((words, last),) = re.findall(r"one\s+live test of each of ([C\d, ]+) and (C\d+)", TEXT)
+    said = [*words.split(", "), last]
+    run = [
+        row
+        for row, tests in ROWS.items()
+        if row.startswith("C")
+        for path, _, name in [each.partition("::") for each in re.findall(r"`(tests/[^`]+)`", tests)]
+        if path.startswith(("tests/local/", "tests/sweeps/"))
+        and ((found := set(of_make_test(path))) and (not name or name in found))
+    ]
+    assert sorted(set(run), key=run.index) == said
+
+
 def test_the_rows_of_classes_are_read() -> None:
     assert any(place.count("::") == 2 for place in PLACES)
     assert {row for _, row in named_by_rows()} >= {"L1", "C2", "C11"}
