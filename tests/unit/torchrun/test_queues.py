@@ -10,58 +10,12 @@ import pytest
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import UNHEARD_SECONDS
 from launcher.core.torchrun.kai import KaiQueue
-from launcher.core.torchrun.queues import Trial, decide, trial
-from tests.unit.torchrun.api import Api, Crash
-from tests.unit.torchrun.life import Life as JobLife
+from launcher.core.torchrun.queues import Trial, decide
+from tests.unit.torchrun.api import Crash
 from tests.unit.torchrun.made import CLUSTER, queue
+from tests.unit.torchrun.queue_life import KAI, NAMED, Life
 
 pytestmark = pytest.mark.unit
-TREE = {each: KaiQueue() for each in (n.KAI_PARENT_QUEUE, "org")}
-KAI = replace(CLUSTER, kai=True, kai_queues=TREE)
-NAMED = {"kaiQueue": "gpu"}
-FULL = 'pods "template-trial" is forbidden: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2'
-
-
-class Life:
-    """One queue, and the controller that looks at it."""
-
-    def __init__(self, changes: dict[str, Any] | None = None, tried: Trial | None = Trial()) -> None:  # noqa: B008
-        self.api, self.cluster, self.tried = Api(), KAI, tried
-        self.phases: list[str] = []
-        self.others: list[dict[str, Any]] = []
-        self.again: float | None = None
-        made = queue(changes)
-        made["metadata"]["namespace"] = "team"
-        self.api.create(made)
-
-    def look(self) -> None:
-        for _ in range(10):
-            item = self.api.get(n.QUEUE_KIND, "research")
-            if item is None:
-                return
-            decision = decide(
-                item, self.api.list("Queue"), self.tried, self.phases, self.cluster, self.api.now, self.others
-            )
-            self.again = decision.again
-            self.api.carry_out(item, decision)
-            self.api.settle()
-            if replace(decision, again=None, events=()) == type(decision)():
-                return
-        raise AssertionError(f"no end: {decision}")
-
-    def condition(self, kind: str) -> tuple[str, str]:
-        item = self.api.objects[n.QUEUE_KIND, "research"]
-        one = next(each for each in item["status"]["conditions"] if each["type"] == kind)
-        return one["status"], one["reason"]
-
-    @property
-    def kai(self) -> list[str]:
-        return sorted(each["metadata"]["name"] for each in self.api.list("Queue"))
-
-    @property
-    def finalizers(self) -> list[str]:
-        found: list[str] = self.api.objects[n.QUEUE_KIND, "research"]["metadata"].get("finalizers", [])
-        return found
 
 
 def test_kais_queue_is_made_behind_a_finalizer_and_goes_with_its_own() -> None:
@@ -288,131 +242,6 @@ def test_a_spec_that_cannot_be_read_removes_nothing() -> None:
     assert life.kai == ["gpu"]
     assert life.condition(n.POD_TEMPLATE_VALID) == ("False", "InvalidSpec")
     assert life.condition(n.READY)[0] == "False"
-
-
-@pytest.mark.parametrize(
-    ("tried", "shown"),
-    [
-        (Trial(), ("True", "Valid")),
-        (Trial(refusal="spec.containers[0].x: unknown"), ("False", "Refused")),
-        (Trial(refusal=FULL), ("True", "Valid")),
-        (Trial(refusal=FULL.replace("exceeded", "failed")), ("False", "Refused")),
-        (None, ("Unknown", "NotTried")),
-    ],
-)
-def test_the_pod_template_is_judged_by_the_api_server(tried: Trial | None, shown: tuple[str, str]) -> None:
-    life = Life(tried=tried)
-    life.look()
-    assert life.condition(n.POD_TEMPLATE_VALID) == shown
-    assert life.condition(n.READY)[0] == shown[0]
-
-
-def test_the_trial_is_a_worker_of_the_queue() -> None:
-    item = queue(
-        {"podTemplate.spec": {"hostIPC": True}, "storage.datasets": {"enabled": True, "size": "1Gi"}}
-    )
-    item["metadata"]["namespace"] = "team"
-    pod = trial(item, CLUSTER)
-    assert pod is not None
-    assert (pod["kind"], pod["metadata"]["namespace"], pod["spec"]["hostIPC"]) == ("Pod", "team", True)
-    assert pod["spec"]["containers"][0]["image"] == "example.com/pytorch:2.9"
-    # A pod outside of a Job has no index that it could be told.
-    assert "job-completion-index" not in str(pod)
-    assert trial(queue({"image": None}), CLUSTER) is None
-
-
-def test_the_trial_is_as_the_pod_of_a_job_with_a_workspace() -> None:
-    own = {
-        "initContainers": [{"name": "prepare", "image": "busybox"}],
-        "volumes": [{"name": "mine", "emptyDir": {}}],
-    }
-    pod = trial(
-        queue({"podTemplate.spec": own, "podTemplate.metadata": {"labels": {"mine": "too"}}}), CLUSTER
-    )
-    assert pod is not None
-    # The template's own come first: in spec.initContainers[0] the API server's answer means what its author means.
-    inits, volumes = pod["spec"]["initContainers"], pod["spec"]["volumes"]
-    assert [each["name"] for each in inits] == ["prepare", "workspace", "workspace-sync"]
-    assert [each["name"] for each in volumes] == ["mine", "workspace"]
-    assert (inits[1]["image"], inits[2]["restartPolicy"]) == (CLUSTER.tools_image, "Always")
-    labels = pod["metadata"]["labels"]
-    assert labels["batch.kubernetes.io/job-name"] == labels["job-name"] == "template-trial-0"
-    assert labels["batch.kubernetes.io/controller-uid"] == labels["controller-uid"]
-    assert (labels["mine"], labels[n.LABEL_JOB]) == ("too", "template-trial")
-
-
-@pytest.mark.parametrize(
-    ("template", "told"),
-    [
-        (
-            {"spec": {"initContainers": [{"name": "a"}, {"name": "workspace"}]}},
-            'spec.podTemplate.spec.initContainers[1].name is "workspace", as a container',
-        ),
-        (
-            {"spec": {"containers": [{"name": "torchrun"}, {"name": "logs"}]}},
-            'spec.podTemplate.spec.containers[1].name is "logs", and a container beside the worker\'s, torchrun, goes',
-        ),
-        (
-            {"spec": {"schedulerName": "kai-scheduler"}},
-            'spec.podTemplate.spec.schedulerName is "kai-scheduler"; right would be spec.scheduling.scheduler',
-        ),
-        (
-            {"spec": {"priorityClassName": "high"}},
-            'spec.podTemplate.spec.priorityClassName is "high"; right would be spec.scheduling.priorityClassName',
-        ),
-        (
-            {"spec": {"priority": 7}},
-            "spec.podTemplate.spec.priority is 7; right would be spec.scheduling.priorityClassName",
-        ),
-        (
-            {"metadata": {"labels": {"batch.kubernetes.io/job-name": "x"}}},
-            "spec.podTemplate.metadata.labels.batch.kubernetes.io/job-name is Kubernetes' own",
-        ),
-        (
-            {"metadata": {"labels": {n.LABEL_ATTEMPT: "7"}}},
-            "spec.podTemplate.metadata.labels.torchrun.ai/attempt is the controller's own",
-        ),
-        (
-            {"metadata": {"labels": {n.LABEL_JOB_UID: "7"}}},
-            "spec.podTemplate.metadata.labels.torchrun.ai/job-uid is the controller's own",
-        ),
-        (
-            {"metadata": {"labels": {n.LABEL_NODE: "7"}}},
-            "spec.podTemplate.metadata.labels.torchrun.ai/node is the controller's own",
-        ),
-    ],
-)
-def test_what_jobs_have_from_elsewhere_is_told_by_its_field(template: dict[str, Any], told: str) -> None:
-    life = Life({**NAMED, "podTemplate": template})
-    life.look()
-    assert life.condition(n.POD_TEMPLATE_VALID) == life.condition(n.READY) == ("False", "InvalidSpec")
-    conditions = life.api.objects[n.QUEUE_KIND, "research"]["status"]["conditions"]
-    message = next(each["message"] for each in conditions if each["type"] == n.POD_TEMPLATE_VALID)
-    assert message.startswith(told)
-    # It is told, and takes nothing away: neither the queue of KAI nor jobs that run so.
-    assert life.kai == ["gpu"]
-    JobLife(None, {"podTemplate": template}).run()
-
-
-def test_a_native_sidecar_and_the_workers_own_container_are_the_templates() -> None:
-    spec = {
-        "containers": [{"name": "torchrun", "env": []}],
-        "initContainers": [{"name": "logs", "image": "logs", "restartPolicy": "Always"}],
-        "schedulerName": None,
-        "priorityClassName": "",
-    }
-    life = Life(
-        {"podTemplate": {"spec": spec}, "scheduling": {"scheduler": "other", "priorityClassName": "high"}}
-    )
-    life.look()
-    assert life.condition(n.READY) == ("True", "Ready")
-
-
-def test_labels_that_say_who_manages_pods_are_anybodys() -> None:
-    labels = {n.LABEL_MANAGED_BY: "helm", "app.kubernetes.io/name": "training", n.LABEL_KAI_QUEUE: "gpu"}
-    life = Life({"podTemplate": {"metadata": {"labels": labels}}})
-    life.look()
-    assert life.condition(n.READY) == ("True", "Ready")
 
 
 def test_jobs_are_counted_and_nothing_is_written_twice() -> None:

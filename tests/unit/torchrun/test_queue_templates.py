@@ -1,0 +1,141 @@
+"""The pod template of a TorchrunQueue, as the API server judges a pod of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.queues import Trial, trial
+from tests.unit.torchrun.life import Life as JobLife
+from tests.unit.torchrun.made import CLUSTER, queue
+from tests.unit.torchrun.queue_life import NAMED, Life
+
+pytestmark = pytest.mark.unit
+FULL = 'pods "template-trial" is forbidden: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2'
+
+
+@pytest.mark.parametrize(
+    ("tried", "shown"),
+    [
+        (Trial(), ("True", "Valid")),
+        (Trial(refusal="spec.containers[0].x: unknown"), ("False", "Refused")),
+        (Trial(refusal=FULL), ("True", "Valid")),
+        (Trial(refusal=FULL.replace("exceeded", "failed")), ("False", "Refused")),
+        (None, ("Unknown", "NotTried")),
+    ],
+)
+def test_the_pod_template_is_judged_by_the_api_server(tried: Trial | None, shown: tuple[str, str]) -> None:
+    life = Life(tried=tried)
+    life.look()
+    assert life.condition(n.POD_TEMPLATE_VALID) == shown
+    assert life.condition(n.READY)[0] == shown[0]
+
+
+def test_the_trial_is_a_worker_of_the_queue() -> None:
+    item = queue(
+        {"podTemplate.spec": {"hostIPC": True}, "storage.datasets": {"enabled": True, "size": "1Gi"}}
+    )
+    item["metadata"]["namespace"] = "team"
+    pod = trial(item, CLUSTER)
+    assert pod is not None
+    assert (pod["kind"], pod["metadata"]["namespace"], pod["spec"]["hostIPC"]) == ("Pod", "team", True)
+    assert pod["spec"]["containers"][0]["image"] == "example.com/pytorch:2.9"
+    # A pod outside of a Job has no index that it could be told.
+    assert "job-completion-index" not in str(pod)
+    assert trial(queue({"image": None}), CLUSTER) is None
+
+
+def test_the_trial_is_as_the_pod_of_a_job_with_a_workspace() -> None:
+    own = {
+        "initContainers": [{"name": "prepare", "image": "busybox"}],
+        "volumes": [{"name": "mine", "emptyDir": {}}],
+    }
+    pod = trial(
+        queue({"podTemplate.spec": own, "podTemplate.metadata": {"labels": {"mine": "too"}}}), CLUSTER
+    )
+    assert pod is not None
+    # The template's own come first: in spec.initContainers[0] the API server's answer means what its author means.
+    inits, volumes = pod["spec"]["initContainers"], pod["spec"]["volumes"]
+    assert [each["name"] for each in inits] == ["prepare", "workspace", "workspace-sync"]
+    assert [each["name"] for each in volumes] == ["mine", "workspace"]
+    assert (inits[1]["image"], inits[2]["restartPolicy"]) == (CLUSTER.tools_image, "Always")
+    labels = pod["metadata"]["labels"]
+    assert labels["batch.kubernetes.io/job-name"] == labels["job-name"] == "template-trial-0"
+    assert labels["batch.kubernetes.io/controller-uid"] == labels["controller-uid"]
+    assert (labels["mine"], labels[n.LABEL_JOB]) == ("too", "template-trial")
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        (
+            {"spec": {"initContainers": [{"name": "a"}, {"name": "workspace"}]}},
+            'spec.podTemplate.spec.initContainers[1].name is "workspace", as a container',
+        ),
+        (
+            {"spec": {"containers": [{"name": "torchrun"}, {"name": "logs"}]}},
+            'spec.podTemplate.spec.containers[1].name is "logs", and a container beside the worker\'s, torchrun, goes',
+        ),
+        (
+            {"spec": {"schedulerName": "kai-scheduler"}},
+            'spec.podTemplate.spec.schedulerName is "kai-scheduler"; right would be spec.scheduling.scheduler',
+        ),
+        (
+            {"spec": {"priorityClassName": "high"}},
+            'spec.podTemplate.spec.priorityClassName is "high"; right would be spec.scheduling.priorityClassName',
+        ),
+        (
+            {"spec": {"priority": 7}},
+            "spec.podTemplate.spec.priority is 7; right would be spec.scheduling.priorityClassName",
+        ),
+        (
+            {"metadata": {"labels": {"batch.kubernetes.io/job-name": "x"}}},
+            "spec.podTemplate.metadata.labels.batch.kubernetes.io/job-name is Kubernetes' own",
+        ),
+        (
+            {"metadata": {"labels": {n.LABEL_ATTEMPT: "7"}}},
+            "spec.podTemplate.metadata.labels.torchrun.ai/attempt is the controller's own",
+        ),
+        (
+            {"metadata": {"labels": {n.LABEL_JOB_UID: "7"}}},
+            "spec.podTemplate.metadata.labels.torchrun.ai/job-uid is the controller's own",
+        ),
+        (
+            {"metadata": {"labels": {n.LABEL_NODE: "7"}}},
+            "spec.podTemplate.metadata.labels.torchrun.ai/node is the controller's own",
+        ),
+    ],
+)
+def test_what_jobs_have_from_elsewhere_is_told_by_its_field(template: dict[str, Any], told: str) -> None:
+    life = Life({**NAMED, "podTemplate": template})
+    life.look()
+    assert life.condition(n.POD_TEMPLATE_VALID) == life.condition(n.READY) == ("False", "InvalidSpec")
+    conditions = life.api.objects[n.QUEUE_KIND, "research"]["status"]["conditions"]
+    message = next(each["message"] for each in conditions if each["type"] == n.POD_TEMPLATE_VALID)
+    assert message.startswith(told)
+    # It is told, and takes nothing away: neither the queue of KAI nor jobs that run so.
+    assert life.kai == ["gpu"]
+    JobLife(None, {"podTemplate": template}).run()
+
+
+def test_a_native_sidecar_and_the_workers_own_container_are_the_templates() -> None:
+    spec = {
+        "containers": [{"name": "torchrun", "env": []}],
+        "initContainers": [{"name": "logs", "image": "logs", "restartPolicy": "Always"}],
+        "schedulerName": None,
+        "priorityClassName": "",
+    }
+    life = Life(
+        {"podTemplate": {"spec": spec}, "scheduling": {"scheduler": "other", "priorityClassName": "high"}}
+    )
+    life.look()
+    assert life.condition(n.READY) == ("True", "Ready")
+
+
+def test_labels_that_say_who_manages_pods_are_anybodys() -> None:
+    labels = {n.LABEL_MANAGED_BY: "helm", "app.kubernetes.io/name": "training", n.LABEL_KAI_QUEUE: "gpu"}
+    life = Life({"podTemplate": {"metadata": {"labels": labels}}})
+    life.look()
+    assert life.condition(n.READY) == ("True", "Ready")
