@@ -22,6 +22,7 @@ from launcher.plugin.exits import (
     PluginError,
 )
 from launcher.plugin.names import namespace_name
+from launcher.plugin.nearest import nearest
 
 JsonObject = dict[str, Any]
 MERGE: Final = "application/merge-patch+json"
@@ -213,12 +214,25 @@ def _usable(kubeconfig: str | None, context: str | None) -> Iterator[None]:
         given = os.environ.get("KUBECONFIG")
         where = f"KUBECONFIG {given}" if given else "~/.kube/config"
         where = f"--kubeconfig {kubeconfig}" if kubeconfig else where
+        if context and (others := _without_context(kubeconfig, context)):
+            raise PluginError(
+                NO_KUBECONFIG, f"--context: {context} is not in {where}; it has {others}"
+            ) from None
         where = f"{where}, --context {context}" if context else where
         why = str(error).rstrip(".")
         raise PluginError(
             NO_KUBECONFIG,
             f"{where}: {why}; name one with --kubeconfig or KUBECONFIG, a context with --context",
         ) from None
+
+
+def _without_context(kubeconfig: str | None, context: str) -> str:
+    """The contexts that there are, "" where this one is among them, or nothing can be read."""
+    try:
+        there = kubeconfigs.contexts_of(kubeconfig)
+    except ApiUnavailable:
+        return ""
+    return nearest(context, there) if context not in there else ""
 
 
 @contextmanager

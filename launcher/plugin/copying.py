@@ -89,6 +89,7 @@ def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
         with tempfile.TemporaryFile(prefix="kubectl-torchrun-") as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as members:
                 members.add(source.resolve(), name)  # what a link names
+                contents = sum(each.size for each in members.getmembers() if each.isreg())
             size = file.tell()
             file.seek(0)
             is_file = not source.is_dir()
@@ -101,7 +102,7 @@ def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
     except OSError as error:
         what = f"can't read {error.filename}" if error.filename else f"can't pack {source}"
         raise PluginError(WORKSPACE, f"cp: {what}: {error.strerror or error}") from None
-    say(f"{size_in_words(size)} of {source} are at {path} of {pod}")
+    say(f"{size_in_words(contents)} of {source} are at {path} of {pod}")
 
 
 def _send(cluster: Cluster, pod: str, file: IO[bytes], size: int, into: str, *, unless: str) -> bool:

@@ -23,6 +23,8 @@ VARIABLE: Final = re.compile(r"[A-Za-z_][-._A-Za-z0-9]*")
 VARIABLE_MAX_LENGTH: Final = 253
 # ... and what every shell passes on of it: dash, which is many images' sh, leaves out all other names.
 _OF_A_SHELL: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Of a command, and of a variable's value (launcher/controller/schema).
+TEXT_MAX_LENGTH: Final = 32768
 _ENDING: Final = "bcdfghjklmnpqrstvwxz2456789"
 _ENDING_LENGTH: Final = 5
 _SHOWN: Final = 60
@@ -93,6 +95,7 @@ def _command(words: list[str]) -> str:
     command = words[0] if len(words) == 1 else shlex.join(words)
     if not command.strip():
         raise PluginError(USAGE, 'command: is empty; give one in quotes, such as "python train.py"')
+    _check_length("command", "a command", command)
     if why := commands.unclosed(command):
         raise PluginError(USAGE, f"command: {command[:_SHOWN]!r}: {why}; close the quotation")
     if why := commands.other_launcher(command):
@@ -132,8 +135,14 @@ def _variables(given: list[str], environment: Mapping[str, str]) -> list[JsonObj
             if name not in environment:
                 raise PluginError(USAGE, f"--env: {name} is not set here; give {name}=VALUE")
             value = commands.literally(environment[name])
+        _check_length(f"--env: {name}", "a value", value)
         values[name] = _sendable(f"--env: {name}", value)
     return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def _check_length(what: str, kind: str, word: str) -> None:
+    if len(word) > TEXT_MAX_LENGTH:
+        raise PluginError(USAGE, f"{what}: has {len(word)} characters; {kind} has at most {TEXT_MAX_LENGTH}")
 
 
 def _check_variable(name: str) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-from typing import Final
-
 from launcher.plugin.cluster import Cluster
 from launcher.plugin.exits import PluginError
-
-_SHOWN: Final = 5
+from launcher.plugin.nearest import SHOWN, nearest
 
 
 def queues_that_are_there(cluster: Cluster, name: str) -> str:
@@ -24,7 +20,5 @@ def queues_that_are_there(cluster: Cluster, name: str) -> str:
         each["metadata"]["name"] for each in found if each["metadata"]["namespace"] == cluster.namespace
     )
     elsewhere = sorted(each["metadata"]["namespace"] for each in found if each["metadata"]["name"] == name)
-    named = list(dict.fromkeys([*get_close_matches(name, here, _SHOWN), *here]))[:_SHOWN]
-    more = f" and {len(here) - len(named)} more" if len(here) > len(named) else ""
-    there = f", and one of this name in {', '.join(elsewhere[:_SHOWN])}" if elsewhere else ""
-    return f", which has {', '.join(named) or 'none'}{more}{there}"
+    there = f", and one of this name in {', '.join(elsewhere[:SHOWN])}" if elsewhere else ""
+    return f", which has {nearest(name, here)}{there}"

@@ -15,55 +15,69 @@ from launcher.plugin.near_queues import queues_that_are_there
 from launcher.plugin.tables import condition
 
 JsonObject = dict[str, Any]
-# What is to be done about each of these reasons of a job's status.
-_FIRST: Final[Mapping[str, str]] = {
-    n.REASON_QUEUE_INVALID: "put the queue right, then run sync again",
-    n.REASON_SCHEDULER_NOT_INSTALLED: "run sync again when it is installed, or submit to a queue without it",
-    n.REASON_CLAIM_NOT_FOUND: "run sync again when the claim is there",
-    n.REASON_STORAGE_CLASS_NOT_FOUND: "run sync again when the class is there",
-    n.REASON_KAI_QUEUE_NOT_FOUND: "run sync again when KAI's queue is there",
-    n.REASON_KAI_QUEUE_LIMIT: "run sync again when the limit is higher, or submit a job of fewer GPUs",
-    n.REASON_INVALID_SPEC: "put that right, then run sync again",
-    n.REASON_REFUSED: "run sync again when the API server takes it",
+# Until when the job waits with each of these reasons of its status: what somebody else does brings the pod then.
+_UNTIL: Final[Mapping[str, str]] = {
+    n.REASON_QUEUE_INVALID: "the queue is right",
+    n.REASON_SCHEDULER_NOT_INSTALLED: "it is installed",
+    n.REASON_CLAIM_NOT_FOUND: "the claim is there",
+    n.REASON_STORAGE_CLASS_NOT_FOUND: "the class is there",
+    n.REASON_KAI_QUEUE_NOT_FOUND: "KAI's queue is there",
+    n.REASON_KAI_QUEUE_LIMIT: "the limit is higher",
+    n.REASON_REFUSED: "the API server takes it",
+}
+# What can be done instead of waiting.
+_OR: Final[Mapping[str, str]] = {
+    n.REASON_SCHEDULER_NOT_INSTALLED: ", or submit to a queue without it",
+    n.REASON_KAI_QUEUE_LIMIT: ", or submit a job of fewer GPUs",
 }
 
 
+class Podless(PluginError):
+    """The job has no such pod, and gets none as it is: `why`, and `until` when, "" where waiting is of no use."""
+
+    def __init__(self, job: str, why: str, until: str, first: str) -> None:
+        super().__init__(UNAVAILABLE, f"job {job}: has no pod that takes the workspace: {why}; {first}")
+        self.why = why
+        self.until = until
+
+
 def check(cluster: Cluster, job: JsonObject) -> None:
-    """Raises PluginError where the job has no such pod, and gets none as it is, with what it waits for."""
-    name = job["metadata"]["name"]
-    why = _without_queue(cluster, job) or _stuck(job)
+    """Raises Podless where the job has no such pod, and gets none as it is, with what it waits for."""
+    podless = _without_queue(cluster, job) or _stuck(job)
     # It may have been made before the job said so, and after it was looked for.
-    if why and cluster.pod(n.sync_pod(name)) is None:
-        raise PluginError(UNAVAILABLE, f"job {name}: has no pod that takes the workspace: {why}")
+    if podless and cluster.pod(n.sync_pod(job["metadata"]["name"])) is None:
+        raise podless
 
 
-def _stuck(job: JsonObject) -> str:
-    """What the job itself says, "" where it says nothing that keeps the pod away, or nothing of its present spec."""
-    status = job.get("status", {})
+def _stuck(job: JsonObject) -> Podless | None:
+    """What the job itself says, None where it says nothing that keeps the pod away, or nothing of its present spec."""
+    status, name = job.get("status", {}), job["metadata"]["name"]
     if status.get("observedGeneration") != job["metadata"].get("generation"):
-        return ""
+        return None
     reason = str(status.get("reason") or "")
-    first = _FIRST.get(reason)
-    return f"{reason}: {status.get('message') or 'no message'}; {first}" if first else ""
+    why = f"{reason}: {status.get('message') or 'no message'}"
+    if reason == n.REASON_INVALID_SPEC:
+        return Podless(name, why, "", "put that right, then run sync again")
+    until = _UNTIL.get(reason)
+    return Podless(name, why, until, f"run sync again when {until}{_OR.get(reason, '')}") if until else None
 
 
-def _without_queue(cluster: Cluster, job: JsonObject) -> str:
+def _without_queue(cluster: Cluster, job: JsonObject) -> Podless | None:
     status, name = job.get("status", {}), job["metadata"]["name"]
     missed = (
         status.get("reason") == n.REASON_QUEUE_NOT_FOUND
         or condition(job, n.QUEUE_FOUND).get("status") == "False"
     )
     if status and not missed:
-        return ""
+        return None
     queue = job["spec"]["jobQueue"]
     # The controller may not have heard of the queue yet, or not of the job.
     lacks = _lacks(cluster, queue, told=missed)
     if not lacks:
-        return ""
-    return (
-        f"queue {queue}: {lacks}; run sync again when it is there; if it was mistyped: "
-        f"{cluster.command('torchrun cancel', name)}, and submit another one"
-    )
+        return None
+    until, cancel = "it is there", cluster.command("torchrun cancel", name)
+    first = f"run sync again when {until}; if it was mistyped: {cancel}, and submit another one"
+    return Podless(name, f"queue {queue}: {lacks}", until, first)
 
 
 def _lacks(cluster: Cluster, queue: str, *, told: bool) -> str:

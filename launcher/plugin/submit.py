@@ -30,7 +30,10 @@ _SHOWN: Final = 200
 def submit(
     options: argparse.Namespace, cluster: Cluster, packed: Packed, environment: Mapping[str, str]
 ) -> int:
-    """Makes the job and sends its workspace; nothing is left of one whose workspace could not be sent."""
+    """Makes the job and sends its workspace; nothing is left of one whose workspace could not be sent.
+
+    One that waits for what somebody else does, such as for its queue, stays: its workspace is sent when that is done.
+    """
     job = _job(options, cluster.namespace, environment)
     queue = cluster.queue(options.queue)
     making.fits(job, queue)
@@ -49,8 +52,9 @@ def submit(
         upload.to_bucket(archive, where, bucket)
     making.mark(job)
     made = making.make(cluster, job)
+    waits = None
     if archive and not bucket:
-        _through_pod(cluster, made, archive, queue_there=queue is not None)
+        waits = _through_pod(cluster, made, archive, queue_there=queue is not None)
     name = made["metadata"]["name"]
     if options.output:
         print(rendered(made, options.output), end="", flush=True)
@@ -62,6 +66,11 @@ def submit(
             f"queue {options.queue}: is not in namespace {cluster.namespace} yet{which}; job {name} waits for it"
             + (f"; send the workspace when it is there: {_sync(options, cluster, name)}" if archive else "")
             + f"; if it was mistyped: {cluster.command('torchrun cancel', name)}"
+        )
+    elif waits:
+        say(
+            f"job {name}: waits: {waits.why}; send the workspace when {waits.until}: {_sync(options, cluster, name)}; "
+            f"if it should not wait: {cluster.command('torchrun cancel', name)}"
         )
     if not options.follow:
         return DONE
@@ -156,20 +165,31 @@ def _job(options: argparse.Namespace, namespace: str, environment: Mapping[str, 
     return job
 
 
-def _through_pod(cluster: Cluster, job: JsonObject, archive: Archive, *, queue_there: bool) -> None:
+def _through_pod(
+    cluster: Cluster, job: JsonObject, archive: Archive, *, queue_there: bool
+) -> podless.Podless | None:
+    """Sends the workspace; what the job waits for first, where that brings its pod."""
     name = job["metadata"]["name"]
     try:
-        seconds = upload.WAIT_SECONDS if queue_there else _WITHOUT_QUEUE_SECONDS
-        if upload.wait_for_sync_pod(cluster, name, seconds):
+        if not queue_there:
+            if upload.wait_for_sync_pod(cluster, name, _WITHOUT_QUEUE_SECONDS):
+                upload.to_sync_pod(cluster, name, archive)
+        elif upload.wait_for_sync_pod(cluster, name, upload.WAIT_SECONDS, podless.check):
             upload.to_sync_pod(cluster, name, archive)
-        elif queue_there:
+        else:
             raise _no_pod(cluster, name)
+    except podless.Podless as error:
+        if error.until:
+            return error
+        making.take_back(cluster, job, "it is refused", "without its workspace")
+        raise PluginError(USAGE, f"job {name}: {error.why}") from None
     except upload.Ended as error:
         making.take_back(cluster, job, f"it has {error.phase} already", "without its workspace")
         raise
     except BaseException:
         making.take_back(cluster, job, "its workspace could not be sent", "without its workspace")
         raise
+    return None
 
 
 def _sync(options: argparse.Namespace, cluster: Cluster, name: str) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from launcher.core.torchrun import names as n
 from launcher.plugin.plain import plain
 from launcher.workspace.selection import size_in_words
 
 JsonObject = dict[str, Any]
+_WIDE: Final = ("THROUGHPUT", "CHECKPOINT", "REASON")
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -26,7 +27,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def jobs(items: Sequence[JsonObject], now: datetime, *, namespaces: bool = False, wide: bool = False) -> str:
     """One line for each job."""
     header = ["NAME", "QUEUE", "PHASE", "NODES", "GPUS", "STEP", "LOSS", "RESTARTS", "AGE"]
-    header = [*(["NAMESPACE"] if namespaces else []), *header, *(["THROUGHPUT", "REASON"] if wide else [])]
+    header = [*(["NAMESPACE"] if namespaces else []), *header, *(_WIDE if wide else [])]
     rows = []
     for item in items:
         meta, spec, status = item["metadata"], item["spec"], item.get("status", {})
@@ -42,7 +43,8 @@ def jobs(items: Sequence[JsonObject], now: datetime, *, namespaces: bool = False
             _text(status.get("restarts", 0)),
             age(meta.get("creationTimestamp"), now),
         ]
-        more = [_throughput(progress), status.get("reason") or "-"] if wide else []
+        checkpoint = _text(progress.get("checkpointStep"))
+        more = [_throughput(progress), checkpoint, status.get("reason") or "-"] if wide else []
         rows.append([*([meta["namespace"]] if namespaces else []), *row, *more])
     return table(header, rows)
 

@@ -55,6 +55,19 @@ def test_files_and_directories_both_ways(cluster: Cluster, pods: Pods, tmp_path:
     assert (pods.root / "to" / "empty" / "a").read_bytes() == (here / "a").read_bytes()
 
 
+def test_the_size_of_what_was_copied_is_that_of_its_files(
+    cluster: Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    here = tmp_path / "here"
+    (here / "in").mkdir(parents=True)
+    (here / "note.txt").write_text("five\n")
+    (here / "in" / "more").write_bytes(bytes(2048 - 5))
+    assert cp(cluster, here / "note.txt", "job:./") == 0
+    assert capfd.readouterr().err == f"5 B of {here}/note.txt are at ./ of pod\n"
+    assert cp(cluster, here, "job:all") == 0
+    assert capfd.readouterr().err == f"2.0 KiB of {here} are at all of pod\n"
+
+
 @pytest.mark.parametrize("is_gnu", [True, False])
 def test_a_backslash_is_a_letter_of_a_name(
     cluster: Cluster, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_gnu: bool

@@ -79,7 +79,7 @@ def test_a_queue_that_came_a_moment_ago_is_waited_for(api: TorchrunApi, run: Run
 @pytest.mark.parametrize(
     ("reason", "first"),
     [
-        (n.REASON_QUEUE_INVALID, "put the queue right, then run sync again"),
+        (n.REASON_QUEUE_INVALID, "run sync again when the queue is right"),
         (n.REASON_SCHEDULER_NOT_INSTALLED, "run sync again when it is installed, or submit to a queue"),
         (n.REASON_CLAIM_NOT_FOUND, "run sync again when the claim is there"),
         (n.REASON_STORAGE_CLASS_NOT_FOUND, "run sync again when the class is there"),

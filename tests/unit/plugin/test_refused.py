@@ -106,6 +106,12 @@ BAD = [
     ((*SUBMIT, "echo", "\udcff"), 64, r"should be UTF-8"),
     ((*SUBMIT, "--output", "wide", "c"), 64, "--output"),
     ((*SUBMIT, " "), 64, "command: is empty"),
+    ((*SUBMIT, "x" * 32769), 64, "torchrun: command: has 32769 characters; a command has at most 32768$"),
+    (
+        (*SUBMIT, "--env", "A=" + "x" * 32769, "c"),
+        64,
+        "torchrun: --env: A: has 32769 characters; a value has at most 32768$",
+    ),
     ((*SUBMIT, "python 'a"), 64, "command: .*No closing quotation"),
     (
         (*SUBMIT, "accelerate launch a.py"),
@@ -129,7 +135,11 @@ BAD = [
     (("cp", "", "j:b"), 64, "one of FROM and TO should be JOB:PATH"),
     (("cp", "a", "b"), 64, "one of FROM and TO should be JOB:PATH"),
     (("cp", "j:", "b"), 64, "a path should follow the colon"),
-    (("list", "--context", "none"), 78, "--context none: .*none"),
+    (
+        ("list", "--context", "none"),
+        78,
+        r"torchrun: --context: none is not in --kubeconfig \S+/kubeconfig; it has here$",
+    ),
 ]
 
 

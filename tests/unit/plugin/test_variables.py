@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from launcher.controller.schema.environment import environment
-from launcher.plugin.manifest import VARIABLE, VARIABLE_MAX_LENGTH, left_out
+from launcher.controller.schema.job import spec
+from launcher.plugin.manifest import TEXT_MAX_LENGTH, VARIABLE, VARIABLE_MAX_LENGTH, left_out
 from tests.unit.plugin.plugin_api import JOBS, SUBMIT, Run, TorchrunApi, only_line
 
 pytestmark = pytest.mark.unit
@@ -17,6 +18,8 @@ def test_they_are_those_that_the_api_server_takes() -> None:
     name = variable.fields["name"]
     assert [rule.check for rule in name.rules] == [f"self.matches({f'^{VARIABLE.pattern}$'!r})"]
     assert name.checks["maxLength"] == VARIABLE_MAX_LENGTH
+    for text in (variable.fields["value"], spec().fields["command"]):
+        assert text.checks["maxLength"] == TEXT_MAX_LENGTH
 
 
 def test_one_that_not_every_shell_passes_on_is_sent_and_said(api: TorchrunApi, run: Run) -> None:
