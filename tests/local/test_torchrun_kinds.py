@@ -29,7 +29,7 @@ STATUS: dict[str, Any] = {
     ],
     "attempt": 2,
     "restarts": 1,
-    "lastRestart": {"attempt": 1, "time": TIME, "reason": "WorkerFailed", "message": "is lost; restart 1 of 3"},
+    "lastRestart": {"attempt": 1, "time": TIME, "message": "is lost; restart 1 of 3"},
     "nodes": 2,
     "gpusPerNode": 8,
     "gpus": 16,

@@ -22,12 +22,11 @@ def status() -> Field:
             "attempt": whole_number("Number of the attempt that runs, or ran last, from 0."),
             "restarts": whole_number("How often all workers were started anew after one of them failed."),
             "lastRestart": group(
-                "Why all workers were started anew the last time; there is none while they never were.",
+                "The worker that failed last, for which all were started anew; there is none while none failed.",
                 {
                     "attempt": whole_number("Number of the attempt that was ended."),
                     "time": moment("When that was decided."),
-                    "reason": text("Why, as one word for programs.", most=1024),
-                    "message": text("Why, for people.", most=32768),
+                    "message": text("Which one, and why.", most=32768),
                 },
             ),
             "nodes": whole_number("Nodes of this attempt."),

@@ -11,6 +11,7 @@ from typing import Final
 
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.look import Look
+from launcher.core.torchrun.observe import AttemptJob
 from launcher.core.torchrun.record import moment
 
 FIRST_SECONDS: Final = 10.0
@@ -23,11 +24,22 @@ def pause(look: Look) -> tuple[str, float]:
     if look.record.phase != n.PHASE_RESTARTING or not isinstance(last, dict):
         return "", 0.0
     at = moment(last.get("time"))
-    if last.get("reason") != n.REASON_WORKER_FAILED or at is None:
+    if at is None:
         return "", 0.0
     seconds = _seconds(look.record.restarts)
     left = min(seconds, at + seconds - look.now)
     return f"{last.get('message')}, {seconds:.0f} s after {last['time']}", left
+
+
+def kept(look: Look, jobs: list[AttemptJob]) -> list[AttemptJob]:
+    """Of these those that failed, while there is a pause: their pods hold nothing any more, and have the logs.
+
+    What still runs in such a Job the Job controller ends.
+    """
+    if pause(look)[1] <= 0:
+        return []
+    failing = {each.job for each in look.seen.workers if each.phase == "Failed"}
+    return [each for each in jobs if each.failed or each.uid in failing]
 
 
 def _seconds(restarts: int) -> float:

@@ -193,7 +193,8 @@ class Look:
             capacity=None,
             completionTime=stamp(self.now),
             exitCode=exit_code,
-            workers=self.workers(),
+            # What still runs is stopped now, and nobody looks again.
+            workers={**self.workers(), "active": 0, "ready": 0},
         )
 
 

@@ -122,28 +122,15 @@ def _ended(look: Look, over: Over) -> Decision:
         told = f"; {restarts} of {most} restarts were used" if most and not final else ""
         return look.end(n.PHASE_FAILED, reason, f"{over.why}{told}", over.exit_code)
     message = f"{over.why}; restart {restarts + 1} of {most}"
-    return _next(look, n.REASON_WORKER_FAILED, message, restarts=restarts + 1)
+    # The message is another one as soon as the next attempt begins, and Events are kept for an hour.
+    why = {"attempt": look.record.attempt, "time": stamp(look.now), "message": record.short(message)}
+    return _next(look, n.REASON_WORKER_FAILED, message, restarts=restarts + 1, lastRestart=why)
 
 
 def _next(look: Look, reason: str, message: str, **fields: Any) -> Decision:
     told = (Condition(type=n.WORKERS_READY, so=False, reason=reason, message=message),)
-    # The message is another one as soon as the next attempt begins, and Events are kept for an hour.
-    why = {
-        "attempt": look.record.attempt,
-        "time": stamp(look.now),
-        "reason": reason,
-        "message": record.short(message),
-    }
-    return look.write(
-        n.PHASE_RESTARTING,
-        reason,
-        message,
-        told=told,
-        again=0.0,
-        attempt=look.record.attempt + 1,
-        lastRestart=why,
-        **fields,
-    )
+    attempt = look.record.attempt + 1
+    return look.write(n.PHASE_RESTARTING, reason, message, told=told, again=0.0, attempt=attempt, **fields)
 
 
 def _anew(look: Look) -> Decision | None:
@@ -161,8 +148,19 @@ def _anew(look: Look) -> Decision | None:
     # The same nodes may be said, or be left to the queue.
     fixed = ":" not in size + job.size
     if size != job.size and not (fixed and prepared.size.nodes == max(job.parts, job.pods)):
-        return _next(look, n.REASON_RESIZED, f"the size is {size} and was {job.size}")
+        return _next(look, n.REASON_RESIZED, f"the job has {_sized(size)} now, and had {_sized(job.size)}")
     return _next(look, n.REASON_SYNCED, f"the workspace is {workspace}") if sync else None
+
+
+def _sized(key: str) -> str:
+    """What `JobSpec.size_key` says, for people."""
+    if ":" in key:
+        return f"{key.replace(':', ' to ')} nodes"
+    return (
+        "the fewest nodes that hold its GPUs"
+        if not key.isdecimal()
+        else f"{key} node{'' if key == '1' else 's'}"
+    )
 
 
 def keep(look: Look) -> Decision:

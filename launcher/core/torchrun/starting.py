@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from launcher.core.torchrun import backing_off, children, nodes
 from launcher.core.torchrun import names as n
@@ -16,6 +17,9 @@ from launcher.core.torchrun.observe import AttemptJob, Worker
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import Condition
+
+_META: Final = "metadata"
+_SHOWN: Final = 3
 
 
 def start(look: Look) -> Decision:
@@ -33,8 +37,10 @@ def start(look: Look) -> Decision:
     wanted = children.jobs(prepared) if isinstance(prepared, Making) else []
     usable = [each for each in look.seen.of(look.record.attempt) if _fits(each, wanted)]
     rest = [each for each in look.seen.jobs if each not in usable]
+    kept = backing_off.kept(look, rest)
     groups = _unfit_groups(look, prepared)
-    removals = (*leftovers(rest), *_old_groups(look), *groups, *ended_sync_pod(look)[0])
+    gone = leftovers(each for each in rest if each not in kept)
+    removals = (*gone, *_old_groups(look), *groups, *ended_sync_pod(look)[0])
     decision = _towards(look, prepared, rest, groups, nodes_of)
     if nodes_of is None:  # nothing is to be held, or not any more
         return replace(decision, removals=(*removals, *withdrawn(look)))
@@ -141,18 +147,18 @@ def _towards(
             capacity=None,
         )
     told = (*standing(prepared.settings, unretained(look, prepared)), *idle)
-    stuck = _in_the_way(look, rest, groups)
-    if stuck:  # the wait for nodes begins when they are gone
-        return look.write(phase, n.REASON_STOPPING, stuck, told=told, workers=look.workers(), capacity=None)
     pause, left = backing_off.pause(look)
     if left > 0:
         return look.write(
             phase, n.REASON_BACKING_OFF, pause, told=told, again=left, workers=look.workers(), capacity=None
         )
-    if isinstance(nodes_of, nodes.Waiting):
-        return _gathers(look, prepared, phase, told, nodes_of)
     wanted = [*surroundings(prepared), *children.jobs(prepared)]
     taken = _taken(look, wanted)
+    stuck = _in_the_way(look, rest, groups)
+    if stuck and not (taken and not rest):  # the wait for nodes begins when they are gone
+        return look.write(phase, n.REASON_STOPPING, stuck, told=told, workers=look.workers(), capacity=None)
+    if isinstance(nodes_of, nodes.Waiting):
+        return _gathers(look, prepared, phase, told, nodes_of)
     if taken:
         return look.write(
             phase, n.REASON_NAME_TAKEN, taken, told=told, again=UNHEARD_SECONDS, workers=look.workers()
@@ -247,11 +253,25 @@ def ownerless(pods: Iterable[Worker]) -> str:
 
 
 def _taken(look: Look, wanted: list[JsonObject]) -> str:
-    for each in wanted:
-        kind, name = key_of(each)
-        if (kind, name) in look.seen.others:
-            return f"{kind} {name} belongs to something else; the job begins when it is gone"
+    keys = [key_of(each) for each in wanted]
+    others = [(key, look.seen.others[key][_META]) for key in keys if key in look.seen.others]
+    if others:
+        told = ", ".join(f"{kind} {name}" for (kind, name), _ in others[:_SHOWN])
+        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        one = len(others) == 1
+        verb, they = ("belongs", "it is") if one else ("belong", "they are")
+        words = " ".join(f"{kind.lower()}/{name}" for (kind, name), _ in others)
+        # Of an earlier job of the name, which was deleted without them.
+        ours = all(_left_behind(meta) for _, meta in others)
+        end = f": kubectl delete {words}, which an earlier job of the name left" if ours else ""
+        return f"{told}{more} {verb} to something else; the job begins when {they} gone{end}"
+    for kind, name in keys:
         mine = look.seen.objects.get((kind, name))
-        if mine is not None and "deletionTimestamp" in mine["metadata"]:
+        if mine is not None and "deletionTimestamp" in mine[_META]:
             return f"{kind} {name} is being deleted; the job begins when it is gone"
     return ""
+
+
+def _left_behind(meta: JsonObject) -> bool:
+    labels = meta.get("labels") or {}
+    return labels.get(n.LABEL_MANAGED_BY) == n.MANAGED_BY and not meta.get("ownerReferences")

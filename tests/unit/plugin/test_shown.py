@@ -52,7 +52,6 @@ def test_the_table_and_the_status_of_a_job() -> None:
             "lastRestart": {
                 "attempt": 0,
                 "time": "2026-01-01T01:00:00Z",
-                "reason": "WorkerFailed",
                 "message": "worker vit-0-1-abcde on node b is lost (PreemptionByScheduler); restart 1 of 3",
             },
             "workers": {"active": 2, "failed": 0},

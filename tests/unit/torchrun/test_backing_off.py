@@ -28,12 +28,43 @@ def test_the_first_restart_comes_at_once_and_each_later_one_after_twice_the_time
         while life.names("Job") != [f"vit-{attempt}"]:
             assert life.status["phase"] == n.PHASE_RESTARTING
             assert life.status["reason"] == n.REASON_BACKING_OFF
-            assert life.names("Job") == []
+            assert life.names("Job") == [f"vit-{attempt - 1}"]
             assert life.again
             life.api.now += life.again
             life.look()
         pauses.append(life.api.now - began)
     assert pauses == [0, 10, 20, 40, 80, 160, 320, 360, 360]
+
+
+def test_what_failed_is_there_for_its_log_until_the_next_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    life = Life()
+    life.look()
+    fails(life)
+    life.api.run_pods("Running")
+    life.look()
+    life.api.run_pods("Failed", exit_code=1, only=0)
+    with monkeypatch.context() as later:  # the Job controller says later that it failed
+        later.setattr(life.api, "settle", lambda: None)
+        life.look()
+    assert life.names("Job") == ["vit-1"]
+    life.api.settle()
+    life.look()
+    assert life.status["reason"] == n.REASON_BACKING_OFF
+    (failed,) = (each for each in life.api.list("Pod") if each["status"]["phase"] == "Failed")
+    assert failed["metadata"]["labels"][n.LABEL_ATTEMPT] == "1"
+    life.api.now += 10
+    life.look()
+    assert life.names("Job") == ["vit-2"]
+
+
+def test_workers_of_each_node_that_still_run_are_stopped_at_once() -> None:
+    life = Life({}, {"storage.workspace": {"enabled": True, "size": "1Gi"}})
+    life.look()
+    fails(life)
+    fails(life)
+    assert life.status["reason"] == n.REASON_BACKING_OFF
+    assert life.names("Job") == ["vit-1"]
+    assert life.api.workers() == []
 
 
 def test_a_pause_says_until_when_and_is_written_once() -> None:
@@ -72,6 +103,7 @@ def test_another_size_or_workspace_is_no_failure() -> None:
     life.api.edit(n.JOB_KIND, "vit", numNodes=4)
     life.look()
     assert (life.status["phase"], life.status["attempt"]) == (n.PHASE_PROVISIONING, 3)
+    assert "; restart 2 of 5" in life.status["lastRestart"]["message"]
 
 
 def test_a_clock_that_was_set_back_makes_no_pause_longer() -> None:

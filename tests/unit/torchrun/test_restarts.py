@@ -90,7 +90,6 @@ def test_who_took_a_worker_away_is_told_and_stays_told(phase: str, reason: str) 
     assert life.status["lastRestart"] == {
         "attempt": 0,
         "time": stamp(life.api.now),
-        "reason": n.REASON_WORKER_FAILED,
         "message": f"{how} ({reason}); restart 1 of 3",
     }
     life.api.run_pods("Running")
@@ -131,10 +130,39 @@ def test_workers_that_are_over_and_whose_job_was_deleted_without_them_are_in_nob
     life.api.create(again)
     life.look()
     assert life.status["reason"] == n.REASON_NAME_TAKEN
-    assert "vit belongs to something else; the job begins when it is gone" in life.status["message"]
+    assert life.status["message"] == (
+        "Service vit, Job vit-0 belong to something else; the job begins when they are gone: "
+        "kubectl delete service/vit job/vit-0, which an earlier job of the name left"
+    )
     del life.api.objects["Service", "vit"]
+    job["metadata"]["labels"][n.LABEL_MANAGED_BY] = "somebody"
     life.look()
-    assert "Job vit-0 belongs to something else" in life.status["message"]
+    assert life.status["message"] == "Job vit-0 belongs to something else; the job begins when it is gone"
+
+
+def test_workers_that_run_and_whose_job_was_deleted_without_them_are_told_with_what_ends_them() -> None:
+    life = Life().run()
+    for each in (life.api.objects["Job", "vit-0"], *life.api.list("Service")):
+        life.api.objects[each["kind"], each["metadata"]["name"]]["metadata"].pop("ownerReferences")
+    del life.api.objects[n.JOB_KIND, "vit"]
+    again = made_job()
+    again["metadata"]["namespace"] = "team"
+    life.api.create(again)
+    life.look()
+    assert life.status["reason"] == n.REASON_NAME_TAKEN
+    assert "kubectl delete service/vit job/vit-0" in life.status["message"]
+    for key in (("Service", "vit"), ("Job", "vit-0")):
+        del life.api.objects[key]
+    life.api.settle()
+    life.run()
+
+
+def test_a_job_that_is_over_has_no_workers_that_run() -> None:
+    life = Life({"restartPolicy": "Never"}).run()
+    life.api.run_pods("Failed", exit_code=7, only=1)
+    life.look()
+    assert (life.status["phase"], life.status["exitCode"]) == ("Failed", 7)
+    assert life.status["workers"] == {"active": 0, "ready": 0, "succeeded": 0, "failed": 1}
 
 
 def test_a_pod_on_a_node_that_does_not_answer_keeps_the_next_attempt_away() -> None:
