@@ -12,15 +12,15 @@ from typing import Final
 
 from launcher.core.torchrun.own_torchrun import Call
 
-_PROGRAMS: Final = ("accelerate-launch", "deepspeed", "horovodrun", "mpiexec", "mpirun")
+_PROGRAMS: Final = (
+    *("accelerate-launch", "deepspeed", "horovodrun", "mpiexec", "mpirun"),
+    # As distributions call them that have several.
+    *("mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpirun.mpich", "mpirun.openmpi"),
+)
 _MODULES: Final = ("accelerate.commands.launch", "deepspeed.launcher.launch", "deepspeed.launcher.runner")
 # Accelerate's other verbs, such as `config` and `env`, start nothing.
 _ACCELERATE: Final = ("accelerate", "accelerate.commands.accelerate_cli")
 _ASKS: Final = ("-h", "--help", "-V", "--version")
-# Also the name of a package and of environments, which stands behind options: `uv run --with deepspeed train.py`.
-# Options behind which no such name stands are these.
-_PACKAGE: Final = "deepspeed"
-_FLAGS: Final = ("--", "--no-capture-output", "--live-stream", "--frozen", "--locked", "--no-sync")
 
 
 def first(calls: Iterable[Call]) -> str:
@@ -29,6 +29,8 @@ def first(calls: Iterable[Call]) -> str:
 
 
 def _launcher(call: Call) -> str:
+    if call.unsure:
+        return ""
     ran, given = call.python
     named, given = (ran, given) if ran else (call.program, call.arguments)
     if not given or given[0] in _ASKS:
@@ -37,6 +39,4 @@ def _launcher(call: Call) -> str:
         return "accelerate launch" if given[0] == "launch" else ""
     if named in _MODULES:
         return f"python -m {named}"
-    if named == _PACKAGE and not ran and call.before.startswith("-") and call.before not in _FLAGS:
-        return ""
     return named if named in _PROGRAMS else ""

@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 from typing import Final
 
@@ -24,13 +25,14 @@ _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=.*", re.DOTALL)
 _KEYWORDS: Final = ("!", "{", "if", "then", "elif", "else", "while", "until", "do")
 # Behind these only an operator may follow.
 _CLOSING: Final = ("}", "fi", "done", "esac")
-# A word that no line has: a command has no zero.
+# Words that no line has: a command has no zero. An array's words stand behind the second one.
 _ONE_MORE: Final = "\0"
+_ARRAY: Final = "\0("
 # Programs that run a command, and how many words other than options they have before it.
 _PREFIXES: Final = {
     **dict.fromkeys(("catchsegv", "command", "dumb-init", "env", "eval", "exec", "ionice", "ncu", "nice"), 0),
     **dict.fromkeys(
-        ("nohup", "numactl", "setsid", "stdbuf", "strace", "sudo", "time", "tini", "unbuffer"), 0
+        ("nohup", "numactl", "setsid", "stdbuf", "strace", "sudo", "time", "tini", "unbuffer", "xvfb-run"), 0
     ),
     **dict.fromkeys(("chrt", "flock", "gosu", "taskset", "timeout"), 1),
 }
@@ -41,34 +43,42 @@ _RUNNERS: Final = {
     ),
     "nsys": "profile",
 }
+# Options whose value may be the name of anything, such as a package, an environment or a file: of either kind.
+_PREFIX_NAMES: Final = re.compile(r"-[Cou]|--(?:chdir|export|output|unset|user)")
+_RUNNER_NAMES: Final = re.compile(
+    r"-[CPenopw]|--(?:cwd|directory|env|environment|feature|name|output|prefix|project|python|root-prefix|with"
+    r"|with-editable|with-requirements|(?:no-)?extra|(?:no-|only-)?group|(?:[a-z]+-)*package)"
+)
 # More words are looked at in no one command: options may have values or not, and both are tried.
 _MOST_WORDS: Final = 64
 _LOOKED_UP: Final = re.compile(
     r"\$\(\s*(?:which|command\s+-v)\s+([^\s()]+)\s*\)|`\s*(?:which|command\s+-v)\s+([^\s`]+)\s*`"
 )
+# What stands in the parentheses of arithmetic, which has some of its own.
+_SUM: Final = reduce(lambda inner, _: rf"[^()]*+(?:\({inner}\)[^()]*+)*+", range(4), "[^()]*+")
 _TOKEN: Final = re.compile(
-    r"""(?P<blank>[^\S\n]+|\#[^\n]*)
+    rf"""(?P<blank>[^\S\n]+|\#[^\n]*)
+    | (?P<document>[0-9]*<<-?(?!<))
     | (?P<redirection>[0-9]*[<>]+[&|]?)
+    | (?P<word>(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|\$\(\({_SUM}\)\)|\$(?!\()|[^\s;&|()<>`'"\\$])+)
     | (?P<inner>\$\(|`)
-    | (?P<word>(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|\$(?!\()|[^\s;&|()<>`'"\\$])+)
-    | (?P<operator>[;&|()\n])""",
+    | (?P<operator>\(\({_SUM}\)\)|[;&|()\n])""",
     re.DOTALL | re.VERBOSE,
 )
 _QUOTED: Final = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)""", re.DOTALL)
 _ESCAPED: Final = re.compile(r'\\([$`"\\\n])')
-# Of a line that can't be read.
-_ANYWHERE: Final = re.compile(
-    r"(?:^|[\s;&|(/])(?:torchrun|python[0-9.]*\s+-m\s+torch\.distributed\.(?:run|launch))(?:\s|$)"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A program that a command may run, as it is written, with its arguments; `before` is the word in front of it."""
+    """A program that a command may run, as it is written, with its arguments.
+
+    It may be none where that is `unsure`: an option's value, or the word behind a variable.
+    """
 
     word: str
     arguments: Sequence[str]
-    before: str
+    unsure: bool
 
     @property
     def program(self) -> str:
@@ -76,11 +86,11 @@ class Call:
 
     @property
     def variable(self) -> bool:
-        return self.word.startswith("$")
+        return self.program.startswith("$") or (self.word.startswith("${") and self.word.endswith("}"))
 
     @property
     def python(self) -> tuple[str, Sequence[str]]:
-        """The module that Python runs, or the name of the script, and its arguments; "" where it runs neither."""
+        """The module that Python runs, or the program that is its script, and its arguments; "" where it is neither."""
         if self.program in _RUNNERS:
             options = self.arguments
             return next(
@@ -96,19 +106,17 @@ class Call:
 
 def in_words(words: Sequence[str]) -> bool:
     """Whether a program with these arguments is torchrun, or runs it."""
-    return bool(_starts(words))
+    return _starts(words)
 
 
 def in_line(line: str, args: Sequence[str] = ()) -> bool:
     """Whether a shell runs torchrun in this line, whose last command has these arguments, too."""
-    commands = _commands_of(line, args)
-    found = [None] if commands is None else [_starts(each) for each in commands]
-    return True in found or (None in found and bool(_ANYWHERE.search(line)))
+    return any(map(_starts, _commands_of(line, args)))
 
 
 def calls_of_line(line: str, args: Sequence[str] = ()) -> Iterator[Call]:
     """The programs that a shell may run in this line, as far as it can be read, and the scripts in it."""
-    for words in _commands_of(line, args) or []:
+    for words in _commands_of(line, args):
         yield from calls_of_words(words)
 
 
@@ -122,34 +130,32 @@ def calls_of_words(words: Sequence[str]) -> Iterator[Call]:
 
 def takes_words(line: str) -> bool:
     """Whether a word behind a shell's line is one more of its last command, and neither in a comment nor its first."""
-    commands = _commands(f"{line} {_ONE_MORE}") or []
-    last = next((each for each in commands if _ONE_MORE in each), [])
+    last = next((each for each in _commands(f"{line} {_ONE_MORE}") if _ONE_MORE in each), [])
     return len(last) > 1 and last[0] not in _CLOSING
 
 
-def _starts(words: Sequence[str]) -> bool | None:
-    """Whether a simple command is torchrun or runs it; None where a variable says what it is."""
+def _starts(words: Sequence[str]) -> bool:
+    """Whether a simple command is torchrun or runs it."""
     scripts = set[str]()
     for call in _calls(words, scripts):
         if call.program == "torchrun" or call.python[0] in ("torchrun", *_LAUNCHERS):
             return True
-        if call.variable:
-            return None
     return any(map(in_line, scripts))
 
 
 def _calls(words: Sequence[str], scripts: set[str]) -> Iterator[Call]:
     """The programs that a simple command may run, and into `scripts` what its shells do."""
     words = words[:_MOST_WORDS]
-    places, seen = [0], set[int]()
+    # Where a program may be, and whether that is unsure.
+    places, seen = [(0, False)], set[int]()
     while places:
-        place = places.pop()
+        place, unsure = places.pop()
         while place < len(words) and (words[place] in _KEYWORDS or _ASSIGNMENT.fullmatch(words[place])):
             place += 1
         if place >= len(words) or place in seen:
             continue
         seen.add(place)
-        call = Call(word=words[place], arguments=words[place + 1 :], before=words[place - 1] if place else "")
+        call = Call(word=words[place], arguments=words[place + 1 :], unsure=unsure)
         program, rest = call.program, call.arguments
         if program not in _RUNNERS:
             yield call
@@ -158,10 +164,15 @@ def _calls(words: Sequence[str], scripts: set[str]) -> Iterator[Call]:
         elif program in _RUNNERS:
             runs = [each for each in _behind(words, place + 1) if words[each] == _RUNNERS[program]]
             for run in runs:
-                yield Call(word=program, arguments=words[run + 1 :], before=call.before)
-            places += [each for run in runs for each in _behind(words, run + 1)]
+                yield Call(word=program, arguments=words[run + 1 :], unsure=unsure)
+                for each in _behind(words, run + 1):
+                    places.append((each, unsure or bool(_RUNNER_NAMES.fullmatch(words[each - 1]))))
         elif program in _PREFIXES and not (program == "command" and rest[:1] in (["-v"], ["-V"])):
-            places += [each + _PREFIXES[program] for each in _behind(words, place + 1)]
+            for each in _behind(words, place + 1):
+                named = bool(_PREFIX_NAMES.fullmatch(words[each - 1]))
+                places.append((each + _PREFIXES[program], unsure or named))
+        elif call.variable:
+            places.append((place + 1, True))
 
 
 def _behind(words: Sequence[str], place: int) -> list[int]:
@@ -183,14 +194,18 @@ def _behind(words: Sequence[str], place: int) -> list[int]:
 
 
 def _runs(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """The module or the script that Python runs with these arguments, and what those are given."""
+    """The module or the script that Python runs with these arguments, and what those are given.
+
+    A script is a program only among programs: `recipes/deepspeed` is the user's.
+    """
     rest = iter(arguments)
     for word in rest:
         option = _PYTHON_OPTION.fullmatch(word)
         if word == "--check-hash-based-pycs":
             next(rest, "")
         elif not option:
-            return word.rpartition("/")[2], tuple(rest)
+            *_, folder, name = ("", *word.split("/"))
+            return (name if folder == "bin" else ""), tuple(rest)
         elif option[2]:
             value = option[3] or next(rest, "")
             if option[2] in "cm":
@@ -211,49 +226,99 @@ def _script(arguments: Sequence[str]) -> str:
     return ""
 
 
-def _commands_of(line: str, args: Sequence[str]) -> list[list[str]] | None:
-    """The simple commands of a line whose last one has these arguments, too; what is looked up is its name."""
-    return _commands(_LOOKED_UP.sub(lambda found: found[1] or found[2], f"{line} {shlex.join(args)}"))
+def _commands_of(line: str, args: Sequence[str]) -> list[list[str]]:
+    """The simple commands of a line whose last one has these arguments, too; what is looked up is a program."""
+    found = _LOOKED_UP.sub(lambda one: f"/bin/{one[1] or one[2]}", line)
+    return _commands(" ".join((found, *map(shlex.quote, args))), documents=True)
 
 
-def _commands(line: str) -> list[list[str]] | None:
-    """The simple commands of a shell's line, without redirections; None where it is more than that."""
+def _commands(line: str, *, documents: bool = False) -> list[list[str]]:
+    """The simple commands of a shell's line, without redirections, as far as it can be read.
+
+    Here-documents are left out, but with `documents` for those that are the script of a shell.
+    """
     now: list[str] = []
     commands = [now]
     # The commands that others stand in, each with what ends those.
     around: list[tuple[str, list[str]]] = []
-    place, adjoins, target = 0, False, False
-    while place < len(line):
-        token = _TOKEN.match(line, place)
-        if token is None or (token["redirection"] and token[0].count("<") == 2):  # a document follows
-            return None
+    # The commands whose here-documents begin with the next line, each with its operator and its last line.
+    pending: list[tuple[list[str], str, str]] = []
+    # The redirection that the next word is of.
+    target = ""
+    place, adjoins = 0, False
+    while place < len(line) and (token := _TOKEN.match(line, place)):
         place, kind, text = token.end(), token.lastgroup, token[0]
         adjoined, adjoins = adjoins, kind == "word"
         if kind == "word":
             if adjoined and now:
                 now[-1] += _unquoted(text)
-            elif not target and text.replace("\\\n", ""):
+            elif not text.replace("\\\n", ""):
+                continue
+            elif not target:
                 now.append(_unquoted(text))
-            target = False
+            elif "<<" in target:
+                pending.append((now, target, _unquoted(text)))
+            target = ""
+        elif kind == "document":
+            target = text
         elif kind == "redirection":
-            target = True
+            target = ">"
+        elif kind == "operator" and (_tests(now) or (text == "\n" and now[:1] == [_ARRAY])):
+            continue
         elif around and text == around[-1][0]:
-            now, target, adjoins = around.pop()[1], False, True
+            now, target, adjoins = around.pop()[1], "", True
         elif kind == "inner":
             if adjoined or target:
-                target = False
+                target = ""
             else:
                 now.append("$")
             around.append(("`" if text == "`" else ")", now))
             now = []
             commands.append(now)
         elif kind == "operator":
-            if text == "(":
+            array = (
+                text == "(" and adjoined and now and now[-1].endswith("=") and _ASSIGNMENT.fullmatch(now[-1])
+            )
+            if array:
+                around.append((")", now))
+            elif text == "(":
                 commands.append([])
                 around.append((")", commands[-1]))
-            now, target = [], False
+            elif text == "\n":
+                for words, operator, end in pending:
+                    if not (documents and _reads(words)):
+                        place = _behind_document(line, place, operator, end)
+                pending = []
+            now, target = [_ARRAY] if array else [], ""
             commands.append(now)
     return commands
+
+
+def _tests(words: Sequence[str]) -> bool:
+    """Whether these are the words of a `[[` that goes on: operators in it are its own."""
+    first = next((each for each in words[:_MOST_WORDS] if each not in _KEYWORDS), "")
+    return first == "[[" and words[-1] != "]]"
+
+
+def _reads(words: Sequence[str]) -> bool:
+    """Whether a command is a shell without a script, which reads one."""
+    return (
+        bool(words)
+        and words[0].rpartition("/")[2] in _SHELLS
+        and all(each.startswith("-") for each in words[1:_MOST_WORDS])
+    )
+
+
+def _behind_document(line: str, place: int, operator: str, end: str) -> int:
+    """Where a here-document is over that begins at this place."""
+    while place < len(line):
+        stop = line.find("\n", place)
+        stop = len(line) if stop < 0 else stop
+        read = line[place:stop]
+        place = stop + 1
+        if (read.lstrip("\t") if operator.endswith("-") else read) == end:
+            break
+    return place
 
 
 def _unquoted(word: str) -> str:

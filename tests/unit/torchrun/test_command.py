@@ -135,7 +135,26 @@ def test_torchrun_around_the_words() -> None:
         "$(which torchrun) train.py",
         'python "$(command -v torchrun)" train.py',
         "${PYTHON:-python} -u -m torch.distributed.run train.py",
+        # Here-documents, sums and conditions on the way.
         "cat <<END; torchrun train.py\nwords\nEND",
+        "cat >a <<A >b <<-'B C'\nit's\nB C\nA\n\tA\n\tB C\ntorchrun train.py",
+        "cat <<\\END\n$(\nEND\ntorchrun train.py",
+        "N=$(cat <<END\n'\nEND\n) torchrun train.py",
+        "cat <<< word\ntorchrun train.py",
+        "bash <<END\ntorchrun train.py\nEND",
+        "/bin/bash -eu <<'END' | tee log\ncd src\nexec torchrun train.py\nEND\n",
+        "torchrun train.py --steps $((1<<2))",
+        "N=$(((1 << 2) * (3 + (1)))) torchrun train.py",
+        "for ((i = 1 << 2; i; i--)); do torchrun train.py; done",
+        "$((cd src; pwd); nproc) ; torchrun train.py",
+        "[[ -d src && ! -d lib ]] && torchrun train.py",
+        "L=(a b) torchrun train.py",
+        # Behind a variable.
+        "$PREFIX torchrun train.py",
+        "$HOME/bin/torchrun train.py",
+        "${PYTHON:-/usr/bin/python} -m torch.distributed.run train.py",
+        # As far as it can be read.
+        "torchrun train.py # don't\necho 'open",
     ],
 )
 def test_a_torchrun_of_the_users_gets_the_same_by_its_environment(typed: str) -> None:
@@ -172,6 +191,26 @@ def test_a_torchrun_of_the_users_gets_the_same_by_its_environment(typed: str) ->
         "which torchrun; python train.py",
         "pip install torchrun && python train.py",
         "$PYTHON train.py",
+        "$PYTHON train.py torchrun",
+        "$TRAIN --launcher torchrun --steps 4",
+        "$HOME/train torchrun",
+        "$PYTHON train.py # by torchrun or so",
+        "python recipes/torchrun --steps 4",
+        # Documents, sums, conditions and arrays.
+        "python train.py --steps $((1<<2)) --fail-at -1 # via torchrun",
+        "python train.py --steps $((1<<20)) --launcher torchrun",
+        "((N = 1 << 2)); python train.py torchrun # torchrun train.py",
+        "cat > NOTES <<EOF\nstart it by torchrun train.py\nEOF\npython train.py --steps 4",
+        "cat > NOTES <<EOF\ntorchrun train.py\nEOF\npython train.py --steps 4",
+        "cat > NOTES <<- \\\n 'E F'; python train.py\ntorchrun train.py\n\tE F\n",
+        "cat <<A <<B\nB\ntorchrun a.py\nA\ntorchrun b.py\nB\npython train.py",
+        "bash train.sh <<EOF\ntorchrun train.py\nEOF",
+        "bash -c 'python train.py' <<EOF\ntorchrun train.py\nEOF",
+        "cat <<EOF\ntorchrun train.py\n EOF\n",
+        "[[ $X = a || torchrun = $X ]] && python train.py",
+        "if [[ $X =~ ^(a|torchrun)$ ]]; then python train.py; fi",
+        "L=(\n  a\n  torchrun\n); python train.py",
+        "# don't\npython train.py \"open; torchrun train.py",
     ],
 )
 def test_a_word_that_only_looks_like_torchrun(typed: str) -> None:
@@ -205,6 +244,15 @@ def test_arguments_are_words_of_the_command(typed: str, args: tuple[str, ...], o
         "`" * 30000,
         "uv run -a uv -b run -c;" * 1300,
         "$(which " * 3000,
+        "$((" * 9000,
+        "$((1)" * 6000,
+        "$((" + "()" * 15000,
+        "((" * 9000 + "))" * 9000,
+        "bash <<a\n" * 3000,
+        "".join(f"bash <<a{each}\n" for each in range(3000)),
+        "bash " + "-a " * 5000 + "<<a " * 4000 + "\n",
+        "".join(f"cat <<a{each}\na{each}\n" for each in range(3000)),
+        "! " * 8000 + "[[ " + "|" * 10000,
     ],
 )
 def test_no_command_takes_long_to_read(typed: str) -> None:
@@ -233,6 +281,8 @@ def test_the_end_of_a_line_keeps_no_argument_from_a_shells_command(tmp_path: Pat
         "cd src && python train.py > log 2>&1",
         "python a.py; python train.py --phase done",
         "# a comment (first)\npython train.py 'x)' \"<<\"",
+        "cat > run.py <<EOF\nprint(1)\nEOF\npython run.py",
+        "python train.py --steps $((1 << 2))",
     ],
 )
 def test_a_command_whose_last_word_only_looks_like_an_end_takes_arguments(typed: str) -> None:
@@ -244,6 +294,8 @@ def test_a_command_whose_last_word_only_looks_like_an_end_takes_arguments(typed:
     [
         "cd src && python train.py # as last time",
         "cat > run.py <<EOF\nprint(1)\nEOF\n",
+        "bash <<EOF\npython train.py\nEOF\n",
+        "((N = 1 << 2))",
         "python a.py; python b.py &",
         "(cd src && python train.py)",
         "if true; then python train.py; fi",
