@@ -65,7 +65,7 @@ test: check ## the fast tests, those on the AWS emulator, the long ones, the tra
 	@$(RUN) -m tests.policy.environments
 	@$(RUN) -m tests.own_namespaces -m pytest -v $(LIVE) -m "trainer or local"
 
-faults: environment ## launcher and torchrun controller under faults of the live cluster around them (a quarter of an hour; docs/faults.md)
+faults: environment ## launcher and torchrun controller under faults of the live cluster around them (20 minutes; docs/faults.md)
 	@$(RUN) -m local tools
 	@$(RUN) -m tests.tools
 	@$(RUN) -m tests.own_namespaces -m pytest -v -p no:randomly -m faults tests/local

@@ -62,8 +62,8 @@ def reaches(stack: Stack, name: str, wanted: str) -> dict[str, Any]:
 
 
 def logs_of(stack: Stack, name: str) -> str:
-    """What the workers of a job have said."""
-    return stack.kubectl("logs", *SPACE, "-l", f"{n.LABEL_JOB}={name}", "--tail=-1").output
+    """What the workers of a job have said; its other pods go when it is over, and kubectl ends at one that is gone."""
+    return stack.kubectl("logs", *SPACE, "-l", f"{n.LABEL_JOB}={name},{n.LABEL_ATTEMPT}", "--tail=-1").output
 
 
 def workers_say(stack: Stack, name: str, workers: int, line: str) -> None:
