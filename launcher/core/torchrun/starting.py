@@ -18,7 +18,6 @@ from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import Condition
 
-_META: Final = "metadata"
 _SHOWN: Final = 3
 
 
@@ -254,7 +253,7 @@ def ownerless(pods: Iterable[Worker]) -> str:
 
 def _taken(look: Look, wanted: list[JsonObject]) -> str:
     keys = [key_of(each) for each in wanted]
-    others = [(key, look.seen.others[key][_META]) for key in keys if key in look.seen.others]
+    others = [(key, look.seen.others[key]["metadata"]) for key in keys if key in look.seen.others]
     if others:
         told = ", ".join(f"{kind} {name}" for (kind, name), _ in others[:_SHOWN])
         more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
@@ -267,7 +266,7 @@ def _taken(look: Look, wanted: list[JsonObject]) -> str:
         return f"{told}{more} {verb} to something else; the job begins when {they} gone{end}"
     for kind, name in keys:
         mine = look.seen.objects.get((kind, name))
-        if mine is not None and "deletionTimestamp" in mine[_META]:
+        if mine is not None and "deletionTimestamp" in mine["metadata"]:
             return f"{kind} {name} is being deleted; the job begins when it is gone"
     return ""
 

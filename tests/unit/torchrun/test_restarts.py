@@ -116,39 +116,36 @@ def test_what_the_kubelet_says_of_a_pod_that_it_did_not_take_is_told() -> None:
     assert life.status["message"] == told
 
 
-def test_workers_that_are_over_and_whose_job_was_deleted_without_them_are_in_nobodys_way() -> None:
+def made_anew_beside_what_it_left(life: Life) -> None:
     """`kubectl delete torchrunjob vit --cascade=orphan`, and another one of the name."""
-    life = Life().run()
-    life.api.run_pods("Succeeded", exit_code=0)
-    life.look()
-    job = life.api.objects["Job", "vit-0"]
-    for each in (job, *life.api.list("Service")):
-        life.api.objects[each["kind"], each["metadata"]["name"]]["metadata"].pop("ownerReferences")
+    for key in (("Job", "vit-0"), ("Service", "vit")):
+        del life.api.objects[key]["metadata"]["ownerReferences"]
     del life.api.objects[n.JOB_KIND, "vit"]
     again = made_job()
     again["metadata"]["namespace"] = "team"
     life.api.create(again)
     life.look()
+
+
+def test_workers_that_are_over_and_whose_job_was_deleted_without_them_are_in_nobodys_way() -> None:
+    life = Life().run()
+    life.api.run_pods("Succeeded", exit_code=0)
+    life.look()
+    made_anew_beside_what_it_left(life)
     assert life.status["reason"] == n.REASON_NAME_TAKEN
     assert life.status["message"] == (
         "Service vit, Job vit-0 belong to something else; the job begins when they are gone: "
         "kubectl delete service/vit job/vit-0, which an earlier job of the name left"
     )
     del life.api.objects["Service", "vit"]
-    job["metadata"]["labels"][n.LABEL_MANAGED_BY] = "somebody"
+    life.api.objects["Job", "vit-0"]["metadata"]["labels"][n.LABEL_MANAGED_BY] = "somebody"
     life.look()
     assert life.status["message"] == "Job vit-0 belongs to something else; the job begins when it is gone"
 
 
 def test_workers_that_run_and_whose_job_was_deleted_without_them_are_told_with_what_ends_them() -> None:
     life = Life().run()
-    for each in (life.api.objects["Job", "vit-0"], *life.api.list("Service")):
-        life.api.objects[each["kind"], each["metadata"]["name"]]["metadata"].pop("ownerReferences")
-    del life.api.objects[n.JOB_KIND, "vit"]
-    again = made_job()
-    again["metadata"]["namespace"] = "team"
-    life.api.create(again)
-    life.look()
+    made_anew_beside_what_it_left(life)
     assert life.status["reason"] == n.REASON_NAME_TAKEN
     assert "kubectl delete service/vit job/vit-0" in life.status["message"]
     for key in (("Service", "vit"), ("Job", "vit-0")):
