@@ -213,6 +213,5 @@ def torchrun_api(api_server: ApiServer) -> ApiServer:
     applied = api_server.kubectl("apply", "-f", "crd/")
     assert applied.returncode == 0, applied.stderr
     kinds = [f"crd/{each}.{n.GROUP}" for each in (n.QUEUE_PLURAL, n.JOB_PLURAL)]
-    established = api_server.kubectl("wait", "--for=condition=Established", "--timeout=60s", *kinds)
-    assert established.returncode == 0, established.stderr
+    api_server.established(*kinds)
     return api_server

@@ -51,8 +51,7 @@ def install(server: ApiServer) -> None:
         applied = server.kubectl("apply", "-f", each)
         assert applied.returncode == 0, applied.stderr
     kinds = [f"crd/{each}.{n.KAI_GROUP}" for each in _PLURALS]
-    established = server.kubectl("wait", "--for=condition=Established", "--timeout=60s", *kinds)
-    assert established.returncode == 0, established.stderr
+    server.established(*kinds)
     applied = server.kubectl("apply", "-f", "-", stdin=_OWN_QUEUES)
     assert applied.returncode == 0, applied.stderr
 

@@ -28,6 +28,9 @@ from local.home import CHECKOUT, Home
 from local.tools import ensure
 
 NAME = "tests"
+# What `kubectl wait` is to wait for until a definition is served. A new one's conditions are null for a moment, which a
+# wait for one of them takes for an error and ends; it waits for the first of them by its place.
+ESTABLISHED = ("jsonpath={.status.conditions[0].type}", "condition=Established")
 # Nobody has a token of EKS here, so that nobody asks.
 NO_ACCOUNT = "http://127.0.0.1:1"
 END_SECONDS = 30.0
@@ -85,6 +88,12 @@ class ApiServer:
             return Answer(status=response.status, body=json.loads(response.read()), warnings=warnings)
         finally:
             connection.close()
+
+    def established(self, *definitions: str) -> None:
+        """These CustomResourceDefinitions (`crd/<name>`) are served from now on, within a minute for each step."""
+        for each in ESTABLISHED:
+            waited = self.kubectl("wait", f"--for={each}", "--timeout=60s", *definitions)
+            assert waited.returncode == 0, waited.stderr
 
     def start_controllers(self) -> None:
         """Kubernetes' CONTROLLERS from now on. Kinds that come later they know half a minute later."""

@@ -16,6 +16,7 @@ from infra import accelerators
 from infra.settings import read
 from local.tools.registry import module_directory
 from tests.local.conftest import Command
+from tests.local.own_api_server import ESTABLISHED
 from tests.local.own_cloud import OwnCloud, own_cloud
 
 pytestmark = pytest.mark.local
@@ -34,7 +35,8 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnCloud]:
             path = module_directory("karpenter") / "pkg" / "apis" / "crds" / name
             running.kubectl(CLUSTER, "create", "-f", str(path))
         for name in ("nodepools.karpenter.sh", "ec2nodeclasses.karpenter.k8s.aws"):
-            running.kubectl(CLUSTER, "wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
+            for each in ESTABLISHED:
+                running.kubectl(CLUSTER, "wait", f"--for={each}", f"crd/{name}", "--timeout=30s")
         yield running
         running.delete_cluster(CLUSTER)
 

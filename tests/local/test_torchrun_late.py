@@ -61,8 +61,7 @@ def test_it_begins_before_its_kinds_are_there_and_works_once_they_are(tmp_path: 
             assert running.healthy()["looks"]
             applied(bare, "crd/")
             kinds = [f"crd/{each}.{n.GROUP}" for each in (n.QUEUE_PLURAL, n.JOB_PLURAL)]
-            established = bare.kubectl("wait", "--for=condition=Established", "--timeout=60s", *kinds)
-            assert established.returncode == 0, established.stderr
+            bare.established(*kinds)
             team = Team(bare, "team")
             team.make(manifest(n.JOB_KIND, "vit"))
             until(

@@ -42,8 +42,7 @@ def cluster(*, with_kai: bool = False) -> Iterator[ApiServer]:
             applied = server.kubectl("apply", "-f", each)
             assert applied.returncode == 0, applied.stderr
         kinds = [f"crd/{each}.{n.GROUP}" for each in (n.QUEUE_PLURAL, n.JOB_PLURAL)]
-        established = server.kubectl("wait", "--for=condition=Established", "--timeout=60s", *kinds)
-        assert established.returncode == 0, established.stderr
+        server.established(*kinds)
         machine = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": MACHINE}}
         for path, body in (
             ("/apis/storage.k8s.io/v1/storageclasses", STORAGE_CLASS),

@@ -38,8 +38,7 @@ def install(server: ApiServer) -> None:
         applied = server.kubectl("apply", "-f", str(directory / f"karpenter.sh_{each}.yaml"))
         assert applied.returncode == 0, applied.stderr
     names = [f"crd/{each}.karpenter.sh" for each in _KINDS]
-    established = server.kubectl("wait", "--for=condition=Established", "--timeout=60s", *names)
-    assert established.returncode == 0, established.stderr
+    server.established(*names)
     _make(server, "/apis/scheduling.k8s.io/v1/priorityclasses", _PRIORITY_CLASS)
 
 
