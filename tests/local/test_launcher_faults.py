@@ -254,7 +254,7 @@ def test_l11_a_launcher_that_is_killed_at_a_write_is_taken_up_by_the_next(
     if number == 0:
         place.without_machines()
     seed = of_run()
-    kill: Kill = sample(seed, 2, WRITES)[number]
+    kill: Kill = sample(seed, 2, {"": WRITES})[number]
     # The first one buys two, and the second one more.
     outcome = strike(place, tmp_path, kill, pause(seed, kill), idle=False, most=2 + number)
     print(f"{kill}: {outcome.at}")

@@ -12,9 +12,11 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.benchmarks.figures import verdict
@@ -37,13 +39,16 @@ QUIET_SECONDS = 1.0
 PAUSE_SECONDS = 0.1
 TRIES = 3
 POD = "pod"
+# A life begins without the one of the life before, so that all lives come by the same writes.
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/torchrun-system/leases/torchrun-controller"
 
 
 @dataclass
 class Place:
     """A cluster with the torchrun kinds and without machines, and how an undisturbed life ends there.
 
-    `calls` are all that the controller asked of the API server in the last life.
+    `calls` are all that the controller asked of the API server in the last life, `writes` the names of what it wrote in
+    the undisturbed one and how often.
     """
 
     server: ApiServer
@@ -53,7 +58,9 @@ class Place:
     def __post_init__(self) -> None:
         self.first = self.team()
         self.calls: list[Call] = []
-        self.undisturbed, self.writes, _ = self.live(self.first, None, 0.0)
+        self.undisturbed, _ = self.live(self.first, None, 0.0)
+        named = Counter(_name(call, self.first) for call in self.calls)
+        self.writes = {name: count for name, count in sorted(named.items()) if name}
 
     def team(self) -> Team:
         """A new namespace."""
@@ -63,33 +70,39 @@ class Place:
     def strike(self, kill: Kill, rest: float) -> Outcome:
         """A life in which the controller is killed once, and begun anew `rest` seconds later.
 
-        One that a busy machine makes too slow to be read afterwards says nothing, and is lived once more.
+        One that a busy machine makes too slow to be read afterwards says nothing, and is lived once more; so is one
+        that comes to no such write.
         """
         for left in reversed(range(TRIES)):
             team = self.team()
             try:
-                made, _, at = self.live(team, kill, rest)
-                break
+                made, at = self.live(team, kill, rest)
+                if at:
+                    break
             except history.Expired:
                 if not left:
                     raise
+            finally:
+                self.server.request("DELETE", f"/api/v1/namespaces/{team.name}")
         wrongs = [*differences(made, self.undisturbed)]
+        if not at and kill.write == 1:
+            wrongs.append(f"never made: {kill.of}, in {TRIES} lives")
         # What was over before is looked at by each new controller, too.
         wrongs += [f"{history.BEFORE}{each}" for each in differences(self._first(), self.undisturbed)]
-        self.server.request("DELETE", f"/api/v1/namespaces/{team.name}")
         told = f"{sum(made.made.values())} objects made, {len(made.left)} left"
         return Outcome(
             kill=kill,
             commit=plan.commit(),
-            at=at.replace(team.name, "LIFE"),
+            at=at,
             told=told,
             wrongs=tuple(wrongs),
         )
 
-    def live(self, team: Team, kill: Kill | None, rest: float) -> tuple[Made, int, str]:
-        """A life; what it made, how many writes the controller tried, and at which it was killed."""
+    def live(self, team: Team, kill: Kill | None, rest: float) -> tuple[Made, str]:
+        """A life; what it made, and at which write the controller was killed."""
         struck: list[Call] = []
         with Proxy(self.server.url, authority=self.server.authority) as proxy, ExitStack() as stack:
+            self.server.request("DELETE", LEASE)
             since = history.begin(team)
             running = stack.enter_context(self._controller(team, proxy, 0))
 
@@ -98,7 +111,8 @@ class Place:
                 struck.append(call)
 
             if kill is not None:
-                proxy.plan(Fault(on=lambda call: call.write == kill.write, moment=kill.moment, does=die))
+                ours = partial(_is, kill=kill, calls=proxy.calls, team=team)
+                proxy.plan(Fault(on=ours, moment=kill.moment, does=die))
             life = Life(team)
             stack.callback(life.close)
             again = False
@@ -114,12 +128,11 @@ class Place:
                     break
                 time.sleep(PAUSE_SECONDS)
             time.sleep(QUIET_SECONDS)
-            writes = len(proxy.writes)
             self.calls = proxy.calls
         made = history.read(team, since)
         if late:
             made = Made(made=made.made, left=made.left, wrongs=(late, *made.wrongs))
-        return made, writes, str(struck[0]) if struck else ""
+        return made, _name(struck[0], team) if struck else ""
 
     @contextmanager
     def _controller(self, team: Team, proxy: Proxy, number: int) -> Iterator[Running]:
@@ -130,6 +143,18 @@ class Place:
     def _first(self) -> Made:
         left = history.left(self.first)
         return Made(made=self.undisturbed.made, left=left)
+
+
+def _name(call: Call, team: Team) -> str:
+    """What the call writes, the same in each life; "" for one that reads or writes nothing."""
+    return str(call).replace(team.name, "LIFE") if call.write and "dryRun" not in call.query else ""
+
+
+def _is(call: Call, kill: Kill, calls: list[Call], team: Team) -> bool:
+    """Whether the call is the one to be killed at, of these calls."""
+    if _name(call, team) != kill.of:
+        return False
+    return kill.write == sum(each.write <= call.write and _name(each, team) == kill.of for each in calls)
 
 
 @contextmanager
@@ -146,7 +171,8 @@ def main() -> int:
     result = Result.resume(int(given) if given else None, of="controller")
     print(f"controller: seed {result.seed}, {len(result.outcomes)} kills tried before", flush=True)
     with place() as here:
-        print(f"controller: an undisturbed life has {here.writes} writes", flush=True)
+        result.writes = here.writes
+        print(f"controller: an undisturbed life has {sum(here.writes.values())} writes", flush=True)
         while (kill := result.next()) is not None:
             outcome = here.strike(kill, pause(result.seed, kill))
             result.add(outcome)

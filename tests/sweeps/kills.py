@@ -20,13 +20,17 @@ LONGEST_PAUSE_SECONDS = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class Kill:
-    """It is killed at its `write`-th write, from 1: before it is sent on, or after it was carried out."""
+    """It is killed at its `write`-th write `of` this name, from 1: before it is sent on, or after it was carried out.
+
+    Writes of the name "" are those of any.
+    """
 
     write: int
     moment: Moment
+    of: str = ""
 
     def __str__(self) -> str:
-        return f"killed {self.moment} write {self.write}"
+        return f"killed {self.moment} write {self.write}{self.of and ' of '}{self.of}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +59,19 @@ def pause(seed: int, kill: Kill) -> float:
     return round(chance.uniform(0, LONGEST_PAUSE_SECONDS), 1)
 
 
-def sample(seed: int, count: int, writes: int) -> list[Kill]:
-    """So many different kills of a run of so many writes."""
-    every = [Kill(write=write, moment=moment) for write in range(1, writes + 1) for moment in MOMENTS]
-    return random.Random(seed).sample(every, count)  # noqa: S311 - not for secrets
+def every(writes: Mapping[str, int]) -> list[Kill]:
+    """All kills of a run that has so many writes of each name."""
+    return [
+        Kill(write=write, moment=moment, of=of)
+        for of, count in writes.items()
+        for write in range(1, count + 1)
+        for moment in MOMENTS
+    ]
+
+
+def sample(seed: int, count: int, writes: Mapping[str, int]) -> list[Kill]:
+    """So many different ones of them."""
+    return random.Random(seed).sample(every(writes), count)  # noqa: S311 - not for secrets
 
 
 @dataclass(kw_only=True)
@@ -66,12 +79,14 @@ class Result:
     """A sweep as it is kept in docs/sweeps, by the name of what is killed (`of`): it is written after each kill.
 
     `commit` is the one that the sweep went on with last; each outcome names the one that it was seen at. `complete`
-    says that every write was tried.
+    says that every write was tried: those in `writes`, by name how many there are of it, where runs come by the same
+    ones in another order; without, all in their order.
     """
 
     of: str
     commit: str
     seed: int
+    writes: Mapping[str, int] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
     complete: bool = False
 
@@ -85,7 +100,9 @@ class Result:
         """The sweep as it was kept. Whether it is complete is seen from what it tried."""
         read = json.loads(cls.path(of).read_text())
         outcomes = [_outcome(each) for each in read["outcomes"]]
-        kept = cls(of=of, commit=read["commit"], seed=read["seed"], outcomes=outcomes)
+        kept = cls(
+            of=of, commit=read["commit"], seed=read["seed"], writes=read.get("writes", {}), outcomes=outcomes
+        )
         kept.complete = kept.next() is None
         return kept
 
@@ -100,16 +117,18 @@ class Result:
             read = cls.read(of)
             kept = [each for each in read.outcomes if each.good or each.commit == now]
             if seed in (None, read.seed) and not (read.complete and len(kept) == len(read.outcomes)):
-                return cls(of=of, commit=now, seed=read.seed, outcomes=kept)
+                return cls(of=of, commit=now, seed=read.seed, writes=read.writes, outcomes=kept)
         return cls(of=of, commit=now, seed=seeds.of_run() if seed is None else seed)
 
     def next(self) -> Kill | None:
         """The next kill to try; None when every write of the run was tried.
 
-        Writes come by the clock, too, so that runs differ by one or two: the first that ends before its kill is the
-        end of all.
+        Writes come by the clock, too, so that runs differ by one or two: without names, the first that ends before its
+        kill is the end of all.
         """
         tried = {each.kill: each for each in self.outcomes}
+        if self.writes:
+            return next((kill for kill in every(self.writes) if kill not in tried), None)
         write = 1
         while True:
             for moment in MOMENTS:
@@ -128,6 +147,7 @@ class Result:
             "commit": self.commit,
             "seed": self.seed,
             "complete": self.complete,
+            "writes": dict(self.writes),
             "done": len(self.outcomes),
             "clean": sum(each.good for each in self.outcomes),
             "outcomes": [asdict(each) for each in self.outcomes],

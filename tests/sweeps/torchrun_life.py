@@ -15,14 +15,15 @@ from tests.local.torchrun_machine import INDEX, VOLUMES, Machine
 from tests.local.torchrun_pool import Pool
 from tests.torchrun_manifests import manifest
 
-# A worker of the first fails once; the second is suspended and resumed, and goes with its time; the third is deleted;
-# the fourth is an elastic gang of KAI Scheduler with a workspace, which goes with its time and takes its queue along;
-# the fifth holds machines of a pool before it begins, and goes with its time.
+# A worker of the first fails once; the second, whose nodes have claims of their own and so a Job each, is suspended and
+# resumed, and goes with its time; the third is deleted; the fourth is an elastic gang of KAI Scheduler with a
+# workspace, which goes with its time and takes its queue along; the fifth holds machines of a pool before it begins,
+# and goes with its time.
 FAILS, PAUSED, DELETED, GANG, HOLDS = "fails", "paused", "deleted", "gang", "holds"
-GANGS, POOLED = "gangs", "pooled"
+APART, GANGS, POOLED = "apart", "gangs", "pooled"
 JOBS: Mapping[str, dict[str, Any]] = {
     FAILS: {"maxRestarts": 1},
-    PAUSED: {"ttlSecondsAfterFinished": 1},
+    PAUSED: {"jobQueue": APART, "ttlSecondsAfterFinished": 1},
     DELETED: {},
     GANG: {
         "jobQueue": GANGS,
@@ -43,6 +44,7 @@ class Life:
         self._machine = Machine(team, self._pool.place)
         self._suspended = False
         team.make(manifest(n.QUEUE_KIND, "research", VOLUMES))
+        team.make(manifest(n.QUEUE_KIND, APART, {**VOLUMES, "storage.workspace.accessMode": "ReadWriteOnce"}))
         by_kai = {"scheduling.scheduler": n.KAI_SCHEDULER, "kaiQueue": f"{team.name}-gpus"}
         team.make(manifest(n.QUEUE_KIND, GANGS, by_kai))
         team.make(manifest(n.QUEUE_KIND, POOLED, {"scheduling.pool": self._pool.name}))

@@ -45,7 +45,7 @@ def test_an_unfinished_sweep_goes_on_and_a_finished_one_begins_anew(results: Pat
     swept(again, 3)
     read = json.loads((results / "launcher.json").read_text())
     assert (read["complete"], read["done"], read["clean"], read["seed"]) == (True, 7, 7, 5)
-    assert read["outcomes"][0]["kill"] == {"write": 1, "moment": "before"}
+    assert read["outcomes"][0]["kill"] == {"write": 1, "moment": "before", "of": ""}
     assert Result.resume(5, of="launcher").outcomes == []
 
 
@@ -69,11 +69,12 @@ def test_another_seed_begins_anew() -> None:
 
 
 def test_a_seed_draws_the_same_again() -> None:
-    kills = sample(7, 6, 12)
-    assert kills == sample(7, 6, 12)
-    assert kills != sample(8, 6, 12)
+    writes = {"POST /jobs": 2, "PATCH /jobs/vit-0": 10}
+    kills = sample(7, 6, writes)
+    assert kills == sample(7, 6, writes)
+    assert kills != sample(8, 6, writes)
     assert len(set(kills)) == 6
-    assert {kill.moment for kill in sample(7, 24, 12)} == {"before", "after"}
+    assert {kill.moment for kill in sample(7, 24, writes)} == {"before", "after"}
     pauses = [pause(7, kill) for kill in kills]
     assert pauses == [pause(7, kill) for kill in kills]
     assert all(0 <= each <= LONGEST_PAUSE_SECONDS for each in pauses)
@@ -87,3 +88,20 @@ def test_what_is_read_is_complete_by_what_was_tried_whatever_it_says(results: Pa
     kept = json.loads(file.read_text())
     file.write_text(json.dumps({**kept, "outcomes": kept["outcomes"][:-1]}))
     assert not Result.read("launcher").complete
+
+
+def test_writes_that_have_names_are_tried_by_them_whatever_their_order(results: Path) -> None:
+    first = Result.resume(5, of="controller")
+    first.writes = {"POST /jobs": 2, "PATCH /jobs/vit-0": 1}
+    tried = swept(first, 1)  # that a life has one of them less ends nothing
+    assert len(set(tried)) == 6
+    assert [str(each) for each in tried[:3]] == [
+        "killed before write 1 of POST /jobs",
+        "killed after write 1 of POST /jobs",
+        "killed before write 2 of POST /jobs",
+    ]
+    assert Result.read("controller").complete
+    file = results / "controller.json"
+    kept = json.loads(file.read_text())
+    file.write_text(json.dumps({**kept, "outcomes": kept["outcomes"][1:]}))
+    assert Result.resume(None, of="controller").next() == tried[0]
