@@ -33,7 +33,13 @@ class Namespace:
             "services": {name.removesuffix("-0"): {} for name in begun},
             "pods": {},
             "persistentvolumeclaims": {},
-            n.JOB_PLURAL: {"succeeded-0": {"status": {"phase": n.PHASE_SUCCEEDED}}, "waiting-1": {}},
+            n.JOB_PLURAL: {
+                "succeeded-0": {"status": {"phase": n.PHASE_SUCCEEDED}},
+                "suspended-20": {"status": {"phase": n.PHASE_SUSPENDED}},
+                "suspended-19": {"status": {"phase": n.PHASE_PROVISIONING}},
+                "waiting-15": {"status": {"phase": n.PHASE_PROVISIONING}},
+                "waiting-1": {"status": {"phase": n.PHASE_PENDING}},
+            },
         }
         self.team = Team.__new__(Team)  # without a server there is nowhere to make a namespace
         self.team.name = "rest"
@@ -72,6 +78,9 @@ def test_what_is_as_it_should_be_is_right_and_has_nothing_wrong(namespace: Names
         ("persistentvolumeclaims", "vit-checkpoints", {}, True),
         (n.JOB_PLURAL, "succeeded-0", {"status": {"phase": n.PHASE_RUNNING}}, True),
         (n.JOB_PLURAL, "succeeded-1", {}, True),
+        (n.JOB_PLURAL, "suspended-19", {"status": {"phase": n.PHASE_SUSPENDED}}, True),
+        (n.JOB_PLURAL, "waiting-15", {"status": {"phase": n.PHASE_PENDING}}, True),
+        (n.JOB_PLURAL, "waiting-16", {"status": {"phase": n.PHASE_PROVISIONING}}, True),
     ],
 )
 def test_each_object_that_should_not_be_there_is_counted(
