@@ -25,6 +25,8 @@ _UNTIL: Final[Mapping[str, str]] = {
     n.REASON_KAI_QUEUE_LIMIT: "the limit is higher",
     n.REASON_REFUSED: "the API server takes it",
 }
+# What a job of this name had that was just deleted goes within seconds; a name that something else has stays taken.
+_NAME_SECONDS: Final = 30.0
 # What can be done instead of waiting.
 _OR: Final[Mapping[str, str]] = {
     n.REASON_SCHEDULER_NOT_INSTALLED: ", or submit to a queue without it",
@@ -41,15 +43,18 @@ class Podless(PluginError):
         self.until = until
 
 
-def check(cluster: Cluster, job: JsonObject) -> None:
-    """Raises Podless where the job has no such pod, and gets none as it is, with what it waits for."""
-    podless = _without_queue(cluster, job) or _stuck(job)
+def check(cluster: Cluster, job: JsonObject, waited: float = 0.0) -> None:
+    """Raises Podless where the job has no such pod, and gets none as it is, with what it waits for.
+
+    `waited` is for how many seconds somebody has waited for the pod.
+    """
+    podless = _without_queue(cluster, job) or _stuck(job, waited)
     # It may have been made before the job said so, and after it was looked for.
     if podless and cluster.pod(n.sync_pod(job["metadata"]["name"])) is None:
         raise podless
 
 
-def _stuck(job: JsonObject) -> Podless | None:
+def _stuck(job: JsonObject, waited: float) -> Podless | None:
     """What the job itself says, None where it says nothing that keeps the pod away, or nothing of its present spec."""
     status, name = job.get("status", {}), job["metadata"]["name"]
     if status.get("observedGeneration") != job["metadata"].get("generation"):
@@ -59,6 +64,8 @@ def _stuck(job: JsonObject) -> Podless | None:
     if reason == n.REASON_INVALID_SPEC:
         return Podless(name, why, "", "put that right, then run sync again")
     until = _UNTIL.get(reason)
+    if reason == n.REASON_NAME_TAKEN and waited >= _NAME_SECONDS:
+        until = "the name is free"
     return Podless(name, why, until, f"run sync again when {until}{_OR.get(reason, '')}") if until else None
 
 

@@ -96,7 +96,7 @@ def wait_for_sync_pod(
     cluster: Cluster,
     job: str,
     seconds: float = WAIT_SECONDS,
-    check: Callable[[Cluster, JsonObject], None] = lambda _cluster, _job: None,
+    check: Callable[[Cluster, JsonObject, float], None] = lambda _cluster, _job, _waited: None,
 ) -> bool:
     """Whether the job's sync pod takes archives within this time.
 
@@ -117,9 +117,9 @@ def wait_for_sync_pod(
                 f"job {job}: is suspended, and has no pod that takes the workspace; "
                 f"{cluster.command('torchrun resume', job)} first",
             )
-        if pod is None:
-            check(cluster, found)
         waited = time.monotonic() - began
+        if pod is None:
+            check(cluster, found, waited)
         if waited >= seconds:
             return False
         if not told:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from launcher.core.torchrun import names as n
-from launcher.plugin import following, upload
+from launcher.plugin import following, podless, upload
 from launcher.plugin.cluster import Cluster
+from launcher.plugin.exits import UNAVAILABLE
 from tests.unit.plugin.plugin_api import JOBS, QUEUES, SUBMIT, Run, TorchrunApi, sent
 
 pytestmark = pytest.mark.unit
@@ -22,6 +23,7 @@ def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upload, "WAIT_SECONDS", 5.0)
     monkeypatch.setattr(upload, "_ASK_SECONDS", 0.01)
     monkeypatch.setattr(following, "_ASK_SECONDS", 0.01)
+    monkeypatch.setattr(podless, "_NAME_SECONDS", 0.2)
 
 
 @pytest.fixture
@@ -53,6 +55,7 @@ def says(api: TorchrunApi, monkeypatch: pytest.MonkeyPatch) -> Any:
         (n.REASON_KAI_QUEUE_NOT_FOUND, "KAI's queue is there"),
         (n.REASON_KAI_QUEUE_LIMIT, "the limit is higher"),
         (n.REASON_REFUSED, "the API server takes it"),
+        (n.REASON_NAME_TAKEN, "the name is free"),
     ],
 )
 def test_what_somebody_else_heals_keeps_the_job(
@@ -121,3 +124,16 @@ def test_a_job_that_is_refused_is_not_left(
     assert (result, out) == (64, "")
     assert err.splitlines() == [WAITING, f"job one is deleted again: {why}", f"kubectl torchrun: {told}"]
     assert f"{JOBS}/one" not in api.objects
+
+
+def test_a_name_that_an_earlier_job_has_just_left_is_waited_for(
+    api: TorchrunApi, run: Run, says: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(podless, "_NAME_SECONDS", 60.0)
+    monkeypatch.setattr(upload, "WAIT_SECONDS", 0.5)
+    api.queue("q")
+    says(reason=n.REASON_NAME_TAKEN, message="its own words")
+    result, _, err = run(*SUBMIT, "x")
+    assert result == UNAVAILABLE
+    assert "waits:" not in err
+    assert sent(api, "DELETE"), "its pod has not come in time"
