@@ -13,7 +13,7 @@ from launcher.core.torchrun import names as n
 from tests.local import kai
 from tests.local.own_api_server import ApiServer
 from tests.local.torchrun_controller import Running, Team, controller, until
-from tests.local.torchrun_machine import cluster
+from tests.local.torchrun_machine import JOB, Machine, cluster, comes_to, ends, submit
 from tests.torchrun_manifests import manifest
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
@@ -139,3 +139,23 @@ def test_who_may_edit_submits_resizes_and_deletes_jobs_and_makes_no_queue(team: 
     for verb in ("get", "create"):
         assert may(team, who, verb, "pods/exec")
         assert not may(team, reader, verb, "pods/exec")
+
+
+def test_a_job_that_is_scaled_while_it_runs_begins_anew_in_that_size_and_has_no_restart(
+    team: Team, working: Running
+) -> None:
+    del working
+    machine = Machine(team)
+    team.make(manifest(n.QUEUE_KIND, "research"))
+    submit(team)
+    comes_to(team, machine, n.PHASE_RUNNING)
+    # 16 GPUs are four nodes with four of the queue's eight.
+    scaled = team.server.kubectl("scale", f"torchrunjob/{JOB}", "--replicas=4", "-n", team.name)
+    assert scaled.returncode == 0, scaled.stderr
+    comes_to(team, machine, n.PHASE_RUNNING, attempt=1)
+    status, made = team.status(JOB), team.get(team.batch(f"{JOB}-1"))["spec"]
+    assert (status["nodes"], status["gpusPerNode"], status["restarts"]) == (4, 4, 0)
+    assert (made["completions"], made["parallelism"]) == (4, 4)
+    assert "Resized" in {each["reason"] for each in team.events(JOB)}
+    assert not team.get(team.batch(f"{JOB}-0"))
+    ends(team, machine, attempt=1)
