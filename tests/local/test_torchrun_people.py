@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.core.torchrun import names as n
+from launcher.plugin.exits import DONE, REFUSED
+from local.home import CHECKOUT
 from tests.local import kai
 from tests.local.own_api_server import ApiServer
-from tests.local.torchrun_controller import Running, Team, controller, until
+from tests.local.torchrun_controller import Running, Team, controller, kubeconfig, until
 from tests.local.torchrun_machine import JOB, Machine, cluster, comes_to, ends, submit
 from tests.torchrun_manifests import manifest
 
@@ -99,11 +104,13 @@ def may(team: Team, who: str, verb: str, of: str) -> bool:
 def bound(team: Team, role: str) -> str:
     """The name of somebody who has this role of Kubernetes' in the team's namespace, and nothing else."""
     who = f"{role}-of-{team.name}"
-    made = team.server.kubectl(
-        "create", "rolebinding", who, f"--clusterrole={role}", f"--user={who}", "-n", team.name
-    )
-    assert made.returncode == 0, made.stderr
+    bind(team, role, f"--user={who}")
     return who
+
+
+def bind(team: Team, role: str, whom: str) -> None:
+    made = team.server.kubectl("create", "rolebinding", role, f"--clusterrole={role}", whom, "-n", team.name)
+    assert made.returncode == 0, made.stderr
 
 
 @pytest.mark.parametrize("role", MAY)
@@ -139,6 +146,64 @@ def test_who_may_edit_submits_resizes_and_deletes_jobs_and_makes_no_queue(team: 
     for verb in ("get", "create"):
         assert may(team, who, verb, "pods/exec")
         assert not may(team, reader, verb, "pods/exec")
+
+
+def test_the_plugin_does_for_edit_and_view_what_its_page_says(team: Team, tmp_path: Path) -> None:
+    def plugin(role: str, *words: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "launcher.plugin",
+                *words,
+                "-n",
+                team.name,
+                "--kubeconfig",
+                str(files[role]),
+            ],
+            cwd=CHECKOUT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        return done.returncode, (done.stdout + done.stderr).strip()
+
+    files = {}
+    for role in ("edit", "view"):
+        made = team.server.kubectl("create", "serviceaccount", role, "-n", team.name)
+        assert made.returncode == 0, made.stderr
+        bind(team, role, f"--serviceaccount={team.name}:{role}")
+        files[role] = kubeconfig(team.server, tmp_path, namespace=team.name, account=role)
+    team.make(manifest(n.QUEUE_KIND, "research"))
+    submitted = (
+        "submit",
+        "--queue",
+        "research",
+        "--gpus",
+        "16",
+        "--no-workspace",
+        "--name",
+        "vit",
+        "python train.py",
+    )
+    until(lambda: plugin("edit", "list")[0] == DONE, "the rights are aggregated", 60.0)
+    until(lambda: plugin("view", "list")[0] == DONE, "the rights are aggregated", 60.0)
+
+    code, said = plugin("view", *submitted)
+    assert (code, "you may not" in said) == (REFUSED, True), said
+    code, said = plugin("edit", *submitted)
+    assert code == DONE, said
+    for role in files:
+        for words in (("list",), ("queues",), ("status", "vit")):
+            code, said = plugin(role, *words)
+            assert (code, "research" in said) == (DONE, True), (role, words, said)
+        code, said = plugin(role, "list", "-A")
+        assert (code, "you may not" in said) == (REFUSED, True), said
+    for words in (("suspend", "vit"), ("resume", "vit"), ("cancel", "vit")):
+        code, said = plugin("view", *words)
+        assert (code, "you may not" in said) == (REFUSED, True), said
+        code, said = plugin("edit", *words)
+        assert code == DONE, said
 
 
 def test_a_job_that_is_scaled_while_it_runs_begins_anew_in_that_size_and_has_no_restart(

@@ -72,19 +72,26 @@ class Running:
         return "is held: the work begins" in self.said()
 
 
-def kubeconfig(server: ApiServer, directory: Path, through: str = "") -> Path:
-    """One with a token of the controller's service account; `through` is the address of a proxy, if there is one."""
-    path = f"/api/v1/namespaces/{n.CONTROLLER_NAMESPACE}/serviceaccounts/{n.CONTROLLER}/token"
+def kubeconfig(
+    server: ApiServer,
+    directory: Path,
+    through: str = "",
+    *,
+    namespace: str = n.CONTROLLER_NAMESPACE,
+    account: str = n.CONTROLLER,
+) -> Path:
+    """One with a token of this service account; `through` is the address of a proxy, if there is one."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
     answer = server.request(
         "POST", path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     )
     assert answer.status == 201, answer.message
     document = json.loads(server.kubectl("config", "view", "--raw", "-o", "json").stdout)
-    document["users"] = [{"name": "controller", "user": {"token": answer.body["status"]["token"]}}]
-    document["contexts"][0]["context"]["user"] = "controller"
+    document["users"] = [{"name": account, "user": {"token": answer.body["status"]["token"]}}]
+    document["contexts"][0]["context"]["user"] = account
     if through:
         document["clusters"][0]["cluster"] = {"server": through}
-    file = directory / "controller.kubeconfig"
+    file = directory / f"{account}.kubeconfig"
     file.write_text(json.dumps(document))
     file.chmod(0o600)
     return file
