@@ -153,21 +153,29 @@ def sweep(*wrongs: str, complete: bool = True) -> Result:
     ],
 )
 def test_each_kind_of_wrong_of_the_sweep_is_judged_by_itself(wrongs: tuple[str, ...], name: str) -> None:
-    assert missed(swept.judged(sweep(*wrongs), "abc")) == ([f"{swept.NAME}: {name}"] if name else [])
+    assert missed(swept.judged(sweep(*wrongs), "abc", set())) == ([f"{swept.NAME}: {name}"] if name else [])
 
 
 def test_a_sweep_that_is_not_at_its_end_is_no_success() -> None:
-    assert missed(swept.judged(sweep(complete=False), "abc")) == [f"{swept.NAME}: sweeps not at their end"]
+    assert missed(swept.judged(sweep(complete=False), "abc", set())) == [
+        f"{swept.NAME}: sweeps not at their end"
+    ]
 
 
 def test_it_is_told_at_which_commits_the_sweep_was_seen() -> None:
-    (note,) = (row for row in swept.judged(sweep(), "def") if isinstance(row, Note))
+    (note,) = (row for row in swept.judged(sweep(), "def", set()) if isinstance(row, Note))
     assert note.told == "3 kills, seen at abc; this is def"
+    changed = {"launcher/core/b.py", "launcher/core/a.py"}
+    (note,) = (row for row in swept.judged(sweep(), "def", changed) if isinstance(row, Note))
+    assert note.told.endswith(
+        "2 of the controller's files changed since: launcher/core/a.py, launcher/core/b.py"
+    )
 
 
 def test_the_sweep_that_is_kept_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each figure is there, whatever it is by now."""
     monkeypatch.setattr(swept.plan, "commit", lambda: "abc")
+    monkeypatch.setattr(swept, "_changed", lambda commits: commits)  # a checkout may have no history
     names = [row.name for row in swept.measure() if isinstance(row, Figure)]
     told = [each.name for each in history.figures(())]
     assert names == [f"{swept.NAME}: {each}" for each in ("sweeps not at their end", *told)]
