@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core.torchrun import names as n
+from tests.faults.proxy import Proxy
 from tests.local.own_api_server import ApiServer
 from tests.local.torchrun_controller import Running, Team, controller, taken_away, until, without_right
 from tests.torchrun_manifests import manifest
@@ -21,6 +23,7 @@ from tests.torchrun_manifests import manifest
 NUMBERS = count(1)
 # Nothing is waited for but looks that have begun.
 STOP_SECONDS = 4.0
+PERIOD_SECONDS = 7.0
 INSTALL = ("config/deployment.yaml", "config/rbac/role.yaml")
 
 
@@ -282,14 +285,23 @@ class TestItsOwnController:
     def test_without_its_rights_it_waits_for_them_and_does_not_end(
         self, installed: ApiServer, team: Team, tmp_path: Path
     ) -> None:
-        with controller(installed, tmp_path) as running:
+        with (
+            Proxy(installed.url, authority=installed.authority) as proxy,
+            controller(installed, tmp_path, through=proxy.url) as running,
+        ):
             team.make(queue())
             give = taken_away(installed)
+            since = time.monotonic()
             try:
                 team.make(job("later"))
                 until(lambda: "403" in running.said(), "it is refused", 30.0)
+                time.sleep(max(0.0, since + 3 * PERIOD_SECONDS - time.monotonic()))
             finally:
                 give()
+            asked = Counter(
+                int((call.at - since) / PERIOD_SECONDS) for call in proxy.calls if call.at > since
+            )
+            assert 2 * asked[2] < asked[0], asked
             until(lambda: let_go(team, "later-0"), "it goes on", 60.0)
             assert running.process.poll() is None
 
