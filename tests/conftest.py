@@ -32,6 +32,7 @@ TOGETHER = {
     "test_spot": "main job",
     "test_made_stack": "main job",
     "test_identity": "main job",
+    "test_torchrun_inside": "main job",
     "test_torchrun_queue": "main job",
     "test_torchrun_training": "main job",
     "test_torchrun_trouble": "main job",

@@ -36,6 +36,7 @@ STORY = (
     "test_made_stack",
     "test_identity",
     "test_torchrun_training",
+    "test_torchrun_inside",
     "test_torchrun_trouble",
     "test_torchrun_queue",
     "test_ceiling",

@@ -1,0 +1,234 @@
+"""What a worker of the stack of the main job's story sees of its job's fields: the script itself looks.
+
+The job is made the way in which `submit` gives every field: its dry run, edited, applied, and its workspace sent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from launcher.core.torchrun import names as n
+from launcher.plugin.onefile import build
+from tests.local.conftest import Command, Stack
+from tests.local.torchrun_person import SPACE, job, logs_of, reaches, torchrun
+from tests.local.torchrun_stack import installed
+
+__all__ = ["installed"]
+pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
+
+MEBIBYTE = 2**20
+PORT = 29777
+# It says in one line what it has found out.
+LOOKS = f"""
+import json, os, socket, sys
+import torch
+import torch.distributed as dist
+
+def open_ports(host):
+    found = []
+    for port in ({n.RENDEZVOUS_PORT}, {PORT}):
+        with socket.socket() as tried:
+            tried.settimeout(5)
+            if tried.connect_ex((host, port)) == 0:
+                found.append(port)
+    return found
+
+dist.init_process_group(os.environ["{n.ENV_BACKEND}"])
+total = torch.ones(1)
+dist.all_reduce(total)
+shared = os.statvfs("/dev/shm")
+first = os.environ["MASTER_ADDR"]
+print("seen " + json.dumps({{
+    "rank": dist.get_rank(),
+    "total": total.item(),
+    "backend": dist.get_backend(),
+    "argv": sys.argv,
+    "cwd": os.getcwd(),
+    "mounts": [path for path in ("/work", "/work/code", "/app", "/dev/shm") if os.path.ismount(path)],
+    "shared": shared.f_blocks * shared.f_frsize,
+    "first": first,
+    "ports": open_ports(first),
+    "env": {{k: os.environ.get(k) for k in ("A", "WORLD", "POD_IP", "CPUS",
+            "{n.ENV_NCCL_INTERFACE}", "{n.ENV_GLOO_INTERFACE}")}},
+}}), flush=True)
+dist.barrier()
+"""
+EDITED = {
+    "args": ["--text", "two words", "$HOME", "it's"],
+    "distributed": {"port": PORT},
+    "maxRestarts": 0,
+    "ttlSecondsAfterFinished": 3600,
+    "overrides": {
+        "workingDir": "/work/code",
+        "networking": {"interface": "=lo", "port": 29778},
+        "storage": {
+            "workspace": {"enabled": True, "size": "1Gi", "mountPath": "/work"},
+            "shmSizePerGPU": "96Mi",
+        },
+    },
+}
+
+
+def edited(text: str) -> str:
+    """The manifest as somebody leaves it who has given it these fields."""
+    manifest = yaml.safe_load(text)
+    manifest["spec"] |= EDITED
+    manifest["spec"]["env"] += [
+        {"name": "WORLD", "value": f"$({n.ENV_JOB})"},
+        {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "CPUS", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}}},
+    ]
+    return str(yaml.safe_dump(manifest))
+
+
+@pytest.fixture(scope="module")
+def seen(installed: Stack, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What the two workers of the job saw, by rank."""
+    project = tmp_path_factory.mktemp("project")
+    (project / "code").mkdir()
+    (project / "code" / "look.py").write_text(LOOKS)
+    dry = torchrun(
+        installed, "submit", "--queue", "cpu", "--gpus", "0", "--nodes", "2", "--name", "inside",
+        "--env", "A=b c", "--dry-run", "-o", "yaml", "python look.py", cwd=project,
+    )  # fmt: skip
+    assert dry.code == 0, dry.output
+    assert installed.kubectl("get", "torchrunjob", "inside", *SPACE).code == 1, "a dry run made it"
+    file = project.parent / "job.yaml"
+    file.write_text(edited(dry.output))
+    applied = installed.kubectl("apply", "-f", str(file))
+    assert applied.code == 0, applied.output
+    sent = torchrun(installed, "sync", "inside", cwd=project)
+    assert sent.code == 0, sent.output
+    reaches(installed, "inside", n.PHASE_SUCCEEDED)
+    said = [
+        json.loads(line.partition("seen ")[2])
+        for line in logs_of(installed, "inside").splitlines()
+        if "seen " in line
+    ]
+    return sorted(said, key=lambda each: int(each["rank"]))
+
+
+def test_the_job_that_was_edited_trains_with_what_was_sent_to_it(
+    installed: Stack, seen: list[dict[str, Any]]
+) -> None:
+    assert [(each["rank"], each["total"]) for each in seen] == [(0, 2.0), (1, 2.0)]
+    made = job(installed, "inside")
+    assert made["spec"]["ttlSecondsAfterFinished"] == EDITED["ttlSecondsAfterFinished"]
+    assert (made["status"]["attempt"], made["status"]["workspaceDigest"]) == (
+        0,
+        made["spec"]["workspace"]["digest"],
+    )
+
+
+def test_the_command_has_its_words_and_runs_in_the_directory_of_the_workspace_that_was_said(
+    seen: list[dict[str, Any]],
+) -> None:
+    for each in seen:
+        assert each["argv"] == ["look.py", *EDITED["args"]]
+        assert each["cwd"] == "/work/code"
+        assert each["mounts"] == ["/work", "/dev/shm"]
+
+
+def test_variables_have_their_values_from_where_they_come(seen: list[dict[str, Any]]) -> None:
+    for each in seen:
+        assert (each["env"]["A"], each["env"]["WORLD"], each["env"]["CPUS"]) == ("b c", "inside", "500")
+    assert len({each["env"]["POD_IP"] for each in seen}) == 2
+
+
+def test_shared_memory_has_the_size_that_was_said(seen: list[dict[str, Any]]) -> None:
+    assert [each["shared"] for each in seen] == [96 * MEBIBYTE] * 2
+
+
+def test_the_workers_meet_at_the_jobs_own_port_of_the_first_one(seen: list[dict[str, Any]]) -> None:
+    assert [each["ports"] for each in seen] == [[PORT]] * 2
+    assert {each["first"].partition(".")[0] for each in seen} == {"inside-0-0"}
+
+
+def test_nccl_and_gloo_are_told_the_interface_each_in_its_own_words(seen: list[dict[str, Any]]) -> None:
+    for each in seen:
+        assert (each["env"][n.ENV_NCCL_INTERFACE], each["env"][n.ENV_GLOO_INTERFACE]) == ("=lo", "lo")
+        assert each["backend"] == "gloo"
+
+
+def test_gloo_takes_the_interface_that_it_is_told(installed: Stack) -> None:
+    """Or nothing but the variable would be there: of one that no machine has gloo says so."""
+    command = "python -c \"import torch.distributed as d; d.init_process_group('gloo')\""
+    wrong = {"jobQueue": "cpu", "numGPUs": 0, "command": command, "restartPolicy": "Never"}
+    applied = apply(installed, "no-interface", {**wrong, "overrides": {"networking": {"interface": "none0"}}})
+    assert applied.code == 0, applied.output
+    assert reaches(installed, "no-interface", n.PHASE_FAILED)["exitCode"] == 1
+    assert re.search(r"RuntimeError: .*\bnone0\b", logs_of(installed, "no-interface"))
+
+
+def apply(stack: Stack, name: str, spec: dict[str, Any]) -> Command:
+    made = {"apiVersion": n.API_VERSION, "kind": n.JOB_KIND, "metadata": {"name": name}, "spec": spec}
+    return stack.kubectl("apply", *SPACE, "-f", "-", stdin=json.dumps(made))
+
+
+def of_type(gpu_type: str) -> dict[str, Any]:
+    """A job of two GPUs of this type on one node, whose script tells of its shared memory."""
+    script = "; ".join(
+        (
+            "import os",
+            "import torch.distributed as d",
+            f"d.init_process_group(os.environ['{n.ENV_BACKEND}'])",
+            "s = os.statvfs('/dev/shm')",
+            "print('of', d.get_world_size(), d.get_backend(), s.f_blocks * s.f_frsize, os.getcwd(), flush=True)",
+        )
+    )
+    return {
+        "jobQueue": "dev",
+        "numGPUs": 2,
+        "command": f'python -c "{script}"',
+        "distributed": {"backend": "gloo"},
+        "overrides": {
+            "nodeResources": {"gpus": 2, "gpuType": gpu_type},
+            "workingDir": "/srv/own",
+            "storage": {"shmSizePerGPU": "48Mi"},
+        },
+    }
+
+
+def test_gpus_of_the_type_that_was_said_are_bought_and_trained_on(installed: Stack) -> None:
+    """Two of them have twice the shared memory, and exchange through what the job says."""
+    applied = apply(installed, "right-type", of_type("a10g-24gb"))
+    assert applied.code == 0, applied.output
+    reaches(installed, "right-type", n.PHASE_SUCCEEDED)
+    assert logs_of(installed, "right-type").count(f"of 2 gloo {96 * MEBIBYTE} /srv/own\n") == 2
+    (worker,) = installed.get("pods", *SPACE, "-l", f"{n.LABEL_JOB}=right-type,{n.LABEL_ATTEMPT}")["items"]
+    node = installed.get("node", worker["spec"]["nodeName"])["metadata"]["labels"]
+    assert node["karpenter.k8s.aws/instance-gpu-name"] == "a10g"
+
+
+def test_the_plugin_as_one_file_reaches_the_cluster(installed: Stack, tmp_path: Path) -> None:
+    """It has all that it needs in it: Python begins it without the packages of this environment."""
+    plugin, _ = build(tmp_path / "dist")
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text("import os\nprint('begun')\nprint('trained', os.environ['A'])\n")
+
+    def types(*words: str) -> str:
+        answer = subprocess.run(
+            [sys.executable, "-S", "-I", str(plugin), *words],
+            cwd=code, env={**os.environ, **installed.kubectl_environment, "XDG_CACHE_HOME": str(tmp_path)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
+        )  # fmt: skip
+        assert answer.returncode == 0, answer.stdout
+        return answer.stdout
+
+    submit = ("submit", "--queue", "cpu", "--gpus", "0", "--name", "one-file", "--env", "A=b", "--follow")
+    assert "trained b\n" in types(*submit, "python train.py", *SPACE)
+    assert re.search(r"^Phase: +Succeeded$", types("status", "one-file", *SPACE), re.MULTILINE)
+    last = types("logs", "one-file", "--tail", "1", *SPACE)
+    assert ("trained b" in last, "begun" in last) == (True, False)
+    rows = [line.split() for line in types("queues", *SPACE).splitlines()]
+    assert ["cpu", "True", "0", "500m", "2Gi"] in [row[:5] for row in rows]
