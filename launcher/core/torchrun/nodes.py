@@ -22,7 +22,7 @@ from launcher.core.manifests import stamp
 from launcher.core.observe import Observation, Pod
 from launcher.core.progress import Progress
 from launcher.core.reasons import shortfall
-from launcher.core.torchrun import job_spec, pool_request, record
+from launcher.core.torchrun import affinity, job_spec, pool_request, record
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Removal, removal
 from launcher.core.torchrun.displaced import withdrawn
@@ -129,7 +129,7 @@ class _Choice:
             if self.look.now < self.gathering.retry:
                 return self._paused(self.gathering.retry)
             self.gathering = Gathering(since=self.look.now, tries=self.gathering.tries)
-        found = capacity.count(self.request, self.seen)
+        found = _allowed(self.request, self.seen, capacity.count(self.request, self.seen))
         counted = _held(self.request, self.seen, found)
         verdict = "" if found.usable else self._verdict()
         if verdict:
@@ -315,6 +315,22 @@ def _observation(look: Look, making: Making, request: JobRequest) -> tuple[list[
 
 def _is_own(pod: Pod, request: JobRequest) -> bool:
     return pod.namespace == request.namespace and pod.labels.get(c.LABEL_RUN) == request.run_id
+
+
+def _allowed(request: JobRequest, seen: Observation, found: Count) -> Count:
+    """Without the idle nodes that the workers' node affinity leaves out, such as those with GPUs of another type.
+
+    No placeholder gets there. Counted as usable, they would have the job wait for that, whatever Karpenter says.
+    """
+    out = {node.name for node in seen.nodes if not affinity.allows(request.affinity, node)}
+    return Count(
+        usable=tuple(name for name in found.usable if name not in out),
+        foreign=found.foreign,
+        unusable={
+            **found.unusable,
+            **{name: "left out by the workers' node affinity" for name in found.usable if name in out},
+        },
+    )
 
 
 def _held(request: JobRequest, seen: Observation, found: Count) -> Count:

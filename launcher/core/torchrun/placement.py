@@ -9,6 +9,7 @@ from typing import Any, Final
 from launcher.core import contract as c
 from launcher.core.request import GPU_RESOURCE
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.affinity import REQUIRED
 from launcher.core.torchrun.queue_spec import QueueSpec
 from launcher.core.torchrun.reading import JsonObject
 
@@ -21,7 +22,6 @@ LABEL_GPU_PRODUCT: Final = "nvidia.com/gpu.product"
 LABEL_GPU_NAME: Final = "karpenter.k8s.aws/instance-gpu-name"
 LABEL_GPU_MEMORY: Final = "karpenter.k8s.aws/instance-gpu-memory"
 _SOLD: Final = re.compile(r"([a-z][a-z0-9]*)(?:-(\d{1,4})gb?)?", re.ASCII)
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def place(template: Mapping[str, Any], queue: QueueSpec) -> JsonObject:
@@ -73,14 +73,14 @@ def _in(key: str, value: str) -> JsonObject:
 
 def _with_gpus(affinity: Mapping[str, Any], gpu_type: str) -> JsonObject:
     """Terms are alternatives: each of the user's is joined with each of the type's."""
-    required = affinity.get(_REQUIRED) or {}
+    required = affinity.get(REQUIRED) or {}
     theirs: Sequence[Mapping[str, Any]] = required.get("nodeSelectorTerms") or [{}]
     terms = [
         {**term, "matchExpressions": [*(term.get("matchExpressions") or []), *more["matchExpressions"]]}
         for term in theirs
         for more in gpu_terms(gpu_type)
     ]
-    return {**affinity, _REQUIRED: {**required, "nodeSelectorTerms": terms}}
+    return {**affinity, REQUIRED: {**required, "nodeSelectorTerms": terms}}
 
 
 def _of_devices(given: list[JsonObject]) -> list[JsonObject]:

@@ -14,6 +14,7 @@ from launcher.core.manifests import Owner
 from launcher.core.observe import NodePool
 from launcher.core.request import GPU_RESOURCE, Placeholder, Pool, Request, Worker
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.affinity import REQUIRED
 from launcher.core.torchrun.children import made_of, owner_reference
 from launcher.core.torchrun.placement import LOST
 from launcher.core.torchrun.pods import Making, pull_secrets, worker
@@ -26,7 +27,6 @@ NODE_START_SECONDS: Final = 900
 RETRY_SECONDS: Final = 240
 # Ends at once when it is told to: a first process that handles no SIGTERM is not ended by it.
 _HOLD: Final = ["sh", "-c", "trap 'exit 0' TERM; sleep infinity & wait"]
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _HOSTNAME: Final = "kubernetes.io/hostname"
 _SOFT_EFFECT: Final = "PreferNoSchedule"
 
@@ -40,10 +40,12 @@ class JobRequest(Request):
     """The request of a job. Its placeholders are named after it, and ask for what a worker's pod does: `asks`.
 
     A launcher's run takes whole machines; a worker may ask for a part of one, and each still counts as one node.
+    `affinity` is the workers' nodeAffinity, {} for none.
     """
 
     job: str
     asks: Mapping[str, str]
+    affinity: Mapping[str, Any]
 
     def placeholder_name(self, index: int) -> str:
         return n.hold_pod(self.job, index)
@@ -62,6 +64,7 @@ def request_of(making: Making, pool: NodePool | None) -> JobRequest:
     return JobRequest(
         job=making.name,
         asks={name: _text(amount) for name, amount in amounts.items()},
+        affinity=_node_affinity(spec),
         run_id=f"{n.RUN_PREFIX}{making.name}",
         namespace=making.namespace,
         pool=Pool(
@@ -109,6 +112,10 @@ def _worker_spec(making: Making) -> JsonObject:
     node = 0 if making.storage.each_node_its_own else None
     spec: JsonObject = worker(making, node)["spec"]
     return spec
+
+
+def _node_affinity(spec: JsonObject) -> Mapping[str, Any]:
+    return (spec.get("affinity") or {}).get("nodeAffinity") or {}
 
 
 def _asked(spec: JsonObject) -> dict[str, quantity.Amount]:
@@ -166,10 +173,9 @@ def placeholder(making: Making, request: JobRequest, index: int, wait: str) -> J
     meta["labels"] |= making.labels
     meta["ownerReferences"] = [owner_reference(making.name, making.uid)]
     apart = {"matchLabels": {n.LABEL_JOB: making.name, c.LABEL_ROLE: c.ROLE_PLACEHOLDER}}
-    node = (_worker_spec(making).get("affinity") or {}).get("nodeAffinity")
     spec["affinity"] = {
-        **({"nodeAffinity": node} if node else {}),
-        "podAntiAffinity": {_REQUIRED: [{"labelSelector": apart, "topologyKey": _HOSTNAME}]},
+        **({"nodeAffinity": request.affinity} if request.affinity else {}),
+        "podAntiAffinity": {REQUIRED: [{"labelSelector": apart, "topologyKey": _HOSTNAME}]},
     }
     spec["containers"][0]["command"] = list(_HOLD)
     spec |= pull_secrets(making.settings.queue)

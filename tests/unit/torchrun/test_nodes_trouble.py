@@ -9,6 +9,7 @@ import pytest
 
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun import placement
 from launcher.core.torchrun.pool_request import DEADLINE_SECONDS, RETRY_SECONDS
 from tests.unit.torchrun.made import CLUSTER, DIGEST
 from tests.unit.torchrun.pool import GPU, POOL, PoolApi
@@ -77,6 +78,22 @@ def test_a_type_that_can_take_no_worker_is_told_as_karpenter_tells_it() -> None:
     life.look()  # what was said of the try before is not believed for ever
     assert life.told == ("Pending", n.REASON_WAITING_FOR_NODES)
     assert life.api.placeholders() == ["vit-hold-0", "vit-hold-1"]
+
+
+def test_idle_nodes_with_gpus_of_another_type_hide_nothing_of_what_karpenter_tells() -> None:
+    said = "Failed to schedule pod, no instance type met all requirements, requirements=gpu-name In [h100]"
+    for gpu_name, told in (("a10g", n.REASON_CAPACITY_IMPOSSIBLE), ("h100", n.REASON_WAITING_FOR_NODES)):
+        life = Pooled({"numGPUs": 8}, {"nodeResources.gpuType": "h100"})
+        life.api.offers[placement.LABEL_GPU_NAME] = gpu_name
+        life.api.add("idle")
+        life.look()
+        assert life.told == ("Pending", n.REASON_WAITING_FOR_NODES)
+        left_out = "1 node: left out by the workers' node affinity" in life.status["message"]
+        assert left_out == (gpu_name == "a10g")
+        life.api.warn("Pod", "vit-hold-0", said)
+        life.look()
+        assert life.told == ("Pending", told), "one that is free for it the scheduler may give it yet"
+        assert ("gpu-name In [h100]" in life.status["message"]) == left_out
 
 
 def test_a_worker_that_lost_its_machine_may_get_another_one_for_as_long_as_machines_take() -> None:
