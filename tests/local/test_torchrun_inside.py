@@ -18,6 +18,7 @@ import yaml
 
 from launcher.core.torchrun import names as n
 from launcher.plugin.onefile import build
+from tests.faults.place import until
 from tests.local.conftest import Command, Stack
 from tests.local.torchrun_person import SPACE, job, logs_of, reaches, torchrun
 from tests.local.torchrun_stack import installed
@@ -207,6 +208,22 @@ def test_gpus_of_the_type_that_was_said_are_bought_and_trained_on(installed: Sta
     (worker,) = installed.get("pods", *SPACE, "-l", f"{n.LABEL_JOB}=right-type,{n.LABEL_ATTEMPT}")["items"]
     node = installed.get("node", worker["spec"]["nodeName"])["metadata"]["labels"]
     assert node["karpenter.k8s.aws/instance-gpu-name"] == "a10g"
+
+
+def test_of_gpus_of_another_type_than_the_pools_the_job_says_what_karpenter_does(installed: Stack) -> None:
+    """Also beside the idle machine of the job before, which has the GPUs that the pool has."""
+    applied = apply(installed, "wrong-type", of_type("h100-80gb"))
+    assert applied.code == 0, applied.output
+
+    def told() -> tuple[str, str]:
+        status = job(installed, "wrong-type").get("status") or {}
+        return status.get("phase", ""), status.get("reason", "")
+
+    until(lambda: told() == (n.PHASE_PENDING, n.REASON_CAPACITY_IMPOSSIBLE), "it is told", 60)
+    message = job(installed, "wrong-type")["status"]["message"]
+    assert "no instance type met all requirements" in message
+    assert "karpenter.k8s.aws/instance-gpu-name In [h100]" in message
+    assert torchrun(installed, "cancel", "wrong-type").code == 0
 
 
 def test_the_plugin_as_one_file_reaches_the_cluster(installed: Stack, tmp_path: Path) -> None:
