@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from launcher.core.torchrun import names as n
 from launcher.plugin.onefile import build
 from tests.faults.place import until
 from tests.local.conftest import Command, Stack
-from tests.local.torchrun_person import SPACE, job, logs_of, reaches, torchrun
+from tests.local.torchrun_person import SPACE, job, logs_of, reaches, submit_edited, torchrun
 from tests.local.torchrun_stack import installed
 
 __all__ = ["installed"]
@@ -63,7 +62,12 @@ print("seen " + json.dumps({{
 }}), flush=True)
 dist.barrier()
 """
-EDITED = {
+EDITED: dict[str, Any] = {
+    "env": [
+        {"name": "WORLD", "value": f"$({n.ENV_JOB})"},
+        {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "CPUS", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}}},
+    ],
     "args": ["--text", "two words", "$HOME", "it's"],
     "distributed": {"port": PORT},
     "maxRestarts": 0,
@@ -79,36 +83,16 @@ EDITED = {
 }
 
 
-def edited(text: str) -> str:
-    """The manifest as somebody leaves it who has given it these fields."""
-    manifest = yaml.safe_load(text)
-    manifest["spec"] |= EDITED
-    manifest["spec"]["env"] += [
-        {"name": "WORLD", "value": f"$({n.ENV_JOB})"},
-        {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-        {"name": "CPUS", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}}},
-    ]
-    return str(yaml.safe_dump(manifest))
-
-
 @pytest.fixture(scope="module")
 def seen(installed: Stack, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What the two workers of the job saw, by rank."""
     project = tmp_path_factory.mktemp("project")
     (project / "code").mkdir()
     (project / "code" / "look.py").write_text(LOOKS)
-    dry = torchrun(
-        installed, "submit", "--queue", "cpu", "--gpus", "0", "--nodes", "2", "--name", "inside",
-        "--env", "A=b c", "--dry-run", "-o", "yaml", "python look.py", cwd=project,
+    submit_edited(
+        installed, "inside", EDITED, "--queue", "cpu", "--gpus", "0", "--nodes", "2", "--env", "A=b c",
+        "python look.py", cwd=project,
     )  # fmt: skip
-    assert dry.code == 0, dry.output
-    assert installed.kubectl("get", "torchrunjob", "inside", *SPACE).code == 1, "a dry run made it"
-    file = project.parent / "job.yaml"
-    file.write_text(edited(dry.output))
-    applied = installed.kubectl("apply", "-f", str(file))
-    assert applied.code == 0, applied.output
-    sent = torchrun(installed, "sync", "inside", cwd=project)
-    assert sent.code == 0, sent.output
     reaches(installed, "inside", n.PHASE_SUCCEEDED)
     said = [
         json.loads(line.partition("seen ")[2])

@@ -11,16 +11,57 @@ import pytest
 from launcher.core.torchrun import names as n
 from tests.faults.place import until
 from tests.local.conftest import Stack
-from tests.local.torchrun_person import LISTENS, SPACE, WAIT_SECONDS, job, logs_of, reaches, torchrun
+from tests.local.torchrun_person import (
+    LISTENS,
+    SPACE,
+    WAIT_SECONDS,
+    job,
+    logs_of,
+    reaches,
+    submit_edited,
+    torchrun,
+)
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 
 QUEUE = "research"
+# The stack's claim to its Lustre file system (components/lustre_volume.py).
+SHARED = {"enabled": True, "existingClaim": "lustre"}
+# Both workers write to the directory that they share, and one checkpoint; then they wait for an edit.
+SHARES = """
+import errno, os, pathlib, time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+pathlib.Path(f"by-{rank}").touch()
+if rank == 0:
+    torch.save(torch.arange(5.0), "/checkpoints/step.pt")
+dist.barrier()
+try:
+    pathlib.Path("/datasets/mine").touch()
+    refused = "nothing"
+except OSError as error:
+    refused = errno.errorcode[error.errno]
+files = sorted(each.name for each in pathlib.Path().glob("by-*"))
+read = [float(torch.load(f"{place}/step.pt").sum()) for place in ("/checkpoints", "/datasets")]
+print("rank", rank, *files, "read", *read, "refused", refused, flush=True)
+while pathlib.Path("said.txt").read_text() != "end":
+    time.sleep(0.2)
+print("rank", rank, "saw the edit beside", *sorted(each.name for each in pathlib.Path().glob("by-*")), flush=True)
+"""
+
+
+def take(config: dict[str, Any]) -> None:
+    """What was given."""
+    for key in ("trainyard:queues", "trainyard:storage"):
+        del config[key]
 
 
 @pytest.fixture(scope="module")
 def queued(stack: Stack) -> Iterator[Stack]:
-    """As a person gives it: an edit of the stack file, and `pulumi up`."""
+    """As a person gives it, and a file system that machines share: an edit of the stack file, and `pulumi up`."""
 
     def give(config: dict[str, Any]) -> None:
         config["trainyard:queues"] = [
@@ -30,12 +71,13 @@ def queued(stack: Stack) -> Iterator[Stack]:
                 "storage": {"workspace": {"bucket": "models"}},
             }
         ]
+        config["trainyard:storage"] = {"lustre": {"deploymentType": "SCRATCH_2", "capacityGiB": 1200}}
 
     stack.update(give)
     yield stack
     if "trainyard:queues" in stack.settings()["config"]:  # the last test takes it away
         stack.kubectl("delete", "torchrunjobs,torchrunqueues", "--all", "--all-namespaces", "--timeout=120s")
-        stack.update(lambda config: config.pop("trainyard:queues"))
+        stack.update(take)
 
 
 def test_a_running_job_has_its_files_from_the_bucket_and_an_edit_too(queued: Stack, tmp_path: Path) -> None:
@@ -57,6 +99,29 @@ def test_a_running_job_has_its_files_from_the_bucket_and_an_edit_too(queued: Sta
     again = torchrun(queued, *submit, "--name", "again", cwd=tmp_path)
     assert "unchanged" in again.output
     reaches(queued, "again", n.PHASE_SUCCEEDED)
+
+
+def test_workers_on_two_machines_share_their_workspace_and_checkpoints(queued: Stack, tmp_path: Path) -> None:
+    """On one volume of the stack's Lustre file system; data sets are the same one, and nobody writes there."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text(SHARES)
+    (code / "said.txt").write_text("before")
+    volumes = {each: SHARED for each in ("workspace", "datasets", "checkpoints")}
+    submit_edited(
+        queued, "shared", {"overrides": {"storage": volumes}}, "--queue", QUEUE, "--gpus", "2", "--nodes", "2",
+        "python train.py", cwd=code,
+    )  # fmt: skip
+    for rank in (0, 1):
+        line = f"rank {rank} by-0 by-1 read 10.0 10.0 refused EROFS\n"
+        until(lambda line=line: line in logs_of(queued, "shared"), line, WAIT_SECONDS)  # type: ignore[misc]
+    pods = queued.get("pods", *SPACE, "-l", f"{n.LABEL_JOB}=shared,{n.LABEL_ATTEMPT}")["items"]
+    assert len({each["spec"]["nodeName"] for each in pods}) == 2
+    (code / "said.txt").write_text("end")
+    assert torchrun(queued, "sync", "shared", cwd=code).code == 0
+    assert reaches(queued, "shared", n.PHASE_SUCCEEDED)["restarts"] == 0
+    for rank in (0, 1):
+        assert f"rank {rank} saw the edit beside by-0 by-1\n" in logs_of(queued, "shared")
 
 
 def test_how_far_a_training_is_stands_in_its_status(queued: Stack) -> None:
@@ -92,7 +157,7 @@ def test_taken_away_as_the_page_says_nothing_of_it_is_left(queued: Stack, tmp_pa
         "delete", "torchrunjobs,torchrunqueues", "--all", "--all-namespaces", "--timeout=120s"
     )
     assert ended.code == 0, ended.output
-    queued.update(lambda config: config.pop("trainyard:queues"))
+    queued.update(take)
     assert queued.kubectl("get", "torchrunjobs", "-A").code == 1, "the definition is there"
     assert queued.kubectl("get", "namespace", n.CONTROLLER_NAMESPACE).code == 1
 

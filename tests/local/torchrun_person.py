@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from launcher.core.torchrun import names as n
 from local.home import CHECKOUT
 from tests.faults.place import until
@@ -41,6 +43,22 @@ def torchrun(stack: Stack, *arguments: str, cwd: Path = CHECKOUT) -> Command:
     )  # fmt: skip
     print(answer.stdout)
     return Command(code=answer.returncode, output=answer.stdout)
+
+
+def submit_edited(stack: Stack, name: str, fields: dict[str, Any], *words: str, cwd: Path) -> None:
+    """A job with fields that `submit` has no flag for: its dry run with them is applied, and its workspace sent."""
+    dry = torchrun(stack, "submit", "--name", name, "--dry-run", "-o", "yaml", *words, cwd=cwd)
+    assert dry.code == 0, dry.output
+    assert stack.kubectl("get", "torchrunjob", name, *SPACE).code == 1, "a dry run made it"
+    manifest = yaml.safe_load(dry.output)
+    variables = [*manifest["spec"].get("env", ()), *fields.get("env", ())]
+    manifest["spec"] |= {**fields, "env": variables}
+    file = cwd.parent / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(manifest))
+    applied = stack.kubectl("apply", "-f", str(file))
+    assert applied.code == 0, applied.output
+    sent = torchrun(stack, "sync", name, cwd=cwd)
+    assert sent.code == 0, sent.output
 
 
 def job(stack: Stack, name: str) -> dict[str, Any]:
