@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import yaml
 
 from launcher.plugin import exits
-from launcher.plugin.onefile import build
+from launcher.plugin.onefile import NEEDED, build
 
 pytestmark = [pytest.mark.unit, pytest.mark.long]
 ROOT = Path(__file__).parents[3]
@@ -85,6 +87,12 @@ def test_one_file_is_all_that_is_needed(tmp_path: Path) -> None:
     assert refused.returncode == 1
     assert "can't unpack into" in refused.stderr
     shutil.rmtree(tmp_path / "dist")
+
+
+def test_pip_installs_what_the_one_file_has_in_it() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extra = dict(each.split("==") for each in project["optional-dependencies"]["plugin"])
+    assert extra == {name: version(name) for name in NEEDED}
 
 
 def test_the_exit_codes_are_those_of_the_contract() -> None:
