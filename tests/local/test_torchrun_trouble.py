@@ -55,7 +55,8 @@ RIGHTS = [
 def test_the_exit_code_is_the_jobs_and_a_wrong_command_is_not_begun_anew(
     installed: Stack, tmp_path: Path
 ) -> None:
-    (tmp_path / "train.py").write_text("import sys\nsys.exit(3)\n")
+    says = "import os\nprint('of attempt', os.environ['TORCHRUN_ATTEMPT'], flush=True)\n"
+    (tmp_path / "train.py").write_text(f"{says}raise SystemExit(3)\n")
     (tmp_path / "unset.sh").write_text("exit 0\n")
     for name, command, code, reason, restarts in (
         ("fails", "python train.py", 3, n.REASON_RESTARTS_USED_UP, 3),
@@ -71,6 +72,11 @@ def test_the_exit_code_is_the_jobs_and_a_wrong_command_is_not_begun_anew(
         status = job(installed, name)["status"]
         assert (status["phase"], status["reason"]) == (n.PHASE_FAILED, reason)
         assert (status["exitCode"], status.get("restarts", 0)) == (code, restarts)
+    last = torchrun(installed, "logs", "fails", "--attempt", "3")
+    assert (last.code, "of attempt 3\n" in last.output) == (0, True)
+    gone = torchrun(installed, "logs", "fails", "--attempt", "2")
+    assert gone.code == 66, "its pods went when the next one began"
+    assert "job fails: has no worker node 0 of attempt 2 now" in gone.output
 
 
 def test_a_worker_that_fails_costs_a_restart_of_all_in_a_rendezvous_of_their_own(
