@@ -17,6 +17,7 @@ from tests.local.torchrun_person import (
     WAIT_SECONDS,
     job,
     logs_of,
+    phase,
     reaches,
     submit_edited,
     torchrun,
@@ -27,15 +28,17 @@ pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 QUEUE = "research"
 # The stack's claim to its Lustre file system (components/lustre_volume.py).
 SHARED = {"enabled": True, "existingClaim": "lustre"}
-# Both workers write to the directory that they share, and one checkpoint; then they wait for an edit.
-SHARES = """
-import errno, os, pathlib, time
+PORT = 29778
+# Both workers write to the directory that they share, and one a checkpoint; then they wait for an edit.
+SHARES = f"""
+import errno, os, pathlib, socket, time
 import torch
 import torch.distributed as dist
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-pathlib.Path(f"by-{rank}").touch()
+socket.create_connection((os.environ["MASTER_ADDR"], {PORT}), 10).close()
+pathlib.Path(f"by-{{rank}}").touch()
 if rank == 0:
     torch.save(torch.arange(5.0), "/checkpoints/step.pt")
 dist.barrier()
@@ -45,7 +48,7 @@ try:
 except OSError as error:
     refused = errno.errorcode[error.errno]
 files = sorted(each.name for each in pathlib.Path().glob("by-*"))
-read = [float(torch.load(f"{place}/step.pt").sum()) for place in ("/checkpoints", "/datasets")]
+read = [float(torch.load(f"{{place}}/step.pt").sum()) for place in ("/checkpoints", "/datasets")]
 print("rank", rank, *files, "read", *read, "refused", refused, flush=True)
 while pathlib.Path("said.txt").read_text() != "end":
     time.sleep(0.2)
@@ -101,20 +104,29 @@ def test_a_running_job_has_its_files_from_the_bucket_and_an_edit_too(queued: Sta
     reaches(queued, "again", n.PHASE_SUCCEEDED)
 
 
-def test_workers_on_two_machines_share_their_workspace_and_checkpoints(queued: Stack, tmp_path: Path) -> None:
-    """On one volume of the stack's Lustre file system; data sets are the same one, and nobody writes there."""
+def test_workers_on_two_machines_share_workspace_and_checkpoints(queued: Stack, tmp_path: Path) -> None:
+    """On one volume of the stack's Lustre file system; data sets are the same one, and nobody writes there.
+
+    They meet at the port that the queue's fields say.
+    """
     code = tmp_path / "code"
     code.mkdir()
     (code / "train.py").write_text(SHARES)
     (code / "said.txt").write_text("before")
     volumes = {each: SHARED for each in ("workspace", "datasets", "checkpoints")}
+    fields = {"overrides": {"storage": volumes, "networking": {"port": PORT}}}
     submit_edited(
-        queued, "shared", {"overrides": {"storage": volumes}}, "--queue", QUEUE, "--gpus", "2", "--nodes", "2",
+        queued, "shared", fields, "--queue", QUEUE, "--gpus", "2", "--nodes", "2",
         "python train.py", cwd=code,
     )  # fmt: skip
-    for rank in (0, 1):
-        line = f"rank {rank} by-0 by-1 read 10.0 10.0 refused EROFS\n"
-        until(lambda line=line: line in logs_of(queued, "shared"), line, WAIT_SECONDS)  # type: ignore[misc]
+    lines = [f"rank {rank} by-0 by-1 read 10.0 10.0 refused EROFS\n" for rank in (0, 1)]
+
+    def both_said_it() -> bool:
+        assert phase(queued, "shared") not in n.FINAL_PHASES, job(queued, "shared")["status"]
+        said = logs_of(queued, "shared")
+        return all(each in said for each in lines)
+
+    until(both_said_it, " and ".join(lines), WAIT_SECONDS)
     pods = queued.get("pods", *SPACE, "-l", f"{n.LABEL_JOB}=shared,{n.LABEL_ATTEMPT}")["items"]
     assert len({each["spec"]["nodeName"] for each in pods}) == 2
     (code / "said.txt").write_text("end")
