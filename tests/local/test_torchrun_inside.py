@@ -17,7 +17,7 @@ import pytest
 
 from launcher.core.torchrun import names as n
 from launcher.plugin.onefile import build
-from tests.faults.place import until
+from tests.faults.place import Place, until
 from tests.local.conftest import Command, Stack
 from tests.local.torchrun_person import SPACE, job, logs_of, reaches, submit_edited, torchrun
 from tests.local.torchrun_stack import installed
@@ -185,6 +185,7 @@ def of_type(gpu_type: str) -> dict[str, Any]:
 
 def test_gpus_of_the_type_that_was_said_are_bought_and_trained_on(installed: Stack) -> None:
     """Two of them have twice the shared memory, and exchange through what the job says."""
+    Place(installed.home, installed.outputs).without_machines()
     applied = apply(installed, "right-type", of_type("a10g-24gb"))
     assert applied.code == 0, applied.output
     reaches(installed, "right-type", n.PHASE_SUCCEEDED)
@@ -196,17 +197,21 @@ def test_gpus_of_the_type_that_was_said_are_bought_and_trained_on(installed: Sta
 
 def test_of_gpus_of_another_type_than_the_pools_the_job_says_what_karpenter_does(installed: Stack) -> None:
     """Also beside the idle machine of the job before, which has the GPUs that the pool has."""
+    # Of a pool that has all the machines that it may have Karpenter says that alone.
+    ceiling = installed.settings()["config"]["trainyard:pools"][0]["maxNodes"]
+    place = Place(installed.home, installed.outputs)
+    until(lambda: len(place.claims()) < ceiling, "the pool may have another machine")
     applied = apply(installed, "wrong-type", of_type("h100-80gb"))
     assert applied.code == 0, applied.output
 
-    def told() -> tuple[str, str]:
-        status = job(installed, "wrong-type").get("status") or {}
-        return status.get("phase", ""), status.get("reason", "")
+    def told() -> dict[str, Any]:
+        return dict(job(installed, "wrong-type").get("status") or {})
 
-    until(lambda: told() == (n.PHASE_PENDING, n.REASON_CAPACITY_IMPOSSIBLE), "it is told", 60)
-    message = job(installed, "wrong-type")["status"]["message"]
-    assert "no instance type met all requirements" in message
-    assert "karpenter.k8s.aws/instance-gpu-name In [h100]" in message
+    until(lambda: told().get("reason") == n.REASON_CAPACITY_IMPOSSIBLE, "it is told", 60)
+    status = told()
+    assert status["phase"] == n.PHASE_PENDING
+    assert "no instance type met all requirements" in status["message"]
+    assert "karpenter.k8s.aws/instance-gpu-name In [h100]" in status["message"]
     assert torchrun(installed, "cancel", "wrong-type").code == 0
 
 

@@ -22,7 +22,7 @@ from launcher.core.manifests import stamp
 from launcher.core.observe import Observation, Pod
 from launcher.core.progress import Progress
 from launcher.core.reasons import shortfall
-from launcher.core.torchrun import affinity, job_spec, pool_request, record
+from launcher.core.torchrun import affinity, job_spec, placement, pool_request, record
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Removal, removal
 from launcher.core.torchrun.displaced import withdrawn
@@ -129,7 +129,7 @@ class _Choice:
             if self.look.now < self.gathering.retry:
                 return self._paused(self.gathering.retry)
             self.gathering = Gathering(since=self.look.now, tries=self.gathering.tries)
-        found = _allowed(self.request, self.seen, capacity.count(self.request, self.seen))
+        found = _allowed(self.making, self.request, self.seen)
         counted = _held(self.request, self.seen, found)
         verdict = "" if found.usable else self._verdict()
         if verdict:
@@ -317,19 +317,24 @@ def _is_own(pod: Pod, request: JobRequest) -> bool:
     return pod.namespace == request.namespace and pod.labels.get(c.LABEL_RUN) == request.run_id
 
 
-def _allowed(request: JobRequest, seen: Observation, found: Count) -> Count:
-    """Without the idle nodes that the workers' node affinity leaves out, such as those with GPUs of another type.
+def _allowed(making: Making, request: JobRequest, seen: Observation) -> Count:
+    """The pool's nodes, of which those are not usable that the workers' node affinity leaves out.
 
     No placeholder gets there. Counted as usable, they would have the job wait for that, whatever Karpenter says.
     """
-    out = {node.name for node in seen.nodes if not affinity.allows(request.affinity, node)}
+    found, gpu_type = capacity.count(request, seen), making.settings.queue.gpu_type
+    of_type = {affinity.REQUIRED: {"nodeSelectorTerms": placement.gpu_terms(gpu_type)}} if gpu_type else {}
+    out = {}
+    for node in seen.nodes:
+        if node.name not in found.usable or affinity.allows(request.affinity, node):
+            continue
+        out[node.name] = "left out by the workers' node affinity"
+        if not affinity.allows(of_type, node):
+            out[node.name] = f"its GPUs are not known to be of type {gpu_type}"
     return Count(
         usable=tuple(name for name in found.usable if name not in out),
         foreign=found.foreign,
-        unusable={
-            **found.unusable,
-            **{name: "left out by the workers' node affinity" for name in found.usable if name in out},
-        },
+        unusable={**found.unusable, **out},
     )
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from launcher.core.manifests import stamp
+from launcher.core.torchrun import affinity, placement
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun import placement
 from launcher.core.torchrun.pool_request import DEADLINE_SECONDS, RETRY_SECONDS
 from tests.unit.torchrun.made import CLUSTER, DIGEST
 from tests.unit.torchrun.pool import GPU, POOL, PoolApi
@@ -88,12 +88,23 @@ def test_idle_nodes_with_gpus_of_another_type_hide_nothing_of_what_karpenter_tel
         life.api.add("idle")
         life.look()
         assert life.told == ("Pending", n.REASON_WAITING_FOR_NODES)
-        left_out = "1 node: left out by the workers' node affinity" in life.status["message"]
+        left_out = "1 node: its GPUs are not known to be of type h100" in life.status["message"]
         assert left_out == (gpu_name == "a10g")
         life.api.warn("Pod", "vit-hold-0", said)
         life.look()
         assert life.told == ("Pending", told), "one that is free for it the scheduler may give it yet"
         assert ("gpu-name In [h100]" in life.status["message"]) == left_out
+
+
+def test_idle_nodes_that_the_queues_own_affinity_leaves_out_are_told() -> None:
+    fast = {"key": "fast", "operator": "Exists"}
+    terms = {affinity.REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [fast]}]}}
+    asked = {"scheduling.affinity": {"nodeAffinity": terms}, "nodeResources.gpuType": "h100"}
+    life = Pooled({"numGPUs": 8}, asked)
+    life.api.offers[placement.LABEL_GPU_NAME] = "h100"
+    life.api.add("idle")
+    life.look()
+    assert "1 node: left out by the workers' node affinity" in life.status["message"]
 
 
 def test_a_worker_that_lost_its_machine_may_get_another_one_for_as_long_as_machines_take() -> None:
