@@ -52,11 +52,5 @@ def test_all_of_it_goes_by_the_commands_of_the_page_also_while_jobs_run(tmp_path
         assert not team.get(f"/api/v1/namespaces/{n.CONTROLLER_NAMESPACE}")
         groups = {each["spec"]["group"] for each in team.get(DEFINITIONS)["items"]}
         assert n.GROUP not in groups
-        assert kai_and_rest(team) == []
-
-
-def kai_and_rest(team: Team) -> list[str]:
-    """What is left of a job, by name."""
-    paths = (team.batch(), team.core("pods"), team.core("services"), kai.gangs(team.name))
-    until(lambda: not any(team.get(each)["items"] for each in paths), "what was made for it goes after it")
-    return [each["metadata"]["name"] for path in paths for each in team.get(path)["items"]]
+        made_for_it = (team.batch(), team.core("pods"), team.core("services"), kai.gangs(team.name))
+        until(lambda: not any(team.get(each)["items"] for each in made_for_it), "all goes after the job")
