@@ -14,6 +14,7 @@ from launcher.plugin import making, manifest, podless, upload
 from launcher.plugin.cluster import Cluster, shown
 from launcher.plugin.exits import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.following import follow
+from launcher.plugin.near_archives import pods_that_have
 from launcher.plugin.near_queues import queues_that_are_there
 from launcher.plugin.packing import Packed
 from launcher.plugin.screen import say
@@ -120,7 +121,9 @@ def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
         url = ""
         if not upload.wait_for_sync_pod(cluster, options.name, upload.WAIT_SECONDS, podless.check):
             raise _no_pod(cluster, options.name)
-        upload.to_sync_pod(cluster, options.name, archive)
+        same = spec["workspace"].get("digest") == archive.digest
+        nearby = [] if same else pods_that_have(cluster, archive.digest, options.name)
+        upload.to_sync_pod(cluster, options.name, archive, nearby)
     # Said each time: a patch without it would leave what the sync before asked for.
     now = {**manifest.workspace(archive, url), "restartOnSync": options.restart}
     # The workers first, as through a pod: those that start meanwhile follow what is pointed to, whatever the job names.
@@ -171,11 +174,12 @@ def _through_pod(
     """Sends the workspace; what the job waits for first, where that brings its pod."""
     name = job["metadata"]["name"]
     try:
+        nearby = pods_that_have(cluster, archive.digest, name)
         if not queue_there:
             if upload.wait_for_sync_pod(cluster, name, _WITHOUT_QUEUE_SECONDS):
-                upload.to_sync_pod(cluster, name, archive)
+                upload.to_sync_pod(cluster, name, archive, nearby)
         elif upload.wait_for_sync_pod(cluster, name, upload.WAIT_SECONDS, podless.check):
-            upload.to_sync_pod(cluster, name, archive)
+            upload.to_sync_pod(cluster, name, archive, nearby)
         else:
             raise _no_pod(cluster, name)
     except podless.Podless as error:

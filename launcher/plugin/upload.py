@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, Final, Protocol
 
 from launcher.core.held import PATIENCE_SECONDS, held_up
@@ -142,12 +142,17 @@ def _held(job: JsonObject, pod: JsonObject | None) -> str:
     return f"{job['metadata']['name']}: {n.PHASE_PENDING}: {said}" if waits else ""
 
 
-def to_sync_pod(cluster: Cluster, job: str, archive: Archive, run: Execute = execute) -> None:
-    """Sends what the pod lacks of the archive, makes it the job's present one. Raises PluginError."""
+def to_sync_pod(
+    cluster: Cluster, job: str, archive: Archive, nearby: Sequence[str], run: Execute = execute
+) -> None:
+    """Sends what the pod lacks of the archive, makes it the job's present one. Raises PluginError.
+
+    The pods at the addresses `nearby` are asked for it first, by the pod itself.
+    """
     for tries_left in reversed(range(_TRIES)):
         try:
             with explained("get and create pods/exec", cluster.namespace):
-                sent = _send(cluster, job, archive, run)
+                sent = _send(cluster, job, archive, nearby, run)
         except PluginError as error:
             if not tries_left or not isinstance(error.__context__, ApiUnavailable):
                 raise
@@ -158,9 +163,10 @@ def to_sync_pod(cluster: Cluster, job: str, archive: Archive, run: Execute = exe
             return
 
 
-def _send(cluster: Cluster, job: str, archive: Archive, run: Execute) -> bool:
+def _send(cluster: Cluster, job: str, archive: Archive, nearby: Sequence[str], run: Execute) -> bool:
     command = ["python", "-m", "launcher.workspace", "receive", "--current"]
     command += ["--digest", archive.digest, "--size", str(archive.size)]
+    command += [word for address in nearby for word in ("--nearby", address)]
     pod = n.sync_pod(job)
     with run(cluster, pod, n.SYNC_CONTAINER, command) as running:
         word, _, number = running.line().partition(" ")

@@ -23,6 +23,7 @@ from typing import Final
 from launcher.core.torchrun import names
 from launcher.workspace.errors import NotThere, WorkspaceError
 from launcher.workspace.follow import EVERY_SECONDS, LOG, WAIT_SECONDS, fetch, follow, tell
+from launcher.workspace.nearby import copied
 from launcher.workspace.place import placed
 from launcher.workspace.serve import server
 from launcher.workspace.sources import S3, Source, SyncPod
@@ -59,6 +60,12 @@ def parser() -> argparse.ArgumentParser:
     receiving.add_argument("--digest", required=True)
     receiving.add_argument("--size", required=True, type=int, help="bytes of the whole archive")
     receiving.add_argument("--current", action="store_true", help="make it the job's present one")
+    receiving.add_argument(
+        "--nearby",
+        action="append",
+        default=[],
+        help="http://host:port of another job's sync pod that may have it",
+    )
     for each in (serving, receiving):
         each.add_argument("--root", type=Path, default=Path(names.SYNC_DIRECTORY))
     return result
@@ -117,6 +124,7 @@ def _receive(options: argparse.Namespace) -> None:
     most = os.environ.get(names.ENV_SYNC_MOST)
     store = Store(options.root, int(most) if most else None)
     with store.receiving():
+        copied(store, options.digest, options.size, options.nearby)
         store.receive(
             options.digest, options.size, sys.stdin.buffer, lambda offset: print("offset", offset, flush=True)
         )

@@ -36,20 +36,25 @@ class Source(Protocol):
 class SyncPod:
     """The server of launcher/workspace/serve.py at this address, such as http://train-sync-0.train:8080."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, seconds: float = _SECONDS) -> None:
+        """`seconds` is for how long it may say nothing."""
         parts = urlsplit(address)
         if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/"):
             raise WorkspaceError(f"--sync: {address[:200]!r} should be http://host:port")
         self._address = address.rstrip("/")
+        self._seconds = seconds
 
     def archive(self, digest: str, into: Path) -> None:
-        try:
-            answer = self._open(ARCHIVES + check_digest(digest))
-        except (OSError, http.client.HTTPException) as error:
-            raise self._unreachable(error) from None
-        with answer, into.open("wb") as file:
+        with self.opened(digest) as answer, into.open("wb") as file:
             while data := self._piece(answer):
                 file.write(data)
+
+    def opened(self, digest: str) -> http.client.HTTPResponse:
+        """The archive of this digest, to be read to its end. Raises NotThere, WorkspaceError."""
+        try:
+            return self._open(ARCHIVES + check_digest(digest))
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from None
 
     def _piece(self, answer: http.client.HTTPResponse) -> bytes:
         try:
@@ -69,7 +74,7 @@ class SyncPod:
     def _open(self, path: str) -> http.client.HTTPResponse:
         try:
             answer: http.client.HTTPResponse = urllib.request.urlopen(  # noqa: S310 (http, as checked)
-                self._address + path, timeout=_SECONDS
+                self._address + path, timeout=self._seconds
             )
         except urllib.error.HTTPError as error:
             with error:

@@ -77,11 +77,19 @@ class Store:
         return found if found < size else 0
 
     def receive(
-        self, digest: str, size: int, stream: IO[bytes], told: Callable[[int], None] = lambda _o: None
+        self,
+        digest: str,
+        size: int,
+        stream: IO[bytes],
+        told: Callable[[int], None] = lambda _o: None,
+        *,
+        apart: bool = False,
     ) -> None:
         """Takes what is missing of this archive, after `told` was told from which byte on.
 
         Raises WorkspaceError if it ends early, which a later call goes on from, or is another one than its digest says.
+        `apart` is for a stream that may not be what it says: it is taken from its first byte on, and no call goes on
+        from it.
         """
         if size < 1:
             raise WorkspaceError(f"size: {size} should be the archive's bytes, at least 1")
@@ -95,7 +103,7 @@ class Store:
             if place.exists():
                 told(size)
                 return
-            with self._alone(digest) as (part, file):
+            with self._alone(digest, apart) as (part, file):
                 offset = os.fstat(file.fileno()).st_size
                 offset = offset if offset < size else 0
                 told(offset)
@@ -109,13 +117,14 @@ class Store:
             raise WorkspaceError(f"upload: can't write {place}: {error.strerror}") from None
 
     @contextmanager
-    def _alone(self, digest: str) -> Iterator[tuple[Path, IO[bytes]]]:
-        """What is here of the archive; a second one that receives it meanwhile has a file of its own."""
+    def _alone(self, digest: str, apart: bool) -> Iterator[tuple[Path, IO[bytes]]]:
+        """What is here of the archive; who is to be apart, or receives it as a second one, has a file of its own."""
         part = self._part(digest)
-        with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
-            if _is_locked(file, part):
-                yield part, file
-                return
+        if not apart:
+            with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
+                if _is_locked(file, part):
+                    yield part, file
+                    return
         handle, name = tempfile.mkstemp(_PART, dir=self._root)
         try:
             with os.fdopen(handle, "r+b") as file:

@@ -149,8 +149,21 @@ def test_an_edit_reaches_running_workers_and_files_go_both_ways(installed: Stack
     )  # fmt: skip
     assert made.code == 0, made.output
     until(lambda: "said before" in logs_of(installed, "hot"), "it works", WAIT_SECONDS)
+    # A second job of the same directory gets it from the first one's pod.
+    twin = torchrun(
+        installed, "submit", "--queue", "cpu", "--gpus", "0", "--nodes", "1", "--name", "twin",
+        "python train.py", cwd=tmp_path,
+    )  # fmt: skip
+    assert twin.code == 0, twin.output
+    assert "unchanged, its " in twin.output
+    until(lambda: "said before" in logs_of(installed, "twin"), "it works, too", WAIT_SECONDS)
     (tmp_path / "said.txt").write_text("after")
     assert torchrun(installed, "sync", "hot", cwd=tmp_path).code == 0
+    edited = torchrun(installed, "sync", "twin", cwd=tmp_path)
+    assert edited.code == 0, edited.output
+    assert "unchanged, its " in edited.output
+    until(lambda: "said after" in logs_of(installed, "twin"), "the edit is there, too", 60)
+    assert torchrun(installed, "cancel", "twin").code == 0
     until(lambda: "said after" in logs_of(installed, "hot"), "the edit is there", 60)
     (tmp_path / "weights").write_bytes(bytes(range(256)) * 1000)
     sent = torchrun(installed, "cp", "weights", "hot:/tmp/weights", cwd=tmp_path)

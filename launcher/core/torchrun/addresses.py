@@ -1,9 +1,11 @@
-"""Where in a bucket the present workspace of a job is told: who writes it and who reads it agree here. Pure."""
+"""Where a job's workspace is, in a bucket or in its sync pod: who writes it and who reads it agree here. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
+
+from launcher.core.torchrun import names as n
 
 # As launcher/workspace/bucket.py sends archives.
 _SENT: Final = re.compile(r"(s3://[^/]+(?:/.*)?)/workspaces/[^/]+")
@@ -26,3 +28,8 @@ def followed_below(url: str, bucket: str) -> str:
 def pointer_url(where: str, uid: str) -> str:
     """Where the job with this uid has its pointer, below this bucket and prefix."""
     return f"{where.rstrip('/')}/jobs/{uid}/current"
+
+
+def sync_pod_url(job: str, namespace: str) -> str:
+    """Where the sync pod of this job answers within the cluster (launcher/workspace/serve.py)."""
+    return f"http://{n.sync_pod(job)}.{job}.{namespace}.svc:{n.SYNC_PORT}"

@@ -16,7 +16,7 @@ from launcher.core.quantity import in_words
 from launcher.core.torchrun import command as commands
 from launcher.core.torchrun import first_process, job_spec, placement
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.addresses import followed_below, pointer_url
+from launcher.core.torchrun.addresses import followed_below, pointer_url, sync_pod_url
 from launcher.core.torchrun.distribution import Size
 from launcher.core.torchrun.job_spec import JobSpec
 from launcher.core.torchrun.queue_spec import WORKING_DIRECTORY, WORKSPACE, QueueSpec
@@ -291,7 +291,7 @@ def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> l
     workspace = making.spec.workspace
     if workspace is None:
         return []
-    sync = ["--sync", f"http://{n.sync_pod(making.name)}.{making.name}.{making.namespace}.svc:{n.SYNC_PORT}"]
+    sync = ["--sync", sync_pod_url(making.name, making.namespace)]
     archive = ["--url", workspace.url] if workspace.url else sync
     pointer = sync
     if workspace.url:

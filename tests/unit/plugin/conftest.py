@@ -103,9 +103,14 @@ class Receiving:
 
 
 @pytest.fixture
-def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """The store of job `one`'s sync pod; each pod that uploads go to has one of its own."""
-    stores = tmp_path / "stores"
+def stores(tmp_path: Path) -> Path:
+    """Of each sync pod that uploads go to, by its name."""
+    return tmp_path / "stores"
+
+
+@pytest.fixture
+def pod(stores: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store of job `one`'s sync pod."""
     monkeypatch.setattr(
         upload.to_sync_pod,
         "__defaults__",

@@ -45,12 +45,8 @@ def test_submit_sends_the_directory_and_makes_the_job(api: TorchrunApi, run: Run
     assert current is not None
     assert current.digest == digest
     assert only_line(err).endswith(" sent")
-    # The same job has it, another one has a pod of its own.
     result, _, err = run("sync", "one")
     assert "unchanged, its " in only_line(err)
-    api.pod("two-sync-0", n.SYNC_CONTAINER)
-    result, _, err = run("submit", "--queue", "q", "--gpus", "8", "--name", "two", "python train.py")
-    assert only_line(err).endswith(" sent")
 
 
 def test_a_broken_upload_goes_on_where_it_was(

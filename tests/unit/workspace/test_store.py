@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import logging
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from launcher.core.torchrun.addresses import pointer_url, sent_below
 from launcher.workspace.bucket import Bucket, archive_url, parse_url
 from launcher.workspace.errors import NotThere, WorkspaceError
 from launcher.workspace.follow import fetch, follow
+from launcher.workspace.nearby import copied
 from launcher.workspace.pack import Archive
 from launcher.workspace.place import placed
 from launcher.workspace.serve import server
@@ -76,8 +78,10 @@ def test_two_may_send_the_same_archive_at_once(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in (tmp_path / "store").iterdir()] == [data]
 
 
-def receive(root: Path, archive: Archive, environment: dict[str, str] | None = None) -> tuple[int, str]:
-    """As the plugin does by exec."""
+def receive(
+    root: Path, archive: Archive, environment: dict[str, str] | None = None, nearby: Sequence[str] = ()
+) -> tuple[int, str]:
+    """As the plugin does by exec; where pods are `nearby`, nothing is sent."""
     words = (
         "receive",
         "--current",
@@ -87,12 +91,50 @@ def receive(root: Path, archive: Archive, environment: dict[str, str] | None = N
         archive.digest,
         "--size",
         str(archive.size),
+        *(word for address in nearby for word in ("--nearby", address)),
     )
     with archive.file.open("rb") as file:
         process = started(
-            *words, stdin=file, stdout=subprocess.DEVNULL, env={**os.environ, **(environment or {})}
+            *words,
+            stdin=subprocess.DEVNULL if nearby else file,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, **(environment or {})},
         )
         return process.wait(), process.communicate()[1]
+
+
+def test_what_another_pod_has_is_copied_and_what_it_lacks_is_sent(tmp_path: Path) -> None:
+    archive = packed(tmp_path / "in", a=os.urandom(400_000).hex())
+    data = archive.file.read_bytes()
+    good, damaged, short, empty = (Store(tmp_path / name) for name in ("good", "damaged", "short", "empty"))
+    for store in (good, damaged, short):
+        received(store, archive)
+    damaged.archive(archive.digest).write_bytes(data[:-1] + b"x")
+    short.archive(archive.digest).write_bytes(data[:1000])
+    silent = socket.create_server(("127.0.0.1", 0))
+    with silent, serving(damaged) as a, serving(short) as b, serving(empty) as c, serving(good) as d:
+        nobody = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        root = tmp_path / "store"
+        for address in (a, b, c, "http://none.invalid:8080", nobody, "x"):
+            told: list[int] = []
+            store = Store(root)
+            assert not copied(store, archive.digest, archive.size, [address]), address
+            assert not list(root.glob("*")), "nothing is left that a sender would go on from"
+            with pytest.raises(WorkspaceError, match="ended after 0"):
+                store.receive(archive.digest, archive.size, io.BytesIO(b""), told.append)
+            assert told == [0]
+            store._part(archive.digest).unlink()
+        began = time.monotonic()
+        code, said = receive(root, archive, nearby=(a, nobody, d))
+        assert (code, time.monotonic() - began < 10) == (0, True), said
+        lines = said.splitlines()
+        assert f"{archive.digest} is not copied from {a}: upload: digest is sha256:" in lines[0]
+        assert (
+            f"{archive.digest} is not copied from {nobody}: sync pod: {nobody} can't be reached: " in lines[1]
+        )
+        assert lines[2:] == [f"INFO workspace: {archive.digest} was copied from {d}, {archive.size} bytes"]
+    assert Store(root).archive(archive.digest).read_bytes() == data
+    assert Store(root).current() == good.current()
 
 
 def test_only_the_present_archive_is_kept_and_whoever_reads_another_reads_it_to_its_end(
