@@ -1,4 +1,4 @@
-"""What a queue's podTemplate leaves to others: names, labels and fields that its workers have from elsewhere. Pure."""
+"""What a podTemplate leaves to others: names, labels and fields that its workers have from elsewhere. Pure."""
 
 from __future__ import annotations
 
@@ -23,47 +23,47 @@ TOOLS: Final = (n.FETCH_CONTAINER, n.FOLLOW_CONTAINER)
 # Fields of a pod's spec that are more than the pod's own here, each with the queue's field that says them: a gang is
 # made for one scheduler, with a priority, and who else places pods than Kubernetes' own takes no placeholders' nodes.
 SCHEDULING: Final = {
-    "schedulerName": "spec.scheduling.scheduler",
-    "priorityClassName": "spec.scheduling.priorityClassName",
-    "priority": "spec.scheduling.priorityClassName",
+    "schedulerName": "scheduling.scheduler",
+    "priorityClassName": "scheduling.priorityClassName",
+    "priority": "scheduling.priorityClassName",
 }
 
 
-def taken(spec: QueueSpec) -> list[str]:
-    """What is to have another name or place, a line for each field.
+def taken(spec: QueueSpec, place: str = "spec") -> list[str]:
+    """What is to have another name or place, a line for each field; `place` is where the template and its likes are.
 
-    It is told of the queue and keeps no job from beginning: one without a workspace, for instance, may have run so.
+    Told of a queue it keeps no job from beginning: one without a workspace, for instance, may have run so.
     """
-    return [*_labels(spec), *_scheduling(spec), *_containers(spec)]
+    return [*_labels(spec, place), *_scheduling(spec, place), *_containers(spec, place)]
 
 
-def _labels(spec: QueueSpec) -> Iterator[str]:
-    place = "spec.podTemplate.metadata.labels"
+def _labels(spec: QueueSpec, place: str) -> Iterator[str]:
+    labels = f"{place}.podTemplate.metadata.labels"
     for label in spec.template_labels:
         if label in (*JOB_LABELS, INDEX_LABEL):
-            yield f"{place}.{label} is Kubernetes' own on the pods of a Job; right would be another label, or none"
+            yield f"{labels}.{label} is Kubernetes' own on the pods of a Job; right would be another label, or none"
         elif label in WORKER_LABELS:
-            yield f"{place}.{label} is the controller's own; right would be another label, or none"
+            yield f"{labels}.{label} is the controller's own; right would be another label, or none"
 
 
-def _scheduling(spec: QueueSpec) -> Iterator[str]:
+def _scheduling(spec: QueueSpec, place: str) -> Iterator[str]:
     for key, right in SCHEDULING.items():
         value = spec.template_spec.get(key)
         if value not in (None, ""):
-            yield f"spec.podTemplate.spec.{key} is {json.dumps(value, default=repr)}; right would be {right}"
+            yield f"{place}.podTemplate.spec.{key} is {json.dumps(value, default=repr)}; right would be {place}.{right}"
 
 
-def _containers(spec: QueueSpec) -> Iterator[str]:
+def _containers(spec: QueueSpec, place: str) -> Iterator[str]:
     for index, each in enumerate(spec.template_spec.get("initContainers") or []):
         if each["name"] in TOOLS:
             yield (
-                f'spec.podTemplate.spec.initContainers[{index}].name is "{each["name"]}", as a container of jobs with '
-                "a workspace is called; right would be another name"
+                f'{place}.podTemplate.spec.initContainers[{index}].name is "{each["name"]}", as a container of jobs '
+                "with a workspace is called; right would be another name"
             )
     for index, each in enumerate(spec.template_spec.get("containers") or []):
         if each["name"] != n.WORKER_CONTAINER:
             yield (
-                f'spec.podTemplate.spec.containers[{index}].name is "{each["name"]}", and a container beside the '
+                f'{place}.podTemplate.spec.containers[{index}].name is "{each["name"]}", and a container beside the '
                 f"worker's, {n.WORKER_CONTAINER}, goes on when that has ended: the pod keeps its node, and the job has "
                 "no end; right would be initContainers with restartPolicy: Always"
             )

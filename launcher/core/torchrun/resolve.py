@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun import queue_spec
+from launcher.core.torchrun import pod_template, queue_spec
 from launcher.core.torchrun.job_spec import C10D, ETCD, JobSpec
 from launcher.core.torchrun.queue_spec import NEVER, VOLUMES, QueueSpec
 from launcher.core.torchrun.reading import JsonObject
@@ -72,7 +72,8 @@ def _one_size(volume: Mapping[str, Any], over: Mapping[str, Any]) -> JsonObject:
 def resolve(queue: Any, job: JobSpec) -> tuple[Settings | None, tuple[str, ...]]:
     """The settings of this job in a queue with this raw spec, or None and what is wrong."""
     spec, problems = queue_spec.parse(merged(queue, job.overrides), "the queue's spec with spec.overrides")
-    if spec is None:
+    problems = problems if spec is None else _template(queue, job, spec)
+    if spec is None or problems:
         return None, problems
     defaults = spec.job_defaults
     policy = job.restart_policy or defaults.restart_policy
@@ -87,3 +88,13 @@ def resolve(queue: Any, job: JobSpec) -> tuple[Settings | None, tuple[str, ...]]
         rendezvous=C10D if substituted else job.rendezvous,
         substituted=job.rendezvous if substituted else "",
     ), ()
+
+
+def _template(queue: Any, job: JobSpec, spec: QueueSpec) -> tuple[str, ...]:
+    """What of the job's own pod template is to have another name or place; its queue's is told of the queue."""
+    if not isinstance(job.overrides, Mapping) or job.overrides.get("podTemplate") is None:
+        return ()
+    below, _ = queue_spec.parse(merged(queue, {**job.overrides, "podTemplate": None}))
+    place = "spec.overrides"
+    known = [] if below is None else pod_template.taken(below, place)
+    return tuple(each for each in pod_template.taken(spec, place) if each not in known)

@@ -118,6 +118,13 @@ def test_what_jobs_have_from_elsewhere_is_told_by_its_field(template: dict[str, 
     # It is told, and takes nothing away: neither the queue of KAI nor jobs that run so.
     assert life.kai == ["gpu"]
     JobLife(None, {"podTemplate": template}).run()
+    # A job's own is refused by the same line, and only the job's own.
+    job = JobLife({"overrides": {"podTemplate": template}})
+    job.look()
+    assert (job.status["phase"], job.status["reason"]) == ("Failed", "InvalidSpec")
+    where = told.replace("spec.podTemplate", "spec.overrides.podTemplate")
+    assert job.status["message"].startswith(where.replace("spec.scheduling", "spec.overrides.scheduling"))
+    JobLife({"overrides": {"podTemplate": {"spec": {"hostIPC": True}}}}, {"podTemplate": template}).run()
 
 
 def test_a_native_sidecar_and_the_workers_own_container_are_the_templates() -> None:
