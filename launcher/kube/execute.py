@@ -174,7 +174,13 @@ def _connected(configuration: Any, url: str, headers: dict[str, str]) -> Any:
     def connect() -> None:
         try:
             found = websocket_call(
-                configuration, "GET", url, headers=headers, binary=True, _preload_content=False
+                configuration,
+                "GET",
+                url,
+                headers=headers,
+                binary=True,
+                _preload_content=False,
+                capture_all=False,
             )
         except Exception as error:
             answers.put(error)
@@ -193,4 +199,6 @@ def _connected(configuration: Any, url: str, headers: dict[str, str]) -> Any:
         raise
     if isinstance(answer, Exception):
         raise answer
+    # It would read for as long as something comes, and join all of that anew at each frame: a large file takes hours.
+    answer._frames_immediately_available = lambda: False
     return answer

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import posixpath
-import shlex
 import tarfile
 import tempfile
 from pathlib import Path
@@ -28,7 +27,28 @@ from launcher.plugin.screen import Bar, say
 from launcher.workspace.selection import size_in_words
 
 _CHUNK: Final = 2**16
-_DIRECTORY: Final = "directory"
+_DONE: Final = "done"
+_DIRECTORY: Final = "a directory"
+_NO_FILE: Final = "no file"
+# In the worker, with a directory, a name in it and how many bytes come: a WebSocket's one direction can't be closed in
+# every version. What comes takes its place when all of it is there; what was there stays until then.
+_OF_FILE: Final = f"""
+not() {{ head -c "$3" >/dev/null; echo "$1"; exit; }}
+if [ -d "$1/$2" ]; then not "{_DIRECTORY}" "$2" "$3"; fi
+if [ -e "$1/$2" ] && [ ! -f "$1/$2" ]; then not "{_NO_FILE}" "$2" "$3"; fi
+"""
+_UNPACK: Final = f"""
+scratch=$(mktemp -d "$1/.kubectl-torchrun-XXXXXX") || {{ head -c "$3" >/dev/null; exit 1; }}
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 1' HUP INT TERM
+head -c "$3" | tar xf - $raw -C "$scratch" || exit $?
+if [ -d "$1/$2" ]; then
+  tar cf - $raw -C "$scratch/$2" . | tar xf - $raw -C "$1/$2" || exit $?
+else
+  mv -f "$scratch/$2" "$1/$2" || exit $?
+fi
+echo {_DONE}
+"""
 
 
 def copy(options: argparse.Namespace, cluster: Cluster) -> int:
@@ -93,27 +113,27 @@ def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
             size = file.tell()
             file.seek(0)
             is_file = not source.is_dir()
-            if not _send(cluster, pod, file, size, into or ".", unless=name if is_file else ""):
+            if there := _send(cluster, pod, file, size, into or ".", name, is_file=is_file):
                 where = posixpath.join(into, name)
-                raise PluginError(
-                    WORKSPACE,
-                    f"cp: {where} of {pod} is a directory; right would be {where}/, to copy into it",
+                right = (
+                    f"{where}/, to copy into it"
+                    if there == _DIRECTORY
+                    else "the name of a file, or of a new one"
                 )
+                raise PluginError(WORKSPACE, f"cp: {where} of {pod} is {there}; right would be {right}")
     except OSError as error:
         what = f"can't read {error.filename}" if error.filename else f"can't pack {source}"
         raise PluginError(WORKSPACE, f"cp: {what}: {error.strerror or error}") from None
     say(f"{size_in_words(contents)} of {source} are at {path} of {pod}")
 
 
-def _send(cluster: Cluster, pod: str, file: IO[bytes], size: int, into: str, *, unless: str) -> bool:
-    """False, and nothing is done, where this is a directory: tar would put a file in the place of an empty one."""
-    # A WebSocket's one direction can't be closed in every version: the pod is told how many bytes there are.
-    as_it_is = AS_IT_IS if "\\" in into else "raw=; "
-    script = f"{as_it_is}head -c {size} | tar xf - $raw -C {shlex.quote(into)} && echo done"
-    if unless:
-        there = shlex.quote(posixpath.join(into, unless))
-        script = f"if [ -d {there} ]; then head -c {size} >/dev/null; echo {_DIRECTORY}; exit; fi; {script}"
-    command = ["sh", "-c", script]
+def _send(
+    cluster: Cluster, pod: str, file: IO[bytes], size: int, into: str, name: str, *, is_file: bool
+) -> str:
+    """ "" when it is there, else what is at its place, which stays: tar would put a file where a device is."""
+    directory = into if into.startswith("/") else f"./{into}"
+    script = (AS_IT_IS if "\\" in into else "raw=; ") + (_OF_FILE if is_file else "") + _UNPACK
+    command = ["sh", "-c", script, "sh", directory, name, str(size)]
     with (
         Execution(cluster.rest, cluster.namespace, pod, n.WORKER_CONTAINER, command, stdin=True) as running,
         Bar("sending") as bar,
@@ -127,6 +147,6 @@ def _send(cluster: Cluster, pod: str, file: IO[bytes], size: int, into: str, *, 
         code, said = running.result()
     if code:
         raise failed(pod, into, code, said)
-    if answer not in ("done", _DIRECTORY):
+    if answer not in (_DONE, _DIRECTORY, _NO_FILE):
         raise PluginError(UNAVAILABLE, f"pod {pod}: did not say that it has all")
-    return answer == "done"
+    return "" if answer == _DONE else answer

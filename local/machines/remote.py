@@ -24,6 +24,8 @@ STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 CHUNK = 1 << 15
 SIGNALLED = 128
+# How long a command whose client has gone may take to end by itself.
+_TIDY_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -182,12 +184,16 @@ class Command:
         return SIGNALLED - code if code < 0 else code
 
     async def end(self) -> None:
-        """Kill it if it still runs, and let go of its streams."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
+        """Let go of its streams, and kill it if that does not end it."""
         self.terminal = None
         for transport in self._transports:
             transport.close()
+        # Nobody kills it on a real machine: what reads to its end tidies up after itself.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TIDY_SECONDS):
+                await self.process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
         await self.process.wait()
 
 

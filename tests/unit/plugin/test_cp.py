@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from launcher.core.torchrun import names as n
+from launcher.kube.execute import Execution
 from launcher.plugin import copying, download
 from launcher.plugin.cluster import Cluster
 from launcher.plugin.exits import PluginError
 from launcher.plugin.words import parser
 from tests.unit.plugin.exec_api import Pods, rest
+from tests.unit.workspace.archives import until
 
 pytestmark = pytest.mark.unit
 
@@ -53,6 +55,60 @@ def test_files_and_directories_both_ways(cluster: Cluster, pods: Pods, tmp_path:
     assert (told.value.code, list((pods.root / "to" / "empty").iterdir())) == (65, [])
     assert cp(cluster, here / "a", "job:to/empty/") == 0
     assert (pods.root / "to" / "empty" / "a").read_bytes() == (here / "a").read_bytes()
+
+
+def test_what_is_in_the_pod_stays_until_all_has_come(
+    cluster: Cluster, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, tree = tmp_path / "new", tmp_path / "tree"
+    new.write_bytes(os.urandom(3_000_000))
+    tree.mkdir()
+    (tree / "model").write_bytes(new.read_bytes())
+    (pods.root / "model").write_text("old")
+    (pods.root / "tree").mkdir()
+    (pods.root / "tree" / "model").write_text("old")
+    (pods.root / "tree" / "mine").write_text("mine")
+    pods.cut = 20
+    for source, target in ((new, "job:model"), (tree, "job:tree")):
+        with pytest.raises(PluginError, match="the connection broke"):
+            cp(cluster, source, target)
+    pods.cut = -1
+    whole, written = Execution.write, []
+
+    def interrupted(running: Execution, data: bytes) -> None:
+        whole(running, data)
+        written.append(len(data))
+        if sum(written) > 1_000_000:
+            until(lambda: list(pods.root.glob(".kubectl-torchrun-*/**/model")))
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Execution, "write", interrupted)
+    for source, target in ((new, "job:model"), (tree, "job:tree")):
+        written.clear()
+        with pytest.raises(KeyboardInterrupt):
+            cp(cluster, source, target)
+    monkeypatch.setattr(Execution, "write", whole)
+    assert (pods.root / "model").read_text() == (pods.root / "tree" / "model").read_text() == "old"
+    until(lambda: not list(pods.root.glob(".kubectl-torchrun-*")))
+    assert (cp(cluster, new, "job:model"), cp(cluster, tree, "job:tree")) == (0, 0)
+    assert (
+        (pods.root / "model").read_bytes() == (pods.root / "tree" / "model").read_bytes() == new.read_bytes()
+    )
+    assert (pods.root / "tree" / "mine").read_text() == "mine"
+    assert sorted(path.name for path in pods.root.iterdir()) == ["model", "tree"]
+
+
+def test_what_is_no_file_in_the_pod_keeps_its_place(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
+    (tmp_path / "new").write_text("new")
+    os.mkfifo(pods.root / "pipe")
+    (pods.root / "link").symlink_to("/dev/null")
+    for name in ("pipe", "link"):
+        with pytest.raises(
+            PluginError, match=rf"^cp: {name} of pod is no file; right would be the name of a"
+        ):
+            cp(cluster, tmp_path / "new", f"job:{name}")
+    assert (pods.root / "pipe").is_fifo()
+    assert (pods.root / "link").is_symlink()
 
 
 def test_the_size_of_what_was_copied_is_that_of_its_files(
@@ -246,7 +302,7 @@ def test_what_cant_be_copied_is_told(cluster: Cluster, pods: Pods, tmp_path: Pat
         ("job:no/where", tmp_path / "x", (), 65, "^cp: no/where is not in worker pod$"),
         (tmp_path / "none", "job:x", (), 65, "none does not exist here"),
         (tmp_path / "pod", "job:none/x", (), 65, "^cp: none is not in worker pod$"),
-        (tmp_path / "pod", "job:file/x", (), 65, "^cp: file of pod: tar: file: Cannot open: Not a directory"),
+        (tmp_path / "pod", "job:file/x", (), 65, "^cp: file of pod: mktemp: .*: Not a directory"),
         ("x" * 300, "job:x", (), 65, f"cp: can't read {'x' * 300}: File name too long"),
         ("job:a", "x" * 300, (), 65, f"cp: can't write {'x' * 300}: File name too long"),
         ("job:a", tmp_path / "none" / "x", (), 65, "none is not a directory here"),

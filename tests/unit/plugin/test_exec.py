@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -32,6 +33,16 @@ def test_what_a_command_says_and_how_it_ends(pods: Pods) -> None:
         while data := running.read():
             size += len(data)
         assert (size, running.result()) == (1_000_000, (0, ""))
+
+
+def test_what_nobody_has_read_yet_waits_in_the_pod(pods: Pods) -> None:
+    with execution(pods, "head", "-c", "100000000", "/dev/zero") as running:
+        size = len(running.read())
+        time.sleep(0.5)
+        while data := running.read():
+            assert len(data) < 2**20, "what came meanwhile is not taken all at once"
+            size += len(data)
+        assert (size, running.result()) == (100_000_000, (0, ""))
 
 
 def test_what_is_sent_arrives_whole(pods: Pods) -> None:
