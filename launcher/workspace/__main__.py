@@ -46,6 +46,9 @@ def parser() -> argparse.ArgumentParser:
     fetching.add_argument(
         "--wait-seconds", type=float, default=WAIT_SECONDS, help="how long the archive may take to come"
     )
+    fetching.add_argument(
+        "--pointer", default="", help="s3://bucket/key that says which archive is the job's, beside --url"
+    )
     following = verbs.add_parser("follow", help="put each new archive of the job in place")
     following.add_argument("--every-seconds", type=float, default=EVERY_SECONDS, help="how often is asked")
     for each, what in ((fetching, "archive"), (following, "job's pointer")):
@@ -103,7 +106,7 @@ def _run(options: argparse.Namespace) -> None:
 def _source(options: argparse.Namespace, *, pointer: bool) -> Source:
     if options.sync:
         return SyncPod(options.sync)
-    return S3(pointer_url=options.url) if pointer else S3(archive_url=options.url)
+    return S3(pointer_url=options.url) if pointer else S3(options.url, options.pointer)
 
 
 def _serve(options: argparse.Namespace) -> None:

@@ -41,11 +41,12 @@ def fetch(
 ) -> Applied:
     """Gets the archive of this digest and puts it in place, if it is not there already; what is gone of it, again.
 
-    It may come later: it is waited for `wait` seconds. A sync pod keeps the job's present archive alone: where that
-    is another one by now, it is what is put in place. Raises WorkspaceError where none comes, or it is damaged at each
-    try.
+    Where the job's present archive is another one by now, that is put in place: what follows it would bring it a moment
+    later, under a worker that has begun with half of the other one. It may come later: it is waited for `wait` seconds.
+    Raises WorkspaceError where none comes, or it is damaged at each try.
     """
     check_digest(digest)
+    digest = _present(source, digest)
     if is_whole(into, digest):
         return Applied(0, 0)
     end, damaged, said = clock() + wait, 0, ""
@@ -98,6 +99,18 @@ def follow(source: Source, into: Path, stopping: threading.Event, *, every: floa
         if problem and problem != said:
             LOG.warning("%s; the workspace stays as it is", problem)
         said = problem
+
+
+def _present(source: Source, digest: str) -> str:
+    """The job's present archive, or this one where nobody has said, or may say, which it is."""
+    try:
+        now = _instead(source, digest)
+    except WorkspaceError as error:
+        LOG.warning("%s; the workspace is %s, which may not be the one that was sent last", error, digest)
+        return digest
+    if now:
+        LOG.info("the job's workspace is %s now, and not %s", now, digest)
+    return now or digest
 
 
 def _instead(source: Source, digest: str) -> str:

@@ -102,13 +102,16 @@ class S3:
                 raise WorkspaceError(f"--url: {url[:200]!r} should be s3://bucket/key")
         self._url, self._pointer_url = archive_url, pointer_url
         self._bucket = bucket or Bucket()
+        self._said: Pointer | None = None
 
     def archive(self, digest: str, into: Path) -> None:
-        pointer = self.current() if self._pointer_url else None
-        url = pointer.url if pointer and pointer.digest == digest else self._url
+        # Who may not read the pointer still gets the archive whose address is known.
+        said = self._said or (None if self._url else self.current())
+        url = said.url if said and said.digest == digest else self._url
         if not url:
             raise NotThere(f"{self._pointer_url} names no object with {digest}")
         self._bucket.read(url, into)
 
     def current(self) -> Pointer | None:
-        return self._bucket.pointer(self._pointer_url) if self._pointer_url else None
+        self._said = self._bucket.pointer(self._pointer_url) if self._pointer_url else None
+        return self._said

@@ -292,11 +292,12 @@ def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> l
     if workspace is None:
         return []
     sync = ["--sync", sync_pod_url(making.name, making.namespace)]
-    archive = ["--url", workspace.url] if workspace.url else sync
-    pointer = sync
+    archive = pointer = sync
     if workspace.url:
         where = followed_below(workspace.url, making.settings.queue.bucket)
-        pointer = ["--url", pointer_url(where, making.uid)] if where else []
+        told = pointer_url(where, making.uid) if where else ""
+        pointer = ["--url", told] if told else []
+        archive = ["--url", workspace.url, *(["--pointer", told] if told else [])]
     common: JsonObject = {
         "image": making.cluster.tools_image,
         "resources": {"requests": _TOOL, "limits": _TOOL},

@@ -256,6 +256,8 @@ def test_the_bucket_has_the_pointer_that_is_followed() -> None:
         DIGEST,
         "--url",
         "s3://own/w/a.tar.zst",
+        "--pointer",
+        "s3://own/w/jobs/u1/current",
         "--into",
         n.TOOLS_WORKSPACE,
     ]

@@ -395,6 +395,38 @@ def test_what_is_in_the_bucket_is_not_sent_again(bucket: Any, tmp_path: Path) ->
     assert (tmp_path / "copy").read_bytes() == archive.file.read_bytes()
 
 
+def test_a_worker_begins_with_what_was_sent_last(bucket: Any, tmp_path: Path) -> None:
+    """Not with what its job still names, to get the other one while it runs."""
+    old, new = packed(tmp_path / "1", a="old", b="old"), packed(tmp_path / "2", a="new")
+    urls = [archive_url("s3://code", each.digest) for each in (old, new)]
+    for each, url in zip((old, new), urls, strict=True):
+        Bucket().send(each, url)
+    pointer = pointer_url("s3://code", "uid")
+    source, into = S3(urls[0], pointer), tmp_path / "app"
+    fetch(source, old.digest, into)
+    assert (into / "a").read_text() == "old"
+    Bucket().point(pointer, Pointer(new.digest, new.size, urls[1]))
+    fetch(source, old.digest, into)
+    assert ((into / "a").read_text(), (into / "b").exists()) == ("new", False)
+    # Who may not read the pointer has the job's word alone.
+    words = (
+        "fetch",
+        "--digest",
+        old.digest,
+        "--url",
+        urls[0],
+        "--pointer",
+        "s3://none/x",
+        "--into",
+        str(into),
+    )
+    process = started(*words)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, said
+    assert f"the workspace is {old.digest}, which may not be the one that was sent last" in said
+    assert (into / "a").read_text() == "old"
+
+
 def test_a_damaged_object_is_found_and_replaced(bucket: Any, tmp_path: Path) -> None:
     archive = packed(tmp_path / "in", a="1")
     url = archive_url("s3://code", archive.digest)
