@@ -302,7 +302,7 @@ def pod(item: Object) -> Pod:
         started_at=_first_start(item),
         taken=taken_by(item),
         exit=_first_exit(item),
-        held=held_up(item.get("status", {})),
+        held=held_up(item),
     )
 
 

@@ -116,7 +116,7 @@ def _missed(phase: str, pod: JsonObject | None, rank: int) -> str:
         return ""
     if pod is None:
         return f"waits for a pod of node {rank}"
-    why = held_up(pod.get("status") or {}) or "has not begun"
+    why = held_up(pod) or "has not begun"
     return f"waits for node {rank}: pod {pod['metadata']['name']} {why}"
 
 

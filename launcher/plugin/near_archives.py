@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any, Final
 
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.addresses import sync_pod_url
 from launcher.plugin.cluster import Cluster
 from launcher.plugin.exits import PluginError
+from launcher.plugin.upload import takes_archives
 
 JsonObject = dict[str, Any]
 # Each one that does not answer costs seconds.
 _MOST: Final = 3
+# Each is a question to the API server; of a hundred jobs that wait together no pod may be there.
+_ASKED: Final = 12
 
 
 def pods_that_have(cluster: Cluster, digest: str, job: str) -> list[str]:
     """Their addresses, for a pod of `job`, as far as this person may see the jobs; those of running jobs first.
 
-    A job that names this archive has a pod with it from when it was submitted to its end, if nothing went wrong.
+    A job that names this archive has it in its sync pod from when it was submitted, or found room, to its end.
     """
     try:
-        found = cluster.jobs()
+        phases = {
+            each["metadata"]["name"]: each.get("status", {}).get("phase", "")
+            for each in cluster.jobs()
+            if each["metadata"]["name"] != job and _names(each, digest)
+        }
+        there = [name for name, phase in phases.items() if phase not in n.FINAL_PHASES]
+        there.sort(key=lambda name: phases[name] != n.PHASE_RUNNING)
+        having = (name for name in there[:_ASKED] if _has_pod(cluster, name))
+        return [sync_pod_url(name, cluster.namespace) for name in islice(having, _MOST)]
     except PluginError:
         return []
-    phases = {
-        each["metadata"]["name"]: each.get("status", {}).get("phase", "")
-        for each in found
-        if each["metadata"]["name"] != job and _names(each, digest)
-    }
-    there = [name for name, phase in phases.items() if phase not in n.FINAL_PHASES]
-    there.sort(key=lambda name: phases[name] != n.PHASE_RUNNING)
-    return [sync_pod_url(name, cluster.namespace) for name in there[:_MOST]]
+
+
+def _has_pod(cluster: Cluster, job: str) -> bool:
+    pod = cluster.pod(n.sync_pod(job))
+    return pod is not None and takes_archives(pod)
 
 
 def _names(job: JsonObject, digest: str) -> bool:

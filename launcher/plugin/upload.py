@@ -23,6 +23,8 @@ from launcher.workspace.store import Pointer
 JsonObject = dict[str, Any]
 _CHUNK: Final = 2**16
 _TRIES: Final = 3
+# How `python -m launcher.workspace` ends on words that it does not know.
+_UNKNOWN_WORD: Final = 2
 WAIT_SECONDS: Final = 300.0
 _ASK_SECONDS: Final = 0.5
 
@@ -105,7 +107,7 @@ def wait_for_sync_pod(
     name, began, told, held = n.sync_pod(job), time.monotonic(), False, ""
     while True:
         pod = cluster.pod(name)
-        if pod is not None and _is_ready(pod):
+        if pod is not None and takes_archives(pod):
             return True
         found = cluster.job(job)
         if found.get("status", {}).get("phase") in n.FINAL_PHASES:
@@ -134,7 +136,7 @@ def wait_for_sync_pod(
 def _held(job: JsonObject, pod: JsonObject | None) -> str:
     """What keeps the pod from being there, "" where nothing is known of that."""
     if pod is not None:
-        why = held_up(pod.get("status") or {})
+        why = held_up(pod)
         return f"pod {pod['metadata']['name']} {why}" if why else ""
     status = job.get("status", {})
     said = status.get("message") or status.get("reason")
@@ -177,6 +179,8 @@ def _send(cluster: Cluster, job: str, archive: Archive, nearby: Sequence[str], r
             if running.line() == f"done {archive.digest}":
                 return offset < archive.size
         code, said = running.result()
+    if nearby and code == _UNKNOWN_WORD:  # of an earlier release, which can be sent it all the same
+        return _send(cluster, job, archive, (), run)
     reason = said.splitlines()[-1] if said else f"the command ended with {code}"
     raise PluginError(UNAVAILABLE, f"pod {pod}: {reason}")
 
@@ -198,7 +202,8 @@ def _opened(archive: Archive) -> BinaryIO:
         raise PluginError(WORKSPACE, str(error)) from None
 
 
-def _is_ready(pod: JsonObject) -> bool:
+def takes_archives(pod: JsonObject) -> bool:
+    """Whether this sync pod runs."""
     if pod["metadata"].get("deletionTimestamp"):
         return False
     statuses = pod.get("status", {}).get("containerStatuses", ())

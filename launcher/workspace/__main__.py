@@ -126,7 +126,7 @@ def _receive(options: argparse.Namespace) -> None:
     check_digest(options.digest)
     most = os.environ.get(names.ENV_SYNC_MOST)
     store = Store(options.root, int(most) if most else None)
-    with store.receiving():
+    with store.receiving(options.digest):
         copied(store, options.digest, options.size, options.nearby)
         store.receive(
             options.digest, options.size, sys.stdin.buffer, lambda offset: print("offset", offset, flush=True)

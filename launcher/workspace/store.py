@@ -11,11 +11,11 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Protocol
 
 from launcher.workspace.errors import WorkspaceError
 from launcher.workspace.unpack import check_digest, digest_of
@@ -56,6 +56,13 @@ class Pointer:
         return pointer
 
 
+class Readable(Protocol):
+    """Where an archive comes from."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most so many bytes, none at its end."""
+
+
 class Store:
     """One directory, for archives of at most `most` bytes. A second one that receives an archive gets the same file."""
 
@@ -80,7 +87,7 @@ class Store:
         self,
         digest: str,
         size: int,
-        stream: IO[bytes],
+        stream: Readable,
         told: Callable[[int], None] = lambda _o: None,
         *,
         apart: bool = False,
@@ -133,8 +140,8 @@ class Store:
             Path(name).unlink(missing_ok=True)
 
     @contextmanager
-    def receiving(self) -> Iterator[None]:
-        """While an archive comes in and is pointed to. Afterwards that one alone is here, unless another is coming.
+    def receiving(self, digest: str) -> Iterator[None]:
+        """While this archive comes in and is pointed to. Afterwards it alone is here, unless another is coming.
 
         Raises WorkspaceError where the directory can't be written.
         """
@@ -144,21 +151,20 @@ class Store:
         except OSError as error:
             raise WorkspaceError(f"upload: can't write in {self._root}: {error.strerror}") from None
         with lock:
+            # What broken connections left of others would add up.
+            self._forget_if_alone(lock, self._root.glob(f"*{_PART}"), self._part(digest))
             fcntl.flock(lock, fcntl.LOCK_SH)
             yield
             # A worker that reads one of them goes on with it: it is open.
-            with suppress(OSError):  # what can't be removed, or may be another's, is so the next time
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._forget_others()
+            if current := self.current():
+                self._forget_if_alone(lock, self._root.iterdir(), self.archive(current.digest))
 
-    def _forget_others(self) -> None:
-        current = self.current()
-        if current is None:
-            return
-        kept = {_LOCK, _CURRENT, self.archive(current.digest).name}
-        for each in self._root.iterdir():
-            if each.name not in kept:
-                each.unlink(missing_ok=True)
+    def _forget_if_alone(self, lock: IO[bytes], files: Iterable[Path], kept: Path) -> None:
+        with suppress(OSError):  # what can't be removed, or may be another's, is so the next time
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for each in files:
+                if each.name not in (_LOCK, _CURRENT, kept.name):
+                    each.unlink(missing_ok=True)
 
     def current(self) -> Pointer | None:
         """The job's present archive."""
@@ -184,7 +190,7 @@ class Store:
         return self._root / f"{check_digest(digest)}{_PART}"
 
 
-def _take(file: IO[bytes], offset: int, size: int, stream: IO[bytes]) -> None:
+def _take(file: IO[bytes], offset: int, size: int, stream: Readable) -> None:
     file.seek(offset)
     file.truncate()
     while offset < size:

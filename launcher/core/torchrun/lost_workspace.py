@@ -62,7 +62,7 @@ def _held_up(look: Look) -> tuple[str, float | None]:
     pod = _sync_pod(look)
     if pod is None or "deletionTimestamp" in pod["metadata"] or _is_over(pod):
         return "", None
-    why = held_up(pod.get("status") or {})
+    why = held_up(pod)
     created = moment(pod["metadata"].get("creationTimestamp"))
     left = 0.0 if created is None else created + PATIENCE_SECONDS - look.now
     return (why, None) if left <= 0 or not why else ("", left)

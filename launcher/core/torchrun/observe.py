@@ -303,7 +303,7 @@ def _worker(item: JsonObject) -> Worker:
         end=end_of(item),
         scraped=(meta.get("annotations") or {}).get(n.ANNOTATION_SCRAPE) == "true",
         created=moment(meta.get("creationTimestamp")),
-        held=held_up(status),
+        held=held_up(item),
         fetching=_runs(status.get("initContainerStatuses"), n.FETCH_CONTAINER),
         taken=taken_by(item),
         beside=_beside(status.get("containerStatuses")),

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from launcher.core.torchrun import names as n
-from launcher.plugin import near_archives
+from launcher.plugin import near_archives, upload
+from launcher.plugin.cluster import Cluster
+from launcher.workspace.pack import pack
 from launcher.workspace.store import Store
+from tests.unit.plugin.conftest import Receiving
 from tests.unit.plugin.plugin_api import JOBS, Run, TorchrunApi, only_line
 from tests.unit.workspace.archives import serving
 
@@ -47,3 +50,43 @@ def test_what_another_job_s_pod_has_is_not_sent_again(
         assert "unchanged, its " in only_line(err), "what one was brought comes from there"
         assert "unchanged, its " in submitted("five")
         assert Store(stores / "five-sync-0").current() == pod.current()
+
+
+def test_jobs_without_a_pod_do_not_crowd_out_one_that_has_it(
+    api: TorchrunApi, run: Run, pod: Store, stores: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.queue("q")
+    waiting = [f"a{i}" for i in range(5)]
+    for name in ("one", "two"):
+        api.pod(f"{name}-sync-0", n.SYNC_CONTAINER)
+    assert run("submit", "--queue", "q", "--gpus", "8", "--name", "one", "python train.py")[0] == 0
+    workspace = api.objects[f"{JOBS}/one"]["spec"]["workspace"]
+    for name in waiting:
+        api.job(name, phase="Running", workspace=workspace)
+    api.pod("a0-sync-0", n.SYNC_CONTAINER)["status"]["containerStatuses"][0]["ready"] = False
+    api.pod("a1-sync-0", n.SYNC_CONTAINER)["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    with serving(pod) as address:
+        monkeypatch.setattr(
+            near_archives,
+            "sync_pod_url",
+            lambda job, _: address if job == "one" else f"http://{job}.invalid:1",
+        )
+        result, _, err = run("submit", "--queue", "q", "--gpus", "8", "--name", "two", "python train.py")
+    assert (result, "unchanged, its " in only_line(err)) == (0, True), err
+    assert Store(stores / "two-sync-0").current() == pod.current()
+
+
+def test_a_pod_of_an_earlier_release_is_sent_it(
+    api: TorchrunApi, tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its program does not know the word for the pods that have it, and says so."""
+    archive, asked = pack(code, directory=tmp_path), []
+
+    def earlier(_cluster: Cluster, pod: str, _container: str, command: list[str]) -> Receiving:
+        asked.append("--nearby" in command)
+        return Receiving(tmp_path / pod, [word.replace("--nearby", "--near-by") for word in command])
+
+    cluster = Cluster.connect(str(api.kubeconfig(tmp_path / "kubeconfig")), None, None)
+    upload.to_sync_pod(cluster, "one", archive, ["http://127.0.0.1:1"], earlier)
+    assert asked == [True, False]
+    assert Store(tmp_path / "one-sync-0").archive(archive.digest).exists()

@@ -83,7 +83,11 @@ def test_a_node_of_an_elastic_job_that_is_not_there_yet_is_waited_for_aloud_and_
             why = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
             pod["status"]["conditions"] = [why]
         if looks == 8:
+            api.objects[f"{PODS}/one-0-3"]["spec"] = {"schedulerName": "gpus"}
             api.objects[f"{PODS}/one-0-3"]["status"] = {}
+        if looks == 10:
+            conditions = [{"type": "PodScheduled", "status": "True"}]
+            api.objects[f"{PODS}/one-0-3"]["status"] = {"conditions": conditions}
         if looks == 12:
             api.objects[f"{JOBS}/one"]["status"]["phase"] = "Succeeded"
 
@@ -94,6 +98,7 @@ def test_a_node_of_an_elastic_job_that_is_not_there_yet_is_waited_for_aloud_and_
         "one: Running",
         "one: waits for a pod of node 3",
         "one: waits for node 3: pod one-0-3 waits for a node: 0/3 nodes are available",
+        "one: waits for node 3: pod one-0-3 waits for a node: scheduler gpus has said nothing of it",
         "one: waits for node 3: pod one-0-3 has not begun",
         "one: Succeeded",
     ]

@@ -13,6 +13,7 @@ from launcher.core.torchrun.decision import Decision
 
 JsonObject = dict[str, Any]
 Key = tuple[str, str]
+SCHEDULED: JsonObject = {"type": "PodScheduled", "status": "True"}
 
 
 class Crash(Exception):
@@ -297,7 +298,7 @@ def _pod(job: JsonObject, index: int, serial: int, node: str) -> JsonObject:
         "kind": "Pod",
         "metadata": meta,
         "spec": {"nodeName": node, "containers": deepcopy(template["spec"]["containers"])},
-        "status": {"phase": "Pending"},
+        "status": {"phase": "Pending", "conditions": [SCHEDULED] if node else []},
     }
 
 

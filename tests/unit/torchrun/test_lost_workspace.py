@@ -9,7 +9,7 @@ import pytest
 from launcher.core.held import PATIENCE_SECONDS
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
-from tests.unit.torchrun.api import Crash
+from tests.unit.torchrun.api import SCHEDULED, Crash
 from tests.unit.torchrun.life import Life
 from tests.unit.torchrun.made import DIGEST
 from tests.unit.torchrun.pooled import Pooled
@@ -33,6 +33,8 @@ def workers_wait(life: Life) -> str:
         pod["status"] = {"phase": "Pending", "initContainerStatuses": [FETCHING]}
         pod["metadata"]["creationTimestamp"] = stamp(life.api.now)
     life.look()
+    if SYNC in life.api.objects:
+        life.api.objects[SYNC].setdefault("status", {"conditions": [SCHEDULED]})
     assert life.again is not None
     assert 0 < life.again <= PATIENCE_SECONDS
     life.api.now += life.again

@@ -48,6 +48,10 @@ def message(life: Life) -> str:
     ("status", "told"),
     [
         (
+            {"conditions": []},
+            "waits for the kubelet of node n0, which has said nothing of it",
+        ),
+        (
             UNSCHEDULABLE,
             "waits for a node: 0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s)",
         ),
@@ -80,6 +84,18 @@ def test_a_worker_that_does_not_start_is_named_with_the_reason(status: dict[str,
     first = life.names("Pod")[0]
     assert message(life) == f"0 of 2 workers are ready, {first} {told}"
     assert life.condition(n.WORKERS_READY) == ("False", "Starting")
+
+
+def test_a_worker_that_no_scheduler_has_seen_is_told() -> None:
+    """The queue names one that does not run: nobody else says anything of such a pod."""
+    life = held({"conditions": []})
+    first = life.names("Pod")[0]
+    life.api.objects["Pod", first]["spec"] |= {"nodeName": "", "schedulerName": "bin-packing"}
+    life.api.now += PATIENCE_SECONDS
+    life.look()
+    assert message(life) == (
+        f"0 of 2 workers are ready, {first} waits for a node: scheduler bin-packing has said nothing of it"
+    )
 
 
 def test_of_several_the_first_is_named_and_the_others_are_counted() -> None:

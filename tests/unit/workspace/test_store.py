@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import logging
 import os
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,19 +20,16 @@ from launcher.core.torchrun.addresses import pointer_url, sent_below
 from launcher.workspace.bucket import Bucket, archive_url, parse_url
 from launcher.workspace.errors import NotThere, WorkspaceError
 from launcher.workspace.follow import fetch, follow
-from launcher.workspace.nearby import copied
-from launcher.workspace.pack import Archive
 from launcher.workspace.place import placed
 from launcher.workspace.serve import server
 from launcher.workspace.sources import S3, SyncPod
 from launcher.workspace.store import Pointer, Store
-from tests.unit.workspace.archives import packed, received, serving, until
+from tests.unit.workspace.archives import ROOT, packed, receive, received, serving, started, until
 
 if TYPE_CHECKING:
     from tests.unit.emulator import Cloud
 
 pytestmark = pytest.mark.unit
-ROOT = Path(__file__).parents[3]
 NONE = "sha256:" + "0" * 64
 
 
@@ -78,65 +74,6 @@ def test_two_may_send_the_same_archive_at_once(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in (tmp_path / "store").iterdir()] == [data]
 
 
-def receive(
-    root: Path, archive: Archive, environment: dict[str, str] | None = None, nearby: Sequence[str] = ()
-) -> tuple[int, str]:
-    """As the plugin does by exec; where pods are `nearby`, nothing is sent."""
-    words = (
-        "receive",
-        "--current",
-        "--root",
-        str(root),
-        "--digest",
-        archive.digest,
-        "--size",
-        str(archive.size),
-        *(word for address in nearby for word in ("--nearby", address)),
-    )
-    with archive.file.open("rb") as file:
-        process = started(
-            *words,
-            stdin=subprocess.DEVNULL if nearby else file,
-            stdout=subprocess.DEVNULL,
-            env={**os.environ, **(environment or {})},
-        )
-        return process.wait(), process.communicate()[1]
-
-
-def test_what_another_pod_has_is_copied_and_what_it_lacks_is_sent(tmp_path: Path) -> None:
-    archive = packed(tmp_path / "in", a=os.urandom(400_000).hex())
-    data = archive.file.read_bytes()
-    good, damaged, short, empty = (Store(tmp_path / name) for name in ("good", "damaged", "short", "empty"))
-    for store in (good, damaged, short):
-        received(store, archive)
-    damaged.archive(archive.digest).write_bytes(data[:-1] + b"x")
-    short.archive(archive.digest).write_bytes(data[:1000])
-    silent = socket.create_server(("127.0.0.1", 0))
-    with silent, serving(damaged) as a, serving(short) as b, serving(empty) as c, serving(good) as d:
-        nobody = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        root = tmp_path / "store"
-        for address in (a, b, c, "http://none.invalid:8080", nobody, "x"):
-            told: list[int] = []
-            store = Store(root)
-            assert not copied(store, archive.digest, archive.size, [address]), address
-            assert not list(root.glob("*")), "nothing is left that a sender would go on from"
-            with pytest.raises(WorkspaceError, match="ended after 0"):
-                store.receive(archive.digest, archive.size, io.BytesIO(b""), told.append)
-            assert told == [0]
-            store._part(archive.digest).unlink()
-        began = time.monotonic()
-        code, said = receive(root, archive, nearby=(a, nobody, d))
-        assert (code, time.monotonic() - began < 10) == (0, True), said
-        lines = said.splitlines()
-        assert f"{archive.digest} is not copied from {a}: upload: digest is sha256:" in lines[0]
-        assert (
-            f"{archive.digest} is not copied from {nobody}: sync pod: {nobody} can't be reached: " in lines[1]
-        )
-        assert lines[2:] == [f"INFO workspace: {archive.digest} was copied from {d}, {archive.size} bytes"]
-    assert Store(root).archive(archive.digest).read_bytes() == data
-    assert Store(root).current() == good.current()
-
-
 def test_only_the_present_archive_is_kept_and_whoever_reads_another_reads_it_to_its_end(
     tmp_path: Path,
 ) -> None:
@@ -153,12 +90,29 @@ def test_only_the_present_archive_is_kept_and_whoever_reads_another_reads_it_to_
     )
     assert receive(root, two) == (0, "")
     # The pod is told nothing of what another one sends meanwhile.
-    with store.receiving():
+    with store.receiving(one.digest):
         store.receive(one.digest, one.size, one.file.open("rb"))
         assert receive(root, two) == (0, "")
         store.point(Pointer(one.digest, one.size))
     assert not store.archive(two.digest).exists()
     assert store.archive(one.digest).exists()
+
+
+def test_what_broken_connections_left_of_other_archives_does_not_add_up(tmp_path: Path) -> None:
+    """The pod's room is that of two archives."""
+    archives = [packed(tmp_path / str(i), a=os.urandom(200_000).hex()) for i in range(3)]
+    first, *broken = archives
+    root = tmp_path / "store"
+    store = Store(root)
+    assert receive(root, first) == (0, "")
+    for each in broken:
+        with pytest.raises(WorkspaceError, match="ended after 1000 of"), store.receiving(each.digest):
+            store.receive(each.digest, each.size, io.BytesIO(each.file.read_bytes()[:1000]))
+    last = broken[-1]
+    with pytest.raises(WorkspaceError, match="ended after 1000 of"), store.receiving(last.digest):
+        store.receive(last.digest, last.size, io.BytesIO(b""))
+    left = {"current", "lock", store.archive(first.digest).name, store._part(last.digest).name}
+    assert {path.name for path in root.iterdir()} == left
 
 
 def test_more_than_the_pod_has_room_for_is_refused_at_once(tmp_path: Path) -> None:
@@ -287,16 +241,6 @@ def test_followers_of_one_volume_bring_each_new_archive(
     assert len(changes) == 1
     assert f"{two.digest} was sent to 127.0.0.1, " in caplog.text, (
         "the sync pod's log says who has which archive"
-    )
-
-
-def started(*words: str, **more: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "launcher.workspace", *words],
-        cwd=ROOT,
-        text=True,
-        stderr=subprocess.PIPE,
-        **more,
     )
 
 

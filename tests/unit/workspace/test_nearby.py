@@ -1,0 +1,84 @@
+"""An archive that another job's sync pod has is copied from there, if that is quick."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.workspace import nearby
+from launcher.workspace.errors import WorkspaceError
+from launcher.workspace.store import Store
+from tests.unit.workspace.archives import packed, receive, received, serving
+
+pytestmark = pytest.mark.unit
+
+
+def test_what_another_pod_has_is_copied_and_what_it_lacks_is_sent(tmp_path: Path) -> None:
+    archive = packed(tmp_path / "in", a=os.urandom(400_000).hex())
+    data = archive.file.read_bytes()
+    good, damaged, short, empty = (Store(tmp_path / name) for name in ("good", "damaged", "short", "empty"))
+    for store in (good, damaged, short):
+        received(store, archive)
+    damaged.archive(archive.digest).write_bytes(data[:-1] + b"x")
+    short.archive(archive.digest).write_bytes(data[:1000])
+    silent = socket.create_server(("127.0.0.1", 0))
+    with silent, serving(damaged) as a, serving(short) as b, serving(empty) as c, serving(good) as d:
+        nobody = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        root = tmp_path / "store"
+        for address in (a, b, c, "http://none.invalid:8080", nobody, "x"):
+            told: list[int] = []
+            store = Store(root)
+            assert not nearby.copied(store, archive.digest, archive.size, [address]), address
+            assert not list(root.glob("*")), "nothing is left that a sender would go on from"
+            with pytest.raises(WorkspaceError, match="ended after 0"):
+                store.receive(archive.digest, archive.size, io.BytesIO(b""), told.append)
+            assert told == [0]
+            store._part(archive.digest).unlink()
+        began = time.monotonic()
+        code, said = receive(root, archive, nearby=(a, nobody, d))
+        assert (code, time.monotonic() - began < 10) == (0, True), said
+        lines = said.splitlines()
+        assert f"{archive.digest} is not copied from {a}: upload: digest is sha256:" in lines[0]
+        assert (
+            f"{archive.digest} is not copied from {nobody}: sync pod: {nobody} can't be reached: " in lines[1]
+        )
+        assert lines[2:] == [f"INFO workspace: {archive.digest} was copied from {d}, {archive.size} bytes"]
+    assert Store(root).archive(archive.digest).read_bytes() == data
+    assert Store(root).current() == good.current()
+
+
+def test_a_pod_that_answers_slowly_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then is no silence."""
+    archive = packed(tmp_path / "in", a=os.urandom(400_000).hex())
+    data, going = archive.file.read_bytes(), threading.Event()
+    monkeypatch.setattr(nearby, "_MOST_SECONDS", 1.0)
+    slow = socket.create_server(("127.0.0.1", 0))
+
+    def drip() -> None:
+        connection, _ = slow.accept()
+        connection.recv(2**16)
+        connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(data)}\r\n\r\n".encode())
+        for byte in data[:60]:
+            if going.wait(0.1):
+                break
+            connection.sendall(bytes([byte]))
+        connection.close()
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    began, root = time.monotonic(), tmp_path / "store"
+    try:
+        address = f"http://127.0.0.1:{slow.getsockname()[1]}"
+        assert not nearby.copied(Store(root), archive.digest, archive.size, [address])
+        assert 1.0 <= time.monotonic() - began < 3
+    finally:
+        going.set()
+        thread.join()
+        slow.close()
+    assert not list(root.iterdir())
