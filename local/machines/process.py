@@ -73,12 +73,19 @@ def _command_line(pid: int) -> bytes:
         return b""
 
 
+def _in_set_up(pid: int) -> bool:
+    """Whether it is still the sandbox, which becomes the program."""
+    return str(SANDBOX).encode() in _command_line(pid)
+
+
 def start_time(pid: int) -> str | None:
     """Field 22 of /proc/<pid>/stat, or None where there is no such process or it is a zombie."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        # A program's name is any bytes, and is cut after the 15th.
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
+    fields = text.rpartition(")")[2].split()
     return None if fields[0] == "Z" else fields[19]
 
 
@@ -108,7 +115,13 @@ class Process:
                 start_new_session=True,
                 env={"PATH": os.environ.get("PATH", os.defpath)},
             )
-        (directory / "keeper").write_text(f"{child.pid} {start_time(child.pid)}")
+        try:
+            (directory / "keeper").write_text(f"{child.pid} {start_time(child.pid)}")
+        except OSError:
+            # Nobody could find it by what is on disk, nor end it.
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            raise
         return cls(directory, child.pid, child)
 
     @classmethod
@@ -143,7 +156,7 @@ class Process:
         deadline = time.monotonic() + SETUP_SECONDS
         while (pid := self.pid) is not None:
             # Until the sandbox becomes the program it may still have the machine's own root.
-            if str(SANDBOX).encode() not in _command_line(pid):
+            if not _in_set_up(pid):
                 variables = json.loads((self.directory / "plan.json").read_text())["env"]
                 return Entry(pid, variables)
             if time.monotonic() > deadline:
@@ -172,14 +185,15 @@ class Process:
     def signal(self, number: signal.Signals) -> None:
         """Signal the program; SIGKILL ends everything in its process namespace with it.
 
-        A process that is still being set up has not run yet: it is ended with its whole group.
+        A process that is still being set up has not run yet: it is ended with its whole group, and by SIGKILL, as
+        the sandbox is process 1 of its namespace and would go on without its keeper after any other signal.
         """
         pid = self.pid
         with contextlib.suppress(ProcessLookupError):
-            if pid is not None:
+            if pid is not None and not _in_set_up(pid):
                 os.kill(pid, number)
             elif self.alive:
-                os.killpg(self.keeper, number)
+                os.killpg(self.keeper, signal.SIGKILL)
 
 
 async def wait_for_pid(pid: int) -> None:
