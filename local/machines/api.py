@@ -34,6 +34,11 @@ class ApiError(Exception):
         self.status = status
         self.reason = reason
 
+    @property
+    def transient(self) -> bool:
+        """Whether the same request may well be taken later."""
+        return self.status == 429 or self.status >= 500
+
 
 # What a request may raise while the API server is away or restarting.
 UNREACHABLE = (aiohttp.ClientError, TimeoutError, OSError)
@@ -161,6 +166,10 @@ class Informer:
             self.changed("gone", self.objects.pop(key))
         for key, item in found.items():
             before = self.objects.get(key)
+            if before is not None and before["metadata"]["uid"] != item["metadata"]["uid"]:
+                # Replaced while nobody watched: what is there of the old one has to end.
+                self.changed("gone", self.objects.pop(key))
+                before = None
             self.objects[key] = item
             version = item["metadata"]["resourceVersion"]
             if before is None or before["metadata"]["resourceVersion"] != version:
