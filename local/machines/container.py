@@ -39,7 +39,7 @@ class Container:
         self.name: str = spec["name"]
         self.simulated = images.simulated(spec, pod.context.images)
         self.running = asyncio.Event()  # set while there is a process: `kubectl logs -f` follows that long
-        self.begun = asyncio.Event()  # set once it has started for the first time
+        self.begun = asyncio.Event()  # set once it has started for the first time, or never will
         self.clock = logs.Clock(self.log_path(state.restarts))
         self.process: Process | None = None
         self._failures = 0
@@ -61,6 +61,12 @@ class Container:
 
     async def run(self) -> None:
         """Run until it has ended for good, or until the pod stops and its process with it."""
+        try:
+            await self.pod.persist(self._live, f"container {self.name}")
+        finally:
+            self.begun.set()
+
+    async def _live(self) -> None:
         await self._take_over()
         while not self.pod.stopping.is_set():
             if self.state.stage == "terminated":
@@ -73,7 +79,7 @@ class Container:
 
     async def _take_over(self) -> None:
         """Go on with a process that was started before this stand-in was."""
-        found = None if self.simulated else Process.found(self.directory)
+        found = None if self.simulated else self.process or Process.found(self.directory)
         if self.state.stage != "running" and found is not None and found.alive:
             # It was started, but the API server was not told any more.
             self.state.restarts += self.state.stage == "terminated"
@@ -232,14 +238,14 @@ class Container:
 
     async def execute(self, argv: list[str], timeout: float) -> int:
         """Run a command inside the container; its exit code, 124 if it takes longer than `timeout` seconds."""
+        null = asyncio.subprocess.DEVNULL
         try:
             entry = await self.entry()
-        except NotRunningError:
+            child = await asyncio.create_subprocess_exec(
+                *entry.command(argv), env=entry.variables, stdin=null, stdout=null, stderr=null
+            )
+        except (NotRunningError, OSError):  # a machine without memory for it: the next probe may succeed
             return 1
-        null = asyncio.subprocess.DEVNULL
-        child = await asyncio.create_subprocess_exec(
-            *entry.command(argv), env=entry.variables, stdin=null, stdout=null, stderr=null
-        )
         try:
             async with asyncio.timeout(timeout):
                 return await child.wait()

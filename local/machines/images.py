@@ -173,6 +173,6 @@ def simulated(container: Object, images: Images) -> bool:
     """Whether a container surely has no process, without looking at its environment."""
     try:
         program = images.find(container, "127.0.0.1", {}, lambda port: port)
-    except PullError:
+    except (PullError, OSError, ValueError):  # its start will tell
         return False
     return program.kind == "simulated"

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import subprocess
 import time
+from functools import partial
 from typing import Any
 
 from local.machines import status
@@ -13,14 +14,14 @@ from local.machines.api import UNREACHABLE, ApiError
 from local.machines.container import Container
 from local.machines.context import HOST_IP, Context, log
 from local.machines.environment import MissingReference
-from local.machines.pod_site import PodSite
+from local.machines.pod_site import RETRY_SECONDS, PodSite
 from local.machines.pod_volumes import PodVolumes
 from local.machines.status import ContainerState
 
 Object = dict[str, Any]
 ROLE_ANNOTATION = "eks.amazonaws.com/role-arn"
 ENDED = ("Succeeded", "Failed")
-RETRY_SECONDS = 1.0
+NOT_FOUND, CONFLICT = 404, 409
 
 
 class Pod(PodSite):
@@ -69,9 +70,17 @@ class Pod(PodSite):
         if not self.stopping.is_set() or grace < self.grace:
             self.grace = grace
             self.stopping.set()
+            ends = time.monotonic() + grace
             self._stops += [
-                self.context.tasks.start(c.stop(grace), f"stop {self.label}/{c.name}") for c in self.every
+                self.context.tasks.start(self._stop(c, ends), f"stop {self.label}/{c.name}")
+                for c in self.every
             ]
+
+    async def _stop(self, container: Container, ends: float) -> None:
+        async def stop() -> None:
+            await container.stop(max(0.0, ends - time.monotonic()))
+
+        await self.persist(stop, f"stop of {container.name}", to_the_end=True)
 
     def lose(self) -> None:
         """The machine is gone: everything ends at once and the pod is removed without a word."""
@@ -86,15 +95,23 @@ class Pod(PodSite):
             self.update(self.item)
         publisher = self.context.tasks.start(self._publisher(), f"status of {self.label}")
         if self.item.get("status", {}).get("phase") not in ENDED:
-            await self._live()
+            await self.persist(self._live, "containers")
         publisher.cancel()
         if not self.stopping.is_set():
-            await self._send()
-            self.volumes.release()
+            await self.persist(self._rest, "end of the containers")
         await self.stopping.wait()
+        # Not in a `finally`: a stand-in that is told to end leaves everything to the next one.
+        await self.persist(self._end, "removal", to_the_end=True)
+
+    async def _rest(self) -> None:
+        """All containers have ended: tell it, and hold nothing until it is removed."""
+        await self._send()
+        self.volumes.release()
+
+    async def _end(self) -> None:
+        """Once everything is killed take it out of the API and give all back."""
         await asyncio.gather(*self._stops)
         await self._remove()
-        # Not in a `finally`: a stand-in that is told to end leaves everything to the next one.
         self.volumes.release()
         shutil.rmtree(self.directory, ignore_errors=True)
         self.context.moved_ports.pop(self.uid, None)
@@ -121,7 +138,7 @@ class Pod(PodSite):
             await asyncio.gather(*(container.run() for container in self.containers))
         for container, task in sidecars:
             task.cancel()
-            await container.finish(self.grace)
+            await self.persist(partial(container.finish, self.grace), f"stop of {container.name}")
 
     async def _prepare(self) -> bool:
         """Make its directories and volumes; False if it is to stop before they can be made."""
@@ -153,7 +170,7 @@ class Pod(PodSite):
         while True:
             await self.changed.wait()
             self.changed.clear()
-            await self._send()
+            await self.persist(self._send, "status", to_the_end=True)
 
     def _status(self, forced_phase: str) -> Object:
         once = [c.state for c in self.init if c.once]
@@ -175,12 +192,27 @@ class Pod(PodSite):
                 self._reported = wanted
                 return
             except ApiError as error:
-                if error.status not in (404, 409):
+                if await self._is_gone(error):
+                    return
+                if not error.transient and error.status != CONFLICT:
                     log.error("status of pod %s refused: %s", self.label, error)
-                return
+                    return
+                log.warning("status of pod %s not taken: %s", self.label, error)
             except UNREACHABLE as error:
                 log.warning("status of pod %s not sent: %s", self.label, error)
-                await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _is_gone(self, error: ApiError) -> bool:
+        """Whether a request was refused because the pod is no more; another one may have its name."""
+        if error.status != CONFLICT:
+            return error.status == NOT_FOUND
+        try:
+            found = await self.context.api.get(self.path)
+        except ApiError as other:
+            return other.status == NOT_FOUND
+        except UNREACHABLE:
+            return False
+        return bool(found["metadata"]["uid"] != self.uid)
 
     async def _remove(self) -> None:
         """Report the end and take the pod out of the API. The options must be in the body."""
@@ -197,8 +229,10 @@ class Pod(PodSite):
                 await self.context.api.delete(self.path, body)
                 return
             except ApiError as error:
-                if error.status not in (404, 409):
-                    log.error("pod %s not removed: %s", self.label, error)
-                return
-            except UNREACHABLE:
-                await asyncio.sleep(RETRY_SECONDS)
+                if await self._is_gone(error):
+                    return
+                # Whatever it is: a pod that nobody removes is Terminating for ever.
+                log.error("pod %s not removed: %s", self.label, error)
+            except UNREACHABLE as error:
+                log.warning("pod %s not removed: %s", self.label, error)
+            await asyncio.sleep(RETRY_SECONDS)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,9 @@ from local.machines.context import HOST_IP, Context
 from local.machines.environment import Facts
 
 Object = dict[str, Any]
+RETRY_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
 
 
 class PodSite:
@@ -42,8 +48,32 @@ class PodSite:
             async with asyncio.timeout(seconds):
                 await self.stopping.wait()
         except TimeoutError:
-            return False
+            # Both may come in one round of the event loop, and the end of the time then hides the other.
+            return self.stopping.is_set()
         return True
+
+    async def persist(
+        self, work: Callable[[], Awaitable[None]], what: str, *, to_the_end: bool = False
+    ) -> None:
+        """Do it, and after each failure anew: a kubelet goes on for ever, and nobody else takes care of the pod.
+
+        Once the pod is to stop a failure is the last, so that it can't hold up the removal; not so `to_the_end`.
+        """
+        told = ""
+        while True:
+            try:
+                await work()
+                return
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+                if reason != told:
+                    told = reason
+                    log.error("%s of pod %s failed", what, self.label, exc_info=error)
+                    self.event("Warning", "FailedSync", f"error syncing pod, {what}: {reason}")
+            if to_the_end:
+                await asyncio.sleep(RETRY_SECONDS)
+            elif await self.sleep(RETRY_SECONDS):
+                return
 
     def event(self, kind: str, reason: str, message: str) -> None:
         """Post an Event about this pod."""
@@ -106,7 +136,10 @@ class PodSite:
         """Keep the moved ports for a stand-in that takes over."""
         ports = self.context.moved_ports.get(self.uid)
         if ports:
-            (self.directory / "ports.json").write_text(json.dumps(ports))
+            # As a whole or not at all: a stand-in that reads half of it would take over none of the pods.
+            fresh = self.directory / "ports.new"
+            fresh.write_text(json.dumps(ports))
+            os.replace(fresh, self.directory / "ports.json")
 
     def _load_ports(self) -> None:
         file = self.directory / "ports.json"

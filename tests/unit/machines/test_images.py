@@ -123,3 +123,11 @@ def test_a_context_that_is_gone_is_an_error_that_names_the_file(images: Images) 
 def test_without_any_build_nothing_is_known(images: Images) -> None:
     images.file.unlink()
     assert find(images, "anything").kind == "simulated"
+
+
+def test_what_cannot_be_read_of_an_image_is_told_when_it_starts(images: Images) -> None:
+    """Not before: whoever takes the pod over has no pod yet that could tell of it."""
+    wrong = {"name": "c", "image": "kubeflow/training-operator:v1", "args": ["--webhook-server-port=none"]}
+    with pytest.raises(ValueError, match="none"):
+        find(images, wrong["image"], args=wrong["args"])
+    assert not simulated(wrong, images)
