@@ -115,7 +115,7 @@ def _told(
     parts = (
         _unreconciled(training, pods, seen.now) or _at_work(running, finished, training.nodes),
         starts.told(pods, memory.ordered) if running == training.nodes else "",
-        starts.held(pods, seen.now - training.created) if training.created else "",
+        starts.held(pods, seen.now),
         progresses.counted(request, memory.progress) if memory.progress else "",
         block.notice(request, seen.now),
     )

@@ -83,8 +83,8 @@ class Pod:
     """A pod that is not finished, or one of this run. `requests` is what the scheduler reserves for it.
 
     `selector` are the labels of the nodes that it may run on, as far as that is said by labels alone. `owner` is the
-    kind of the object that controls it, empty without one. `placed_at` and `started_at` are when it got
-    its machine and when its first container began, in seconds since the epoch; 0 before. `taken` is why Kubernetes
+    kind of the object that controls it, empty without one. `created`, `placed_at` and `started_at` are when it was
+    made, got its machine and its first container began, in seconds since the epoch; 0 before. `taken` is why Kubernetes
     ended it or never began it: the reason of its condition DisruptionTarget, or the one that the kubelet gave. `exit`
     is the first of its containers that failed, and `held` why it does not start (launcher/core/held.py).
     """
@@ -105,6 +105,7 @@ class Pod:
     taken: str = ""
     exit: Exit | None = None
     held: str = ""
+    created: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,6 +304,7 @@ def pod(item: Object) -> Pod:
         taken=taken_by(item),
         exit=_first_exit(item),
         held=held_up(item),
+        created=seconds(meta.get("creationTimestamp")),
     )
 
 

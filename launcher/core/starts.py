@@ -33,10 +33,15 @@ def told(workers: Iterable[Pod], ordered: Mapping[str, float]) -> str:
     return f"{said}, {max(waits):.0f} s after its machine was ordered" if waits else said
 
 
-def held(workers: Iterable[Pod], age: float) -> str:
-    """The first worker that does not start, with the reason; empty for none. `age` is the training's, in seconds."""
-    if age < PATIENCE_SECONDS:
-        return ""
-    stuck = [pod for pod in workers if pod.held and pod.phase == "Pending" and not pod.deleting]
+def held(workers: Iterable[Pod], now: float) -> str:
+    """The first worker that does not start, with the reason; empty for none. `now` is seconds since the epoch."""
+    stuck = [
+        pod
+        for pod in workers
+        if pod.held
+        and pod.phase == "Pending"
+        and not pod.deleting
+        and 0 < pod.created <= now - PATIENCE_SECONDS
+    ]
     first = min(stuck, key=lambda pod: pod.name, default=None)
     return f"{first.name} {first.held}" if first is not None else ""

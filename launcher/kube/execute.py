@@ -24,6 +24,7 @@ from launcher.kube.rest import ApiError, ApiUnavailable, Rest
 _STDOUT, _STDERR, _STATUS = 1, 2, 3
 # How long the other side may say nothing, in seconds.
 SILENCE_SECONDS: Final = 60.0
+_MOST_MESSAGES: Final = 100
 _HANDSHAKE: Final = re.compile(r"Handshake status (\d{3})")
 _PART: Final = " -+-+- "
 _SHOWN: Final = 300
@@ -85,7 +86,7 @@ class Execution:
         try:
             self._socket.write_stdin(data)
         except _BROKEN as error:
-            self._take(0)
+            self._take_what_came()
             raise ApiUnavailable(f"{self._what}: the connection broke: {error}{self._said()}") from None
 
     def read(self) -> bytes:
@@ -128,6 +129,14 @@ class Execution:
         if not code:
             raise ApiUnavailable(f"{self._what}: {status.get('message', 'it did not run')}")
         return code, self._stderr.decode(errors="replace").strip()
+
+    def _take_what_came(self) -> None:
+        """The last it said is why it ended; each call brings one message alone."""
+        for _ in range(_MOST_MESSAGES):
+            known = len(self._stdout) + len(self._stderr)
+            self._take(0)
+            if len(self._stdout) + len(self._stderr) == known:
+                return
 
     def _take(self, seconds: float) -> bool:
         """Reads what has come, waits so long for something; False when nothing more can come."""

@@ -30,8 +30,9 @@ _CHUNK: Final = 2**16
 _DONE: Final = "done"
 _DIRECTORY: Final = "a directory"
 _NO_FILE: Final = "no file"
-# In the worker, with a directory, a name in it and how many bytes come: a WebSocket's one direction can't be closed in
-# every version. What comes takes its place when all of it is there; what was there stays until then.
+# In the worker, with a directory, a name in it, how many bytes come (a WebSocket's one direction can't be closed in
+# every version) and the name of the last file in them, without which something is missing. What comes takes its place
+# when all is there; what was there stays until then. A directory that can't be written can't be moved, nor emptied.
 _OF_FILE: Final = f"""
 not() {{ head -c "$3" >/dev/null; echo "$1"; exit; }}
 if [ -d "$1/$2" ]; then not "{_DIRECTORY}" "$2" "$3"; fi
@@ -39,13 +40,17 @@ if [ -e "$1/$2" ] && [ ! -f "$1/$2" ]; then not "{_NO_FILE}" "$2" "$3"; fi
 """
 _UNPACK: Final = f"""
 scratch=$(mktemp -d "$1/.kubectl-torchrun-XXXXXX") || {{ head -c "$3" >/dev/null; exit 1; }}
-trap 'rm -rf "$scratch"' EXIT
+trap 'rm -rf "$scratch" 2>/dev/null || {{ chmod -R u+rwx "$scratch"; rm -rf "$scratch"; }}' EXIT
 trap 'exit 1' HUP INT TERM
 head -c "$3" | tar xf - $raw -C "$scratch" || exit $?
+[ -f "$scratch/$4" ] || exit 1
 if [ -d "$1/$2" ]; then
   tar cf - $raw -C "$scratch/$2" . | tar xf - $raw -C "$1/$2" || exit $?
 else
+  closed=
+  if [ -d "$scratch/$2" ] && [ ! -w "$scratch/$2" ]; then chmod u+w "$scratch/$2" && closed=1; fi
   mv -f "$scratch/$2" "$1/$2" || exit $?
+  [ -z "$closed" ] || chmod u-w "$1/$2"
 fi
 echo {_DONE}
 """
@@ -110,6 +115,7 @@ def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as members:
                 members.add(source.resolve(), name)  # what a link names
                 contents = sum(each.size for each in members.getmembers() if each.isreg())
+                members.addfile(tarfile.TarInfo(_last(name)))
             size = file.tell()
             file.seek(0)
             is_file = not source.is_dir()
@@ -127,13 +133,18 @@ def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
     say(f"{size_in_words(contents)} of {source} are at {path} of {pod}")
 
 
+def _last(name: str) -> str:
+    """Another name than this."""
+    return ".last" if name != ".last" else ".last-of-all"
+
+
 def _send(
     cluster: Cluster, pod: str, file: IO[bytes], size: int, into: str, name: str, *, is_file: bool
 ) -> str:
     """ "" when it is there, else what is at its place, which stays: tar would put a file where a device is."""
     directory = into if into.startswith("/") else f"./{into}"
-    script = (AS_IT_IS if "\\" in into else "raw=; ") + (_OF_FILE if is_file else "") + _UNPACK
-    command = ["sh", "-c", script, "sh", directory, name, str(size)]
+    script = (AS_IT_IS if "\\" in into + name else "raw=; ") + (_OF_FILE if is_file else "") + _UNPACK
+    command = ["sh", "-c", script, "sh", directory, name, str(size), _last(name)]
     with (
         Execution(cluster.rest, cluster.namespace, pod, n.WORKER_CONTAINER, command, stdin=True) as running,
         Bar("sending") as bar,

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from launcher.core.held import held_up
+from launcher.core.held import PATIENCE_SECONDS, held_up
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.record import moment
 from launcher.kube.rest import ApiError, ApiUnavailable
 from launcher.plugin.begun import failed_start, has_begun, has_ended, is_over
 from launcher.plugin.cluster import LABEL_INDEX, Cluster, explained
@@ -116,8 +117,10 @@ def _missed(phase: str, pod: JsonObject | None, rank: int) -> str:
         return ""
     if pod is None:
         return f"waits for a pod of node {rank}"
-    why = held_up(pod) or "has not begun"
-    return f"waits for node {rank}: pod {pod['metadata']['name']} {why}"
+    meta = pod["metadata"]
+    created = moment(meta.get("creationTimestamp"))
+    why = held_up(pod) if created is not None and time.time() - created >= PATIENCE_SECONDS else ""
+    return f"waits for node {rank}: pod {meta['name']} {why or 'has not begun'}"
 
 
 def exit_code(status: JsonObject) -> int:

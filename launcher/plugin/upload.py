@@ -159,6 +159,7 @@ def to_sync_pod(
             if not tries_left or not isinstance(error.__context__, ApiUnavailable):
                 raise
             say(f"{error}; going on where it broke")
+            nearby = ()  # one of them may be what it waited for
             time.sleep(_ASK_SECONDS)
         else:
             _told(archive, sent)

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -54,7 +54,10 @@ def fetch(
         try:
             return _get(source, digest, into)
         except NotThere as error:
-            if now := _instead(source, digest):
+            now = ""
+            with suppress(WorkspaceError):  # who may not read it was told so at the beginning
+                now = _instead(source, digest)
+            if now:
                 LOG.info("%s is not kept any more; the job's workspace is %s now", digest, now)
                 digest = now
                 continue

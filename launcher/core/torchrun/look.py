@@ -26,7 +26,7 @@ from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.queue_spec import MOST_RESTARTS, NEVER
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import Condition, Record, moment
-from launcher.core.torchrun.resolve import Settings, resolve
+from launcher.core.torchrun.resolve import Settings, own_template, resolve
 from launcher.core.torchrun.storage import Cluster, NotThere, plan
 
 
@@ -296,6 +296,9 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
             message = f"TorchrunQueue {spec.queue}: {'; '.join(own)}"
             return Wait(reason=n.REASON_QUEUE_INVALID, message=message, told=(FOUND,))
         return Refusal(message="; ".join(problems))
+    # What has begun under another rule goes on as it began.
+    if not look.begun and (own := own_template(look.queue, spec, settings.queue)):
+        return Refusal(message="; ".join(own))
     if settings.gang and not look.cluster.kai:
         message = f"scheduling.scheduler is {n.KAI_SCHEDULER}, whose API is not installed; the job begins when it is"
         absent = Condition(

@@ -29,12 +29,13 @@ SCHEDULING: Final = {
 }
 
 
-def taken(spec: QueueSpec, place: str = "spec") -> list[str]:
+def taken(spec: QueueSpec, place: str = "spec", *, workspace: bool = True) -> list[str]:
     """What is to have another name or place, a line for each field; `place` is where the template and its likes are.
 
+    `workspace` is whether what runs may have one, with containers of its own.
     Told of a queue it keeps no job from beginning: one without a workspace, for instance, may have run so.
     """
-    return [*_labels(spec, place), *_scheduling(spec, place), *_containers(spec, place)]
+    return [*_labels(spec, place), *_scheduling(spec, place), *_containers(spec, place, workspace)]
 
 
 def _labels(spec: QueueSpec, place: str) -> Iterator[str]:
@@ -53,9 +54,9 @@ def _scheduling(spec: QueueSpec, place: str) -> Iterator[str]:
             yield f"{place}.podTemplate.spec.{key} is {json.dumps(value, default=repr)}; right would be {place}.{right}"
 
 
-def _containers(spec: QueueSpec, place: str) -> Iterator[str]:
+def _containers(spec: QueueSpec, place: str, workspace: bool) -> Iterator[str]:
     for index, each in enumerate(spec.template_spec.get("initContainers") or []):
-        if each["name"] in TOOLS:
+        if workspace and each["name"] in TOOLS:
             yield (
                 f'{place}.podTemplate.spec.initContainers[{index}].name is "{each["name"]}", as a container of jobs '
                 "with a workspace is called; right would be another name"

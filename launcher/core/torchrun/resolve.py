@@ -72,8 +72,7 @@ def _one_size(volume: Mapping[str, Any], over: Mapping[str, Any]) -> JsonObject:
 def resolve(queue: Any, job: JobSpec) -> tuple[Settings | None, tuple[str, ...]]:
     """The settings of this job in a queue with this raw spec, or None and what is wrong."""
     spec, problems = queue_spec.parse(merged(queue, job.overrides), "the queue's spec with spec.overrides")
-    problems = problems if spec is None else _template(queue, job, spec)
-    if spec is None or problems:
+    if spec is None:
         return None, problems
     defaults = spec.job_defaults
     policy = job.restart_policy or defaults.restart_policy
@@ -90,11 +89,11 @@ def resolve(queue: Any, job: JobSpec) -> tuple[Settings | None, tuple[str, ...]]
     ), ()
 
 
-def _template(queue: Any, job: JobSpec, spec: QueueSpec) -> tuple[str, ...]:
+def own_template(queue: Any, job: JobSpec, spec: QueueSpec) -> tuple[str, ...]:
     """What of the job's own pod template is to have another name or place; its queue's is told of the queue."""
     if not isinstance(job.overrides, Mapping) or job.overrides.get("podTemplate") is None:
         return ()
     below, _ = queue_spec.parse(merged(queue, {**job.overrides, "podTemplate": None}))
-    place = "spec.overrides"
-    known = [] if below is None else pod_template.taken(below, place)
-    return tuple(each for each in pod_template.taken(spec, place) if each not in known)
+    place, sent = "spec.overrides", job.workspace is not None
+    known = [] if below is None else pod_template.taken(below, place, workspace=sent)
+    return tuple(each for each in pod_template.taken(spec, place, workspace=sent) if each not in known)

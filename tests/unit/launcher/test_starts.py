@@ -107,7 +107,9 @@ def test_a_worker_that_does_not_start_is_named_with_the_reason(request_: Request
             {"image": "example.com/train:1", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
         ],
     }
-    stuck = observe.pod({**_item("train-r1-b"), "status": status})
+    item = _item("train-r1-b")
+    item["metadata"]["creationTimestamp"] = stamp(NOW)
+    stuck = observe.pod({**item, "status": status})
     pods = (worker("a", placed=0, started=3), stuck)
     for age, told in (
         (14, ""),

@@ -17,7 +17,8 @@ from local.machines import remote
 
 
 class Pods:
-    """An API server that knows of nothing but exec, in this directory; `cut` breaks after so many messages."""
+    """An API server that knows of nothing but exec, in this directory; `cut` breaks after so many messages,
+    `before` are words before each command."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -25,6 +26,7 @@ class Pods:
         self.tells = True
         self.silent = False
         self.cut = -1
+        self.before: list[str] = []
         self.url = ""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -40,7 +42,9 @@ class Pods:
             if query.get(ours) in ("true", "True"):
                 query.add(its, "1")
         streams = remote.wanted(query)
-        socket = web.WebSocketResponse(protocols=remote.PROTOCOLS, compress=False, max_msg_size=0)
+        socket = web.WebSocketResponse(
+            timeout=1.0, protocols=remote.PROTOCOLS, compress=False, max_msg_size=0
+        )
         if self.cut >= 0:
             await socket.prepare(request)
             for _ in range(self.cut):
@@ -48,7 +52,7 @@ class Pods:
             assert request.transport
             request.transport.abort()
             return socket
-        argv = ["env", "-C", str(self.root), *streams.command]
+        argv = ["env", "-C", str(self.root), *self.before, *streams.command]
         command = await remote.Command.start(argv, dict(os.environ), streams)
         try:
             await socket.prepare(request)

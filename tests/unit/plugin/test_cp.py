@@ -98,6 +98,57 @@ def test_what_is_in_the_pod_stays_until_all_has_come(
     assert sorted(path.name for path in pods.root.iterdir()) == ["model", "tree"]
 
 
+def test_a_directory_comes_with_all_of_its_files_or_not_at_all(
+    cluster: Cluster, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tar that ends between two of its files looks whole."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for index in range(40):
+        (tree / str(index)).write_text("x" * 400)
+    whole, file_and_head = Execution.write, 1024
+    monkeypatch.setattr(copying, "_CHUNK", file_and_head)
+    for most in (10, 39):
+        left = [most]
+
+        def interrupted(running: Execution, data: bytes, left: list[int] = left) -> None:
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            whole(running, data)
+
+        monkeypatch.setattr(Execution, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cp(cluster, tree, "job:new")
+        until(lambda: not list(pods.root.iterdir()))
+    monkeypatch.setattr(Execution, "write", whole)
+    for name in ("new", ".last"):
+        assert cp(cluster, tree, f"job:{name}") == 0
+        assert sorted(each.name for each in (pods.root / name).iterdir()) == sorted(map(str, range(40)))
+    assert sorted(each.name for each in pods.root.iterdir()) == [".last", "new"]
+
+
+def test_directories_that_cant_be_written_are_copied_by_who_is_not_root(
+    cluster: Cluster, pods: Pods, tmp_path: Path
+) -> None:
+    tree = tmp_path / "tree"
+    (tree / "in").mkdir(parents=True)
+    (tree / "in" / "a").write_text("1")
+    for each in (tree / "in", tree):
+        each.chmod(0o555)
+    if os.geteuid() == 0:
+        os.chown(pods.root, 65534, 65534)
+        pods.before = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    assert cp(cluster, tree, "job:new") == 0
+    assert (pods.root / "new" / "in" / "a").read_text() == "1"
+    assert [(pods.root / name).stat().st_mode & 0o777 for name in ("new", "new/in")] == [0o555, 0o555]
+    (pods.root / "there").mkdir()
+    os.chown(pods.root / "there", pods.root.stat().st_uid, -1)
+    assert cp(cluster, tree, "job:there") == 0
+    assert (pods.root / "there" / "in" / "a").read_text() == "1"
+    assert sorted(each.name for each in pods.root.iterdir()) == ["new", "there"]
+
+
 def test_what_is_no_file_in_the_pod_keeps_its_place(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
     (tmp_path / "new").write_text("new")
     os.mkfifo(pods.root / "pipe")
@@ -146,6 +197,11 @@ def test_a_backslash_is_a_letter_of_a_name(
     assert (tmp_path / "all" / "c\\n").read_text() == "x"
     assert cp(cluster, tmp_path / "c\\n", "job:a\\b/d\\n") == 0
     assert (pods.root / "a\\b" / "d\\n").read_text() == "x"
+    (tmp_path / "t\\a").mkdir()
+    (tmp_path / "t\\a" / "f").write_text("x")
+    (pods.root / "t\\a").mkdir()
+    assert cp(cluster, tmp_path / "t\\a", "job:./") == 0
+    assert (pods.root / "t\\a" / "f").read_text() == "x"
 
 
 def test_a_link_is_copied_as_what_it_names(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:

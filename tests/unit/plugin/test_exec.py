@@ -92,6 +92,19 @@ def test_a_refusal_and_a_broken_connection(pods: Pods) -> None:
         send()
 
 
+def test_the_last_that_a_command_said_is_why_it_ended(pods: Pods) -> None:
+    def send() -> None:
+        says = "for i in 1 2 3; do echo INFO $i >&2; sleep 0.2; done; echo no space left >&2; exit 1"
+        with execution(pods, "sh", "-c", says, stdin=True) as running:
+            until = time.monotonic() + 60
+            while time.monotonic() < until:
+                running.write(bytes(65536))
+                time.sleep(0.01)
+
+    with pytest.raises(ApiUnavailable, match=r"the connection broke.*no space left"):
+        send()
+
+
 def test_who_says_nothing_is_not_waited_for_for_ever(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute, "SILENCE_SECONDS", 1.0)
     with execution(pods, "sh", "-c", "for i in 1 2 3 4; do sleep 0.5; echo $i; done; exit 3") as running:

@@ -90,3 +90,19 @@ def test_a_pod_of_an_earlier_release_is_sent_it(
     upload.to_sync_pod(cluster, "one", archive, ["http://127.0.0.1:1"], earlier)
     assert asked == [True, False]
     assert Store(tmp_path / "one-sync-0").archive(archive.digest).exists()
+
+
+def test_after_a_broken_try_nobody_else_is_asked(
+    api: TorchrunApi, tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the pod waited for may be what was silent."""
+    archive, asked = pack(code, directory=tmp_path), []
+
+    def broken(_cluster: Cluster, pod: str, _container: str, command: list[str]) -> Receiving:
+        asked.append("--nearby" in command)
+        return Receiving(tmp_path / pod, command, 0 if len(asked) == 1 else -1)
+
+    cluster = Cluster.connect(str(api.kubeconfig(tmp_path / "kubeconfig")), None, None)
+    upload.to_sync_pod(cluster, "one", archive, ["http://127.0.0.1:1"], broken)
+    assert asked == [True, False]
+    assert Store(tmp_path / "one-sync-0").archive(archive.digest).exists()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
+from launcher.core.manifests import stamp
 from launcher.plugin import following
 from launcher.plugin.cluster import LABEL_INDEX
 from launcher.plugin.ranks import beyond
@@ -86,8 +88,8 @@ def test_a_node_of_an_elastic_job_that_is_not_there_yet_is_waited_for_aloud_and_
             api.objects[f"{PODS}/one-0-3"]["spec"] = {"schedulerName": "gpus"}
             api.objects[f"{PODS}/one-0-3"]["status"] = {}
         if looks == 10:
-            conditions = [{"type": "PodScheduled", "status": "True"}]
-            api.objects[f"{PODS}/one-0-3"]["status"] = {"conditions": conditions}
+            # One that is that young is on its way.
+            api.objects[f"{PODS}/one-0-3"]["metadata"]["creationTimestamp"] = stamp(time.time() - 5)
         if looks == 12:
             api.objects[f"{JOBS}/one"]["status"]["phase"] = "Succeeded"
 

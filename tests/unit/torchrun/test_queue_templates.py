@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun import pod_template
 from launcher.core.torchrun.queues import Trial, trial
 from tests.unit.torchrun.life import Life as JobLife
-from tests.unit.torchrun.made import CLUSTER, queue
+from tests.unit.torchrun.made import CLUSTER, DIGEST, queue
 from tests.unit.torchrun.queue_life import NAMED, Life
 
 pytestmark = pytest.mark.unit
@@ -119,12 +120,34 @@ def test_what_jobs_have_from_elsewhere_is_told_by_its_field(template: dict[str, 
     assert life.kai == ["gpu"]
     JobLife(None, {"podTemplate": template}).run()
     # A job's own is refused by the same line, and only the job's own.
-    job = JobLife({"overrides": {"podTemplate": template}})
+    own = {"overrides": {"podTemplate": template}}
+    job = JobLife({**own, "workspace": {"digest": DIGEST, "sizeBytes": 3}})
     job.look()
     assert (job.status["phase"], job.status["reason"]) == ("Failed", "InvalidSpec")
     where = told.replace("spec.podTemplate", "spec.overrides.podTemplate")
     assert job.status["message"].startswith(where.replace("spec.scheduling", "spec.overrides.scheduling"))
     JobLife({"overrides": {"podTemplate": {"spec": {"hostIPC": True}}}}, {"podTemplate": template}).run()
+    if '"workspace"' in told:
+        JobLife(own).run()
+
+
+def test_a_job_that_has_begun_keeps_its_deadline_and_its_restarts_whatever_is_refused_by_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = {"overrides": {"podTemplate": {"spec": {"schedulerName": "another"}}}}
+    limits = {"jobDefaults": {"activeDeadlineSeconds": 1000, "maxRestarts": 1}}
+    with monkeypatch.context() as before:
+        before.setattr(pod_template, "taken", lambda *_, **__: [])
+        life = JobLife(own, limits).run()
+    life.api.run_pods("Failed", exit_code=1, only=0)
+    for _ in range(3):
+        life.look()
+        life.api.now += 20
+    life.run()
+    assert (life.status["phase"], life.status["restarts"]) == ("Running", 1)
+    life.api.now += 1000
+    life.look()
+    assert (life.status["phase"], life.status["reason"]) == ("Failed", "DeadlineExceeded")
 
 
 def test_a_native_sidecar_and_the_workers_own_container_are_the_templates() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import socket
 import threading
@@ -42,7 +43,7 @@ def test_what_another_pod_has_is_copied_and_what_it_lacks_is_sent(tmp_path: Path
             store._part(archive.digest).unlink()
         began = time.monotonic()
         code, said = receive(root, archive, nearby=(a, nobody, d))
-        assert (code, time.monotonic() - began < 10) == (0, True), said
+        assert (code, time.monotonic() - began < 60) == (0, True), said
         lines = said.splitlines()
         assert f"{archive.digest} is not copied from {a}: upload: digest is sha256:" in lines[0]
         assert (
@@ -53,8 +54,12 @@ def test_what_another_pod_has_is_copied_and_what_it_lacks_is_sent(tmp_path: Path
     assert Store(root).current() == good.current()
 
 
-def test_a_pod_that_answers_slowly_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("drips", "told"), [(True, "it is too slow"), (False, "it broke off: timed out")])
+def test_a_pod_that_answers_slowly_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, drips: bool, told: str
+) -> None:
     """A byte now and then is no silence."""
+    caplog.set_level(logging.INFO)
     archive = packed(tmp_path / "in", a=os.urandom(400_000).hex())
     data, going = archive.file.read_bytes(), threading.Event()
     monkeypatch.setattr(nearby, "_MOST_SECONDS", 1.0)
@@ -64,10 +69,11 @@ def test_a_pod_that_answers_slowly_is_not_waited_for(tmp_path: Path, monkeypatch
         connection, _ = slow.accept()
         connection.recv(2**16)
         connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(data)}\r\n\r\n".encode())
-        for byte in data[:60]:
+        for byte in data[:600] if drips else b"":
             if going.wait(0.1):
                 break
             connection.sendall(bytes([byte]))
+        going.wait()
         connection.close()
 
     thread = threading.Thread(target=drip)
@@ -76,7 +82,8 @@ def test_a_pod_that_answers_slowly_is_not_waited_for(tmp_path: Path, monkeypatch
     try:
         address = f"http://127.0.0.1:{slow.getsockname()[1]}"
         assert not nearby.copied(Store(root), archive.digest, archive.size, [address])
-        assert 1.0 <= time.monotonic() - began < 3
+        assert 1.0 <= time.monotonic() - began < 30
+        assert caplog.messages == [f"{archive.digest} is not copied from {address}: {told}"]
     finally:
         going.set()
         thread.join()

@@ -339,7 +339,9 @@ def test_what_is_in_the_bucket_is_not_sent_again(bucket: Any, tmp_path: Path) ->
     assert (tmp_path / "copy").read_bytes() == archive.file.read_bytes()
 
 
-def test_a_worker_begins_with_what_was_sent_last(bucket: Any, tmp_path: Path) -> None:
+def test_a_worker_begins_with_what_was_sent_last(
+    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not with what its job still names, to get the other one while it runs."""
     old, new = packed(tmp_path / "1", a="old", b="old"), packed(tmp_path / "2", a="new")
     urls = [archive_url("s3://code", each.digest) for each in (old, new)]
@@ -369,6 +371,19 @@ def test_a_worker_begins_with_what_was_sent_last(bucket: Any, tmp_path: Path) ->
     assert process.returncode == 0, said
     assert f"the workspace is {old.digest}, which may not be the one that was sent last" in said
     assert (into / "a").read_text() == "old"
+    # An archive that does not come at the first try is waited for all the same.
+    flaky = S3(urls[1], "s3://none/x")
+    read, tries = flaky.archive, []
+
+    def archive(digest: str, into: Path) -> None:
+        tries.append(digest)
+        if len(tries) < 3:
+            raise NotThere("SlowDown")
+        read(digest, into)
+
+    monkeypatch.setattr(flaky, "archive", archive)
+    fetch(flaky, new.digest, into, sleep=lambda _: None)
+    assert (len(tries), (into / "a").read_text()) == (3, "new")
 
 
 def test_a_damaged_object_is_found_and_replaced(bucket: Any, tmp_path: Path) -> None:
