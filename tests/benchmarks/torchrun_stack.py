@@ -39,6 +39,8 @@ class Bench:
         self._environment = {
             **os.environ, **engine.environment, "KUBECONFIG": str(made.home.kubeconfig), "PYTHONPATH": str(ROOT),
         }  # fmt: skip
+        # A plugin that is installed has its byte code.
+        self._environment.pop("PYTHONDONTWRITEBYTECODE", None)
         words = [
             "launcher.controller.manifests",
             "--into",
