@@ -19,7 +19,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
 
-NEEDED: Final = ("boto3", "kubernetes", "PyYAML", "zstandard")
+NEEDED: Final = ("botocore", "kubernetes", "PyYAML", "zstandard")
 _PACKAGES: Final = ("core", "kube", "plugin", "workspace")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 # A zip's own oldest time: two builds of the same contents are the same file.
