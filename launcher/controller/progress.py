@@ -112,8 +112,8 @@ def parse(text: str) -> JsonObject | None:
     tokens = "tokensPerSecond" in told
     found: dict[str, Any] = {
         "step": int(told["step"]),
-        "loss": told.get("loss"),
-        "throughput": told.get("tokensPerSecond" if tokens else "samplesPerSecond"),
+        "loss": _short(told.get("loss")),
+        "throughput": _short(told.get("tokensPerSecond" if tokens else "samplesPerSecond")),
         "unit": ("tokens/s" if tokens else "samples/s"),
         "checkpointStep": int(told["checkpointStep"]) if "checkpointStep" in told else None,
         "checkpointTime": stamp(told["checkpointTime"]) if "checkpointTime" in told else None,
@@ -121,3 +121,8 @@ def parse(text: str) -> JsonObject | None:
     if found["throughput"] is None:
         del found["unit"]
     return {key: value for key, value in found.items() if value is not None}
+
+
+def _short(value: float | None) -> float | None:
+    """With six digits: kubectl shows all that there are."""
+    return None if value is None else float(f"{value:.6g}")

@@ -200,7 +200,7 @@ def preflight(request: Request, seen: Observation, started: float) -> GiveUp | N
     if most < request.min_nodes:
         return GiveUp(
             code=c.EXIT_IMPOSSIBLE,
-            reason=f"MIN is {request.min_nodes} nodes, but {said}; lower MIN_NODES or raise the ceiling",
+            reason=f"{request.min_nodes} nodes are needed, but {said}; ask for fewer or raise the ceiling",
         )
     refused = block.refusal(request, seen.now, started + request.deadline_seconds)
     if refused:

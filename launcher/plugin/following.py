@@ -72,12 +72,19 @@ def follow(cluster: Cluster, job: JsonObject, rank: int = 0, tail: int | None = 
 
 def _followed(cluster: Cluster, seen: LastSeen, rank: int, tail: int | None) -> int:
     said, done, printed, told, missed = "", "", _Printed(), "", ""
+    restarts: int | None = None
     while True:
         job = seen.look()
         status = job.get("status", {})
         phase = status.get("phase") or n.PHASE_PENDING
         now = ": ".join(str(part) for part in (phase, status.get("message") or status.get("reason")) if part)
         if now != said:
+            count = int(status.get("restarts") or 0)
+            if restarts is not None and count > restarts and phase != n.PHASE_RESTARTING:
+                # It was over before anybody looked: the first one has no pause.
+                why = (status.get("lastRestart") or {}).get("message") or f"restart {count}"
+                say(f"{job['metadata']['name']}: {n.PHASE_RESTARTING}: {why}")
+            restarts = count
             say(f"{job['metadata']['name']}: {now}")
             said = now
         pod = worker(cluster, job, rank)

@@ -82,6 +82,8 @@ def test_a_value_that_a_status_can_t_have_is_left_out(value: float) -> None:
 
 def test_a_loss_may_be_below_zero() -> None:
     assert parse(text(step=1, loss=-3.5)) == {"step": 1, "loss": -3.5}
+    # kubectl's columns show all digits that there are.
+    assert parse(text(step=1, loss=2.156486675143242)) == {"step": 1, "loss": 2.15649}
 
 
 def test_the_first_worker_of_the_attempt_is_asked_and_only_while_it_runs() -> None:

@@ -184,7 +184,7 @@ def test_a_pool_that_can_never_do_is_left_at_once() -> None:
     request = asked(fallbacks=[fallback()])
     step = machine.step(request, Memory(), seen([], limit="4"))
     assert of(step).candidate == 1
-    assert "MIN is 2 nodes, but the limit of NodePool small is 4 nvidia.com/gpu" in step.report.reason
+    assert "2 nodes are needed, but the limit of NodePool small is 4 nvidia.com/gpu" in step.report.reason
 
 
 def test_progress_survives_as_one_line_of_json() -> None:

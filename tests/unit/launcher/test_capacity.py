@@ -161,7 +161,7 @@ def test_a_ceiling_below_the_minimum_is_hopeless_at_once(request_: Request) -> N
     assert isinstance(answer, GiveUp)
     assert answer.code == c.EXIT_IMPOSSIBLE
     assert (
-        "MIN is 3 nodes, but the limit of NodePool small is 8 nvidia.com/gpu, which is 2 nodes"
+        "3 nodes are needed, but the limit of NodePool small is 8 nvidia.com/gpu, which is 2 nodes"
         in answer.reason
     )
     assert preflight(request_, seen([], limit="8"), NOW) is None

@@ -104,3 +104,30 @@ def test_a_node_of_an_elastic_job_that_is_not_there_yet_is_waited_for_aloud_and_
         "one: waits for node 3: pod one-0-3 has not begun",
         "one: Succeeded",
     ]
+
+
+def test_a_restart_that_nobody_saw_is_told(api: TorchrunApi, run: Run) -> None:
+    """While a log is followed nobody looks, and the first restart has no pause."""
+    job, looks = api.job("one", phase="Running"), 0
+    job["status"]["restarts"] = 1
+
+    def look(method: str, path: str) -> None:
+        nonlocal looks
+        looks += (method, path) == ("GET", f"{JOBS}/one")
+        if looks == 4:
+            why = {"message": "one-1-0 failed; restart 2 of 3"}
+            job["status"] |= {"phase": "Provisioning", "restarts": 2, "lastRestart": why}
+        if looks == 8:
+            job["status"] |= {"phase": "Restarting", "restarts": 3, "message": "again; restart 3 of 3"}
+        if looks == 12:
+            job["status"] |= {"phase": "Failed", "message": "it failed"}
+
+    api.on_request = look
+    _, _, err = run("logs", "-f", "one")
+    assert [line for line in err.splitlines() if "waits for" not in line] == [
+        "one: Running",
+        "one: Restarting: one-1-0 failed; restart 2 of 3",
+        "one: Provisioning",
+        "one: Restarting: again; restart 3 of 3",
+        "one: Failed: it failed",
+    ]

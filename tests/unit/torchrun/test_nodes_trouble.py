@@ -23,7 +23,7 @@ def test_what_no_waiting_helps_is_said_at_once_and_nothing_is_held() -> None:
     life.look()
     assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
     assert (
-        "MIN is 5 nodes, but the limit of NodePool p5 is 32 nvidia.com/gpu, which is 4 nodes"
+        "5 nodes are needed, but the limit of NodePool p5 is 32 nvidia.com/gpu, which is 4 nodes"
         in life.status["message"]
     )
     assert life.api.placeholders() == []
