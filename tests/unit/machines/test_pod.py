@@ -91,9 +91,11 @@ class World:
         self.item: dict[str, Any] = {"metadata": metadata, "spec": {"nodeName": "node-1"} | spec}
         self.pod = Pod(self.context, self.item)
 
-    def delete(self, grace: int = 1) -> None:
-        deletion = {"deletionTimestamp": "2026-01-31T12:00:00Z", "deletionGracePeriodSeconds": grace}
+    async def deleted(self, life: asyncio.Task[None]) -> None:
+        """It is told to go, and does."""
+        deletion = {"deletionTimestamp": "2026-01-31T12:00:00Z", "deletionGracePeriodSeconds": 1}
         self.pod.update(self.item | {"metadata": self.item["metadata"] | deletion})
+        await self.removed(life)
 
     async def removed(self, life: asyncio.Task[None]) -> None:
         """Once its life is over nothing of it is left."""
@@ -143,8 +145,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pod_whose_sidecar_could_not_be_started_is_removed(tmp_path: Path) -> None:
     async def story(world: World, life: asyncio.Task[None]) -> None:
         await until(lambda: world.pod.init[0].state.reason == "ErrImagePull")
-        world.delete()
-        await world.removed(life)
+        await world.deleted(life)
         assert world.api.uid == ""
 
     live(tmp_path, story, initContainers=[sidecar(NOWHERE)])
@@ -165,8 +166,7 @@ def test_a_sidecar_whose_start_fails_is_started_again(
     async def story(world: World, life: asyncio.Task[None]) -> None:
         await until(lambda: world.pod.containers[0].state.ready)
         assert world.pod.init[0].state.stage == "running"
-        world.delete()
-        await world.removed(life)
+        await world.deleted(life)
 
     world = live(tmp_path, story, initContainers=[sidecar()])
     told = "error syncing pod, container side: KeyError: 'unforeseen'"
@@ -183,8 +183,7 @@ def test_what_fails_for_ever_does_not_hold_up_the_removal(
 
     async def story(world: World, life: asyncio.Task[None]) -> None:
         await until(lambda: world.events)
-        world.delete()
-        await world.removed(life)
+        await world.deleted(life)
 
     live(tmp_path, story, initContainers=[sidecar()])
 
@@ -201,8 +200,7 @@ def test_a_stop_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.Mo
 
     async def story(world: World, life: asyncio.Task[None]) -> None:
         await until(lambda: world.pod.containers[0].state.ready)
-        world.delete()
-        await world.removed(life)
+        await world.deleted(life)
 
     live(tmp_path, story)
 
@@ -224,8 +222,7 @@ def test_a_pod_whose_preparation_fails_unforeseen_is_prepared_again(
 
     async def story(world: World, life: asyncio.Task[None]) -> None:
         await until(lambda: world.pod.containers[0].state.reason == "ErrImagePull")
-        world.delete()
-        await world.removed(life)
+        await world.deleted(life)
 
     world = live(tmp_path, story, containers=[container("main", NOWHERE)])
     assert ("FailedSync", "error syncing pod, containers: KeyError: 'unforeseen'") in world.events
@@ -240,8 +237,7 @@ def test_a_pod_without_an_address_waits_for_one(tmp_path: Path) -> None:
         assert "no free pod address" in world.events[0][1]
         addresses.taken.clear()
         await until(lambda: world.pod.containers[0].state.ready)
-        world.delete()
-        await world.removed(life)
+        await world.deleted(life)
 
     live(tmp_path, story)
 
@@ -297,8 +293,7 @@ BUSY = ApiError(500, "InternalError", "etcdserver: request timed out")
 def test_an_end_that_the_api_server_could_not_take_is_told_again(tmp_path: Path) -> None:
     async def story(world: World, life: asyncio.Task[None]) -> None:
         world.api.refusals["patch"] = [BUSY, BUSY, ApiError(409, "Conflict", "the object has been modified")]
-        world.delete()
-        await world.removed(life)
+        await world.deleted(life)
 
     assert [each["phase"] for each in live(tmp_path, story).api.statuses][-1:] == ["Failed"]
 
@@ -306,8 +301,7 @@ def test_an_end_that_the_api_server_could_not_take_is_told_again(tmp_path: Path)
 def test_a_status_that_is_refused_for_good_is_not_repeated(tmp_path: Path) -> None:
     async def story(world: World, life: asyncio.Task[None]) -> None:
         world.api.refusals["patch"] = [ApiError(422, "Invalid", "wrong")] * SECONDS * 1000
-        world.delete()
-        await world.removed(life)
+        await world.deleted(life)
 
     live(tmp_path, story)
 
@@ -318,8 +312,7 @@ def test_a_status_that_is_refused_for_good_is_not_repeated(tmp_path: Path) -> No
 def test_a_removal_is_tried_until_the_pod_is_gone(tmp_path: Path, refusal: Exception) -> None:
     async def story(world: World, life: asyncio.Task[None]) -> None:
         world.api.refusals["delete"] = [refusal, refusal]
-        world.delete()
-        await world.removed(life)
+        await world.deleted(life)
 
     assert live(tmp_path, story).api.uid == ""
 
@@ -328,8 +321,7 @@ def test_a_conflict_over_the_pod_itself_does_not_end_its_removal(tmp_path: Path)
     async def story(world: World, life: asyncio.Task[None]) -> None:
         world.api.refusals["delete"] = [ApiError(409, "Conflict", "try again")] * 2
         world.api.refusals["get"] = [OSError("connection refused")]
-        world.delete()
-        await world.removed(life)
+        await world.deleted(life)
 
     assert live(tmp_path, story).api.uid == ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,33 +77,27 @@ def test_jobs_without_a_pod_do_not_crowd_out_one_that_has_it(
     assert Store(stores / "two-sync-0").current() == pod.current()
 
 
-def test_a_pod_of_an_earlier_release_is_sent_it(
-    api: TorchrunApi, tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def of_an_earlier_release(root: Path, command: list[str]) -> Receiving:
     """Its program does not know the word for the pods that have it, and says so."""
-    archive, asked = pack(code, directory=tmp_path), []
-
-    def earlier(_cluster: Cluster, pod: str, _container: str, command: list[str]) -> Receiving:
-        asked.append("--nearby" in command)
-        return Receiving(tmp_path / pod, [word.replace("--nearby", "--near-by") for word in command])
-
-    cluster = Cluster.connect(str(api.kubeconfig(tmp_path / "kubeconfig")), None, None)
-    upload.to_sync_pod(cluster, "one", archive, ["http://127.0.0.1:1"], earlier)
-    assert asked == [True, False]
-    assert Store(tmp_path / "one-sync-0").archive(archive.digest).exists()
+    return Receiving(root, [word.replace("--nearby", "--near-by") for word in command])
 
 
-def test_after_a_broken_try_nobody_else_is_asked(
-    api: TorchrunApi, tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def breaking(root: Path, command: list[str]) -> Receiving:
     """What the pod waited for may be what was silent."""
+    return Receiving(root, command, 0)
+
+
+@pytest.mark.parametrize("first", [of_an_earlier_release, breaking])
+def test_who_can_not_be_asked_for_it_is_sent_it(
+    api: TorchrunApi, tmp_path: Path, code: Path, first: Callable[[Path, list[str]], Receiving]
+) -> None:
     archive, asked = pack(code, directory=tmp_path), []
 
-    def broken(_cluster: Cluster, pod: str, _container: str, command: list[str]) -> Receiving:
+    def run(_cluster: Cluster, pod: str, _container: str, command: list[str]) -> Receiving:
         asked.append("--nearby" in command)
-        return Receiving(tmp_path / pod, command, 0 if len(asked) == 1 else -1)
+        return (first if len(asked) == 1 else Receiving)(tmp_path / pod, command)
 
     cluster = Cluster.connect(str(api.kubeconfig(tmp_path / "kubeconfig")), None, None)
-    upload.to_sync_pod(cluster, "one", archive, ["http://127.0.0.1:1"], broken)
+    upload.to_sync_pod(cluster, "one", archive, ["http://127.0.0.1:1"], run)
     assert asked == [True, False]
     assert Store(tmp_path / "one-sync-0").archive(archive.digest).exists()
