@@ -10,17 +10,16 @@ import sys
 from pathlib import Path
 
 from local.tools import ToolError, ensure_other
-from local.tools.pin import Tool
+from local.tools.tool import Tool
 from tests.local import kai
 
 # The local cloud's etcd is of release 3.6, which has no v2 API any more; torch knows no other one.
 ETCD_WITH_V2 = Tool(
     name="etcd-with-v2",
     module="go.etcd.io/etcd/server/v3",
-    version="v3.5.21",
     packages=("",),
     binaries={"server": "etcd"},
-    typical_seconds=25,
+    lock=Path(__file__).with_name("modules") / "etcd-with-v2",
 )
 
 

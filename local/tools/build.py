@@ -1,4 +1,4 @@
-"""Build one tool from its published Go module: atomic, resumable, one builder at a time."""
+"""Build tools from their Go modules: atomic, resumable, one builder at a time. `build()` is the entry point."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from local.tools.errors import ToolError
 from local.tools.go import Go
-from local.tools.pin import Tool
-from local.tools.progress import Progress
+from local.tools.progress import Progress, time_left
+from local.tools.tool import Tool
 
 RECORD = "build.json"
 MEGABYTE = 1e6
+# Debugging information is a tenth of the compiler's work, and the linker's `-s -w` drops it anyway.
+COMPILER_FLAGS = "-gcflags=all=-dwarf=false"
+LINKER_FLAGS = "-s -w"
+# For each package: its import path, its directory and its Go files.
+LIST_FORMAT = "{{.ImportPath}}\t{{.Dir}}\t{{range .GoFiles}}{{.}} {{end}}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """What a build took. Bytes and seconds of downloads stand apart from the seconds of compiling."""
+    """What a build took. Bytes and seconds of downloads are counted apart from the seconds of compiling."""
 
     download_bytes: int
     download_seconds: float
@@ -32,73 +37,69 @@ class Built:
 
 
 def is_built(directory: Path) -> bool:
-    """Whether a tool's directory is complete: the record is the last thing written, before the rename."""
+    """Return whether a tool's directory is complete: the record is the last file written before the rename."""
     return (directory / RECORD).is_file()
 
 
 @contextmanager
 def locked(path: Path, progress: Progress) -> Iterator[int]:
-    """Hold a lock file; yields its descriptor. Waits for whoever else builds the same tool."""
+    """Hold a lock file and yield its descriptor; wait while another process builds the same tools."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress.start("another process is building it; waiting")
+            progress.start("another process is building; waiting")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def build(tool: Tool, cache: Path, go: Go, progress: Progress, lock: int) -> Built:
-    """Build into `<cache>/tools/<key>`, which appears whole or not at all.
+def build(name: str, tools: Sequence[Tool], cache: Path, go: Go, progress: Progress, lock: int) -> Built:
+    """Build tools of one lock directory together; each appears whole in `<cache>/tools/<key>` or not at all.
 
-    Go's own caches keep what is compiled, so that an interrupted build goes on where it stopped. `lock` is the
-    descriptor of the held lock; the compiler inherits it, so that a killed caller's build still counts as running.
+    Go's own caches keep what is compiled, so that an interrupted build continues where it stopped.
+
+    Args:
+        name: Name of the log, `<cache>/logs/<name>.log`.
+        tools: Tools with the same `lock` directory.
+        lock: Descriptor of the held lock. The compiler inherits it, so that a killed caller's build still counts as
+            running.
 
     Raises:
-        ToolError: Go failed; the message names the tool, the log and the first error.
+        ToolError: Go failed; the message names the tools, the log and the first error.
     """
-    work = cache / "build" / tool.key
+    work = cache / "build" / name
     shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    log = cache / "logs" / f"{tool.key}.log"
+    output = work / "out"
+    output.mkdir(parents=True)
+    log = cache / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")
-    (work / "go.mod").write_text(tool.go_mod())
-    packages = [f"{tool.module}/{package}".rstrip("/") for package in tool.packages]
-    step = _Step(tool=tool, go=go, work=work, log=log, progress=progress, lock=lock)
+    packages = [path for tool in tools for path in tool.package_paths]
+    step = _Step(tools=tools, go=go, work=work, log=log, progress=progress, lock=lock)
 
     started, before = time.monotonic(), _downloaded(go)
-    progress.start(
-        f"downloading its source, then building (about {tool.typical_seconds} s of building on two cores)"
-    )
-    listing = step.run("downloading", "list", "-mod=mod", "-deps", *packages)
+    names = ", ".join(f"{tool.name} {tool.number}" for tool in tools)
+    progress.start(f"downloading the sources of {names}, then building")
+    listing = step.run("downloading", "list", "-deps", "-f", LIST_FORMAT, *packages)
     received, fetched = _downloaded(go) - before, time.monotonic()
 
-    flags = " ".join(["-s", "-w", *(f"-X {name}={value}" for name, value in tool.variables.items())])
-    (work / "out").mkdir()
-    step.run(
-        "building",
-        "build",
-        "-mod=mod",
-        "-v",
-        "-ldflags",
-        flags,
-        "-o",
-        f"{work / 'out'}/",
-        *packages,
-        total=len(listing),
-    )
-    module = go.query("list", "-mod=mod", "-m", "-json", tool.module, directory=work)["Dir"]
+    flags = [COMPILER_FLAGS, f"-ldflags={LINKER_FLAGS}"]
+    for tool in tools:
+        variables = [f"-X {name}={value}" for name, value in tool.variables.items()]
+        flags += [f"-ldflags={path}={' '.join([LINKER_FLAGS, *variables])}" for path in tool.package_paths]
+    step.run("building", "build", "-v", *flags, "-o", f"{output}/", *packages, sizes=_sizes(listing))
     result = Built(
         download_bytes=received,
         download_seconds=fetched - started,
         build_seconds=time.monotonic() - fetched,
     )
-    _install(tool, cache, work, Path(module), go, result)
+    for tool in tools:
+        module = go.query("list", "-m", "-json", tool.module, directory=tool.lock)["Dir"]
+        _install(tool, cache, work, Path(module), go, result)
     shutil.rmtree(work, ignore_errors=True)
     progress.finish(
         f"built in {result.build_seconds:.0f} s "
@@ -108,8 +109,8 @@ def build(tool: Tool, cache: Path, go: Go, progress: Progress, lock: int) -> Bui
 
 
 def _install(tool: Tool, cache: Path, work: Path, module: Path, go: Go, result: Built) -> None:
-    """Put the programs together beside their final place and rename the whole."""
-    staged = work / "tool"
+    """Collect the programs beside their final place and rename the whole."""
+    staged = work / tool.key
     (staged / "bin").mkdir(parents=True)
     for built, name in tool.binaries.items():
         os.replace(work / "out" / built, staged / "bin" / name)
@@ -134,7 +135,7 @@ def _install(tool: Tool, cache: Path, work: Path, module: Path, go: Go, result: 
 
 
 def _downloaded(go: Go) -> int:
-    """Bytes of everything in Go's cache of downloads."""
+    """Return the bytes of everything in Go's cache of downloads."""
     root = go.module_cache() / "cache" / "download"
     total = 0
     for directory, _, files in os.walk(root):
@@ -146,25 +147,38 @@ def _downloaded(go: Go) -> int:
     return total
 
 
+def _sizes(listing: Sequence[str]) -> dict[str, int]:
+    """Return the bytes of source of each package, which its compile time roughly follows."""
+    sizes = {}
+    for line in listing:
+        path, directory, files = line.split("\t")
+        sizes[path] = sum(os.stat(os.path.join(directory, name)).st_size for name in files.split())
+    return sizes
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """One run of `go` whose output goes to the tool's log."""
+    """One run of `go` whose output goes to the log."""
 
-    tool: Tool
+    tools: Sequence[Tool]
     go: Go
     work: Path
     log: Path
     progress: Progress
     lock: int
 
-    def run(self, doing: str, *arguments: str, total: int = 0) -> list[str]:
-        """Returns the lines of its standard output. `total`: how many packages at most will be compiled."""
+    def run(self, action: str, *arguments: str, sizes: dict[str, int] | None = None) -> list[str]:
+        """Run `go` and return the lines of its standard output.
+
+        Args:
+            sizes: Bytes of source of each package that is compiled; progress counts them.
+        """
         output = self.work / "stdout"
-        before = self._log_lines()
+        before, started = len(self._log_lines()), time.monotonic()
         with self.log.open("ab") as log, output.open("wb") as sink:
             process = subprocess.Popen(
                 [self.go.program, *arguments],
-                cwd=self.work,
+                cwd=self.tools[0].lock,
                 env=self.go.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
@@ -177,30 +191,36 @@ class _Step:
                         code = process.wait(timeout=1.0)
                         break
                     except subprocess.TimeoutExpired:
-                        compiled = self._log_lines() - before
-                        self.progress.update(
-                            f"{doing}, {compiled} of at most {total} packages" if total else doing
-                        )
+                        compiled = self._log_lines()[before:]
+                        self.progress.update(_state(action, compiled, sizes, time.monotonic() - started))
             except BaseException:
                 process.terminate()
                 process.wait()
                 raise
         if code != 0:
-            raise ToolError(self._failure(doing, code))
+            raise ToolError(self._failure(action, code))
         return output.read_text().splitlines()
 
-    def _log_lines(self) -> int:
-        return self.log.read_bytes().count(b"\n")
+    def _log_lines(self) -> list[str]:
+        return self.log.read_text(errors="replace").splitlines()
 
-    def _failure(self, doing: str, code: int) -> str:
-        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        telling = [line for line in lines if "no space left on device" in line.lower()]
-        if telling:
+    def _failure(self, action: str, code: int) -> str:
+        failed = f"{action} {', '.join(f'{tool.name} {tool.version}' for tool in self.tools)} failed"
+        lines = [line.strip() for line in self._log_lines() if line.strip()]
+        if any("no space left on device" in line.lower() for line in lines):
             free = shutil.disk_usage(self.work).free / 1e9
             return (
-                f"{doing} {self.tool.name} {self.tool.version} failed: the disk is full ({free:.1f} GB free on the "
-                f"disk of {self.work.parent.parent}; all tools together need 13 GB); free some and start again; "
-                f"log: {self.log}"
+                f"{failed}: the disk is full ({free:.1f} GB free on the disk of {self.work.parent.parent}; all tools "
+                f"together need 13 GB). Free some and start again; log: {self.log}"
             )
         reason = next((line for line in lines if "error" in line or ": " in line), lines[-1] if lines else "")
-        return f"{doing} {self.tool.name} {self.tool.version} failed (exit code {code}): {reason}; log: {self.log}"
+        return f"{failed} (exit code {code}): {reason}; log: {self.log}"
+
+
+def _state(action: str, compiled: Sequence[str], sizes: dict[str, int] | None, seconds: float) -> str:
+    """Return what a person reads while `go` works; `compiled` are the packages it has begun."""
+    if not sizes:
+        return action
+    done = sum(sizes.get(path, 0) for path in compiled)
+    left = time_left(done / sum(sizes.values()), seconds)
+    return f"{action}, {len(compiled)} of at most {len(sizes)} packages{left and f', {left}'}"

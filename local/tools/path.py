@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from local.tools.pin import OnPath, Tool, Version, parse_version
+from local.tools.tool import OnPath, Tool, Version, parse_version
 
 VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+)\b")
 PROBE_SECONDS = 10.0

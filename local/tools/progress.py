@@ -1,13 +1,29 @@
-"""What a person sees while a tool is built: one line per tool, kept up to date on a terminal."""
+"""What a person sees while tools are built: one line, updated in place on a terminal."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from typing import TextIO
 
-# Without a terminal a build that lasts minutes says this often that it is still going on.
+# Without a terminal a build that lasts minutes reports this often.
 QUIET_SECONDS = 60.0
+# Below this share an estimate would be a guess.
+ESTIMATE_FROM = 0.03
+
+
+def time_left(share: float, seconds: float) -> str:
+    """Return an estimate such as `about 7 min left`, or nothing while too little is done.
+
+    Args:
+        share: How much of the work is done, from 0 to 1.
+        seconds: How long that took.
+    """
+    if share < ESTIMATE_FROM:
+        return ""
+    left = seconds * (1 - share) / share
+    return f"about {left / 60:.0f} min left" if left >= 90 else f"about {left:.0f} s left"
 
 
 class Progress:
@@ -17,10 +33,10 @@ class Progress:
         self._title = title
         self._stream = stream or sys.stdout
         self._terminal = self._stream.isatty()
-        self._started = self._said = time.monotonic()
+        self._started = self._reported = time.monotonic()
 
     def start(self, text: str) -> None:
-        """First words."""
+        """Show what begins."""
         if self._terminal:
             self.update(text)
         else:
@@ -28,17 +44,19 @@ class Progress:
             self._stream.flush()
 
     def update(self, text: str) -> None:
-        """Called about once a second while work goes on."""
+        """Show the current state; call it about once a second."""
         now = time.monotonic()
         if self._terminal:
-            self._stream.write(f"\r\x1b[2K{self._title}: {text}, {now - self._started:.0f} s")
-        elif now - self._said >= QUIET_SECONDS:
-            self._said = now
+            line = f"{self._title}: {text}, {now - self._started:.0f} s"
+            # A line that wraps could not be rewritten.
+            self._stream.write(f"\r\x1b[2K{line[: shutil.get_terminal_size().columns - 1]}")
+        elif now - self._reported >= QUIET_SECONDS:
+            self._reported = now
             self._stream.write(f"{self._title}: {text}, {now - self._started:.0f} s\n")
         self._stream.flush()
 
     def finish(self, text: str) -> None:
-        """Last words; the line stays."""
+        """Show the result; the line stays."""
         self._stream.write(
             f"\r\x1b[2K{self._title}: {text}\n" if self._terminal else f"{self._title}: {text}\n"
         )
@@ -46,16 +64,16 @@ class Progress:
 
 
 class Silent(Progress):
-    """Says nothing."""
+    """Shows nothing."""
 
     def __init__(self) -> None:
         super().__init__("")
 
     def start(self, text: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def update(self, text: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def finish(self, text: str) -> None:
-        """Nothing."""
+        """Do nothing."""

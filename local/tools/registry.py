@@ -9,30 +9,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from local.home import Home
-from local.tools import (
-    etcd,
-    helm,
-    karpenter,
-    kubernetes,
-    plugin,
-    pulumi,
-    pulumi_language_python,
-    training_operator,
-)
+from local.tools import plugin
 from local.tools.build import RECORD, Built, build, is_built, locked
 from local.tools.entering import write_script
 from local.tools.errors import ToolError
 from local.tools.go import find_go
 from local.tools.path import find
-from local.tools.pin import Tool
+from local.tools.pins import TOOLS
 from local.tools.progress import Progress, Silent
+from local.tools.tool import Tool
 
 __all__ = ["TOOLS", "ToolError", "cache_directory", "ensure", "ensure_other", "module_directory"]
-
-TOOLS: dict[str, Tool] = {
-    module.TOOL.name: module.TOOL
-    for module in (kubernetes, etcd, pulumi, pulumi_language_python, karpenter, helm, training_operator)
-}
 
 # What people type themselves, from a shell outside of the local cloud's network.
 ENTERING = "kubectl"
@@ -84,9 +71,7 @@ def ensure(names: Iterable[str], home: Home, quiet: bool = False) -> dict[str, P
         and (found := find(tool, os.environ.get("PATH", ""), ignored)) is not None
     }
     missing = [tool for tool in wanted if tool.name not in on_path and not is_built(tool_directory(tool))]
-    built: list[Built] = []
-    for number, tool in enumerate(missing, start=1):
-        built += _build_once(tool, f"[{number}/{len(missing)}] " if len(missing) > 1 else "")
+    built = _build_missing(missing)
     places: dict[str, Path] = {}
     for tool in wanted:
         places |= on_path.get(tool.name) or _built_places(tool)
@@ -103,8 +88,7 @@ def ensure_other(tool: Tool) -> dict[str, Path]:
         ToolError: it can't be had.
         OSError: the cache can't be written.
     """
-    if not is_built(tool_directory(tool)):
-        _build_once(tool, "")
+    _build_missing([] if is_built(tool_directory(tool)) else [tool])
     return _built_places(tool)
 
 
@@ -112,17 +96,30 @@ def _built_places(tool: Tool) -> dict[str, Path]:
     return {program: tool_directory(tool) / "bin" / program for program in tool.programs}
 
 
-def _build_once(tool: Tool, which: str) -> list[Built]:
-    """Build the tool unless another process has done so meanwhile; `which` of how many it is, for its line."""
+def _build_missing(tools: list[Tool]) -> list[Built]:
+    """Build the tools, those of each lock directory together; return what that took."""
+    groups: dict[Path, list[Tool]] = {}
+    for tool in tools:
+        groups.setdefault(tool.lock, []).append(tool)
+    built: list[Built] = []
+    for number, (lock, group) in enumerate(groups.items(), start=1):
+        built += _build_once(lock.name, group, f"[{number}/{len(groups)}] " if len(groups) > 1 else "")
+    return built
+
+
+def _build_once(name: str, tools: list[Tool], prefix: str) -> list[Built]:
+    """Build those of the tools that no other process builds meanwhile."""
     cache = cache_directory()
-    progress = Progress(f"{which}{tool.name} {tool.number}")
-    with locked(cache / "locks" / f"{tool.key}.lock", progress) as lock:
-        if is_built(tool_directory(tool)):
-            progress.finish("built meanwhile by another process")
+    several = f"{len(tools)} tools"
+    progress = Progress(prefix + (several if len(tools) > 1 else f"{tools[0].name} {tools[0].number}"))
+    with locked(cache / "locks" / f"{name}.lock", progress) as lock:
+        missing = [tool for tool in tools if not is_built(tool_directory(tool))]
+        if not missing:
+            progress.finish("built by another process")
             return []
-        go = find_go(tool.name)
+        go = find_go(", ".join(tool.name for tool in missing))
         try:
-            return [build(tool, cache, go, progress, lock)]
+            return [build(name, missing, cache, go, progress, lock)]
         except BaseException:
             progress.finish("not built")
             raise
@@ -171,5 +168,5 @@ def module_directory(name: str) -> Path:
             return recorded
     go = find_go(f"{tool.name} (its module holds charts and manifests)")
     with locked(cache_directory() / "locks" / f"{tool.key}-module.lock", Silent()):
-        answer = go.query("mod", "download", "-json", f"{tool.module}@{tool.version}", directory=Path("/"))
+        answer = go.query("mod", "download", "-json", tool.module, directory=tool.lock)
     return Path(answer["Dir"])

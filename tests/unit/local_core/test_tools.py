@@ -8,23 +8,24 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from local.home import Home
 from local.tools import TOOLS, ToolError, ensure, ensure_other, go, module_directory, path, progress, registry
-from local.tools.pin import OnPath, Tool, exactly, parse_version, same_minor
+from local.tools.tool import OnPath, Tool, exactly, parse_version, same_minor
 
 pytestmark = pytest.mark.unit
 
 SAMPLE = Tool(
     name="sample",
     module="example.org/sample",
-    version="v1.2.3",
     packages=("cmd/one", "cmd/two"),
     binaries={"one": "sample", "two": "sample-two"},
     files={"scripts/start": "sample-start"},
-    replaces={"example.org/part": "v0.2.3"},
+    variables={"example.org/sample.Version": "1.2.3"},
+    lock=Path("/replaced by the fixture"),
     on_path={"sample": OnPath(), "sample-two": OnPath(accepts=exactly)},
 )
 
@@ -40,15 +41,26 @@ case "$1" in
 list)
   case "$*" in
   *" -m "*) echo '{{"Dir": "{module}"}}' ;;
-  *) mkdir -p {cache}/cache/download; head -c 3000000 /dev/zero > {cache}/cache/download/zip; echo pkg; echo pkg/part ;;
+  *)
+    mkdir -p {cache}/cache/download
+    head -c 3000000 /dev/zero > {cache}/cache/download/zip
+    printf 'pkg\t{module}/scripts\tstart \npkg/part\t{module}/scripts\tstart \n' ;;
   esac ;;
 build)
   {build}
   while [ "$1" != -o ]; do shift; done
-  for each in one two; do printf '#!/bin/sh\\necho sample 1.2.3\\n' > "$2/$each"; chmod +x "$2/$each"; done ;;
+  for each in one two three; do printf '#!/bin/sh\\necho sample 1.2.3\\n' > "$2/$each"; chmod +x "$2/$each"; done ;;
 mod) echo '{{"Dir": "{module}"}}' ;;
 esac
 """
+
+
+def locked_at(directory: Path, version: str, tool: Tool, **changes: Any) -> Tool:
+    """Return the tool with a lock directory that requires its module in this version."""
+    directory.mkdir()
+    (directory / "go.mod").write_text(f"module build\n\ngo 1.26\n\nrequire {tool.module} {version}\n")
+    (directory / "go.sum").write_text("")
+    return replace(tool, lock=directory, **changes)
 
 
 class Machine:
@@ -63,9 +75,10 @@ class Machine:
         (self.module / "scripts").mkdir(parents=True)
         (self.module / "scripts" / "start").write_text("#!/bin/sh\n")
         self.bin.mkdir()
+        self.tool = locked_at(directory / "lock", "v1.2.3", SAMPLE)
         monkeypatch.setenv("TRAINYARD_CACHE", str(self.cache))
         monkeypatch.setenv("PATH", f"{self.bin}:/usr/bin:/bin")
-        monkeypatch.setattr(registry, "TOOLS", {"sample": SAMPLE})
+        monkeypatch.setattr(registry, "TOOLS", {"sample": self.tool})
         monkeypatch.setattr(go, "USUAL_PLACE", "/nonexistent")
         self._directory = directory
 
@@ -101,12 +114,12 @@ def test_a_missing_tool_is_built_once_and_linked(
     places = ensure(["sample"], machine.home)
     assert set(places) == {"sample", "sample-two", "sample-start"}
     for name, place in places.items():
-        assert place.is_relative_to(machine.cache / "tools" / SAMPLE.key)
+        assert place.is_relative_to(machine.cache / "tools" / machine.tool.key)
         assert os.access(machine.home.bin / name, os.X_OK)
     output = capsys.readouterr().out
     assert "sample 1.2.3: built in" in output
     assert "downloads: 3 MB" in output
-    assert not (machine.cache / "build" / SAMPLE.key).exists()
+    assert not (machine.cache / "build" / machine.tool.key).exists()
 
     before = machine.called()
     ensure(["sample"], Home(machine.home.root / "other"), quiet=True)
@@ -114,20 +127,26 @@ def test_a_missing_tool_is_built_once_and_linked(
     assert capsys.readouterr().out == ""
 
 
-def test_of_several_missing_tools_each_line_says_how_many_there_are(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_tools_of_one_lock_are_built_together(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    second, there = (replace(SAMPLE, name=name, version="v1.2.4") for name in ("second", "there"))
-    monkeypatch.setattr(
-        registry, "TOOLS", {"sample": SAMPLE, "there": replace(there, version="v1.2.5"), "second": second}
+    second = replace(
+        machine.tool, name="second", packages=("cmd/three",), binaries={"three": "third"}, files={}
     )
+    other = locked_at(tmp_path / "other", "v1.2.4", SAMPLE, name="other")
+    there = locked_at(tmp_path / "there", "v1.2.5", SAMPLE, name="there")
+    tools = {tool.name: tool for tool in (machine.tool, there, other, second)}
+    monkeypatch.setattr(registry, "TOOLS", tools)
     machine.install_go()
     ensure(["there"], machine.home, quiet=True)
+    before = machine.called().count("build")
     capsys.readouterr()
-    places = ensure([], machine.home)
-    titles = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
-    assert titles == ["[1/2] sample 1.2.3"] * 2 + ["[2/2] second 1.2.4"] * 2
-    assert len(places) == 3
+    ensure([], machine.home)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+    titles = [line.partition(": ")[0] for line in lines]
+    assert titles == ["[1/2] 2 tools"] * 2 + ["[2/2] other 1.2.4"] * 2
+    assert machine.called().count("build") == before + 2
+    assert all(registry.is_built(registry.tool_directory(tool)) for tool in tools.values())
 
 
 def test_a_build_that_takes_long_says_how_far_it_is(
@@ -137,8 +156,8 @@ def test_a_build_that_takes_long_says_how_far_it_is(
     machine.install_go(build="echo pkg/part >&2; sleep 2.5")
     ensure(["sample"], machine.home, quiet=True)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("sample 1.2.3: downloading its source, then building (about ")
-    far = re.compile(r"sample 1\.2\.3: building, 1 of at most 2 packages, \d+ s")
+    assert lines[0] == "sample 1.2.3: downloading the sources of sample 1.2.3, then building"
+    far = re.compile(r"sample 1\.2\.3: building, 1 of at most 2 packages, about \d+ s left, \d+ s")
     assert [line for line in lines if far.fullmatch(line)]
     assert lines[-1].startswith("sample 1.2.3: built in ")
 
@@ -169,9 +188,17 @@ def test_a_home_with_a_persons_files_is_refused_before_anything_is_built(machine
     assert machine.called() == []
 
 
-def test_what_go_is_given_requires_exactly_the_pin_and_its_replacements() -> None:
-    assert "require example.org/sample v1.2.3\n" in SAMPLE.go_mod()
-    assert "replace example.org/part => example.org/part v0.2.3\n" in SAMPLE.go_mod()
+@pytest.mark.parametrize(
+    ("share", "seconds", "text"),
+    [
+        (0.01, 60, ""),
+        (0.5, 60, "about 60 s left"),
+        (0.25, 60, "about 3 min left"),
+        (1, 600, "about 0 s left"),
+    ],
+)
+def test_time_left_follows_the_share_that_is_done(share: float, seconds: float, text: str) -> None:
+    assert progress.time_left(share, seconds) == text
 
 
 def test_a_failed_build_names_the_tool_the_reason_and_the_log_and_is_taken_up_again(machine: Machine) -> None:
@@ -194,7 +221,7 @@ def test_a_full_disk_is_told_as_such_with_the_log(machine: Machine, words: str) 
     with pytest.raises(ToolError, match=r"building sample v1\.2\.3 failed: the disk is full") as caught:
         ensure(["sample"], machine.home)
     log = Path(str(caught.value).rsplit("log: ", 1)[1])
-    assert log == machine.cache / "logs" / f"{SAMPLE.key}.log"
+    assert log == machine.cache / "logs" / "lock.log"
     assert words in log.read_text()
     assert "\n" not in str(caught.value)
 
@@ -255,7 +282,7 @@ def test_our_own_links_on_path_do_not_count_as_installed(
         place.write_text("#!/bin/sh\necho 1.2.3\n")
         place.chmod(0o755)
     monkeypatch.setenv("PATH", f"{machine.home.bin}:{os.environ['PATH']}")
-    assert path.find(SAMPLE, os.environ["PATH"], (machine.home.root,)) is None
+    assert path.find(machine.tool, os.environ["PATH"], (machine.home.root,)) is None
 
 
 def test_an_unknown_tool_is_told_with_those_that_exist(machine: Machine) -> None:
@@ -266,7 +293,7 @@ def test_an_unknown_tool_is_told_with_those_that_exist(machine: Machine) -> None
 def test_the_module_directory_is_fetched_again_when_the_module_cache_was_cleaned(machine: Machine) -> None:
     machine.install_go()
     ensure(["sample"], machine.home)
-    record = machine.cache / "tools" / SAMPLE.key / "build.json"
+    record = machine.cache / "tools" / machine.tool.key / "build.json"
     assert module_directory("sample") == machine.module
     assert "mod" not in machine.called()
     record.write_text(json.dumps({"moduleDirectory": "/nonexistent"}))
@@ -275,12 +302,12 @@ def test_the_module_directory_is_fetched_again_when_the_module_cache_was_cleaned
 
 
 def test_a_tool_of_the_tests_alone_is_built_once_beside_the_others_and_linked_nowhere(
-    machine: Machine,
+    machine: Machine, tmp_path: Path
 ) -> None:
     machine.install_go()
     ensure(["sample"], machine.home)
     linked = sorted(machine.home.bin.iterdir())
-    other = replace(SAMPLE, version="v1.1.0")
+    other = locked_at(tmp_path / "other", "v1.1.0", SAMPLE)
     places = ensure_other(other)
     assert places == ensure_other(other)
     assert {each.parent for each in places.values()} == {machine.cache / "tools" / other.key / "bin"}
@@ -289,13 +316,13 @@ def test_a_tool_of_the_tests_alone_is_built_once_beside_the_others_and_linked_no
     assert sorted(machine.home.bin.iterdir()) == linked
 
 
-def test_the_key_follows_what_is_built_and_nothing_else() -> None:
-    def key(**changes: object) -> str:
-        return Tool(**{**SAMPLE.__dict__, **changes}).key  # type: ignore[arg-type]
-
-    assert key() == SAMPLE.key
-    assert key(typical_seconds=1, on_path=None) == SAMPLE.key
-    assert len({key(version="v1.2.4"), key(replaces={}), key(packages=("x",)), SAMPLE.key}) == 4
+def test_the_key_follows_what_is_built_and_nothing_else(machine: Machine) -> None:
+    tool = machine.tool
+    keys = {replace(tool, **change).key for change in ({}, {"on_path": None})}
+    assert keys == {tool.key}
+    keys |= {replace(tool, **change).key for change in ({"packages": ("x",)}, {"variables": {}})}
+    (tool.lock / "go.sum").write_text("example.org/part v0.2.3 h1:another\n")
+    assert len({*keys, tool.key}) == 4
 
 
 def test_versions_compare_by_number() -> None:
@@ -310,5 +337,16 @@ def test_every_pin_is_complete() -> None:
         built = {package.rpartition("/")[2] for package in tool.packages if package}
         assert built <= set(tool.binaries), name
         assert set(tool.on_path or {}) <= set(tool.programs)
+        # What the linker writes into a program is its version in go.mod.
+        versions = [
+            value.removeprefix("v") for variable, value in tool.variables.items() if "ersion" in variable
+        ]
+        assert all(tool.number.startswith(value) or value == tool.number.split(".")[1] for value in versions)
     programs = [program for tool in TOOLS.values() for program in tool.programs]
     assert len(programs) == len(set(programs))
+
+
+def test_tools_with_one_lock_have_programs_of_different_names() -> None:
+    for lock in {tool.lock for tool in TOOLS.values()}:
+        names = [name for tool in TOOLS.values() if tool.lock == lock for name in tool.binaries]
+        assert len(names) == len(set(names))

@@ -1,0 +1,105 @@
+"""`Tool`: one program or a few that are built from a published Go module, or found on PATH.
+
+A tool's version is in the `go.mod` of its lock directory, which also pins every dependency; `go.sum` beside it holds
+the hashes. Tools that share a lock directory share the versions of all dependencies, so that Go compiles each package
+once for all of them (docs/decisions/0025-one-build-list-for-the-tools.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+Version = tuple[int, ...]
+
+
+def parse_version(text: str) -> Version:
+    """Return `v1.35.4` or `1.35.4` as (1, 35, 4).
+
+    Raises:
+        ValueError: the text is not numbers with dots between them.
+    """
+    return tuple(int(part) for part in text.removeprefix("v").split("."))
+
+
+def exactly(found: Version, pinned: Version) -> bool:
+    """Accept the pinned version alone."""
+    return found == pinned
+
+
+def same_minor(found: Version, pinned: Version) -> bool:
+    """Accept the pinned version and later patch releases of the same minor version."""
+    return found[:2] == pinned[:2] and found >= pinned
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPath:
+    """How a binary on PATH prints its version; the first `x.y.z` in its output counts."""
+
+    arguments: tuple[str, ...] = ("--version",)
+    accepts: Callable[[Version, Version], bool] = same_minor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """A pinned tool.
+
+    Attributes:
+        module: The Go module; its version is in `lock`/go.mod.
+        packages: The main packages, relative to the module; "" is the module's root.
+        binaries: Go's name of a built program (the last element of its package) to our name.
+        files: Scripts of the module that belong beside the programs: path in the module to our name.
+        variables: String variables of Go packages that the linker sets, as the tool's own release does.
+        on_path: How to recognise the programs on PATH; None for tools that no distribution installs.
+        lock: The directory of the `go.mod` and `go.sum` that the tool is built with.
+    """
+
+    name: str
+    module: str
+    packages: tuple[str, ...]
+    binaries: Mapping[str, str]
+    lock: Path
+    files: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    on_path: Mapping[str, OnPath] | None = None
+
+    @property
+    def version(self) -> str:
+        """The module's version, such as `v1.35.4`."""
+        return _requirements(self.lock)[self.module]
+
+    @property
+    def number(self) -> str:
+        """The version without its `v`."""
+        return self.version.removeprefix("v")
+
+    @property
+    def package_paths(self) -> tuple[str, ...]:
+        """Import paths of the main packages."""
+        return tuple(f"{self.module}/{package}".rstrip("/") for package in self.packages)
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """Names of all executables that the tool brings."""
+        return (*self.binaries.values(), *self.files.values())
+
+    @property
+    def key(self) -> str:
+        """Name of the tool's directory in the cache: name, version, and a digest of how it is built."""
+        recipe = [self.module, self.packages, dict(self.binaries), dict(self.files), dict(self.variables)]
+        digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode())
+        for file in ("go.mod", "go.sum"):
+            digest.update((self.lock / file).read_bytes())
+        return f"{self.name}-{self.number}-{digest.hexdigest()[:8]}"
+
+
+@cache
+def _requirements(lock: Path) -> dict[str, str]:
+    """Return the required version of each module of a `go.mod`."""
+    text = (lock / "go.mod").read_text()
+    return dict(re.findall(r"^(?:require|\t) ?(\S+) (v\S+)", text, re.MULTILINE))
