@@ -2,16 +2,13 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# The one that made .venv, so that PYTHON is said once; else the oldest that is supported.
+PYTHON ?= $(shell readlink -e .venv/bin/python || command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 STACK ?= local
 CLOUD ?= $(if $(filter local,$(STACK)),local,aws)
 RUN := PYTHONPATH=$(CURDIR) .venv/bin/python
-# Byte code is kept, whatever the environment says: to make it anew takes each of the workers ten seconds.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest
 # One word for the shell, whatever is in it.
 quoted = '$(subst ','\'',$(1))'
-# Two at a time, in order: live tests wait more than they work. tests/conftest.py says which follow one another.
-LIVE := -p no:randomly -n 2 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: help faults lives up down preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local bench-launcher bench-trainer reference manifests locks plugin bench-controller
 
@@ -19,7 +16,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 environment: ## the virtual environment, exactly as requirements.lock says
-	@test -n "$(PYTHON)" || { echo "Python 3.11 is needed: install it, or set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "Python is not on PATH: install Python 3.11, 3.12 or 3.13, or set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) local/bootstrap.py
 
 up: environment ## deploy STACK (default: local) and follow its training run to the end (CLOUD=local: on this machine; PREFLIGHT=no: no check of the account)
@@ -51,19 +48,11 @@ status: environment ## what the local cloud runs
 logs: environment ## logs of the local cloud's processes
 	@$(RUN) -m local logs
 
-check: environment ## format, lint, types, import rules and the fast tests (three minutes, offline)
-	@.venv/bin/ruff format --check --quiet .
-	@.venv/bin/ruff check --quiet .
-	@.venv/bin/mypy
-	@PYTHONPATH=$(CURDIR) .venv/bin/lint-imports --no-logo
-	@$(PYTEST) -q -n auto --dist loadgroup --no-loadscope-reorder -m "unit and not emulator and not long" tests/unit
+check: environment ## format, lint, types, import rules and the fast tests (a minute, offline)
+	@$(RUN) -m tests.suite check
 
-test: check ## the fast tests, those on the AWS emulator, the long ones, the trainer under torchrun, and the whole stack on the local cloud
-	@$(PYTEST) -q -n auto --dist loadfile -m "emulator or long" tests/unit
-	@$(RUN) -m local tools
-	@$(RUN) -m tests.tools
-	@$(RUN) -m tests.policy.environments
-	@$(RUN) -m tests.own_namespaces -m pytest -v $(LIVE) -m "trainer or local"
+test: environment ## everything: the checks, the long tests and those on the AWS emulator, the trainer under torchrun, and the whole stack on the local cloud
+	@$(RUN) -m tests.suite
 
 faults: environment ## launcher and torchrun controller under faults of the live cluster around them (20 minutes; docs/faults.md)
 	@$(RUN) -m local tools
@@ -104,12 +93,14 @@ COOL_DOWN ?= 7 days
 COMPILE := .venv/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --no-annotate
 IMAGES := launcher trainer
 
-locks: environment ## resolve requirements.txt of all parts into their locks; releases of the last COOL_DOWN (7 days) are not taken
+locks: environment ## resolve requirements.txt of all parts into their locks, and the Go modules' hashes; releases of the last COOL_DOWN (7 days) are not taken
 	@$(COMPILE) --exclude-newer "$(COOL_DOWN)" requirements.txt $(IMAGES:=/requirements.txt) \
 	  local/requirements.txt tests/requirements.txt --output-file requirements.lock
 	@for image in $(IMAGES); do $(COMPILE) --exclude-newer "$(COOL_DOWN)" $$image/requirements.txt \
 	  --constraint requirements.lock --output-file $$image/requirements.lock || exit 1; done
 	@$(COMPILE) --exclude-newer "$(COOL_DOWN)" trainer/requirements-v100.txt --output-file trainer/requirements-v100.lock
+	@$(RUN) -m local.tools.lock
+	@$(RUN) -m local.tools.lock tests/modules/etcd-with-v2 go.etcd.io/etcd/server/v3
 
 reference: environment ## write docs/settings.md, the page of all settings, anew
 	@$(RUN) -m infra.reference

@@ -19,7 +19,7 @@ VENV = ROOT / ".venv"
 LOCK = ROOT / "requirements.lock"
 STAMP = VENV / "trainyard-lock.sha256"
 UV = "uv==0.13.9"
-OLDEST = (3, 11)
+OLDEST, NEWEST = (3, 11), (3, 13)
 NEEDED_GIGABYTES = 7
 # A step that lasts minutes says this often that it is still going on.
 QUIET_SECONDS = 60.0
@@ -86,14 +86,18 @@ def preparing_seconds(output: str) -> float:
 
 def install() -> None:
     """Bring .venv to exactly what requirements.lock says; at once when it already is."""
-    if sys.version_info < OLDEST:
+    if not OLDEST <= sys.version_info[:2] <= NEWEST:
         found = ".".join(map(str, sys.version_info[:3]))
         raise SystemExit(
-            f"Python {found} is too old: install Python 3.11 or newer, or set PYTHON=/path/to/python3.11"
+            f"PYTHON: Python {found} must be 3.11, 3.12 or 3.13. Install one, or set PYTHON=/path/to/python3.11"
         )
-    digest = hashlib.sha256(LOCK.read_bytes()).hexdigest()
-    if STAMP.is_file() and STAMP.read_text() == digest:
-        return
+    version = ".".join(map(str, sys.version_info[:2]))
+    stamp = f"{hashlib.sha256(LOCK.read_bytes()).hexdigest()} {version}"
+    if STAMP.is_file():
+        if STAMP.read_text() == stamp:
+            return
+        if STAMP.read_text().split()[1:] != [version]:
+            shutil.rmtree(VENV)
     started, before = time.monotonic(), received_bytes()
     print("python environment: installing what requirements.lock names, a minute or more ...", flush=True)
     (ROOT / ".venv.log").unlink(missing_ok=True)
@@ -119,7 +123,7 @@ def install() -> None:
             str(LOCK),
         ],
     )
-    STAMP.write_text(digest)
+    STAMP.write_text(stamp)
     megabytes, downloading = (received_bytes() - before) / 1e6, preparing_seconds(output)
     installing = time.monotonic() - started - downloading
     # `make bench-local` reads the second half, as it does that of the tools.

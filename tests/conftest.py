@@ -11,6 +11,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests import durations
 from tests.figures import figures
 from tests.seed import SEED, of_checkout
 
@@ -87,8 +88,9 @@ hypothesis.settings.register_profile("trainyard", deadline=None)
 hypothesis.settings.load_profile("trainyard")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault(SEED, str(of_checkout()))
+    durations.register(config)
 
 
 def pytest_report_header() -> str:

@@ -62,6 +62,29 @@ def test_an_environment_is_kept_when_the_lock_changes_and_left_alone_when_it_doe
     assert steps[-1][-1] == steps[-1][steps[-1].index("--build-constraints") + 1] == str(bootstrap.LOCK)
 
 
+def test_environment_of_another_python_is_replaced(
+    steps: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bootstrap.main()
+    (bootstrap.VENV / "of the first").touch()
+    monkeypatch.setattr(sys, "version_info", (3, 13 if sys.version_info[1] != 13 else 12, 1))
+    bootstrap.main()
+    assert steps[3][1:] == ["-m", "venv", str(bootstrap.VENV)]
+    assert not (bootstrap.VENV / "of the first").exists()
+
+
+@pytest.mark.parametrize("version", [(3, 10, 9), (3, 14, 0)])
+def test_unsupported_python_is_refused(
+    steps: list[list[str]], monkeypatch: pytest.MonkeyPatch, version: tuple[int, int, int]
+) -> None:
+    monkeypatch.setattr(sys, "version_info", version)
+    with pytest.raises(
+        SystemExit, match=rf"Python {version[0]}\.{version[1]}.* must be 3\.11, 3\.12 or 3\.13"
+    ):
+        bootstrap.main()
+    assert steps == []
+
+
 @pytest.mark.parametrize(
     ("line", "seconds"),
     [

@@ -1,0 +1,142 @@
+"""Durations of tests and of set-ups: recorded by every run that asks for it, summarised by `make test`.
+
+A pytest run with `TRAINYARD_DURATIONS=FILE` appends one line of JSON per test to FILE. `summary()` is what `make test`
+ends with; `python -m tests.durations` writes the table of docs/development/testing.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+FILE = "TRAINYARD_DURATIONS"
+ROOT = Path(__file__).resolve().parent.parent
+RECORDED = ROOT / ".test-durations"
+PAGE = ROOT / "docs" / "development" / "testing.md"
+TABLE_BEGINS = "<!-- durations: written by `python -m tests.durations` -->"
+SLOWEST = 10
+# Of the page's second table.
+LISTED_SECONDS = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Duration:
+    """Seconds of one test: of its fixtures' set-up, of its call, and of the fixtures' teardown."""
+
+    test: str
+    setup: float = 0.0
+    call: float = 0.0
+    teardown: float = 0.0
+
+    @property
+    def file(self) -> str:
+        """The test's file."""
+        return self.test.partition("::")[0]
+
+    @property
+    def total(self) -> float:
+        """Seconds of all three."""
+        return self.setup + self.call + self.teardown
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierTime:
+    """Wall-clock seconds of one tier of `make test` and its budget; None for no budget."""
+
+    name: str
+    seconds: float
+    budget: float | None
+
+    def __str__(self) -> str:
+        limit = "" if self.budget is None else f" of {self.budget:.0f} s"
+        over = "  OVER BUDGET" if self.budget is not None and self.seconds > self.budget else ""
+        return f"{self.name:<28} {self.seconds:7.1f} s{limit}{over}"
+
+
+class Recorder:
+    """A pytest plugin that appends the durations of a run to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seconds: dict[str, dict[str, float]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the seconds of a phase."""
+        self._seconds.setdefault(report.nodeid, {})[report.when or "call"] = report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        """Write what was kept."""
+        with self._path.open("a") as sink:
+            for test, seconds in self._seconds.items():
+                sink.write(json.dumps({"test": test, **seconds}) + "\n")
+
+
+def register(config: pytest.Config) -> None:
+    """Record this run where the environment asks for it; workers of pytest-xdist report to their controller."""
+    path = os.environ.get(FILE)
+    if path and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder(Path(path)), "durations")
+
+
+def read(path: Path) -> list[Duration]:
+    """Return the recorded durations; none where nothing is recorded."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return [Duration(**json.loads(line)) for line in lines]
+
+
+def summary(durations: Sequence[Duration], tiers: Sequence[TierTime]) -> list[str]:
+    """Return the lines that `make test` ends with: slowest tests, slowest set-ups, and each tier against its budget."""
+    lines = ["slowest tests (without their set-up)"]
+    lines += [f"{each.call:8.1f} s  {each.test}" for each in _largest(durations, "call")]
+    lines += ["slowest set-ups"]
+    lines += [f"{each.setup:8.1f} s  {each.test}" for each in _largest(durations, "setup")]
+    lines += ["tiers", *(f"  {tier}" for tier in tiers)]
+    return lines
+
+
+def _largest(durations: Sequence[Duration], phase: str) -> list[Duration]:
+    return sorted(durations, key=lambda each: -getattr(each, phase))[:SLOWEST]
+
+
+def table(durations: Iterable[Duration]) -> str:
+    """Return all files with the seconds of their tests and set-ups, and each test that takes long."""
+    files: dict[str, list[Duration]] = {}
+    for each in durations:
+        files.setdefault(each.file, []).append(each)
+    rows = sorted(files.items(), key=lambda item: -sum(each.total for each in item[1]))
+    lines = [
+        "| File | Tests | Calls (s) | Set-ups and teardowns (s) | Longest test (s) |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for file, tests in rows:
+        calls, longest = sum(each.call for each in tests), max(each.call for each in tests)
+        around = sum(each.setup + each.teardown for each in tests)
+        lines.append(f"| {file} | {len(tests)} | {calls:.1f} | {around:.1f} | {longest:.1f} |")
+    lines += ["", f"Tests of {LISTED_SECONDS:.0f} s and more, their set-up and teardown included:", ""]
+    lines += ["| Test | Set-up (s) | Call (s) | Teardown (s) |", "|---|---:|---:|---:|"]
+    slow = (each for tests in files.values() for each in tests if each.total >= LISTED_SECONDS)
+    for each in sorted(slow, key=lambda each: -each.total):
+        name = each.test.replace("|", "\\|")
+        lines.append(f"| {name} | {each.setup:.1f} | {each.call:.1f} | {each.teardown:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Write the table of the last `make test` into the page."""
+    durations = read(RECORDED)
+    if not durations:
+        print(f"{RECORDED.name}: nothing is recorded there. Run `make test` first.", file=sys.stderr)
+        return 1
+    before = PAGE.read_text().partition(TABLE_BEGINS)[0]
+    PAGE.write_text(f"{before}{TABLE_BEGINS}\n\n{table(durations)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

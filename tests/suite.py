@@ -1,0 +1,106 @@
+"""`python -m tests.suite [TIER ...]`: the tests, tier by tier, and where their time went. `make test` runs all tiers.
+
+A tier that fails ends the run; the durations are shown all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.durations import FILE, RECORDED, ROOT, TierTime, read, summary
+
+PROGRAMS = Path(sys.executable).parent
+PYTHON = (sys.executable, "-m")
+PYTEST = (*PYTHON, "pytest")
+# Two groups at a time, in the order of tests/conftest.py, which also names the groups.
+GROUPS = ("--dist", "loadgroup", "--no-loadscope-reorder")
+LIVE_WORKERS = "2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """Commands that run one after the other, and their budget in seconds on two quiet cores; None for no budget."""
+
+    name: str
+    commands: tuple[tuple[str, ...], ...]
+    budget: float | None
+
+
+TIERS = (
+    Tier(
+        name="check",
+        commands=(
+            (str(PROGRAMS / "ruff"), "format", "--check", "--quiet", "."),
+            (str(PROGRAMS / "ruff"), "check", "--quiet", "."),
+            (str(PROGRAMS / "mypy"),),
+            (str(PROGRAMS / "lint-imports"), "--no-logo"),
+            (*PYTEST, "-q", "-n", "auto", *GROUPS, "-m", "unit and not emulator and not long", "tests/unit"),
+        ),
+        budget=60,
+    ),
+    Tier(
+        name="emulator",
+        commands=((*PYTEST, "-q", "-n", "auto", "--dist", "loadfile", "-m", "emulator or long", "tests/unit"),),
+        budget=180,
+    ),
+    Tier(
+        name="tools",
+        commands=(
+            (*PYTHON, "local", "tools"),
+            (*PYTHON, "tests.tools"),
+            (*PYTHON, "tests.policy.environments"),
+        ),
+        budget=None,
+    ),
+    Tier(
+        name="live",
+        commands=(
+            (
+                *PYTHON, "tests.own_namespaces", "-m", "pytest", "-v", "-p", "no:randomly",
+                "-n", LIVE_WORKERS, *GROUPS, "-m", "trainer or local",
+            ),
+        ),
+        budget=1260,
+    ),
+)  # fmt: skip
+
+
+def run(tier: Tier, environment: dict[str, str]) -> int:
+    """Run the tier's commands until one fails; return its exit code."""
+    for command in tier.commands:
+        code = subprocess.run(command, cwd=ROOT, env=environment).returncode
+        if code != 0:
+            return code
+    return 0
+
+
+def main(names: list[str]) -> int:
+    """Run the named tiers, all where none is named."""
+    unknown = sorted(set(names) - {tier.name for tier in TIERS})
+    if unknown:
+        known = ", ".join(tier.name for tier in TIERS)
+        print(f"{unknown[0]}: there is no such tier. It must be one of {known}.", file=sys.stderr)
+        return 2
+    RECORDED.unlink(missing_ok=True)
+    # Byte code is kept, whatever the environment says: to compile it again takes each worker ten seconds.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "", FILE: str(RECORDED)}
+    times, code = [], 0
+    for tier in TIERS:
+        if names and tier.name not in names:
+            continue
+        started = time.monotonic()
+        code = run(tier, environment)
+        times.append(TierTime(name=tier.name, seconds=time.monotonic() - started, budget=tier.budget))
+        if code != 0:
+            break
+    print("\n".join(["", *summary(read(RECORDED), times)]), flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
