@@ -20,6 +20,7 @@ from tests.seed import SEED, of_checkout
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # And `nohup` leaves SIGHUP so: tests of a terminal that is closed would wait as long.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+_HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
 # Pulumi brings gRPC with it, which writes to the stderr of whichever test forks while it works. Nobody here uses gRPC
 # in a fork: https://github.com/grpc/grpc/blob/master/doc/fork_support.md
@@ -65,7 +66,6 @@ LONGEST = (
     "main job",
     "test_cpu_story",
     "test_lives",
-    "test_sweep",
     "test_given_cluster",
 )
 # The same of those that `make check` runs; the first two begin side by side.
@@ -91,6 +91,12 @@ hypothesis.settings.load_profile("trainyard")
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault(SEED, str(of_checkout()))
     durations.register(config)
+
+
+def pytest_runtest_teardown() -> None:
+    """Take back what a program that was run in this process has set."""
+    for number, handler in _HANDLERS.items():
+        signal.signal(number, handler)
 
 
 def pytest_report_header() -> str:

@@ -52,6 +52,7 @@ def parse(text: str | int | float) -> Amount:
     return value.numerator if value.denominator == 1 else value
 
 
+@cache
 def in_words(size: int) -> str:
     """A number of bytes as people write it: by the suffix that makes it shortest."""
     whole = ((factor, suffix) for suffix, factor in _SUFFIXES.items() if factor >= 1 and size % factor == 0)

@@ -24,6 +24,8 @@ from launcher.kube.rest import ApiError, ApiUnavailable, Rest
 _STDOUT, _STDERR, _STATUS = 1, 2, 3
 # How long the other side may say nothing, in seconds.
 SILENCE_SECONDS: Final = 60.0
+# How often it is asked whether that time is over.
+_POLL_SECONDS: Final = 1.0
 _MOST_MESSAGES: Final = 100
 _HANDSHAKE: Final = re.compile(r"Handshake status (\d{3})")
 _PART: Final = " -+-+- "
@@ -92,7 +94,7 @@ class Execution:
     def read(self) -> bytes:
         """What it has written since the last call, at least a byte of it; b"" when it has ended."""
         end = time.monotonic() + SILENCE_SECONDS
-        while not self._stdout and self._take(1.0):
+        while not self._stdout and self._take(_POLL_SECONDS):
             if time.monotonic() > end:
                 raise self._silent()
         data, self._stdout = self._stdout, b""
@@ -112,7 +114,7 @@ class Execution:
     def result(self) -> tuple[int, str]:
         """Its exit code and what it said on standard error, when it has ended; ApiUnavailable if nobody knows."""
         end, known = time.monotonic() + SILENCE_SECONDS, 0
-        while self._take(1.0):
+        while self._take(_POLL_SECONDS):
             said = len(self._stdout) + len(self._stderr)
             if said > known:
                 end, known = time.monotonic() + SILENCE_SECONDS, said

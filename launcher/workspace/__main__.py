@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final, TextIO
 
 from launcher.core.torchrun import names
 from launcher.workspace.errors import NotThere, WorkspaceError
@@ -100,7 +100,7 @@ def _run(options: argparse.Namespace) -> None:
     elif options.verb == "serve":
         _serve(options)
     else:
-        _receive(options)
+        receive(options, sys.stdin.buffer, sys.stdout)
 
 
 def _source(options: argparse.Namespace, *, pointer: bool) -> Source:
@@ -121,19 +121,22 @@ def _serve(options: argparse.Namespace) -> None:
         serving.server_close()
 
 
-def _receive(options: argparse.Namespace) -> None:
-    """Tells on standard output from which byte on it wants the archive, and at last "done"."""
+def receive(options: argparse.Namespace, archive: BinaryIO, answers: TextIO) -> None:
+    """Write to `answers` from which byte on the archive is wanted, and at last "done"."""
     check_digest(options.digest)
     most = os.environ.get(names.ENV_SYNC_MOST)
     store = Store(options.root, int(most) if most else None)
     with store.receiving(options.digest):
         copied(store, options.digest, options.size, options.nearby)
         store.receive(
-            options.digest, options.size, sys.stdin.buffer, lambda offset: print("offset", offset, flush=True)
+            options.digest,
+            options.size,
+            archive,
+            lambda offset: print("offset", offset, file=answers, flush=True),
         )
         if options.current:
             store.point(Pointer(options.digest, options.size))
-    print("done", options.digest, flush=True)
+    print("done", options.digest, file=answers, flush=True)
 
 
 if __name__ == "__main__":

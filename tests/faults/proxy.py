@@ -135,7 +135,7 @@ class Proxy:
 
     def __enter__(self) -> Proxy:
         threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, name="proxy", daemon=True
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, name="proxy", daemon=True
         ).start()
         return self
 

@@ -168,6 +168,18 @@ def fill(file: Path, leave: int = 0) -> Path:
     return file
 
 
+def test_down_after_a_killed_up_leaves_nothing(place: Place, others: Inventory) -> None:
+    killed = place.start("up")
+    target = place.chance.randint(1, 100)
+    killed.kill(killed.wait_for(lambda count: count >= target))
+    print(f"killed after {len(place.resources())} resources")
+    answer = place.run("down")
+    assert answer.code == 0
+    assert without(place.account(), others) == {}
+    leftovers = [sys.executable, "-m", "local.deploy.account", "leftovers", "--stack", STACK]
+    assert run(leftovers, place.variables).code == 0
+
+
 def test_a_disk_that_fills_up_ends_up_with_its_place(place: Place, others: Inventory) -> None:
     # Most of it before, so that the rest is quickly done.
     ballast = fill(place.disk / "ballast", leave=SPACE_OF_A_STACK)

@@ -42,6 +42,16 @@ def cloud(_server: tuple[str, FakeSupervisor]) -> Cloud:
 
 
 @pytest.fixture
+def over_http(_server: tuple[str, FakeSupervisor], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let boto3 clients call the emulator over HTTP."""
+    from botocore.httpsession import URLLib3Session
+
+    from tests.unit.emulator import SEND_OVER_HTTP
+
+    monkeypatch.setattr(URLLib3Session, "send", SEND_OVER_HTTP)
+
+
+@pytest.fixture
 def deployer(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
     """The same, with an environment in which SDKs find it: endpoint and key."""
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_STS", "TRAINYARD_LOCAL_CLOUD"):

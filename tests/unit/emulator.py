@@ -1,31 +1,44 @@
-"""The AWS emulator in this process, on a free port, with a supervisor that only answers."""
+"""The AWS emulator in this process, on a free port, with a supervisor that only answers.
+
+boto3 clients of this process call it without a connection, which halves the time of a call. tests/unit/local_aws/
+test_server.py and test_s3_rights.py call it over HTTP (fixture `over_http`), as do the tests on the local cloud.
+"""
 
 from __future__ import annotations
 
+import functools
 import http.server
+import io
 import json
 import os
 import socketserver
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 from urllib.request import Request, urlopen
 
 import boto3
 import jwt
 import pytest
+from botocore import session as botocore_session
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.config import Config
+from botocore.httpsession import URLLib3Session
 from cryptography.hazmat.primitives.asymmetric import rsa
+from urllib3 import HTTPResponse
 
 from local.aws.account import prepare_environment
 
 REGION = "us-west-2"
 # One session: it reads each service model once.
 SESSION = boto3.session.Session()
+SEND_OVER_HTTP = URLLib3Session.send
+BLOCK_BYTES = 16384
 
 
 class FakeSupervisor:
@@ -164,6 +177,74 @@ class Cloud:
         raise AssertionError("the cluster never left CREATING")
 
 
+def wsgi_environ(request: AWSPreparedRequest) -> dict[str, Any]:
+    """Return what a WSGI server makes of a request of botocore."""
+    url, body = urlsplit(request.url), request.body or b""
+    # As http.client does: a progress bar counts the blocks that are read.
+    content = b"".join(iter(lambda: body.read(BLOCK_BYTES), b"")) if hasattr(body, "read") else body
+    environ = {
+        "REQUEST_METHOD": request.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": unquote(url.path, "latin-1"),
+        "QUERY_STRING": url.query,
+        "REQUEST_URI": url._replace(scheme="", netloc="").geturl(),
+        "RAW_URI": url._replace(scheme="", netloc="").geturl(),
+        "REMOTE_ADDR": "127.0.0.1",
+        "SERVER_NAME": url.hostname,
+        "SERVER_PORT": str(url.port),
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "HTTP_HOST": url.netloc,
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": url.scheme,
+        "wsgi.input": io.BytesIO(content.encode() if isinstance(content, str) else content),
+        "wsgi.input_terminated": True,
+        "wsgi.errors": io.StringIO(),
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+    }
+    for name, value in request.headers.items():
+        key = name.upper().replace("-", "_")
+        text = value.decode() if isinstance(value, bytes) else str(value)
+        environ[key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"] = text
+    return environ
+
+
+def direct_send(application: Callable[..., Any], endpoint: str) -> Callable[..., AWSResponse]:
+    """Return a `send` for botocore's HTTP sessions that hands requests for the endpoint to the application."""
+
+    def send(session: URLLib3Session, request: AWSPreparedRequest) -> AWSResponse:
+        if not request.url.startswith(f"{endpoint}/"):
+            return SEND_OVER_HTTP(session, request)
+        answer: dict[str, Any] = {}
+
+        def start_response(status: str, headers: Any, _exc_info: Any = None) -> None:
+            answer.update(status=int(status.split()[0]), headers=headers)
+
+        content = b"".join(application(wsgi_environ(request), start_response))
+        raw = HTTPResponse(
+            io.BytesIO(content), preload_content=False, request_method=request.method, **answer
+        )
+        response = AWSResponse(request.url, raw.status, raw.headers, raw)
+        if not request.stream_output:
+            _ = response.content  # botocore reads it here as well
+        return response
+
+    return send
+
+
+def cache_lookups(patch: pytest.MonkeyPatch) -> None:
+    """Cache what botocore reads from its files for each session, and what moto looks up for each request."""
+    from moto import backends
+    from moto.core import responses, utils
+
+    for module in (responses, utils):
+        patch.setattr(module, "method_names_from_class", functools.cache(utils.method_names_from_class))
+    modules = tuple(backends.list_of_moto_modules())
+    patch.setattr(backends, "list_of_moto_modules", lambda: modules)
+    patch.setattr(botocore_session, "create_loader", functools.cache(botocore_session.create_loader))
+
+
 @contextmanager
 def serving() -> Iterator[tuple[str, FakeSupervisor]]:
     """The emulator's address and its supervisor. Its changes of moto stay for the process: start it once, for all."""
@@ -181,10 +262,14 @@ def serving() -> Iterator[tuple[str, FakeSupervisor]]:
         patch.setattr(IAMBackend, "_init_aws_policies", lambda _self: policies)
         fake = FakeSupervisor(Path(directory) / "s")
         store.supervisor = Supervisor(Path(directory) / "s")
-        server = make_server("127.0.0.1", 0, Application(), threaded=True, request_handler=RequestHandler)
+        application = Application()
+        server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=RequestHandler)
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", fake
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        cache_lookups(patch)
+        patch.setattr(URLLib3Session, "send", direct_send(application, endpoint))
+        yield endpoint, fake
         server.shutdown()
         fake.server.shutdown()
 

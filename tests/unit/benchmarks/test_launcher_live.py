@@ -1,11 +1,12 @@
-"""The measurements of `make bench-launcher` themselves, over HTTP, with an API server in a process of its own."""
+"""The measurements of `make bench-launcher` themselves, over HTTP, with an API server in this process."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,10 +20,30 @@ from tests.unit.launcher.api_server import FakeApi
 
 pytestmark = pytest.mark.unit
 
+# Launchers that look at the cluster often.
+OFTEN = functools.partial(decisions.Launcher, poll_seconds=0.05)
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[ApiProcess]:
-    with ApiProcess() as found:
+
+class Here(ApiProcess):
+    """Its servers, in this process."""
+
+    def __enter__(self) -> ApiProcess:
+        self._servers: dict[int, tuple[FakeApi, contextlib.ExitStack]] = {}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Every server has ended with its own context."""
+
+    def ask(self, key: int, function: Callable[..., Any] | None, arguments: tuple[Any, ...]) -> Any:
+        if function is None:
+            return self._servers.pop(key)[1].close()
+        return function(self._servers[key][0] if key else self._servers, *arguments)
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiProcess]:
+    monkeypatch.setattr(decisions, "_QUIET_SECONDS", 0.06)
+    with Here() as found:
         yield found
 
 
@@ -34,21 +55,18 @@ def three(_api: FakeApi) -> int:
     return 3
 
 
-def test_the_servers_are_in_another_process_and_apart_from_each_other(process: ApiProcess) -> None:
-    with process.server() as one, process.server() as other:
+@pytest.mark.long
+def test_api_process_serves_apart_and_passes_errors_on() -> None:
+    with ApiProcess() as process, process.server() as one, process.server() as other:
         one.call(cluster.put_node, "a")
         assert one.call(FakeApi.names, cluster.NODES) == ["a"]
         assert other.call(FakeApi.names, cluster.NODES) == []
         assert one.call(pid) == other.call(pid) != os.getpid()
-
-
-def test_what_fails_over_there_fails_here(process: ApiProcess) -> None:
-    with process.server() as server:
         with pytest.raises(KeyError, match="nowhere"):
-            server.call(FakeApi.remove, "/nowhere")
+            one.call(FakeApi.remove, "/nowhere")
         with pytest.raises(TimeoutError, match=r"names.* did not come in 0 s"):
-            server.until(FakeApi.names, cluster.NODES, seconds=0.05)
-        assert server.call(api_process.replicas) is None
+            other.until(FakeApi.names, cluster.NODES, seconds=0.05)
+        assert one.call(api_process.replicas) is None
 
 
 def test_a_decision_is_timed_from_the_node_that_completes_max(process: ApiProcess) -> None:
@@ -61,21 +79,21 @@ def test_a_slow_answer_is_part_of_a_decision(process: ApiProcess, monkeypatch: p
     real = TimedGateway.observe
 
     def slow(self: TimedGateway, request: Request, *, fresh: bool) -> Any:
-        time.sleep(1.0 if fresh else 0.0)
+        time.sleep(0.2 if fresh and self.busy < 0 else 0.0)  # between the change and the answer
         return real(self, request, fresh=fresh)
 
     monkeypatch.setattr(TimedGateway, "observe", slow)
+    monkeypatch.setattr(decisions, "Launcher", OFTEN)
     seconds, busy = decisions.at_most(process, 2)
-    assert seconds > 1.0 + busy / 2
+    assert seconds > 0.2 + busy / 2
 
 
 def test_a_hold_window_that_ends_is_timed_from_its_end(
     process: ApiProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A launcher that looks often answers soon after the end, and so long before another window would be over."""
-    often = functools.partial(decisions.Launcher, poll_seconds=0.05)
-    monkeypatch.setattr(decisions, "Launcher", often)
-    assert 0.0 <= decisions.at_hold_end(process, 3.0) < 3.0
+    monkeypatch.setattr(decisions, "Launcher", OFTEN)
+    assert 0.0 <= decisions.at_hold_end(process, 0.5) < 0.5
 
 
 def test_a_training_of_another_size_is_no_sample(
@@ -89,25 +107,27 @@ def test_a_training_of_another_size_is_no_sample(
 def test_time_passes_faster_on_a_hurried_server() -> None:
     query = {"resourceVersion": "100", "timeoutSeconds": "20", "watch": "true"}
     began = time.monotonic()
-    list(HurriedApi(50.0).watch(cluster.NODES, query))
-    assert 0.4 <= time.monotonic() - began < 10.0
+    list(HurriedApi(200.0).watch(cluster.NODES, query))
+    assert 0.1 <= time.monotonic() - began < 10.0
     assert HurriedApi(50.0).bookmark_seconds == FakeApi().bookmark_seconds / 50
 
 
 def test_a_wait_counts_what_a_launcher_asks(process: ApiProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "SETTLING", 20.0)
-    monkeypatch.setattr(waits, "QUIET", (30.0, 60.0))
+    monkeypatch.setattr(waits, "SPEED", 100.0)
+    monkeypatch.setattr(waits, "SETTLING", 5.0)
+    monkeypatch.setattr(waits, "QUIET", (20.0, 40.0))
     short, long = waits.quiet(process)
-    assert 3 <= short["lease"] <= 8
-    assert 7 <= long["lease"] <= 14
+    assert 1 <= short["lease"] <= 6
+    assert short["lease"] < long["lease"] <= 11
     assert short["other"] == long["other"] == 0
 
 
 def test_requests_that_come_with_every_round_show(
     process: ApiProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waits, "SETTLING", 20.0)
-    monkeypatch.setattr(waits, "QUIET", (30.0, 60.0))
+    monkeypatch.setattr(waits, "SPEED", 100.0)
+    monkeypatch.setattr(waits, "SETTLING", 2.0)
+    monkeypatch.setattr(waits, "QUIET", (10.0, 20.0))
     real = waits.KubernetesGateway.observe
 
     def asking(self: TimedGateway, request: Request, *, fresh: bool) -> Any:
@@ -116,7 +136,7 @@ def test_requests_that_come_with_every_round_show(
 
     monkeypatch.setattr(waits.KubernetesGateway, "observe", asking)
     short, long = waits.quiet(process)
-    assert long["other"] > short["other"] + 20
+    assert long["other"] > short["other"] + 8
 
 
 def test_a_wait_that_ends_is_no_measurement(process: ApiProcess) -> None:

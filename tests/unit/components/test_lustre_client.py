@@ -38,35 +38,34 @@ def test_every_type_uses_as_many_interfaces_as_fsx_says() -> None:
 
 
 class Machine:
-    """A machine on which commands only say that they were called; `broken` is the beginning of one that fails."""
+    """A machine on which commands only say that they were called; `broken` is the beginning of one that fails.
+
+    They are functions of the shell: a program for each call would take most of the time of these tests.
+    """
 
     def __init__(self, root: Path, devices: list[str], drivers: dict[str, str] | None = None) -> None:
         self._root = root
         self._calls = root / "calls"
-        (root / "bin").mkdir()
         for name in devices:
             (root / "infiniband" / name / "device").mkdir(parents=True)
             driver = root / "drivers" / (drivers or {}).get(name, "efa")
             driver.mkdir(parents=True, exist_ok=True)
             (root / "infiniband" / name / "device" / "driver").symlink_to(driver)
-        for name in COMMANDS:
-            command = root / "bin" / name
-            command.write_text(
-                f'#!/bin/bash\necho "{name} $*" >> {self._calls}\n'
-                f'case "{name} $*" in "$BROKEN"*) exit 1 ;; "ip "*) echo "$ROUTES" ;; esac\n'
-            )
-            command.chmod(0o755)
+        self._commands = 'basename() { echo "${1##*/}"; }\n' + "".join(
+            f'{name}() {{\n  echo "{name} $*" >> {self._calls}\n'
+            f'  case "{name} $*" in "$BROKEN"*) return 1 ;; "ip "*) echo "$ROUTES" ;; esac\n}}\n'
+            for name in COMMANDS
+        )
 
     def run(self, wanted: int, broken: str = "nothing") -> tuple[int, list[str], str]:
         """The script's exit code, the commands that it called, and what it complained of."""
         text = lustre_client.script(wanted).replace("/sys/class/infiniband", str(self._root / "infiniband"))
-        path = f"{self._root / 'bin'}:{os.environ['PATH']}"
         answer = subprocess.run(
             ["bash"],
-            input=text,
+            input=self._commands + text,
             text=True,
             capture_output=True,
-            env={"PATH": path, "BROKEN": broken, "ROUTES": ROUTES},
+            env={"PATH": os.environ["PATH"], "BROKEN": broken, "ROUTES": ROUTES},
         )
         return answer.returncode, self._calls.read_text().splitlines(), answer.stderr
 
@@ -96,7 +95,6 @@ def test_the_client_talks_over_efa_first_and_keeps_tcp(tmp_path: Path) -> None:
     ("cards", "wanted", "used"),
     [
         (32, 8, [0, 4, 8, 12, 16, 20, 24, 28]),
-        (16, 8, [0, 2, 4, 6, 8, 10, 12, 14]),
         (4, 2, [0, 2]),
         (8, 8, [*range(8)]),
     ],

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from launcher.controller import asking
 from launcher.controller.asking import Asking
 from launcher.core.torchrun.running import PROGRESS_SECONDS
+from tests.unit.launcher.api_server import until
 
 pytestmark = pytest.mark.unit
 
@@ -53,24 +55,32 @@ def test_a_worker_is_asked_when_it_is_due_and_its_answer_is_told_once(workers: W
     assert workers.asking.told("vit", worker("b")) == {"step": 3, "of": "b"}
 
 
-def test_one_that_is_slow_holds_up_no_look_and_is_told_by_a_later_one(workers: Workers) -> None:
+def test_asking_a_slow_worker_is_answered_by_a_later_look(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     began = time.monotonic()
+    monkeypatch.setattr(asking, "_WAIT_SECONDS", 0.01)
     assert [workers.asking.told(f"job {number}", worker(f"slow {number}")) for number in range(3)] == [
         None
     ] * 3
     assert time.monotonic() - began < 3
+    until(lambda: len(workers.asked) == 3)
+    monkeypatch.setattr(asking, "_WAIT_SECONDS", 10.0)
     assert workers.asking.told("vit", worker("quick")) == {"step": 4, "of": "quick"}
     workers.free.set()
-    found = None
-    for _ in range(100):
-        found = found or workers.asking.told("job 0", worker("slow 0"))
+    found = workers.asking.told("job 0", worker("slow 0"))
     assert found is not None
     assert found["of"] == "slow 0"
     assert workers.asked.count("slow 0") == 1, "asked again while it had not answered"
 
 
-def test_an_answer_of_the_attempt_before_is_not_told(workers: Workers) -> None:
+def test_asking_after_a_restart_drops_the_earlier_answer(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "_WAIT_SECONDS", 0.01)
     assert workers.asking.told("vit", worker("slow")) is None
+    until(lambda: workers.asked == ["slow"])
+    monkeypatch.setattr(asking, "_WAIT_SECONDS", 10.0)
     workers.free.set()
     workers.now += PROGRESS_SECONDS
     assert workers.asking.told("vit", worker("next")) == {"step": 2, "of": "next"}

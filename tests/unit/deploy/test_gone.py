@@ -52,7 +52,7 @@ def provider(**settings: Any) -> KubernetesProvider:
 def test_objects_of_a_cluster_that_does_not_answer_are_gone_only_where_that_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("local.plugins.kubernetes.client._ATTEMPTS", 2)
+    monkeypatch.setattr("local.plugins.kubernetes.client._ATTEMPTS", 1)
     who = {"urn": "urn:pulumi:s::p::kubernetes:core/v1:Namespace::n", "type": OBJECT["type"], "name": "n"}
     reading = ReadRequest(**who, id="n", inputs={"metadata": {"name": "n"}}, outputs={})
     ending = DeleteRequest(**who, id="n", inputs={}, outputs={}, timeout=None)

@@ -276,12 +276,12 @@ def _template(make: Maker) -> str:
         _template,
     ],
 )
-def test_one_that_is_gone_and_still_shown_is_not_taken_for_its_successor(
+def test_candidates_of_a_deleted_resource_are_not_returned(
     maker: Callable[[Maker], str], stack: Stack, finder: Finder
 ) -> None:
-    """Again and again: of two ids the one that sorts first is anybody's guess."""
+    """AWS still shows some resources for a while after they were deleted."""
     make = Maker(stack)
-    for _ in range(8):
+    for _ in range(2):
         rid = maker(make)
         assert finder.candidates(make.token, make.inputs) == [rid]
         stack.provider.handler(make.token).delete(stack.cloud, rid, {**make.outputs, **make.inputs})

@@ -9,10 +9,12 @@ import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from infra.preflight import command
+from infra.preflight.__main__ import ask
 from local.deploy import official
 from local.deploy.answers import AnswerError
 from local.deploy.engine import EngineError, state_file
@@ -61,34 +63,40 @@ def pulumi(aws: Path, tmp_path: Path) -> Path:
     return tmp_path / "asked"
 
 
-def test_an_account_that_can_not_be_asked_stops_up_before_the_engine_starts(
-    pulumi: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stack file has no mistake; to read it takes a process."""
+    monkeypatch.setattr(official.program, "check", lambda _stack: None)
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (official.program.NOT_ASKED, r"AWS could not be asked for stack dev, .* add CLOUD=local$"),
+        (1, "make up STACK=dev PREFLIGHT=no$"),
+    ],
+    ids=("not asked", "something is missing"),
+)
+def test_preflight_that_fails_stops_up_before_the_engine(
+    code: int, told: str, checked: None, pulumi: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A port that nothing listens on: the account can't even be asked.
+    ended = subprocess.CompletedProcess([], code)
+    monkeypatch.setattr(official.program.subprocess, "run", lambda *_words, **_options: ended)
+    with pytest.raises(RefusedError, match=told):
+        official.up("dev")
+    assert not pulumi.exists()
+
+
+def test_preflight_of_an_unreachable_account_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing listens on this port.
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    with pytest.raises(
-        RefusedError, match=r"AWS could not be asked for stack dev, .* add CLOUD=local"
-    ) as refused:
-        official.up("dev")
-    assert "PREFLIGHT" not in str(refused.value), "AWS would not take the deployment either"
-    assert not pulumi.exists()
-    monkeypatch.setenv("PREFLIGHT", "no")
-    assert official.up("dev") == 0
-    assert pulumi.read_text().startswith("up --stack dev\n")
-
-
-def test_what_the_account_lacks_stops_up_with_the_way_past_it(
-    pulumi: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    missing = subprocess.CompletedProcess([], 1)
-    monkeypatch.setattr(official.program, "check", lambda _stack: None)
-    monkeypatch.setattr(official.program.subprocess, "run", lambda *_words, **_options: missing)
-    with pytest.raises(RefusedError, match="make up STACK=dev PREFLIGHT=no"):
-        official.up("dev")
-    assert not pulumi.exists()
+    monkeypatch.setattr(
+        "botocore.endpoint.time", SimpleNamespace(sleep=lambda _seconds: None)
+    )  # between tries
+    monkeypatch.setattr("sys.argv", ["preflight", "--stack", "dev"])
+    assert command.main("infra.preflight", "", ask) == official.program.NOT_ASKED
 
 
 def test_both_sides_know_the_exit_code_of_an_account_that_can_not_be_asked() -> None:
@@ -96,7 +104,7 @@ def test_both_sides_know_the_exit_code_of_an_account_that_can_not_be_asked() -> 
 
 
 @pytest.fixture
-def signed_out(pulumi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def signed_out(checked: None, pulumi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The CLI is there, and nobody is logged in anywhere; the local cloud's home is returned."""
     for name in ("PULUMI_ACCESS_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
@@ -176,21 +184,19 @@ def test_a_stack_that_is_up_here_is_told_first(
 
 @pytest.mark.parametrize("word", ["0", "no", "false", "No"])
 def test_the_preflight_can_be_left_out_by_any_word_for_no(
-    word: str, pulumi: Path, monkeypatch: pytest.MonkeyPatch
+    word: str, checked: None, pulumi: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(official.program, "preflight", lambda _stack: pytest.fail("the account was asked"))
-    monkeypatch.setattr(official.program, "check", lambda _stack: None)
     monkeypatch.setenv("PREFLIGHT", word)
     assert official.up("dev") == 0
 
 
 @pytest.mark.parametrize("word", ["", "1", "yes", "true"])
 def test_the_preflight_is_made_where_nobody_says_no(
-    word: str, pulumi: Path, monkeypatch: pytest.MonkeyPatch
+    word: str, checked: None, pulumi: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(official.program, "preflight", asked.append)
-    monkeypatch.setattr(official.program, "check", lambda _stack: None)
     monkeypatch.setenv("PREFLIGHT", word)
     assert official.up("dev") == 0
     assert asked == ["dev"]
@@ -205,7 +211,7 @@ def test_another_word_stops_up_before_all(pulumi: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("called", COMMANDS, ids=NAMES)
 def test_without_the_official_cli_each_command_says_where_it_is(
-    called: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    called: Callable[[], int], checked: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EngineError, match=r"needs the official Pulumi CLI on PATH .* add CLOUD=local"):

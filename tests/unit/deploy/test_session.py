@@ -20,7 +20,9 @@ from local.deploy.watched import watched
 pytestmark = pytest.mark.unit
 
 # As pulumi does, it starts its children in process groups of their own; one of them does not heed SIGTERM.
-ENGINE = "set -m; sleep 60 & sh -c \"trap '' TERM; echo \\$\\$ >stubborn; while sleep 1; do :; done\" & wait"
+ENGINE = (
+    "set -m; sleep 60 & sh -c \"trap '' TERM; echo \\$\\$ >stubborn; while sleep 0.1; do :; done\" & wait"
+)
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -34,7 +36,8 @@ def until(condition: Callable[[], object]) -> None:
 def engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[subprocess.Popen[bytes], Session]]:
-    monkeypatch.setattr("local.deploy.session.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("local.deploy.session.PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("local.deploy.session.POLL_SECONDS", 0.02)
     process = subprocess.Popen(
         ["bash", "-c", ENGINE], cwd=tmp_path, env={**os.environ, MARK: "m1"}, start_new_session=True
     )
@@ -43,13 +46,14 @@ def engine(
     yield process, session
     process.kill()
     process.wait()
-    session.end()
+    for member in session.members():
+        os.kill(member.pid, signal.SIGKILL)
 
 
 def test_what_a_killed_engine_leaves_is_ended_by_the_command_that_shows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("local.deploy.session.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("local.deploy.session.PATIENCE_SECONDS", 0.2)
     record, seen = tmp_path / "record", []
 
     def kill() -> None:

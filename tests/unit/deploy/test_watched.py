@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 
 from local.deploy import whole_state
-from local.deploy.engine import Engine, EngineError
+from local.deploy.engine import ROOT, Engine, EngineError
 from local.deploy.turns import turn
 from local.deploy.watched import Interrupted, watched
 from local.home import Home
 
 pytestmark = pytest.mark.unit
 
-SLOW = "echo begun; trap 'echo cancelled; exit 7' INT; for i in 1 2 3 4 5 6 7 8 9; do sleep 0.1; done; echo ended"
+# Ends in order when it is asked to, or else when a file named `go` is there.
+SLOW = "trap 'echo cancelled; exit 7' INT; echo begun; while [ ! -e go ]; do sleep 0.02; done; echo ended"
 
 
 def test_every_line_is_shown_and_the_exit_code_returned(tmp_path: Path) -> None:
@@ -33,9 +34,14 @@ def test_every_line_is_shown_and_the_exit_code_returned(tmp_path: Path) -> None:
 
 def test_an_interrupt_is_passed_on_and_the_orderly_end_awaited(tmp_path: Path) -> None:
     shown: list[str] = []
-    threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    def show(line: str) -> None:
+        shown.append(line)
+        if line == "begun":
+            threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+
     with pytest.raises(Interrupted, match=r"^sh -c was stopped$"):
-        watched(["sh", "-c", SLOW], tmp_path, os.environ, tmp_path / "log", tmp_path / "record", shown.append)
+        watched(["sh", "-c", SLOW], tmp_path, os.environ, tmp_path / "log", tmp_path / "record", show)
     assert shown[0] == "begun"
     assert shown[-1] == "cancelled"
 
@@ -72,16 +78,20 @@ def test_a_killed_watcher_does_not_end_the_engine(tmp_path: Path) -> None:
         "log = pathlib.Path(sys.argv[2]); record = log.with_suffix('.record'); "
         "watched(['sh', '-c', sys.argv[1]], pathlib.Path('.'), os.environ, log, record, print)"
     )
-    watcher = subprocess.Popen([sys.executable, "-c", code, SLOW, str(log)], stdout=subprocess.PIPE)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    watcher = subprocess.Popen(
+        [sys.executable, "-c", code, SLOW, str(log)], stdout=subprocess.PIPE, cwd=tmp_path, env=environment
+    )
     deadline = time.monotonic() + 10
     while not (log.exists() and "begun" in log.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     watcher.kill()
     watcher.communicate()
+    (tmp_path / "go").touch()
     while "ended" not in log.read_text():
         assert time.monotonic() < deadline, "the engine ended with its watcher"
-        time.sleep(0.05)
+        time.sleep(0.02)
 
 
 def test_two_commands_take_turns_and_the_second_says_whose_it_waits_for(tmp_path: Path) -> None:
@@ -183,10 +193,15 @@ def test_a_full_disk_gets_space_for_the_last_write_and_the_engine_is_to_stop(
     assert keeper.disk_was_full
 
 
-def test_what_asks_for_the_end_is_passed_on_once(tmp_path: Path) -> None:
+def test_watched_command_that_has_to_stop_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("local.deploy.watched.POLL_SECONDS", 0.02)
     shown: list[str] = []
-    asked = "trap 'echo asked; count=$((count + 1))' INT; echo ready; while [ -z $count ]; do sleep 0.1; done"
-    words = ["sh", "-c", f"{asked}; sleep 1; exit 4"]
+    asked = (
+        "trap 'echo asked; count=$((count + 1))' INT; echo ready; while [ -z $count ]; do sleep 0.02; done"
+    )
+    words = ["sh", "-c", f"{asked}; sleep 0.2; exit 4"]
     log, record = tmp_path / "log", tmp_path / "record"
     code = watched(words, tmp_path, os.environ, log, record, shown.append, lambda: "ready" in shown)
     assert (code, shown) == (4, ["ready", "asked"])

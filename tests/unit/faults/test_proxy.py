@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -173,18 +172,21 @@ def test_a_lost_answer_shows_as_a_conflict_when_it_is_asked_again(proxy: Proxy, 
     assert api.names(PODS) == ["a"]
 
 
-def test_a_refusal_says_when_to_come_again(proxy: Proxy) -> None:
+def test_fault_with_retry_after_tells_the_client_how_long(proxy: Proxy) -> None:
+    slept: list[float] = []
+    settings = client.Configuration()
+    settings.host = proxy.url
     proxy.plan(Fault(on=lambda call: bool(call.write), moment="before", then=429, retry_after=1))
-    began = time.monotonic()
-    make(proxy, "a")
-    assert time.monotonic() - began >= 1
+    asking = Rest(client_of(settings), QUICK, sleep=slept.append)
+    asking.request("POST", PODS, body={"metadata": {"name": "a"}, "spec": {}})
+    assert slept == [1.0]
     assert [call.status for call in proxy.writes] == [0, 201]
 
 
 def test_a_request_that_is_held_has_no_answer_until_the_client_leaves(proxy: Proxy, api: FakeApi) -> None:
     proxy.plan(Fault(on=lambda call: bool(call.write), moment="before", then="hold"))
     waiting = connection(proxy)
-    waiting.timeout = 0.3
+    waiting.timeout = 0.1
     waiting.request("POST", PODS)
     with pytest.raises(TimeoutError):
         waiting.getresponse()
@@ -193,7 +195,8 @@ def test_a_request_that_is_held_has_no_answer_until_the_client_leaves(proxy: Pro
     assert api.names(PODS) == ["a"]
 
 
-def test_an_answer_without_end_keeps_whoever_waits_for_the_next_byte(proxy: Proxy) -> None:
+def test_fault_trickle_answers_without_end(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.faults.proxy._TRICKLE_SECONDS", 0.05)
     proxy.plan(Fault(on=lambda call: call.method == "GET", moment="before", then="trickle"))
     reading = connection(proxy)
     reading.request("GET", PODS)
@@ -221,6 +224,7 @@ def test_without_an_api_server_there_is_no_answer() -> None:
         make(proxy, "a", IMPATIENT)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("moment", "placeholders"), [("before", []), ("after", ["hold-r1-0"])])
 def test_a_launcher_is_killed_at_one_of_its_writes(
     proxy: Proxy, api: FakeApi, tmp_path: Path, moment: Moment, placeholders: list[str]

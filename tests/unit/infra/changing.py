@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,12 @@ GIVEN_CLUSTER = {
 
 
 def stack_file(name: str) -> dict[str, Any]:
+    """Return the configuration of a shipped stack file; the caller may change it."""
+    return copy.deepcopy(_parsed(name))
+
+
+@cache
+def _parsed(name: str) -> dict[str, Any]:
     return dict(yaml.safe_load((ROOT / f"Pulumi.{name}.yaml").read_text())["config"])
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pulumi
 import pytest
 
+from components.storage import ModelBucket
+from infra import access, stack, volumes
+from infra.foundation import Foundation
 from infra.settings import read
-from tests.unit.components.recording import Recorded
+from tests.unit.components.recording import Recorded, deploy
 from tests.unit.infra.changing import GIVEN_VPC, NOW, POOL, mistakes, settings, with_
 from tests.unit.infra.whole import in_a_small_checkout, whole
 from trainer.config import Config
@@ -30,91 +36,103 @@ def checkout() -> Iterator[None]:
         yield
 
 
-def deployed(**change: Any) -> Recorded:
-    return whole(read("test", with_(change), NOW))
+@dataclass(frozen=True)
+class Run:
+    """What a stack gives to its run: the place of checkpoints, the directories to write to, the trainer's arguments."""
+
+    checkpoints: str | None
+    shared: str | None
+    args: tuple[str, ...]
+    deletes: list[str]
 
 
-def worker(made: Recorded) -> dict[str, Any]:
-    """What the launcher is told of workers."""
-    (job,) = made.of("kubernetes:batch/v1:Job")
-    (container,) = job.inputs["spec"]["template"]["spec"]["containers"]
-    (request,) = (each["value"] for each in container["env"] if each["name"] == "TRAINYARD_REQUEST")
-    found: dict[str, Any] = json.loads(request)["worker"]
-    return found
+def run_of(**change: Any) -> Run:
+    """Register the trainer's identity alone."""
+    found = read("test", with_(change), NOW)
+    cluster = SimpleNamespace(
+        oidc_provider_arn="arn:aws:iam::123456789012:oidc-provider/id", oidc_issuer="id"
+    )
+    keys = SimpleNamespace(data_key_arn="arn:aws:kms:::key/data")
+    base = cast(Foundation, SimpleNamespace(partition="aws", keys=keys, cluster=cluster))
+
+    def program() -> dict[str, Any]:
+        name = pulumi.Output.from_input("models")
+        bucket = cast(ModelBucket, SimpleNamespace(bucket_name=name, bucket_arn="arn:aws:s3:::models"))
+        access.trainer_identity(found, base, bucket, {}, pulumi.ResourceOptions())
+        return {"uri": found.training and stack.checkpoint_uri(found, found.training, bucket)}
+
+    made = deploy(program)
+    args = stack._run(found, found.training, volumes.Volumes()).args if found.training else ()
+    return Run(made.result["uri"], volumes.shared_directory(found), args, deletable(made))
 
 
-def told(made: Recorded) -> dict[str, str]:
-    """The environment that the launcher gives to workers."""
-    env: dict[str, str] = worker(made)["env"]
-    return env
-
-
-def may_delete(made: Recorded) -> list[str]:
+def deletable(made: Recorded) -> list[str]:
     """What the trainer's role lets it delete."""
     (policy,) = (each for each in made.of("aws:iam/policy:Policy") if "-trainer-" in each.name)
     statements = json.loads(policy.inputs["policy"])["Statement"]
     return [each["Resource"] for each in statements if "s3:DeleteObject" in each["Action"]]
 
 
-def test_checkpoints_go_to_the_stacks_bucket_if_nothing_is_said() -> None:
-    made = deployed(training={**RUN, "runId": "r1"})
-    bucket = made.result["modelBucket"]
-    assert told(made)["TRAINYARD_CHECKPOINT_URI"] == f"s3://{bucket}/checkpoints"
-    assert may_delete(made) == [f"arn:aws:s3:::{bucket}/checkpoints/*"]
+def test_checkpoints_by_default_go_to_the_bucket_of_the_stack() -> None:
+    run = run_of(training=RUN)
+    assert run.checkpoints == "s3://models/checkpoints"
+    assert run.deletes == ["arn:aws:s3:::models/checkpoints/*"]
 
 
-def test_checkpoints_go_to_the_file_system_and_the_trainer_deletes_nothing_in_the_bucket() -> None:
-    made = deployed(training={**RUN, "runId": "r1", "checkpoints": "lustre"}, **FILES)
-    assert told(made)["TRAINYARD_CHECKPOINT_URI"] == "/shared/checkpoints"
-    assert worker(made)["writes"] == ["/shared"]
-    assert may_delete(made) == []
+def test_checkpoints_on_lustre_need_no_deletion_in_the_bucket() -> None:
+    run = run_of(training={**RUN, "checkpoints": "lustre"}, **FILES)
+    assert (run.checkpoints, run.shared, run.deletes) == ("/shared/checkpoints", "/shared", [])
 
 
-def test_metrics_and_hangs_are_written_to_the_file_system_wherever_checkpoints_go() -> None:
-    more = {"training": {**RUN, "runId": "r1", "args": ["--epochs", "1"]}, **FILES}
-    own = ["--metrics-directory", "/shared/metrics", "--epochs", "1"]
-    assert worker(deployed(**more))["args"] == own
-    assert worker(deployed(training=more["training"]))["args"] == own[2:], "a pod's own disk goes with it"
+def test_metrics_directory_with_a_file_system_is_there() -> None:
+    training = {**RUN, "args": ["--epochs", "1"]}
+    own = ("--metrics-directory", "/shared/metrics", "--epochs", "1")
+    assert run_of(training=training, **FILES).args == own
+    assert run_of(training=training).args == own[2:], "a pod's own disk goes with it"
     # Of another program nobody knows whether it has the option.
     given = {"trainer": "registry.example/trainer@sha256:" + "0" * 64}
-    assert worker(deployed(**more, images=given))["args"] == own[2:]
+    assert run_of(training=training, **FILES, images=given).args == own[2:]
 
 
-def test_where_the_settings_say_another_directory_for_metrics_that_one_counts() -> None:
-    args = ["--metrics-directory", "/shared/mine"]
-    made = deployed(training={**RUN, "runId": "r1", "args": args}, **FILES)
-    assert Config.read(worker(made)["args"], {}).metrics_directory == "/shared/mine"
+def test_metrics_directory_of_the_settings_takes_precedence() -> None:
+    args = run_of(training={**RUN, "args": ["--metrics-directory", "/shared/mine"]}, **FILES).args
+    assert Config.read(args, {}).metrics_directory == "/shared/mine"
 
 
-def test_of_a_file_system_that_is_given_runs_and_the_proof_write_to_a_directory_of_the_stacks_own() -> None:
+def test_existing_file_system_is_written_below_the_stack() -> None:
     existing = {
         "fileSystemId": "fs-0123456789abcdef0",
         "dnsName": "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
         "mountName": "abcdefgh",
     }
-    made = deployed(
+    change = dict(
         network=GIVEN_VPC,
         pools=[{**POOL, "warmNodes": 1}],
         storage={"lustre": {"existing": existing, "mountPath": "/shared"}},
         training={**RUN, "runId": "r1", "checkpoints": "lustre"},
     )
+    made = whole(read("test", with_(change), NOW))
+    (job,) = made.of("kubernetes:batch/v1:Job")
+    (container,) = job.inputs["spec"]["template"]["spec"]["containers"]
+    (request,) = (each["value"] for each in container["env"] if each["name"] == "TRAINYARD_REQUEST")
+    worker = json.loads(request)["worker"]
     own = "/shared/trainyard/test"
-    assert told(made)["TRAINYARD_CHECKPOINT_URI"] == f"{own}/checkpoints"
-    assert worker(made)["writes"] == [own]
-    assert worker(made)["args"] == ["--metrics-directory", f"{own}/metrics"]
-    assert worker(made)["mounts"] == {"lustre": "/shared"}, "whoever has data there sees them all"
+    assert worker["env"]["TRAINYARD_CHECKPOINT_URI"] == f"{own}/checkpoints"
+    assert worker["writes"] == [own]
+    assert worker["args"] == ["--metrics-directory", f"{own}/metrics"]
+    assert worker["mounts"] == {"lustre": "/shared"}, "whoever has data there sees them all"
+    assert deletable(made) == []
     opening, _ = made.one("kubernetes:core/v1:Pod", "lustre-proof").inputs["spec"]["initContainers"]
     assert opening["command"][-1] == own
 
 
-def test_a_run_without_checkpoints_knows_no_place_and_may_delete_nothing() -> None:
-    made = deployed(training={**RUN, "runId": "r1", "checkpoints": "none"})
-    assert "TRAINYARD_CHECKPOINT_URI" not in told(made)
-    assert may_delete(made) == []
+def test_checkpoints_switched_off_have_no_place() -> None:
+    run = run_of(training={**RUN, "checkpoints": "none"})
+    assert (run.checkpoints, run.deletes) == (None, [])
 
 
-def test_a_stack_that_trains_nothing_lets_the_trainer_delete_nothing() -> None:
-    assert may_delete(deployed()) == []
+def test_stack_without_a_run_deletes_no_checkpoints() -> None:
+    assert run_of().deletes == []
 
 
 def test_checkpoints_on_a_file_system_need_one() -> None:

@@ -325,7 +325,7 @@ ENTRIES = st.one_of(
 )
 
 
-@hypothesis_settings(max_examples=300)
+@hypothesis_settings(max_examples=80)
 @given(
     st.lists(ENTRIES, max_size=4),
     st.sampled_from(NAMES),
@@ -368,7 +368,7 @@ def test_what_is_read_can_be_had_and_everything_else_is_told(
             assert amount(each.size.cpu) == amount(each.pool.worker_cpu), "the launcher counts by it"
 
 
-@hypothesis_settings(max_examples=100)
+@hypothesis_settings(max_examples=25)
 @given(st.data(), st.integers(1, 4), st.sampled_from(["cuda", "cpu"]))
 def test_any_pools_that_can_serve_are_taken_in_any_order(
     data: st.DataObject, least: int, device: str

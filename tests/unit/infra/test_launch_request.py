@@ -75,7 +75,7 @@ def test_a_launcher_reads_every_key_of_a_run() -> None:
     assert (second.worker.cpu, second.worker.memory) == ("80", "800Gi")
 
 
-@hypothesis_settings(max_examples=100)
+@hypothesis_settings(max_examples=30)
 @given(
     st.data(),
     st.sampled_from(["cuda", "cpu"]),

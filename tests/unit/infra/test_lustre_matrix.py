@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from components.shared import lustre
 from infra.settings import SettingsError, read
-from local.aws.fsx import limits
-from local.aws.fsx.store import FsxError
 from tests.unit.infra.changing import NOW, with_
 
 pytestmark = pytest.mark.unit
@@ -75,7 +73,7 @@ def wrong(wanted: dict[str, Any]) -> bool:
     )
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(WANTED)
 def test_a_file_system_is_right_exactly_where_fsx_has_it_and_else_told_by_its_key(
     wanted: dict[str, Any],
@@ -86,10 +84,13 @@ def test_a_file_system_is_right_exactly_where_fsx_has_it_and_else_told_by_its_ke
     assert len(keys) == len(set(keys)), "one line a key"
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(WANTED)
 def test_the_emulated_fsx_takes_the_same_ones(wanted: dict[str, Any]) -> None:
     """What the component sends for the settings (`components.lustre`)."""
+    from local.aws.fsx import limits  # it imports moto
+    from local.aws.fsx.store import FsxError
+
     deployment, storage = wanted["deploymentType"], wanted["storageType"]
     sent: dict[str, Any] = {"DeploymentType": deployment}
     if deployment != "SCRATCH_2":

@@ -55,7 +55,7 @@ def test_whoever_deploys_from_the_vpc_reaches_the_api(private: Recorded) -> None
 def test_karpenter_asks_no_service_that_has_no_endpoint(private: Recorded) -> None:
     values = private.one("kubernetes:helm.sh/v3:Release", "karpenter").inputs["values"]
     assert values["settings"]["isolatedVPC"] is True
-    assert values["controller"]["image"]["repository"].startswith(MIRROR)
+    assert values["controller"]["image"] == {"repository": f"{MIRROR}/public.ecr.aws/karpenter/controller"}
     profile = private.one("aws:iam/instanceProfile:InstanceProfile")
     for machine in private.of("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass"):
         spec = machine.inputs["spec"]
@@ -93,6 +93,9 @@ def test_every_image_comes_from_the_regions_ecr_or_is_given(private: Recorded) -
         for image in images_in(r.inputs)
     }
     assert len(images) >= 2
+    plugins = {image for name, image in images if name == "nvidia-device-plugin"}
+    assert [each for each in plugins if not each.startswith(f"{MIRROR}/nvcr.io/nvidia/")] == []
+    assert len(plugins) == 1
     reached = re.compile(r"\d{12}\.dkr\.ecr\.us-west-2\.amazonaws\.com/|registry\.example/")
     elsewhere = {each for each in images if not reached.match(each[1])}
     assert elsewhere == set()

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.unit.components.recording import Recorded
 from tests.unit.infra.changing import ROOT
 from tests.unit.infra.test_stack import settings_of
-from tests.unit.infra.whole import in_a_small_checkout, whole
+from tests.unit.infra.whole import in_a_small_checkout, shipped, whole
 
 pytestmark = [
     pytest.mark.unit,
@@ -24,11 +25,8 @@ BUCKET = "aws:s3/bucket:Bucket"
 BUCKET_SETTINGS = 6
 
 
-def kept(protect: bool, storage: dict[str, Any]) -> tuple[Counter[str], set[str]]:
-    """Types of what a destroy leaves of the stack `p4d`, with how many of each; and the types that are protected."""
-    settings = settings_of("p4d", **{"trainyard:protectData": protect, "trainyard:storage": storage})
-    with in_a_small_checkout():
-        found = whole(settings)
+def kept(found: Recorded) -> tuple[Counter[str], set[str]]:
+    """Types of what a destroy leaves of a stack, with how many of each; and the types that are protected."""
     left = set(found.protected)
     for kind, name in found.protected:
         left |= found.needs(kind, name)
@@ -44,7 +42,9 @@ def storage_of(**lustre: Any) -> dict[str, Any]:
 
 def test_it_is_the_data_its_keys_and_what_a_file_system_lies_in() -> None:
     link = {"bucket": "models", "prefix": "data", "path": "/data"}
-    found, protected = kept(True, storage_of(backupDays=0, s3=link))
+    changes = {"trainyard:protectData": True, "trainyard:storage": storage_of(backupDays=0, s3=link)}
+    with in_a_small_checkout():
+        found, protected = kept(whole(settings_of("p4d", **changes)))
     settings = {kind: n for kind, n in found.items() if kind.startswith("aws:s3/") and kind != BUCKET}
     rules = sum(found.pop(kind) for kind in RULES)
     assert sum(settings.values()) == BUCKET_SETTINGS
@@ -68,5 +68,6 @@ def test_it_is_the_data_its_keys_and_what_a_file_system_lies_in() -> None:
     )
 
 
-def test_without_protection_it_is_nothing() -> None:
-    assert kept(False, storage_of()) == ({}, set())
+def test_destroy_of_unprotected_stack_leaves_nothing() -> None:
+    """The shipped stack file sets protectData to false."""
+    assert kept(shipped("p4d")) == ({}, set())

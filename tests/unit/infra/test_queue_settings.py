@@ -314,7 +314,7 @@ QUEUES = st.fixed_dictionaries(
 )
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
+@hypothesis_settings(max_examples=40, deadline=None)
 @given(st.sampled_from(sorted(accelerators.TYPES)), QUEUES, st.data())
 def test_a_queue_that_is_read_is_one_that_controller_and_definition_take(
     type_: str, said: dict[str, Any], data: st.DataObject

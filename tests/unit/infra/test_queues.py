@@ -14,7 +14,7 @@ from infra.policies.model import Resource, Stack
 from infra.policies.rules import ALL
 from infra.settings import read
 from tests.unit.components.recording import Recorded
-from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, NOW, with_
+from tests.unit.infra.changing import NOW, with_
 from tests.unit.infra.whole import in_a_small_checkout, whole
 
 pytestmark = [
@@ -74,14 +74,12 @@ def statements(found: Recorded, name: str) -> dict[str, dict[str, Any]]:
     return {each["Sid"]: each for each in document["Statement"]}
 
 
-def test_a_stack_without_queues_has_nothing_of_them() -> None:
-    without = {key: value for key, value in CHANGE.items() if key != "queues"}
-    for change in (without, {**without, "queues": []}):
-        found = made(change)
-        assert [
-            each.name for each in found.resources if "torchrun" in f"{each.type} {each.name}".lower()
-        ] == []
-        assert [each.name for each in found.of(POLICY) if each.name.endswith("-workspaces")] == []
+def test_stack_without_queues_has_nothing_of_them() -> None:
+    absent = {key: value for key, value in CHANGE.items() if key != "queues"}
+    assert read("test", with_(absent), NOW) == read("test", with_({**absent, "queues": []}), NOW)
+    found = without_queues()
+    assert [each.name for each in found.resources if "torchrun" in f"{each.type} {each.name}".lower()] == []
+    assert [each.name for each in found.of(POLICY) if each.name.endswith("-workspaces")] == []
 
 
 def test_queues_only_add_to_a_stack() -> None:
@@ -152,15 +150,6 @@ def test_the_drain_goes_before_queues_controller_and_definitions() -> None:
     for each in found.resources:
         if each.type == QUEUE or each.name.startswith("torchrun-controller:"):
             assert (each.type, each.name) in needed
-
-
-def test_the_drain_of_a_given_cluster_is_told_that_jobs_everywhere_are_the_stacks() -> None:
-    config = with_({"network": GIVEN_VPC, "queues": [{"name": "research", "pool": "small"}]})
-    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
-    given = whole(read("test", config, NOW)).one(*DRAIN).inputs
-    assert (given["pools"], given["torchrun"]) == (["small"], True)
-    own = with_queues().one(*DRAIN).inputs
-    assert {"pools", "torchrun"} & own.keys() == set(), "all that is in its own cluster is the stack's"
 
 
 def test_the_controller_runs_the_stacks_launcher_image() -> None:

@@ -113,7 +113,7 @@ def test_a_given_vpc_may_have_a_public_range() -> None:
     assert settings(with_({"network": {**GIVEN_VPC, "cidr": "8.8.0.0/24"}})).network.cidr == "8.8.0.0/24"
 
 
-@hypothesis_settings(max_examples=200)
+@hypothesis_settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 32))
 def test_whatever_ranges_are_taken_are_of_the_internet_and_no_wider_than_a_256th_of_it(
     address: int, prefix: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,12 @@ import yaml
 
 from infra import accelerators, regions, versions
 from infra.settings import SettingsError, read
+from tests.unit.infra.changing import stack_file
 
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[3]
 SHIPPED = sorted(path.name.split(".")[1] for path in ROOT.glob("Pulumi.[!z]*.yaml"))
-
-
-def stack_file(name: str) -> dict[str, Any]:
-    return dict(yaml.safe_load((ROOT / f"Pulumi.{name}.yaml").read_text())["config"])
 
 
 def passed(config: dict[str, Any]) -> dict[str, str]:
@@ -43,7 +39,7 @@ def test_a_stack_whose_name_makes_no_cluster_name_must_name_its_cluster(good: di
 
 @pytest.fixture
 def good() -> dict[str, Any]:
-    return copy.deepcopy(stack_file("local"))
+    return stack_file("local")
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -92,7 +92,7 @@ def mutations(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[Any, ...], Any]:
     return config, draw(st.sampled_from(places)), draw(VALUES)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(mutations())
 def test_any_value_at_any_key_is_read_or_told_with_a_path(
     mutation: tuple[dict[str, Any], tuple[Any, ...], Any],
@@ -102,7 +102,7 @@ def test_any_value_at_any_key_is_read_or_told_with_a_path(
         assert line.isprintable(), f"more than one line, or worse: {line!r}"
 
 
-@settings(max_examples=100)
+@settings(max_examples=30)
 @given(
     st.dictionaries(
         st.sampled_from([f"trainyard:{key.split('.')[0]}" for key in MEANINGS]) | st.text(), VALUES
@@ -113,7 +113,7 @@ def test_any_sections_at_all_are_read_or_told(config: dict[str, Any]) -> None:
     assert any(line.startswith("trainyard:") for line in lines), "no pools, and nothing was told"
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(mutations(), st.text(alphabet="abcdefghijklmnopqrstuvwxyzABC", min_size=1, max_size=12))
 def test_a_key_that_nobody_knows_is_told_wherever_it_stands(
     mutation: tuple[dict[str, Any], tuple[Any, ...], Any], name: str
@@ -130,7 +130,7 @@ def test_a_key_that_nobody_knows_is_told_wherever_it_stands(
     assert any(f"{key}: is not a known key" in line for line in lines)
 
 
-@settings(max_examples=100)
+@settings(max_examples=25)
 @given(st.sampled_from(RIGHT), st.data())
 def test_what_is_right_stays_right_with_texts_for_values_as_the_engine_passes_them(
     config: dict[str, Any], data: st.DataObject
@@ -146,7 +146,7 @@ def test_what_is_right_stays_right_with_texts_for_values_as_the_engine_passes_th
     assert read("test", passed, NOW) == read("test", config, NOW)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(
     st.sampled_from(sorted(accelerators.TYPES)),
     st.sampled_from(efa.POLICIES),

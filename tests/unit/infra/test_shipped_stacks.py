@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import pulumi
 import pytest
@@ -42,10 +43,10 @@ LUSTRE = "aws:fsx/lustreFileSystem:LustreFileSystem"
 def checkout() -> Iterator[None]:
     """A small checkout, so that image digests don't read this one."""
     with in_a_small_checkout():
-        for each in (plain, unusual):
+        for each in (plain, unusual, on_a_given_cluster):
             each.cache_clear()
         yield
-        for each in (plain, unusual):
+        for each in (plain, unusual, on_a_given_cluster):
             each.cache_clear()
 
 
@@ -66,11 +67,20 @@ def unusual() -> Recorded:
         with_(
             {
                 "cluster": {"publicAccessCidrs": [], "deployFrom": "vpc"},
+                "pools": [{**POOL, "instanceType": "p5.48xlarge"}],
+                "storage": {"lustre": {"throughput": 1000, "capacityGiB": 4800, "efa": True}},
                 "images": {"baseImages": {"trainer": BASE_IMAGE}},
                 "serviceAccounts": [{"name": "reader", "bucket": "datasets"}],
             }
         )
     )
+
+
+@cache
+def on_a_given_cluster() -> Recorded:
+    config = with_({"network": GIVEN_VPC, "queues": [{"name": "research", "pool": "small"}]})
+    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
+    return made(config)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -191,15 +201,11 @@ def test_what_gives_machines_back_does_not_wait_for_a_mount_that_may_fail() -> N
         assert other in found.needs(drain, "drain")
 
 
-def test_machines_are_set_up_for_a_file_system_with_efa_and_for_no_other() -> None:
-    def told(efa: bool) -> str:
-        lustre = {"throughput": 1000, "capacityGiB": 4800, "efa": efa}
-        pool = {**POOL, "instanceType": "p5.48xlarge"}
-        (node_class,) = made(with_({"pools": [pool], "storage": {"lustre": lustre}})).of(NODE_CLASS)
-        return str(node_class.inputs["spec"]["userData"])
-
-    assert lustre_client.script(8) in told(True)
-    assert "lnetctl" not in told(False)
+def test_user_data_sets_up_lustre_over_efa_where_enabled() -> None:
+    with_efa, without = (found.one(NODE_CLASS).inputs["spec"] for found in (unusual(), recorded("p4d")))
+    assert lustre_client.script(8) in with_efa["userData"]
+    assert recorded("p4d").of(LUSTRE), "there is a file system"
+    assert "lnetctl" not in without["userData"]
 
 
 def test_the_control_plane_waits_for_no_file_system() -> None:
@@ -211,12 +217,9 @@ def test_the_control_plane_waits_for_no_file_system() -> None:
     assert (LUSTRE, file_system.name) not in found.needs(NODE_CLASS, "pools-p4d-class")
 
 
-def test_no_machine_is_bought_to_prove_a_mount() -> None:
-    file = stack_file("p4d")
-    del file["trainyard:pools"][0]["warmNodes"]
-    found = deploy(lambda: stack.deploy(read("p4d", file, NOW)))
-    assert found.of("kubernetes:core/v1:PersistentVolumeClaim"), "there is a mount to prove"
-    assert found.of("kubernetes:core/v1:Pod") == []
+def test_lustre_proof_without_warm_nodes_is_absent() -> None:
+    assert unusual().of("kubernetes:core/v1:PersistentVolumeClaim"), "there is a mount to prove"
+    assert unusual().of("kubernetes:core/v1:Pod") == []
 
 
 def test_mpi_jobs_are_served_where_the_settings_say_so() -> None:
@@ -259,7 +262,7 @@ def test_without_a_run_there_is_no_launcher() -> None:
     assert plain().result["runId"] is None
 
 
-def test_whoever_deploys_is_told_what_there_is_to_know_today(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cautions_of_today_are_logged_first(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     asked: list[tuple[str, date]] = []
 
@@ -267,17 +270,23 @@ def test_whoever_deploys_is_told_what_there_is_to_know_today(monkeypatch: pytest
         asked.append((settings.cluster.version, today))
         return ["it ends", "it is spot"]
 
+    class Enough(Exception):
+        """The rest of the program is of no interest."""
+
+    def program() -> None:
+        with pytest.raises(Enough):
+            stack.deploy(read("test", with_({"cluster": {"version": "1.34"}}), NOW))
+
     monkeypatch.setattr(stack.cautions, "lines", lines)
     monkeypatch.setattr(pulumi.log, "warn", lambda line, *_more, **_other: said.append(line))
-    made(with_({"cluster": {"version": "1.34"}}))
+    monkeypatch.setattr(stack.foundation, "build", mock.Mock(side_effect=Enough))
+    deploy(program)
     assert said == ["it ends", "it is spot"]
     assert asked == [("1.34", datetime.now(UTC).date())]
 
 
-def test_on_a_given_cluster_everything_above_it_is_made_and_nothing_of_it() -> None:
-    config = with_({"network": GIVEN_VPC, "pools": [POOL]})
-    config["trainyard:cluster"] = {"existing": GIVEN_CLUSTER}
-    found = made(config)
+def test_existing_cluster_gets_all_above_it_and_none_of_it() -> None:
+    found = on_a_given_cluster()
     for kind in ("eks:index:Cluster", "eks:index:ManagedNodeGroup", "aws:eks/addon:Addon"):
         assert found.of(kind) == []
     assert len(found.of("kubernetes:helm.sh/v3:Release")) == 2
@@ -285,27 +294,11 @@ def test_on_a_given_cluster_everything_above_it_is_made_and_nothing_of_it() -> N
     assert entry.inputs["type"] == "EC2_LINUX"
     (node_class,) = found.of(NODE_CLASS)
     assert {"id": "sg-0123456789abcdef0"} in node_class.inputs["spec"]["securityGroupSelectorTerms"]
-    drain = found.resources[-1]
-    assert json.loads(json.dumps(drain.inputs))["pools"] == ["small"], (
-        "others' pools are none of its business"
-    )
-
-
-def test_a_network_without_a_way_out_has_endpoints_a_profile_and_mirrored_images() -> None:
-    found = made(with_({"network": {"private": True}, "images": {"mirror": "registry.example/m"}}))
-    assert (
-        found.of("aws:ec2/natGateway:NatGateway") == found.of("aws:ec2/internetGateway:InternetGateway") == []
-    )
-    services = {r.inputs["serviceName"] for r in found.of("aws:ec2/vpcEndpoint:VpcEndpoint")}
-    assert {"com.amazonaws.us-west-2.s3", "com.amazonaws.us-west-2.sts"} <= services
-    assert "role" not in found.one(NODE_CLASS).inputs["spec"]
-    values = found.one("kubernetes:helm.sh/v3:Release", "karpenter").inputs["values"]
-    assert values["settings"]["isolatedVPC"] is True
-    assert values["controller"]["image"] == {
-        "repository": "registry.example/m/public.ecr.aws/karpenter/controller"
-    }
-    plugin = found.one(DAEMON_SET, "nvidia-device-plugin").inputs["spec"]["template"]["spec"]["containers"][0]
-    assert plugin["image"].startswith("registry.example/m/nvcr.io/nvidia/")
+    drain = found.resources[-1].inputs
+    # The pools of others and jobs in their namespaces remain.
+    assert (drain["pools"], drain["torchrun"]) == (["small"], True)
+    own = plain().resources[-1].inputs
+    assert {"pools", "torchrun"} & own.keys() == set(), "everything in a cluster of its own is the stack's"
 
 
 def test_who_deploys_from_the_vpc_reaches_the_api_there() -> None:

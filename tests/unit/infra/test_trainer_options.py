@@ -67,7 +67,7 @@ def test_what_is_no_text_is_told_alone() -> None:
     assert [line.partition(": ")[0] for line in mistakes(config)] == ["trainyard:training.args[1]"]
 
 
-@hypothesis_settings(max_examples=300)
+@hypothesis_settings(max_examples=80)
 @given(st.lists(st.sampled_from(WORDS), max_size=5))
 def test_words_are_wrong_exactly_where_the_trainers_parser_refuses_them(words: list[str]) -> None:
     refused = False

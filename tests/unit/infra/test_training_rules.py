@@ -168,7 +168,7 @@ NAMES = (
 )
 
 
-@hypothesis_settings(max_examples=200)
+@hypothesis_settings(max_examples=50)
 @given(
     st.dictionaries(NAMES, st.text(max_size=8), max_size=3),
     st.integers(1, 6),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Object = dict[str, Any]
-_IDLE_SECONDS = 0.05
+_IDLE_SECONDS = 0.01
 # Fields that a selector calls otherwise (kubernetes 1.35, pkg/registry/core/event/strategy.go: ToSelectableFields).
 _NAMED_OTHERWISE = {"source": "source.component"}
 

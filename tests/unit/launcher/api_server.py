@@ -258,6 +258,7 @@ def serving(api: FakeApi) -> Iterator[FakeApi]:
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
+        request_queue_size = 64  # of five, a sixth client that connects at once is let in a second later
 
         def handle_error(self, *_: object) -> None:
             """Says nothing of clients that have left; a test that needed the answer fails by itself."""
@@ -265,7 +266,7 @@ def serving(api: FakeApi) -> Iterator[FakeApi]:
                 traceback.print_exc()
 
     server = Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.005}, daemon=True)
     thread.start()
     api.url = f"http://127.0.0.1:{server.server_port}"
     try:

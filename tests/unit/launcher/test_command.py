@@ -1,4 +1,4 @@
-"""The launcher's command line as its Job runs it, in a process of its own without a cluster."""
+"""The launcher's command line without a cluster: exit codes, messages, and a dry run as a process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from launcher.capacity.__main__ import main
 from launcher.core import contract as c
 from tests.unit.launcher.conftest import DOCUMENT
 from tests.unit.launcher.program import ROOT
@@ -20,18 +20,42 @@ from tests.unit.launcher.program import ROOT
 pytestmark = pytest.mark.unit
 
 
-def ran(
-    directory: Path, document: dict[str, Any], *arguments: str, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """With a kubeconfig that is not there: who asks for a cluster ends with another code."""
-    return subprocess.run(
-        [sys.executable, "-m", "launcher.capacity", *arguments],
+def test_main_with_a_wrong_request_reports_each_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    document = copy.deepcopy(DOCUMENT)
+    document["worker"]["image"], document["holdSeconds"] = "trainer", "1h30m"
+    environment = {"TRAINYARD_REQUEST": json.dumps(document), "MIN_NODES": "5", "MAX_NODES": "1.5"}
+    assert main([], environment) == c.EXIT_BAD_REQUEST
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert sorted(line.partition(";")[0] for line in printed.err.splitlines()) == [
+        "launcher: MAX_NODES is '1.5'",
+        "launcher: MIN_NODES is 5 and MAX_NODES is 4",
+        'launcher: TRAINYARD_REQUEST.holdSeconds is "1h30m"',
+        'launcher: TRAINYARD_REQUEST.worker.image is "trainer"',
+    ]
+
+
+def test_main_without_a_cluster_is_an_api_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert main([], {"TRAINYARD_REQUEST": json.dumps(DOCUMENT)}) == c.EXIT_API_ERROR
+
+
+def test_main_with_an_unknown_option_is_a_wrong_request() -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--wet-run"], {})
+    assert ended.value.code == c.EXIT_BAD_REQUEST
+
+
+def test_dry_run_as_a_process_prints_all_objects(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "launcher.capacity", "--dry-run"],
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT),
-            "KUBECONFIG": str(directory / "none"),
-            "TRAINYARD_REQUEST": json.dumps(document),
-            **environment,
+            "KUBECONFIG": str(tmp_path / "none"),
+            "TRAINYARD_REQUEST": json.dumps(DOCUMENT),
+            "MIN_NODES": "1",
+            "MAX_NODES": "3",
         },
         cwd=ROOT,
         capture_output=True,
@@ -39,31 +63,7 @@ def ran(
         timeout=60,
         check=False,
     )
-
-
-def test_a_wrong_request_ends_with_its_code_and_a_line_for_each_mistake_before_any_cluster_is_asked(
-    tmp_path: Path,
-) -> None:
-    document = copy.deepcopy(DOCUMENT)
-    document["worker"]["image"], document["holdSeconds"] = "trainer", "1h30m"
-    ended = ran(tmp_path, document, MIN_NODES="5", MAX_NODES="1.5")
-    assert (ended.returncode, ended.stdout) == (c.EXIT_BAD_REQUEST, "")
-    assert sorted(line.partition(";")[0] for line in ended.stderr.splitlines()) == [
-        "launcher: MAX_NODES is '1.5'",
-        "launcher: MIN_NODES is 5 and MAX_NODES is 4",
-        'launcher: TRAINYARD_REQUEST.holdSeconds is "1h30m"',
-        'launcher: TRAINYARD_REQUEST.worker.image is "trainer"',
-    ]
-    assert ran(tmp_path, DOCUMENT).returncode == c.EXIT_API_ERROR
-
-
-def test_a_dry_run_needs_no_cluster_and_has_the_nodes_of_the_environment(tmp_path: Path) -> None:
-    ended = ran(tmp_path, DOCUMENT, "--dry-run", MIN_NODES="1", MAX_NODES="3")
     assert (ended.returncode, ended.stderr) == (c.EXIT_SUCCEEDED, "")
     first, *objects = yaml.safe_load_all(ended.stdout)
     assert (first["request"]["min_nodes"], first["request"]["max_nodes"]) == (1, 3)
     assert [item["kind"] for item in objects] == ["Pod"] * 3 + ["PyTorchJob"]
-
-
-def test_an_option_that_is_none_is_a_wrong_request_too(tmp_path: Path) -> None:
-    assert ran(tmp_path, DOCUMENT, "--wet-run").returncode == c.EXIT_BAD_REQUEST

@@ -76,11 +76,11 @@ def test_a_waiting_time_that_is_none_is_as_if_it_were_not_said(api: FakeApi, sai
 def test_patience_ends(api: FakeApi) -> None:
     api.faults = [BUSY] * 1000
     with pytest.raises(ApiUnavailable, match=r"GET .*small: 503"):
-        api.rest(patience=Patience(total=0.1, first=0.01, longest=0.01)).request("GET", POOL)
+        api.rest(patience=Patience(total=0.03, first=0.01, longest=0.01)).request("GET", POOL)
     dead = FakeApi()
     dead.url = "http://127.0.0.1:9"
     with pytest.raises(ApiUnavailable, match="refused"):
-        dead.rest(patience=Patience(total=0.05, first=0.01)).request("GET", POOL)
+        dead.rest(patience=Patience(total=0.03, first=0.01)).request("GET", POOL)
 
 
 def test_a_refusal_is_believed_from_a_server_that_is_ready(api: FakeApi) -> None:
@@ -100,7 +100,7 @@ def test_a_server_that_starts_knows_of_no_right_and_is_asked_again(api: FakeApi)
     assert len(api.names("/apis/batch/v1/namespaces/training/jobs")) == 2  # beside that of every test
     api.unready = 1_000_000
     with pytest.raises(ApiUnavailable, match="403 Forbidden"):
-        api.rest(patience=Patience(total=0.1, first=0.01, longest=0.01)).request("GET", POOL)
+        api.rest(patience=Patience(total=0.03, first=0.01, longest=0.01)).request("GET", POOL)
 
 
 def test_a_creation_whose_answer_is_lost_makes_one_object(api: FakeApi, request_: Request) -> None:
@@ -277,9 +277,7 @@ def test_a_whole_run_submits_for_the_nodes_there_are_and_cleans_up(
     assert len(events) == 3
 
 
-def test_a_held_run_tells_each_state_once(
-    api: FakeApi, gateway: KubernetesGateway, request_: Request
-) -> None:
+def test_held_run_reports_each_state_once(api: FakeApi, request_: Request) -> None:
     add_node(api, "a")
     add_node(api, "b")
     labels = {"trainyard.dev/run": "r1", "app.kubernetes.io/managed-by": "trainyard-launcher"}
@@ -291,9 +289,9 @@ def test_a_held_run_tells_each_state_once(
             api.put(f"{JOBS}/train-r1", {**job, "status": failed})
 
     api.on_request = react
-    runner, said = launcher(gateway, dataclasses.replace(request_, hold_seconds=1))
-    runner.poll_seconds = 0.2
-    assert runner.run() == c.EXIT_TRAINING_FAILED
+    with closing(KubernetesGateway(api.rest(), lambda: 10 * time.monotonic())) as gateway:
+        runner, said = launcher(gateway, dataclasses.replace(request_, hold_seconds=1))
+        assert runner.run() == c.EXIT_TRAINING_FAILED
     told = [line.split("state=")[1].split()[0] for line in said]
     order = ["holding", "submitting", "failed"]
     assert [state for index, state in enumerate(told) if index == 0 or told[index - 1] != state] == order

@@ -1,19 +1,19 @@
-"""The metrics of whole runs, scraped over HTTP while they go, and the server that answers."""
+"""The metrics of whole runs, read while they go, and the server that answers scrapes."""
 
 from __future__ import annotations
 
 import http.client
 import logging
 import re
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
-from typing import Any
+from contextlib import closing, contextmanager, suppress
 
 import pytest
 
+from launcher.capacity import __main__ as program
 from launcher.capacity import metrics
 from launcher.core import contract as c
 from launcher.core import tally
@@ -21,11 +21,11 @@ from launcher.core.manifests import Owner, stamp
 from launcher.core.progress import Progress
 from launcher.core.request import Request
 from launcher.core.tally import Tally
-from launcher.kube.gateway import Gateway
+from launcher.kube import kubeconfig
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, until
 from tests.unit.launcher.conftest import asked, fallback
-from tests.unit.launcher.program import ROOT, Scraped, launched, scrape, value
+from tests.unit.launcher.program import ROOT, Scraped, scrape, value
 from tests.unit.launcher.test_lease import Clock, tenure
 from tests.unit.launcher.test_runs import JOB, ended, hurried
 
@@ -49,7 +49,11 @@ def served(read: Callable[[], Tally], host: str = HOST) -> Iterator[int]:
     try:
         yield server.server_address[1]
     finally:
-        server.shutdown()
+        ending = threading.Thread(target=server.shutdown)
+        ending.start()
+        with suppress(OSError):  # wakes the server, which looks twice a second by itself
+            socket.create_connection(server.server_address, timeout=1).close()
+        ending.join()
         server.server_close()
 
 
@@ -58,33 +62,27 @@ def refuse(api: FakeApi, name: str, now: float, message: str = "InsufficientInst
     api.put(f"{cluster.WARNINGS}/{name}", {**item, "message": message, "lastTimestamp": stamp(now)})
 
 
-def shown(gateway: Gateway, request: Request, fresh: bool) -> tuple[object, ...]:
-    """What the watches have told, or what there is: a test goes on when both are the same."""
-    seen = gateway.observe(request, fresh=fresh)
-    claims = sorted(claim.name for claim in seen.claims)
-    warnings = sorted(seen.warnings, key=lambda warning: warning.uid)
-    # Of a training that has failed only fresh lists have the nodes.
-    nodes = [] if seen.training else sorted(seen.nodes, key=lambda node: node.name)
-    return nodes, claims, warnings, seen.training
+def scraped(counts: Tally) -> Scraped:
+    """What a scrape has of these counts."""
+    samples = (sample for family in metrics.families(counts) for sample in family.samples)
+    return {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
 
 
 def followed(
     api: FakeApi, request: Request, moments: dict[int, Moment], clock: Clock, holder: str = "pod-a"
 ) -> tuple[int, list[tuple[float, Scraped]]]:
-    """Runs the request to its end, calls `moments` after so many seconds, and gives exit code and all scrapes."""
+    """Run the request to its end and call `moments` after so many seconds; return exit code and all scrapes."""
     scrapes: list[tuple[float, Scraped]] = []
     waiting = dict(moments)
 
     def look(now: float) -> None:
-        scrapes.append((now - BEGAN, scrape(HOST, port)))
+        scrapes.append((now - BEGAN, scraped(runner.tally)))
         for after in [after for after in waiting if now - BEGAN >= after]:
             waiting.pop(after)(now)
-            until(lambda: shown(runner.gateway, request, False) == shown(runner.gateway, request, True))
 
     runner, _ = hurried(api, request, look, clock, holder)
-    with served(lambda: runner.tally) as port:
-        code = runner.run()
-        scrapes.append((clock.now - BEGAN, scrape(HOST, port)))
+    code = runner.run()
+    scrapes.append((clock.now - BEGAN, scraped(runner.tally)))
     return code, scrapes
 
 
@@ -227,9 +225,8 @@ def port(request_: Request) -> Iterator[int]:
         yield port
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
+def test_server_answers_only_get_of_its_path(port: int, capfd: pytest.CaptureFixture[str]) -> None:
+    asked_for = [
         ("GET", "/metrics", 200),
         ("GET", "/metrics?name=x", 200),
         ("GET", "/", 404),
@@ -237,16 +234,13 @@ def port(request_: Request) -> Iterator[int]:
         ("HEAD", "/metrics", 501),
         ("POST", "/metrics", 501),
         ("DELETE", "/metrics", 501),
-    ],
-)
-def test_nothing_else_is_served(
-    port: int, capfd: pytest.CaptureFixture[str], method: str, path: str, status: int
-) -> None:
-    with closing(http.client.HTTPConnection(HOST, port, timeout=5)) as connection:
-        connection.request(method, path)
-        answer = connection.getresponse()
-        assert answer.status == status
-        assert "Python" not in (answer.headers["Server"] or "")
+    ]
+    for method, path, status in asked_for:
+        with closing(http.client.HTTPConnection(HOST, port, timeout=5)) as connection:
+            connection.request(method, path)
+            answer = connection.getresponse()
+            assert answer.status == status, (method, path)
+            assert "Python" not in (answer.headers["Server"] or "")
     assert capfd.readouterr() == ("", ""), "the log is for the run"
 
 
@@ -256,7 +250,11 @@ def test_in_a_pod_each_of_its_addresses_answers(request_: Request) -> None:
         assert scrape(HOST, port) == scrape("127.83.0.3", port)
 
 
-def test_a_silent_client_keeps_the_others_waiting_for_no_longer_than_it_may(port: int) -> None:
+def test_server_drops_a_silent_client_and_answers_the_next(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert metrics._Scrape.timeout == metrics.SILENT_SECONDS < 10.0, "Prometheus waits for 10 s"
+    monkeypatch.setattr(metrics._Scrape, "timeout", 0.05)
     with socket.create_connection((HOST, port)) as silent:
         silent.sendall(b"GET /met")
         assert value(scrape(HOST, port), "waiting", run="r1") == 0
@@ -293,18 +291,16 @@ def test_an_address_that_cant_be_had_is_one_warning(
     assert record.getMessage().startswith(f"no metrics: {host} port 0 can't be listened on: ")
 
 
-def test_a_launcher_whose_port_is_taken_says_so_once_and_runs(
-    api: FakeApi, document: dict[str, Any], tmp_path: Path
+def test_launcher_whose_metrics_port_is_taken_warns_and_runs(
+    api: FakeApi, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = "127.83.0.2"
-    document.update(capacityDeadlineSeconds=1)
+    monkeypatch.setattr(kubeconfig, "connect_in_pod_or_outside", api.rest)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    request = asked(capacityDeadlineSeconds=1)
+    api.objects[f"{cluster.POOLS}/small"]["spec"]["limits"]["nvidia.com/gpu"] = "4"
     with socket.create_server((address, c.METRICS_PORT)):
-        process = launched(api, document, tmp_path, address)
-        said, _ = process.communicate(timeout=60)
-    assert process.returncode == c.EXIT_BELOW_MINIMUM, said
-    (told,) = (line for line in said.splitlines() if "metrics" in line)
-    assert told == (
-        f"WARNING launcher.capacity.metrics: no metrics: {address} port {c.METRICS_PORT} can't be listened on: "
-        "[Errno 98] Address already in use; right would be an address of this pod and a free port. The run goes on "
-        "without"
-    )
+        assert program.run(request, "launch-r1", "pod-a", address) == c.EXIT_IMPOSSIBLE
+    (told,) = (record for record in caplog.records if "metrics" in record.getMessage())
+    assert told.levelno == logging.WARNING
+    assert told.getMessage().startswith(f"no metrics: {address} port {c.METRICS_PORT} can't be listened on: ")

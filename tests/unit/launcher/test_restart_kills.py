@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,8 @@ from tests.unit.launcher.world import EPOCH, Machine, World
 
 pytestmark = pytest.mark.unit
 
+# `make check` kills the launcher at each eighth point, `make test` at all of them.
+STRIDE = 8
 # How long a training runs before it is struck.
 STRUCK_SECONDS = 10.0
 SUSPENDED_SECONDS = 50.0
@@ -73,12 +76,21 @@ def struck(*blows: str | int, dies_at: int | None = None, **changes: object) -> 
     return trace
 
 
-@pytest.mark.parametrize("blow", ["failed", "silent", "made anew", 1])
-def test_a_launcher_that_is_killed_anywhere_in_a_restart_ends_the_run_the_same_way(blow: str | int) -> None:
+def kills(*blows: Any) -> list[Any]:
+    """Each blow with each first point; `make check` has another first point for each blow."""
+    return [
+        pytest.param(blow, first, marks=() if first == 1 + index else pytest.mark.long)
+        for index, blow in enumerate(blows)
+        for first in range(1, STRIDE + 1)
+    ]
+
+
+@pytest.mark.parametrize(("blow", "first"), kills("failed", "silent", "made anew", 1))
+def test_launcher_killed_anywhere_in_a_restart_ends_alike(blow: str | int, first: int) -> None:
     undisturbed = struck(blow)
     assert (undisturbed.code, undisturbed.submits, undisturbed.world.wrongs) == (c.EXIT_SUCCEEDED, 2, [])
     assert undisturbed.points > 50
-    for point in range(1, undisturbed.points + 1):
+    for point in range(first, undisturbed.points + 1, STRIDE):
         trace = struck(blow, dies_at=point)
         assert trace.kills == 1
         told = (point, trace.said)
@@ -88,27 +100,28 @@ def test_a_launcher_that_is_killed_anywhere_in_a_restart_ends_the_run_the_same_w
         assert (trace.progress.restarts, trace.progress.retiring) == (1, ""), told
 
 
-def test_a_budget_is_kept_wherever_the_launcher_is_killed() -> None:
-    blows = (1, "failed", 137)
+@pytest.mark.parametrize(("blows", "first"), kills((1, "failed", 137)))
+def test_restart_budget_with_launcher_killed_is_kept(blows: tuple[str | int, ...], first: int) -> None:
     undisturbed = struck(*blows)
     assert (undisturbed.code, undisturbed.submits) == (c.EXIT_TRAINING_FAILED, 3)
-    for point in range(1, undisturbed.points + 1):
+    for point in range(first, undisturbed.points + 1, STRIDE):
         trace = struck(*blows, dies_at=point)
         assert (trace.code, trace.submits, trace.world.wrongs) == (c.EXIT_TRAINING_FAILED, 3, []), point
         assert "ended with 137; " in trace.said[-1], point
         assert "; after restart 2 of 2, the last one because " in trace.said[-1], point
 
 
-def test_a_suspended_run_holds_nothing_and_goes_on_with_the_machines_that_there_are_then() -> None:
-    undisturbed = struck("suspended", holdSeconds=200)
+@pytest.mark.parametrize(("blow", "first"), kills("suspended"))
+def test_suspended_run_holds_nothing_and_resumes(blow: str, first: int) -> None:
+    undisturbed = struck(blow, holdSeconds=200)
     assert (undisturbed.code, undisturbed.sizes, undisturbed.idle) == (c.EXIT_SUCCEEDED, [4, 4], 0)
     told = undisturbed.said
     assert [sum(f"state={state} " in line for line in told) > 0 for state in ("suspended", "restarting")] == [
         True,
         True,
     ]
-    for point in range(1, undisturbed.points + 1, 2):
-        trace = struck("suspended", dies_at=point, holdSeconds=200)
+    for point in range(first, undisturbed.points + 1, 2 * STRIDE):
+        trace = struck(blow, dies_at=point, holdSeconds=200)
         assert (trace.code, trace.submits, trace.world.wrongs) == (c.EXIT_SUCCEEDED, 2, []), point
         assert trace.progress is not None
         assert (trace.progress.restarts, trace.progress.trainings) == (0, 1), point

@@ -17,8 +17,9 @@ from launcher.core.manifests import Owner, stamp
 from launcher.core.progress import Progress, begun, loads
 from launcher.core.request import Request
 from launcher.kube.gateway import KubernetesGateway
-from launcher.kube.rest import Patience, Rest
-from tests.unit.launcher.api_server import QUICK, FakeApi
+from launcher.kube.rest import Patience
+from launcher.kube.watch import Reflector, Source, _key
+from tests.unit.launcher.api_server import QUICK, FakeApi, until
 from tests.unit.launcher.conftest import asked, fallback
 from tests.unit.launcher.test_capacity import node
 from tests.unit.launcher.test_gateway import PODS, states
@@ -32,16 +33,28 @@ JOB = "/apis/batch/v1/namespaces/training/jobs/launch-r1"
 
 
 class Hurried(KubernetesGateway):
-    """A cluster whose changes are waited for but a moment, which the clock takes for four seconds."""
+    """A gateway whose waits end once its watches show what the server has; the clock moves on by eight seconds."""
 
-    def __init__(self, rest: Rest, clock: Clock, then: Callable[[float], None]) -> None:
-        super().__init__(rest, clock)
-        self.clock, self.then = clock, then
+    def __init__(self, api: FakeApi, patience: Patience, clock: Clock, then: Callable[[float], None]) -> None:
+        super().__init__(api.rest(patience=patience), clock)
+        self.api, self.clock, self.then = api, clock, then
 
     def wait(self, timeout: float) -> None:
-        self.clock.now += 4.0
+        self.clock.now += 8.0
         self.then(self.clock.now)
-        super().wait(0.02)
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Wait for the watches; a server that is silent shows nothing, and is not waited for."""
+        if not self.api.faults:
+            until(lambda: all(self._is_current(*each) for each in [*self._stores._running.items()]))
+
+    def _is_current(self, source: Source[Any], reflector: Reflector[Any]) -> bool:
+        with self.api.news:
+            listed = self.api.listed(source.path, dict(source.selectors), self.api.version)
+            there = {_key(item): source.convert(item) for item in listed}
+        with reflector._lock:
+            return reflector._items == {key: item for key, item in there.items() if item is not None}
 
 
 MADE: list[Hurried] = []
@@ -65,7 +78,7 @@ def hurried(
 ) -> tuple[Launcher, list[str]]:
     """A launcher whose waits are over at once, and what it says."""
     clock, said = clock or Clock(), list[str]()
-    gateway = Hurried(api.rest(patience=patience), clock, then)
+    gateway = Hurried(api, patience, clock, then)
     MADE.append(gateway)
     runner = Launcher(
         request,
@@ -302,12 +315,12 @@ def test_a_round_comes_with_the_end_of_the_hold_window_and_not_seconds_later(api
         def wait(self, timeout: float) -> None:
             asked_for.append(timeout)
             self.clock.now += timeout
-            KubernetesGateway.wait(self, 0.02)
+            self.catch_up()
 
     clock = Clock()
     for name in ("a", "b"):
         api.put(f"/api/v1/nodes/{name}", node(name))
-    gateway = Noting(api.rest(patience=QUICK), clock, lambda _now: None)
+    gateway = Noting(api, QUICK, clock, lambda _now: None)
     MADE.append(gateway)
     began = clock.now
     runner = Launcher(

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.kube.stream import Garbled, lines, read_list
@@ -33,6 +33,7 @@ def items_of(chunks: list[bytes]) -> tuple[list[Any], str]:
     return found, version
 
 
+@settings(max_examples=20)
 @given(
     st.lists(OBJECTS, max_size=4),
     st.lists(st.integers(min_value=0), max_size=12),
@@ -79,6 +80,7 @@ def test_what_is_no_list_is_told(data: bytes, problem: str | None) -> None:
         items_of([data])
 
 
+@settings(max_examples=20)
 @given(st.lists(OBJECTS, max_size=5), st.lists(st.integers(min_value=0), max_size=12))
 def test_lines_are_the_same_wherever_they_are_cut(items: list[Any], cuts: list[int]) -> None:
     data = b"".join(json.dumps(item).encode() + b"\n" for item in items)

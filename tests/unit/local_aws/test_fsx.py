@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from local.aws.fsx import mounts
-from local.aws.fsx.store import store
 from tests.unit.emulator import Cloud
 
 pytestmark = pytest.mark.unit
@@ -85,7 +83,7 @@ def site(cloud: Cloud) -> Site:
 def held(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     """What the service does only after a while."""
     changes: list[Callable[[], None]] = []
-    monkeypatch.setattr(store, "later", changes.append)
+    monkeypatch.setattr("local.aws.fsx.store.store.later", changes.append)
     return changes
 
 
@@ -292,6 +290,8 @@ def test_a_last_backup_is_made_where_there_can_be_one_and_outlives_its_file_syst
 def test_its_files_go_with_it_and_those_of_an_earlier_account_before(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from local.aws.fsx.store import store  # it imports moto
+
     monkeypatch.setattr(store, "directory", None)
     (tmp_path / "fsx" / "fs-0").mkdir(parents=True)
     store.begin(tmp_path / "fsx")
@@ -312,6 +312,8 @@ def test_tags_come_and_go(site: Site) -> None:
 
 
 def test_a_machine_mounts_only_through_open_ports(site: Site) -> None:
+    from local.aws.fsx import mounts  # it imports moto.ec2, which takes a second
+
     made = site.create()
     where = (made["FileSystemId"], made["DNSName"], made["LustreConfiguration"]["MountName"])
 

@@ -12,7 +12,7 @@ from tests.unit.emulator import REGION, Cloud
 from trainer.stores import StoreError, destination
 from trainer.stores.bucket import PART_BYTES
 
-pytestmark = [pytest.mark.unit, pytest.mark.emulator]
+pytestmark = [pytest.mark.unit, pytest.mark.emulator, pytest.mark.usefixtures("over_http")]
 
 BUCKET = "models"
 PLACE = f"s3://{BUCKET}/{checkpoints.PREFIX}/r1"

@@ -12,6 +12,12 @@ from botocore.exceptions import ClientError
 pytestmark = pytest.mark.unit
 
 
+@pytest.fixture
+def cloud(cloud: Cloud, over_http: None) -> Cloud:
+    """The emulator, called over HTTP."""
+    return cloud
+
+
 def test_health_answers(cloud):
     assert cloud.call("GET", "health")[0]["status"] == "ok"
 

@@ -131,8 +131,8 @@ def test_a_step_that_fails_is_told_with_its_own_last_lines_and_the_log(own_root:
 def test_a_step_that_takes_long_says_that_it_goes_on(
     own_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bootstrap, "QUIET_SECONDS", 0.2)
-    assert bootstrap.run("installing x", ["sh", "-c", "sleep 0.5; echo done"]) == "done\n"
+    monkeypatch.setattr(bootstrap, "QUIET_SECONDS", 0.02)
+    assert bootstrap.run("installing x", ["sh", "-c", "sleep 0.1; echo done"]) == "done\n"
     said = capsys.readouterr().out.splitlines()
     assert said
     assert set(said) <= {f"python environment: installing x, {seconds} s" for seconds in (0, 1)}

@@ -22,7 +22,7 @@ from local.cloud.processes import Command, Processes
 
 said = []
 directory = Path(sys.argv[1])
-processes.RESTART_SECONDS = (0.05, 0.1)
+processes.RESTART_SECONDS = (0.02, 0.04)
 children = Processes(said.append)
 
 def command(name, script, grace=5.0):
@@ -57,8 +57,8 @@ def test_a_process_that_dies_is_started_again_and_that_is_told_with_its_last_wor
         children.start(command("c", "echo started; echo the reason; exit 7"))
         until(lambda: children.restarts("c") >= 3, "three restarts")
         told = [line for line in said if "unexpectedly" in line]
-        assert "exit code 7" in told[0] and "the reason" in told[0] and "again in 0.05 s" in told[0], told
-        assert "again in 0.1 s" in told[1], told
+        assert "exit code 7" in told[0] and "the reason" in told[0] and "again in 0.02 s" in told[0], told
+        assert "again in 0.04 s" in told[1], told
         children.stop("c")
         assert children.list() == []
         """,
@@ -70,7 +70,7 @@ def test_stop_asks_first_and_kills_after_the_grace(tmp_path: Path) -> None:
         tmp_path,
         """
         children.start(command("soft", "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.02; done"))
-        children.start(command("hard", "trap '' TERM; echo ready; while :; do sleep 0.02; done", grace=0.2))
+        children.start(command("hard", "trap '' TERM; echo ready; while :; do sleep 0.02; done", grace=0.1))
         for name in ("soft", "hard"):
             until(lambda: "ready" in (directory / f"{name}.log").read_text(), name)
         pids = [pid for _, pid in children.list()]
@@ -78,9 +78,9 @@ def test_stop_asks_first_and_kills_after_the_grace(tmp_path: Path) -> None:
         assert "bye" in (directory / "soft.log").read_text()
         started = time.monotonic()
         children.stop("hard")
-        assert 0.15 < time.monotonic() - started < 2
+        assert 0.08 < time.monotonic() - started < 2
         assert any("killing it" in line for line in said), said
-        time.sleep(0.2)
+        time.sleep(0.1)
         assert sum("started" in line for line in said) == 2, said
         for pid in pids:
             assert not os.path.exists(f"/proc/{pid}"), pid
@@ -95,7 +95,7 @@ def test_with_a_callback_a_death_is_reported_and_nothing_restarted(tmp_path: Pat
         codes = []
         children.start(command("c", "kill -9 $$"), on_exit=codes.append)
         until(lambda: codes == [-9], "the callback")
-        time.sleep(0.2)
+        time.sleep(0.1)
         assert children.pid("c") is None
         assert sum("started" in line for line in said) == 1, said
         """,

@@ -46,7 +46,7 @@ class Pages(http.server.BaseHTTPRequestHandler):
 def port() -> Iterator[int]:
     """Of an HTTP server."""
     with http.server.HTTPServer(("127.0.0.1", 0), Pages) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server.server_port
         server.shutdown()
 

@@ -157,7 +157,8 @@ def test_what_a_terminals_program_said_last_is_not_lost(pki: Path) -> None:
     assert found.code == 0
 
 
-def test_a_client_that_leaves_takes_its_command_with_it(pki: Path) -> None:
+def test_exec_whose_client_leaves_ends_its_command(pki: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("local.machines.remote._TIDY_SECONDS", 0.05)
     pids: list[int] = []
 
     async def client(socket: aiohttp.ClientWebSocketResponse) -> None:
@@ -167,7 +168,7 @@ def test_a_client_that_leaves_takes_its_command_with_it(pki: Path) -> None:
     execute(pki, "sh", "-c", "echo $$; exec sleep 60", client=client)
     deadline = time.monotonic() + 5
     while start_time(pids[0]) is not None and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(0.01)
     assert start_time(pids[0]) is None
 
 

@@ -2,22 +2,65 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 
 import pytest
 
-from launcher.plugin import upload
+from launcher.kube.rest import Patience
+from launcher.plugin import upload, words
 from launcher.plugin.__main__ import main
+from launcher.plugin.cluster import Cluster
+from launcher.workspace.__main__ import parser, receive
+from launcher.workspace.errors import NotThere, WorkspaceError
 from launcher.workspace.store import Store
 from tests.unit.launcher.api_server import serving
 from tests.unit.plugin.exec_api import Pods, serving_pods
 from tests.unit.plugin.plugin_api import Run, TorchrunApi
 
 ROOT = Path(__file__).parents[3]
+
+
+class Clock:
+    """What stands for the module `time`: sleeping moves it on and takes no time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock by which the plugin waits for a sync pod."""
+    made = Clock()
+    monkeypatch.setattr(upload, "time", made)
+    return made
+
+
+# It is made once in each process of the plugin, and takes longer than many a verb.
+_PARSER = cache(words.parser)
+
+
+@pytest.fixture(autouse=True)
+def _one_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "parser", _PARSER)
+
+
+@pytest.fixture(autouse=True)
+def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = Patience(total=10.0, first=0.01, longest=0.05)
+    monkeypatch.setattr(Cluster.connect.__func__, "__defaults__", (quick,))  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -59,8 +102,50 @@ def pods(tmp_path: Path) -> Iterator[Pods]:
         yield served
 
 
+class Receiver:
+    """What the sync pod runs, in a thread."""
+
+    def __init__(self, root: Path, command: list[str]) -> None:
+        self.words = [*command[3:], "--root", str(root)]
+        self.code, self.said = 0, ""
+        received, sent = os.pipe()
+        answered, answers = os.pipe()
+        self.sent, self.answered = os.fdopen(sent, "wb", buffering=0), os.fdopen(answered)
+        self.thread = threading.Thread(target=self.work, args=(received, answers))
+        self.thread.start()
+
+    def work(self, received: int, answers: int) -> None:
+        with open(received, "rb") as archive, open(answers, "w") as out:
+            try:
+                receive(parser().parse_args(self.words), archive, out)
+            except (WorkspaceError, NotThere) as error:
+                self.code, self.said = 1, str(error)
+            except SystemExit:  # of argparse
+                self.code = 2
+
+    def __enter__(self) -> Receiver:
+        return self
+
+    def __exit__(
+        self, a: type[BaseException] | None, b: BaseException | None, c: TracebackType | None
+    ) -> None:
+        self.sent.close()
+        self.thread.join()
+        self.answered.close()
+
+    def write(self, data: bytes) -> None:
+        self.sent.write(data)
+
+    def line(self) -> str:
+        return self.answered.readline().rstrip("\n")
+
+    def result(self) -> tuple[int, str]:
+        self.thread.join()
+        return self.code, self.said
+
+
 class Receiving:
-    """What the sync pod runs, as a process here; `cut` is after how many bytes its connection breaks."""
+    """The same as a process; `cut` is after how many bytes its connection breaks."""
 
     def __init__(self, root: Path, command: list[str], cut: int = -1) -> None:
         self.process = subprocess.Popen(
@@ -114,6 +199,6 @@ def pod(stores: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(
         upload.to_sync_pod,
         "__defaults__",
-        (lambda _cluster, pod, _container, command: Receiving(stores / pod, command),),
+        (lambda _cluster, pod, _container, command: Receiver(stores / pod, command),),
     )
     return Store(stores / "one-sync-0")

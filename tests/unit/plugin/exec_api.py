@@ -25,6 +25,7 @@ class Pods:
         self.refuse = 0
         self.tells = True
         self.silent = False
+        self.waiting = threading.Event()  # for an answer, while it is silent
         self.cut = -1
         self.before: list[str] = []
         self.url = ""
@@ -36,6 +37,7 @@ class Pods:
                 status=self.refuse,
             )
         if self.silent:
+            self.waiting.set()
             await asyncio.sleep(600)
         query = request.query.copy()
         for ours, its in (("stdin", "input"), ("stdout", "output"), ("stderr", "error")):
@@ -43,7 +45,7 @@ class Pods:
                 query.add(its, "1")
         streams = remote.wanted(query)
         socket = web.WebSocketResponse(
-            timeout=1.0, protocols=remote.PROTOCOLS, compress=False, max_msg_size=0
+            timeout=0.1, protocols=remote.PROTOCOLS, compress=False, max_msg_size=0
         )
         if self.cut >= 0:
             await socket.prepare(request)
@@ -85,6 +87,11 @@ def serving_pods(directory: Path) -> Iterator[Pods]:
         ready.set()
         loop.run_forever()
         loop.run_until_complete(runner.cleanup())
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.close()
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()

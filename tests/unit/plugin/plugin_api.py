@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import yaml
-
 from launcher.core.torchrun import names as n
 from launcher.plugin.cluster import LABEL_INDEX
 from tests.unit.launcher.api_history import Object
@@ -97,7 +95,7 @@ class TorchrunApi(FakeApi):
     def kubeconfig(self, file: Path) -> Path:
         """A kubeconfig whose one context is of namespace `team`."""
         file.write_text(
-            yaml.safe_dump(
+            json.dumps(  # which is YAML, too, and quicker
                 {
                     "apiVersion": "v1",
                     "kind": "Config",

@@ -7,8 +7,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -56,8 +58,15 @@ def _listen() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_whatever_interrupts_a_submit_leaves_neither_job_nor_archive(
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+    ],
+)
+def test_submit_that_is_interrupted_leaves_no_job_nor_archive(
     api: TorchrunApi, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     scratch = tmp_path / "scratch"
@@ -135,25 +144,40 @@ def test_an_interrupt_while_the_job_is_made_says_that_it_may_be_there(
     assert "job one may be there by now: kubectl torchrun cancel one\n" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "words", [("list",), ("status", "one"), ("list", "-o", "json"), (*SUBMIT, "--dry-run")]
-)
-def test_a_full_output_is_one_line(api: TorchrunApi, code: Path, words: tuple[str, ...]) -> None:
+NO_SPACE = "kubectl torchrun: standard output: No space left on device\n"
+
+
+def test_process_with_a_full_output_prints_one_line(api: TorchrunApi, code: Path) -> None:
     api.job("one")
     with open("/dev/full", "w") as full:
-        process = started(*words, stdout=full)
+        process = started("list", stdout=full)
         said = process.communicate(timeout=60)[1]
-    assert (process.returncode, said) == (
-        74,
-        "kubectl torchrun: standard output: No space left on device\n",
-    )
+    assert (process.returncode, said) == (74, NO_SPACE)
+
+
+def main_into(output: str | int, words: tuple[str, ...]) -> int:
+    """Run the plugin with this standard output, which takes no more when it is closed; return the exit code."""
+    with open(output, "w") as stream, redirect_stdout(stream):
+        return main(words, {})
+
+
+@pytest.mark.parametrize("words", [("status", "one"), ("list", "-o", "json"), (*SUBMIT, "--dry-run")])
+def test_main_with_a_full_output_prints_one_line(
+    api: TorchrunApi, code: Path, capfd: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    api.job("one")
+    assert main_into("/dev/full", words) == 74
+    assert capfd.readouterr().err == NO_SPACE
 
 
 @pytest.fixture
 def long_log(api: TorchrunApi) -> list[str]:
     """Job `one` runs and has printed more than a pipe takes; the pods whose log was asked for."""
     asked: list[str] = []
-    lines = [f"2026-01-01T00:00:00.{each:09}Z step {each}\n".encode() for each in range(20_000)]
+    lines = [
+        b"2026-01-01T00:00:00.%09dZ step %d%s\n" % (each, each, b" loss" * 100 * bool(each))
+        for each in range(400)
+    ]
 
     def answer(pod: str) -> None:
         asked.append(pod)
@@ -177,30 +201,41 @@ def long_log(api: TorchrunApi) -> list[str]:
         ),
     ],
 )
-def test_a_log_ends_with_who_reads_it(
-    api: TorchrunApi, code: Path, long_log: list[str], words: tuple[str, ...], code_of_us: int, told: str
+def test_logs_that_nobody_reads_any_more_end(
+    api: TorchrunApi,
+    code: Path,
+    long_log: list[str],
+    capfd: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    code_of_us: int,
+    told: str,
 ) -> None:
-    process = started(*words, stdout=subprocess.PIPE)
-    assert process.stdout
-    assert process.stdout.readline().endswith("step 0\n")
-    process.stdout.close()
-    process.stdout = None
-    said = process.communicate(timeout=60)[1]
-    assert (process.returncode, said, long_log) == (code_of_us, told, ["one-0-0"])
+    reader, writer = os.pipe()
+    first: list[str] = []
+
+    def read_one() -> None:
+        with open(reader) as output:
+            first.append(output.readline())
+
+    thread = threading.Thread(target=read_one)
+    thread.start()
+    assert main_into(writer, words) == code_of_us
+    thread.join()
+    assert first[0].endswith("step 0\n")
+    assert (capfd.readouterr().err, long_log) == (told, ["one-0-0"])
 
 
 @pytest.mark.parametrize("words", [("logs", "one"), ("logs", "-f", "one")])
-def test_a_log_ends_with_a_full_disk(
-    api: TorchrunApi, code: Path, long_log: list[str], words: tuple[str, ...]
+def test_logs_to_a_full_disk_end(
+    api: TorchrunApi,
+    code: Path,
+    long_log: list[str],
+    capfd: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
 ) -> None:
-    with open("/dev/full", "w") as full:
-        process = started(*words, stdout=full)
-        said = process.communicate(timeout=60)[1]
-    assert (process.returncode, said.splitlines()[-1], long_log) == (
-        74,
-        "kubectl torchrun: standard output: No space left on device",
-        ["one-0-0"],
-    )
+    assert main_into("/dev/full", words) == 74
+    assert capfd.readouterr().err.endswith(NO_SPACE)
+    assert long_log == ["one-0-0"]
 
 
 def test_a_current_directory_that_was_removed_is_told(

@@ -36,13 +36,13 @@ def test_what_a_command_says_and_how_it_ends(pods: Pods) -> None:
 
 
 def test_what_nobody_has_read_yet_waits_in_the_pod(pods: Pods) -> None:
-    with execution(pods, "head", "-c", "100000000", "/dev/zero") as running:
+    with execution(pods, "head", "-c", "20000000", "/dev/zero") as running:
         size = len(running.read())
-        time.sleep(0.5)
+        time.sleep(0.1)
         while data := running.read():
             assert len(data) < 2**20, "what came meanwhile is not taken all at once"
             size += len(data)
-        assert (size, running.result()) == (100_000_000, (0, ""))
+        assert (size, running.result()) == (20_000_000, (0, ""))
 
 
 def test_what_is_sent_arrives_whole(pods: Pods) -> None:
@@ -94,7 +94,7 @@ def test_a_refusal_and_a_broken_connection(pods: Pods) -> None:
 
 def test_the_last_that_a_command_said_is_why_it_ended(pods: Pods) -> None:
     def send() -> None:
-        says = "for i in 1 2 3; do echo INFO $i >&2; sleep 0.2; done; echo no space left >&2; exit 1"
+        says = "for i in 1 2 3; do echo INFO $i >&2; sleep 0.05; done; echo no space left >&2; exit 1"
         with execution(pods, "sh", "-c", says, stdin=True) as running:
             until = time.monotonic() + 60
             while time.monotonic() < until:
@@ -105,21 +105,28 @@ def test_the_last_that_a_command_said_is_why_it_ended(pods: Pods) -> None:
         send()
 
 
-def test_who_says_nothing_is_not_waited_for_for_ever(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "SILENCE_SECONDS", 1.0)
-    with execution(pods, "sh", "-c", "for i in 1 2 3 4; do sleep 0.5; echo $i; done; exit 3") as running:
+def test_execution_without_a_word_ends_after_the_silence(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execute, "_POLL_SECONDS", 0.05)
+    with execution(pods, "sh", "-c", "for i in 1 2 3 4; do sleep 0.15; echo $i; done; exit 3") as running:
+        monkeypatch.setattr(execute, "SILENCE_SECONDS", 0.5)
         assert running.result() == (3, "")
-    with (
-        execution(pods, "sleep", "30") as running,
-        pytest.raises(ApiUnavailable, match="exec in team/pod: nothing came for 1 s"),
-    ):
-        running.result()
+    monkeypatch.setattr(execute, "SILENCE_SECONDS", 60.0)
+    with execution(pods, "sleep", "30") as running:
+        monkeypatch.setattr(execute, "SILENCE_SECONDS", 0.1)
+        with pytest.raises(ApiUnavailable, match="exec in team/pod: nothing came for 0 s"):
+            running.result()
     pods.silent = True
-    with pytest.raises(ApiUnavailable, match="exec in team/pod: no answer for 1 s"):
+    with pytest.raises(ApiUnavailable, match="exec in team/pod: no answer for 0 s"):
         execution(pods, "true")
     monkeypatch.setattr(execute, "SILENCE_SECONDS", 60.0)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    pods.waiting.clear()
+
+    def interrupt() -> None:
+        assert pods.waiting.wait(20)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
     with pytest.raises(KeyboardInterrupt):
         execution(pods, "true")
-    timer.join()
+    thread.join()

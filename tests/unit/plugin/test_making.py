@@ -17,18 +17,14 @@ pytestmark = pytest.mark.unit
 NO_WORKSPACE = (*SUBMIT, "--no-workspace", "x")
 
 
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        Cluster.connect.__func__, "__defaults__", (Patience(total=0.3, first=0.01, longest=0.05),)
-    )
-
-
 def lose(
     api: TorchrunApi, monkeypatch: pytest.MonkeyPatch, times: int, methods: tuple[str, ...] = ("POST",)
 ) -> None:
     """From the job's creation on, so many requests are carried out and their answers lost."""
     real, left, begun = api.answer, times, False
+    if times > 1:
+        impatient = Patience(total=0.05, first=0.01, longest=0.02)
+        monkeypatch.setattr(Cluster.connect.__func__, "__defaults__", (impatient,))  # type: ignore[attr-defined]
 
     def answer(method: str, target: str, body: Object) -> tuple[int, Object] | Iterator[bytes | None]:
         nonlocal left, begun

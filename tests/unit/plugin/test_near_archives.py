@@ -10,9 +10,10 @@ import pytest
 from launcher.core.torchrun import names as n
 from launcher.plugin import near_archives, upload
 from launcher.plugin.cluster import Cluster
+from launcher.plugin.upload import Running
 from launcher.workspace.pack import pack
 from launcher.workspace.store import Store
-from tests.unit.plugin.conftest import Receiving
+from tests.unit.plugin.conftest import Receiver, Receiving
 from tests.unit.plugin.plugin_api import JOBS, Run, TorchrunApi, only_line
 from tests.unit.workspace.archives import serving
 
@@ -77,9 +78,9 @@ def test_jobs_without_a_pod_do_not_crowd_out_one_that_has_it(
     assert Store(stores / "two-sync-0").current() == pod.current()
 
 
-def of_an_earlier_release(root: Path, command: list[str]) -> Receiving:
+def of_an_earlier_release(root: Path, command: list[str]) -> Receiver:
     """Its program does not know the word for the pods that have it, and says so."""
-    return Receiving(root, [word.replace("--nearby", "--near-by") for word in command])
+    return Receiver(root, [word.replace("--nearby", "--near-by") for word in command])
 
 
 def breaking(root: Path, command: list[str]) -> Receiving:
@@ -87,15 +88,16 @@ def breaking(root: Path, command: list[str]) -> Receiving:
     return Receiving(root, command, 0)
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("first", [of_an_earlier_release, breaking])
-def test_who_can_not_be_asked_for_it_is_sent_it(
-    api: TorchrunApi, tmp_path: Path, code: Path, first: Callable[[Path, list[str]], Receiving]
+def test_upload_to_a_pod_that_cannot_copy_sends_the_archive(
+    api: TorchrunApi, tmp_path: Path, code: Path, first: Callable[[Path, list[str]], Running]
 ) -> None:
     archive, asked = pack(code, directory=tmp_path), []
 
-    def run(_cluster: Cluster, pod: str, _container: str, command: list[str]) -> Receiving:
+    def run(_cluster: Cluster, pod: str, _container: str, command: list[str]) -> Running:
         asked.append("--nearby" in command)
-        return (first if len(asked) == 1 else Receiving)(tmp_path / pod, command)
+        return (first if len(asked) == 1 else Receiver)(tmp_path / pod, command)
 
     cluster = Cluster.connect(str(api.kubeconfig(tmp_path / "kubeconfig")), None, None)
     upload.to_sync_pod(cluster, "one", archive, ["http://127.0.0.1:1"], run)

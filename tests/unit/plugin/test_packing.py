@@ -52,8 +52,7 @@ def test_nothing_is_packed_where_nothing_is_sent(tmp_path: Path) -> None:
 
 
 def test_a_packing_process_that_is_killed_is_told(tmp_path: Path) -> None:
-    for number in range(2000):
-        (tmp_path / f"{number}").write_bytes(os.urandom(10_000))
+    (tmp_path / "data").write_bytes(os.urandom(20_000_000))
     before = set(multiprocessing.active_children())
     with packing(options(tmp_path)) as packed:
         (process,) = set(multiprocessing.active_children()) - before
@@ -81,8 +80,7 @@ def test_a_verb_that_fails_leaves_neither_process_nor_file(
     code, scratch = tmp_path / "code", tmp_path / "scratch"
     code.mkdir()
     scratch.mkdir()
-    for number in range(2000):
-        (code / f"{number}").write_bytes(os.urandom(10_000))
+    (code / "data").write_bytes(os.urandom(20_000_000))
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     before = set(multiprocessing.active_children())
 

@@ -49,7 +49,8 @@ def test_submit_sends_the_directory_and_makes_the_job(api: TorchrunApi, run: Run
     assert "unchanged, its " in only_line(err)
 
 
-def test_a_broken_upload_goes_on_where_it_was(
+@pytest.mark.usefixtures("clock")
+def test_submit_with_a_broken_upload_resumes_it(
     api: TorchrunApi, run: Run, tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (code / "data").write_bytes(os.urandom(300_000))
@@ -84,19 +85,19 @@ def test_a_job_whose_workspace_cant_be_sent_is_not_left(
     assert f"{JOBS}/one" not in api.objects
 
 
-def test_what_keeps_the_pod_for_the_workspace_is_said_once(
+@pytest.mark.usefixtures("clock")
+def test_waiting_for_a_sync_pod_prints_the_reason_once(
     api: TorchrunApi, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upload, "PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr(upload, "_ASK_SECONDS", 0.01)
     cluster = Cluster.connect(str(api.kubeconfig(tmp_path / "kubeconfig")), None, None)
     api.job("one", phase="Pending")["status"]["message"] = "queue q: spec.image: is empty"
-    assert not upload.wait_for_sync_pod(cluster, "one", 0.3)
+    assert not upload.wait_for_sync_pod(cluster, "one", 2.0)
     waits = "waiting for pod one-sync-0, which takes the workspace\n"
     assert capfd.readouterr().err == waits + "one: Pending: queue q: spec.image: is empty\n"
     condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 no. more"}
     api.pod("one-sync-0", n.SYNC_CONTAINER)["status"] = {"conditions": [condition]}
-    assert not upload.wait_for_sync_pod(cluster, "one", 0.3)
+    assert not upload.wait_for_sync_pod(cluster, "one", 2.0)
     said = "pod one-sync-0 waits for a node: 0/1 nodes are available: 1 no\n"
     assert capfd.readouterr().err == waits + said
 

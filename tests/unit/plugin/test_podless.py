@@ -10,6 +10,7 @@ import pytest
 from launcher.core.torchrun import names as n
 from launcher.plugin import tables, upload
 from launcher.workspace.store import Store
+from tests.unit.plugin.conftest import Clock
 from tests.unit.plugin.plugin_api import JOBS, PODS, QUEUES, Run, TorchrunApi, only_line, sent
 
 pytestmark = pytest.mark.unit
@@ -23,9 +24,8 @@ UNKNOWN_TO_ALL = {
 
 
 @pytest.fixture(autouse=True)
-def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload, "WAIT_SECONDS", 2.0)
-    monkeypatch.setattr(upload, "_ASK_SECONDS", 0.01)
+def _no_wait(clock: Clock) -> None:
+    """Time that nobody waits for."""
 
 
 @pytest.mark.parametrize(
@@ -154,14 +154,15 @@ def test_an_address_that_somebody_wrote_is_refused(api: TorchrunApi, run: Run, u
     assert said in only_line(err)
 
 
-def test_where_the_pod_is_there_and_not_ready_kubectl_says_why(
-    api: TorchrunApi, run: Run, monkeypatch: pytest.MonkeyPatch
+def test_sync_to_a_pod_that_is_never_ready_ends_in_time(
+    api: TorchrunApi, run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upload, "WAIT_SECONDS", 0.1)
     api.job("one", phase="Running", workspace=WORKSPACE)
     api.pod("one-sync-0", n.SYNC_CONTAINER)["status"] = {}
     said = "pod one-sync-0: is not ready after 0 s, and takes the workspace; kubectl describe pod "
     assert said in run("sync", "one")[2]
+    assert clock.now < 1
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from launcher.core.torchrun import names as n
 from launcher.plugin import following, podless, upload
 from launcher.plugin.cluster import Cluster
 from launcher.plugin.exits import UNAVAILABLE
+from tests.unit.plugin.conftest import Clock
 from tests.unit.plugin.plugin_api import JOBS, QUEUES, SUBMIT, Run, TorchrunApi, sent
 
 pytestmark = pytest.mark.unit
@@ -18,10 +19,9 @@ WAITING = "waiting for pod one-sync-0, which takes the workspace"
 
 
 @pytest.fixture(autouse=True)
-def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_wait(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as a pod is waited for, no reason was seen."""
     monkeypatch.setattr(upload, "WAIT_SECONDS", 5.0)
-    monkeypatch.setattr(upload, "_ASK_SECONDS", 0.01)
     monkeypatch.setattr(following, "_ASK_SECONDS", 0.01)
     monkeypatch.setattr(podless, "_NAME_SECONDS", 0.2)
 
@@ -130,7 +130,7 @@ def test_a_name_that_an_earlier_job_has_just_left_is_waited_for(
     api: TorchrunApi, run: Run, says: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(podless, "_NAME_SECONDS", 60.0)
-    monkeypatch.setattr(upload, "WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(upload, "WAIT_SECONDS", 5.0)
     api.queue("q")
     says(reason=n.REASON_NAME_TAKEN, message="its own words")
     result, _, err = run(*SUBMIT, "x")

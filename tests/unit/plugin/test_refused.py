@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -143,20 +144,16 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("words", "expected", "said"), BAD, ids=[" ".join(bad[0])[-50:] for bad in BAD])
-def test_bad_words_get_one_clear_line(
-    api: TorchrunApi, run: Run, tmp_path: Path, words: tuple[str, ...], expected: int, said: str
-) -> None:
-    import re
-
-    (Path.cwd() / "empty").mkdir()
-    (Path.cwd() / "big").mkdir()
-    (Path.cwd() / "big" / "weights").write_bytes(bytes(2 * 2**20))
-    result, out, err = run(*words)
-    assert (result, out) == (expected, "")
-    assert re.search(said, only_line(err)), err
-    assert err.startswith("kubectl torchrun: ")
-    assert sent(api, "POST") == []
+def test_main_with_bad_words_prints_one_clear_line(api: TorchrunApi, run: Run, code: Path) -> None:
+    (code / "empty").mkdir()
+    (code / "big").mkdir()
+    (code / "big" / "weights").write_bytes(bytes(2 * 2**20))
+    for words, expected, said in BAD:
+        result, out, err = run(*words)
+        assert (result, out) == (expected, ""), words
+        assert re.search(said, only_line(err)), (words, err)
+        assert err.startswith("kubectl torchrun: "), words
+        assert sent(api, "POST") == [], words
 
 
 def test_a_missing_kubeconfig_is_told(

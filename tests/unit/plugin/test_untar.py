@@ -6,7 +6,6 @@ import io
 import os
 import stat
 import tarfile
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 
 from launcher.plugin.untar import Tree
 from launcher.workspace.heads import Member
+from tests.unit.workspace.archives import memory_directory
 
 pytestmark = pytest.mark.unit
 
@@ -182,13 +182,12 @@ PATHS = st.lists(st.sampled_from(["a", "b", "c", "..", ".", "", "/"]), min_size=
 KINDS = (FILE, LINK, HARD, DIRECTORY, PIPE)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(
     st.lists(st.tuples(PATHS | PATHS.map("d/".__add__), st.sampled_from(KINDS), PATHS), max_size=6),
 )
 def test_whatever_comes_nothing_is_outside(sent: list[Sent]) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        base = Path(name)
+    with memory_directory() as base:
         into = base / "deep" / "into"
         into.mkdir(parents=True)
         with suppress(tarfile.ReadError):

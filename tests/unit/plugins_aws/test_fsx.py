@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from local.aws.fsx.store import store
 from local.plugins.aws import fsx
 from local.plugins.aws.cloud import Cloud
 from local.plugins.aws.provider import AwsProvider
@@ -22,6 +21,9 @@ from local.plugins.provider import (
     UpdateRequest,
 )
 from tests.unit.emulator import Cloud as Emulator
+
+if TYPE_CHECKING:
+    from local.aws.fsx.store import Store
 
 pytestmark = pytest.mark.unit
 
@@ -104,6 +106,13 @@ class Stack:
 
 
 @pytest.fixture
+def store() -> Store:
+    from local.aws.fsx.store import store  # it imports moto
+
+    return store
+
+
+@pytest.fixture
 def stack(deployer: Emulator) -> Stack:
     return Stack(deployer)
 
@@ -130,7 +139,9 @@ def test_a_file_system_is_made_changed_and_deleted_without_drift(stack: Stack) -
     stack.delete(SYSTEM, after)  # what is gone already is done
 
 
-def test_a_create_ends_when_the_file_system_is_available_and_a_delete_when_it_is_gone(stack: Stack) -> None:
+def test_a_create_ends_when_the_file_system_is_available_and_a_delete_when_it_is_gone(
+    stack: Stack, store: Store
+) -> None:
     store.delay_seconds = 0.3
     began = time.monotonic()
     made = stack.system()
@@ -148,7 +159,7 @@ def test_one_that_was_deleted_by_somebody_is_gone_from_the_state(stack: Stack) -
 
 
 def test_one_that_failed_stays_in_the_state_with_its_reason(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: Any, cloud: Cloud, rid: str) -> Any:
         return {"Lifecycle": "FAILED", "FailureDetails": {"Message": "no room"}}
@@ -182,7 +193,7 @@ def test_what_the_service_cannot_change_is_a_replacement(
     assert stack.replaced(SYSTEM, stack.system(**before), **change) == replaces
 
 
-def test_a_file_system_that_is_being_made_is_deleted_afterwards(stack: Stack) -> None:
+def test_a_file_system_that_is_being_made_is_deleted_afterwards(stack: Stack, store: Store) -> None:
     store.delay_seconds = 0.3
     rid = stack.provider.handler(SYSTEM).create(stack.cloud, stack.checked(SYSTEM, _scratch(stack)))
     stack.delete(SYSTEM, (rid, _scratch(stack), {}))
@@ -198,7 +209,7 @@ def _scratch(stack: Stack) -> dict[str, Any]:
     }
 
 
-def test_a_link_is_made_changed_and_deleted_without_drift(stack: Stack) -> None:
+def test_a_link_is_made_changed_and_deleted_without_drift(stack: Stack, store: Store) -> None:
     system = stack.system()
     stack.cloud.client("s3").create_bucket(
         Bucket="models", CreateBucketConfiguration={"LocationConstraint": "us-west-2"}
@@ -236,7 +247,7 @@ def test_a_grant_is_made_and_revoked_without_drift(stack: Stack) -> None:
     assert stack.drift(GRANT, made) is None
 
 
-def test_two_file_systems_are_made_at_once(stack: Stack) -> None:
+def test_two_file_systems_are_made_at_once(stack: Stack, store: Store) -> None:
     store.delay_seconds = 0.2
     threads = [threading.Thread(target=stack.system) for _ in range(2)]
     for thread in threads:

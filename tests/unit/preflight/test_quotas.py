@@ -11,7 +11,6 @@ from infra import accelerators
 from infra.preflight.quotas import DISKS, ELASTIC_IPS, VPCS, quota_of
 from infra.preflight.run import examine
 from infra.preflight.wanted import WantedSystem
-from local.aws.quotas import QUOTAS
 from tests.unit.emulator import Cloud
 from tests.unit.preflight.accounts import NOW, TAGS, ZONE, Given, account, checks, only, pool, tagged, wanted
 
@@ -69,6 +68,8 @@ def test_families_with_quotas_of_their_own_are_not_taken_for_standard_ones() -> 
 
 
 def test_the_emulator_has_every_quota_that_is_asked_for(cloud: Cloud) -> None:
+    from local.aws.quotas import QUOTAS  # it imports moto
+
     asked = {
         (q.service, q.code)
         for q in (quota_of(n, p) for n in accelerators.TYPES for p in ("on-demand", "spot"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import pytest
@@ -130,7 +132,15 @@ def test_every_field_of_a_job_has_a_case() -> None:
 def test_a_field_has_its_effect(
     path: str, value: Any, besides: dict[str, Any], of_queue: dict[str, Any], effect: Effect
 ) -> None:
-    assert effect({**besides, path: value}, of_queue) != effect(besides, of_queue)
+    assert effect({**besides, path: value}, of_queue) != undisturbed(
+        effect, json.dumps(besides), json.dumps(of_queue)
+    )
+
+
+@cache
+def undisturbed(effect: Effect, besides: str, of_queue: str) -> Any:
+    """Return the effect without the field: many fields have the same."""
+    return effect(json.loads(besides), json.loads(of_queue))
 
 
 VARIABLES: list[dict[str, Any]] = [

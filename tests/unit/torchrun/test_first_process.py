@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +24,7 @@ SAVES = """
 import pathlib, signal, sys, time
 place = pathlib.Path(sys.argv[1])
 def save(*_):
-    time.sleep(0.5)
+    time.sleep(0.1)
     (place / "saved").touch()
     sys.exit(int(sys.argv[2]) if len(sys.argv) > 2 else 3)
 signal.signal(signal.SIGTERM, save)
@@ -30,11 +33,27 @@ time.sleep(60)
 """
 
 
+@pytest.fixture(autouse=True)
+def _quick_polls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script's `sleep 1` takes 20 ms."""
+    real = shutil.which("sleep")
+    quick = tmp_path / "bin" / "sleep"
+    quick.parent.mkdir()
+    quick.write_text(f"#!/bin/sh\n[ $1 = 1 ] && exec {real} 0.02\nexec {real} $1\n")
+    quick.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{quick.parent}:{os.environ['PATH']}")
+
+
+def inherit_orphans() -> None:
+    """As the first process of a container does: PR_SET_CHILD_SUBREAPER of prctl(2)."""
+    ctypes.CDLL(None).prctl(36, 1)
+
+
 @contextmanager
 def started(shell: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     """As the kubelet starts it, which makes $ of $$."""
     _, *rest = (each.replace("$$", "$") for each in first_process.under_it(words))
-    with subprocess.Popen([shell, *rest], stderr=subprocess.PIPE) as process:
+    with subprocess.Popen([shell, *rest], stderr=subprocess.PIPE, preexec_fn=inherit_orphans) as process:
         yield process
 
 
@@ -66,7 +85,7 @@ def test_a_command_that_is_not_there_is_named(shell: str) -> None:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_what_has_no_handler_yet_ends_at_once(shell: str, tmp_path: Path) -> None:
-    ready = f"touch {tmp_path}/ready; sleep 60"
+    ready = f"touch {tmp_path}/ready; exec sleep 60"
     with started(shell, "sh", "-c", ready) as process:
         appears(tmp_path / "ready")
         began = time.monotonic()

@@ -17,6 +17,7 @@ from launcher.core.torchrun.distribution import Refused, distribute
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.storage import NotThere, plan
 from tests.torchrun_manifests import SEED
+from tests.unit.torchrun.api import copied
 from tests.unit.torchrun.made import CLUSTER, DIGEST, job, queue
 
 pytestmark = pytest.mark.unit
@@ -134,7 +135,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def poisoned(item: Any, path: tuple[Any, ...], value: Any) -> Any:
     if not path:
         return value
-    result = deepcopy(item)
+    result = copied(item)
     place = result
     for key in path[:-1]:
         place = place[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,25 @@ from tests.unit.torchrun.pool import POOL, PoolApi
 from tests.unit.torchrun.test_parse import FULL_JOB, FULL_QUEUE, POISON, places, poisoned
 
 pytestmark = pytest.mark.unit
+# One of each JSON type: test_parse.py puts all of POISON at every place of a spec.
+TYPES: list[Any] = [None, True, 10**30, "x" * 300, [None], {"": 1}]
+# What the nodes of a pool are counted by; test_decide_with_wrong_values_in_a_queue_returns has the other fields.
+READ_FOR_A_POOL = ("name", "nodeResources", "scheduling")
 KAI = replace(CLUSTER, kai=True, kai_queues={FULL_QUEUE["spec"]["kaiQueue"]: KaiQueue()})
+
+
+def poisons(
+    item: dict[str, Any], thoroughly: tuple[str, ...] = ("status", "metadata")
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Yield the paths below spec, status and metadata, each with `item` that has a wrong value there.
+
+    All of POISON goes to the parts named in `thoroughly`, one value of each type to the others.
+    """
+    for path in places(item):
+        if not path or path[0] not in ("spec", "status", "metadata") or path == ("metadata",):
+            continue
+        for value in POISON if path[0] in thoroughly else TYPES:
+            yield path, poisoned(item, path, value)
 
 
 @pytest.fixture(scope="module")
@@ -29,18 +48,15 @@ def life() -> Life:
     return Life({"workspace": FULL_JOB["spec"]["workspace"]}, of_queue, cluster=KAI).run()
 
 
-def test_a_job_with_anything_anywhere(life: Life) -> None:
+def test_decide_with_wrong_values_in_a_job_returns(life: Life) -> None:
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
     children = life.api.list("Service", "Job", "Pod", "PersistentVolumeClaim")
-    for path in places(item):
-        if not path or path[0] not in ("spec", "status", "metadata") or path == ("metadata",):
-            continue
-        for value in POISON:
-            decide(poisoned(item, path, value), life.queue, children, KAI, life.api.now)
+    for _, job in poisons(item):
+        decide(job, life.queue, children, KAI, life.api.now)
 
 
-def test_a_job_that_waits_for_nodes_with_anything_anywhere() -> None:
+def test_decide_with_wrong_values_while_waiting_for_nodes() -> None:
     life = Life({}, {**FULL_QUEUE["spec"], "scheduling.pool": POOL}, cluster=KAI, api=PoolApi())
     api = life.api
     assert isinstance(api, PoolApi)
@@ -51,48 +67,42 @@ def test_a_job_that_waits_for_nodes_with_anything_anywhere() -> None:
     assert item["status"]["capacity"]
     pool = api.observation()
     for thing, other in ((item, life.queue), (life.queue, item)):
-        for path in places(thing):
-            if not path or path[0] not in ("spec", "status", "metadata") or path == ("metadata",):
+        for path, poison in poisons(thing, ("metadata",)):
+            if thing is life.queue and path[-1] != "spec" and path[1] not in READ_FOR_A_POOL:
                 continue
-            for value in POISON:
-                poison = poisoned(thing, path, value)
-                job, queue = (poison, other) if thing is item else (other, poison)
-                pool_to_count(job, queue)
-                decision = decide(job, queue, children, KAI, api.now, pool=pool)
-                assert (
-                    not any(each["kind"] == "Job" for each in decision.makes)
-                    or "pool" in path
-                    or path[0] == "spec"
-                )
+            job, queue = (poison, other) if thing is item else (other, poison)
+            pool_to_count(job, queue)
+            decision = decide(job, queue, children, KAI, api.now, pool=pool)
+            assert (
+                not any(each["kind"] == "Job" for each in decision.makes)
+                or "pool" in path
+                or path[0] == "spec"
+            )
 
 
 @pytest.mark.parametrize("phase", ["", "Pending", "Running", "Suspended", "Failed"])
-def test_a_spec_with_anything_anywhere_in_any_phase(phase: str) -> None:
+def test_decide_with_wrong_values_in_a_spec_keeps_the_phase(phase: str) -> None:
     item = deepcopy(FULL_JOB)
     item["metadata"] |= {"namespace": "team", "uid": "u", "resourceVersion": "1", "generation": 2}
     item["status"] = {"phase": phase, "completionTime": "1970-01-01T00:00:00Z"}
     for path in places(item["spec"], ("spec",)):
-        for value in POISON:
+        for value in TYPES:
             decision = decide(poisoned(item, path, value), FULL_QUEUE, [], KAI, 5.0)
             assert decision.status is None or decision.status["phase"] in n.PHASES
             assert phase != n.PHASE_FAILED or not decision.makes
             assert phase != n.PHASE_FAILED or (decision.status or item["status"])["phase"] == phase
 
 
-def test_a_queue_with_anything_anywhere() -> None:
+def test_decide_with_wrong_values_in_a_queue_returns() -> None:
     item: dict[str, Any] = deepcopy(FULL_QUEUE)
     item["metadata"] |= {"namespace": "team", "uid": "u", "resourceVersion": "1", "generation": 2}
     ready = decide_queue(item, [], Trial(), [], KAI, 5.0)
     assert ready.status is not None
     item["status"] = ready.status
-    for path in places(item):
-        if not path or path[0] not in ("spec", "status", "metadata") or path == ("metadata",):
-            continue
-        for value in POISON:
-            poison = poisoned(item, path, value)
-            trial(poison, CLUSTER)
-            decide_queue(poison, [], Trial(), [], KAI, 5.0)
-            decide(_job(), poison, [], KAI, 5.0)
+    for _, poison in poisons(item, ("metadata",)):
+        trial(poison, CLUSTER)
+        decide_queue(poison, [], Trial(), [], KAI, 5.0)
+        decide(_job(), poison, [], KAI, 5.0)
 
 
 def _job() -> dict[str, Any]:

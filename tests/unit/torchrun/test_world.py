@@ -7,6 +7,8 @@ what was true some time ago.
 from __future__ import annotations
 
 import random
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +18,7 @@ from launcher.core.torchrun import names as n
 from launcher.core.torchrun.backing_off import LONGEST_SECONDS
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.jobs import decide
-from tests.unit.torchrun.api import Api, Crash
+from tests.unit.torchrun.api import Api, Crash, copied
 from tests.unit.torchrun.made import CLUSTER, DIGEST, job, queue
 
 pytestmark = pytest.mark.unit
@@ -53,7 +55,7 @@ class World:
         made["metadata"]["namespace"] = "team"
         self.api.create(made)
         self.uid = self.api.objects[n.JOB_KIND, "vit"]["metadata"]["uid"]
-        self.old: list[tuple[Any, ...]] = []
+        self.old: deque[tuple[Any, ...]] = deque(maxlen=30)
         self.final = ""
         self.ran_at_the_end = 0
         self.claims: set[str] = set()
@@ -102,7 +104,7 @@ class World:
         No worker failed, and none of its other Jobs runs.
         """
         well: dict[str, list[dict[str, Any]]] = {}
-        for each in self.api.list("Job"):
+        for each in self.api.of_kind("Job"):
             if {"type": "SuccessCriteriaMet", "status": "True"} in each.get("status", {}).get(
                 "conditions", []
             ):
@@ -110,7 +112,7 @@ class World:
         told = {job["uid"] for jobs in well.values() for job in jobs}
         unended = {
             each["metadata"]["labels"][n.LABEL_ATTEMPT]
-            for each in self.api.list("Pod")
+            for each in self.api.of_kind("Pod")
             if each.get("status", {}).get("phase") in ("Failed", "Running")
             and "deletionTimestamp" not in each["metadata"]
             and each["metadata"]["ownerReferences"][0]["uid"] not in told
@@ -296,7 +298,7 @@ class World:
 
     def it_sees_what_was(self) -> None:
         if self.old:
-            self.look(self.chance.choice(self.old[-30:]))
+            self.look(self.chance.choice(self.old))
 
 
 HAPPENINGS = [
@@ -343,7 +345,7 @@ def test_whatever_happens(part: int) -> None:
 class Story(World):
     """The same life for each write before which the controller is killed, once."""
 
-    def __init__(self, kill_at: int | None) -> None:
+    def __init__(self) -> None:
         super().__init__(3)
         self.api = Api()
         self.queue = queue({**VOLUMES, "scheduling.scheduler": "kai-scheduler"})
@@ -351,37 +353,66 @@ class Story(World):
         made = job({"numGPUs": 16, "workspace": {"digest": DIGEST, "sizeBytes": 3}})
         made["metadata"]["namespace"] = "team"
         self.api.create(made)
-        self.api.crash_at = kill_at
 
-    def live(self) -> dict[str, Any]:
-        self.quiet()
-        self.workers_run()
-        self.quiet()
+    def a_worker_fails(self) -> None:
         self.failures += 1
         self.api.run_pods("Failed", exit_code=1, only=0)
         self.quiet()
-        self.workers_run()
-        self.suspend()
+
+    def suspend(self) -> None:
+        super().workers_run()
+        super().suspend()
         self.quiet()
-        self.resume()
+
+    def resume(self) -> None:
+        super().resume()
         self.quiet()
-        self.workers_run()
+
+    def workers_run(self) -> None:
+        super().workers_run()
         self.quiet()
+
+    def workers_end_well(self) -> None:
         self.api.run_pods("Succeeded", exit_code=0)
         self.quiet()
+
+    def end(self) -> dict[str, Any]:
         status: dict[str, Any] = self.api.objects[n.JOB_KIND, "vit"]["status"]
         left = sorted(f"{kind} {name}" for kind, name in self.api.objects if kind != "Pod")
         shown = {key: status[key] for key in ("phase", "attempt", "restarts", "nodes", "exitCode")}
         return {**shown, "left": left, "ran": [name for _, name in self.api.ran]}
 
 
+STEPS = ("quiet", "workers_run", "a_worker_fails", "suspend", "resume", "workers_run", "workers_end_well")
+
+
+def check_kills(story: World, steps: Sequence[str], end: Callable[[Any], dict[str, Any]]) -> World:
+    """Kill the controller before each write of the story: the end is that of the undisturbed one, which is returned.
+
+    A life with a kill begins with the step of that write.
+    """
+    before: list[World] = []
+    for step in steps:
+        before.append(copied(story))
+        getattr(story, step)()
+    expected, writes = end(story), story.api.written
+    for index, saved in enumerate(before):
+        first = len(saved.api.written)
+        last = len(before[index + 1].api.written) if index + 1 < len(before) else len(writes)
+        for kill_at in range(first, last):
+            killed = copied(saved)
+            killed.api.crash_at = kill_at
+            for step in steps[index:]:
+                getattr(killed, step)()
+            assert killed.api.crash_at is None
+            assert end(killed) == expected, (kill_at, writes[kill_at])
+    return story
+
+
 @pytest.mark.long
-def test_a_kill_before_any_write_leads_to_the_same_end() -> None:
-    undisturbed = Story(None)
-    end = undisturbed.live()
+def test_controller_killed_before_any_write_ends_the_same() -> None:
+    story = check_kills(Story(), STEPS, Story.end)
+    end = Story.end(story)
     assert end["phase"] == "Succeeded"
     assert (end["attempt"], end["restarts"]) == (2, 1)
-    writes = undisturbed.api.written
-    assert len(writes) > 25
-    for kill_at in range(len(writes)):
-        assert Story(kill_at).live() == end, (kill_at, writes[kill_at])
+    assert len(story.api.written) > 25

@@ -14,8 +14,8 @@ from trainer.cursor import Cursor, epoch_order, micro_batches, share
 
 pytestmark = pytest.mark.unit
 
-counts = st.integers(1, 300)
-batch_sizes = st.integers(1, 70)
+counts = st.integers(1, 100)
+batch_sizes = st.integers(1, 40)
 worlds = st.integers(1, 8)
 seeds = st.integers(0, 2**63 - 1)
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.trainer.records import EVALUATION, START, STEP, training
@@ -48,6 +48,7 @@ def test_an_older_checkpoint_takes_back_the_work_of_both_before_it() -> None:
     assert (first.lost_after, second.lost_after) == (20, 20)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=1, max_size=6))
 def test_of_each_step_exactly_one_record_counts(plan: list[tuple[int, int]]) -> None:
     reached, trainings = 0, []

@@ -7,10 +7,13 @@ import io
 import socket
 import threading
 from contextlib import closing
+from functools import partialmethod
 from pathlib import Path
+from socketserver import TCPServer
 
 import pytest
 
+from tests.unit.trainer import event_protocol  # noqa: F401 - tensorboardX is imported without torch
 from tests.unit.trainer.records import START, STEP
 from trainer.metrics.hub import Metrics, open_metrics
 from trainer.metrics.record import Record, to_line
@@ -36,6 +39,13 @@ class Taker:
 
     def close(self) -> None:
         self.closed += 1
+
+
+@pytest.fixture(autouse=True)
+def _closes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server sees that it is closed every 0.5 s by default."""
+    serve_forever = partialmethod(TCPServer.serve_forever, poll_interval=0.01)
+    monkeypatch.setattr("trainer.metrics.exposition._Server.serve_forever", serve_forever)
 
 
 @pytest.fixture
@@ -148,7 +158,7 @@ def test_one_thread_ends_what_another_still_tells() -> None:
     assert written.wait(20)
     closing = threading.Thread(target=metrics.close)
     closing.start()
-    closing.join(0.2)
+    closing.join(0.05)
     assert closing.is_alive()
     go_on.set()
     for thread in (telling, closing):

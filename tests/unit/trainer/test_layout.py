@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.checkpoint import layout
@@ -154,6 +154,7 @@ def test_the_first_difference_of_two_models_is_told() -> None:
 steps = st.dictionaries(st.integers(0, 40), st.booleans(), min_size=1)
 
 
+@settings(max_examples=50)
 @given(steps=steps, keep=st.integers(1, 5), data=st.data())
 def test_keep_k_keeps_the_good_ones(steps: dict[int, bool], keep: int, data: st.DataObject) -> None:
     """Whatever is there: the newest good one and what is newer stay, and as many good ones as there are up to k."""

@@ -315,7 +315,7 @@ def test_the_thread_renews_until_the_release(store: Directory, clock: Clock, qui
     assert released is not None
     assert released.released
     count = len(bodies)
-    threading.Event().wait(0.1)
+    threading.Event().wait(0.06)  # three times as long as to the next one
     assert len(bodies) == count
 
 

@@ -111,9 +111,7 @@ def test_runs_of_one_name_are_told_apart_by_their_files() -> None:
 # -- the command
 
 
-def run(
-    *arguments: str | Path, program: str = "from trainer.plot import main"
-) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str | Path, program: str) -> subprocess.CompletedProcess[str]:
     code = f"{program}\nimport sys\nsys.exit(main())"
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
@@ -124,15 +122,18 @@ def run(
     )
 
 
-def test_the_command_writes_a_png_and_names_bad_lines(tmp_path: Path) -> None:
+def test_plot_command_writes_a_png_and_names_bad_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file, output = tmp_path / "r1.jsonl", tmp_path / "run.png"
     file.write_text(text(training(0, 50)) + "torn\n" * 7)
-    done = run(file, "--output", output)
-    assert (done.returncode, done.stdout) == (0, f"{output}\n"), done.stderr
+    code = plot.main([str(file), "--output", str(output)])
+    out, err = capsys.readouterr()
+    assert (code, out) == (0, f"{output}\n"), err
     data = output.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (1296, 936)
-    told = done.stderr.splitlines()
+    told = err.splitlines()
     assert told[0].startswith(f"{file} line 7 is skipped: it is no JSON")
     assert len(told) == plot.PROBLEMS_TOLD + 1
     assert told[-1] == f"{file}: 2 more lines are skipped"

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from trainer.contract import Exit, TrainerError
-from trainer.precision import BF16, FP16, FP32, Precision, check_build, choose, prepare
 
 pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _torch() -> None:
+    """Import torch where the tests run. Collection imports this module in every worker, and torch takes two seconds."""
+    global torch, precision, check_build, choose, prepare, FP32
+    import torch
+
+    from trainer import precision
+    from trainer.precision import FP32, check_build, choose, prepare
 
 
 @pytest.mark.parametrize(
     ("name", "capability", "expected"),
     [
-        ("Tesla V100-SXM2-32GB", (7, 0), FP16),
-        ("Tesla T4", (7, 5), FP16),
-        ("NVIDIA A100-SXM4-80GB", (8, 0), BF16),
-        ("NVIDIA A10G", (8, 6), BF16),
-        ("NVIDIA H100 80GB HBM3", (9, 0), BF16),
+        ("Tesla V100-SXM2-32GB", (7, 0), "FP16"),
+        ("Tesla T4", (7, 5), "FP16"),
+        ("NVIDIA A100-SXM4-80GB", (8, 0), "BF16"),
+        ("NVIDIA A10G", (8, 6), "BF16"),
+        ("NVIDIA H100 80GB HBM3", (9, 0), "BF16"),
     ],
 )
-def test_the_compute_capability_chooses(name: str, capability: tuple[int, int], expected: Precision) -> None:
-    assert choose("auto", "cuda", name, capability) == expected
+def test_the_compute_capability_chooses(name: str, capability: tuple[int, int], expected: str) -> None:
+    assert choose("auto", "cuda", name, capability) == getattr(precision, expected)
     assert choose("fp32", "cuda", name, capability) == FP32
     assert choose("fp16", "cuda", name, capability).scaled
 

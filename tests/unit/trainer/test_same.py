@@ -5,13 +5,20 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
-import torch
 
 from trainer.config import Config
-from trainer.same import _OWN, described, differences, must_agree
-from trainer.workloads import load
 
 pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _torch() -> None:
+    """Import torch where the tests run. Collection imports this module in every worker, and torch takes two seconds."""
+    global torch, _OWN, described, differences, must_agree, load
+    import torch
+
+    from trainer.same import _OWN, described, differences, must_agree
+    from trainer.workloads import load
 
 
 def test_processes_that_agree_differ_in_nothing() -> None:

@@ -62,9 +62,9 @@ def test_what_is_refused_or_has_no_room_is_not_fetched_at_every_look(
             return Pointer(source.packed.digest, source.packed.size)
 
         source.current = current  # type: ignore[method-assign]
-        thread = threading.Thread(target=follow, args=(source, into, stopping), kwargs={"every": 0.005})
+        thread = threading.Thread(target=follow, args=(source, into, stopping), kwargs={"every": 0.002})
         thread.start()
-        until(lambda looks=looks: len(looks) > 40)
+        until(lambda looks=looks: len(looks) > 20)
         stopping.set()
         thread.join()
         assert 1 <= source.asked <= most
@@ -74,7 +74,7 @@ def test_what_is_refused_or_has_no_room_is_not_fetched_at_every_look(
 
 
 def test_a_workers_full_disk_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive, store = packed(tmp_path / "in", a=os.urandom(5_000_000).hex()), Store(tmp_path / "store")
+    archive, store = packed(tmp_path / "in", a=os.urandom(2_000_000).hex()), Store(tmp_path / "store")
     received(store, archive)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from launcher.workspace import place
 from launcher.workspace.kept import either, is_own
 from launcher.workspace.pack import pack
 from launcher.workspace.place import apply, placed
+from tests.unit.workspace.archives import memory_directory
 
 pytestmark = pytest.mark.unit
 PATHS = st.sampled_from(["a", "b", "a/x", "a/y", "a/x/deep", "b/z"])
@@ -75,11 +75,11 @@ def sync(base: Path, into: Path, files: dict[str, str], killed_after: int) -> No
             assert (into / path.relative_to(source)).read_text() == path.read_text()
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(STEPS)
 def test_nothing_that_the_job_wrote_is_lost(steps: list[tuple]) -> None:  # type: ignore[type-arg]
-    with tempfile.TemporaryDirectory() as name:
-        base, into = Path(name), Path(name) / "into"
+    with memory_directory() as base:
+        into = base / "into"
         into.mkdir()
         written: dict[str, str] = {}
         for number, step in enumerate(steps):

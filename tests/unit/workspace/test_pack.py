@@ -339,9 +339,9 @@ def test_nobody_waits_for_a_pipe_with_the_name_of_an_ignore_file(tmp_path: Path,
     assert len(select(tmp_path)) == 3
 
 
-def test_ten_thousand_small_files_take_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_of_2000_files_takes_under_a_second(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draw = random.Random(7)  # noqa: S311
-    for number in range(10_000):
+    for number in range(2_000):
         directory = tmp_path / "in" / f"package{number % 100}"
         directory.mkdir(parents=True, exist_ok=True)
         (directory / f"module{number}.py").write_bytes(draw.randbytes(2500) + b"x" * 2500)
@@ -352,5 +352,5 @@ def test_ten_thousand_small_files_take_seconds(tmp_path: Path, capsys: pytest.Ca
         print(
             f"\npacked {archive.files} files, {archive.content} bytes: {wall:.2f} s, processor {processor:.2f} s"
         )
-    assert archive.content == 50_000_000
-    assert processor < 5
+    assert archive.content == 10_000_000
+    assert processor < 1

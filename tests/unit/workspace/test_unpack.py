@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import tarfile
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from launcher.workspace.members import link_stays_inside
 from launcher.workspace.pack import pack
 from launcher.workspace.place import Applied, apply, placed
 from launcher.workspace.unpack import digest_of, unpack
+from tests.unit.workspace.archives import memory_directory
 
 pytestmark = pytest.mark.unit
 
@@ -104,11 +104,10 @@ def _is_ring(path: Path) -> bool:
 
 
 @example([("a", "link", "a//")])
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.lists(st.tuples(PATHS, st.sampled_from(sorted(KINDS)), PATHS), max_size=6))
 def test_whatever_is_in_it_nothing_is_outside(members: list[tuple[str, str, str]]) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        base = Path(name)
+    with memory_directory() as base:
         archive, digest = made(
             base / "archive", *((path, KINDS[kind], target) for path, kind, target in members)
         )
