@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from local.deploy.engine import ROOT
 from local.guard import cloud_environment
@@ -24,7 +25,9 @@ from tests.world import World, world
 # A whole `up` and machines for each case, on a machine that may be busy.
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 
-CLUSTER = "trainyard-local"
+STACK = "zz-destroyed"
+CLUSTER = f"trainyard-{STACK}"
+FILE = ROOT / f"Pulumi.{STACK}.yaml"
 WAIT_SECONDS = 180
 POOL_KINDS = ("ec2nodeclasses", "nodepools")
 HOLDER = {
@@ -91,7 +94,7 @@ at_delete(json.loads(sys.argv[1]))
 
 
 class Live:
-    """The stack `local` on a cloud of its own."""
+    """The stack `local` without a run, on a cloud of its own."""
 
     def __init__(self, made: World) -> None:
         self.made = made
@@ -138,11 +141,6 @@ class Live:
         found = [pod for pod in self.get("pods", "-n", "default") if pod["metadata"]["name"] == "holder"]
         return str(found[0]["status"].get("phase")) if found else ""
 
-    def run_has_ended(self) -> bool:
-        """Whether the launcher's Job of the stack's run is complete."""
-        (job,) = self.get("jobs", "-n", "training")
-        return bool(job["status"].get("succeeded"))
-
     def wait(self, done: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + WAIT_SECONDS
         while not done():
@@ -186,21 +184,25 @@ class Live:
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    with world(tmp_path_factory.mktemp("destroy") / "home", "local") as made:
-        before = things(made.client)
-        made.up()
-        stack = Live(made)
-        stack.keep_pools()
-        # The run's machines would take the pods of the cases. Before its end there may be none yet.
-        stack.wait(stack.run_has_ended, "the run's end")
-        stack.wait(lambda: stack.get("nodeclaims") == [], "the run's machines are given back")
-        yield stack
-        # The one `make down` after all that has happened to the cluster.
-        code, output = made.down()
-        assert code == 0, output
-        # Late entries made it anew, and the stack itself removed it: AWS has no sweep after the engine's.
-        assert "sweep: log group" not in output
-        assert things(made.client) - before == set()
+    document = yaml.safe_load((ROOT / "Pulumi.local.yaml").read_text())
+    # A run's machines would take the pods of the cases.
+    del document["config"]["trainyard:training"]
+    FILE.write_text(yaml.safe_dump(document))
+    try:
+        with world(tmp_path_factory.mktemp("destroy") / "home", STACK) as made:
+            before = things(made.client)
+            made.up()
+            stack = Live(made)
+            stack.keep_pools()
+            yield stack
+            # The one `make down` after all that has happened to the cluster.
+            code, output = made.down()
+            assert code == 0, output
+            # Late entries made it anew, and the stack itself removed it: AWS has no sweep after the engine's.
+            assert "sweep: log group" not in output
+            assert things(made.client) - before == set()
+    finally:
+        FILE.unlink()
 
 
 def test_a_pod_that_must_not_be_disrupted_does_not_stop_the_drain(live: Live) -> None:

@@ -9,6 +9,8 @@ from urllib.error import HTTPError
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.unit.emulator import Cloud
+
 pytestmark = pytest.mark.unit
 
 

@@ -10,7 +10,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -383,15 +383,16 @@ class Story(World):
         return {**shown, "left": left, "ran": [name for _, name in self.api.ran]}
 
 
+Lived = TypeVar("Lived", bound=World)
 STEPS = ("quiet", "workers_run", "a_worker_fails", "suspend", "resume", "workers_run", "workers_end_well")
 
 
-def check_kills(story: World, steps: Sequence[str], end: Callable[[Any], dict[str, Any]]) -> World:
+def check_kills(story: Lived, steps: Sequence[str], end: Callable[[Lived], dict[str, Any]]) -> Lived:
     """Kill the controller before each write of the story: the end is that of the undisturbed one, which is returned.
 
     A life with a kill begins with the step of that write.
     """
-    before: list[World] = []
+    before: list[Lived] = []
     for step in steps:
         before.append(copied(story))
         getattr(story, step)()
