@@ -49,39 +49,48 @@ TOGETHER = {
     "graph": "previews",
     "policy": "previews",
 }
-# Unit tests that read the same deployments (tests/unit/infra/whole.py), by folder and file.
-UNITS_TOGETHER = dict.fromkeys(
-    (
-        "infra/test_existing_vpc",
-        "infra/test_last_access",
-        "infra/test_shipped_stacks",
-        "infra/test_stack",
-        "policies/test_documents",
+# Unit tests that read the same deployments (tests/unit/infra/whole.py), or import torch, by folder and file.
+UNITS_TOGETHER = {
+    **dict.fromkeys(
+        (
+            "infra/test_existing_vpc",
+            "infra/test_last_access",
+            "infra/test_protected_data",
+            "infra/test_queues",
+            "infra/test_revision",
+            "infra/test_shipped_stacks",
+            "infra/test_stack",
+            "policies/test_documents",
+        ),
+        "shipped stacks",
     ),
-    "shipped stacks",
-)
+    **dict.fromkeys(
+        ("trainer/test_optimizer", "trainer/test_precision", "trainer/test_same", "trainer/test_save"),
+        "torch",
+    ),
+}
 # Whoever begins with the longest ends first; the order within the main job's story tests/local/conftest.py sets.
 LONGEST = (
-    "test_interruptions",
     "main job",
-    "test_cpu_story",
+    "test_interruptions",
+    "previews",
+    "test_destroy",
     "test_lives",
     "test_given_cluster",
+    "test_cpu_story",
+    "test_resuming",
+    "test_phases",
+    "torchrun kinds",
 )
-# The same of those that `make check` runs; the first two begin side by side.
+# The same of those that `make check` runs.
 LONGEST_UNITS = (
     "shipped stacks",
-    "launcher/test_restart_kills",
-    "components/test_network",
-    "deploy/test_official",
-    "infra/test_protected_data",
-    "launcher/test_stream",
-    "infra/test_settings_properties",
-    "components/test_lustre",
-    "launcher/test_metrics",
+    "torch",
+    "torchrun/test_poison",
+    "local_core/test_tools",
+    "plugin/test_refused",
     "benchmarks/test_launcher_live",
-    "benchmarks/test_launcher_worlds",
-    "launcher/test_watch",
+    "plugin/test_cp",
 )
 # On a busy machine an example may take any time.
 hypothesis.settings.register_profile("trainyard", deadline=None)

@@ -17,9 +17,10 @@ from tests.durations import FILE, RECORDED, ROOT, TierTime, read, summary
 PROGRAMS = Path(sys.executable).parent
 PYTHON = (sys.executable, "-m")
 PYTEST = (*PYTHON, "pytest")
-# Two groups at a time, in the order of tests/conftest.py, which also names the groups.
+# Groups of tests in the order of tests/conftest.py, which also names them.
 GROUPS = ("--dist", "loadgroup", "--no-loadscope-reorder")
-LIVE_WORKERS = "2"
+# One more than there are cores: live tests wait half of their time.
+LIVE_WORKERS = "3"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ TIERS = (
     Tier(
         name="emulator",
         commands=((*PYTEST, "-q", "-n", "auto", "--dist", "loadfile", "-m", "emulator or long", "tests/unit"),),
-        budget=180,
+        budget=120,
     ),
     Tier(
         name="tools",
