@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -49,15 +50,15 @@ def gradients(kind: str, precision: Precision, parts: int) -> tuple[dict[str, Te
         graphs.append(sum(node.op == "call_function" for node in graph.graph.nodes))
         return graph.forward
 
-    torch.compile = partial(torch.compile, backend=counted)
-    model = distribute(
-        network,
-        sharded=kind.startswith("fsdp"),
-        compiled=kind.endswith("compiled"),
-        precision=precision,
-        device=device,
-        bucket_megabytes=25,
-    )
+    with patch.object(torch, "compile", partial(torch.compile, backend=counted)):
+        model = distribute(
+            network,
+            sharded=kind.startswith("fsdp"),
+            compiled=kind.endswith("compiled"),
+            precision=precision,
+            device=device,
+            bucket_megabytes=25,
+        )
     own = inputs[world.rank :: world.size].tensor_split(parts)
     for number, part in enumerate(own):
         with accumulating(model, last=number == parts - 1):
@@ -67,29 +68,52 @@ def gradients(kind: str, precision: Precision, parts: int) -> tuple[dict[str, Te
     return {name: whole(each.grad) for name, each in network.named_parameters()}, graphs
 
 
-def run(world: int, kind: str, parts: int, precision: Precision = FP32) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = together(world, gradients, kind, precision, parts)[0][0]
+Variant = tuple[str, Precision, int]
+Gradients = dict[Variant, tuple[dict[str, Tensor], list[int]]]
+ONE_PASS: Variant = ("ddp", FP32, 1)
+SAME: tuple[Variant, ...] = (ONE_PASS, ("ddp", FP32, 3), ("fsdp", FP32, 1), ("fsdp", FP32, 3))
+IN_BF16: Variant = ("fsdp", BF16, 1)
+COMPILED: Variant = ("fsdp-compiled", FP32, 3)
+
+
+def gradients_of(variants: tuple[Variant, ...]) -> Gradients:
+    """One process: the gradients of each variant."""
+    return {each: gradients(*each) for each in variants}
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Tensor]:
+    """The gradients in a world of one process."""
+    found: dict[str, Tensor] = together(1, gradients, *ONE_PASS)[0][0]
     return found
 
 
-def test_processes_passes_and_sharding_change_nothing_of_the_gradient() -> None:
-    alone = run(1, "ddp", 1)
-    for world, kind, parts in [(2, "ddp", 1), (2, "ddp", 3), (2, "fsdp", 1), (2, "fsdp", 3)]:
-        found = run(world, kind, parts)
-        torch.testing.assert_close(found, alone, rtol=1e-5, atol=1e-6)
+@pytest.fixture(scope="module")
+def of_two() -> Gradients:
+    """The gradients in the first of two processes."""
+    found: Gradients = together(2, gradients_of, (*SAME, IN_BF16, COMPILED))[0]
+    return found
 
 
-def test_sharded_weights_compute_in_bf16_and_their_gradients_stay_in_float32() -> None:
-    exact, found = run(2, "fsdp", 1), run(2, "fsdp", 1, BF16)
+def test_processes_passes_and_sharding_change_nothing_of_the_gradient(
+    alone: dict[str, Tensor], of_two: Gradients
+) -> None:
+    for variant in SAME:
+        torch.testing.assert_close(of_two[variant][0], alone, rtol=1e-5, atol=1e-6)
+
+
+def test_sharded_weights_compute_in_bf16_and_their_gradients_stay_in_float32(of_two: Gradients) -> None:
+    exact, found = of_two["fsdp", FP32, 1][0], of_two[IN_BF16][0]
     for name, gradient in found.items():
         assert gradient.dtype == torch.float32
         assert not torch.equal(gradient, exact[name])
         torch.testing.assert_close(gradient, exact[name], rtol=0.1, atol=0.05)
 
 
-def test_sharded_blocks_are_compiled_whole_and_once_for_each_size_of_batch() -> None:
-    alone = run(1, "ddp", 1)
-    found, graphs = together(2, gradients, "fsdp-compiled", FP32, 3)[0]
+def test_sharded_blocks_are_compiled_whole_and_once_for_each_size_of_batch(
+    alone: dict[str, Tensor], of_two: Gradients
+) -> None:
+    found, graphs = of_two[COMPILED]
     torch.testing.assert_close(found, alone, rtol=1e-5, atol=1e-6)
     assert graphs == [2, 2], (
         "a linear layer and GELU, for parts of 2 samples and of 1; both blocks share a graph"
