@@ -1,4 +1,4 @@
-"""A training's loop without a training: what torchrun's processes do in the tests of stopping and hangs.
+"""A training's loop without a training: what torchrun's processes do in the tests of stopping.
 
 Its arguments are JSON: where it notes how it went, and what goes wrong in which process.
 """
@@ -39,7 +39,7 @@ def main(plan: dict[str, Any]) -> Exit:
     rank = int(os.environ["RANK"])
     own = plan.get(str(rank), {})
     directory = Path(plan["notes"]) / "hang"
-    watch = Watch(limit=plan.get("limit", 60), long_limit=60, rank=rank, directory=directory)
+    watch = Watch(limit=60, long_limit=60, rank=rank, directory=directory)
     watch.start()
     stop = Stop(
         patience=plan.get("patience", 60),
@@ -57,8 +57,6 @@ def main(plan: dict[str, Any]) -> Exit:
     calls, step, began = 0, 0, time.perf_counter()
     spent = 0.0
     while True:
-        if step == 0 and own.get("waits") == "first step":
-            wait_without_end("first step")
         if step == 0:
             time.sleep(own.get("first_step_seconds", 0))
         dist.all_reduce(gradient)
@@ -66,7 +64,7 @@ def main(plan: dict[str, Any]) -> Exit:
         if step == 1:
             watch.enter("step")
             stop.at_stake(True)
-            set_timeouts(plan.get("limit", 60), stop.groups)
+            set_timeouts(60, stop.groups)
             note(plan, "first-step")
         for batch in range(plan.get("batches", 3)):
             if batch == 1:
