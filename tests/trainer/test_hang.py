@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,39 +13,12 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
-from torch.distributed.flight_recorder.components.loader import read_dump
 
-from tests.trainer.conftest import Start
-from tests.trainer.test_stopping import Loop, exit_codes, wait_for
+from tests.trainer.test_stopping import wait_for
 from trainer.contract import Exit
 from trainer.hang import Stillness, Watch, prepare, timed_out, write_dumps
 
 pytestmark = pytest.mark.trainer
-
-
-def test_a_process_that_is_stopped_ends_the_others_with_their_stacks_and_dumps(
-    start: Start, tmp_path: Path
-) -> None:
-    """Its first step takes longer than the limit of those after it, and hangs nothing."""
-    loop = Loop(start, tmp_path, limit=3, batches=1, **{"1": {"first_step_seconds": 5}})
-    stopped = loop.noted("first-step", 1)["pid"]
-    os.kill(stopped, signal.SIGSTOP)
-    began = time.monotonic()
-    dumps = tmp_path / "hang"
-    wait_for((dumps / "flight_gloo_0").exists)
-    found = loop.noted("first-step", 0)["pid"]
-    wait_for(lambda: not Path(f"/proc/{found}").exists())
-    took = time.monotonic() - began
-    os.kill(stopped, signal.SIGCONT)  # else torchrun's SIGTERM reaches it never, and its SIGKILL 30 s later
-    ended = loop.node.end()
-    assert exit_codes(ended.output).get(0) == Exit.HUNG, ended.output
-    assert f"s in this phase: step; stacks: {dumps}" in ended.output
-    assert "error: rank 0 hung: nothing came on for " in ended.output
-    assert 3 <= took < 30
-    assert "tests/trainer/loop.py" in (dumps / "stacks_0").read_text()
-    told = read_dump("flight_gloo_", str(dumps / "flight_gloo_0"))
-    assert told["rank"] == 0
-    assert [entry for entry in told["entries"] if entry["state"] != "completed"], told["entries"][-3:]
 
 
 def test_stillness_counts_only_the_time_that_was_watched() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from torch.distributed.flight_recorder.components.loader import read_dump
 
 from tests.trainer.conftest import Node, Start
 from tests.trainer.test_others import last_record
@@ -65,7 +66,9 @@ def test_a_process_that_stands_still_ends_the_training_with_25_and_stacks(
     dumps = tmp_path / "hangs" / "run"
     assert "error: rank 0 hung: nothing came on for 6 s in this phase: " in ended.output
     assert "trainer/training.py" in (dumps / "stacks_0").read_text()
-    assert (dumps / "flight_gloo_0").exists()
+    told = read_dump("flight_gloo_", str(dumps / "flight_gloo_0"))
+    assert told["rank"] == 0
+    assert [entry for entry in told["entries"] if entry["state"] != "completed"], told["entries"][-3:]
     assert last_record(tmp_path) == {"kind": "end", "outcome": "failed", "exit_code": 25, "failed_rank": None}
 
 
