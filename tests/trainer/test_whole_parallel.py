@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from tests.trainer.conftest import Start
-from tests.trainer.trained import KILLED, Trained, read_until, same, stopped_at
+from tests.trainer.trained import KILLED, SLOWED, Trained, read_until, same, stopped_at
 from trainer.checkpoint import layout
 from trainer.stores import Directory
 
 pytestmark = pytest.mark.trainer
 
-STEPS = 40
+STEPS = 20
 # Shares of eight samples, in pieces of three, three and two.
 WORDS = ("--data", "corpus", "--batch-size", "16", "--micro-batch-size", "3", "--log-every", "1")
 WORDS += ("--steps", str(STEPS), "--checkpoint-every", "5", "--evaluate-every", str(STEPS))
@@ -37,18 +37,17 @@ def losses(output: str) -> list[float]:
     return [float(each) for each in re.findall(r"^step=\d+ .*loss=(\d+\.\d+)", output, re.M)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_killed_training_is_begun_anew_and_ends_bit_by_bit_as_one_that_was_not(
-    undisturbed: dict[str, Trained], start: Start, tmp_path: Path, kind: str
+def test_a_killed_sharded_training_ends_bit_by_bit_as_undisturbed(
+    undisturbed: dict[str, Trained], start: Start, tmp_path: Path
 ) -> None:
     trained = Trained(start, tmp_path, *WORDS, patch=KILLED)
-    ended = trained.end("--parallel", kind, KILL="28 1", PET_MAX_RESTARTS="1")
+    ended = trained.end("--parallel", "fsdp", KILL="13 1", PET_MAX_RESTARTS="1")
     assert ended.output.count("rank=0 world_size=2") == 2, "it was started anew"
     loaded = re.search(r"^checkpoint=loaded step=(\d+) position=(\d+) ", ended.output, re.M)
     assert loaded, ended.output
-    assert 0 < int(loaded[1]) <= 28
+    assert 0 < int(loaded[1]) <= 13
     assert int(loaded[2]) == 16 * int(loaded[1])
-    assert same(trained.model(), undisturbed[kind].model())
+    assert same(trained.model(), undisturbed["fsdp"].model())
 
 
 def test_what_is_learnt_does_not_depend_on_the_kind(undisturbed: dict[str, Trained]) -> None:
@@ -56,23 +55,23 @@ def test_what_is_learnt_does_not_depend_on_the_kind(undisturbed: dict[str, Train
     torch.testing.assert_close(fsdp, ddp, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(("first", "second"), [("ddp", "fsdp"), ("fsdp", "ddp")])
-def test_one_kind_goes_on_from_the_checkpoints_of_the_other(
-    undisturbed: dict[str, Trained], start: Start, tmp_path: Path, first: str, second: str
+def test_each_kind_goes_on_from_the_checkpoints_of_the_other(
+    undisturbed: dict[str, Trained], start: Start, tmp_path: Path
 ) -> None:
-    trained = Trained(start, tmp_path, *WORDS)
-    node = trained.begin("--parallel", first)
-    read_until(node, "step=12 ")
-    node.process.send_signal(signal.SIGTERM)
-    step = stopped_at(node.end(), "SIGTERM")
-    assert 12 <= step < STEPS
-    went_on = trained.end("--parallel", second)
-    assert f"checkpoint=loaded step={step} " in went_on.output
-    assert len(losses(went_on.output)) == STEPS - step
-    # Weights, both of AdamW's averages and its count of steps came along: without them it ends elsewhere.
-    torch.testing.assert_close(trained.model(), undisturbed[first].model(), rtol=1e-3, atol=1e-4)
-    exact = trained.model()
+    trained = Trained(start, tmp_path, *WORDS, patch=SLOWED)
+    came_to = 0
+    for kind, stop_at in (("ddp", 6), ("fsdp", 12)):
+        node = trained.begin("--parallel", kind, SLOW_STEP=str(stop_at))
+        read = read_until(node, f"step={stop_at} ")
+        node.process.send_signal(signal.SIGTERM)
+        ended = node.end()
+        if came_to:
+            assert any(line.startswith(f"checkpoint=loaded step={came_to} ") for line in read)
+        came_to = stopped_at(ended, "SIGTERM")
+        assert stop_at <= came_to < STEPS
+    last = trained.end("--parallel", "ddp")
+    assert f"checkpoint=loaded step={came_to} " in last.output
+    assert len(losses(last.output)) == STEPS - came_to
     assert layout.finished(Directory(tmp_path / "checkpoints" / "run").list())[0] == STEPS
-    again = trained.end("--parallel", first)
-    assert "nothing left to train" in again.output
-    assert same(trained.model(), exact), "and nothing is lost on the way back"
+    # Weights, both of AdamW's averages and its count of steps came along: without them it ends elsewhere.
+    torch.testing.assert_close(trained.model(), undisturbed["ddp"].model(), rtol=1e-3, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Trainings of two processes, one after another in one place, which tests stop, kill and compare."""
+"""Trainings, mostly of two processes, one after another in one place, which tests stop, kill and compare."""
 
 from __future__ import annotations
 
@@ -23,17 +23,24 @@ class Trained:
             (folder / "sitecustomize.py").write_text(patch)
 
     def begin(
-        self, *more: str, entry: tuple[str, ...] = ("-m", "trainer.entrypoint"), **environ: str
+        self,
+        *more: str,
+        entry: tuple[str, ...] = ("-m", "trainer.entrypoint"),
+        processes: int = 2,
+        **environ: str,
     ) -> Node:
         """One training, which saves checkpoints and at its end the model."""
         places = ("--checkpoint-uri", str(self.folder / "checkpoints"), "--model-uri", str(self.folder))
-        paths = {"PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT}", "TRAINYARD_PROCESSES_PER_NODE": "2"}
+        paths = {
+            "PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT}",
+            "TRAINYARD_PROCESSES_PER_NODE": str(processes),
+        }
         words = ("--device", "cpu", "--owner", "test", *places, *self._words, *more)
         return self._start(*words, entry=entry, **paths, **environ)
 
-    def end(self, *more: str, **environ: str) -> Ended:
+    def end(self, *more: str, processes: int = 2, **environ: str) -> Ended:
         """One training that comes to its end."""
-        ended = self.begin(*more, **environ).end()
+        ended = self.begin(*more, processes=processes, **environ).end()
         assert ended.code == 0, ended.output
         return ended
 
@@ -83,4 +90,19 @@ if "RANK" in os.environ:
             os.kill(os.getpid(), signal.SIGKILL)
         return found
     Training._learn = killed
+"""
+
+# A patch: each step after SLOW_STEP takes half a second more, so that a test that stops the training finds it training.
+SLOWED = """
+import os
+if "RANK" in os.environ and "SLOW_STEP" in os.environ:
+    import time
+    from trainer.training import Training
+    learn = Training._learn
+    def slowed(self, step, observer):
+        found = learn(self, step, observer)
+        if self.step >= int(os.environ["SLOW_STEP"]):
+            time.sleep(0.5)
+        return found
+    Training._learn = slowed
 """
