@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.conftest import Node, Start
-from tests.trainer.trained import TORCHRUN, Trained, read_until, same, stopped_at
+from tests.trainer.trained import SLOWED, TORCHRUN, Trained, read_until, same, stopped_at
 from trainer.contract import Exit
 
 pytestmark = pytest.mark.trainer
 
-STEPS = 60
+STEPS = 30
 WORDS = ("--steps", str(STEPS), "--log-every", "1")
 # A shell makes each command a process group of its own, and the terminal's driver sends SIGINT to all of the one in
 # front (man 3 tcsetpgrp, man 4 termios: ISIG).
@@ -48,26 +48,30 @@ def undisturbed(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Train
     return trained
 
 
-@pytest.mark.parametrize("entry", list(ENTRIES))
-def test_an_interrupted_training_saves_says_so_and_goes_on_as_if_nothing_had_been(
-    undisturbed: Trained, start: Start, tmp_path: Path, entry: str
+def test_interrupted_trainings_save_and_end_as_undisturbed(
+    undisturbed: Trained, start: Start, tmp_path: Path
 ) -> None:
-    trained = Trained(start, tmp_path, *WORDS)
-    node = trained.begin(entry=(*IN_A_GROUP, *ENTRIES[entry]))
-    read_until(node, "step=5 ")
-    began = time.monotonic()
-    interrupt(node)
-    ended = node.end()
-    assert time.monotonic() - began <= 10
-    # torchrun itself ends with 1, and a stack trace of its own, after any signal.
-    assert ended.code == (Exit.STOPPED if entry == "trainer.entrypoint" else 1), ended.output
-    assert "KeyboardInterrupt" not in ended.output
-    if entry == "trainer.entrypoint":
-        assert "Traceback" not in ended.output
-    step = stopped_at(ended, "SIGINT")
-    assert 5 <= step < STEPS
-    again = trained.end()
-    assert f"checkpoint=loaded step={step} " in again.output
+    """Each entry's training is interrupted and goes on where the one before was."""
+    trained = Trained(start, tmp_path, *WORDS, patch=SLOWED)
+    came_to = 0
+    for entry, stop_at in (("trainer.entrypoint", 5), ("torchrun", 15)):
+        node = trained.begin(entry=(*IN_A_GROUP, *ENTRIES[entry]), SLOW_STEP=str(stop_at))
+        read = read_until(node, f"step={stop_at} ")
+        if came_to:
+            assert any(line.startswith(f"checkpoint=loaded step={came_to} ") for line in read)
+        began = time.monotonic()
+        interrupt(node)
+        ended = node.end()
+        assert time.monotonic() - began <= 10
+        # torchrun itself ends with 1, and a stack trace of its own, after any signal.
+        assert ended.code == (Exit.STOPPED if entry == "trainer.entrypoint" else 1), ended.output
+        assert "KeyboardInterrupt" not in ended.output
+        if entry == "trainer.entrypoint":
+            assert "Traceback" not in ended.output
+        came_to = stopped_at(ended, "SIGINT")
+        assert stop_at <= came_to < STEPS
+    last = trained.end()
+    assert f"checkpoint=loaded step={came_to} " in last.output
     assert same(trained.model(), undisturbed.model())
 
 
