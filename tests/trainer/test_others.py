@@ -31,7 +31,7 @@ if os.environ.get("RANK") == "1":
     batch, calls = ImageClassification.batch, []
     def fails(self, indices, split):
         calls.append(split)
-        if len(calls) == 40:
+        if len(calls) == 5:
             Path(os.environ["FAILED_AT"]).write_text(str(time.time()))
             raise {error}
         return batch(self, indices, split)
@@ -40,7 +40,7 @@ if os.environ.get("RANK") == "1":
 
 
 def failing(start: Start, folder: Path, error: str) -> tuple[Ended, float]:
-    """How two processes end when the second cannot get its 40th batch, and the seconds from then to the end."""
+    """How two processes end when the second cannot get its fifth batch, and the seconds from then to the end."""
     (folder / "sitecustomize.py").write_text(FAILS.format(error=error))
     paths, at = f"{folder}{os.pathsep}{ROOT}", folder / "failed"
     words = ("--device", "cpu", "--epochs", "1000", "--metrics-directory", str(folder / "metrics"))
