@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -113,8 +114,8 @@ def test_nothing_at_the_end_of_a_process_can_make_a_finished_training_a_failed_o
     (tmp_path / "sitecustomize.py").write_text(
         "import atexit, os\nif 'LOCAL_RANK' in os.environ: atexit.register(os.abort)\n"
     )
-    words = ("--epochs", "1", "--device", "cpu")
-    ended = start(*words, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}", TRAINYARD_PROCESSES_PER_NODE="2").end()
+    words = ("--steps", "1", "--device", "cpu")
+    ended = start(*words, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}").end()
     assert ended.code == Exit.SUCCEEDED, ended.output
     assert "result=succeeded" in ended.output
 
@@ -128,5 +129,7 @@ def test_a_stopped_pod_ends_soon_with_24_says_where_and_its_process_is_gone(star
     node.process.send_signal(signal.SIGTERM)
     ended = node.end()  # returns only when no process holds the output open any more
     assert ended.code == Exit.STOPPED, ended.output
-    assert "result=stopped reason=SIGTERM steps=" in ended.output
+    assert re.search(
+        r"^result=stopped reason=SIGTERM steps=\d+ position=\d+ checkpoint=none$", ended.output, re.M
+    )
     assert time.monotonic() - began < 25
