@@ -69,7 +69,7 @@ def test_a_checkpoint_place_that_cannot_be_written_is_told_once(start: Start, tm
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_bucket_that_refuses_is_told_once_and_nothing_is_there(s3: Any, start: Start) -> None:
+def test_bucket_that_refuses_is_reported_once_and_stays_empty(s3: Any, start: Start) -> None:
     with S3Proxy(s3.meta.endpoint_url) as proxy:
         proxy.faults.append(Fault("(PUT|POST) ", times=10_000, status=403, code="AccessDenied"))
         environ = {**KEYS, "AWS_ENDPOINT_URL": proxy.url}
@@ -133,7 +133,7 @@ def test_the_process_that_tells_may_start_later_than_the_others(start: Start, tm
     refused(start, given)
 
 
-def test_a_world_that_was_not_promised_is_shown_and_then_refused(start: Start) -> None:
+def test_unexpected_world_is_shown_and_refused(start: Start) -> None:
     promised = ("--expected-nodes", "4", "--processes-per-node", "2")
     told = "expected 4 nodes x 2 processes, found 1 nodes x 2 processes, 2 in all"
     line = f"the world differs from the promise: {told}"

@@ -107,9 +107,7 @@ def test_a_model_that_could_not_be_saved_ends_with_23_before_the_first_step_and_
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_nothing_at_the_end_of_a_process_can_make_a_finished_training_a_failed_one(
-    start: Start, tmp_path: Path
-) -> None:
+def test_abort_at_interpreter_exit_leaves_the_run_succeeded(start: Start, tmp_path: Path) -> None:
     """Threads of torch may abort an interpreter that ends; here something else does, each time."""
     (tmp_path / "sitecustomize.py").write_text(
         "import atexit, os\nif 'LOCAL_RANK' in os.environ: atexit.register(os.abort)\n"
@@ -120,7 +118,7 @@ def test_nothing_at_the_end_of_a_process_can_make_a_finished_training_a_failed_o
     assert "result=succeeded" in ended.output
 
 
-def test_a_stopped_pod_ends_soon_with_24_says_where_and_its_process_is_gone(start: Start) -> None:
+def test_stopped_pod_ends_soon_with_24_and_its_step(start: Start) -> None:
     node = start("--epochs", "100000", "--device", "cpu", TRAINYARD_PROCESSES_PER_NODE="1")
     assert node.process.stdout is not None
     while not node.process.stdout.readline().startswith("step="):

@@ -48,9 +48,7 @@ def until_it_trains(node: Node) -> None:
         assert node.process.poll() is None
 
 
-def test_a_process_that_stands_still_ends_the_training_with_25_and_stacks(
-    start: Start, tmp_path: Path
-) -> None:
+def test_process_that_hangs_ends_the_run_with_25_and_dumps(start: Start, tmp_path: Path) -> None:
     words = ("--timeout-seconds", "6", "--metrics-directory", str(tmp_path))
     node = start(*ENDLESS, *words, TRAINYARD_PROCESSES_PER_NODE="2")
     until_it_trains(node)

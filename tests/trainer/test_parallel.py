@@ -95,14 +95,14 @@ def of_two() -> Gradients:
     return found
 
 
-def test_processes_passes_and_sharding_change_nothing_of_the_gradient(
+def test_gradient_of_processes_passes_and_shards_is_the_same(
     alone: dict[str, Tensor], of_two: Gradients
 ) -> None:
     for variant in SAME:
         torch.testing.assert_close(of_two[variant][0], alone, rtol=1e-5, atol=1e-6)
 
 
-def test_sharded_weights_compute_in_bf16_and_their_gradients_stay_in_float32(of_two: Gradients) -> None:
+def test_sharded_weights_in_bf16_have_gradients_in_float32(of_two: Gradients) -> None:
     exact, found = of_two["fsdp", FP32, 1][0], of_two[IN_BF16][0]
     for name, gradient in found.items():
         assert gradient.dtype == torch.float32
@@ -110,9 +110,7 @@ def test_sharded_weights_compute_in_bf16_and_their_gradients_stay_in_float32(of_
         torch.testing.assert_close(gradient, exact[name], rtol=0.1, atol=0.05)
 
 
-def test_sharded_blocks_are_compiled_whole_and_once_for_each_size_of_batch(
-    alone: dict[str, Tensor], of_two: Gradients
-) -> None:
+def test_sharded_blocks_compile_once_for_each_batch_size(alone: dict[str, Tensor], of_two: Gradients) -> None:
     found, graphs = of_two[COMPILED]
     torch.testing.assert_close(found, alone, rtol=1e-5, atol=1e-6)
     assert graphs == [2, 2], (

@@ -88,7 +88,7 @@ def stop(node: Node) -> Ended:
     return ended
 
 
-def test_with_nothing_to_save_nobody_waits_for_the_end_of_the_phase(start: Start, tmp_path: Path) -> None:
+def test_stop_with_nothing_to_save_waits_for_no_phase(start: Start, tmp_path: Path) -> None:
     phase = "compiling and the first step"
     slowed = Slowed(start, tmp_path, phase, 1000, "--epochs", "1")
     for rank in range(2):
@@ -142,9 +142,7 @@ def test_stops_in_evaluation_and_model_save_lose_no_step(start: Start, tmp_path:
 
 
 @pytest.mark.parametrize("entry", ["trainer.entrypoint", "torchrun"])
-def test_a_notice_ends_a_torchrun_that_would_start_its_processes_anew(
-    start: Start, tmp_path: Path, entry: str
-) -> None:
+def test_notice_ends_a_torchrun_that_would_restart(start: Start, tmp_path: Path, entry: str) -> None:
     words = ("--device", "cpu", "--epochs", "100000", "--notice-file", str(tmp_path / "notice"))
     options = ("--standalone", "--nproc-per-node", "2", "--max-restarts", "3", "-m", "trainer.train")
     commands = {

@@ -11,7 +11,7 @@ from tests.trainer.conftest import Start
 
 pytestmark = pytest.mark.trainer
 
-SHORT = ("--epochs", "1")
+SHORT = ("--steps", "2")
 Operator = Callable[[int], list[dict[str, str]]]
 
 

@@ -164,9 +164,7 @@ def stopped_run(
     return StoppedRun(step, copy)
 
 
-def test_a_stopped_training_goes_on_as_if_it_had_not_been_stopped(
-    undisturbed: Runs, stopped_run: StoppedRun
-) -> None:
+def test_stopped_run_that_resumes_ends_as_undisturbed(undisturbed: Runs, stopped_run: StoppedRun) -> None:
     runs, step = stopped_run.copy(), stopped_run.step
     assert 13 <= step < STEPS
     ended = runs.train(2).end()

@@ -120,7 +120,7 @@ def test_the_same_seed_gives_the_same_model_bit_by_bit_on_a_laptop(
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_a_run_is_judged_as_often_as_is_said_and_at_its_end(start: Start, tmp_path: Path) -> None:
+def test_run_is_evaluated_at_the_interval_and_its_end(start: Start, tmp_path: Path) -> None:
     """An epoch of the digits has more steps than this run."""
     words = ("--steps", "7", "--evaluate-every", "3", "--metrics-directory", str(tmp_path))
     ended = start("--device", "cpu", *words).end()

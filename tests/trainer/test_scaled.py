@@ -109,7 +109,7 @@ def overflow_in_each_kind() -> list[float]:
     return [overflow_in_one(parallel, clip) for parallel, clip in KINDS]
 
 
-def test_what_overflows_in_one_process_is_left_out_by_all() -> None:
+def test_step_that_overflows_in_one_process_is_left_out_by_all() -> None:
     one, other = together(2, overflow_in_each_kind)
     assert one == other, "the same weights in both"
 
@@ -138,7 +138,7 @@ def scaler_of(folder: Path) -> tuple[int, dict[str, Any]]:
     return step, dict(manifest.notes["scaler"])
 
 
-def test_a_killed_training_goes_on_with_the_scale_and_ends_bit_by_bit(start: Start, tmp_path: Path) -> None:
+def test_killed_run_in_fp16_restores_the_scale_bit_by_bit(start: Start, tmp_path: Path) -> None:
     trained = []
     for name, environ in (("whole", {}), ("killed", {"KILL": "18 1", "PET_MAX_RESTARTS": "1"})):
         (tmp_path / name).mkdir()

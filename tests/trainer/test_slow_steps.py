@@ -38,9 +38,7 @@ if "RANK" in os.environ:
 MOST_SECONDS = 10.0
 
 
-def test_a_stop_in_a_step_of_13_seconds_ends_within_10_with_the_step_before_saved(
-    start: Start, tmp_path: Path
-) -> None:
+def test_stop_in_a_slow_step_ends_soon_with_the_step_before(start: Start, tmp_path: Path) -> None:
     trained = Trained(start, tmp_path, *WORDS, patch=SLOWED)
     node = trained.begin(SLOW_SECONDS="0.4")
     read_until(node, "rank 0 is in its second step")

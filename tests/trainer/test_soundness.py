@@ -58,7 +58,7 @@ def good(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("log_every", [5, 1000])
-def test_a_training_that_diverges_leaves_the_last_good_checkpoint(
+def test_run_that_diverges_leaves_the_last_good_checkpoint(
     good: Path, start: Start, tmp_path: Path, log_every: int
 ) -> None:
     """With a rate beyond all numbers the second update makes infinities. Seldom lines leave it to the next save."""

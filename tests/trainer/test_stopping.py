@@ -99,9 +99,7 @@ def test_a_notice_stops_all_in_an_evaluation_and_an_old_one_nobody(start: Start,
     assert f"warning: the notice {notice} is an old one; it counts once it is written anew" in ended.output
 
 
-def test_a_save_that_does_not_end_is_named_and_ended_before_torchrun_kills(
-    start: Start, tmp_path: Path
-) -> None:
+def test_save_that_hangs_at_a_stop_is_named_and_ended(start: Start, tmp_path: Path) -> None:
     """Process 1 is inside a C call that never returns, so that there is nothing to agree on."""
     loop = Loop(start, tmp_path, patience=2, **{"1": {"waits": "save"}})
     os.kill(loop.noted("first-step", 1)["pid"], signal.SIGTERM)

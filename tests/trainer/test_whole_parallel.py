@@ -37,7 +37,7 @@ def losses(output: str) -> list[float]:
     return [float(each) for each in re.findall(r"^step=\d+ .*loss=(\d+\.\d+)", output, re.M)]
 
 
-def test_a_killed_sharded_training_ends_bit_by_bit_as_undisturbed(
+def test_killed_sharded_run_ends_bit_by_bit_as_undisturbed(
     undisturbed: dict[str, Trained], start: Start, tmp_path: Path
 ) -> None:
     trained = Trained(start, tmp_path, *WORDS, patch=KILLED)
@@ -55,7 +55,7 @@ def test_what_is_learnt_does_not_depend_on_the_kind(undisturbed: dict[str, Train
     torch.testing.assert_close(fsdp, ddp, rtol=1e-3, atol=1e-4)
 
 
-def test_each_kind_goes_on_from_the_checkpoints_of_the_other(
+def test_each_kind_resumes_from_checkpoints_of_the_other(
     undisturbed: dict[str, Trained], start: Start, tmp_path: Path
 ) -> None:
     trained = Trained(start, tmp_path, *WORDS, patch=SLOWED)
