@@ -261,7 +261,7 @@ class TestItsOwnController:
         assert not team.get(team.path(n.JOB_KIND, "one"))
 
     @pytest.mark.local
-    def test_a_second_one_waits_and_takes_over_at_once_when_the_first_is_stopped(
+    def test_standby_takes_over_at_once_when_the_first_is_stopped(
         self, installed: ApiServer, team: Team, tmp_path: Path
     ) -> None:
         team.make(queue())
@@ -281,8 +281,7 @@ class TestItsOwnController:
             team.make(job("next"))
             until(lambda: let_go(team, "next-0"), "and does what is to be done")
 
-    @pytest.mark.local
-    def test_without_its_rights_it_waits_for_them_and_does_not_end(
+    def test_controller_without_its_rights_waits_for_them(
         self, installed: ApiServer, team: Team, tmp_path: Path
     ) -> None:
         with (

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from launcher.core.torchrun import names as n
+from tests.local import torchrun_discovery
 from tests.local.kai import kai_kinds
 from tests.local.own_api_server import ApiServer
 from tests.local.torchrun_controller import Team, controller, until
@@ -22,7 +23,7 @@ from tests.torchrun_manifests import SEED
 pytestmark = [pytest.mark.local, pytest.mark.timeout(180)]
 
 NUMBERS = count(1)
-# An installation of KAI is noticed within a minute, of which half is the age of what is known.
+# A job that waits for a queue of KAI is reconciled every minute.
 BEGIN_SECONDS = 100.0
 KAI = f"/apis/{n.KAI_GROUP}"
 SHARED_CLASS = {
@@ -62,7 +63,8 @@ def server(torchrun_api: ApiServer, tmp_path_factory: pytest.TempPathFactory) ->
     for each in ("config/deployment.yaml", "config/rbac/role.yaml"):
         applied = torchrun_api.kubectl("apply", "-f", each)
         assert applied.returncode == 0, applied.stderr
-    with controller(torchrun_api, tmp_path_factory.mktemp("walk")):
+    program = torchrun_discovery.__name__
+    with controller(torchrun_api, tmp_path_factory.mktemp("walk"), program=program):
         yield torchrun_api
 
 
@@ -117,7 +119,7 @@ def test_queues_for_different_purposes(person: Person) -> None:
     assert "no PriorityClass with name production-priority was found" in refused["message"]
 
 
-def test_vit_training_waits_for_kai_and_has_four_nodes_of_eight_gpus(
+def test_vit_training_without_kai_waits_and_then_has_four_nodes(
     person: Person, request: pytest.FixtureRequest
 ) -> None:
     person.applies("h100-training", "vit-training")
