@@ -1,10 +1,11 @@
-"""Torchrun queues and jobs in the hands of people: what they restore can be deleted, and who may do what."""
+"""Torchrun queues and jobs in the hands of people: restored, used by who may, and at last uninstalled."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
+import re
+import shlex
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from components.shared import contract as c
 from launcher.core.torchrun import names as n
+from launcher.plugin.__main__ import main as plugin_main
 from launcher.plugin.exits import DONE, REFUSED
 from local.home import CHECKOUT
 from tests.local import kai
@@ -25,6 +28,9 @@ pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
 
 NUMBERS = count(1)
 THEIRS = "example.com/theirs"
+BLOCKS = re.findall(r"```bash\n(.+?)```", (CHECKOUT / "docs" / "torchrun.md").read_text(), re.DOTALL)
+PRIORITY = f"/apis/scheduling.k8s.io/v1/priorityclasses/{c.PLACEHOLDER_PRIORITY_CLASS}"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +56,8 @@ def finalizers(team: Team) -> list[str]:
     return list(metadata.get("finalizers") or [])
 
 
-@pytest.mark.parametrize("how", [("create",), ("apply",), ("apply", "--server-side")], ids=" ".join)
-def test_a_queue_that_was_restored_with_its_finalizer_can_be_deleted(
+@pytest.mark.parametrize("how", [("create",), ("apply", "--server-side")], ids=" ".join)
+def test_queue_restored_with_its_finalizer_can_be_deleted(
     team: Team, working: Running, how: tuple[str, ...]
 ) -> None:
     """As a dump has it, and so as its author's own; another program's finalizer is left to that program."""
@@ -70,14 +76,12 @@ def test_a_queue_that_was_restored_with_its_finalizer_can_be_deleted(
     until(lambda: not team.get(path), "it is gone")
 
 
-@pytest.mark.parametrize("how", [("create",), ("apply", "--server-side")], ids=" ".join)
-def test_one_without_a_queue_of_kai_needs_no_finalizer_that_it_was_restored_with(
-    team: Team, working: Running, how: tuple[str, ...]
-) -> None:
+def test_queue_restored_without_kai_loses_its_finalizer(team: Team, working: Running) -> None:
+    """Also one that server-side apply owns; its namespace can go."""
     del working
     dump = manifest(n.QUEUE_KIND, "research")
     dump["metadata"] |= {"namespace": team.name, "finalizers": [n.QUEUE_FINALIZER]}
-    restored = team.server.kubectl(*how, "-f", "-", stdin=json.dumps(dump))
+    restored = team.server.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(dump))
     assert restored.returncode == 0, restored.stderr
     until(lambda: finalizers(team) == [], "it is taken away")
     team.server.kubectl("delete", "namespace", team.name, "--wait=false")
@@ -95,10 +99,24 @@ STATUSES = {(verb, f"{of}/status") for verb in ("patch", "update") for of in (JO
 
 
 def may(team: Team, who: str, verb: str, of: str) -> bool:
+    """What the API server's authorizer says, which `kubectl auth can-i` asks."""
     resource, _, below = of.partition("/")
-    sub = [f"--subresource={below}"] if below else []
-    asked = team.server.kubectl("auth", "can-i", verb, resource, *sub, "-n", team.name, f"--as={who}")
-    return asked.stdout.strip() == "yes"
+    plural, _, group = resource.partition(".")
+    attributes = {
+        "namespace": team.name,
+        "verb": verb,
+        "group": group,
+        "resource": plural,
+        "subresource": below,
+    }
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": who, "groups": ["system:authenticated"], "resourceAttributes": attributes},
+    }
+    answer = team.server.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    assert answer.status == 201, answer.message
+    return bool(answer.body["status"]["allowed"])
 
 
 def bound(team: Team, role: str) -> str:
@@ -114,7 +132,7 @@ def bind(team: Team, role: str, whom: str) -> None:
 
 
 @pytest.mark.parametrize("role", MAY)
-def test_kubernetes_own_roles_have_the_rights_on_jobs_and_queues(team: Team, role: str) -> None:
+def test_roles_of_kubernetes_have_rights_on_jobs_and_queues(team: Team, role: str) -> None:
     who = bound(team, role)
     until(lambda: may(team, who, "list", JOBS), "the rights are aggregated", 60.0)
     asked = MAY["admin"] | STATUSES
@@ -123,7 +141,7 @@ def test_kubernetes_own_roles_have_the_rights_on_jobs_and_queues(team: Team, rol
     assert not may(elsewhere, who, "get", JOBS)
 
 
-def test_who_may_edit_submits_resizes_and_deletes_jobs_and_makes_no_queue(team: Team) -> None:
+def test_role_edit_changes_jobs_and_makes_no_queue(team: Team) -> None:
     who, reader = bound(team, "edit"), bound(team, "view")
     until(lambda: may(team, who, "create", JOBS), "the rights are aggregated", 60.0)
     until(lambda: may(team, reader, "list", JOBS), "the rights are aggregated", 60.0)
@@ -148,25 +166,13 @@ def test_who_may_edit_submits_resizes_and_deletes_jobs_and_makes_no_queue(team: 
         assert not may(team, reader, verb, "pods/exec")
 
 
-def test_the_plugin_does_for_edit_and_view_what_its_page_says(team: Team, tmp_path: Path) -> None:
+def test_plugin_does_for_edit_and_view_what_its_page_says(
+    team: Team, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def plugin(role: str, *words: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "launcher.plugin",
-                *words,
-                "-n",
-                team.name,
-                "--kubeconfig",
-                str(files[role]),
-            ],
-            cwd=CHECKOUT,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        return done.returncode, (done.stdout + done.stderr).strip()
+        code = plugin_main([*words, "-n", team.name, "--kubeconfig", str(files[role])], os.environ)
+        output = capsys.readouterr()
+        return code, (output.out + output.err).strip()
 
     files = {}
     for role in ("edit", "view"):
@@ -193,22 +199,18 @@ def test_the_plugin_does_for_edit_and_view_what_its_page_says(team: Team, tmp_pa
     assert (code, "you may not" in said) == (REFUSED, True), said
     code, said = plugin("edit", *submitted)
     assert code == DONE, said
-    for role in files:
-        for words in (("list",), ("queues",), ("status", "vit")):
-            code, said = plugin(role, *words)
-            assert (code, "research" in said) == (DONE, True), (role, words, said)
-        code, said = plugin(role, "list", "-A")
-        assert (code, "you may not" in said) == (REFUSED, True), said
-    for words in (("suspend", "vit"), ("resume", "vit"), ("cancel", "vit")):
+    for words in (("list",), ("queues",), ("status", "vit")):
+        code, said = plugin("view", *words)
+        assert (code, "research" in said) == (DONE, True), (words, said)
+    for words in (("list", "-A"), ("suspend", "vit"), ("cancel", "vit")):
         code, said = plugin("view", *words)
         assert (code, "you may not" in said) == (REFUSED, True), said
+    for words in (("suspend", "vit"), ("resume", "vit"), ("cancel", "vit")):
         code, said = plugin("edit", *words)
         assert code == DONE, said
 
 
-def test_a_job_that_is_scaled_while_it_runs_begins_anew_in_that_size_and_has_no_restart(
-    team: Team, working: Running
-) -> None:
+def test_running_job_that_is_scaled_restarts_in_that_size(team: Team, working: Running) -> None:
     del working
     machine = Machine(team)
     team.make(manifest(n.QUEUE_KIND, "research"))
@@ -224,3 +226,37 @@ def test_a_job_that_is_scaled_while_it_runs_begins_anew_in_that_size_and_has_no_
     assert "Resized" in {each["reason"] for each in team.events(JOB)}
     assert not team.get(team.batch(f"{JOB}-0"))
     ends(team, machine, attempt=1)
+
+
+def typed(server: ApiServer, word: str) -> None:
+    """The block that has this in its first line, line by line."""
+    (block,) = (each for each in BLOCKS if word in each.partition("\n")[0])
+    for line in block.splitlines():
+        kubectl, *words = shlex.split(line)
+        assert kubectl == "kubectl"
+        done = server.kubectl(*words)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+
+
+def test_uninstall_as_documented_while_a_job_runs_leaves_nothing(
+    server: ApiServer, team: Team, working: Running
+) -> None:
+    """The last one, since nothing is there afterwards."""
+    del working
+    typed(server, "create priorityclass")
+    made = server.request("GET", PRIORITY).body
+    assert (made["value"], made["preemptionPolicy"]) == (c.PLACEHOLDER_PRIORITY, "Never")
+    gang = {"scheduling.scheduler": n.KAI_SCHEDULER, "kaiQueue": "gpus"}
+    team.make(manifest(n.QUEUE_KIND, "research", gang))
+    team.make(manifest(n.JOB_KIND, "vit"))
+    until(lambda: team.get(team.core("pods")).get("items"), "its workers are made", 60.0)
+    assert team.get(f"{kai.QUEUES}/gpus")
+
+    typed(server, "delete torchrunjobs")
+    assert not team.get(f"{kai.QUEUES}/gpus")
+    assert not team.get(PRIORITY)
+    assert not team.get(f"/api/v1/namespaces/{n.CONTROLLER_NAMESPACE}")
+    groups = {each["spec"]["group"] for each in team.get(DEFINITIONS)["items"]}
+    assert n.GROUP not in groups
+    made_for_it = (team.batch(), team.core("pods"), team.core("services"), kai.gangs(team.name))
+    until(lambda: not any(team.get(each)["items"] for each in made_for_it), "all goes after the job")
