@@ -5,7 +5,6 @@ Nothing of the training knows Trainyard: the script is written here, and runs un
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -21,7 +20,6 @@ from tests.faults.place import until
 from tests.local.conftest import Stack
 from tests.local.test_main_job import gone_within
 from tests.local.torchrun_person import (
-    LISTENS,
     LISTS,
     SPACE,
     WAIT_SECONDS,
@@ -32,7 +30,7 @@ from tests.local.torchrun_person import (
     torchrun,
     workers_say,
 )
-from tests.local.torchrun_stack import EXAMPLES, image, installed
+from tests.local.torchrun_stack import EXAMPLES, example_trains, image, installed, workers_of
 
 __all__ = ["installed"]
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
@@ -41,6 +39,11 @@ REQUIREMENTS_SUBMIT = """kubectl torchrun submit \\
   --queue h100-training \\
   --gpus 8 \\
   "python train.py --epochs {epochs}"
+"""
+# What the script finds, before it trains.
+SEES = """import os
+print('here:', *sorted(os.listdir()), flush=True)
+print('met:', os.environ['MASTER_ADDR'], flush=True)
 """
 
 
@@ -58,46 +61,12 @@ def test_the_queues_are_ready(installed: Stack) -> None:
     until(ready, "all queues are ready", 60)
 
 
-def test_a_directory_is_trained_in_and_after_an_edit_the_edited_one(installed: Stack, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    listing = "import os; print('here:', *sorted(os.listdir()), flush=True)\n"
-    met = "import os; print('met:', os.environ['MASTER_ADDR'], flush=True)\n"
-    script.write_text(listing + met + (EXAMPLES / "project" / "train.py").read_text())
-    first = torchrun(
-        installed, "submit", "--queue", "dev", "--gpus", "2", "--name", "first", "--follow",
-        "python train.py --epochs 3", cwd=tmp_path,
-    )  # fmt: skip
-    assert first.code == 0, first.output
-    assert "met: first-0-0.first." in first.output, "node 0 has rank 0, whose log is the one that people read"
-    assert "epoch 3 of 3, 2 processes" in first.output
-    assert "here: .torchrun-workspace train.py\n" in first.output, "the volume hides what the image has there"
-    assert not (CHECKOUT / "train.py").exists()
-    assert phase(installed, "first") == n.PHASE_SUCCEEDED
-    script.write_text(script.read_text().replace("epoch {epoch + 1}", "edited {epoch + 1}"))
-    again = torchrun(
-        installed, "submit", "--queue", "dev", "--gpus", "1", "--name", "again", "--follow",
-        "python train.py --epochs 2", cwd=tmp_path,
-    )  # fmt: skip
-    assert again.code == 0, again.output
-    assert "edited 2 of 2, 1 processes" in again.output
-
-
-def test_the_images_own_trainer_runs_beside_a_workspace(installed: Stack, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("of mine")
-    done = torchrun(
-        installed, "submit", "--queue", "dev", "--gpus", "1", "--name", "beside", "--follow",
-        "python -m trainer.train --epochs 1", cwd=tmp_path,
-    )  # fmt: skip
-    assert done.code == 0, done.output
-    assert "result=succeeded" in done.output
-
-
-def test_the_requirements_commands_from_a_project_s_directory(installed: Stack, tmp_path: Path) -> None:
+def test_requirement_commands_train_a_directory_and_its_edit(installed: Stack, tmp_path: Path) -> None:
     """As they stand there, typed into a shell: once, and again after an edit."""
     project = tmp_path / "my-training-project"
     project.mkdir()
     script = project / "train.py"
-    script.write_text((EXAMPLES / "project" / "train.py").read_text())
+    script.write_text(SEES + (EXAMPLES / "project" / "train.py").read_text())
     environment = in_their_namespace(installed, tmp_path)
     for epochs, word in ((10, "epoch"), (20, "edited")):
         script.write_text(script.read_text().replace("epoch {epoch + 1}", f"{word} {{epoch + 1}}"))
@@ -111,13 +80,19 @@ def test_the_requirements_commands_from_a_project_s_directory(installed: Stack, 
         sync_pod = installed.kubectl("logs", *SPACE, n.sync_pod(name))
         assert sync_pod.code == 0, sync_pod.output
         reaches(installed, name, n.PHASE_SUCCEEDED)
-        assert f"{word} {epochs} of {epochs}, 8 processes" in logs_of(installed, name)
+        # Node 0 has rank 0, whose log is the one that people read.
+        log = torchrun(installed, "logs", name).output
+        assert f"{word} {epochs} of {epochs}, 8 processes" in log
+        assert f"met: {name}-0-0.{name}." in log
+        assert "here: .torchrun-workspace train.py\n" in log, "the volume hides what the image has there"
         # The class of disks gives each of the two workers a claim of its own.
         claims = installed.get("pvc", *SPACE, "-l", f"{n.LABEL_JOB}={name}")["items"]
         bound = {each["metadata"]["name"]: each["status"]["phase"] for each in claims}
         assert bound == {f"{name}-workspace": "Bound", f"{name}-workspace-1": "Bound"}
         workers = installed.get("pods", *SPACE, "-l", f"{n.LABEL_JOB}={name},{n.LABEL_ATTEMPT}")["items"]
         assert {mounted(each, "/app") for each in workers} == bound.keys()
+
+    assert not (CHECKOUT / "train.py").exists()
 
 
 def mounted(pod: dict[str, Any], path: str) -> str:
@@ -140,123 +115,115 @@ def in_their_namespace(stack: Stack, directory: Path) -> dict[str, str]:
     return environment
 
 
-def test_an_edit_reaches_running_workers_and_files_go_both_ways(installed: Stack, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(LISTENS)
-    (tmp_path / "said.txt").write_text("before")
-    made = torchrun(
-        installed, "submit", "--queue", "cpu", "--gpus", "0", "--nodes", "1", "--name", "hot",
-        "python train.py", cwd=tmp_path,
-    )  # fmt: skip
-    assert made.code == 0, made.output
-    until(lambda: "said before" in logs_of(installed, "hot"), "it works", WAIT_SECONDS)
-    # A second job of the same directory gets it from the first one's pod.
-    twin = torchrun(
-        installed, "submit", "--queue", "cpu", "--gpus", "0", "--nodes", "1", "--name", "twin",
-        "python train.py", cwd=tmp_path,
-    )  # fmt: skip
-    assert twin.code == 0, twin.output
-    assert "unchanged, its " in twin.output
-    until(lambda: "said before" in logs_of(installed, "twin"), "it works, too", WAIT_SECONDS)
-    (tmp_path / "said.txt").write_text("after")
-    assert torchrun(installed, "sync", "hot", cwd=tmp_path).code == 0
-    edited = torchrun(installed, "sync", "twin", cwd=tmp_path)
-    assert edited.code == 0, edited.output
-    assert "unchanged, its " in edited.output
-    until(lambda: "said after" in logs_of(installed, "twin"), "the edit is there, too", 60)
-    assert torchrun(installed, "cancel", "twin").code == 0
-    until(lambda: "said after" in logs_of(installed, "hot"), "the edit is there", 60)
-    (tmp_path / "weights").write_bytes(bytes(range(256)) * 1000)
-    sent = torchrun(installed, "cp", "weights", "hot:/tmp/weights", cwd=tmp_path)
-    assert sent.code == 0, sent.output
-    fetched = torchrun(installed, "cp", "hot:/tmp/weights", "fetched", cwd=tmp_path)
-    assert fetched.code == 0, fetched.output
-    assert (tmp_path / "fetched").read_bytes() == (tmp_path / "weights").read_bytes()
-    assert "hot" in torchrun(installed, "list").output
-    label = f"{n.LABEL_JOB}=hot"
-    watched = installed.kubectl("get", "pods", *SPACE, "-l", label, "-w", "--request-timeout=3s").output
-    assert re.search(r"^hot-0-0-\w+ +\d/\d +Running ", watched, re.MULTILINE), watched
-    described = installed.kubectl("describe", "nodes")
-    assert described.code == 0, described.output
-    assert re.search(r"Non-terminated Pods:(?s:.*)hot-0-0-", described.output), "what runs on which node"
-    sync_pod = installed.kubectl("logs", *SPACE, n.sync_pod("hot"))
-    assert sync_pod.code == 0, sync_pod.output
-    assert len(set(re.findall(r"sha256:[0-9a-f]{64} was sent to", sync_pod.output))) == 2, (
-        "before and after the edit"
-    )
-    (tmp_path / "said.txt").write_text("end")
-    assert torchrun(installed, "sync", "hot", cwd=tmp_path).code == 0
-    ended = reaches(installed, "hot", n.PHASE_SUCCEEDED)
-    assert (ended["attempt"], ended["restarts"]) == (0, 0)
-
-
-def test_only_a_sync_that_says_so_starts_the_workers_anew(installed: Stack, tmp_path: Path) -> None:
+def test_sync_edits_running_workers_and_restarts_on_request(installed: Stack, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LISTS)
     (tmp_path / "gone.txt").touch()
-    submit = ("submit", "--queue", "cpu", "--gpus", "0", "--nodes", "2", "--name", "both", "python train.py")
-    sync = ("sync", "both")
-    for word, call in (("first", submit), ("second", (*sync, "--restart")), ("third", sync)):
-        (tmp_path / "said.txt").write_text(word)
-        if word == "third":
-            (tmp_path / "gone.txt").unlink()
-        done = torchrun(installed, *call, cwd=tmp_path)
+
+    def types(*words: str) -> str:
+        done = torchrun(installed, *words, cwd=tmp_path)
         assert done.code == 0, done.output
-        files = "said.txt" if word == "third" else "gone.txt said.txt"
-        workers_say(installed, "both", 2, f"said {word} of {files}\n")
-        assert job(installed, "both")["status"]["attempt"] == (word != "first")
-    copied = torchrun(installed, "cp", "said.txt", "both:/tmp/mark", "--rank", "1", cwd=tmp_path)
-    assert copied.code == 0, copied.output
-    for rank, there in (("1", True), ("0", False)):
-        fetched = torchrun(installed, "cp", "both:/tmp/mark", f"mark-{rank}", "--rank", rank, cwd=tmp_path)
-        assert (fetched.code == 0, (tmp_path / f"mark-{rank}").exists()) == (there, there), fetched.output
-        (tmp_path / f"mark-{rank}").unlink(missing_ok=True)
+        return done.output
+
+    def says(name: str, text: str) -> None:
+        until(lambda: f"said {text}\n" in logs_of(installed, name), f"{name} says {text}", WAIT_SECONDS)
+
+    submit = ("submit", "python train.py")
+    (tmp_path / "said.txt").write_text("first")
+    types(*submit, "--queue", "cpu", "--gpus", "0", "--nodes", "2", "--name", "both")
+    # A second job of the same directory gets it from the first one's pod.
+    assert "unchanged, its " in types(*submit, "--queue", "dev", "--gpus", "1", "--name", "twin")
+    says("twin", "first of gone.txt said.txt")
+    workers_say(installed, "both", 2, "said first of gone.txt said.txt\n")
+    (tmp_path / "said.txt").write_text("second")
+    (tmp_path / "gone.txt").unlink()
+    types("sync", "both")
+    assert "unchanged, its " in types("sync", "twin")
+    says("twin", "second of said.txt")
+    types("cancel", "twin")
+    workers_say(installed, "both", 2, "said second of said.txt\n")
+    assert job(installed, "both")["status"]["attempt"] == 0
+    seen_by_kubectl(installed, "both")
+    files_go_both_ways(installed, "both", tmp_path)
+    (tmp_path / "said.txt").write_text("third")
+    types("sync", "both", "--restart")
+    workers_say(installed, "both", 2, "said third of said.txt\n")
+    assert job(installed, "both")["status"]["attempt"] == 1
     (tmp_path / "said.txt").write_text("end")
-    assert torchrun(installed, *sync, cwd=tmp_path).code == 0
+    types("sync", "both")
     ended = reaches(installed, "both", n.PHASE_SUCCEEDED)
     assert (ended["attempt"], ended["restarts"]) == (1, 0)
 
 
-def test_what_is_over_is_not_trained_again_when_its_objects_are_deleted(installed: Stack) -> None:
-    before = job(installed, "first")["status"]
-    deleted = installed.kubectl("delete", "jobs", *SPACE, "-l", f"{n.LABEL_JOB}=first", "--wait=true")
+def seen_by_kubectl(stack: Stack, name: str) -> None:
+    """Its pods, their node and the two workspaces that its sync pod was sent, as kubectl shows them."""
+    assert name in torchrun(stack, "list").output
+    label = f"{n.LABEL_JOB}={name}"
+    watched = stack.kubectl("get", "pods", *SPACE, "-l", label, "-w", "--request-timeout=3s").output
+    assert re.search(rf"^{name}-0-0-\w+ +\d/\d +Running ", watched, re.MULTILINE), watched
+    described = stack.kubectl("describe", "nodes")
+    assert described.code == 0, described.output
+    assert re.search(rf"Non-terminated Pods:(?s:.*){name}-0-0-", described.output), "what runs on which node"
+    sync_pod = stack.kubectl("logs", *SPACE, n.sync_pod(name))
+    assert sync_pod.code == 0, sync_pod.output
+    sent = set(re.findall(r"sha256:[0-9a-f]{64} was sent to", sync_pod.output))
+    assert len(sent) == 2, "before and after the edit"
+
+
+def files_go_both_ways(stack: Stack, name: str, directory: Path) -> None:
+    """To and from the worker that is meant, and no other."""
+    weights, fetched = directory / "weights", directory / "fetched"
+    weights.write_bytes(bytes(range(256)) * 1000)
+    sent = torchrun(stack, "cp", "weights", f"{name}:/tmp/weights", "--rank", "1", cwd=directory)
+    assert sent.code == 0, sent.output
+    for rank, there in (("0", False), ("1", True)):
+        done = torchrun(stack, "cp", f"{name}:/tmp/weights", "fetched", "--rank", rank, cwd=directory)
+        assert (done.code == 0, fetched.exists()) == (there, there), done.output
+    assert fetched.read_bytes() == weights.read_bytes()
+
+
+def test_project_and_image_trainer_run_in_a_workspace(installed: Stack, tmp_path: Path) -> None:
+    """The examples' project as their page submits it; the image's own trainer beside somebody's files."""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "notes.txt").write_text("of mine")
+    beside = torchrun(
+        installed, "submit", "--queue", "dev", "--gpus", "1", "--name", "beside",
+        "python -m trainer.train --epochs 1", cwd=notes,
+    )  # fmt: skip
+    assert beside.code == 0, beside.output
+    page = (EXAMPLES / "README.md").read_text()
+    block = page.partition("From a directory of one's own")[2].split("```")[1].removeprefix("bash")
+    (tmp_path / "project").symlink_to(EXAMPLES / "project")
+    answer = subprocess.run(
+        ["bash", "-ec", block],
+        cwd=tmp_path, env=in_their_namespace(installed, tmp_path), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    assert "epoch 20 of 20" in answer.stdout
+    assert phase(installed, "mine") == n.PHASE_SUCCEEDED
+    reaches(installed, "beside", n.PHASE_SUCCEEDED)
+    assert "result=succeeded" in logs_of(installed, "beside")
+
+
+def test_finished_job_whose_objects_are_deleted_stays_finished(installed: Stack) -> None:
+    before = job(installed, "mine")["status"]
+    deleted = installed.kubectl("delete", "jobs", *SPACE, "-l", f"{n.LABEL_JOB}=mine", "--wait=true")
     assert deleted.code == 0, deleted.output
-    pods = ("pods", *SPACE, "-l", f"{n.LABEL_JOB}=first")
+    pods = ("pods", *SPACE, "-l", f"{n.LABEL_JOB}=mine")
     assert gone_within(60, lambda: [each["metadata"]["name"] for each in installed.get(*pods)["items"]]) == []
-    assert gone_within(3, lambda: [job(installed, "first")["status"] == before]) == [True]
-    assert installed.get("jobs", *SPACE, "-l", f"{n.LABEL_JOB}=first")["items"] == []
+    assert gone_within(3, lambda: [job(installed, "mine")["status"] == before]) == [True]
+    assert installed.get("jobs", *SPACE, "-l", f"{n.LABEL_JOB}=mine")["items"] == []
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    [
-        ("single-node", {(1, 4)}),
-        ("multi-node", {(2, 2)}),
-        ("elastic", {(1, 1), (2, 2)}),  # as many as there is room for
-        ("cpu-only", {(2, 0)}),
-        ("priority", {(1, 1)}),
-        ("checkpoints", {(1, 1)}),
-    ],
-)
-def test_an_example_trains(installed: Stack, name: str, sizes: set[tuple[int, int]]) -> None:
-    applied = installed.kubectl("apply", *SPACE, "-f", str(EXAMPLES / f"{name}.yaml"))
-    assert applied.code == 0, applied.output
-    ended = reaches(installed, name, n.PHASE_SUCCEEDED)
-    assert (ended["nodes"], ended["gpus"]) in sizes
-    assert "deprecated" not in logs_of(installed, name)
-    workers = installed.get("pods", *SPACE, "-l", f"{n.LABEL_JOB}={name},{n.LABEL_ATTEMPT}")["items"]
-    assert len(workers) == ended["nodes"]
-    urgent = {each["spec"].get("priorityClassName") == "urgent" for each in workers}
-    assert urgent == {name == "priority"}
-    if name == "priority":
-        (worker,) = (each["spec"] for each in workers)
-        assert worker["priority"] == 1000
-        assert (
-            worker["containers"][0]["resources"]["requests"].items() >= {"cpu": "8", "memory": "16Gi"}.items()
-        )
+def test_priority_example_trains_with_what_it_overrides(installed: Stack) -> None:
+    example_trains(installed, "priority", {(1, 1)})
+    (worker,) = workers_of(installed, "priority")
+    assert (worker["priorityClassName"], worker["priority"]) == ("urgent", 1000)
+    requests = worker["containers"][0]["resources"]["requests"]
+    assert requests.items() >= {"cpu": "8", "memory": "16Gi"}.items()
 
 
-def test_the_examples_queues_and_their_first_job_are_applied_as_the_page_says(
-    installed: Stack, tmp_path: Path
-) -> None:
+def test_examples_page_commands_make_queues_and_train(installed: Stack, tmp_path: Path) -> None:
     """Without a pool Karpenter buys the machine for the worker itself, which the queue's tolerations let there."""
     name = "as-written"
     block = (EXAMPLES / "README.md").read_text().split("```")[1].removeprefix("bash")
@@ -286,86 +253,7 @@ def test_the_examples_queues_and_their_first_job_are_applied_as_the_page_says(
         installed.kubectl("delete", "namespace", name, "--timeout=120s")
 
 
-def test_the_examples_project_is_submitted_as_the_page_says(installed: Stack, tmp_path: Path) -> None:
-    page = (EXAMPLES / "README.md").read_text()
-    block = page.partition("From a directory of one's own")[2].split("```")[1].removeprefix("bash")
-    (tmp_path / "project").symlink_to(EXAMPLES / "project")
-    answer = subprocess.run(
-        ["bash", "-ec", block],
-        cwd=tmp_path, env=in_their_namespace(installed, tmp_path), capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert answer.returncode == 0, answer.stderr
-    assert "epoch 20 of 20" in answer.stdout
-    assert phase(installed, "mine") == n.PHASE_SUCCEEDED
-
-
-def test_an_elastic_job_begins_with_one_worker_and_takes_in_the_second(installed: Stack) -> None:
-    """In a namespace that may have one pod at first, and then two."""
-    space = ("-n", "elastic-team")
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}}
-    queue = {
-        key: value for key, value in installed.get("torchrunqueue", "cpu", *SPACE).items() if key != "status"
-    }
-    queue["metadata"] = {"name": "cpu"}
-    # One that ends is enough for the job, whose other pods Kubernetes removes then, and their logs with them.
-    script = (
-        "import os, time; n = os.environ['WORLD_SIZE']; print('world', n, flush=True); "
-        "time.sleep(900 if n < '2' else 20)"
-    )
-    spec = {
-        "jobQueue": "cpu",
-        "numGPUs": 0,
-        "elastic": {"minNodes": 1, "maxNodes": 2},
-        "command": f'python -c "{script}"',
-    }
-    made = {"apiVersion": n.API_VERSION, "kind": n.JOB_KIND, "metadata": {"name": "grows"}, "spec": spec}
-    space_itself = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space[1]}}
-
-    def allow(pods: int) -> None:
-        manifests = [
-            space_itself,
-            {**quota, "metadata": {"name": "few", "namespace": space[1]}, "spec": {"hard": {"pods": pods}}},
-        ]
-        applied = installed.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests))
-        assert applied.code == 0, applied.output
-
-    def said() -> str:
-        return installed.kubectl("logs", *space, "-l", f"{n.LABEL_JOB}=grows", "--tail=-1").output
-
-    def status() -> dict[str, Any]:
-        return dict(installed.get("torchrunjob", "grows", *space).get("status") or {})
-
-    try:
-        allow(1)
-        applied = installed.kubectl("apply", *space, "-f", "-", stdin=yaml.safe_dump_all([queue, made]))
-        assert applied.code == 0, applied.output
-        until(lambda: "world 1" in said(), "it trains with one worker", WAIT_SECONDS)
-        assert status()["phase"] == n.PHASE_RUNNING
-        assert "world 2" not in said()
-        allow(2)
-        until(lambda: said().count("world 2") == 2, "it trains with two", WAIT_SECONDS)
-        until(lambda: status()["phase"] == n.PHASE_SUCCEEDED, "it ends", WAIT_SECONDS)
-        assert (status()["attempt"], status()["restarts"]) == (0, 0)
-    finally:
-        installed.kubectl("delete", "namespace", space[1], "--timeout=120s")
-
-
-def test_checkpoints_outlive_their_job(installed: Stack) -> None:
-    deleted = installed.kubectl("delete", "torchrunjob", "checkpoints", *SPACE, "--timeout=60s")
-    assert deleted.code == 0, deleted.output
-    claim = installed.get("pvc", n.checkpoints_claim("checkpoints"), *SPACE)
-    assert "ownerReferences" not in claim["metadata"]
-    manifest = yaml.safe_load((EXAMPLES / "checkpoints.yaml").read_text())
-    manifest["spec"]["command"] = manifest["spec"]["command"].replace("--steps 100", "--steps 120")
-    applied = installed.kubectl("apply", *SPACE, "-f", "-", stdin=json.dumps(manifest))
-    assert applied.code == 0, applied.output
-    reaches(installed, "checkpoints", n.PHASE_SUCCEEDED)
-    assert "checkpoint=loaded step=100 " in logs_of(installed, "checkpoints")
-    installed.kubectl("delete", "torchrunjob", "checkpoints", *SPACE, "--timeout=60s")
-    installed.kubectl("delete", "pvc", n.checkpoints_claim("checkpoints"), *SPACE, "--timeout=60s")
-
-
-def test_a_suspended_job_goes_on_from_its_checkpoint(installed: Stack) -> None:
+def test_suspended_job_resumes_from_its_checkpoint(installed: Stack) -> None:
     applied = installed.kubectl("apply", *SPACE, "-f", str(EXAMPLES / "suspend.yaml"))
     assert applied.code == 0, applied.output
     reaches(installed, "suspended", n.PHASE_SUSPENDED)
