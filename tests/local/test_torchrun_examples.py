@@ -1,6 +1,6 @@
 """Examples that show `make test` nothing new, and jobs that wait for a minute: `make faults` runs them.
 
-tests/local/test_torchrun_training.py trains single-node.yaml, priority.yaml, suspend.yaml and the project.
+tests/local/test_torchrun_training.py trains single-node.yaml, suspend.yaml and the project.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from launcher.core.torchrun import names as n
 from tests.faults.place import until
 from tests.local.conftest import Stack
 from tests.local.torchrun_person import SPACE, WAIT_SECONDS, logs_of, reaches
-from tests.local.torchrun_stack import EXAMPLES, example_trains, installed
+from tests.local.torchrun_stack import EXAMPLES, example_trains, installed, workers_of
 
 __all__ = ["installed"]
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
@@ -32,6 +32,14 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
 )
 def test_example_trains(installed: Stack, name: str, sizes: set[tuple[int, int]]) -> None:
     example_trains(installed, name, sizes)
+
+
+def test_priority_example_trains_with_what_it_overrides(installed: Stack) -> None:
+    example_trains(installed, "priority", {(1, 1)})
+    (worker,) = workers_of(installed, "priority")
+    assert (worker["priorityClassName"], worker["priority"]) == ("urgent", 1000)
+    requests = worker["containers"][0]["resources"]["requests"]
+    assert requests.items() >= {"cpu": "8", "memory": "16Gi"}.items()
 
 
 def test_checkpoints_outlive_their_job(installed: Stack) -> None:

@@ -30,7 +30,7 @@ from tests.local.torchrun_person import (
     torchrun,
     workers_say,
 )
-from tests.local.torchrun_stack import EXAMPLES, example_trains, image, installed, workers_of
+from tests.local.torchrun_stack import EXAMPLES, image, installed
 
 __all__ = ["installed"]
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
@@ -213,14 +213,6 @@ def test_finished_job_whose_objects_are_deleted_stays_finished(installed: Stack)
     assert gone_within(60, lambda: [each["metadata"]["name"] for each in installed.get(*pods)["items"]]) == []
     assert gone_within(3, lambda: [job(installed, "mine")["status"] == before]) == [True]
     assert installed.get("jobs", *SPACE, "-l", f"{n.LABEL_JOB}=mine")["items"] == []
-
-
-def test_priority_example_trains_with_what_it_overrides(installed: Stack) -> None:
-    example_trains(installed, "priority", {(1, 1)})
-    (worker,) = workers_of(installed, "priority")
-    assert (worker["priorityClassName"], worker["priority"]) == ("urgent", 1000)
-    requests = worker["containers"][0]["resources"]["requests"]
-    assert requests.items() >= {"cpu": "8", "memory": "16Gi"}.items()
 
 
 def test_examples_page_commands_make_queues_and_train(installed: Stack, tmp_path: Path) -> None:
