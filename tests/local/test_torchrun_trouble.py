@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from launcher.core.torchrun import names as n
 from tests.faults.place import until
-from tests.local.conftest import Stack
-from tests.local.torchrun_person import SPACE, WAIT_SECONDS, job, logs_of, reaches, torchrun
+from tests.local.conftest import Command, Stack
+from tests.local.torchrun_person import SPACE, WAIT_SECONDS, job, logs_of, reaches, submit_edited, torchrun
 from tests.local.torchrun_stack import image, installed
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
@@ -52,36 +54,45 @@ RIGHTS = [
 ]
 
 
-def test_the_exit_code_is_the_jobs_and_a_wrong_command_is_not_begun_anew(
-    installed: Stack, tmp_path: Path
-) -> None:
+def test_job_that_fails_has_its_commands_exit_code(installed: Stack, tmp_path: Path) -> None:
+    """Its restarts are used up; a wrong command has none."""
+    code = tmp_path / "code"
+    code.mkdir()
     says = "import os\nprint('of attempt', os.environ['TORCHRUN_ATTEMPT'], flush=True)\n"
-    (tmp_path / "train.py").write_text(f"{says}raise SystemExit(3)\n")
-    (tmp_path / "unset.sh").write_text("exit 0\n")
-    for name, command, code, reason, restarts in (
-        ("fails", "python train.py", 3, n.REASON_RESTARTS_USED_UP, 3),
-        ("misspelt", "pyhton train.py", 127, n.REASON_NOT_RESTARTABLE, 0),
-        ("absent", "python trian.py", 2, n.REASON_NOT_RESTARTABLE, 0),
-        ("unset", "./unset.sh", 126, n.REASON_NOT_RESTARTABLE, 0),
-    ):
-        ended = torchrun(
-            installed, "submit", "--queue", "cpu", "--gpus", "0", "--nodes", "1", "--name", name, "--follow",
-            command, cwd=tmp_path,
-        )  # fmt: skip
-        assert ended.code == code, ended.output
-        status = job(installed, name)["status"]
-        assert (status["phase"], status["reason"]) == (n.PHASE_FAILED, reason)
-        assert (status["exitCode"], status.get("restarts", 0)) == (code, restarts)
-    last = torchrun(installed, "logs", "fails", "--attempt", "3")
-    assert (last.code, "of attempt 3\n" in last.output) == (0, True)
-    gone = torchrun(installed, "logs", "fails", "--attempt", "2")
+    (code / "train.py").write_text(f"{says}raise SystemExit(3)\n")
+    (code / "unset.sh").write_text("exit 0\n")
+    place = ("--queue", "cpu", "--gpus", "0", "--nodes", "1")
+    submit_edited(installed, "fails", {"maxRestarts": 1}, *place, "python train.py", cwd=code)
+    wrong = {
+        "misspelt": ("pyhton train.py", 127),
+        "absent": ("python trian.py", 2),
+        "unset": ("./unset.sh", 126),
+    }
+
+    def follow(name: str) -> Command:
+        command, _ = wrong[name]
+        return torchrun(installed, "submit", *place, "--name", name, "--follow", command, cwd=code)
+
+    with ThreadPoolExecutor() as threads:
+        for (name, (_, exit_code)), ended in zip(wrong.items(), threads.map(follow, wrong), strict=True):
+            assert ended.code == exit_code, ended.output
+            has_failed(installed, name, n.REASON_NOT_RESTARTABLE, exit_code, 0)
+    reaches(installed, "fails", n.PHASE_FAILED)
+    has_failed(installed, "fails", n.REASON_RESTARTS_USED_UP, 3, 1)
+    last = torchrun(installed, "logs", "fails", "--attempt", "1")
+    assert (last.code, "of attempt 1\n" in last.output) == (0, True)
+    gone = torchrun(installed, "logs", "fails", "--attempt", "0")
     assert gone.code == 66, "its pods went when the next one began"
-    assert "job fails: has no worker node 0 of attempt 2 now" in gone.output
+    assert "job fails: has no worker node 0 of attempt 0 now" in gone.output
 
 
-def test_a_worker_that_fails_costs_a_restart_of_all_in_a_rendezvous_of_their_own(
-    installed: Stack, tmp_path: Path
-) -> None:
+def has_failed(stack: Stack, name: str, reason: str, exit_code: int, restarts: int) -> None:
+    status = job(stack, name)["status"]
+    assert (status["phase"], status["reason"]) == (n.PHASE_FAILED, reason)
+    assert (status["exitCode"], status.get("restarts", 0)) == (exit_code, restarts)
+
+
+def test_worker_failure_restarts_all_in_a_new_rendezvous(installed: Stack, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(FAILS_ONCE)
     done = torchrun(
         installed, "submit", "--queue", "cpu", "--gpus", "0", "--nodes", "2", "--name", "again-once", "--follow",
@@ -96,7 +107,7 @@ def test_a_worker_that_fails_costs_a_restart_of_all_in_a_rendezvous_of_their_own
     assert "attempt 1 rank 1" in logs_of(installed, "again-once")
 
 
-def test_an_elastic_job_has_not_succeeded_by_a_worker_that_was_told_to_go(installed: Stack) -> None:
+def test_elastic_job_with_an_evicted_worker_restarts(installed: Stack) -> None:
     """One that ends well is enough for its batch/v1 Job."""
     made = torchrun(
         installed, "submit", "--queue", "cpu", "--gpus", "0", "--min", "1", "--max", "2", "--name", "drained",
@@ -118,9 +129,7 @@ def test_an_elastic_job_has_not_succeeded_by_a_worker_that_was_told_to_go(instal
     assert (status["attempt"], status["restarts"]) == (1, 1)
 
 
-def test_a_job_of_a_queue_that_is_not_there_waits_and_trains_once_it_is(
-    installed: Stack, tmp_path: Path
-) -> None:
+def test_job_without_its_queue_trains_once_it_is_there(installed: Stack, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('trained', flush=True)\n")
     made = torchrun(
         installed, "submit", "--queue", "later", "--gpus", "0", "--nodes", "1", "--name", "early",
@@ -149,9 +158,7 @@ def test_a_job_of_a_queue_that_is_not_there_waits_and_trains_once_it_is(
     assert "trained" in logs_of(installed, "early")
 
 
-def test_who_may_not_send_the_workspace_leaves_no_job_and_who_may_does(
-    installed: Stack, tmp_path: Path
-) -> None:
+def test_submit_without_pods_exec_is_refused_and_leaves_no_job(installed: Stack, tmp_path: Path) -> None:
     name, space = "sender", SPACE[1]
     meta = {"name": name, "namespace": space}
     rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": meta}
@@ -172,40 +179,49 @@ def test_who_may_not_send_the_workspace_leaves_no_job_and_who_may_does(
     place.chmod(0o600)
     code.mkdir()
     (code / "train.py").write_text("print('trained')\n")
-    words = ("--queue", "cpu", "--gpus", "0", "--nodes", "1", "--name", "unsent", "--kubeconfig", str(place))
-    refused = torchrun(installed, "submit", *words, "python train.py", cwd=code)
+    words = ("--queue", "cpu", "--gpus", "0", "--nodes", "1", "--kubeconfig", str(place), "python train.py")
+    refused = torchrun(installed, "submit", "--name", "unsent", *words, cwd=code)
     assert refused.code == 77, refused.output
     told = refused.output.splitlines()[-1]
     assert told.startswith("kubectl torchrun: ")
     assert "namespace training: you may not get and create pods/exec there" in told
     assert installed.kubectl("get", "torchrunjob", "unsent", *SPACE).code == 1, "the job is there"
-    pods = ("pods", *SPACE, "-l", f"{n.LABEL_JOB}=unsent", "-o", "name")
-    until(lambda: "pod/" not in installed.kubectl("get", *pods).output, "nothing of it is left", 60)
+
+    def left() -> list[str]:
+        """Its pods that nobody deletes; one that waits for its workspace has 30 s to end."""
+        items = installed.get("pods", *SPACE, "-l", f"{n.LABEL_JOB}=unsent")["items"]
+        return [each["metadata"]["name"] for each in items if "deletionTimestamp" not in each["metadata"]]
+
+    until(lambda: not left(), "nothing of it is left", 60)
     manifests[1] = {**manifests[1], "rules": [*RIGHTS, SENDING]}
     applied = installed.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests))
     assert applied.code == 0, applied.output
-    sent = torchrun(installed, "submit", *words, "python train.py", cwd=code)
+    sent = torchrun(installed, "submit", "--name", "sent", *words, cwd=code)
     assert sent.code == 0, sent.output
-    reaches(installed, "unsent", n.PHASE_SUCCEEDED)
+    reaches(installed, "sent", n.PHASE_SUCCEEDED)
 
 
 def test_workers_that_can_not_start_are_named_with_the_reason(installed: Stack) -> None:
     spec = {"jobQueue": "cpu", "numGPUs": 0, "numNodes": 1, "command": "python -c 1"}
     absent = f"{image(installed, 'trainer').partition('@')[0]}@sha256:{'0' * 64}"
-    for name, overrides, told in (
+    rows: tuple[tuple[str, dict[str, Any], str], ...] = (
         ("no-image", {"image": absent}, f"can't get image {absent}: "),
         ("no-room", {"nodeResources": {"memory": "900Gi"}}, "waits for a node: 0/"),
-    ):
+    )
+    for name, overrides, _ in rows:
         manifest = {
             "apiVersion": n.API_VERSION,
-            "kind": "TorchrunJob",
+            "kind": n.JOB_KIND,
             "metadata": {"name": name},
             "spec": {**spec, "overrides": overrides},
         }
         applied = installed.kubectl("apply", *SPACE, "-f", "-", stdin=json.dumps(manifest))
         assert applied.code == 0, applied.output
+    for name, _, told in rows:
         until(
-            lambda name=name, told=told: told in str(job(installed, name)), f"{name} says why", WAIT_SECONDS
+            lambda name=name, told=told: told in str(job(installed, name)),  # type: ignore[misc]
+            f"{name} says why",
+            WAIT_SECONDS,
         )
         shown = torchrun(installed, "status", name).output
         assert f"0 of 1 workers are ready, {name}-0-0-" in shown
