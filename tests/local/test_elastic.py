@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from launcher.capacity.submit import with_range
-from tests.faults.place import until
 from tests.local.conftest import Stack
 from tests.local.test_main_job import conditions, model
-from tests.local.test_restarts import SPACE, WAIT_SECONDS, begin, forget, manifest
+from tests.local.test_restarts import SPACE, begin, forget, manifest, poll
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 
@@ -30,7 +29,7 @@ def run_id(stack: Stack) -> Iterator[str]:
     """An elastic run that has saved its first checkpoint on two machines."""
     run = begin(stack, with_range(manifest(stack, shape="elastic"), 2, 2))
     try:
-        until(lambda: "checkpoint=saved" in log(stack, run), "the first checkpoint", WAIT_SECONDS)
+        poll(lambda: "checkpoint=saved" in log(stack, run), "the first checkpoint")
         yield run
     finally:
         forget(stack, run)
@@ -52,9 +51,7 @@ def process_of(run_id: str, rank: int) -> int:
     raise AssertionError(f"no process trains as rank {rank} of {run_id}")
 
 
-def test_a_process_that_is_lost_is_begun_anew_by_torchrun_from_the_checkpoint(
-    stack: Stack, run_id: str
-) -> None:
+def test_lost_process_is_restarted_by_torchrun_from_checkpoint(stack: Stack, run_id: str) -> None:
     job = stack.get("pytorchjob", f"train-{run_id}", *SPACE)
     assert list(job["spec"]["pytorchReplicaSpecs"]) == ["Worker"]
     policy = job["spec"]["elasticPolicy"]
@@ -64,7 +61,7 @@ def test_a_process_that_is_lost_is_begun_anew_by_torchrun_from_the_checkpoint(
     def over() -> bool:
         return bool({"Complete", "Failed"} & conditions(stack.get("job", f"launch-{run_id}", *SPACE)))
 
-    until(over, "the run's end", WAIT_SECONDS)
+    poll(over, "the run's end")
     said = stack.kubectl("logs", *SPACE, f"job/launch-{run_id}").output
     trained = log(stack, run_id)
     assert "Complete" in conditions(stack.get("job", f"launch-{run_id}", *SPACE)), said + trained

@@ -1,22 +1,20 @@
 """What `up` made is what the preview said, and keeps to the rules; what the preview could not decide is decided on it.
 
-The name comes before that of the main job's story, which ends with `down` on the same local cloud.
+What checkov says of a state, `make lives` shows of each stack.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.policies import waivers
 from infra.policies.judge import judge
 from infra.policies.model import Stack as Resources
 from tests.graph.agreement import contradictions
 from tests.graph.recordings import recorded
 from tests.local.conftest import Stack
-from tests.policy import checkov, previews
+from tests.policy import previews
 from tests.policy.settled import unsettled
 from tests.previews import preview_of
 
@@ -50,8 +48,3 @@ def test_what_was_made_violates_no_rule_and_no_rule_is_left_undecided(
 ) -> None:
     assert judge(previewed).undecided, "the preview knows everything: then this test is about nothing"
     assert unsettled(previewed, made) == []
-
-
-def test_checkov_finds_nothing_in_what_was_made_that_is_not_waived(made: Resources, tmp_path: Path) -> None:
-    verdict = checkov.judge_stack(made, tmp_path)
-    assert [str(each) for each in verdict.unwaived(waivers.load())] == []

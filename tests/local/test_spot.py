@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
 
 from tests.faults.place import until
 from tests.local.conftest import Stack
-from tests.local.test_restarts import SPACE, WAIT_SECONDS, begin, forget, manifest
+from tests.local.test_restarts import SPACE, begin, forget, manifest, poll
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 
@@ -24,16 +23,6 @@ pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 NOTICE_SECONDS = 120.0
 # Far longer than the test.
 EPOCHS = "5000"
-
-
-def buy(stack: Stack, purchase: str) -> None:
-    """Have the pool buy its machines so, and give back those that it has."""
-
-    def change(settings: dict[str, Any]) -> None:
-        settings["trainyard:pools"][0]["purchase"] = purchase
-
-    stack.update(change)
-    assert stack.kubectl("delete", "nodeclaims", "--all", "--timeout=120s").code == 0
 
 
 @dataclass
@@ -46,8 +35,8 @@ class Trained:
 
 
 @pytest.fixture
-def run(stack: Stack) -> Iterator[Trained]:
-    buy(stack, "spot")
+def run(pool_of_two: Stack) -> Iterator[Trained]:
+    stack = pool_of_two
     run_id = begin(stack, manifest(stack, epochs=EPOCHS))
     pods = [f"train-{run_id}-{name}" for name in ("master-0", "worker-0")]
 
@@ -55,7 +44,7 @@ def run(stack: Stack) -> Iterator[Trained]:
         return stack.kubectl("logs", *SPACE, pod).output
 
     try:
-        until(lambda: "checkpoint=saved" in said(pods[0]), "the first checkpoint", WAIT_SECONDS)
+        poll(lambda: "checkpoint=saved" in said(pods[0]), "the first checkpoint")
         with ExitStack() as open_files:
             followed = [open_files.enter_context(stack.following(pod, *SPACE)) for pod in pods]
             yield Trained(run_id, *followed)
@@ -64,7 +53,6 @@ def run(stack: Stack) -> Iterator[Trained]:
         stack.kubectl(
             "wait", *SPACE, "pods", "--for=delete", "-l", f"trainyard.dev/run={run_id}", "--timeout=120s"
         )
-        buy(stack, "on-demand")
 
 
 def take_back(stack: Stack, pod: str) -> str:
@@ -83,9 +71,7 @@ def is_running(stack: Stack, instance: str) -> bool:
     return bool(found["State"]["Name"] == "running")
 
 
-def test_a_spot_machine_that_is_taken_back_is_left_with_a_checkpoint_before_its_end(
-    stack: Stack, run: Trained
-) -> None:
+def test_spot_notice_stops_the_run_with_a_checkpoint_in_time(stack: Stack, run: Trained) -> None:
     pool = stack.get("nodepool", "small")["spec"]["template"]["spec"]
     assert {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"]} in pool["requirements"]
     instance = take_back(stack, f"train-{run.run_id}-worker-0")
@@ -101,7 +87,7 @@ def test_a_spot_machine_that_is_taken_back_is_left_with_a_checkpoint_before_its_
         output = stack.kubectl("logs", *SPACE, f"train-{run.run_id}-master-0").output
         return output if "restart=1" in output else ""
 
-    until(lambda: "checkpoint=loaded" in again(), "the run goes on", WAIT_SECONDS)
+    poll(lambda: "checkpoint=loaded" in again(), "the run goes on")
     loaded = re.search(r"^checkpoint=loaded step=(\d+) ", again(), re.M)
     assert loaded, again()
     assert int(loaded[1]) == int(stopped[2]), "steps that were trained before the stop are done again"
