@@ -52,26 +52,20 @@ TOGETHER = {
     "graph": "previews",
     "policy": "previews",
 }
-# Unit tests that read the same deployments (tests/unit/infra/whole.py), or import torch, by folder and file.
-UNITS_TOGETHER = {
-    **dict.fromkeys(
-        (
-            "infra/test_existing_vpc",
-            "infra/test_last_access",
-            "infra/test_protected_data",
-            "infra/test_queues",
-            "infra/test_revision",
-            "infra/test_shipped_stacks",
-            "infra/test_stack",
-            "policies/test_documents",
-        ),
-        "shipped stacks",
+# Unit tests that read the same deployments (tests/unit/infra/whole.py), by folder and file.
+UNITS_TOGETHER = dict.fromkeys(
+    (
+        "infra/test_existing_vpc",
+        "infra/test_last_access",
+        "infra/test_protected_data",
+        "infra/test_queues",
+        "infra/test_revision",
+        "infra/test_shipped_stacks",
+        "infra/test_stack",
+        "policies/test_documents",
     ),
-    **dict.fromkeys(
-        ("trainer/test_optimizer", "trainer/test_precision", "trainer/test_same", "trainer/test_save"),
-        "torch",
-    ),
-}
+    "shipped stacks",
+)
 # Whoever begins with the longest ends first; the order within the main job's story tests/local/conftest.py sets.
 LONGEST = (
     "main job",
@@ -88,12 +82,12 @@ LONGEST = (
 # The same of those that `make check` runs.
 LONGEST_UNITS = (
     "shipped stacks",
-    "torch",
-    "torchrun/test_poison",
-    "local_core/test_tools",
     "plugin/test_refused",
-    "benchmarks/test_launcher_live",
+    "launcher/test_gateway_watch",
     "plugin/test_cp",
+    "plugin/test_podless",
+    "plugin/test_plugin",
+    "plugin/test_ends",
 )
 # On a busy machine an example may take any time.
 hypothesis.settings.register_profile("trainyard", deadline=None)

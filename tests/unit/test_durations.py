@@ -25,6 +25,7 @@ def test_b(): time.sleep(0.1)
 """
 
 
+@pytest.mark.long
 def test_run_with_workers_records_each_test_once(tmp_path: Path) -> None:
     (tmp_path / "test_sample.py").write_text(SAMPLE)
     recorded = tmp_path / "durations"

@@ -16,6 +16,7 @@ def test_a_ratio_that_never_changes_has_no_width_however_the_machine_drifts() ->
     assert (found.low, found.median, found.high) == pytest.approx((1.25, 1.25, 1.25))
 
 
+@pytest.mark.long
 def test_the_interval_holds_the_truth_and_narrows_with_more_pairs() -> None:
     noise = np.random.default_rng(1)
     widths = []

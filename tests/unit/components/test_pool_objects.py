@@ -296,6 +296,7 @@ def test_a_machine_has_the_interfaces_of_its_layout_and_those_of_many_pods(
     pods=st.integers(0, 400),
     policy=st.sampled_from(efa.POLICIES),
 )
+@pytest.mark.long
 def test_no_machine_takes_more_than_its_interfaces_have(
     interfaces: int, each: int, pods: int, policy: str
 ) -> None:

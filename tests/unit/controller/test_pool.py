@@ -318,6 +318,7 @@ def whole(api: FakeApi, kill: int, *, after: bool) -> int:
     return written
 
 
+@pytest.mark.long
 def test_controller_killed_at_any_write_ends_the_same() -> None:
     with serving(FakeApi()) as api:
         writes = whole(api, 0, after=False)

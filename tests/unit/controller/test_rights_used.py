@@ -160,6 +160,7 @@ def watched() -> set[Needed]:
     return {Needed(each.group or "", each.any_name, verb) for each in selectors for verb in ("list", "watch")}
 
 
+@pytest.mark.long
 def test_every_right_is_used_and_none_is_lacking(api: FakeApi) -> None:
     used = watched()
     for live in (a_gang_in_a_queue_of_kai, a_job_that_waits_for_machines):

@@ -60,6 +60,7 @@ def test_a_salt_is_known_by_its_passphrase() -> None:
         "v2" + SALTED[2:],
     ],
 )
+@pytest.mark.long
 def test_what_is_no_salt_is_nobodys(salt: object) -> None:
     assert not is_of(PASSWORD, salt)
 

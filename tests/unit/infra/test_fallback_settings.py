@@ -340,6 +340,7 @@ ENTRIES = st.one_of(
         },
     ),
 )
+@pytest.mark.long
 def test_what_is_read_can_be_had_and_everything_else_is_told(
     entries: list[Any], pool: str, device: str, least: int, sizes: dict[str, Any]
 ) -> None:

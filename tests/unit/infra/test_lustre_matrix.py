@@ -86,6 +86,7 @@ def test_a_file_system_is_right_exactly_where_fsx_has_it_and_else_told_by_its_ke
 
 @settings(max_examples=120)
 @given(WANTED)
+@pytest.mark.long
 def test_the_emulated_fsx_takes_the_same_ones(wanted: dict[str, Any]) -> None:
     """What the component sends for the settings (`components.lustre`)."""
     from local.aws.fsx import limits  # it imports moto

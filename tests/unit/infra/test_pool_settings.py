@@ -109,6 +109,7 @@ def test_a_reservation_says_when_it_begins_or_began(begins: str | None) -> None:
     st.datetimes(datetime(2026, 6, 1), datetime(2027, 9, 1)),
     st.datetimes(datetime(2026, 6, 1), datetime(2027, 9, 1)),
 )
+@pytest.mark.long
 def test_a_block_is_right_where_it_can_be_bought_and_has_not_ended(begin: datetime, end: datetime) -> None:
     """Any begin at most eight weeks from now, before an end that is to come and that a block can have."""
     begin, end = begin.replace(tzinfo=UTC), end.replace(tzinfo=UTC)

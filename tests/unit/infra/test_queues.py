@@ -160,6 +160,7 @@ def test_the_controller_runs_the_stacks_launcher_image() -> None:
     assert container["command"] == ["python", "-m", "launcher.controller"]
 
 
+@pytest.mark.long
 def test_no_rule_has_anything_against_what_comes_with_queues() -> None:
     """But for those that are about the namespace `default`, which a stack has to give its reasons for."""
     stack = [

@@ -94,6 +94,7 @@ def mutations(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[Any, ...], Any]:
 
 @settings(max_examples=100)
 @given(mutations())
+@pytest.mark.long
 def test_any_value_at_any_key_is_read_or_told_with_a_path(
     mutation: tuple[dict[str, Any], tuple[Any, ...], Any],
 ) -> None:
@@ -108,6 +109,7 @@ def test_any_value_at_any_key_is_read_or_told_with_a_path(
         st.sampled_from([f"trainyard:{key.split('.')[0]}" for key in MEANINGS]) | st.text(), VALUES
     )
 )
+@pytest.mark.long
 def test_any_sections_at_all_are_read_or_told(config: dict[str, Any]) -> None:
     lines = outcome({"aws:region": "us-west-2", **config})
     assert any(line.startswith("trainyard:") for line in lines), "no pools, and nothing was told"

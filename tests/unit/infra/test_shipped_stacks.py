@@ -159,6 +159,7 @@ def test_a_placement_group_is_there_before_its_pool() -> None:
     assert spec["placementGroupSelector"] == {"name": "trainyard-p4d-p4d"}
 
 
+@pytest.mark.long
 def test_machines_without_a_job_are_kept_where_the_settings_say_so() -> None:
     kept = {"g4dn": 2, "g4dn-existing-vpc": 2, "p4de-odcr": 2, "p4de-odcr-existing-vpc": 2}
     for name, count in {**kept, "p4d": 2, "p5": 2, "trn1": 2, "lustre-existing-vpc": 4}.items():
@@ -201,6 +202,7 @@ def test_what_gives_machines_back_does_not_wait_for_a_mount_that_may_fail() -> N
         assert other in found.needs(drain, "drain")
 
 
+@pytest.mark.long
 def test_user_data_sets_up_lustre_over_efa_where_enabled() -> None:
     with_efa, without = (found.one(NODE_CLASS).inputs["spec"] for found in (unusual(), recorded("p4d")))
     assert lustre_client.script(8) in with_efa["userData"]

@@ -175,6 +175,7 @@ NAMES = (
     st.integers(1, 6),
     st.integers(1, 6),
 )
+@pytest.mark.long
 def test_what_the_settings_take_a_launcher_reads_and_could_run(
     env: dict[str, str], least: int, most: int, ceiling: int
 ) -> None:

@@ -55,6 +55,7 @@ def known(seen: Observation) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_the_copy_shows_what_fresh_lists_show(
     api: FakeApi, gateway: KubernetesGateway, request_: Request
 ) -> None:
@@ -152,6 +153,7 @@ def waited_out(api: FakeApi, request: Request, deadline: int) -> tuple[int, int]
     return rounds, len(api.requests) - before
 
 
+@pytest.mark.long
 def test_waiting_costs_no_requests_however_long_it_is(api: FakeApi, request_: Request) -> None:
     put_node(api, "a")
     short_rounds, short = waited_out(api, request_, 20)

@@ -126,6 +126,7 @@ def test_a_pod_that_follows_a_dead_one_goes_on_where_that_one_was(api: FakeApi) 
     assert first_pod > 15, "nothing is done before the Lease is held"
 
 
+@pytest.mark.long
 def test_attempts_and_pools_are_tried_in_turn_over_a_real_connection(api: FakeApi) -> None:
     pool = {"metadata": {"name": "large"}, "spec": {"limits": {"nvidia.com/gpu": "32"}}}
     api.put("/apis/karpenter.sh/v1/nodepools/large", pool)

@@ -154,6 +154,7 @@ def disturb(api: FakeApi, chance: random.Random) -> bool:
 @pytest.mark.parametrize(
     "part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, PARTS))]
 )
+@pytest.mark.long
 def test_reflector_under_seeded_faults_tells_each_event_once(api: FakeApi, part: int) -> None:
     exact = 0
     for seed in range(part, PARTS * SEQUENCES, PARTS):

@@ -149,6 +149,7 @@ def test_tools_of_one_lock_are_built_together(
     assert all(registry.is_built(registry.tool_directory(tool)) for tool in tools.values())
 
 
+@pytest.mark.long
 def test_a_build_that_takes_long_says_how_far_it_is(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

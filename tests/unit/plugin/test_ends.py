@@ -147,6 +147,7 @@ def test_an_interrupt_while_the_job_is_made_says_that_it_may_be_there(
 NO_SPACE = "kubectl torchrun: standard output: No space left on device\n"
 
 
+@pytest.mark.long
 def test_process_with_a_full_output_prints_one_line(api: TorchrunApi, code: Path) -> None:
     api.job("one")
     with open("/dev/full", "w") as full:

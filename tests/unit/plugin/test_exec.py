@@ -105,6 +105,7 @@ def test_the_last_that_a_command_said_is_why_it_ended(pods: Pods) -> None:
         send()
 
 
+@pytest.mark.long
 def test_execution_without_a_word_ends_after_the_silence(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute, "_POLL_SECONDS", 0.05)
     with execution(pods, "sh", "-c", "for i in 1 2 3 4; do sleep 0.15; echo $i; done; exit 3") as running:

@@ -183,6 +183,7 @@ def build(job: job_spec.JobSpec, queue: Any) -> tuple[str, ...]:
     return ()
 
 
+@pytest.mark.long
 def test_poison_at_every_place() -> None:
     job, _ = job_spec.parse(JOB["spec"])
     assert job is not None

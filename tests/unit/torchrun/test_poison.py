@@ -48,6 +48,7 @@ def life() -> Life:
     return Life({"workspace": FULL_JOB["spec"]["workspace"]}, of_queue, cluster=KAI).run()
 
 
+@pytest.mark.long
 def test_decide_with_wrong_values_in_a_job_returns(life: Life) -> None:
     item = life.api.get(n.JOB_KIND, "vit")
     assert item is not None
@@ -56,6 +57,7 @@ def test_decide_with_wrong_values_in_a_job_returns(life: Life) -> None:
         decide(job, life.queue, children, KAI, life.api.now)
 
 
+@pytest.mark.long
 def test_decide_with_wrong_values_while_waiting_for_nodes() -> None:
     life = Life({}, {**FULL_QUEUE["spec"], "scheduling.pool": POOL}, cluster=KAI, api=PoolApi())
     api = life.api
@@ -93,6 +95,7 @@ def test_decide_with_wrong_values_in_a_spec_keeps_the_phase(phase: str) -> None:
             assert phase != n.PHASE_FAILED or (decision.status or item["status"])["phase"] == phase
 
 
+@pytest.mark.long
 def test_decide_with_wrong_values_in_a_queue_returns() -> None:
     item: dict[str, Any] = deepcopy(FULL_QUEUE)
     item["metadata"] |= {"namespace": "team", "uid": "u", "resourceVersion": "1", "generation": 2}

@@ -111,6 +111,7 @@ def test_events_are_on_the_disk_after_a_while_and_not_each_time(tmp_path: Path) 
     assert len(read(path)) == 3
 
 
+@pytest.mark.long
 def test_a_full_disk_costs_one_file_and_the_next_record_begins_another(tmp_path: Path) -> None:
     program = f"""
 import errno, resource, signal, sys

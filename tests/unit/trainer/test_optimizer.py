@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from trainer.optimizer import Recipe
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.long]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -122,6 +122,7 @@ def run(*arguments: str | Path, program: str) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.long
 def test_plot_command_writes_a_png_and_names_bad_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

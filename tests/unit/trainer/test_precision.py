@@ -6,7 +6,7 @@ import pytest
 
 from trainer.contract import Exit, TrainerError
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.long]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,7 +8,7 @@ import pytest
 
 from trainer.config import Config
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.long]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,7 +18,7 @@ from trainer.stores.hashed import Hashed
 if TYPE_CHECKING:
     from torch import Tensor
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.long]
 
 
 @pytest.fixture(scope="module", autouse=True)

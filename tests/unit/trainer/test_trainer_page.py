@@ -41,6 +41,7 @@ def test_the_page_has_every_exit_code() -> None:
     assert [int(row[0]) for row in rows("How it ends")] == [int(code) for code in Exit]
 
 
+@pytest.mark.long
 def test_the_page_shows_the_world_as_the_trainer_does() -> None:
     """The example is of one laptop that nobody promised anything."""
     from trainer.table import Expected, Process, table  # it imports torch

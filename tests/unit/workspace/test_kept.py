@@ -77,6 +77,7 @@ def sync(base: Path, into: Path, files: dict[str, str], killed_after: int) -> No
 
 @settings(max_examples=60)
 @given(STEPS)
+@pytest.mark.long
 def test_nothing_that_the_job_wrote_is_lost(steps: list[tuple]) -> None:  # type: ignore[type-arg]
     with memory_directory() as base:
         into = base / "into"

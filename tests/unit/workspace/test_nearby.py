@@ -59,6 +59,7 @@ def test_receive_from_nearby_pods_takes_the_whole_archive(
 
 
 @pytest.mark.parametrize(("drips", "told"), [(True, "it is too slow"), (False, "it broke off: timed out")])
+@pytest.mark.long
 def test_copied_from_a_slow_pod_gives_up_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, drips: bool, told: str
 ) -> None:

@@ -339,6 +339,7 @@ def test_nobody_waits_for_a_pipe_with_the_name_of_an_ignore_file(tmp_path: Path,
     assert len(select(tmp_path)) == 3
 
 
+@pytest.mark.long
 def test_pack_of_2000_files_takes_under_a_second(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draw = random.Random(7)  # noqa: S311
     for number in range(2_000):

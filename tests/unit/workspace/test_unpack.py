@@ -106,6 +106,7 @@ def _is_ring(path: Path) -> bool:
 @example([("a", "link", "a//")])
 @settings(max_examples=120)
 @given(st.lists(st.tuples(PATHS, st.sampled_from(sorted(KINDS)), PATHS), max_size=6))
+@pytest.mark.long
 def test_whatever_is_in_it_nothing_is_outside(members: list[tuple[str, str, str]]) -> None:
     with memory_directory() as base:
         archive, digest = made(
