@@ -132,9 +132,12 @@ def test_an_undisturbed_training_sees_every_sample_once_per_epoch(undisturbed: R
     assert undisturbed.seen() == [Counter(range(SAMPLES))] * EPOCHS
 
 
-def test_a_killed_process_changes_nothing_of_the_model(undisturbed: Runs, place: Place) -> None:
+@pytest.mark.parametrize(("step", "rank"), [(3, 1), (17, 0)])  # before and after the first checkpoint
+def test_a_killed_process_changes_nothing_of_the_model(
+    undisturbed: Runs, place: Place, step: int, rank: int
+) -> None:
     runs = place("killed")
-    ended = runs.train(2, restarts=1, KILL_STEP="17", KILL_RANK="0").end()
+    ended = runs.train(2, restarts=1, KILL_STEP=str(step), KILL_RANK=str(rank)).end()
     assert ended.code == 0, ended.output
     assert ended.output.count("rank=0 world_size=2") == 2, "it was started anew"
     assert same(runs.model(), undisturbed.model())
