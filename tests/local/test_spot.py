@@ -37,7 +37,8 @@ class Trained:
 @pytest.fixture
 def run(pool_of_two: Stack) -> Iterator[Trained]:
     stack = pool_of_two
-    run_id = begin(stack, manifest(stack, epochs=EPOCHS))
+    # The second node may have to be bought.
+    run_id = begin(stack, manifest(stack, epochs=EPOCHS, holdSeconds=40))
     pods = [f"train-{run_id}-{name}" for name in ("master-0", "worker-0")]
 
     def said(pod: str) -> str:
