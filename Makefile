@@ -75,7 +75,7 @@ sweep: environment ## kill the launcher and the torchrun controller at each of t
 record-states: environment ## record what the stack files deploy now: later programs must not take it away (STACK=<stack>: of one)
 	@$(RUN) -m tests.graph $(if $(filter-out file,$(origin STACK)),$(call quoted,$(STACK)))
 
-bench-local: environment ## measure the local cloud against its targets (half an hour; WARM=1 leaves out the cold build)
+bench-local: environment ## measure the local cloud, make check and make test against their targets (an hour; WARM=1 leaves out the cold build)
 	@$(RUN) -m tests.benchmarks.local_cloud $(if $(filter-out 0 no false off,$(WARM)),--warm)
 
 bench-trainer: environment ## measure the trainer against its limits, beside the usual ways (every number in docs/benchmarks/trainer.json, or in RAW=<file>)
