@@ -170,7 +170,7 @@ def check_figures(environment: dict[str, str]) -> Iterator[Figure]:
     yield Figure(name="make check, warm", value=seconds, limit=60, unit="s")
 
 
-def test_figures(environment: dict[str, str]) -> Iterator[Figure]:
+def suite_figures(environment: dict[str, str]) -> Iterator[Figure]:
     """`make test` with the tools built."""
     seconds, _ = timed(["make", "--no-print-directory", "test"], environment)
     yield Figure(name="make test, tools built", value=seconds / 60, limit=25, unit="min")
@@ -192,7 +192,7 @@ def measure(warm: bool) -> Iterator[Figure]:
     yield from warm_up_figures(home, environment)
     yield from preview_figures(environment)
     yield from check_figures(environment)
-    yield from test_figures(environment)
+    yield from suite_figures(environment)
     if not warm:
         yield from cold_figures()
 
