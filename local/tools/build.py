@@ -20,7 +20,7 @@ from local.tools.tool import Tool
 
 RECORD = "build.json"
 MEGABYTE = 1e6
-# Debugging information is a tenth of the compiler's work, and the linker's `-s -w` drops it anyway.
+# The linker's `-s -w` drops debugging information, so that the compiler need not write it.
 COMPILER_FLAGS = "-gcflags=all=-dwarf=false"
 LINKER_FLAGS = "-s -w"
 # For each package: its import path, its directory and its Go files.

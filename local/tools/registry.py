@@ -110,8 +110,8 @@ def _build_missing(tools: list[Tool]) -> list[Built]:
 def _build_once(name: str, tools: list[Tool], prefix: str) -> list[Built]:
     """Build those of the tools that no other process builds meanwhile."""
     cache = cache_directory()
-    several = f"{len(tools)} tools"
-    progress = Progress(prefix + (several if len(tools) > 1 else f"{tools[0].name} {tools[0].number}"))
+    title = f"{len(tools)} tools" if len(tools) > 1 else f"{tools[0].name} {tools[0].number}"
+    progress = Progress(prefix + title)
     with locked(cache / "locks" / f"{name}.lock", progress) as lock:
         missing = [tool for tool in tools if not is_built(tool_directory(tool))]
         if not missing:
