@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-# The one that made .venv, so that PYTHON is said once; else the oldest that is supported.
+# The Python of .venv, so that PYTHON is given once; without .venv the oldest supported one on PATH.
 PYTHON ?= $(shell readlink -e .venv/bin/python || command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 STACK ?= local
 CLOUD ?= $(if $(filter local,$(STACK)),local,aws)

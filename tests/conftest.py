@@ -100,7 +100,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_teardown() -> None:
-    """Take back what a program that was run in this process has set."""
+    """Restore the signal handlers that a program run in this process has changed."""
     for number, handler in _HANDLERS.items():
         signal.signal(number, handler)
 

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks.figures import Figure, Note
+
 FILE = "TRAINYARD_DURATIONS"
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / ".test-durations"
@@ -43,20 +45,6 @@ class Duration:
     def total(self) -> float:
         """Seconds of all three."""
         return self.setup + self.call + self.teardown
-
-
-@dataclass(frozen=True, kw_only=True)
-class TierTime:
-    """Wall-clock seconds of one tier of `make test` and its budget; None for no budget."""
-
-    name: str
-    seconds: float
-    budget: float | None
-
-    def __str__(self) -> str:
-        limit = "" if self.budget is None else f" of {self.budget:.0f} s"
-        over = "  OVER BUDGET" if self.budget is not None and self.seconds > self.budget else ""
-        return f"{self.name:<28} {self.seconds:7.1f} s{limit}{over}"
 
 
 class Recorder:
@@ -90,7 +78,7 @@ def read(path: Path) -> list[Duration]:
     return [Duration(**json.loads(line)) for line in lines]
 
 
-def summary(durations: Sequence[Duration], tiers: Sequence[TierTime]) -> list[str]:
+def summary(durations: Sequence[Duration], tiers: Sequence[Figure | Note]) -> list[str]:
     """Return the lines that `make test` ends with: slowest tests, slowest set-ups, and each tier against its budget."""
     lines = ["slowest tests (without their set-up)"]
     lines += [f"{each.call:8.1f} s  {each.test}" for each in _largest(durations, "call")]

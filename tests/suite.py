@@ -12,7 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.durations import FILE, RECORDED, ROOT, TierTime, read, summary
+from tests.benchmarks.figures import Figure, Note
+from tests.durations import FILE, RECORDED, ROOT, read, summary
 
 PROGRAMS = Path(sys.executable).parent
 PYTHON = (sys.executable, "-m")
@@ -90,13 +91,18 @@ def main(names: list[str]) -> int:
     RECORDED.unlink(missing_ok=True)
     # Byte code is kept, whatever the environment says: to compile it again takes each worker ten seconds.
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "", FILE: str(RECORDED)}
-    times, code = [], 0
+    times: list[Figure | Note] = []
+    code = 0
     for tier in TIERS:
         if names and tier.name not in names:
             continue
         started = time.monotonic()
         code = run(tier, environment)
-        times.append(TierTime(name=tier.name, seconds=time.monotonic() - started, budget=tier.budget))
+        seconds = time.monotonic() - started
+        if tier.budget is None:
+            times.append(Note(name=tier.name, told=f"{seconds:8.1f} s    no budget"))
+        else:
+            times.append(Figure(name=tier.name, value=seconds, limit=tier.budget, unit="s"))
         if code != 0:
             break
     print("\n".join(["", *summary(read(RECORDED), times)]), flush=True)

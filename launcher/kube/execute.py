@@ -24,7 +24,7 @@ from launcher.kube.rest import ApiError, ApiUnavailable, Rest
 _STDOUT, _STDERR, _STATUS = 1, 2, 3
 # How long the other side may say nothing, in seconds.
 SILENCE_SECONDS: Final = 60.0
-# How often it is asked whether that time is over.
+# Seconds between two checks of that time.
 _POLL_SECONDS: Final = 1.0
 _MOST_MESSAGES: Final = 100
 _HANDSHAKE: Final = re.compile(r"Handshake status (\d{3})")

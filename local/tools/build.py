@@ -218,7 +218,7 @@ class _Step:
 
 
 def _state(action: str, compiled: Sequence[str], sizes: dict[str, int] | None, seconds: float) -> str:
-    """Return what a person reads while `go` works; `compiled` are the packages it has begun."""
+    """Return the progress of `go`; `compiled` are the packages that it has started to compile."""
     if not sizes:
         return action
     done = sum(sizes.get(path, 0) for path in compiled)

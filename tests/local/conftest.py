@@ -207,15 +207,15 @@ def stack(first_up: Command, home: Home) -> Stack:
 
 
 def two_spot_nodes(config: dict[str, Any]) -> None:
-    """Let the pool and its run have two nodes, spot ones: EC2 gives notice of their end."""
+    """Give the pool and its run two spot nodes, whose end EC2 announces."""
     config["trainyard:pools"][0].update(maxNodes=2, purchase="spot")
-    # The first run trains to its 95 %; those to come show other things.
+    # Only the first run has to reach 95 %; the later ones train for less time.
     config["trainyard:training"].update(minNodes=2, maxNodes=2, args=["--epochs", "5"])
 
 
 @pytest.fixture(scope="session")
 def pool_of_two(stack: Stack) -> Stack:
-    """The stack as tests/local/test_updates.py leaves its pool; where a file is run alone, that is done here."""
+    """The stack with the pool of tests/local/test_updates.py, also where a test file runs alone."""
     if stack.settings()["config"]["trainyard:pools"][0].get("purchase") != "spot":
         stack.update(two_spot_nodes)
         assert stack.kubectl("delete", "nodeclaims", "--all", "--timeout=120s").code == 0

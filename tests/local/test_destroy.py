@@ -198,7 +198,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
             # The one `make down` after all that has happened to the cluster.
             code, output = made.down()
             assert code == 0, output
-            # Late entries made it anew, and the stack itself removed it: AWS has no sweep after the engine's.
+            # Late log entries create the group again. The stack itself removes it: AWS has no sweep after the engine's.
             assert "sweep: log group" not in output
             assert things(made.client) - before == set()
     finally:

@@ -1,6 +1,6 @@
 """What `up` made is what the preview said, and keeps to the rules; what the preview could not decide is decided on it.
 
-What checkov says of a state, `make lives` shows of each stack.
+`make lives` runs checkov on the state of each stack.
 """
 
 from __future__ import annotations
