@@ -22,6 +22,8 @@ PYTEST = (*PYTHON, "pytest")
 GROUPS = ("--dist", "loadgroup", "--no-loadscope-reorder")
 # One more than there are cores: live tests wait half of their time.
 LIVE_WORKERS = "3"
+# Without the unit tests, which each worker would import.
+LIVE_FOLDERS = tuple(f"tests/{each}" for each in ("local", "trainer", "graph", "policy", "sweeps"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,7 @@ TIERS = (
         commands=(
             (
                 *PYTHON, "tests.own_namespaces", "-m", "pytest", "-v", "-p", "no:randomly",
-                "-n", LIVE_WORKERS, *GROUPS, "-m", "trainer or local",
+                "-n", LIVE_WORKERS, *GROUPS, "-m", "trainer or local", *LIVE_FOLDERS,
             ),
         ),
         budget=1260,

@@ -15,7 +15,7 @@ from local.deploy.engine import ROOT, Engine
 from local.deploy.stack_file import read
 from local.guard import cloud_environment
 from local.home import Home
-from tests.account import connected
+from tests.account import connected, things
 
 UP_SECONDS = 900.0
 GIVE = """
@@ -42,6 +42,8 @@ class World:
         self._record: dict[str, Any] = home.cloud() or {}
         self.settings: dict[str, Any] = read(ROOT / f"Pulumi.{stack}.yaml")["config"]
         self.log = home.logs / f"pulumi-{stack}.log"
+        # What the account holds before the stack is made.
+        self.before: frozenset[str] = frozenset()
 
     def client(self, service: str) -> Any:
         """A client of the emulated account in the stack's region, as the deployer."""
@@ -128,6 +130,7 @@ def world(root: Path, stack: str) -> Iterator[World]:
         made = World(Home(root), stack)
         made.keep_up()
         made.give()
+        made.before = things(made.client)
         yield made
     finally:
         end = [sys.executable, "-m", "local", "down"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+import yaml
 
 from launcher.core.torchrun import names as n
 from local.deploy.engine import ROOT, Engine
@@ -25,6 +27,7 @@ from tests.account import connected
 from tests.local.account import Inventory, inventory, without
 from tests.local.own_api_server import ApiServer
 from tests.local.own_api_server import api_server as running_api_server
+from tests.world import World, world
 
 TEST_HOME = ROOT / ".local-test"
 # The files that share one stack, in this order: a run's machines, and with them its pods, go a minute after its end.
@@ -41,17 +44,25 @@ STORY = (
     # For three minutes after a notice Karpenter buys no spot node of this type and zone.
     "test_spot",
     "test_no_capacity",
+)
+# The files that share the second stack, in this order; the last one deletes its cluster.
+SECOND_STORY = (
     "test_torchrun_training",
     "test_torchrun_inside",
     "test_torchrun_trouble",
     "test_torchrun_queue",
+    "test_destroy",
 )
+SECOND = "zz-second"
+EXAMPLES = ROOT / "examples" / "torchrun"
+# Of the torchrun controller, in the order in which they are applied.
+INSTALLED_FILES = ("crd", "config/deployment.yaml", "config/rbac/role.yaml")
 # It ends the stack; what reads what all of it left behind in the logs comes after.
 END, AFTERWARDS = "test_down_leaves_nothing", "test_permissions"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests that share the stack first, one after the other, and among them its end last."""
+    """Put the tests that share a stack first, one after the other, and among them its end last."""
 
     def place(item: pytest.Item) -> int:
         file = item.path.stem
@@ -60,7 +71,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return len(STORY) if item.name == END else STORY.index(file)
 
     shared = sorted((each for each in items if each.path.stem in (*STORY, AFTERWARDS)), key=place)
-    items[:] = shared + [each for each in items if each not in shared]
+    shared += sorted(
+        (each for each in items if each.path.stem in SECOND_STORY),
+        key=lambda item: SECOND_STORY.index(item.path.stem),
+    )
+    chosen = set(shared)
+    items[:] = shared + [each for each in items if each not in chosen]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +107,14 @@ def run(
 
 
 class Stack:
-    """The stack `local` on the test's local cloud."""
+    """A stack on the test's local cloud."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, name: str = "local") -> None:
         self.home = home
+        self.name = name
         self.cloud: dict[str, Any] = json.loads(home.cloud_file.read_text())
         self.environment = cloud_environment(home)
-        self.engine = Engine(home.root, "local", self.environment)
+        self.engine = Engine(home.root, name, self.environment)
         self.outputs = self.engine.outputs()
 
     def settings(self) -> dict[str, Any]:
@@ -123,7 +140,7 @@ class Stack:
                 command,
                 *arguments,
                 "--stack",
-                "local",
+                self.name,
                 "--config-file",
                 str(self.engine.config_file),
             ],
@@ -132,7 +149,7 @@ class Stack:
 
     def pulumi_state(self) -> Any:
         """The stack's state as the engine keeps it."""
-        command = ["pulumi", "stack", "export", "--stack", "local"]
+        command = ["pulumi", "stack", "export", "--stack", self.name]
         answer = subprocess.run(
             command, cwd=ROOT, env=self.engine.environment, capture_output=True, text=True
         )
@@ -204,6 +221,75 @@ def first_up(home: Home) -> Command:
 def stack(first_up: Command, home: Home) -> Stack:
     assert first_up.code == 0, first_up.output
     return Stack(home)
+
+
+@pytest.fixture(scope="session")
+def second_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """The stack `local` under another name, with at most two nodes, on a local cloud of its own."""
+    document = read(ROOT / "Pulumi.local.yaml")
+    document["config"]["trainyard:pools"][0]["maxNodes"] = 2
+    document["config"]["trainyard:training"].update(minNodes=1, maxNodes=1, args=["--epochs", "1"])
+    file = ROOT / f"Pulumi.{SECOND}.yaml"
+    write(document, file)
+    try:
+        with world(tmp_path_factory.mktemp("second") / "home", SECOND) as made:
+            made.up()
+            yield made
+    finally:
+        file.unlink()
+
+
+@pytest.fixture(scope="session")
+def second_stack(second_world: World) -> Stack:
+    return Stack(second_world.home, SECOND)
+
+
+def image(stack: Stack, name: str) -> str:
+    """An image of the stack by its digest."""
+    return str(stack.outputs[f"{name}Image"])
+
+
+@pytest.fixture(scope="session")
+def installation(second_stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The manifests of the torchrun controller, installed as docs/torchrun.md says."""
+    directory = tmp_path_factory.mktemp("install")
+    words = ["--into", str(directory), "--image", image(second_stack, "launcher")]
+    written = run([sys.executable, "-m", "launcher.controller.manifests", *words])
+    assert written.code == 0, written.output
+    for each in INSTALLED_FILES:
+        applied = second_stack.kubectl("apply", "-f", str(directory / each))
+        assert applied.code == 0, applied.output
+    rolled = second_stack.kubectl(
+        "rollout", "status", f"deployment/{n.CONTROLLER}", "-n", n.CONTROLLER_NAMESPACE, "--timeout=120s"
+    )
+    assert rolled.code == 0, rolled.output
+    return directory
+
+
+@pytest.fixture(scope="module")
+def installed(second_stack: Stack, installation: Path) -> Iterator[Stack]:
+    """The second stack with the torchrun controller and the queues of the examples."""
+    queues = list(yaml.safe_load_all((EXAMPLES / "queues.yaml").read_text()))
+    queues.append(requirements_queue(queues))
+    for each in queues:
+        each["spec"]["image"] = image(second_stack, "trainer")
+        if each["spec"]["nodeResources"]["gpus"]:
+            pool = second_stack.settings()["config"]["trainyard:pools"][0]["name"]
+            each["spec"]["scheduling"] = {"pool": pool}
+    space = ("-n", "training")
+    applied = second_stack.kubectl("apply", *space, "-f", "-", stdin=yaml.safe_dump_all(queues))
+    assert applied.code == 0, applied.output
+    yield second_stack
+    second_stack.kubectl("delete", "torchrunjobs,torchrunqueues", "--all", *space, "--timeout=120s")
+
+
+def requirements_queue(queues: list[dict[str, Any]]) -> dict[str, Any]:
+    """The queue that the requirement's command names: its machines here have four GPUs each."""
+    prod = copy.deepcopy(next(each for each in queues if each["metadata"]["name"] == "prod"))
+    prod["metadata"]["name"] = "h100-training"
+    del prod["spec"]["storage"]["checkpoints"]
+    prod["spec"]["storage"]["workspace"] = {"enabled": True, "sizePerGPU": "1Gi"}
+    return prod
 
 
 def two_spot_nodes(config: dict[str, Any]) -> None:

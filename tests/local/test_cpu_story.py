@@ -43,7 +43,6 @@ class Story:
     def __init__(self, made: World) -> None:
         self.made = made
         self.home = made.home
-        self.before = things(made.client)
         self.first_up = Followed()
 
     @property
@@ -353,4 +352,4 @@ def test_down_in_the_middle_of_a_training_leaves_nothing(story: Story) -> None:
     assert story.field("pod", NEXT, ".status.phase") == "Running"
     code, output = story.made.down()
     assert code == 0, output
-    assert things(story.made.client) - story.before == set()
+    assert things(story.made.client) - story.made.before == set()

@@ -15,19 +15,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from local.deploy.engine import ROOT
 from local.guard import cloud_environment
 from tests.account import things
-from tests.world import World, world
+from tests.local.conftest import SECOND
+from tests.world import World
 
 # A whole `up` and machines for each case, on a machine that may be busy.
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 
-STACK = "zz-destroyed"
-CLUSTER = f"trainyard-{STACK}"
-FILE = ROOT / f"Pulumi.{STACK}.yaml"
+CLUSTER = f"trainyard-{SECOND}"
 WAIT_SECONDS = 180
 POOL_KINDS = ("ec2nodeclasses", "nodepools")
 HOLDER = {
@@ -94,7 +92,7 @@ at_delete(json.loads(sys.argv[1]))
 
 
 class Live:
-    """The stack `local` without a run, on a cloud of its own."""
+    """The second stack, and an administrator's kubectl there."""
 
     def __init__(self, made: World) -> None:
         self.made = made
@@ -183,26 +181,18 @@ class Live:
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    document = yaml.safe_load((ROOT / "Pulumi.local.yaml").read_text())
-    # A run's machines would take the pods of the cases.
-    del document["config"]["trainyard:training"]
-    FILE.write_text(yaml.safe_dump(document))
-    try:
-        with world(tmp_path_factory.mktemp("destroy") / "home", STACK) as made:
-            before = things(made.client)
-            made.up()
-            stack = Live(made)
-            stack.keep_pools()
-            yield stack
-            # The one `make down` after all that has happened to the cluster.
-            code, output = made.down()
-            assert code == 0, output
-            # Late log entries create the group again. The stack itself removes it: AWS has no sweep after the engine's.
-            assert "sweep: log group" not in output
-            assert things(made.client) - before == set()
-    finally:
-        FILE.unlink()
+def live(second_world: World) -> Iterator[Live]:
+    stack = Live(second_world)
+    # No machine is left of the runs before.
+    stack.kubectl("delete", "nodeclaims", "--all", "--timeout=110s")
+    stack.keep_pools()
+    yield stack
+    # The one `make down` after all that has happened to the cluster.
+    code, output = second_world.down()
+    assert code == 0, output
+    # Late log entries create the group again. The stack itself removes it: AWS has no sweep after the engine's.
+    assert "sweep: log group" not in output
+    assert things(second_world.client) - second_world.before == set()
 
 
 def test_a_pod_that_must_not_be_disrupted_does_not_stop_the_drain(live: Live) -> None:

@@ -34,7 +34,7 @@ from tests.seed import of_run
 pytestmark = [pytest.mark.local, pytest.mark.timeout(900)]
 
 STACK = "zz-stopped"
-OTHER = "dev"
+OTHER = "zz-other"
 DISK_BYTES = 3 << 30
 SPACE_OF_A_STACK = 300_000_000
 # What a stopped command says of the two that follow it.
@@ -86,10 +86,17 @@ class Place:
         return inventory(self.client)
 
     def write_stack(self, run_id: str) -> None:
-        """The stack `local` under another name, with this run."""
+        """The stack `local` under another name, with this run on one node."""
         document = yaml.safe_load((ROOT / "Pulumi.local.yaml").read_text())
-        document["config"]["trainyard:training"]["runId"] = run_id
+        training = {"runId": run_id, "minNodes": 1, "maxNodes": 1, "args": ["--epochs", "1"]}
+        document["config"]["trainyard:training"].update(training)
         stack_file().write_text(yaml.safe_dump(document))
+
+    def write_other(self) -> None:
+        """The stack `dev` under another name, without a run."""
+        document = yaml.safe_load((ROOT / "Pulumi.dev.yaml").read_text())
+        del document["config"]["trainyard:training"]
+        stack_file(OTHER).write_text(yaml.safe_dump(document))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +136,8 @@ def _words(command: str, stack: str) -> list[str]:
     return [sys.executable, "-m", "local.deploy", command, "--stack", stack, "--cloud", "local"]
 
 
-def stack_file() -> Path:
-    return ROOT / f"Pulumi.{STACK}.yaml"
+def stack_file(stack: str = STACK) -> Path:
+    return ROOT / f"Pulumi.{stack}.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -144,11 +151,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "trainyard", disk], check=True)
     here = Place(disk)
     here.write_stack("r1")
+    here.write_other()
     try:
         assert here.run("up", OTHER).code == 0
         yield here
     finally:
-        stack_file().unlink(missing_ok=True)
+        for stack in (STACK, OTHER):
+            stack_file(stack).unlink(missing_ok=True)
         run([sys.executable, "-m", "local", "reset"], here.variables)
         subprocess.run(["umount", disk], check=True)
 

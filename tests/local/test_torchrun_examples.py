@@ -13,11 +13,10 @@ import yaml
 
 from launcher.core.torchrun import names as n
 from tests.faults.place import until
-from tests.local.conftest import Stack
+from tests.local.conftest import EXAMPLES, Stack
 from tests.local.torchrun_person import SPACE, WAIT_SECONDS, logs_of, reaches
-from tests.local.torchrun_stack import EXAMPLES, example_trains, installed, workers_of
+from tests.local.torchrun_stack import example_trains, workers_of
 
-__all__ = ["installed"]
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
 
 

@@ -20,9 +20,7 @@ from launcher.plugin.onefile import build
 from tests.faults.place import Place, until
 from tests.local.conftest import Command, Stack
 from tests.local.torchrun_person import SPACE, job, logs_of, reaches, submit_edited, torchrun
-from tests.local.torchrun_stack import installed
 
-__all__ = ["installed"]
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 
 MEBIBYTE = 2**20

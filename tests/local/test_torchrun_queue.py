@@ -63,7 +63,7 @@ def take(config: dict[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def queued(stack: Stack) -> Iterator[Stack]:
+def queued(second_stack: Stack) -> Iterator[Stack]:
     """As a person gives it, and a file system that machines share: an edit of the stack file, and `pulumi up`."""
 
     def give(config: dict[str, Any]) -> None:
@@ -76,6 +76,7 @@ def queued(stack: Stack) -> Iterator[Stack]:
         ]
         config["trainyard:storage"] = {"lustre": {"deploymentType": "SCRATCH_2", "capacityGiB": 1200}}
 
+    stack = second_stack
     stack.update(give)
     yield stack
     if "trainyard:queues" in stack.settings()["config"]:  # the last test takes it away

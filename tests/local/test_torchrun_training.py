@@ -1,4 +1,4 @@
-"""Torchrun jobs on the stack of the main job's story: installed by the three commands, submitted from a directory.
+"""Torchrun jobs on the second stack: installed by the three commands, submitted from a directory.
 
 Nothing of the training knows Trainyard: the script is written here, and runs under plain torchrun.
 """
@@ -17,7 +17,7 @@ import yaml
 from launcher.core.torchrun import names as n
 from local.home import CHECKOUT
 from tests.faults.place import until
-from tests.local.conftest import Stack
+from tests.local.conftest import EXAMPLES, Stack, image
 from tests.local.test_main_job import gone_within
 from tests.local.torchrun_person import (
     LISTS,
@@ -30,14 +30,12 @@ from tests.local.torchrun_person import (
     torchrun,
     workers_say,
 )
-from tests.local.torchrun_stack import EXAMPLES, image, installed
 
-__all__ = ["installed"]
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 
 REQUIREMENTS_SUBMIT = """kubectl torchrun submit \\
   --queue h100-training \\
-  --gpus 8 \\
+  --gpus {gpus} \\
   "python train.py --epochs {epochs}"
 """
 # What the script finds, before it trains.
@@ -62,16 +60,19 @@ def test_the_queues_are_ready(installed: Stack) -> None:
 
 
 def test_requirement_commands_train_a_directory_and_its_edit(installed: Stack, tmp_path: Path) -> None:
-    """As they stand there, typed into a shell: once, and again after an edit."""
+    """As they stand there, typed into a shell: once, and again with one GPU after an edit."""
     project = tmp_path / "my-training-project"
     project.mkdir()
     script = project / "train.py"
     script.write_text(SEES + (EXAMPLES / "project" / "train.py").read_text())
     environment = in_their_namespace(installed, tmp_path)
-    for epochs, word in ((10, "epoch"), (20, "edited")):
+    for gpus, epochs, word, claims in (
+        (8, 2, "epoch", ("workspace", "workspace-1")),
+        (1, 3, "edited", ("workspace",)),
+    ):
         script.write_text(script.read_text().replace("epoch {epoch + 1}", f"{word} {{epoch + 1}}"))
         answer = subprocess.run(
-            ["bash", "-c", REQUIREMENTS_SUBMIT.format(epochs=epochs)],
+            ["bash", "-c", REQUIREMENTS_SUBMIT.format(gpus=gpus, epochs=epochs)],
             cwd=project, env=environment, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
         assert answer.returncode == 0, answer.stderr
@@ -82,13 +83,13 @@ def test_requirement_commands_train_a_directory_and_its_edit(installed: Stack, t
         reaches(installed, name, n.PHASE_SUCCEEDED)
         # Node 0 has rank 0, whose log is the one that people read.
         log = torchrun(installed, "logs", name).output
-        assert f"{word} {epochs} of {epochs}, 8 processes" in log
+        assert f"{word} {epochs} of {epochs}, {gpus} processes" in log
         assert f"met: {name}-0-0.{name}." in log
         assert "here: .torchrun-workspace train.py\n" in log, "the volume hides what the image has there"
-        # The class of disks gives each of the two workers a claim of its own.
-        claims = installed.get("pvc", *SPACE, "-l", f"{n.LABEL_JOB}={name}")["items"]
-        bound = {each["metadata"]["name"]: each["status"]["phase"] for each in claims}
-        assert bound == {f"{name}-workspace": "Bound", f"{name}-workspace-1": "Bound"}
+        # The class of disks gives each worker a claim of its own.
+        found = installed.get("pvc", *SPACE, "-l", f"{n.LABEL_JOB}={name}")["items"]
+        bound = {each["metadata"]["name"]: each["status"]["phase"] for each in found}
+        assert bound == {f"{name}-{each}": "Bound" for each in claims}
         workers = installed.get("pods", *SPACE, "-l", f"{n.LABEL_JOB}={name},{n.LABEL_ATTEMPT}")["items"]
         assert {mounted(each, "/app") for each in workers} == bound.keys()
 

@@ -12,12 +12,10 @@ import yaml
 
 from launcher.core.torchrun import names as n
 from tests.faults.place import until
-from tests.local.conftest import Command, Stack
+from tests.local.conftest import INSTALLED_FILES, Command, Stack, image
 from tests.local.torchrun_person import SPACE, WAIT_SECONDS, job, logs_of, reaches, submit_edited, torchrun
-from tests.local.torchrun_stack import image, installed
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
-__all__ = ["installed"]
 
 # The second worker fails in the first attempt, while the first one waits for it.
 FAILS_ONCE = """
@@ -226,3 +224,17 @@ def test_workers_that_can_not_start_are_named_with_the_reason(installed: Stack) 
         shown = torchrun(installed, "status", name).output
         assert f"0 of 1 workers are ready, {name}-0-0-" in shown
         assert torchrun(installed, "cancel", name).code == 0
+
+
+def test_uninstalled_controller_leaves_no_kind_or_namespace(installed: Stack, installation: Path) -> None:
+    """In the order of docs/torchrun.md: jobs and queues first."""
+    for words in (
+        ("torchrunjobs,torchrunqueues", "--all", "--all-namespaces"),
+        *(("-f", str(installation / each)) for each in reversed(INSTALLED_FILES)),
+    ):
+        deleted = installed.kubectl("delete", *words, "--timeout=120s")
+        assert deleted.code == 0, deleted.output
+    kinds = installed.kubectl("api-resources", "--api-group", n.GROUP, "-o", "name", "--cached=false")
+    assert kinds.output.strip() == ""
+    namespaces = [each["metadata"]["name"] for each in installed.get("namespaces")["items"]]
+    assert n.CONTROLLER_NAMESPACE not in namespaces

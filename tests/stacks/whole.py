@@ -18,7 +18,6 @@ def live(stack: str, root: Path) -> Times:
     """
     times = Times()
     with world(root / "home", stack) as made:
-        before = things(made.client)
         with times.of("up"):
             process = made.deploy("up")
             output, _ = process.communicate(timeout=1500)
@@ -43,7 +42,7 @@ def live(stack: str, root: Path) -> Times:
             code, output = made.down()
         print(output)
         assert code == 0, f"make down STACK={stack} ended with {code}"
-        assert sorted(things(made.client) - before) == []
+        assert sorted(things(made.client) - made.before) == []
         assert made.tagged() == []
     return times
 
