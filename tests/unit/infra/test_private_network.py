@@ -46,6 +46,7 @@ def test_there_is_no_gateway_and_no_public_endpoint(private: Recorded) -> None:
     assert "publicSubnetIds" not in cluster
 
 
+@pytest.mark.long
 def test_whoever_deploys_from_the_vpc_reaches_the_api(private: Recorded) -> None:
     rules = private.of("aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule")
     (api,) = [r.inputs for r in rules if "-api-from-" in r.name]

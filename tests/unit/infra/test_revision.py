@@ -78,6 +78,7 @@ def told(made: Recorded) -> str | None:
     return found
 
 
+@pytest.mark.long
 def test_another_commit_changes_the_job_that_is_begun_with_it_and_no_other_resource() -> None:
     with in_a_small_checkout():
         for name in stack.IMAGES:  # as in the real one, git's own files are in no image

@@ -109,6 +109,7 @@ def test_kubernetes_images_are_found_by_parameter_and_by_id(cloud):
     assert image["Architecture"] == "x86_64"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("version", "release", "there"),
     [

@@ -163,6 +163,7 @@ def test_a_file_without_records_or_no_file_is_one_line(
     assert not output.exists()
 
 
+@pytest.mark.long
 def test_an_output_that_is_no_png_or_cant_be_written_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
