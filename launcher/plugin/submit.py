@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from launcher.core.torchrun import names as n
@@ -149,13 +149,12 @@ def rendered(job: JsonObject, output: str) -> str:
 def directory_name(workspace: str) -> str:
     """What a job from this directory is called after. Raises PluginError where the current one was removed."""
     try:
-        return Path(workspace).resolve().name or "job"
+        # Not Path.resolve(): before Python 3.13 it raises RuntimeError for a symbolic link to itself.
+        return os.path.basename(os.path.realpath(workspace)) or "job"
     except OSError as error:
         raise PluginError(
             WORKSPACE, f"workspace: {workspace}: {error.strerror}; go to a directory that exists"
         ) from None
-    except RuntimeError:  # a link that leads to itself (pathlib, before 3.13)
-        raise PluginError(WORKSPACE, f"workspace: {workspace}: is a link that leads to itself") from None
 
 
 def _job(options: argparse.Namespace, namespace: str, environment: Mapping[str, str]) -> JsonObject:

@@ -102,12 +102,13 @@ def _largest(entries: Sequence[Entry], total: int) -> list[tuple[str, int]]:
 
 def _found(root: Path) -> Path:
     try:
-        if root.is_dir():
+        if stat.S_ISDIR(root.stat().st_mode):
             return root.resolve()
-        what = "is not a directory" if root.exists() else "does not exist"
-    except FileNotFoundError:  # of the current directory nothing is left but that one is in it
-        what = "is below the current directory, which was removed"
-    except OSError as error:
+        what = "is not a directory"
+    except FileNotFoundError:
+        # A removed current directory still exists for stat(); only resolve() fails.
+        what = "is below the current directory, which was removed" if root.exists() else "does not exist"
+    except OSError as error:  # also a symbolic link to itself, of which exists() says that it is not there
         what = f"can't be read: {error.strerror}"
     shown = str(root) if len(str(root)) <= _SHOWN else f"{str(root)[:_SHOWN]}..."
     raise WorkspaceError(f"workspace: {shown} {what}; name the directory with your code")
