@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import posixpath
+import stat
 import tarfile
 import tempfile
 from pathlib import Path
@@ -107,9 +108,11 @@ def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
     if not name:
         raise PluginError(USAGE, f"cp: {source}: should end with the name of a file or a directory")
     try:
-        if not source.exists():
-            raise PluginError(WORKSPACE, f"cp: {source} does not exist here")
-        if not (source.is_file() or source.is_dir()):
+        try:
+            mode = source.stat().st_mode
+        except FileNotFoundError:
+            raise PluginError(WORKSPACE, f"cp: {source} does not exist here") from None
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise PluginError(WORKSPACE, f"cp: {source} is neither a file nor a directory")
         with tempfile.TemporaryFile(prefix="kubectl-torchrun-") as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as members:
@@ -118,7 +121,7 @@ def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
                 members.addfile(tarfile.TarInfo(_last(name)))
             size = file.tell()
             file.seek(0)
-            is_file = not source.is_dir()
+            is_file = stat.S_ISREG(mode)
             if there := _send(cluster, pod, file, size, into or ".", name, is_file=is_file):
                 where = posixpath.join(into, name)
                 right = (

@@ -353,10 +353,12 @@ def test_a_worker_that_has_ended_has_nothing_to_copy_from(
 
 def test_what_cant_be_copied_is_told(cluster: Cluster, pods: Pods, tmp_path: Path) -> None:
     (pods.root / "file").touch()
+    (tmp_path / "ring").symlink_to("ring")
     for source, target, more, code, said in (
         ("job:none", tmp_path / "x", (), 65, "^cp: none is not in worker pod$"),
         ("job:no/where", tmp_path / "x", (), 65, "^cp: no/where is not in worker pod$"),
         (tmp_path / "none", "job:x", (), 65, "none does not exist here"),
+        (tmp_path / "ring", "job:x", (), 65, r"^cp: can't read \S+/ring: Too many levels of symbolic links$"),
         (tmp_path / "pod", "job:none/x", (), 65, "^cp: none is not in worker pod$"),
         (tmp_path / "pod", "job:file/x", (), 65, "^cp: file of pod: mktemp: .*: Not a directory"),
         ("x" * 300, "job:x", (), 65, f"cp: can't read {'x' * 300}: File name too long"),
