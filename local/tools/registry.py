@@ -63,7 +63,8 @@ def ensure(names: Iterable[str], home: Home, quiet: bool = False) -> dict[str, P
     """
     home.claim()
     wanted = known(names)
-    ignored = (cache_directory().resolve(), home.root.resolve())
+    # Not Path.resolve(): before Python 3.13 it raises RuntimeError for a symbolic link to itself.
+    ignored = (Path(os.path.realpath(cache_directory())), home.root.resolve())
     on_path = {
         tool.name: found
         for tool in wanted

@@ -227,6 +227,13 @@ def test_a_full_disk_is_told_as_such_with_the_log(machine: Machine, words: str) 
     assert "\n" not in str(caught.value)
 
 
+def test_cache_that_links_to_itself_raises_oserror(machine: Machine) -> None:
+    machine.install_go()
+    machine.cache.symlink_to(machine.cache.name)
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        ensure(["sample"], machine.home)
+
+
 def test_without_go_the_message_says_which_version_to_install(machine: Machine) -> None:
     with pytest.raises(
         ToolError, match=r"Go 1\.26\.6 or newer is needed to build sample; .*https://go\.dev/dl"
