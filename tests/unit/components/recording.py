@@ -31,7 +31,7 @@ class Resource:
 
 @dataclass
 class Recorded:
-    """Everything that was registered, in order."""
+    """Everything that was registered, each resource after those it depends on."""
 
     resources: list[Resource] = field(default_factory=list)
     invokes: list[str] = field(default_factory=list)
@@ -59,8 +59,8 @@ class Recorded:
         return {_kind(urn) for urn in found}
 
     def of(self, type_: str) -> list[Resource]:
-        """The resources of a type."""
-        return [r for r in self.resources if r.type == type_]
+        """Return the resources of a type, sorted by name: the SDK registers independent ones in parallel."""
+        return sorted((r for r in self.resources if r.type == type_), key=lambda r: r.name)
 
     def one(self, type_: str, name: str | None = None) -> Resource:
         """The only resource of a type (and name)."""

@@ -42,7 +42,7 @@ def test_every_pool_has_one_that_never_starts_by_itself() -> None:
         lambda: NodeCheck("check", NodeCheckArgs(pools=(P4D, CPU), image=IMAGE, mounts={}, after=[]))
     )
     jobs = recorded.of("kubernetes:batch/v1:CronJob")
-    assert [job.inputs["metadata"]["name"] for job in jobs] == ["check-p4d", "check-cpu"]
+    assert [job.inputs["metadata"]["name"] for job in jobs] == ["check-cpu", "check-p4d"]
     assert all(job.inputs["metadata"]["namespace"] == "training" for job in jobs)
     assert all(job.inputs["spec"]["suspend"] is True for job in jobs)
 
