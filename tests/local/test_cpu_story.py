@@ -247,12 +247,6 @@ def test_the_trainer_runs_under_torchrun_on_this_machine() -> None:
     assert "result=succeeded" in answer.output
 
 
-def test_up_and_refresh_find_nothing_to_change(story: Story) -> None:
-    for command in ("up", "refresh"):
-        answer = story.pulumi(command, "--expect-no-changes")
-        assert answer.code == 0, answer.output
-
-
 def test_the_next_run_trains(story: Story) -> None:
     settings = read(story.engine.config_file)
     # Long enough for what comes: `make down` ends it.
