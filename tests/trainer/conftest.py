@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import torch.distributed as dist
 
 from local.ports import free_ports
+from tests.trainer.forks import ForkedProgram
 
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 240
@@ -26,18 +28,22 @@ class Ended:
     output: str
 
 
+def environment(environ: dict[str, str]) -> dict[str, str]:
+    """Return the variables of a node's first process, with these among them."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return {**kept, "OMP_NUM_THREADS": "1", "AWS_EC2_METADATA_DISABLED": "true", **environ}
+
+
 class Node:
     """One machine's entry point, with what the training operator sets for it."""
 
     def __init__(self, command: list[str], environ: dict[str, str]) -> None:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-        self.process = subprocess.Popen(  # output in one stream, so that nothing waits for a reader
-            command,
-            cwd=ROOT,
-            env={**kept, "OMP_NUM_THREADS": "1", "AWS_EC2_METADATA_DISABLED": "true", **environ},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        self.process: subprocess.Popen[str] | ForkedProgram = self._started(command, environment(environ))
+
+    @staticmethod
+    def _started(command: list[str], environ: dict[str, str]) -> subprocess.Popen[str] | ForkedProgram:
+        return subprocess.Popen(  # output in one stream, so that nothing waits for a reader
+            command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
     def end(self) -> Ended:
@@ -46,16 +52,24 @@ class Node:
         return Ended(self.process.returncode, output)
 
 
+class ForkedNode(Node):
+    """The same in a fork of a process that has imported torch (tests/trainer/forks.py)."""
+
+    @staticmethod
+    def _started(command: list[str], environ: dict[str, str]) -> subprocess.Popen[str] | ForkedProgram:
+        return ForkedProgram(command[1:], environ)
+
+
 Start = Callable[..., Node]
 
 
-@pytest.fixture(scope="module")
-def start() -> Iterator[Start]:
-    """`start(*arguments, entry=..., **environ)`; what still runs at the end is killed."""
+@contextmanager
+def starting(kind: type[Node]) -> Iterator[Start]:
+    """Start nodes of this kind; what still runs at the end is killed."""
     nodes: list[Node] = []
 
     def run(*arguments: str, entry: tuple[str, ...] = ("-m", "trainer.entrypoint"), **environ: str) -> Node:
-        nodes.append(Node([sys.executable, *entry, *arguments], environ))
+        nodes.append(kind([sys.executable, *entry, *arguments], environ))
         return nodes[-1]
 
     yield run
@@ -63,6 +77,20 @@ def start() -> Iterator[Start]:
         if node.process.poll() is None:
             node.process.kill()
             node.process.wait()
+
+
+@pytest.fixture(scope="module")
+def start() -> Iterator[Start]:
+    """`start(*arguments, entry=..., **environ)`: a new interpreter, which takes 2 s to import torch."""
+    with starting(Node) as run:
+        yield run
+
+
+@pytest.fixture(scope="module")
+def fork() -> Iterator[Start]:
+    """`fork(*arguments, entry=..., **environ)`: the same, and torch is there at once."""
+    with starting(ForkedNode) as run:
+        yield run
 
 
 @pytest.fixture(scope="module")

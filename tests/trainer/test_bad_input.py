@@ -61,27 +61,27 @@ def refused(start: Start, given: Given) -> Ended:
     return ended
 
 
-def test_a_checkpoint_place_that_cannot_be_written_is_told_once(start: Start, tmp_path: Path) -> None:
+def test_unwritable_checkpoint_place_is_reported_once(fork: Start, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     place = tmp_path / "file" / "checkpoints"
     line = rf"checkpoint_uri: cannot \w+ {re.escape(str(place))}/run\S*: Not a directory"
-    refused(start, Given(("--checkpoint-uri", str(place)), Exit.SAVE, line))
+    refused(fork, Given(("--checkpoint-uri", str(place)), Exit.SAVE, line))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_bucket_that_refuses_is_reported_once_and_stays_empty(s3: Any, start: Start) -> None:
+def test_bucket_that_refuses_is_reported_once_and_stays_empty(s3: Any, fork: Start) -> None:
     with S3Proxy(s3.meta.endpoint_url) as proxy:
         proxy.faults.append(Fault("(PUT|POST) ", times=10_000, status=403, code="AccessDenied"))
         environ = {**KEYS, "AWS_ENDPOINT_URL": proxy.url}
         line = r"checkpoint_uri: cannot save s3://bad-input/c/run/\S*: .*AccessDenied.*"
-        refused(start, Given(("--checkpoint-uri", "s3://bad-input/c"), Exit.SAVE, line, environ))
+        refused(fork, Given(("--checkpoint-uri", "s3://bad-input/c"), Exit.SAVE, line, environ))
         assert proxy.count("(PUT|POST) "), "the fault was met"
     assert "Contents" not in s3.list_objects_v2(Bucket="bad-input")
     assert "Uploads" not in s3.list_multipart_uploads(Bucket="bad-input")
 
 
-def test_a_checkpoint_of_another_model_is_told_once_and_stays(
-    start: Start, group: dist.ProcessGroup, tmp_path: Path
+def test_checkpoint_of_another_model_is_reported_and_stays(
+    fork: Start, group: dist.ProcessGroup, tmp_path: Path
 ) -> None:
     store = Directory(tmp_path / "run")
     model, optimizer = trained(1)
@@ -94,11 +94,11 @@ def test_a_checkpoint_of_another_model_is_told_once_and_stays(
         rf"checkpoint {re.escape(str(tmp_path))}/run/step-000000001 is of another model: model\.\S+: "
         r"the checkpoint has .*, the model .*"
     )
-    refused(start, Given(("--checkpoint-uri", str(tmp_path)), Exit.CONFIGURATION, line))
+    refused(fork, Given(("--checkpoint-uri", str(tmp_path)), Exit.CONFIGURATION, line))
     assert store.list("step-") == before
 
 
-def test_the_second_of_two_jobs_in_one_place_is_told_once_whose_it_is(start: Start, tmp_path: Path) -> None:
+def test_second_run_in_one_place_is_refused_with_its_owner(fork: Start, tmp_path: Path) -> None:
     store = Directory(tmp_path / "run")
     first = Owner(store, uuid.uuid4().hex, "first", say=lambda _line: None)
     first.claim()
@@ -108,21 +108,21 @@ def test_the_second_of_two_jobs_in_one_place_is_told_once_whose_it_is(start: Sta
         r"expected a place of this run's own: .*"
     )
     try:
-        refused(start, Given(("--checkpoint-uri", str(tmp_path)), Exit.CONFIGURATION, line))
+        refused(fork, Given(("--checkpoint-uri", str(tmp_path)), Exit.CONFIGURATION, line))
         assert first.held.is_newest(store)
         assert list(store.list("step-")) == []
     finally:
         first.release()
 
 
-def test_data_that_are_not_there_are_told_once(start: Start) -> None:
+def test_missing_data_are_reported_once(fork: Start) -> None:
     line = "data: /no/such/place is not a directory.*"
-    refused(start, Given(("--data", "/no/such/place"), Exit.DATA, line))
+    refused(fork, Given(("--data", "/no/such/place"), Exit.DATA, line))
 
 
-def test_the_process_that_tells_may_start_later_than_the_others(start: Start, tmp_path: Path) -> None:
+def test_error_of_a_late_first_process_is_reported_once(fork: Start, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, time\nif os.environ.get('LOCAL_RANK') == '0': time.sleep(6)\n"
+        "import os, time\nif os.environ.get('LOCAL_RANK') == '0': time.sleep(2)\n"
     )
     given = Given(
         ("--model", "resnet"),
@@ -130,7 +130,7 @@ def test_the_process_that_tells_may_start_later_than_the_others(start: Start, tm
         r"model: 'resnet' is none of .*gpt-tiny.*",
         {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
     )
-    refused(start, given)
+    refused(fork, given)
 
 
 def test_unexpected_world_is_shown_and_refused(start: Start) -> None:
@@ -155,9 +155,9 @@ def test_unexpected_world_is_shown_and_refused(start: Start) -> None:
     assert lines.count(f"error: {line}") == 1
 
 
-def test_a_batch_of_fewer_samples_than_processes_is_refused(start: Start) -> None:
+def test_batch_smaller_than_the_processes_is_refused(fork: Start) -> None:
     line = (
         "batch_size: 1 is less than the 2 processes; expected a sample per step for each of them at least, "
         "or fewer processes"
     )
-    refused(start, Given(("--batch-size", "1"), Exit.CONFIGURATION, line))
+    refused(fork, Given(("--batch-size", "1"), Exit.CONFIGURATION, line))

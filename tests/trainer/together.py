@@ -18,6 +18,9 @@ LIMIT_SECONDS = 240
 # A server imports these once and forks the processes. Importing them starts no thread.
 PRELOADED = (
     "tests.trainer.together",
+    "tests.trainer.forks",
+    "torch.distributed.run",
+    "torch.distributed.elastic.agent.server.local_elastic_agent",
     "torch._dynamo",
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
@@ -49,10 +52,16 @@ def _one(
     os._exit(0)  # gloo's threads may abort an interpreter's own end (trainer/train.py)
 
 
-def together(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What `work(*arguments)` returns in each of so many processes of one gloo world, by rank."""
+def fork_server() -> multiprocessing.context.ForkServerContext:
+    """The processes that it makes are forks of one that has imported what they need."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
+    return context
+
+
+def together(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What `work(*arguments)` returns in each of so many processes of one gloo world, by rank."""
+    context = fork_server()
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     told = context.Queue()
     processes = [
