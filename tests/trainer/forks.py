@@ -91,7 +91,13 @@ class _ForkedChild:
     """A process that a torchrun agent forked, with the parts of subprocess.Popen that the agent uses."""
 
     def __init__(
-        self, args: Sequence[str], *, env: Mapping[str, str], stdout: Any, stderr: Any, start_new_session: bool
+        self,
+        args: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        stdout: Any,
+        stderr: Any,
+        start_new_session: bool,
     ) -> None:
         sys.stdout.flush()
         sys.stderr.flush()

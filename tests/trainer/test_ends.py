@@ -19,7 +19,7 @@ pytestmark = pytest.mark.trainer
 Operator = Callable[[int], list[dict[str, str]]]
 
 
-def test_a_world_that_was_not_promised_ends_with_20(start: Start, operator: Operator) -> None:
+def test_world_that_differs_from_the_promise_ends_with_20(start: Start, operator: Operator) -> None:
     ended = start(**operator(1)[0], TRAINYARD_EXPECTED_NODES="4", TRAINYARD_PROCESSES_PER_NODE="1").end()
     assert ended.code == Exit.WORLD_SIZE, ended.output
     said = "expected 4 nodes x 1 processes, found 1 nodes x 1 processes, 1 in all"
@@ -29,21 +29,19 @@ def test_a_world_that_was_not_promised_ends_with_20(start: Start, operator: Oper
     assert "Traceback" not in ended.output
 
 
-def test_told_cuda_without_a_gpu_ends_with_21_and_never_trains(start: Start) -> None:
-    ended = start(TRAINYARD_DEVICE="cuda", CUDA_VISIBLE_DEVICES="").end()
+def test_cuda_without_a_gpu_ends_with_21_and_never_trains(fork: Start) -> None:
+    ended = fork(TRAINYARD_DEVICE="cuda", CUDA_VISIBLE_DEVICES="").end()
     assert ended.code == Exit.NO_CUDA, ended.output
     assert ended.output.splitlines() == [
         "error: device: told cuda, and this machine has 0 CUDA devices for 1 processes; expected one per process"
     ]
 
 
-def test_when_one_machine_cannot_read_the_data_all_end_with_22(
-    start: Start, operator: Operator, tmp_path: Path
+def test_unreadable_data_on_one_node_end_all_nodes_with_22(
+    fork: Start, operator: Operator, tmp_path: Path
 ) -> None:
     sources = ("digits", str(tmp_path / "none"))
-    nodes = [
-        start(**environ, TRAINYARD_DATA=data) for environ, data in zip(operator(2), sources, strict=True)
-    ]
+    nodes = [fork(**environ, TRAINYARD_DATA=data) for environ, data in zip(operator(2), sources, strict=True)]
     ended = [node.end() for node in nodes]
     assert [node.code for node in ended] == [Exit.DATA, Exit.DATA], [node.output for node in ended]
     assert "error: process 1 could not go on; its log says why" in ended[0].output
@@ -51,11 +49,9 @@ def test_when_one_machine_cannot_read_the_data_all_end_with_22(
     assert not any("Traceback" in node.output for node in ended)
 
 
-def test_machines_with_different_settings_all_end_with_2_and_the_settings_named(
-    start: Start, operator: Operator
-) -> None:
+def test_nodes_with_different_settings_end_with_2_and_name_them(fork: Start, operator: Operator) -> None:
     words = (("--seed", "3"), ("--seed", "4", "--batch-size", "32", "--notice-file", "/none/of/its/own"))
-    nodes = [start(*own, **environ) for environ, own in zip(operator(2), words, strict=True)]
+    nodes = [fork(*own, **environ) for environ, own in zip(operator(2), words, strict=True)]
     ended = [node.end() for node in nodes]
     assert [node.code for node in ended] == [Exit.CONFIGURATION] * 2, [node.output for node in ended]
     said = (
@@ -68,16 +64,14 @@ def test_machines_with_different_settings_all_end_with_2_and_the_settings_named(
     assert not any("Traceback" in node.output for node in ended)
 
 
-def test_machines_with_different_data_all_end_with_22(
-    start: Start, operator: Operator, tmp_path: Path
-) -> None:
+def test_nodes_with_different_data_end_with_22(fork: Start, operator: Operator, tmp_path: Path) -> None:
     for machine, seed in enumerate((b"one book ", b"another book ")):
         (tmp_path / str(machine)).mkdir()
         (tmp_path / str(machine) / "meta.json").write_text('{"dtype": "uint8", "vocabulary": 256}')
         for name in ("train.bin", "val.bin"):
             (tmp_path / str(machine) / name).write_bytes(seed * 60)
     nodes = [
-        start("--model", "gpt-tiny", **environ, TRAINYARD_DATA=str(tmp_path / str(machine)))
+        fork("--model", "gpt-tiny", **environ, TRAINYARD_DATA=str(tmp_path / str(machine)))
         for machine, environ in enumerate(operator(2))
     ]
     ended = [node.end() for node in nodes]
@@ -87,12 +81,12 @@ def test_machines_with_different_data_all_end_with_22(
     assert "the processes differ" not in ended[1].output, "it is said once"
 
 
-def test_a_model_that_could_not_be_saved_ends_with_23_before_the_first_step_and_one_process_says_so(
-    start: Start, operator: Operator, tmp_path: Path
+def test_unwritable_model_place_ends_with_23_before_a_step(
+    fork: Start, operator: Operator, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     words = ("--epochs", "1", "--device", "cpu")
-    nodes = [start(*words, **environ, TRAINYARD_MODEL_URI=str(tmp_path / "file")) for environ in operator(2)]
+    nodes = [fork(*words, **environ, TRAINYARD_MODEL_URI=str(tmp_path / "file")) for environ in operator(2)]
     first, second = (node.end() for node in nodes)
     assert (first.code, second.code) == (Exit.SAVE, Exit.SAVE), first.output + second.output
     told = (
@@ -107,19 +101,19 @@ def test_a_model_that_could_not_be_saved_ends_with_23_before_the_first_step_and_
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_abort_at_interpreter_exit_leaves_the_run_succeeded(start: Start, tmp_path: Path) -> None:
+def test_abort_at_interpreter_exit_leaves_the_run_succeeded(fork: Start, tmp_path: Path) -> None:
     """Threads of torch may abort an interpreter that ends; here something else does, each time."""
     (tmp_path / "sitecustomize.py").write_text(
         "import atexit, os\nif 'LOCAL_RANK' in os.environ: atexit.register(os.abort)\n"
     )
     words = ("--steps", "1", "--device", "cpu")
-    ended = start(*words, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}").end()
+    ended = fork(*words, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}").end()
     assert ended.code == Exit.SUCCEEDED, ended.output
     assert "result=succeeded" in ended.output
 
 
-def test_stopped_pod_ends_soon_with_24_and_its_step(start: Start) -> None:
-    node = start("--epochs", "100000", "--device", "cpu", TRAINYARD_PROCESSES_PER_NODE="1")
+def test_stopped_pod_ends_soon_with_24_and_its_step(fork: Start) -> None:
+    node = fork("--epochs", "100000", "--device", "cpu", TRAINYARD_PROCESSES_PER_NODE="1")
     assert node.process.stdout is not None
     while not node.process.stdout.readline().startswith("step="):
         assert node.process.poll() is None
