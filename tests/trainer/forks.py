@@ -1,9 +1,9 @@
 """Start Python programs as forks of one process that has imported torch: the import takes 2 s of processor time.
 
-`start(words, environ)` is the entry point. A fork runs its program as `python` does with the same words: with its own
-environment, output and signal handlers, with a `sitecustomize.py` on PYTHONPATH, and with the trainer's modules imported
-anew. torchrun's agent is one of these programs, and its processes are forks of the agent. What a fork can't show is what
-a new interpreter does before the program: tests of that use the fixture `start`.
+`ForkedProgram` is the entry point, and the fixture `fork` the usual way to it. A fork runs a program as `python` does
+with the same words: with its own environment, output and signal handlers, with a `sitecustomize.py` on PYTHONPATH, and
+with the trainer's modules imported anew. torchrun's agent is such a program, and its processes are forks of the agent.
+A fork can't show what a new interpreter does before the program: tests of that use the fixture `start`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from launcher.core.torchrun import names as n
 from launcher.core.torchrun.job_spec import ETCD, STATIC
 from local.ports import free_ports
 from tests.tools import etcd_with_v2
-from tests.trainer.conftest import LIMIT_SECONDS, Ended, Node
+from tests.trainer.conftest import LIMIT_SECONDS, Ended, ForkedNode, Node
 
 pytestmark = pytest.mark.trainer
 
@@ -48,6 +48,7 @@ BEGIN_SECONDS = 60.0
 # torch/distributed/elastic/rendezvous/api.py). In a pod nobody else takes ports; here it may be taken by then.
 PORT_TAKEN = "EADDRINUSE"
 TIMES = 3
+Worker = Callable[..., Node]
 
 
 @contextmanager
@@ -94,14 +95,23 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def worker() -> Iterator[Callable[[command.Meeting, int], Node]]:
-    """`worker(meeting, rank)`: one that has begun. What still runs at the end is told to go, and passes it on."""
+def worker() -> Iterator[Worker]:
+    """`worker(meeting, rank, fork=True)`: one that has started; what still runs at the end gets SIGTERM.
+
+    A fork runs torchrun alone, without the shell that is a pod's first process.
+    """
     with ExitStack() as stack:
 
-        def begin(meeting: command.Meeting, rank: int) -> Node:
+        def begin(meeting: command.Meeting, rank: int, fork: bool = True) -> Node:
             built = command.build("python", ("-c", TRAINS), meeting)
             variables = {**built.environment, "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
-            node = Node([kubelets(word, rank) for word in first_process.under_it(built.words)], variables)
+            words = built.words if fork else first_process.under_it(built.words)
+            words = [kubelets(word, rank) for word in words]
+            if fork:
+                assert words[0] == "torchrun"
+                node = ForkedNode([sys.executable, "-m", "torch.distributed.run", *words[1:]], variables)
+            else:
+                node = Node(words, variables)
             stack.callback(node.process.wait, BEGIN_SECONDS)
             stack.callback(node.process.terminate)
             return node
@@ -143,9 +153,7 @@ def places(nodes: list[Node]) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("backend", ETCD)
-def test_two_workers_meet_through_an_etcd(
-    backend: str, etcd: str, worker: Callable[[command.Meeting, int], Node]
-) -> None:
+def test_two_workers_meet_through_an_etcd(backend: str, etcd: str, worker: Worker) -> None:
     for left in reversed(range(TIMES)):
         told = replace(meeting(backend, etcd), id=f"{backend}-{left}")
         nodes = [worker(told, rank) for rank in range(2)]
@@ -161,20 +169,20 @@ def test_two_workers_meet_through_an_etcd(
     assert told.id in asked(f"http://{etcd}/v2/keys/{KEPT[backend]}?recursive=true"), "they met elsewhere"
 
 
-def test_with_a_static_rendezvous_each_node_has_the_rank_that_it_is_told(
-    worker: Callable[[command.Meeting, int], Node],
+def test_static_rendezvous_gives_each_node_its_own_rank(
+    worker: Worker,
 ) -> None:
     (port,) = free_ports(1)
     told = meeting(STATIC, f"127.0.0.1:{port}")
-    nodes = [worker(told, rank) for rank in range(2)]
+    nodes = [worker(told, rank, fork=False) for rank in range(2)]
     assert places(nodes) == [("0", "0", "2"), ("1", "1", "2")]
 
 
 @pytest.mark.parametrize("backend", ETCD)
-def test_who_waits_for_others_waits_as_long_as_is_said(
+def test_worker_that_waits_alone_ends_after_the_set_time(
     backend: str,
     etcd: str,
-    worker: Callable[[command.Meeting, int], Node],
+    worker: Worker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each backend has a word of its own for it, and leaves out those that it does not know."""

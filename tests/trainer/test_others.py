@@ -56,7 +56,7 @@ def last_record(metrics: Path) -> dict[str, Any]:
     return {name: told.get(name) for name in ("kind", "outcome", "exit_code", "failed_rank")}
 
 
-def test_data_that_one_process_cannot_read_any_more_end_all_with_22(start: Start, tmp_path: Path) -> None:
+def test_data_error_of_one_process_ends_all_with_22(start: Start, tmp_path: Path) -> None:
     ended, seconds = failing(start, tmp_path, 'TrainerError(Exit.DATA, "data: the disk is gone")')
     assert ended.code == Exit.DATA, ended.output
     said = [line for line in ended.output.splitlines() if line.startswith("error: ")]
@@ -75,8 +75,8 @@ def test_data_that_one_process_cannot_read_any_more_end_all_with_22(start: Start
     assert seconds < 10
 
 
-def test_a_failure_that_nobody_foresaw_leaves_its_own_stack_alone(start: Start, tmp_path: Path) -> None:
-    ended, seconds = failing(start, tmp_path, 'LookupError("not foreseen")')
+def test_unforeseen_error_of_one_process_leaves_its_stack_only(fork: Start, tmp_path: Path) -> None:
+    ended, seconds = failing(fork, tmp_path, 'LookupError("not foreseen")')
     assert ended.code == Exit.FAILED, ended.output
     assert ended.output.count("Traceback (most recent call last)") == 1
     assert "LookupError: not foreseen" in ended.output
@@ -91,7 +91,7 @@ def test_a_failure_that_nobody_foresaw_leaves_its_own_stack_alone(start: Start, 
     assert seconds < 10
 
 
-def test_what_only_one_process_knows_is_told_and_what_all_know_is_not() -> None:
+def test_alone_wraps_errors_of_one_process_and_no_shared_ones() -> None:
     with pytest.raises(LoneError, match="data: gone") as caught, alone():
         raise TrainerError(Exit.DATA, "data: gone")
     assert caught.value.code == Exit.DATA
@@ -128,7 +128,7 @@ class Three:
             time.sleep(0.02)
 
 
-def test_all_hear_the_first_failure_once_and_one_process_of_a_machine_says_whose_it_is() -> None:
+def test_first_failure_reaches_all_and_is_said_once_per_node() -> None:
     three = Three()
     began = time.monotonic()
     three.others[1].tell(Exit.SAVE)
@@ -141,7 +141,7 @@ def test_all_hear_the_first_failure_once_and_one_process_of_a_machine_says_whose
     assert three.told == [[(Exit.SAVE, 1)], [], [(Exit.SAVE, 1)]]
 
 
-def test_one_that_is_at_its_end_hears_nothing_and_is_not_waited_for_without_end() -> None:
+def test_closed_process_hears_nothing_and_delays_nobody() -> None:
     three = Three()
     three.others[2].close()
     began = time.monotonic()
@@ -151,7 +151,7 @@ def test_one_that_is_at_its_end_hears_nothing_and_is_not_waited_for_without_end(
     assert not three.ends[2]
 
 
-def test_errors_that_follow_from_anothers_failure_do_not_come_through(
+def test_errors_after_a_failure_elsewhere_are_held_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("trainer.others.HEARD_SECONDS", 1.0)

@@ -138,11 +138,11 @@ def scaler_of(folder: Path) -> tuple[int, dict[str, Any]]:
     return step, dict(manifest.notes["scaler"])
 
 
-def test_killed_run_in_fp16_restores_the_scale_bit_by_bit(start: Start, tmp_path: Path) -> None:
+def test_killed_run_in_fp16_restores_the_scale_bit_by_bit(fork: Start, tmp_path: Path) -> None:
     trained = []
     for name, environ in (("whole", {}), ("killed", {"KILL": "18 1", "PET_MAX_RESTARTS": "1"})):
         (tmp_path / name).mkdir()
-        each = Trained(start, tmp_path / name, *WORDS, patch=FORCED + KILLED)
+        each = Trained(fork, tmp_path / name, *WORDS, patch=FORCED + KILLED)
         ended = each.end(**environ)
         trained.append(each)
     assert "checkpoint=loaded step=" in ended.output
