@@ -56,8 +56,8 @@ def last_record(metrics: Path) -> dict[str, Any]:
     return {name: told.get(name) for name in ("kind", "outcome", "exit_code", "failed_rank")}
 
 
-def test_data_error_of_one_process_ends_all_with_22(start: Start, tmp_path: Path) -> None:
-    ended, seconds = failing(start, tmp_path, 'TrainerError(Exit.DATA, "data: the disk is gone")')
+def test_data_error_of_one_process_ends_all_with_22(fork: Start, tmp_path: Path) -> None:
+    ended, seconds = failing(fork, tmp_path, 'TrainerError(Exit.DATA, "data: the disk is gone")')
     assert ended.code == Exit.DATA, ended.output
     said = [line for line in ended.output.splitlines() if line.startswith("error: ")]
     assert said == [
@@ -75,8 +75,8 @@ def test_data_error_of_one_process_ends_all_with_22(start: Start, tmp_path: Path
     assert seconds < 10
 
 
-def test_unforeseen_error_of_one_process_leaves_its_stack_only(fork: Start, tmp_path: Path) -> None:
-    ended, seconds = failing(fork, tmp_path, 'LookupError("not foreseen")')
+def test_unforeseen_error_of_one_process_leaves_its_stack_only(start: Start, tmp_path: Path) -> None:
+    ended, seconds = failing(start, tmp_path, 'LookupError("not foreseen")')
     assert ended.code == Exit.FAILED, ended.output
     assert ended.output.count("Traceback (most recent call last)") == 1
     assert "LookupError: not foreseen" in ended.output
