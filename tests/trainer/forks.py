@@ -31,6 +31,7 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import subproc
 ROOT = Path(__file__).parents[2]
 # Modules that a program imports itself: a sitecustomize.py may patch one before another one uses it.
 _OWN = ("trainer", "tests")
+LIMIT_SECONDS = 600.0
 # What a shell says of a program that it can't run.
 _NOT_RUN = 126
 
@@ -64,7 +65,7 @@ class ForkedProgram:
             raise subprocess.TimeoutExpired(f"fork {self.pid}", timeout or 0.0)
         return self._process.exitcode
 
-    def communicate(self, timeout: float) -> tuple[str, None]:
+    def communicate(self, timeout: float = LIMIT_SECONDS) -> tuple[str, None]:
         """Return the rest of the output once no process holds it open and the program has ended."""
         until, output = time.monotonic() + timeout, list[str]()
         reader = threading.Thread(target=lambda: output.append(self.stdout.read()), daemon=True)

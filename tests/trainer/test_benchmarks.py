@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.benchmarks import gpu, saves, steps
+from tests.benchmarks import gpu, saves, steps, trainer
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.gpu import TINY, WHOLE, Saved
 from tests.benchmarks.trainer import gpu_rows, measured, save_rows, step_rows
 from tests.benchmarks.turns import LEAST, in_turns
+from tests.trainer.conftest import Start
 from tests.trainer.test_steps import training
 from tests.trainer.together import together
 from trainer import checkpoints
@@ -59,7 +60,7 @@ def save_in_turns(folder: str) -> dict[str, Any]:
     return {"turns": turns, "durable": len(saved.durable), **found}
 
 
-def test_a_turn_has_one_save_well_before_its_end_and_the_others_have_none(tmp_path: Path) -> None:
+def test_turn_with_a_save_saves_once_and_the_others_never(tmp_path: Path) -> None:
     (found,) = together(1, save_in_turns, str(tmp_path))
     assert len(found["plain"]) == len(found["saved"]) == found["durable"] == TINY.turns >= LEAST
     for name, began, ended, saved_at in found["turns"]:
@@ -67,22 +68,40 @@ def test_a_turn_has_one_save_well_before_its_end_and_the_others_have_none(tmp_pa
         assert saved_at == ([began + TINY.before_save] if name == "saved" else [])
 
 
-def test_the_gpus_benchmark_runs_to_its_figures_on_a_small_model(tmp_path: Path) -> None:
+@pytest.fixture
+def forked_torchrun(fork: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the benchmarks start torchrun as a fork."""
+
+    def torchrun(processes: int, module: str, *words: str) -> Any:
+        entry = (
+            "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m", module,
+        )  # fmt: skip
+        return fork(*words, entry=entry).process
+
+    monkeypatch.setattr(trainer, "torchrun", torchrun)
+
+
+@pytest.mark.usefixtures("forked_torchrun")
+def test_gpu_benchmark_of_a_small_model_measures_all_figures(tmp_path: Path) -> None:
     found = measured(1, "tests.benchmarks.gpu", tmp_path, str(tmp_path), "--tiny")
     for values in (*found["seconds"].values(), found["plain"], found["saved"], found["durable"]):
         assert len(values) >= LEAST
     assert next(row.name for row in gpu_rows(found)) == "GPT-2 124M: tokens/s of nanoGPT's way over ours"
 
 
-def test_what_is_measured_is_what_was_promised() -> None:
+def test_gpu_benchmark_has_the_promised_sizes() -> None:
     assert (WHOLE.model, WHOLE.saved_steps) == ("gpt-124M", 100)
     assert gpu.PRESETS[WHOLE.model].sequence == 1024
     assert WHOLE.turns >= LEAST
     assert WHOLE.before_save < WHOLE.saved_steps / 2
 
 
-def test_our_loop_and_a_bare_one_are_measured_in_turns_of_the_same_processes(tmp_path: Path) -> None:
-    found = {count: measured(count, "tests.benchmarks.steps", tmp_path, "--tiny") for count in (2, 1)}
+def test_our_loop_and_a_bare_one_are_measured_in_turns(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    found = {1: measured(1, "tests.benchmarks.steps", tmp_path, "--tiny")}
+    request.getfixturevalue("forked_torchrun")  # one real torchrun is enough
+    found[2] = measured(2, "tests.benchmarks.steps", tmp_path, "--tiny")
     for each in found.values():
         assert {name: len(values) for name, values in each["seconds"].items()} == dict.fromkeys(
             ("ours", "bare", "again"), steps.PAIRS
@@ -98,7 +117,7 @@ def measure_saves(folder: str) -> Any:
     return saves.measure(Path(folder), LEAST)
 
 
-def test_the_ways_to_save_are_measured_in_turns(tmp_path: Path) -> None:
+def test_ways_to_save_are_measured_in_turns(tmp_path: Path) -> None:
     (found,) = together(1, measure_saves, str(tmp_path))
     values = [found[name] for name in ("memcpy", "torch_save", "idle_step")]
     values += [each for kind in saves.KINDS for each in found[kind].values()]
