@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
 from local.ports import free_ports
-from tests.trainer.forks import ForkedProgram
+from tests.trainer.forks import ROOT, ForkedProgram
 
-ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 240
 
 
@@ -28,69 +25,88 @@ class Ended:
     output: str
 
 
-def environment(environ: dict[str, str]) -> dict[str, str]:
+class Node:
+    """One machine's entry point, or what stands for it."""
+
+    def __init__(self, process: subprocess.Popen[str] | ForkedProgram) -> None:
+        self.process = process
+
+    def end(self) -> Ended:
+        """Wait for the end."""
+        output, _ = self.process.communicate(timeout=LIMIT_SECONDS)
+        assert self.process.returncode is not None
+        return Ended(self.process.returncode, output)
+
+
+class Start:
+    """Starts nodes; what still runs at the end is killed."""
+
+    def __init__(self) -> None:
+        self._nodes: list[Node] = []
+
+    def __call__(
+        self, *arguments: str, entry: tuple[str, ...] = ("-m", "trainer.entrypoint"), **environ: str
+    ) -> Node:
+        """A new Python, with what the training operator sets for it."""
+        process = subprocess.Popen(  # output in one stream, so that nothing waits for a reader
+            [sys.executable, *entry, *arguments],
+            cwd=ROOT,
+            env=environment(environ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        return self._started(process)
+
+    def fork(
+        self,
+        *arguments: str,
+        entry: tuple[str, ...] = ("-m", "trainer.entrypoint"),
+        has_own_group: bool = False,
+        **environ: str,
+    ) -> Node:
+        """The same as a fork of a process that has imported torch (tests/trainer/forks.py)."""
+        words = [*entry, *arguments]
+        return self._started(ForkedProgram(words, environment(environ), has_own_group=has_own_group))
+
+    def gang(
+        self,
+        *arguments: str,
+        module: str = "trainer.train",
+        processes: int = 1,
+        nodes: int = 1,
+        restarts: int = 0,
+        patch: str = "",
+        **environ: str,
+    ) -> Node:
+        """Processes of `module` under tests.trainer.gang: no torchrun, and no process that has to import torch."""
+        words = (str(nodes), str(processes), str(restarts), module, *arguments)
+        return self.fork(*words, entry=("-m", "tests.trainer.gang"), PATCH=patch, **environ)
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for node in self._nodes:
+            if node.process.poll() is None:
+                node.process.kill()
+                node.process.wait()
+
+    def _started(self, process: subprocess.Popen[str] | ForkedProgram) -> Node:
+        self._nodes.append(Node(process))
+        return self._nodes[-1]
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a node's first process, with these among them."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     return {**kept, "OMP_NUM_THREADS": "1", "AWS_EC2_METADATA_DISABLED": "true", **environ}
 
 
-class Node:
-    """One machine's entry point, with what the training operator sets for it."""
-
-    def __init__(self, command: list[str], environ: dict[str, str]) -> None:
-        self.process: subprocess.Popen[str] | ForkedProgram = self._started(command, environment(environ))
-
-    @staticmethod
-    def _started(command: list[str], environ: dict[str, str]) -> subprocess.Popen[str] | ForkedProgram:
-        return subprocess.Popen(  # output in one stream, so that nothing waits for a reader
-            command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-
-    def end(self) -> Ended:
-        """Wait for the end."""
-        output, _ = self.process.communicate(timeout=LIMIT_SECONDS)
-        return Ended(self.process.returncode, output)
-
-
-class ForkedNode(Node):
-    """The same in a fork of a process that has imported torch (tests/trainer/forks.py)."""
-
-    @staticmethod
-    def _started(command: list[str], environ: dict[str, str]) -> subprocess.Popen[str] | ForkedProgram:
-        return ForkedProgram(command[1:], environ)
-
-
-Start = Callable[..., Node]
-
-
-@contextmanager
-def starting(kind: type[Node]) -> Iterator[Start]:
-    """Start nodes of this kind; what still runs at the end is killed."""
-    nodes: list[Node] = []
-
-    def run(*arguments: str, entry: tuple[str, ...] = ("-m", "trainer.entrypoint"), **environ: str) -> Node:
-        nodes.append(kind([sys.executable, *entry, *arguments], environ))
-        return nodes[-1]
-
-    yield run
-    for node in nodes:
-        if node.process.poll() is None:
-            node.process.kill()
-            node.process.wait()
-
-
 @pytest.fixture(scope="module")
 def start() -> Iterator[Start]:
-    """`start(*arguments, entry=..., **environ)`: a new interpreter, which takes 2 s to import torch."""
-    with starting(Node) as run:
-        yield run
-
-
-@pytest.fixture(scope="module")
-def fork() -> Iterator[Start]:
-    """`fork(*arguments, entry=..., **environ)`: the same, and torch is there at once."""
-    with starting(ForkedNode) as run:
-        yield run
+    """`start(*arguments, entry=..., **environ)`, `start.fork(...)` and `start.gang(...)`."""
+    started = Start()
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="module")
