@@ -52,7 +52,7 @@ def places(folder: Path) -> tuple[str, ...]:
 def good(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a training whose checkpoint of step 10 is good."""
     folder = tmp_path_factory.mktemp("good")
-    ended = start(*WORDS, *places(folder), "--steps", "10").end()
+    ended = start.gang(*WORDS, *places(folder), "--steps", "10").end()
     assert ended.code == 0, ended.output
     return folder
 
@@ -66,7 +66,7 @@ def test_run_that_diverges_leaves_the_last_good_checkpoint(
     place = tmp_path / "checkpoints"
     metrics = ("--metrics-directory", str(tmp_path / "metrics"), "--log-every", str(log_every))
     words = (*WORDS, *places(tmp_path), *metrics, "--steps", "40", "--learning-rate", "1e38")
-    ended = start(*words, TRAINYARD_PROCESSES_PER_NODE="2").end()
+    ended = start.gang(*words, processes=2).end()
     assert ended.code == Exit.CONFIGURATION, ended.output
     (said,) = [line for line in ended.output.splitlines() if line.startswith("error: ") and "step" in line]
     found = re.match(
