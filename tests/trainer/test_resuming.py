@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import re
 import shutil
 import signal
@@ -18,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.trainer.conftest import ROOT, Ended, Node, Start
+from tests.trainer.conftest import Ended, Node, Start
 from trainer.checkpoint import layout
 from trainer.contract import Exit
 from trainer.stores import Directory
@@ -52,12 +51,17 @@ class Runs:
         self.notes.mkdir(parents=True, exist_ok=True)
 
     def train(self, processes: int, *more: str, restarts: int = 0, **environ: str) -> Node:
-        torchrun = ("--standalone", f"--nproc-per-node={processes}", f"--max-restarts={restarts}")
         words = ("--data", str(self._data), "--device", "cpu", "--batch-size", str(BATCH), "--owner", "test")
         words += ("--epochs", str(EPOCHS), "--checkpoint-uri", str(self.place / "checkpoints"))
         words += ("--model-uri", str(self.place), "--checkpoint-every", "5", *more)
-        entry = ("-m", "torch.distributed.run", *torchrun, "-m", "tests.trainer.recorded", str(self.notes))
-        return self._start(*words, entry=entry, **environ)
+        return self._start.gang(
+            str(self.notes),
+            *words,
+            module="tests.trainer.recorded",
+            processes=processes,
+            restarts=restarts,
+            **environ,
+        )
 
     def model(self) -> dict[str, Tensor]:
         found: dict[str, Tensor] = torch.load(self.place / "run" / "model.pt", weights_only=True)
@@ -221,20 +225,19 @@ def test_another_seed_is_refused_since_it_is_another_order(undisturbed: Runs) ->
     assert "[rank" not in ended.output, "torch begins so each line of a process's own stack trace"
 
 
-def test_a_process_alone_in_what_it_cannot_do_says_why_and_the_others_say_which_it_is(
-    start: Start, tmp_path: Path
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os\n"
-        "if os.environ.get('RANK') == '1':\n"
-        "    import trainer.precision as p\n"
-        "    from trainer.contract import Exit, TrainerError\n"
-        "    def refuse(*_):\n"
-        "        raise TrainerError(Exit.NO_CUDA, 'device: of this process alone')\n"
-        "    p.prepare = refuse\n"
-    )
-    paths = f"{tmp_path}{os.pathsep}{ROOT}"
-    ended = start("--device", "cpu", TRAINYARD_PROCESSES_PER_NODE="2", PYTHONPATH=paths).end()
+REFUSES = """
+import os
+if os.environ["RANK"] == "1":
+    import trainer.precision as p
+    from trainer.contract import Exit, TrainerError
+    def refuse(*_):
+        raise TrainerError(Exit.NO_CUDA, "device: of this process alone")
+    p.prepare = refuse
+"""
+
+
+def test_process_that_fails_alone_says_why_and_the_others_who(start: Start) -> None:
+    ended = start.gang("--device", "cpu", processes=2, patch=REFUSES).end()
     assert ended.code == Exit.NO_CUDA, ended.output
     assert ended.output.count("error: device: of this process alone") == 1
     assert "error: process 1 could not go on; its log says why" in ended.output
