@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from launcher.core.torchrun import command
 from launcher.core.torchrun.child_exit import exit_code
 from launcher.core.torchrun.job_spec import C10D
+from tests.trainer.forked import Forked
 
 pytestmark = pytest.mark.trainer
 
@@ -48,18 +48,15 @@ def test_the_exit_code_is_the_commands(typed: str, args: tuple[str, ...], code: 
         backend=C10D, endpoint="localhost:0", id="one", nodes=1, least=1, processes=2, given=False
     )
     built = command.build(typed, args, meeting)
+    program, *words = [each.replace("$$", "$") for each in built.words]  # as the kubelet does
+    assert program == "torchrun"
+    environ = {**os.environ, **built.environment, "PATH": programs()}
     # Files that may not be run are refused to root, too.
-    ended = subprocess.run(
-        [each.replace("$$", "$") for each in built.words],  # as the kubelet does
-        cwd=tmp_path,
-        env={**os.environ, **built.environment, "PATH": programs()},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=120,
-    )
-    message = ended.stdout[-KEPT_BYTES:].decode(errors="replace")
-    assert ended.returncode == 1, message
-    assert exit_code(ended.returncode, message) == code, message
+    torchrun = Forked("torch.distributed.run", words, environ, directory=tmp_path)
+    output, _ = torchrun.communicate(timeout=120)
+    message = output.encode()[-KEPT_BYTES:].decode(errors="replace")
+    assert torchrun.returncode == 1, message
+    assert exit_code(1, message) == code, message
 
 
 def test_what_torchrun_does_not_tell_is_the_containers_own() -> None:
