@@ -33,13 +33,17 @@ def wait_for(happened: Callable[[], Any]) -> Any:
 
 
 class Loop:
-    """Two processes of tests/trainer/loop.py under torchrun, and what they noted."""
+    """Two processes of tests/trainer/loop.py, under torchrun or as a gang, and what they noted."""
 
-    def __init__(self, start: Start, notes: Path, **plan: Any) -> None:
+    def __init__(self, start: Start, notes: Path, *, torchrun: bool = False, **plan: Any) -> None:
         self.notes = notes
-        torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-        words = json.dumps({"notes": str(notes), **plan})
-        self.node: Node = start(words, entry=(*torchrun, "-m", "tests.trainer.loop"))
+        module, words = "tests.trainer.loop", json.dumps({"notes": str(notes), **plan})
+        options = ("--standalone", "--nproc-per-node", "2", "-m", module)
+        self.node: Node = (
+            start.fork(*options, words, module="torch.distributed.run")
+            if torchrun
+            else start.gang(words, module=module, processes=2)
+        )
 
     def noted(self, name: str, rank: int) -> dict[str, Any]:
         """What process `rank` noted under this name, as soon as it did."""
@@ -50,8 +54,8 @@ class Loop:
 
 
 def exit_codes(output: str) -> dict[int, int]:
-    """Process -> exit code, as torchrun's last words have it."""
-    found = re.findall(r"rank +: (\d+) \(local_rank: \d+\)\n +exitcode +: (-?\d+)", output)
+    """Process -> exit code, as a gang says it."""
+    found = re.findall(r"^gang: process (\d+) ended with (-?\d+)$", output, re.M)
     return {int(rank): int(code) for rank, code in found}
 
 
@@ -69,7 +73,7 @@ def test_a_signal_to_one_process_in_its_first_step_stops_all_at_the_same_call(
 
 
 def test_torchrun_that_is_told_to_stop_waits_for_the_agreement(start: Start, tmp_path: Path) -> None:
-    loop = Loop(start, tmp_path)
+    loop = Loop(start, tmp_path, torchrun=True)
     pids = [loop.noted("first-step", rank)["pid"] for rank in range(2)]
     time.sleep(0.5)
     loop.node.process.send_signal(signal.SIGTERM)
