@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.conftest import ROOT, Ended, Node, Start
+from tests.trainer.conftest import Ended, Node, Start
 from tests.trainer.test_stopping import wait_for
 from trainer.contract import Exit
 
@@ -19,22 +19,21 @@ pytestmark = pytest.mark.trainer
 # A phase that begins leaves a note, and takes as long as the test says (inside one C call).
 SLOWED = """
 import os
-if "RANK" in os.environ:
-    import time
-    from pathlib import Path
-    from trainer.hang import Watch
-    enter = Watch.enter
-    def entered(self, phase, *, long=False):
-        enter(self, phase, long=long)
-        if phase == os.environ["SLOW_PHASE"]:
-            note = Path(os.environ["NOTES"]) / os.environ["RANK"]
-            note.with_suffix(".new").write_text(str(os.getpid()))
-            note.with_suffix(".new").rename(note)
-            time.sleep(float(os.environ["SLOW_SECONDS"]))
-    Watch.enter = entered
-    if "PROMPT_SECONDS" in os.environ:
-        from trainer import stopping
-        stopping.PROMPT_SECONDS = float(os.environ["PROMPT_SECONDS"])
+import time
+from pathlib import Path
+from trainer.hang import Watch
+enter = Watch.enter
+def entered(self, phase, *, long=False):
+    enter(self, phase, long=long)
+    if phase == os.environ["SLOW_PHASE"]:
+        note = Path(os.environ["NOTES"]) / os.environ["RANK"]
+        note.with_suffix(".new").write_text(str(os.getpid()))
+        note.with_suffix(".new").rename(note)
+        time.sleep(float(os.environ["SLOW_SECONDS"]))
+Watch.enter = entered
+if "PROMPT_SECONDS" in os.environ:
+    from trainer import stopping
+    stopping.PROMPT_SECONDS = float(os.environ["PROMPT_SECONDS"])
 """
 MOST_SECONDS = 10.0
 
@@ -53,21 +52,18 @@ class Slowed:
         **environ: str,
     ) -> None:
         self._start, self._folder, self._words, self._environ = start, folder, words, environ
-        (folder / "sitecustomize.py").write_text(SLOWED)
         self.node = self.train(phase, seconds, processes=processes)
 
     def train(self, phase: str = "none", seconds: float = 0, *, processes: int) -> Node:
         place = ("--checkpoint-uri", str(self._folder / "checkpoints"), "--owner", "test", "--device", "cpu")
         environ = {
-            "PYTHONPATH": f"{self._folder}{os.pathsep}{ROOT}",
-            "TRAINYARD_PROCESSES_PER_NODE": str(processes),
             "TRAINYARD_MODEL_URI": str(self._folder / "model"),
             "SLOW_PHASE": phase,
             "SLOW_SECONDS": str(seconds),
             "NOTES": str(self._folder),
             **self._environ,
         }
-        return self._start(*place, *self._words, **environ)
+        return self._start.gang(*place, *self._words, processes=processes, patch=SLOWED, **environ)
 
     def entered(self, rank: int) -> int:
         """The process id of this rank, once it is in the phase."""
@@ -144,13 +140,11 @@ def test_stops_in_evaluation_and_model_save_lose_no_step(start: Start, tmp_path:
 @pytest.mark.parametrize("entry", ["trainer.entrypoint", "torchrun"])
 def test_notice_ends_a_torchrun_that_would_restart(start: Start, tmp_path: Path, entry: str) -> None:
     words = ("--device", "cpu", "--epochs", "100000", "--notice-file", str(tmp_path / "notice"))
-    options = ("--standalone", "--nproc-per-node", "2", "--max-restarts", "3", "-m", "trainer.train")
-    commands = {
-        "trainer.entrypoint": ("-m", "trainer.entrypoint"),
-        "torchrun": ("-m", "torch.distributed.run", *options),
-    }
-    processes = "2" if entry == "torchrun" else "1"
-    node = start(*words, entry=commands[entry], PET_MAX_RESTARTS="3", TRAINYARD_PROCESSES_PER_NODE=processes)
+    if entry == "torchrun":
+        torchrun = ("--standalone", "--nproc-per-node", "2", "--max-restarts", "3", "-m", "trainer.train")
+        node = start.fork(*torchrun, *words, module="torch.distributed.run")
+    else:
+        node = start.fork(*words, PET_MAX_RESTARTS="3")
     assert node.process.stdout is not None
     while not node.process.stdout.readline().startswith("step="):
         assert node.process.poll() is None
