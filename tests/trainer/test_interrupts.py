@@ -18,7 +18,7 @@ pytestmark = pytest.mark.trainer
 STEPS = 30
 WORDS = ("--steps", str(STEPS), "--log-every", "1")
 # A shell makes each command a process group of its own, and the terminal's driver sends SIGINT to all of the one in
-# front (man 3 tcsetpgrp, man 4 termios: ISIG).
+# front (man 3 tcsetpgrp, man 4 termios: ISIG). `has_own_group` does the same for a fork.
 IN_A_GROUP = (
     "-c",
     "import os, sys; os.setpgrp(); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])",
@@ -55,7 +55,7 @@ def test_interrupted_trainings_save_and_end_as_undisturbed(
     trained = Trained(start, tmp_path, *WORDS, patch=SLOWED)
     came_to = 0
     for entry, stop_at in (("trainer.entrypoint", 5), ("torchrun", 15)):
-        node = trained.begin(entry=(*IN_A_GROUP, *ENTRIES[entry]), SLOW_STEP=str(stop_at))
+        node = trained.begin(entry=ENTRIES[entry], has_own_group=True, SLOW_STEP=str(stop_at))
         read = read_until(node, f"step={stop_at} ")
         if came_to:
             assert any(line.startswith(f"checkpoint=loaded step={came_to} ") for line in read)
@@ -75,12 +75,9 @@ def test_interrupted_trainings_save_and_end_as_undisturbed(
     assert same(trained.model(), undisturbed.model())
 
 
-def test_an_interrupt_before_any_process_is_there_ends_with_the_same_code(
-    start: Start, tmp_path: Path
-) -> None:
+def test_interrupt_before_any_process_ends_with_the_same_code(start: Start) -> None:
     """torchrun's agent takes over the signals when it starts the processes; until then it is the entry point's."""
-    trained = Trained(start, tmp_path, *WORDS)
-    node = trained.begin(entry=(*IN_A_GROUP, "-c", SLOW_AT_THE_START))
+    node = start("--device", "cpu", entry=(*IN_A_GROUP, "-c", SLOW_AT_THE_START))
     read_until(node, "ready")
     interrupt(node)
     ended = node.end()

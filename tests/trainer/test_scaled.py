@@ -138,13 +138,15 @@ def scaler_of(folder: Path) -> tuple[int, dict[str, Any]]:
     return step, dict(manifest.notes["scaler"])
 
 
-def test_killed_run_in_fp16_restores_the_scale_bit_by_bit(fork: Start, tmp_path: Path) -> None:
+def test_killed_run_in_fp16_restores_the_scale_bit_by_bit(start: Start, tmp_path: Path) -> None:
     trained = []
-    for name, environ in (("whole", {}), ("killed", {"KILL": "8 1", "PET_MAX_RESTARTS": "1"})):
+    for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
-        each = Trained(fork, tmp_path / name, *WORDS, patch=FORCED + KILLED)
-        ended = each.end(**environ)
+        each = Trained(start, tmp_path / name, *WORDS, patch=FORCED + KILLED)
         trained.append(each)
+    trained[0].end()
+    ended = trained[1].begin(KILL="8 1", PET_MAX_RESTARTS="1").end()
+    assert ended.code == 0, ended.output
     assert "checkpoint=loaded step=" in ended.output
     states = [scaler_of(each.folder) for each in trained]
     assert states[0] == states[1]

@@ -18,7 +18,7 @@ class Trained:
     """Trainings of one run under `folder`; `patch` is Python that each of its processes runs before anything else."""
 
     def __init__(self, start: Start, folder: Path, *words: str, patch: str = "") -> None:
-        self._start, self._words, self.folder = start, words, folder
+        self._start, self._words, self._patch, self.folder = start, words, patch, folder
         if patch:
             (folder / "sitecustomize.py").write_text(patch)
 
@@ -27,20 +27,29 @@ class Trained:
         *more: str,
         entry: tuple[str, ...] = ("-m", "trainer.entrypoint"),
         processes: int = 2,
+        has_own_group: bool = False,
         **environ: str,
     ) -> Node:
-        """One training, which saves checkpoints and at its end the model."""
-        places = ("--checkpoint-uri", str(self.folder / "checkpoints"), "--model-uri", str(self.folder))
+        """One training under torchrun's agent, which saves checkpoints and at its end the model."""
         paths = {
             "PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT}",
             "TRAINYARD_PROCESSES_PER_NODE": str(processes),
         }
-        words = ("--device", "cpu", "--owner", "test", *places, *self._words, *more)
-        return self._start(*words, entry=entry, **paths, **environ)
+        _, module, *first = entry
+        words = (*first, *self._all_words(more))
+        return self._start.fork(*words, module=module, has_own_group=has_own_group, **paths, **environ)
+
+    def gang(self, *more: str, processes: int = 2, **environ: str) -> Node:
+        """The same without torchrun."""
+        return self._start.gang(*self._all_words(more), processes=processes, patch=self._patch, **environ)
+
+    def _all_words(self, more: tuple[str, ...]) -> tuple[str, ...]:
+        places = ("--checkpoint-uri", str(self.folder / "checkpoints"), "--model-uri", str(self.folder))
+        return ("--device", "cpu", "--owner", "test", *places, *self._words, *more)
 
     def end(self, *more: str, processes: int = 2, **environ: str) -> Ended:
-        """One training that comes to its end."""
-        ended = self.begin(*more, processes=processes, **environ).end()
+        """One training without torchrun that comes to its end."""
+        ended = self.gang(*more, processes=processes, **environ).end()
         assert ended.code == 0, ended.output
         return ended
 
