@@ -21,16 +21,11 @@ pytestmark = pytest.mark.trainer
 ENDLESS = ("--device", "cpu", "--epochs", "100000")
 
 
-def workers(node: Node) -> dict[int, int]:
-    """Rank -> process id of the agent's processes."""
+def workers(node: Node) -> list[int]:
+    """The ids of the processes of torchrun's agent, or of a gang, by rank."""
     agent = node.process.pid
-    found = {}
-    for child in Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
-        environ = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-        ranks = [each for each in environ if each.startswith(b"RANK=")]
-        if ranks:
-            found[int(ranks[0][5:])] = int(child)
-    return found
+    # In the order in which they were started (man 5 proc_tid_children).
+    return [int(each) for each in Path(f"/proc/{agent}/task/{agent}/children").read_text().split()]
 
 
 def has_ended(pid: int) -> bool:
@@ -50,14 +45,14 @@ def until_it_trains(node: Node) -> None:
 
 def test_process_that_hangs_ends_the_run_with_25_and_dumps(start: Start, tmp_path: Path) -> None:
     words = ("--timeout-seconds", "6", "--metrics-directory", str(tmp_path))
-    node = start(*ENDLESS, *words, TRAINYARD_PROCESSES_PER_NODE="2")
+    node = start.gang(*ENDLESS, *words, processes=2)
     until_it_trains(node)
     still = workers(node)
     os.kill(still[1], signal.SIGSTOP)
     began = time.monotonic()
     wait_for(lambda: has_ended(still[0]))
     took = time.monotonic() - began
-    os.kill(still[1], signal.SIGCONT)  # else torchrun's SIGKILL ends it, 30 s later
+    os.kill(still[1], signal.SIGCONT)
     ended = node.end()
     assert ended.code == Exit.HUNG, ended.output
     assert 5 < took < 6 + 20
@@ -71,7 +66,7 @@ def test_process_that_hangs_ends_the_run_with_25_and_dumps(start: Start, tmp_pat
 
 
 def test_a_training_of_which_a_process_is_killed_tells_its_end(start: Start, tmp_path: Path) -> None:
-    node = start(*ENDLESS, "--metrics-directory", str(tmp_path), TRAINYARD_PROCESSES_PER_NODE="2")
+    node = start.gang(*ENDLESS, "--metrics-directory", str(tmp_path), processes=2)
     until_it_trains(node)
     os.kill(workers(node)[1], signal.SIGKILL)
     ended = node.end()
@@ -85,9 +80,9 @@ def test_a_training_of_which_a_process_is_killed_tells_its_end(start: Start, tmp
 def test_the_others_end_soon_when_the_machine_is_gone_where_all_met(
     start: Start, operator: Callable[[int], list[dict[str, str]]]
 ) -> None:
-    first, second = [start(*ENDLESS, **environ) for environ in operator(2)]
+    first, second = [start.fork(*ENDLESS, **environ) for environ in operator(2)]
     until_it_trains(first)
-    for pid in (first.process.pid, *workers(first).values()):
+    for pid in (first.process.pid, *workers(first)):
         os.kill(pid, signal.SIGKILL)
     began = time.monotonic()
     ended = second.end()
