@@ -10,16 +10,17 @@ import pytest
 import torch
 
 from tests.trainer.conftest import Start
-from tests.trainer.trained import KILLED, SLOWED, Trained, read_until, same, stopped_at
+from tests.trainer.trained import KILLED, SLOWED, TORCHRUN, Trained, read_until, same, stopped_at
 from trainer.checkpoint import layout
 from trainer.stores import Directory
 
 pytestmark = pytest.mark.trainer
 
-STEPS = 20
+STEPS = 15
 # Shares of eight samples, in pieces of three, three and two.
-WORDS = ("--data", "corpus", "--batch-size", "16", "--micro-batch-size", "3", "--log-every", "1")
-WORDS += ("--steps", str(STEPS), "--checkpoint-every", "5", "--evaluate-every", str(STEPS))
+WORDS = ("--data", "corpus", "--sequence-length", "32", "--batch-size", "16", "--micro-batch-size", "3")
+WORDS += ("--log-every", "1", "--checkpoint-every", "5")
+WORDS += ("--steps", str(STEPS), "--evaluate-every", str(STEPS))
 KINDS = ("ddp", "fsdp")
 
 
@@ -40,8 +41,11 @@ def losses(output: str) -> list[float]:
 def test_killed_sharded_run_ends_bit_by_bit_as_undisturbed(
     undisturbed: dict[str, Trained], start: Start, tmp_path: Path
 ) -> None:
+    """By torchrun itself, which has one store for both attempts."""
     trained = Trained(start, tmp_path, *WORDS, patch=KILLED)
-    ended = trained.end("--parallel", "fsdp", KILL="13 1", PET_MAX_RESTARTS="1")
+    entry = (*TORCHRUN, "--max-restarts", "1", "-m", "trainer.train")
+    ended = trained.begin("--parallel", "fsdp", entry=entry, KILL="13 1").end()
+    assert ended.code == 0, ended.output
     assert ended.output.count("rank=0 world_size=2") == 2, "it was started anew"
     loaded = re.search(r"^checkpoint=loaded step=(\d+) position=(\d+) ", ended.output, re.M)
     assert loaded, ended.output
@@ -60,8 +64,8 @@ def test_each_kind_resumes_from_checkpoints_of_the_other(
 ) -> None:
     trained = Trained(start, tmp_path, *WORDS, patch=SLOWED)
     came_to = 0
-    for kind, stop_at in (("ddp", 6), ("fsdp", 12)):
-        node = trained.begin("--parallel", kind, SLOW_STEP=str(stop_at))
+    for kind, stop_at in (("ddp", 4), ("fsdp", 9)):
+        node = trained.gang("--parallel", kind, SLOW_STEP=str(stop_at))
         read = read_until(node, f"step={stop_at} ")
         node.process.send_signal(signal.SIGTERM)
         ended = node.end()
