@@ -1,4 +1,4 @@
-"""Whole runs: two machines under the operator's environment, and two processes on a laptop."""
+"""Whole runs: two machines under the operator's environment, and processes of one or two nodes on a laptop."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import torch
 
 from tests.trainer.conftest import Ended, Start
 from tests.trainer.s3_proxy import KEYS, emulated
+from tests.trainer.trained import same
 from trainer.workloads import load
 
 pytestmark = pytest.mark.trainer
@@ -44,7 +45,7 @@ def run(s3: Any, start: Start, operator: Callable[[int], list[dict[str, str]]]) 
         "TRAINYARD_RUN_ID": "r1",
     }
     place = {"TRAINYARD_MODEL_URI": "s3://models/runs", "AWS_ENDPOINT_URL": s3.meta.endpoint_url}
-    nodes = [start(**environ, **promised, **place, **KEYS) for environ in operator(2)]
+    nodes = [start.fork(**environ, **promised, **place, **KEYS) for environ in operator(2)]
     ended = [node.end() for node in nodes]
     assert [node.code for node in ended] == [0, 0], "\n".join(node.output for node in ended)
     objects = s3.list_objects_v2(Bucket="models")["Contents"]
@@ -108,22 +109,23 @@ def test_progress_is_told_by_the_first_process_only(run: Run) -> None:
     assert second == []
 
 
-def test_the_same_seed_gives_the_same_model_bit_by_bit_on_a_laptop(
-    run: Run, start: Start, tmp_path: Path
-) -> None:
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "trainer.train")
-    ended = start("--model-uri", str(tmp_path), "--device", "cpu", entry=torchrun).end()
-    assert ended.code == 0, ended.output
-    ours = torch.load(tmp_path / "run" / "model.pt", weights_only=True)
-    theirs = torch.load(io.BytesIO(run.model), weights_only=True)
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+def test_same_seed_on_one_node_or_two_gives_the_same_model(start: Start, tmp_path: Path) -> None:
+    """Bit by bit, over more than an epoch."""
+    for nodes in (1, 2):
+        place = ("--model-uri", str(tmp_path / str(nodes)))
+        ended = start.gang(
+            "--device", "cpu", "--steps", "30", *place, nodes=nodes, processes=2 // nodes
+        ).end()
+        assert ended.code == 0, ended.output
+        assert f"rank=1 world_size=2 nodes={nodes} processes_per_node={2 // nodes} " in ended.output
+    one, two = (torch.load(tmp_path / nodes / "run" / "model.pt", weights_only=True) for nodes in ("1", "2"))
+    assert same(one, two)
 
 
 def test_run_is_evaluated_at_the_interval_and_its_end(start: Start, tmp_path: Path) -> None:
     """An epoch of the digits has more steps than this run."""
     words = ("--steps", "7", "--evaluate-every", "3", "--metrics-directory", str(tmp_path))
-    ended = start("--device", "cpu", *words).end()
+    ended = start.gang("--device", "cpu", *words).end()
     assert ended.code == 0, ended.output
     records = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
     assert [each["step"] for each in records if each["kind"] == "evaluation"] == [3, 6, 7]
