@@ -38,6 +38,10 @@ class Node:
         return Ended(self.process.returncode, output)
 
 
+# What `start` and its methods are.
+StartNode = Callable[..., Node]
+
+
 class Start:
     """Starts nodes; what still runs at the end is killed."""
 

@@ -1,9 +1,9 @@
 """Start Python programs as forks of one process that has imported torch: the import takes 2 s of processor time.
 
-`ForkedProgram` is the entry point, and the fixture `fork` the usual way to it. A fork runs a program as `python` does
+`ForkedProgram` is the entry point, and `start.fork` the usual way to it. A fork runs a program as `python` does
 with the same words: with its own environment, output and signal handlers, with a `sitecustomize.py` on PYTHONPATH, and
 with the trainer's modules imported anew. torchrun's agent is such a program, and its processes are forks of the agent.
-A fork can't show what a new interpreter does before the program: tests of that use the fixture `start`.
+A fork can't show what a new interpreter does before the program: tests of that call `start` itself.
 """
 
 from __future__ import annotations
@@ -39,12 +39,20 @@ _NOT_RUN = 126
 class ForkedProgram:
     """A program that runs in a fork, with the parts of subprocess.Popen that tests use. stderr is in stdout."""
 
-    def __init__(self, words: Sequence[str], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        environ: Mapping[str, str],
+        *,
+        directory: Path = ROOT,
+        has_own_group: bool = False,
+    ) -> None:
         # Imported here: it lists this module among the preloaded ones.
         from tests.trainer.together import fork_server
 
         receive, send = fork_server().Pipe(duplex=False)
-        self._process = fork_server().Process(target=_run_program, args=(list(words), dict(environ), send))
+        arguments = (list(words), dict(environ), directory, has_own_group, send)
+        self._process = fork_server().Process(target=_run_program, args=arguments)
         self._process.start()
         send.close()
         self.stdout: TextIO = os.fdopen(os.dup(receive.fileno()), encoding="utf-8", errors="replace")
@@ -137,8 +145,13 @@ def _popen(args: Sequence[str], **more: Any) -> Any:
     return _ForkedChild(args, **more) if is_python else subprocess.Popen(args, **more)
 
 
-def _run_program(words: Sequence[str], environ: Mapping[str, str], output: Connection) -> NoReturn:
+def _run_program(
+    words: Sequence[str], environ: Mapping[str, str], directory: Path, has_own_group: bool, output: Connection
+) -> NoReturn:
     """Run a program in this new fork of the fork server."""
+    if has_own_group:
+        os.setpgrp()
+    os.chdir(directory)
     for number in (1, 2):
         os.dup2(output.fileno(), number)
     subprocess_handler.Popen = _popen  # type: ignore[misc, assignment]
@@ -151,7 +164,7 @@ def _run(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
     try:
         os.closerange(3, 4096)
         _reset(environ)
-        code = _exit_code(list(words))
+        code = run_words(list(words))
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -166,7 +179,6 @@ def _reset(environ: Mapping[str, str]) -> None:
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.chdir(ROOT)
     os.environ.clear()
     os.environ.update(environ)
     atexit._clear()
@@ -188,7 +200,7 @@ def _reset(environ: Mapping[str, str]) -> None:
             break
 
 
-def _exit_code(words: list[str]) -> int:
+def run_words(words: list[str]) -> int:
     """Run `[-u] -m MODULE`, `[-u] -c CODE` or `[-u] FILE` with the rest as its arguments; return its exit code."""
     if words[0] == "-u":
         words = words[1:]

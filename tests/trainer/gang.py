@@ -18,7 +18,7 @@ from types import FrameType
 from typing import NoReturn
 
 from local.ports import free_ports
-from tests.trainer.forked import run_as_main
+from tests.trainer.forks import run_words
 from trainer.entrypoint import pod_exit_code
 
 # torchrun's agent looks after its processes so often.
@@ -85,7 +85,7 @@ def run(module: str, arguments: list[str]) -> NoReturn:
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     libc.prctl(PR_SET_NAME, f"rank {os.environ['RANK']}".encode())
     exec(os.environ.get("PATCH", ""), {})  # noqa: S102 - the test's own
-    code = run_as_main(module, arguments)
+    code = run_words(["-m", module, *arguments])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -14,7 +14,7 @@ import pytest
 import torch.distributed as dist
 
 from tests.trainer.checkpoints import saver, trained
-from tests.trainer.conftest import ROOT, Ended, Start
+from tests.trainer.conftest import ROOT, Ended, Start, StartNode
 from tests.trainer.s3_proxy import KEYS, Fault, S3Proxy, emulated
 from trainer.checkpoint import state
 from trainer.checkpoint.owner import Owner
@@ -44,7 +44,7 @@ class Given:
     environ: dict[str, str] = field(default_factory=dict)
 
 
-def refused(start: Start, given: Given) -> Ended:
+def refused(start: StartNode, given: Given) -> Ended:
     """Run it under torchrun, and check all that every bad input has in common."""
     words = ("--device", "cpu", "--steps", "3", *given.words)
     ended = start(*words, entry=TORCHRUN, **given.environ).end()
@@ -61,27 +61,27 @@ def refused(start: Start, given: Given) -> Ended:
     return ended
 
 
-def test_unwritable_checkpoint_place_is_reported_once(fork: Start, tmp_path: Path) -> None:
+def test_unwritable_checkpoint_place_is_reported_once(start: Start, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     place = tmp_path / "file" / "checkpoints"
     line = rf"checkpoint_uri: cannot \w+ {re.escape(str(place))}/run\S*: Not a directory"
-    refused(fork, Given(("--checkpoint-uri", str(place)), Exit.SAVE, line))
+    refused(start.fork, Given(("--checkpoint-uri", str(place)), Exit.SAVE, line))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_bucket_that_refuses_is_reported_once_and_stays_empty(s3: Any, fork: Start) -> None:
+def test_bucket_that_refuses_is_reported_once_and_stays_empty(s3: Any, start: Start) -> None:
     with S3Proxy(s3.meta.endpoint_url) as proxy:
         proxy.faults.append(Fault("(PUT|POST) ", times=10_000, status=403, code="AccessDenied"))
         environ = {**KEYS, "AWS_ENDPOINT_URL": proxy.url}
         line = r"checkpoint_uri: cannot save s3://bad-input/c/run/\S*: .*AccessDenied.*"
-        refused(fork, Given(("--checkpoint-uri", "s3://bad-input/c"), Exit.SAVE, line, environ))
+        refused(start.fork, Given(("--checkpoint-uri", "s3://bad-input/c"), Exit.SAVE, line, environ))
         assert proxy.count("(PUT|POST) "), "the fault was met"
     assert "Contents" not in s3.list_objects_v2(Bucket="bad-input")
     assert "Uploads" not in s3.list_multipart_uploads(Bucket="bad-input")
 
 
 def test_checkpoint_of_another_model_is_reported_and_stays(
-    fork: Start, group: dist.ProcessGroup, tmp_path: Path
+    start: Start, group: dist.ProcessGroup, tmp_path: Path
 ) -> None:
     store = Directory(tmp_path / "run")
     model, optimizer = trained(1)
@@ -94,11 +94,11 @@ def test_checkpoint_of_another_model_is_reported_and_stays(
         rf"checkpoint {re.escape(str(tmp_path))}/run/step-000000001 is of another model: model\.\S+: "
         r"the checkpoint has .*, the model .*"
     )
-    refused(fork, Given(("--checkpoint-uri", str(tmp_path)), Exit.CONFIGURATION, line))
+    refused(start.fork, Given(("--checkpoint-uri", str(tmp_path)), Exit.CONFIGURATION, line))
     assert store.list("step-") == before
 
 
-def test_second_run_in_one_place_is_refused_with_its_owner(fork: Start, tmp_path: Path) -> None:
+def test_second_run_in_one_place_is_refused_with_its_owner(start: Start, tmp_path: Path) -> None:
     store = Directory(tmp_path / "run")
     first = Owner(store, uuid.uuid4().hex, "first", say=lambda _line: None)
     first.claim()
@@ -108,19 +108,19 @@ def test_second_run_in_one_place_is_refused_with_its_owner(fork: Start, tmp_path
         r"expected a place of this run's own: .*"
     )
     try:
-        refused(fork, Given(("--checkpoint-uri", str(tmp_path)), Exit.CONFIGURATION, line))
+        refused(start.fork, Given(("--checkpoint-uri", str(tmp_path)), Exit.CONFIGURATION, line))
         assert first.held.is_newest(store)
         assert list(store.list("step-")) == []
     finally:
         first.release()
 
 
-def test_missing_data_are_reported_once(fork: Start) -> None:
+def test_missing_data_are_reported_once(start: Start) -> None:
     line = "data: /no/such/place is not a directory.*"
-    refused(fork, Given(("--data", "/no/such/place"), Exit.DATA, line))
+    refused(start.fork, Given(("--data", "/no/such/place"), Exit.DATA, line))
 
 
-def test_error_of_a_late_first_process_is_reported_once(fork: Start, tmp_path: Path) -> None:
+def test_error_of_a_late_first_process_is_reported_once(start: Start, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, time\nif os.environ.get('LOCAL_RANK') == '0': time.sleep(2)\n"
     )
@@ -130,7 +130,7 @@ def test_error_of_a_late_first_process_is_reported_once(fork: Start, tmp_path: P
         r"model: 'resnet' is none of .*gpt-tiny.*",
         {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
     )
-    refused(fork, given)
+    refused(start.fork, given)
 
 
 def test_unexpected_world_is_shown_and_refused(start: Start) -> None:
@@ -155,9 +155,9 @@ def test_unexpected_world_is_shown_and_refused(start: Start) -> None:
     assert lines.count(f"error: {line}") == 1
 
 
-def test_batch_smaller_than_the_processes_is_refused(fork: Start) -> None:
+def test_batch_smaller_than_the_processes_is_refused(start: Start) -> None:
     line = (
         "batch_size: 1 is less than the 2 processes; expected a sample per step for each of them at least, "
         "or fewer processes"
     )
-    refused(fork, Given(("--batch-size", "1"), Exit.CONFIGURATION, line))
+    refused(start.fork, Given(("--batch-size", "1"), Exit.CONFIGURATION, line))

@@ -69,14 +69,14 @@ def test_turn_with_a_save_saves_once_and_the_others_never(tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def forked_torchrun(fork: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def forked_torchrun(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the benchmarks start torchrun as a fork."""
 
     def torchrun(processes: int, module: str, *words: str) -> Any:
         entry = (
             "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m", module,
         )  # fmt: skip
-        return fork(*words, entry=entry).process
+        return start.fork(*words, entry=entry).process
 
     monkeypatch.setattr(trainer, "torchrun", torchrun)
 

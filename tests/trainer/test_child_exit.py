@@ -12,7 +12,7 @@ import pytest
 from launcher.core.torchrun import command
 from launcher.core.torchrun.child_exit import exit_code
 from launcher.core.torchrun.job_spec import C10D
-from tests.trainer.forked import Forked
+from tests.trainer.forks import ForkedProgram
 
 pytestmark = pytest.mark.trainer
 
@@ -52,7 +52,7 @@ def test_the_exit_code_is_the_commands(typed: str, args: tuple[str, ...], code: 
     assert program == "torchrun"
     environ = {**os.environ, **built.environment, "PATH": programs()}
     # Files that may not be run are refused to root, too.
-    torchrun = Forked("torch.distributed.run", words, environ, directory=tmp_path)
+    torchrun = ForkedProgram(["-m", "torch.distributed.run", *words], environ, directory=tmp_path)
     output, _ = torchrun.communicate(timeout=120)
     message = output.encode()[-KEPT_BYTES:].decode(errors="replace")
     assert torchrun.returncode == 1, message

@@ -29,8 +29,8 @@ def test_world_that_differs_from_the_promise_ends_with_20(start: Start, operator
     assert "Traceback" not in ended.output
 
 
-def test_cuda_without_a_gpu_ends_with_21_and_never_trains(fork: Start) -> None:
-    ended = fork(TRAINYARD_DEVICE="cuda", CUDA_VISIBLE_DEVICES="").end()
+def test_cuda_without_a_gpu_ends_with_21_and_never_trains(start: Start) -> None:
+    ended = start.fork(TRAINYARD_DEVICE="cuda", CUDA_VISIBLE_DEVICES="").end()
     assert ended.code == Exit.NO_CUDA, ended.output
     assert ended.output.splitlines() == [
         "error: device: told cuda, and this machine has 0 CUDA devices for 1 processes; expected one per process"
@@ -38,10 +38,12 @@ def test_cuda_without_a_gpu_ends_with_21_and_never_trains(fork: Start) -> None:
 
 
 def test_unreadable_data_on_one_node_end_all_nodes_with_22(
-    fork: Start, operator: Operator, tmp_path: Path
+    start: Start, operator: Operator, tmp_path: Path
 ) -> None:
     sources = ("digits", str(tmp_path / "none"))
-    nodes = [fork(**environ, TRAINYARD_DATA=data) for environ, data in zip(operator(2), sources, strict=True)]
+    nodes = [
+        start.fork(**environ, TRAINYARD_DATA=data) for environ, data in zip(operator(2), sources, strict=True)
+    ]
     ended = [node.end() for node in nodes]
     assert [node.code for node in ended] == [Exit.DATA, Exit.DATA], [node.output for node in ended]
     assert "error: process 1 could not go on; its log says why" in ended[0].output
@@ -49,9 +51,9 @@ def test_unreadable_data_on_one_node_end_all_nodes_with_22(
     assert not any("Traceback" in node.output for node in ended)
 
 
-def test_nodes_with_different_settings_end_with_2_and_name_them(fork: Start, operator: Operator) -> None:
+def test_nodes_with_different_settings_end_with_2_and_name_them(start: Start, operator: Operator) -> None:
     words = (("--seed", "3"), ("--seed", "4", "--batch-size", "32", "--notice-file", "/none/of/its/own"))
-    nodes = [fork(*own, **environ) for environ, own in zip(operator(2), words, strict=True)]
+    nodes = [start.fork(*own, **environ) for environ, own in zip(operator(2), words, strict=True)]
     ended = [node.end() for node in nodes]
     assert [node.code for node in ended] == [Exit.CONFIGURATION] * 2, [node.output for node in ended]
     said = (
@@ -64,14 +66,14 @@ def test_nodes_with_different_settings_end_with_2_and_name_them(fork: Start, ope
     assert not any("Traceback" in node.output for node in ended)
 
 
-def test_nodes_with_different_data_end_with_22(fork: Start, operator: Operator, tmp_path: Path) -> None:
+def test_nodes_with_different_data_end_with_22(start: Start, operator: Operator, tmp_path: Path) -> None:
     for machine, seed in enumerate((b"one book ", b"another book ")):
         (tmp_path / str(machine)).mkdir()
         (tmp_path / str(machine) / "meta.json").write_text('{"dtype": "uint8", "vocabulary": 256}')
         for name in ("train.bin", "val.bin"):
             (tmp_path / str(machine) / name).write_bytes(seed * 60)
     nodes = [
-        fork("--model", "gpt-tiny", **environ, TRAINYARD_DATA=str(tmp_path / str(machine)))
+        start.fork("--model", "gpt-tiny", **environ, TRAINYARD_DATA=str(tmp_path / str(machine)))
         for machine, environ in enumerate(operator(2))
     ]
     ended = [node.end() for node in nodes]
@@ -82,11 +84,13 @@ def test_nodes_with_different_data_end_with_22(fork: Start, operator: Operator, 
 
 
 def test_unwritable_model_place_ends_with_23_before_a_step(
-    fork: Start, operator: Operator, tmp_path: Path
+    start: Start, operator: Operator, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     words = ("--epochs", "1", "--device", "cpu")
-    nodes = [fork(*words, **environ, TRAINYARD_MODEL_URI=str(tmp_path / "file")) for environ in operator(2)]
+    nodes = [
+        start.fork(*words, **environ, TRAINYARD_MODEL_URI=str(tmp_path / "file")) for environ in operator(2)
+    ]
     first, second = (node.end() for node in nodes)
     assert (first.code, second.code) == (Exit.SAVE, Exit.SAVE), first.output + second.output
     told = (
@@ -101,19 +105,19 @@ def test_unwritable_model_place_ends_with_23_before_a_step(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_abort_at_interpreter_exit_leaves_the_run_succeeded(fork: Start, tmp_path: Path) -> None:
+def test_abort_at_interpreter_exit_leaves_the_run_succeeded(start: Start, tmp_path: Path) -> None:
     """Threads of torch may abort an interpreter that ends; here something else does, each time."""
     (tmp_path / "sitecustomize.py").write_text(
         "import atexit, os\nif 'LOCAL_RANK' in os.environ: atexit.register(os.abort)\n"
     )
     words = ("--steps", "1", "--device", "cpu")
-    ended = fork(*words, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}").end()
+    ended = start.fork(*words, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}").end()
     assert ended.code == Exit.SUCCEEDED, ended.output
     assert "result=succeeded" in ended.output
 
 
-def test_stopped_pod_ends_soon_with_24_and_its_step(fork: Start) -> None:
-    node = fork("--epochs", "100000", "--device", "cpu", TRAINYARD_PROCESSES_PER_NODE="1")
+def test_stopped_pod_ends_soon_with_24_and_its_step(start: Start) -> None:
+    node = start.fork("--epochs", "100000", "--device", "cpu", TRAINYARD_PROCESSES_PER_NODE="1")
     assert node.process.stdout is not None
     while not node.process.stdout.readline().startswith("step="):
         assert node.process.poll() is None

@@ -14,7 +14,7 @@ from trainer.scratch import folder
 pytestmark = pytest.mark.trainer
 
 
-def test_run_removes_what_killed_runs_left_and_nothing_else(fork: Start, tmp_path: Path) -> None:
+def test_run_removes_what_killed_runs_left_and_nothing_else(start: Start, tmp_path: Path) -> None:
     script = (
         "import os, sys; from pathlib import Path; from trainer.scratch import folder;"
         "[(folder(Path(sys.argv[1]), use) / 'part').write_bytes(bytes(1000)) for use in ('restore', 'save')];"
@@ -23,7 +23,7 @@ def test_run_removes_what_killed_runs_left_and_nothing_else(fork: Start, tmp_pat
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=False)
     assert len(list(tmp_path.iterdir())) == 2
     live = folder(tmp_path, "save")
-    ended = fork(
+    ended = start.fork(
         "--steps", "1", "--device", "cpu", TMPDIR=str(tmp_path), TRAINYARD_PROCESSES_PER_NODE="2"
     ).end()
     assert ended.code == 0, ended.output

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from tests.trainer.conftest import ROOT, Ended, Start
+from tests.trainer.conftest import ROOT, Ended, Start, StartNode
 from trainer.contract import Exit, TrainerError
 from trainer.others import LoneError, Others, SharedError, alone
 from trainer.world import World
@@ -39,7 +39,7 @@ if os.environ.get("RANK") == "1":
 """
 
 
-def failing(start: Start, folder: Path, error: str) -> tuple[Ended, float]:
+def failing(start: StartNode, folder: Path, error: str) -> tuple[Ended, float]:
     """How two processes end when the second cannot get its fifth batch, and the seconds from then to the end."""
     (folder / "sitecustomize.py").write_text(FAILS.format(error=error))
     paths, at = f"{folder}{os.pathsep}{ROOT}", folder / "failed"
@@ -56,8 +56,8 @@ def last_record(metrics: Path) -> dict[str, Any]:
     return {name: told.get(name) for name in ("kind", "outcome", "exit_code", "failed_rank")}
 
 
-def test_data_error_of_one_process_ends_all_with_22(fork: Start, tmp_path: Path) -> None:
-    ended, seconds = failing(fork, tmp_path, 'TrainerError(Exit.DATA, "data: the disk is gone")')
+def test_data_error_of_one_process_ends_all_with_22(start: Start, tmp_path: Path) -> None:
+    ended, seconds = failing(start.fork, tmp_path, 'TrainerError(Exit.DATA, "data: the disk is gone")')
     assert ended.code == Exit.DATA, ended.output
     said = [line for line in ended.output.splitlines() if line.startswith("error: ")]
     assert said == [

@@ -142,7 +142,7 @@ def test_notice_ends_a_torchrun_that_would_restart(start: Start, tmp_path: Path,
     words = ("--device", "cpu", "--epochs", "100000", "--notice-file", str(tmp_path / "notice"))
     if entry == "torchrun":
         torchrun = ("--standalone", "--nproc-per-node", "2", "--max-restarts", "3", "-m", "trainer.train")
-        node = start.fork(*torchrun, *words, module="torch.distributed.run")
+        node = start.fork(*torchrun, *words, entry=("-m", "torch.distributed.run"))
     else:
         node = start.fork(*words, PET_MAX_RESTARTS="3")
     assert node.process.stdout is not None

@@ -21,13 +21,13 @@ def world(output: str) -> str:
     return str(line)
 
 
-def test_worker_of_the_last_attempt_does_not_join_this_one(fork: Start, operator: Operator) -> None:
+def test_worker_of_the_last_attempt_does_not_join_this_one(start: Start, operator: Operator) -> None:
     master, worker = operator(2)
     told = {"TRAINYARD_EXPECTED_NODES": "2", "TRAINYARD_PROCESSES_PER_NODE": "1"}
     # It is the first to come to the address that the master has had in both of them.
-    old = fork(*SHORT, **worker, **told, PET_RDZV_ID="r1-0")
+    old = start.fork(*SHORT, **worker, **told, PET_RDZV_ID="r1-0")
     now = {**told, "PET_RDZV_ID": "r1-1", "TRAINYARD_RESTART": "1"}
-    nodes = [fork(*SHORT, **each, **now) for each in (master, worker)]
+    nodes = [start.fork(*SHORT, **each, **now) for each in (master, worker)]
     ended = [node.end() for node in nodes]
     assert [node.code for node in ended] == [0, 0], "\n".join(node.output for node in ended)
     for rank, node in enumerate(ended):
@@ -37,7 +37,7 @@ def test_worker_of_the_last_attempt_does_not_join_this_one(fork: Start, operator
     assert "rank=" not in old.end().output
 
 
-def test_elastic_world_has_as_many_nodes_as_workers(fork: Start, operator: Operator) -> None:
+def test_elastic_world_has_as_many_nodes_as_workers(start: Start, operator: Operator) -> None:
     """As the operator has it of an elasticPolicy: no master, a range, an address of the first worker."""
     environments = []
     for each in operator(2):
@@ -55,7 +55,7 @@ def test_elastic_world_has_as_many_nodes_as_workers(fork: Start, operator: Opera
             "TRAINYARD_PROCESSES_PER_NODE": "1",
         }
         environments.append({**kept, **meeting})
-    nodes = [fork(*SHORT, **each) for each in environments]
+    nodes = [start.fork(*SHORT, **each) for each in environments]
     ended = [node.end() for node in nodes]
     assert [node.code for node in ended] == [0, 0], "\n".join(node.output for node in ended)
     assert sorted(world(node.output)[:30] for node in ended) == [

@@ -38,8 +38,8 @@ if "RANK" in os.environ:
 MOST_SECONDS = 10.0
 
 
-def test_stop_in_a_slow_step_ends_soon_with_the_step_before(fork: Start, tmp_path: Path) -> None:
-    trained = Trained(fork, tmp_path, *WORDS, patch=SLOWED)
+def test_stop_in_a_slow_step_ends_soon_with_the_step_before(start: Start, tmp_path: Path) -> None:
+    trained = Trained(start, tmp_path, *WORDS, patch=SLOWED)
     node = trained.begin(SLOW_SECONDS="0.4")
     read_until(node, "rank 0 is in its second step")
     began = time.monotonic()

@@ -40,7 +40,7 @@ class Loop:
         module, words = "tests.trainer.loop", json.dumps({"notes": str(notes), **plan})
         options = ("--standalone", "--nproc-per-node", "2", "-m", module)
         self.node: Node = (
-            start.fork(*options, words, module="torch.distributed.run")
+            start.fork(*options, words, entry=("-m", "torch.distributed.run"))
             if torchrun
             else start.gang(words, module=module, processes=2)
         )

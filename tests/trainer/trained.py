@@ -35,9 +35,8 @@ class Trained:
             "PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT}",
             "TRAINYARD_PROCESSES_PER_NODE": str(processes),
         }
-        _, module, *first = entry
-        words = (*first, *self._all_words(more))
-        return self._start.fork(*words, module=module, has_own_group=has_own_group, **paths, **environ)
+        words = self._all_words(more)
+        return self._start.fork(*words, entry=entry, has_own_group=has_own_group, **paths, **environ)
 
     def gang(self, *more: str, processes: int = 2, **environ: str) -> Node:
         """The same without torchrun."""

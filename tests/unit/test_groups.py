@@ -13,7 +13,9 @@ pytestmark = pytest.mark.unit
 UNIT = Path(__file__).parent
 
 
-@pytest.mark.parametrize("name", [*UNITS_TOGETHER, *sorted(set(LONGEST_UNITS) - set(UNITS_TOGETHER.values()))])
+@pytest.mark.parametrize(
+    "name", [*UNITS_TOGETHER, *sorted(set(LONGEST_UNITS) - set(UNITS_TOGETHER.values()))]
+)
 def test_each_name_is_that_of_a_file(name: str) -> None:
     assert (UNIT / f"{name}.py").is_file()
 
