@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -28,6 +29,8 @@ from tests.trainer.checkpoints import (
     train,
     trained,
 )
+from tests.trainer.forked import fork_server
+from tests.trainer.test_stopping import wait_for
 from tests.trainer.together import together
 from trainer.checkpoint import layout, state, writer
 from trainer.checkpoint.load import read
@@ -222,24 +225,14 @@ def save_two_steps(path: Path) -> None:
         assert own.finish()
 
 
-KILLED = """
-import sys
-from pathlib import Path
-import torch.distributed as dist
-from tests.trainer.checkpoints import saver, trained
-from trainer.checkpoint import state
-from trainer.stores import Directory
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-model, optimizer = trained(1, width=1024)
-own = saver(Directory(Path(sys.argv[1])), dist.new_group(backend="gloo"), keep=3)
-own.save(state.gather(model, optimizer), 1, 16)
-assert own.finish()
-print("one", flush=True)
-for step in range(2, 1000):
-    own.save(state.gather(model, optimizer), step, 16 * step)
-    assert own.finish()
-    print("more", flush=True)
-"""
+def save_on_and_on(path: Path) -> None:
+    """One save, and then more until this process is killed."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model, optimizer = trained(1, width=1024)
+    own = saver(Directory(path), group(), keep=3)
+    for step in range(1, 1000):
+        own.save(state.gather(model, optimizer), step, 16 * step)
+        assert own.finish()
 
 
 def killed_then_resumed(path: Path) -> int:
@@ -248,16 +241,15 @@ def killed_then_resumed(path: Path) -> int:
 
 
 def test_a_writer_that_is_killed_at_any_moment_leaves_a_checkpoint_that_loads(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-c", KILLED, str(tmp_path)]
-    environ = {**os.environ, "PYTHONPATH": str(root)}
-    with subprocess.Popen(command, cwd=root, env=environ, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("checkpoint=saved step=1")
-        began = time.monotonic()
-        while not unfinished_steps(tmp_path) and time.monotonic() < began + 60:
-            time.sleep(0.002)
-        process.kill()
+    process = fork_server().Process(target=save_on_and_on, args=(tmp_path,))
+    process.start()
+    wait_for(lambda: layout.finished(Directory(tmp_path).list()))
+    until = time.monotonic() + 60
+    while not unfinished_steps(tmp_path) and time.monotonic() < until:
+        time.sleep(0.002)
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     unfinished = unfinished_steps(tmp_path)
     finished = layout.finished(Directory(tmp_path).list())
     assert finished
