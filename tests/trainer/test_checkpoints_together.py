@@ -29,9 +29,8 @@ from tests.trainer.checkpoints import (
     train,
     trained,
 )
-from tests.trainer.forked import fork_server
 from tests.trainer.test_stopping import wait_for
-from tests.trainer.together import together
+from tests.trainer.together import fork_server, together
 from trainer.checkpoint import layout, state, writer
 from trainer.checkpoint.load import read
 from trainer.checkpoint.owner import Owner
