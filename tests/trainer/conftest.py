@@ -17,6 +17,13 @@ from tests.trainer.forks import ROOT, ForkedProgram
 LIMIT_SECONDS = 240
 
 
+def new_process(command: list[str], environ: dict[str, str]) -> subprocess.Popen[str]:
+    """Start a command, its output in one stream, so that nothing waits for a reader."""
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a process ended, and what it said (stdout and stderr together)."""
@@ -52,14 +59,7 @@ class Start:
         self, *arguments: str, entry: tuple[str, ...] = ("-m", "trainer.entrypoint"), **environ: str
     ) -> Node:
         """A new Python, with what the training operator sets for it."""
-        process = subprocess.Popen(  # output in one stream, so that nothing waits for a reader
-            [sys.executable, *entry, *arguments],
-            cwd=ROOT,
-            env=environment(environ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        process = new_process([sys.executable, *entry, *arguments], environment(environ))
         return self._started(process)
 
     def fork(

@@ -17,6 +17,8 @@ import time
 from types import FrameType
 from typing import NoReturn
 
+import torch
+
 from local.ports import free_ports
 from tests.trainer.forks import run_words
 from trainer.entrypoint import pod_exit_code
@@ -84,6 +86,8 @@ def run(module: str, arguments: list[str]) -> NoReturn:
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     libc.prctl(PR_SET_NAME, f"rank {os.environ['RANK']}".encode())
+    # Else the threads of backward passes make OpenMP's pool anew, several at once, and one of them aborts.
+    torch.set_num_threads(torch.get_num_threads())
     exec(os.environ.get("PATCH", ""), {})  # noqa: S102 - the test's own
     code = run_words(["-m", module, *arguments])
     sys.stdout.flush()

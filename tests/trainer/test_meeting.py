@@ -20,7 +20,8 @@ from launcher.core.torchrun import names as n
 from launcher.core.torchrun.job_spec import ETCD, STATIC
 from local.ports import free_ports
 from tests.tools import etcd_with_v2
-from tests.trainer.conftest import LIMIT_SECONDS, Ended, ForkedNode, Node
+from tests.trainer.conftest import LIMIT_SECONDS, Ended, Node, environment, new_process
+from tests.trainer.forks import ForkedProgram
 
 pytestmark = pytest.mark.trainer
 
@@ -104,14 +105,16 @@ def worker() -> Iterator[Worker]:
 
         def begin(meeting: command.Meeting, rank: int, fork: bool = True) -> Node:
             built = command.build("python", ("-c", TRAINS), meeting)
-            variables = {**built.environment, "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+            path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+            variables = environment({**built.environment, "PATH": path})
             words = built.words if fork else first_process.under_it(built.words)
             words = [kubelets(word, rank) for word in words]
             if fork:
                 assert words[0] == "torchrun"
-                node = ForkedNode([sys.executable, "-m", "torch.distributed.run", *words[1:]], variables)
+                torchrun = ["-m", "torch.distributed.run", *words[1:]]
+                node = Node(ForkedProgram(torchrun, variables))
             else:
-                node = Node(words, variables)
+                node = Node(new_process(words, variables))
             stack.callback(node.process.wait, BEGIN_SECONDS)
             stack.callback(node.process.terminate)
             return node
