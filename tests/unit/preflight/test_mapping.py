@@ -61,6 +61,17 @@ def test_a_new_vpc_needs_an_address_per_gateway() -> None:
     assert addresses({"natPerZone": True}) == 3
 
 
+def test_file_system_counts_against_the_quota_only_where_it_is_new() -> None:
+    def quota(lustre: dict[str, Any]) -> tuple[str, int] | None:
+        return given(**{"trainyard:storage": {"lustre": lustre}}).new_lustre
+
+    name = "fs-0123456789abcdef0"
+    existing = {"fileSystemId": name, "dnsName": f"{name}.fsx.us-west-2.amazonaws.com", "mountName": "m"}
+    assert given().new_lustre is None
+    assert quota({"deploymentType": "SCRATCH_2", "capacityGiB": 1200}) == ("SCRATCH_2", 1200)
+    assert quota({"existing": existing}) is None
+
+
 def test_a_given_vpc_is_asked_for_room_for_every_machine_of_its_zone() -> None:
     vpc = given().vpc
     assert vpc is not None
