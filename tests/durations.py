@@ -1,7 +1,7 @@
-"""Durations of tests and of set-ups: recorded by every run that asks for it, summarised by `make test`.
+"""Record and summarise the durations of tests and set-ups.
 
-A pytest run with `TRAINYARD_DURATIONS=FILE` appends one line of JSON per test to FILE. `summary()` is what `make test`
-ends with; `python -m tests.durations` writes the table of docs/development/testing.md.
+A pytest run with `TRAINYARD_DURATIONS=FILE` appends one line of JSON per test to FILE. `make test` prints `summary()`
+at its end; `python -m tests.durations` writes the table of docs/development/testing.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ RECORDED = ROOT / ".test-durations"
 PAGE = ROOT / "docs" / "development" / "testing.md"
 TABLE_BEGINS = "<!-- durations: written by `python -m tests.durations` -->"
 SLOWEST = 10
-# Of the page's second table.
+PHASES = ("setup", "call", "teardown")
+# The least seconds of a test in the page's second table.
 LISTED_SECONDS = 2.0
 
 
@@ -43,7 +44,7 @@ class Duration:
 
     @property
     def total(self) -> float:
-        """Seconds of all three."""
+        """The sum of the three."""
         return self.setup + self.call + self.teardown
 
 
@@ -55,31 +56,32 @@ class Recorder:
         self._seconds: dict[str, dict[str, float]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the seconds of a phase."""
-        self._seconds.setdefault(report.nodeid, {})[report.when or "call"] = report.duration
+        """Store the duration of a phase; the report of a crashed worker has none."""
+        if report.when in PHASES:
+            self._seconds.setdefault(report.nodeid, {})[report.when] = report.duration
 
     def pytest_sessionfinish(self) -> None:
-        """Write what was kept."""
+        """Append all durations to the file."""
         with self._path.open("a") as sink:
             for test, seconds in self._seconds.items():
                 sink.write(json.dumps({"test": test, **seconds}) + "\n")
 
 
 def register(config: pytest.Config) -> None:
-    """Record this run where the environment asks for it; workers of pytest-xdist report to their controller."""
+    """Register the recorder if TRAINYARD_DURATIONS is set; workers of pytest-xdist report to their controller."""
     path = os.environ.get(FILE)
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder(Path(path)), "durations")
 
 
 def read(path: Path) -> list[Duration]:
-    """Return the recorded durations; none where nothing is recorded."""
+    """Return the recorded durations; an empty list if the file is missing."""
     lines = path.read_text().splitlines() if path.is_file() else []
     return [Duration(**json.loads(line)) for line in lines]
 
 
 def summary(durations: Sequence[Duration], tiers: Sequence[Figure | Note]) -> list[str]:
-    """Return the lines that `make test` ends with: slowest tests, slowest set-ups, and each tier against its budget."""
+    """Return the slowest tests, the slowest set-ups, and each tier against its budget, as lines."""
     lines = ["slowest tests (without their set-up)"]
     lines += [f"{each.call:8.1f} s  {each.test}" for each in _largest(durations, "call")]
     lines += ["slowest set-ups"]
@@ -104,9 +106,9 @@ def table(durations: Iterable[Duration]) -> str:
     ]
     for file, tests in rows:
         calls, longest = sum(each.call for each in tests), max(each.call for each in tests)
-        around = sum(each.setup + each.teardown for each in tests)
-        lines.append(f"| {file} | {len(tests)} | {calls:.1f} | {around:.1f} | {longest:.1f} |")
-    lines += ["", f"Tests of {LISTED_SECONDS:.0f} s and more, their set-up and teardown included:", ""]
+        fixtures = sum(each.setup + each.teardown for each in tests)
+        lines.append(f"| {file} | {len(tests)} | {calls:.1f} | {fixtures:.1f} | {longest:.1f} |")
+    lines += ["", f"Tests of {LISTED_SECONDS:.0f} s and more, including set-up and teardown:", ""]
     lines += ["| Test | Set-up (s) | Call (s) | Teardown (s) |", "|---|---:|---:|---:|"]
     slow = (each for tests in files.values() for each in tests if each.total >= LISTED_SECONDS)
     for each in sorted(slow, key=lambda each: -each.total):
@@ -119,7 +121,7 @@ def main() -> int:
     """Write the table of the last `make test` into the page."""
     durations = read(RECORDED)
     if not durations:
-        print(f"{RECORDED.name}: nothing is recorded there. Run `make test` first.", file=sys.stderr)
+        print(f"{RECORDED.name}: no durations are recorded. Run `make test`.", file=sys.stderr)
         return 1
     before = PAGE.read_text().partition(TABLE_BEGINS)[0]
     PAGE.write_text(f"{before}{TABLE_BEGINS}\n\n{table(durations)}")

@@ -1,6 +1,6 @@
-"""`python -m tests.suite [TIER ...]`: the tests, tier by tier, and where their time went. `make test` runs all tiers.
+"""Run the test tiers in order and report their durations: `python -m tests.suite [TIER ...]`, by default all tiers.
 
-A tier that fails ends the run; the durations are shown all the same.
+The run stops at the first failed tier, and still prints the durations.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tests.durations import FILE, RECORDED, ROOT, read, summary
 PROGRAMS = Path(sys.executable).parent
 PYTHON = (sys.executable, "-m")
 PYTEST = (*PYTHON, "pytest")
-# Groups of tests in the order of tests/conftest.py, which also names them.
+# tests/conftest.py defines the groups and their order.
 GROUPS = ("--dist", "loadgroup", "--no-loadscope-reorder")
-# One more than there are cores: live tests wait half of their time.
+# Three workers on two cores: live tests are idle half of the time.
 LIVE_WORKERS = "3"
-# Without the unit tests, which each worker would import.
-LIVE_FOLDERS = tuple(f"tests/{each}" for each in ("local", "trainer", "graph", "policy", "sweeps"))
+# Not tests/unit: each worker would import all of it.
+LIVE_DIRECTORIES = tuple(f"tests/{each}" for each in ("local", "trainer", "graph", "policy", "sweeps"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ TIERS = (
         commands=(
             (
                 *PYTHON, "tests.own_namespaces", "-m", "pytest", "-v", "-p", "no:randomly",
-                "-n", LIVE_WORKERS, *GROUPS, "-m", "trainer or local", *LIVE_FOLDERS,
+                "-n", LIVE_WORKERS, *GROUPS, "-m", "trainer or local", *LIVE_DIRECTORIES,
             ),
         ),
         budget=1260,
@@ -84,15 +84,17 @@ def run(tier: Tier, environment: dict[str, str]) -> int:
 
 
 def main(names: list[str]) -> int:
-    """Run the named tiers, all where none is named."""
+    """Run the named tiers, or all; return the exit code."""
     unknown = sorted(set(names) - {tier.name for tier in TIERS})
     if unknown:
-        known = ", ".join(tier.name for tier in TIERS)
-        print(f"{unknown[0]}: there is no such tier. It must be one of {known}.", file=sys.stderr)
+        names_of_tiers = ", ".join(tier.name for tier in TIERS)
+        print(f"tier: '{unknown[0]}' is unknown. It must be one of {names_of_tiers}.", file=sys.stderr)
         return 2
-    RECORDED.unlink(missing_ok=True)
-    # Byte code is kept, whatever the environment says: to compile it again takes each worker ten seconds.
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "", FILE: str(RECORDED)}
+    # Only a run of all tiers replaces the record that the page's tables are written from.
+    recorded = RECORDED.with_name(f"{RECORDED.name}-partial") if names else RECORDED
+    recorded.unlink(missing_ok=True)
+    # Always write byte code: to compile the tests again takes each worker ten seconds.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "", FILE: str(recorded)}
     times: list[Figure | Note] = []
     code = 0
     for tier in TIERS:
@@ -107,7 +109,7 @@ def main(names: list[str]) -> int:
             times.append(Figure(name=tier.name, value=seconds, limit=tier.budget, unit="s"))
         if code != 0:
             break
-    print("\n".join(["", *summary(read(RECORDED), times)]), flush=True)
+    print("\n".join(["", *summary(read(recorded), times)]), flush=True)
     return code
 
 

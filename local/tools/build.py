@@ -31,6 +31,7 @@ LIST_FORMAT = "{{.ImportPath}}\t{{.Dir}}\t{{range .GoFiles}}{{.}} {{end}}"
 class Built:
     """What a build took. Bytes and seconds of downloads are counted apart from the seconds of compiling."""
 
+    tools: int
     download_bytes: int
     download_seconds: float
     build_seconds: float
@@ -58,15 +59,14 @@ def locked(path: Path, progress: Progress) -> Iterator[int]:
 
 
 def build(name: str, tools: Sequence[Tool], cache: Path, go: Go, progress: Progress, lock: int) -> Built:
-    """Build tools of one lock directory together; each appears whole in `<cache>/tools/<key>` or not at all.
+    """Build tools of one lock directory together; install each whole in `<cache>/tools/<key>`, or none.
 
-    Go's own caches keep what is compiled, so that an interrupted build continues where it stopped.
+    An interrupted build resumes from Go's caches.
 
     Args:
         name: Name of the log, `<cache>/logs/<name>.log`.
         tools: Tools with the same `lock` directory.
-        lock: Descriptor of the held lock. The compiler inherits it, so that a killed caller's build still counts as
-            running.
+        lock: Descriptor of the held lock. Go inherits it, and holds the lock even if the caller is killed.
 
     Raises:
         ToolError: Go failed; the message names the tools, the log and the first error.
@@ -93,6 +93,7 @@ def build(name: str, tools: Sequence[Tool], cache: Path, go: Go, progress: Progr
         flags += [f"-ldflags={path}={' '.join([LINKER_FLAGS, *variables])}" for path in tool.package_paths]
     step.run("building", "build", "-v", *flags, "-o", f"{output}/", *packages, sizes=_sizes(listing))
     result = Built(
+        tools=len(tools),
         download_bytes=received,
         download_seconds=fetched - started,
         build_seconds=time.monotonic() - fetched,
@@ -109,7 +110,7 @@ def build(name: str, tools: Sequence[Tool], cache: Path, go: Go, progress: Progr
 
 
 def _install(tool: Tool, cache: Path, work: Path, module: Path, go: Go, result: Built) -> None:
-    """Collect the programs beside their final place and rename the whole."""
+    """Stage the programs and rename their directory, so that a tool is installed whole or not at all."""
     staged = work / tool.key
     (staged / "bin").mkdir(parents=True)
     for built, name in tool.binaries.items():
@@ -129,7 +130,7 @@ def _install(tool: Tool, cache: Path, work: Path, module: Path, go: Go, result: 
     (staged / RECORD).write_text(json.dumps(record, indent=2) + "\n")
     final = cache / "tools" / tool.key
     final.parent.mkdir(parents=True, exist_ok=True)
-    if final.exists():  # without its record: a directory that somebody emptied by hand
+    if final.exists():  # an incomplete directory
         shutil.rmtree(final)
     os.rename(staged, final)
 
@@ -148,7 +149,7 @@ def _downloaded(go: Go) -> int:
 
 
 def _sizes(listing: Sequence[str]) -> dict[str, int]:
-    """Return the bytes of source of each package, which its compile time roughly follows."""
+    """Return the bytes of source of each package, an estimate of its compile time."""
     sizes = {}
     for line in listing:
         path, directory, files = line.split("\t")
@@ -198,15 +199,18 @@ class _Step:
                 process.wait()
                 raise
         if code != 0:
-            raise ToolError(self._failure(action, code))
+            raise ToolError(self._failure(action, code, self._log_lines()[before:]))
         return output.read_text().splitlines()
 
     def _log_lines(self) -> list[str]:
         return self.log.read_text(errors="replace").splitlines()
 
-    def _failure(self, action: str, code: int) -> str:
+    def _failure(self, action: str, code: int, log: Sequence[str]) -> str:
         failed = f"{action} {', '.join(f'{tool.name} {tool.version}' for tool in self.tools)} failed"
-        lines = [line.strip() for line in self._log_lines() if line.strip()]
+        # Go also logs each download and, as a line without a space, each package that it compiles.
+        lines = [
+            line.strip() for line in log if " " in line.strip() and not line.startswith("go: downloading ")
+        ]
         if any("no space left on device" in line.lower() for line in lines):
             free = shutil.disk_usage(self.work).free / 1e9
             return (
@@ -223,4 +227,5 @@ def _state(action: str, compiled: Sequence[str], sizes: dict[str, int] | None, s
         return action
     done = sum(sizes.get(path, 0) for path in compiled)
     left = time_left(done / sum(sizes.values()), seconds)
-    return f"{action}, {len(compiled)} of at most {len(sizes)} packages{left and f', {left}'}"
+    count = sum(path in sizes for path in compiled)
+    return f"{action}, {count} of at most {len(sizes)} packages{left and f', {left}'}"

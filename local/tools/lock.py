@@ -1,6 +1,6 @@
-"""`python -m local.tools.lock DIRECTORY PACKAGE...`: bring a lock directory's go.sum up to date with its go.mod.
+"""Update the go.sum of a lock directory: `python -m local.tools.lock DIRECTORY PACKAGE...`, with all of its packages.
 
-Without arguments: those of all tools of the local cloud.
+Without arguments it updates the directories of all tools of the local cloud.
 """
 
 from __future__ import annotations
@@ -15,23 +15,30 @@ from local.tools.pins import TOOLS
 
 
 def update(lock: Path, packages: list[str]) -> None:
-    """Write the hashes of everything that the packages are built of.
+    """Write the hashes of all modules that the packages import.
 
     Raises:
-        ToolError: Go failed; go.sum is what it was.
+        ToolError: Go failed; go.mod and go.sum are unchanged.
     """
-    go, sums = find_go("go.sum"), lock / "go.sum"
-    before = sums.read_bytes()
-    sums.write_bytes(b"")
-    command = [go.program, "list", "-mod=mod", "-deps", *packages]
-    answer = subprocess.run(command, cwd=lock, env=go.environment, capture_output=True, text=True)
-    if answer.returncode != 0:
-        sums.write_bytes(before)
-        raise ToolError(f"{sums}: Go could not resolve {lock / 'go.mod'}: {' '.join(answer.stderr.split())}")
+    go, module, sums = find_go(f"{lock / 'go.sum'}"), lock / "go.mod", lock / "go.sum"
+    before = {file: file.read_bytes() for file in (module, sums) if file.exists()}
+    try:
+        sums.write_bytes(b"")
+        command = [go.program, "list", "-mod=mod", "-deps", *packages]
+        answer = subprocess.run(command, cwd=lock, env=go.environment, capture_output=True, text=True)
+        if answer.returncode != 0:
+            reason = " ".join(answer.stderr.split())
+            raise ToolError(
+                f"{sums}: Go could not resolve {module}: {reason}. Fix go.mod and run `make locks`."
+            )
+    except BaseException:
+        for file, content in before.items():
+            file.write_bytes(content)
+        raise
 
 
 def main() -> int:
-    """Update one lock directory, or all of them."""
+    """Update one or all lock directories; return the exit code."""
     packages: dict[Path, list[str]] = {}
     if sys.argv[1:]:
         packages[Path(sys.argv[1])] = sys.argv[2:]

@@ -1,4 +1,4 @@
-"""What a person sees while tools are built: one line, updated in place on a terminal."""
+"""Report the progress of builds."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import sys
 import time
 from typing import TextIO
 
-# Without a terminal a build that lasts minutes reports this often.
-QUIET_SECONDS = 60.0
-# Below this share an estimate would be a guess.
-ESTIMATE_FROM = 0.03
+# The interval of reports without a terminal.
+REPORT_SECONDS = 60.0
+# The smallest share of the work that an estimate is made from.
+ESTIMATE_MINIMUM = 0.03
 
 
 def time_left(share: float, seconds: float) -> str:
-    """Return an estimate such as `about 7 min left`, or nothing while too little is done.
+    """Return an estimate such as `about 7 min left`, or "" below ESTIMATE_MINIMUM.
 
     Args:
         share: How much of the work is done, from 0 to 1.
         seconds: How long that took.
     """
-    if share < ESTIMATE_FROM:
+    if share < ESTIMATE_MINIMUM:
         return ""
     left = seconds * (1 - share) / share
     return f"about {left / 60:.0f} min left" if left >= 90 else f"about {left:.0f} s left"
 
 
 class Progress:
-    """One line. On a terminal it is rewritten in place; elsewhere it appears at the start and the end."""
+    """A line of progress: updated in place on a terminal, printed once a minute elsewhere."""
 
     def __init__(self, title: str, stream: TextIO | None = None) -> None:
         self._title = title
-        self._stream = stream or sys.stdout
+        self._stream = stream or sys.stderr
         self._terminal = self._stream.isatty()
         self._started = self._reported = time.monotonic()
 
     def start(self, text: str) -> None:
-        """Show what begins."""
+        """Show the first message."""
         if self._terminal:
             self.update(text)
         else:
@@ -48,9 +48,9 @@ class Progress:
         now = time.monotonic()
         if self._terminal:
             line = f"{self._title}: {text}, {now - self._started:.0f} s"
-            # A line that wraps could not be rewritten.
+            # A wrapped line cannot be rewritten.
             self._stream.write(f"\r\x1b[2K{line[: shutil.get_terminal_size().columns - 1]}")
-        elif now - self._reported >= QUIET_SECONDS:
+        elif now - self._reported >= REPORT_SECONDS:
             self._reported = now
             self._stream.write(f"{self._title}: {text}, {now - self._started:.0f} s\n")
         self._stream.flush()
@@ -63,8 +63,8 @@ class Progress:
         self._stream.flush()
 
 
-class Silent(Progress):
-    """Shows nothing."""
+class SilentProgress(Progress):
+    """Print nothing."""
 
     def __init__(self) -> None:
         super().__init__("")

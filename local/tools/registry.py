@@ -16,7 +16,7 @@ from local.tools.errors import ToolError
 from local.tools.go import find_go
 from local.tools.path import find
 from local.tools.pins import TOOLS
-from local.tools.progress import Progress, Silent
+from local.tools.progress import Progress, SilentProgress
 from local.tools.tool import Tool
 
 __all__ = ["TOOLS", "ToolError", "cache_directory", "ensure", "ensure_other", "module_directory"]
@@ -130,9 +130,9 @@ def _summarise(built: list[Built]) -> None:
     megabytes = sum(each.download_bytes for each in built) / 1e6
     downloading = sum(each.download_seconds for each in built)
     building = sum(each.build_seconds for each in built)
-    sys.stdout.write(
-        f"tools: {len(built)} built in {building:.0f} s; downloads apart: {megabytes:.0f} MB in {downloading:.0f} s\n"
-    )
+    count = sum(each.tools for each in built)
+    downloads = f"downloads apart: {megabytes:.0f} MB in {downloading:.0f} s"
+    sys.stdout.write(f"tools: {count} built in {building:.0f} s; {downloads}\n")
     sys.stdout.flush()
 
 
@@ -168,6 +168,6 @@ def module_directory(name: str) -> Path:
         if os.access(recorded, os.R_OK | os.X_OK):
             return recorded
     go = find_go(f"{tool.name} (its module holds charts and manifests)")
-    with locked(cache_directory() / "locks" / f"{tool.key}-module.lock", Silent()):
+    with locked(cache_directory() / "locks" / f"{tool.key}-module.lock", SilentProgress()):
         answer = go.query("mod", "download", "-json", tool.module, directory=tool.lock)
     return Path(answer["Dir"])

@@ -63,7 +63,7 @@ class Trial:
         own = judge(stack, self.given)
         self.used |= {waiver for _, waiver in own.waived}
         with tempfile.TemporaryDirectory() as folder:
-            other = checkov.judge_stack(stack, Path(folder))
+            other = checkov.check_stack(stack, Path(folder))
         failures = self.other(other)
         self.wrong += len(own.violations)
         for finding in own.violations:
@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in options.stacks or shipped():
             trial.stack(name, preview(name), options.verbose)
         if not options.stacks:
-            for failure in trial.other(checkov.judge_dockerfiles()):
+            for failure in trial.other(checkov.check_dockerfiles()):
                 print(f"checkov: {failure}")
             trial.unused()
     except EXPECTED as error:

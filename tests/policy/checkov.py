@@ -1,6 +1,6 @@
-"""checkov (https://github.com/bridgecrewio/checkov) as a judge who knows nothing of our rules.
+"""Check stacks and Dockerfiles with checkov (https://github.com/bridgecrewio/checkov), which knows none of our rules.
 
-It has many dependencies, so that it has an environment of its own.
+`check_stacks()` is the entry point. checkov runs in its own environment because it has many dependencies.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from tests.policy.terraform_plan import by_address, plan
 DOCKERFILES: Final = ("launcher/Dockerfile", "trainer/Dockerfile")
 DOCKERFILE: Final = "Dockerfile"
 KUBERNETES: Final = "kubernetes:"
-# A release is no object of Kubernetes; those of its chart are judged beside it (`tests.policy.charts`).
+# A Helm release is not a Kubernetes object; the objects of its chart are (`tests.policy.charts`).
 NO_MANIFESTS: Final = ("kubernetes:helm.sh/",)
-# Without these an object can't be judged.
-DECISIVE: Final = ("spec", "rules")
-# In place of an image that is not known yet, so that the rest of a pod is judged. Our own rules ask for digests of
-# images, and checkov judges the state again.
+# An object without one of these is skipped.
+REQUIRED_KEYS: Final = ("spec", "rules")
+# A placeholder for an unknown image, so that checkov checks the rest of the pod. Our own rules ask for digests of
+# images, and checkov checks the state again.
 IMAGE: Final = f"unknown.invalid/image@sha256:{'0' * 64}"
 
 PLAN: Final = "plan.json"
-# Type, name and namespace of what a check is about.
+# Type, name and namespace of the checked resource.
 Place = tuple[str, str, str | None]
 
 
 class CheckovError(Exception):
-    """checkov did not judge."""
+    """checkov gave no report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,18 +58,18 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What checkov says of one directory; `stack` is what was judged, without resources for Dockerfiles."""
+    """checkov's results for one stack; `stack` has no resources for Dockerfiles."""
 
     failures: tuple[Failure, ...]
     passed: int
     stack: Stack
 
     def unwaived(self, given: Sequence[Waiver]) -> list[Failure]:
-        """The failures that no waiver is about."""
+        """Return the failures that no waiver matches."""
         return [each for each in self.failures if not self._about(each, given)]
 
     def used(self, given: Sequence[Waiver]) -> set[Waiver]:
-        """The waivers that are about a failure."""
+        """Return the waivers that match a failure."""
         return {waiver for each in self.failures for waiver in self._about(each, given)}
 
     def _about(self, failure: Failure, given: Sequence[Waiver]) -> list[Waiver]:
@@ -77,25 +77,25 @@ class Verdict:
         return [waiver for waiver in given if waiver.matches(*where)]
 
 
-def judge_stack(stack: Stack, folder: Path) -> Verdict:
-    """Return checkov's verdict on a stack's AWS resources and its Kubernetes objects.
+def check_stack(stack: Stack, folder: Path) -> Verdict:
+    """Return checkov's results for a stack's AWS resources and its Kubernetes objects.
 
     Args:
-        stack: Objects whose spec or image is not known yet are left out; in a state none is.
+        stack: Objects with an unknown spec are skipped; an unknown image gets a placeholder. A state has neither.
         folder: An empty directory for checkov's input.
 
     Raises:
-        CheckovError: checkov did not judge.
+        CheckovError: checkov gave no report.
         EnvironmentFailed: it could not be installed.
-        PlanError: a resource can't be said in Terraform's terms.
+        PlanError: a resource has no Terraform equivalent.
     """
-    return judge_stacks({"stack": stack}, folder)["stack"]
+    return check_stacks({"stack": stack}, folder)["stack"]
 
 
-def judge_stacks(stacks: Mapping[str, Stack], folder: Path) -> dict[str, Verdict]:
-    """Return checkov's verdict on each stack, by name, from one run: checkov takes 3 s of processor time to start.
+def check_stacks(stacks: Mapping[str, Stack], folder: Path) -> dict[str, Verdict]:
+    """Return checkov's results for each stack, by name, from one run: checkov takes 3 s of processor time to start.
 
-    Args and Raises are those of `judge_stack`.
+    Args and Raises are those of `check_stack`.
     """
     places: dict[str, Resource] = {}
     addresses: dict[str, dict[str, Resource]] = {}
@@ -122,11 +122,11 @@ def judge_stacks(stacks: Mapping[str, Stack], folder: Path) -> dict[str, Verdict
     }
 
 
-def judge_dockerfiles() -> Verdict:
-    """checkov's verdict on the project's Dockerfiles.
+def check_dockerfiles() -> Verdict:
+    """Return checkov's results for the project's Dockerfiles.
 
     Raises:
-        CheckovError: checkov did not judge.
+        CheckovError: checkov gave no report.
         EnvironmentFailed: it could not be installed.
     """
     files = [argument for name in DOCKERFILES for argument in ("--file", str(ROOT / name))]
@@ -161,7 +161,7 @@ def _known_part(value: Any) -> Any:
         return [_known_part(each) for each in value if each is not UNKNOWN]
     if not isinstance(value, Mapping):
         return value
-    for key in DECISIVE:
+    for key in REQUIRED_KEYS:
         if value.get(key) is UNKNOWN:
             raise Undecided(key)
     stated = {**value, "image": IMAGE} if value.get("image") is UNKNOWN else value
@@ -197,14 +197,14 @@ def _run(arguments: list[str], place: Callable[[str, str], Place]) -> list[Check
         parsed = json.loads(answer.stdout)
     except json.JSONDecodeError as error:
         tail = " ".join((answer.stderr or answer.stdout).split())[-500:]
-        raise CheckovError(f"checkov did not judge (exit code {answer.returncode}): {tail}") from error
+        raise CheckovError(f"checkov: no report (exit code {answer.returncode}): {tail}") from error
     reports = parsed if isinstance(parsed, list) else [parsed]
     checks = []
     for report in reports:
         if "results" not in report:
-            raise CheckovError(f"checkov found nothing to judge: {report}")
+            raise CheckovError(f"checkov: nothing to check: {report}")
         if report["summary"]["parsing_errors"]:
-            raise CheckovError(f"checkov can't read {report['results'].get('parsing_errors')}")
+            raise CheckovError(f"checkov: could not read {report['results'].get('parsing_errors')}")
         checks += [Check(file=each["file_path"], failure=None) for each in report["results"]["passed_checks"]]
         for each in report["results"]["failed_checks"]:
             type_, name, namespace = place(each["file_path"], each["resource"])

@@ -28,12 +28,12 @@ def by_rules(stack: str) -> Judgement:
 
 @cache
 def dockerfiles() -> Verdict:
-    return checkov.judge_dockerfiles()
+    return checkov.check_dockerfiles()
 
 
 @pytest.fixture(scope="module")
 def by_checkov(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
-    return checkov.judge_stacks(
+    return checkov.check_stacks(
         {stack: preview(stack) for stack in every()}, tmp_path_factory.mktemp("stacks")
     )
 
@@ -92,7 +92,7 @@ def test_checkov_notices_what_is_wrong(tmp_path: Path) -> None:
     )
     failures = {
         (each.check, each.name)
-        for each in checkov.judge_stack(Stack([open_rule, bucket, root_pod]), tmp_path).failures
+        for each in checkov.check_stack(Stack([open_rule, bucket, root_pod]), tmp_path).failures
     }
     assert ("CKV_AWS_24", "open") in failures
     assert ("CKV_AWS_21", "plain") in failures

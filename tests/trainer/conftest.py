@@ -1,4 +1,4 @@
-"""Starting the trainer as pods and laptops do."""
+"""Fixtures that start the trainer as a pod or a laptop does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT_SECONDS = 240
 
 
 def new_process(command: list[str], environ: dict[str, str]) -> subprocess.Popen[str]:
-    """Start a command, its output in one stream, so that nothing waits for a reader."""
+    """Start a command; one stream carries its stdout and stderr."""
     return subprocess.Popen(
         command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -26,31 +26,31 @@ def new_process(command: list[str], environ: dict[str, str]) -> subprocess.Popen
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended, and what it said (stdout and stderr together)."""
+    """The exit code and the output of a process, stdout and stderr together."""
 
     code: int
     output: str
 
 
 class Node:
-    """One machine's entry point, or what stands for it."""
+    """The first process of one node."""
 
     def __init__(self, process: subprocess.Popen[str] | ForkedProgram) -> None:
         self.process = process
 
     def end(self) -> Ended:
-        """Wait for the end."""
+        """Wait for its exit."""
         output, _ = self.process.communicate(timeout=LIMIT_SECONDS)
         assert self.process.returncode is not None
         return Ended(self.process.returncode, output)
 
 
-# What `start` and its methods are.
+# The type of `start` and its methods.
 StartNode = Callable[..., Node]
 
 
 class Start:
-    """Starts nodes; what still runs at the end is killed."""
+    """Start nodes; `close` kills the first processes that still run."""
 
     def __init__(self) -> None:
         self._nodes: list[Node] = []
@@ -58,9 +58,9 @@ class Start:
     def __call__(
         self, *arguments: str, entry: tuple[str, ...] = ("-m", "trainer.entrypoint"), **environ: str
     ) -> Node:
-        """A new Python, with what the training operator sets for it."""
+        """Start a new interpreter."""
         process = new_process([sys.executable, *entry, *arguments], environment(environ))
-        return self._started(process)
+        return self._register(process)
 
     def fork(
         self,
@@ -69,9 +69,9 @@ class Start:
         has_own_group: bool = False,
         **environ: str,
     ) -> Node:
-        """The same as a fork of a process that has imported torch (tests/trainer/forks.py)."""
+        """Start the program as a fork of a server that has imported torch (tests/trainer/forks.py)."""
         words = [*entry, *arguments]
-        return self._started(ForkedProgram(words, environment(environ), has_own_group=has_own_group))
+        return self._register(ForkedProgram(words, environment(environ), has_own_group=has_own_group))
 
     def gang(
         self,
@@ -83,39 +83,39 @@ class Start:
         patch: str = "",
         **environ: str,
     ) -> Node:
-        """Processes of `module` under tests.trainer.gang: no torchrun, and no process that has to import torch."""
+        """Start workers under tests.trainer.gang, without torchrun; none of them imports torch."""
         words = (str(nodes), str(processes), str(restarts), module, *arguments)
         return self.fork(*words, entry=("-m", "tests.trainer.gang"), PATCH=patch, **environ)
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill the first processes that still run."""
         for node in self._nodes:
             if node.process.poll() is None:
                 node.process.kill()
                 node.process.wait()
 
-    def _started(self, process: subprocess.Popen[str] | ForkedProgram) -> Node:
+    def _register(self, process: subprocess.Popen[str] | ForkedProgram) -> Node:
         self._nodes.append(Node(process))
         return self._nodes[-1]
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a node's first process, with these among them."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    return {**kept, "OMP_NUM_THREADS": "1", "AWS_EC2_METADATA_DISABLED": "true", **environ}
+    """Return the environment of a node's first process, with these overrides."""
+    inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return {**inherited, "OMP_NUM_THREADS": "1", "AWS_EC2_METADATA_DISABLED": "true", **environ}
 
 
 @pytest.fixture(scope="module")
 def start() -> Iterator[Start]:
     """`start(*arguments, entry=..., **environ)`, `start.fork(...)` and `start.gang(...)`."""
-    started = Start()
-    yield started
-    started.close()
+    starter = Start()
+    yield starter
+    starter.close()
 
 
 @pytest.fixture(scope="module")
 def operator() -> Callable[[int], list[dict[str, str]]]:
-    """`operator(n)`: for each of n machines with one process, what the training operator sets."""
+    """`operator(n)`: the variables that the training operator sets on each of n nodes."""
 
     def environments(nodes: int) -> list[dict[str, str]]:
         (port,) = free_ports(1)
@@ -128,7 +128,7 @@ def operator() -> Callable[[int], list[dict[str, str]]]:
 
 @pytest.fixture(scope="module")
 def group() -> Iterator[dist.ProcessGroup]:
-    """A group of this process alone, as checkpoints have one of their own."""
+    """A process group of this process only, as checkpoints have one."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield dist.new_group(backend="gloo")
     dist.destroy_process_group()

@@ -1,9 +1,9 @@
-"""Start Python programs as forks of one process that has imported torch: the import takes 2 s of processor time.
+"""Start Python programs as forks of a server that has imported torch: the import takes 2 s of processor time.
 
-`ForkedProgram` is the entry point, and `start.fork` the usual way to it. A fork runs a program as `python` does
-with the same words: with its own environment, output and signal handlers, with a `sitecustomize.py` on PYTHONPATH, and
-with the trainer's modules imported anew. torchrun's agent is such a program, and its processes are forks of the agent.
-A fork can't show what a new interpreter does before the program: tests of that call `start` itself.
+Tests call `start.fork` (tests/trainer/conftest.py), which creates a `ForkedProgram`. The fork has its own environment,
+output and signal handlers. It runs `sitecustomize.py` from PYTHONPATH and imports the trainer's modules itself. If the
+program is torchrun's agent, its workers are forks of the agent. A fork is not a new interpreter: an uncaught
+KeyboardInterrupt ends it with 1, and it does not wait for other threads. Tests of that call `start` itself.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,15 +30,15 @@ import torch
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
 ROOT = Path(__file__).parents[2]
-# Modules that a program imports itself: a sitecustomize.py may patch one before another one uses it.
-_OWN = ("trainer", "tests")
+# Packages that each fork imports itself: a sitecustomize.py may patch a module before another one uses it.
+REIMPORTED_PACKAGES = ("trainer", "tests")
 LIMIT_SECONDS = 600.0
-# What a shell says of a program that it can't run.
-_NOT_RUN = 126
+# A shell's exit code for a command that cannot run.
+CANNOT_EXECUTE = 126
 
 
 class ForkedProgram:
-    """A program that runs in a fork, with the parts of subprocess.Popen that tests use. stderr is in stdout."""
+    """A program in a fork, with the parts of subprocess.Popen that tests use; stdout includes stderr."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class ForkedProgram:
         directory: Path = ROOT,
         has_own_group: bool = False,
     ) -> None:
-        # Imported here: it lists this module among the preloaded ones.
+        # Not at the top: the fork server preloads this module.
         from tests.trainer.together import fork_server
 
         receive, send = fork_server().Pipe(duplex=False)
@@ -74,7 +75,7 @@ class ForkedProgram:
         return self._process.exitcode
 
     def communicate(self, timeout: float = LIMIT_SECONDS) -> tuple[str, None]:
-        """Return the rest of the output once no process holds it open and the program has ended."""
+        """Wait for the end of the output and of the program; return the output."""
         until, output = time.monotonic() + timeout, list[str]()
         reader = threading.Thread(target=lambda: output.append(self.stdout.read()), daemon=True)
         reader.start()
@@ -97,7 +98,7 @@ class ForkedProgram:
 
 
 class _ForkedChild:
-    """A process that a torchrun agent forked, with the parts of subprocess.Popen that the agent uses."""
+    """A worker that torchrun's agent forked, with the parts of subprocess.Popen that the agent uses."""
 
     def __init__(
         self,
@@ -139,10 +140,10 @@ class _ForkedChild:
         return self.returncode
 
 
-def _popen(args: Sequence[str], **more: Any) -> Any:
-    """Return a fork that runs these words of a command where they are Python's, else a process."""
+def _popen(args: Sequence[str], **options: Any) -> Any:
+    """Fork for a Python command; start a process for any other."""
     is_python = Path(args[0]).name.startswith("python")
-    return _ForkedChild(args, **more) if is_python else subprocess.Popen(args, **more)
+    return _ForkedChild(args, **options) if is_python else subprocess.Popen(args, **options)
 
 
 def _run_program(
@@ -159,21 +160,23 @@ def _run_program(
 
 
 def _run(words: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-    """Become what `python` is with these words, and end as it does."""
-    code = _NOT_RUN
+    """Run a Python command line, and exit with its code."""
+    code = CANNOT_EXECUTE
     try:
         os.closerange(3, 4096)
         _reset(environ)
-        code = run_words(list(words))
+        code = run_python(list(words))
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
+    except BaseException:
+        os.write(2, traceback.format_exc().encode())
     finally:
         os._exit(code)
 
 
 def _reset(environ: Mapping[str, str]) -> None:
-    """Undo what this process inherited and a new interpreter has not."""
+    """Reset the state that this process inherited from its parent."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
@@ -183,14 +186,15 @@ def _reset(environ: Mapping[str, str]) -> None:
     os.environ.update(environ)
     atexit._clear()
     tempfile.tempdir = None
-    # Else files that a killed program shares would stay until the end of the tests.
-    multiprocessing.resource_tracker._resource_tracker = multiprocessing.resource_tracker.ResourceTracker()
+    # A tracker of its own removes the shared memory of a killed program at once. The parent's descriptor is closed.
+    tracker = multiprocessing.resource_tracker._resource_tracker
+    tracker._fd = tracker._pid = None  # type: ignore[attr-defined]
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(os.fdopen(number, "wb", 0, closefd=False), "utf-8", "replace", write_through=True)
         for number in (1, 2)
     )
     torch.set_num_threads(int(environ.get("OMP_NUM_THREADS", "1")))
-    for name in [name for name in sys.modules if name.partition(".")[0] in _OWN]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in REIMPORTED_PACKAGES]:
         del sys.modules[name]
     paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
@@ -200,8 +204,8 @@ def _reset(environ: Mapping[str, str]) -> None:
             break
 
 
-def run_words(words: list[str]) -> int:
-    """Run `[-u] -m MODULE`, `[-u] -c CODE` or `[-u] FILE` with the rest as its arguments; return its exit code."""
+def run_python(words: list[str]) -> int:
+    """Run `[-u] -m MODULE`, `[-u] -c CODE` or `[-u] FILE` with its arguments; return its exit code."""
     if words[0] == "-u":
         words = words[1:]
     try:

@@ -1,10 +1,10 @@
-"""What torchrun's agents do, for tests that aren't about torchrun: the processes are forks and need not import torch.
+"""Start and supervise worker processes as torchrun's agents do, for tests that are not about torchrun.
 
     tests.trainer.gang NODES PROCESSES RESTARTS MODULE ARGUMENT...
 
-It starts PROCESSES of MODULE for each of NODES with torchrun's variables, and passes SIGTERM and SIGINT on. When one
-fails it ends the others, and starts all again RESTARTS times. It ends with the code of trainer.entrypoint.
-`PATCH` in the environment is Python that each process runs before anything else.
+It forks PROCESSES workers of MODULE for each of NODES, with torchrun's variables, and forwards SIGTERM and SIGINT. If
+a worker fails, it stops the others and restarts all, at most RESTARTS times. It exits as trainer.entrypoint does, but
+after a signal with the code of a worker. Each worker first runs the Python code in `PATCH`.
 """
 
 from __future__ import annotations
@@ -20,29 +20,33 @@ from typing import NoReturn
 import torch
 
 from local.ports import free_ports
-from tests.trainer.forks import run_words
+from tests.trainer.forks import run_python
 from trainer.entrypoint import pod_exit_code
 
-# torchrun's agent looks after its processes so often.
+# torchrun's default of --monitor-interval.
 MONITOR_SECONDS = 0.1
+FORWARDED = (signal.SIGTERM, signal.SIGINT)
 # linux/prctl.h
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 
 
 def main(nodes: int, processes: int, restarts: int, module: str, arguments: list[str]) -> int:
-    """Run the processes to their end, and return the exit code of all."""
-    signalled = False
+    """Run all workers; return the exit code."""
+    is_signalled = False
     ranks: dict[int, int] = {}
 
     def forward(number: int, _frame: FrameType | None) -> None:
-        nonlocal signalled
-        signalled = True
+        nonlocal is_signalled
+        is_signalled = True
         for pid in ranks:
             os.kill(pid, number)
 
-    handlers = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.signal(number, forward) for number in FORWARDED}
+    codes: list[int] = []
     for attempt in range(restarts + 1):
         (port,) = free_ports(1)
+        # A signal that comes while workers are forked goes to all of them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         for rank in range(nodes * processes):
             variables = {
                 "RANK": rank,
@@ -61,35 +65,40 @@ def main(nodes: int, processes: int, restarts: int, module: str, arguments: list
             if pid == 0:
                 for number, handler in handlers.items():
                     signal.signal(number, handler)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
                 os.environ.update({name: str(value) for name, value in variables.items()})
-                run(module, arguments)
+                run_worker(module, arguments)
             ranks[pid] = rank
-        codes: list[int] = []
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+        codes = []
         while ranks:
-            pid, status = os.wait()
+            # The worker stays a zombie until it is in no handler's list.
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            assert ended is not None
+            rank = ranks.pop(ended.si_pid)
+            _, status = os.waitpid(ended.si_pid, 0)
             codes.append(os.waitstatus_to_exitcode(status))
-            rank = ranks.pop(pid)
             if codes[-1] == 0:
                 continue
             print(f"gang: process {rank} ended with {codes[-1]}", flush=True)
-            if not signalled and not any(codes[:-1]):
+            if not is_signalled and not any(codes[:-1]):
                 time.sleep(MONITOR_SECONDS)
                 for other in ranks:
                     os.kill(other, signal.SIGTERM)
-        if signalled or not any(codes):
+        if is_signalled or not any(codes):
             break
     return pod_exit_code(codes) if any(codes) else 0
 
 
-def run(module: str, arguments: list[str]) -> NoReturn:
-    """Be one of the processes."""
+def run_worker(module: str, arguments: list[str]) -> NoReturn:
+    """Run the module as one worker, and exit with its code."""
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     libc.prctl(PR_SET_NAME, f"rank {os.environ['RANK']}".encode())
-    # Else the threads of backward passes make OpenMP's pool anew, several at once, and one of them aborts.
+    # Create OpenMP's pool in the main thread: threads of a backward pass that create it together abort.
     torch.set_num_threads(torch.get_num_threads())
-    exec(os.environ.get("PATCH", ""), {})  # noqa: S102 - the test's own
-    code = run_words(["-m", module, *arguments])
+    exec(os.environ.get("PATCH", ""), {})  # noqa: S102 - code of the test
+    code = run_python(["-m", module, *arguments])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

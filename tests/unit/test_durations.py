@@ -73,7 +73,7 @@ def test_table_has_each_file_once_and_its_slow_tests() -> None:
 
 def test_suite_with_unknown_tier_says_which_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert suite.main(["lives"]) == 2
-    assert "lives: there is no such tier. It must be one of check, " in capsys.readouterr().err
+    assert "tier: 'lives' is unknown. It must be one of check, " in capsys.readouterr().err
 
 
 def test_suite_after_a_failure_stops_and_shows_its_tiers(

@@ -116,7 +116,7 @@ def test_a_missing_tool_is_built_once_and_linked(
     for name, place in places.items():
         assert place.is_relative_to(machine.cache / "tools" / machine.tool.key)
         assert os.access(machine.home.bin / name, os.X_OK)
-    output = capsys.readouterr().out
+    output = capsys.readouterr().err
     assert "sample 1.2.3: built in" in output
     assert "downloads: 3 MB" in output
     assert not (machine.cache / "build" / machine.tool.key).exists()
@@ -124,7 +124,8 @@ def test_a_missing_tool_is_built_once_and_linked(
     before = machine.called()
     ensure(["sample"], Home(machine.home.root / "other"), quiet=True)
     assert machine.called() == before
-    assert capsys.readouterr().out == ""
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "")
 
 
 def test_tools_of_one_lock_are_built_together(
@@ -142,7 +143,7 @@ def test_tools_of_one_lock_are_built_together(
     before = machine.called().count("build")
     capsys.readouterr()
     ensure([], machine.home)
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("[")]
     titles = [line.partition(": ")[0] for line in lines]
     assert titles == ["[1/2] 2 tools"] * 2 + ["[2/2] other 1.2.4"] * 2
     assert machine.called().count("build") == before + 2
@@ -153,10 +154,10 @@ def test_tools_of_one_lock_are_built_together(
 def test_a_build_that_takes_long_says_how_far_it_is(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.5)
+    monkeypatch.setattr(progress, "REPORT_SECONDS", 0.5)
     machine.install_go(build="echo pkg/part >&2; sleep 2.5")
     ensure(["sample"], machine.home, quiet=True)
-    lines = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "sample 1.2.3: downloading the sources of sample 1.2.3, then building"
     far = re.compile(r"sample 1\.2\.3: building, 1 of at most 2 packages, about \d+ s left, \d+ s")
     assert [line for line in lines if far.fullmatch(line)]
