@@ -16,6 +16,7 @@ from components.shared.operator_manifests import (
     MPI,
     OPERATOR,
     PYTORCH,
+    definitions,
     scheme_arguments,
     token,
     waves,
@@ -55,7 +56,8 @@ class Operators(pulumi.ComponentResource):
             arguments.append(f"--mpi-kubectl-delivery-image={args.kubectl_image}")
         done: list[pulumi.Resource] = list(args.after)
         by_kind: dict[str, pulumi.Resource] = {}
-        for wave in waves(render(args.manifests), args.image, arguments=arguments, kinds=kinds):
+        manifests = render(args.manifests, definitions(kinds))
+        for wave in waves(manifests, args.image, arguments=arguments, kinds=kinds):
             made = [self._register(each, done) for each in wave]
             done = [*done, *made]
             by_kind |= {each["kind"]: resource for each, resource in zip(wave, made, strict=True)}

@@ -40,6 +40,11 @@ SECOND: Final = (
 FOR_MPI: Final = ("configmaps", "serviceaccounts", "pods/exec", "roles", "rolebindings")
 
 
+def definitions(kinds: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the CustomResourceDefinitions of these kinds of jobs."""
+    return tuple(f"{kind}s.kubeflow.org" for kind in kinds)
+
+
 def scheme_arguments(kinds: Sequence[str]) -> list[str]:
     """The operator's arguments for these kinds of jobs."""
     return [*(f"--enable-scheme={kind}" for kind in kinds), THREADS]
@@ -60,15 +65,15 @@ def waves(
     Raises:
         ValueError: the manifests lack the operator, a definition or the webhook of PyTorchJobs.
     """
-    definitions = tuple(f"{kind}s.kubeflow.org" for kind in kinds)
+    names_of_kinds = definitions(kinds)
     wanted = [
         each
         for each in objects
-        if each["kind"] != "CustomResourceDefinition" or each["metadata"]["name"] in definitions
+        if each["kind"] != "CustomResourceDefinition" or each["metadata"]["name"] in names_of_kinds
     ]
     chosen = [_changed(each, image, arguments, kinds) for each in wanted]
     names = {(each["kind"], each["metadata"]["name"]) for each in chosen}
-    for kind, name in (("Deployment", OPERATOR), *(("CustomResourceDefinition", d) for d in definitions)):
+    for kind, name in (("Deployment", OPERATOR), *(("CustomResourceDefinition", d) for d in names_of_kinds)):
         if (kind, name) not in names:
             raise ValueError(f"the training operator's manifests hold no {kind} {name}")
     for each in chosen:

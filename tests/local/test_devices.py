@@ -18,7 +18,14 @@ import yaml
 from components.kustomization import render
 from components.shared import lookup
 from components.shared.device_plugins import NAMES, NAMESPACE_LABELS, daemon_set
-from components.shared.operator_manifests import LOOKUP_DIRECTORY, MPI, PYTORCH, scheme_arguments, waves
+from components.shared.operator_manifests import (
+    LOOKUP_DIRECTORY,
+    MPI,
+    PYTORCH,
+    definitions,
+    scheme_arguments,
+    waves,
+)
 from infra import eks_registry, versions
 from local.deploy.commands import pinned_sources
 from tests.local.own_cloud import REGION, OwnCloud, own_cloud
@@ -144,7 +151,7 @@ def operator(cluster: Cluster) -> Cluster:
     """The training operator with both kinds of jobs, and a namespace per pod security standard."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(cluster.cloud.home.bin), prepend=os.pathsep)
-        manifests = render(str(pinned_sources().training_operator))
+        manifests = render(str(pinned_sources().training_operator), definitions((PYTORCH, MPI)))
     kinds = (PYTORCH, MPI)
     arguments = [
         *scheme_arguments(kinds),

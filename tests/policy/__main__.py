@@ -128,7 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in options.stacks or shipped():
             trial.stack(name, preview(name), options.verbose)
         if not options.stacks:
-            for failure in trial.other(checkov.check_dockerfiles()):
+            with tempfile.TemporaryDirectory() as folder:
+                dockerfiles = checkov.check_dockerfiles(Path(folder))
+            for failure in trial.other(dockerfiles):
                 print(f"checkov: {failure}")
             trial.unused()
     except EXPECTED as error:

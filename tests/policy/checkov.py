@@ -10,6 +10,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,37 +94,33 @@ def check_stack(stack: Stack, folder: Path) -> Verdict:
 
 
 def check_stacks(stacks: Mapping[str, Stack], folder: Path) -> dict[str, Verdict]:
-    """Return checkov's results for each stack, by name, from one run: checkov takes 3 s of processor time to start.
-
-    Args and Raises are those of `check_stack`.
-    """
-    places: dict[str, Resource] = {}
-    addresses: dict[str, dict[str, Resource]] = {}
-    for stack_name, stack in stacks.items():
-        (folder / stack_name).mkdir()
-        (folder / stack_name / PLAN).write_text(json.dumps(plan(stack)))
-        addresses[stack_name] = by_address(stack)
+    """Return checkov's results for each stack by name. Args and Raises are those of `check_stack`."""
+    resources: dict[str, dict[str, Resource]] = {}
+    for name, stack in stacks.items():
+        (folder / name).mkdir()
+        (folder / name / PLAN).write_text(json.dumps(plan(stack)))
+        resources[name] = by_address(stack)
         for index, (resource, manifest) in enumerate(manifests(stack)):
-            file = folder / stack_name / f"object-{index}.json"
+            file = folder / name / f"object-{index}.json"
             file.write_text(json.dumps(manifest))
-            places[f"/{stack_name}/{file.name}"] = resource
+            resources[name][f"/{file.name}"] = resource
 
-    def resource_place(file: str, name: str) -> Place:
-        _, stack_name, file_name = file.split("/")
+    def resource_place(stack: str, file: str, name: str) -> Place:
         # A check of one block adds its path to the address.
         address = ".".join(name.split(".")[:2]).partition("[")[0]
-        found = addresses[stack_name][address] if file_name == PLAN else places[file]
+        found = resources[stack][address if file == f"/{PLAN}" else file]
         return found.type, found.name, namespace_of(found)
 
-    checks = _run(["--directory", str(folder), "--framework", "terraform_plan", "kubernetes"], resource_place)
+    frameworks = ["--framework", "terraform_plan", "kubernetes"]
+    inputs = {name: ["--directory", str(folder / name), *frameworks] for name in stacks}
     return {
-        name: _verdict([each for each in checks if each.file.startswith(f"/{name}/")], stack)
-        for name, stack in stacks.items()
+        name: _verdict(report, partial(resource_place, name), stacks[name])
+        for name, report in _reports(inputs, folder).items()
     }
 
 
-def check_dockerfiles() -> Verdict:
-    """Return checkov's results for the project's Dockerfiles.
+def check_dockerfiles(folder: Path) -> Verdict:
+    """Return checkov's results for the project's Dockerfiles; `folder` is an empty directory for its input.
 
     Raises:
         CheckovError: checkov gave no report.
@@ -131,11 +128,12 @@ def check_dockerfiles() -> Verdict:
     """
     files = [argument for name in DOCKERFILES for argument in ("--file", str(ROOT / name))]
 
-    def ours(file: str, _name: str) -> Place:
+    def dockerfile_place(file: str, _name: str) -> Place:
         path = next(name for name in DOCKERFILES if file.endswith(name) or name.endswith(file))
         return DOCKERFILE, path, None
 
-    return _verdict(_run([*files, "--framework", "dockerfile"], ours), Stack([]))
+    reports = _reports({"dockerfiles": [*files, "--framework", "dockerfile"]}, folder)
+    return _verdict(reports["dockerfiles"], dockerfile_place, Stack([]))
 
 
 def manifests(stack: Stack) -> Iterator[tuple[Resource, dict[str, Any]]]:
@@ -168,52 +166,51 @@ def _known_part(value: Any) -> Any:
     return {key: _known_part(each) for key, each in stated.items() if each is not UNKNOWN}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """One check of one resource; `failure` is None where it passed."""
+def _reports(inputs: Mapping[str, list[str]], folder: Path) -> dict[str, list[Any]]:
+    """Run checkov on each input, which is a list of its arguments; return its reports, one for each framework."""
+    for name, arguments in inputs.items():
+        options = ["--output", "json", "--compact", "--quiet", "--skip-download"]
+        (folder / f"{name}.arguments").write_text(json.dumps([*arguments, *options]))
+    python = environment("checkov") / "bin" / "python"
+    answer = subprocess.run(
+        # -P: the package checkov, not this module.
+        [str(python), "-P", str(Path(__file__).with_name("run_checkov.py")), str(folder)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LOG_LEVEL": "ERROR"},
+    )
+    reports = {}
+    for name in inputs:
+        file = folder / f"{name}.report"
+        try:
+            parsed = json.loads(file.read_text())
+        except (FileNotFoundError, json.JSONDecodeError) as error:
+            tail = " ".join(answer.stderr.split())[-500:]
+            raise CheckovError(
+                f"checkov: no report of {name} (exit code {answer.returncode}): {tail}"
+            ) from error
+        reports[name] = parsed if isinstance(parsed, list) else [parsed]
+    return reports
 
-    file: str
-    failure: Failure | None
 
-
-def _verdict(checks: Sequence[Check], stack: Stack) -> Verdict:
-    failures = [each.failure for each in checks if each.failure is not None]
-    return Verdict(failures=tuple(dict.fromkeys(failures)), passed=len(checks) - len(failures), stack=stack)
-
-
-def _run(arguments: list[str], place: Callable[[str, str], Place]) -> list[Check]:
-    """Run checkov; `place` finds our resource by checkov's file and resource name."""
-    command = [
-        str(environment("checkov") / "bin" / "checkov"),
-        *arguments,
-        "--output",
-        "json",
-        "--compact",
-        "--skip-download",
-    ]
-    variables = {**os.environ, "LOG_LEVEL": "ERROR"}
-    answer = subprocess.run(command, capture_output=True, text=True, env=variables)
-    try:
-        parsed = json.loads(answer.stdout)
-    except json.JSONDecodeError as error:
-        tail = " ".join((answer.stderr or answer.stdout).split())[-500:]
-        raise CheckovError(f"checkov: no report (exit code {answer.returncode}): {tail}") from error
-    reports = parsed if isinstance(parsed, list) else [parsed]
-    checks = []
+def _verdict(reports: list[Any], place: Callable[[str, str], Place], stack: Stack) -> Verdict:
+    """Read reports; `place` finds our resource by checkov's file and resource name."""
+    failures, passed = [], 0
     for report in reports:
         if "results" not in report:
             raise CheckovError(f"checkov: nothing to check: {report}")
         if report["summary"]["parsing_errors"]:
             raise CheckovError(f"checkov: could not read {report['results'].get('parsing_errors')}")
-        checks += [Check(file=each["file_path"], failure=None) for each in report["results"]["passed_checks"]]
+        passed += report["summary"]["passed"]
         for each in report["results"]["failed_checks"]:
             type_, name, namespace = place(each["file_path"], each["resource"])
-            failure = Failure(
-                check=each["check_id"],
-                type=type_,
-                name=name,
-                message=each["check_name"],
-                namespace=namespace,
+            failures.append(
+                Failure(
+                    check=each["check_id"],
+                    type=type_,
+                    name=name,
+                    message=each["check_name"],
+                    namespace=namespace,
+                )
             )
-            checks.append(Check(file=each["file_path"], failure=failure))
-    return checks
+    return Verdict(failures=tuple(dict.fromkeys(failures)), passed=passed, stack=stack)

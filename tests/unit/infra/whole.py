@@ -56,7 +56,7 @@ def in_a_small_checkout() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PULUMI_ERROR_OUTPUT_STRING", "true")
         patch.setattr(stack, "ROOT", small_checkout(Path(directory)))
-        patch.setattr(operators, "render", lambda source: OPERATOR_OBJECTS)
+        patch.setattr(operators, "render", lambda source, definitions: OPERATOR_OBJECTS)
         yield
 
 
