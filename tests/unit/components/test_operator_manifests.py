@@ -188,7 +188,7 @@ def test_the_operator_has_no_rights_for_jobs_that_it_does_not_serve() -> None:
 
 def operators(**changes: Any) -> Recorded:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("components.operators.render", lambda source: published())
+        patch.setattr("components.operators.render", lambda source, definitions: published())
         args = OperatorsArgs(
             **{"manifests": "m", "image": None, "lookup_image": "trainer@sha256:1", "after": [], **changes}
         )
