@@ -1,4 +1,4 @@
-"""What a worker of the stack of the main job's story sees of its job's fields: the script itself looks.
+"""What a worker on the second stack sees of its job's fields: the script prints it.
 
 The job is made the way in which `submit` gives every field: its dry run, edited, applied, and its workspace sent.
 """

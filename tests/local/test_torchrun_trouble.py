@@ -1,4 +1,4 @@
-"""Torchrun jobs that go wrong on the stack of the main job's story, and what their person is told."""
+"""Torchrun jobs that fail on the second stack, and the messages that their user gets."""
 
 from __future__ import annotations
 

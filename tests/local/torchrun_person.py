@@ -1,4 +1,4 @@
-"""Somebody who types `kubectl torchrun` at the stack of the main job's story."""
+"""Commands of a user of `kubectl torchrun` on a stack."""
 
 from __future__ import annotations
 

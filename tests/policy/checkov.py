@@ -25,7 +25,7 @@ DOCKERFILE: Final = "Dockerfile"
 KUBERNETES: Final = "kubernetes:"
 # A Helm release is not a Kubernetes object; the objects of its chart are (`tests.policy.charts`).
 NO_MANIFESTS: Final = ("kubernetes:helm.sh/",)
-# An object without one of these is skipped.
+# An object with an unknown value of one of these is skipped.
 REQUIRED_KEYS: Final = ("spec", "rules")
 # A placeholder for an unknown image, so that checkov checks the rest of the pod. Our own rules ask for digests of
 # images, and checkov checks the state again.

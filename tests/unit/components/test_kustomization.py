@@ -20,7 +20,7 @@ spec:
   names:
     kind: Job
 """
-SERVICE = """apiVersion: v1
+TEXTS = """apiVersion: v1
 data: |
   kind: CustomResourceDefinition
 kind: ConfigMap
@@ -35,7 +35,7 @@ def test_render_leaves_out_definitions_that_are_not_named(
     documents = [
         DEFINITION.format(name=name) for name in ("jaxjobs.kubeflow.org", "pytorchjobs.kubeflow.org")
     ]
-    (tmp_path / "manifests.yaml").write_text("---\n".join([*documents, SERVICE]))
+    (tmp_path / "manifests.yaml").write_text("---\n".join([*documents, TEXTS]))
     kubectl = tmp_path / "kubectl"
     kubectl.write_text(f'#!/bin/sh\n[ "$1 $2" = "kustomize overlay" ] && cat {tmp_path}/manifests.yaml\n')
     kubectl.chmod(0o755)
