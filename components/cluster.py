@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_eks as eks
 
-from components.shared import addresses, system_nodes
+from components.shared import addons, system_nodes
 from components.shared.logs_iam import control_plane_group
 from components.shared.tags import named
 
@@ -19,22 +18,7 @@ LOG_TYPES: Final = ("api", "audit", "authenticator", "controllerManager", "sched
 ADMIN_POLICY: Final = "cluster-access-policy/AmazonEKSClusterAdminPolicy"
 # The first two make a node ready, so they are there before one; the others need a node to become active.
 ADDONS_BEFORE_NODES: Final = ("vpc-cni", "kube-proxy")
-# Without the first, network policies are kept and nothing comes of them
-# (https://docs.aws.amazon.com/eks/latest/userguide/cni-network-policy-configure.html). Without the others, a machine
-# takes one or two whole interfaces of addresses. All are texts in the add-on's schema (`aws eks
-# describe-addon-configuration`).
-ADDON_VALUES: Final = {
-    "vpc-cni": json.dumps(
-        {
-            "enableNetworkPolicy": "true",
-            "env": {
-                "MINIMUM_IP_TARGET": str(addresses.LEAST),
-                "WARM_IP_TARGET": str(addresses.SPARE),
-            },
-        }
-    )
-}
-ADDONS_AFTER_NODES: Final = ("coredns", "eks-node-monitoring-agent")
+ADDONS_AFTER_NODES: Final = ("coredns", addons.AGENT)
 # pods that Karpenter's own machines must not hold run on nodes with this label
 SYSTEM_LABELS: Final = {"trainyard.dev/role": "system"}
 HTTPS: Final = 443
@@ -261,7 +245,7 @@ class Cluster(pulumi.ComponentResource):
         ]
 
     def _addons(
-        self, name: str, addons: tuple[str, ...], after: list[pulumi.Resource]
+        self, name: str, names: tuple[str, ...], after: list[pulumi.Resource]
     ) -> list[pulumi.Resource]:
         return [
             aws.eks.Addon(
@@ -270,13 +254,13 @@ class Cluster(pulumi.ComponentResource):
                 addon_name=addon,
                 # Without a version EKS takes the default one of the cluster's Kubernetes version.
                 addon_version=self._args.addon_versions.get(addon),
-                configuration_values=ADDON_VALUES.get(addon),
+                configuration_values=addons.VALUES.get(addon),
                 resolve_conflicts_on_create="OVERWRITE",
                 resolve_conflicts_on_update="OVERWRITE",
                 tags=self._args.tags,
                 opts=pulumi.ResourceOptions(parent=self, depends_on=after),
             )
-            for addon in addons
+            for addon in names
         ]
 
 

@@ -6,15 +6,20 @@ device plugins and the namespaces are this stack's own, and each of them can be 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from components.shared import efa
+from components.shared.addons import AGENT, VALUES
+from components.shared.pool import GPU
 from infra.preflight.account import Denied
 from infra.preflight.wanted import Problem, WantedCluster
 
 NAME_KEY: Final = "trainyard:cluster.existing.name"
-AGENT: Final = "eks-node-monitoring-agent"
+# The agent's DaemonSet that reads NVIDIA GPUs (github.com/aws/eks-node-monitoring-agent,
+# charts/eks-node-monitoring-agent/templates/dcgm-daemonset.yaml).
+DCGM: Final = "dcgm-server"
 NETWORK_PLUGIN: Final = "vpc-cni"
 # A definition that only one release can own -> who brings it.
 DEFINITIONS: Final = {
@@ -37,18 +42,23 @@ PLUGIN_IMAGES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonSet:
-    """A DaemonSet by namespace and name, with its images; `everywhere` says that no selector keeps it off machines."""
+    """A DaemonSet by namespace and name, with its images and tolerations.
+
+    `everywhere` says that no selector keeps it off machines.
+    """
 
     name: str
     images: tuple[str, ...]
     everywhere: bool
+    tolerations: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inside:
     """What a cluster has: of the definitions and namespaces that were asked for those that exist, and all the rest.
 
-    `addons` are EKS's, `drivers` the names of CSI drivers, whoever installed them.
+    `addons` are EKS's, `drivers` the names of CSI drivers, whoever installed them. `agent_tolerations` are those of
+    `DCGM` in the configuration of the add-on; None: the monitoring agent is no add-on.
     """
 
     definitions: frozenset[str]
@@ -56,11 +66,12 @@ class Inside:
     drivers: frozenset[str]
     addons: frozenset[str]
     daemon_sets: tuple[DaemonSet, ...] = ()
+    agent_tolerations: tuple[Mapping[str, Any], ...] | None = None
 
 
 def judge(wanted: WantedCluster, found: Inside, *, deployed: bool) -> list[Problem]:
     """What this stack would make must not be there, and what it relies on must; `deployed`: the former is its own."""
-    lacking = [*_drivers(wanted, found), *_agent(wanted, found)]
+    lacking = [*_drivers(wanted, found), *_agent(wanted, found), *_dcgm(wanted, found)]
     return lacking if deployed else [*_taken(wanted, found), *_plugins(wanted, found), *lacking]
 
 
@@ -160,3 +171,33 @@ def _agent(wanted: WantedCluster, found: Inside) -> list[Problem]:
             " false",
         )
     ]
+
+
+def _dcgm(wanted: WantedCluster, found: Inside) -> list[Problem]:
+    """Where the GPU part of the agent can't run on our nodes, it reports healthy GPUs as broken."""
+    tolerations = found.agent_tolerations
+    for each in found.daemon_sets:
+        if each.name.rpartition("/")[2] == DCGM:
+            tolerations = each.tolerations
+    taint = {"key": GPU, "effect": "NoSchedule"}
+    if tolerations is None or not wanted.node_repair or GPU not in wanted.devices:
+        return []
+    if any(_tolerates(each, taint) for each in tolerations):
+        return []
+    return [
+        Problem(
+            key="trainyard:cluster.nodeRepair",
+            message=f"is true, and {DCGM} of {AGENT} in '{wanted.name}' does not tolerate the taint {GPU}:NoSchedule of"
+            " the pools' nodes, so that healthy nodes would be reported as broken and replaced; its owner must set"
+            f" dcgmAgent.tolerations (aws eks update-addon --cluster-name {wanted.name} --addon-name {AGENT}"
+            f" --configuration-values '{VALUES[AGENT]}'), or it must be false",
+        )
+    ]
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, str]) -> bool:
+    """https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/ for a taint without a value."""
+    key, effect = toleration.get("key"), toleration.get("effect")
+    if (key or taint["key"]) != taint["key"] or (effect or taint["effect"]) != taint["effect"]:
+        return False
+    return toleration.get("operator") == "Exists" or (bool(key) and not toleration.get("value"))

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import urllib3
+import yaml
 
 from components.draining.cluster_api import token
+from components.shared.addons import AGENT
 from infra.preflight.account import Account, Denied
 from infra.preflight.inside import NETWORK_PLUGIN, DaemonSet, Inside
 from infra.preflight.services import Cluster
@@ -64,9 +66,10 @@ def inside(account: Account, wanted: WantedCluster, get: Get) -> Inside:
     Raises:
         Denied: the caller may not ask, or does not reach the cluster.
     """
-    addons = account.items(
+    listed = account.items(
         "eks", "list_addons", "addons", clusterName=wanted.name, missing=("ResourceNotFoundException",)
     )
+    addons = frozenset(str(name) for name in listed)
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     return Inside(
         definitions=frozenset(name for name in wanted.definitions if get(f"{definitions}/{name}")),
@@ -74,9 +77,33 @@ def inside(account: Account, wanted: WantedCluster, get: Get) -> Inside:
         drivers=frozenset(
             name for name in wanted.drivers if get(f"/apis/storage.k8s.io/v1/csidrivers/{name}")
         ),
-        addons=frozenset(str(name) for name in addons),
+        addons=addons,
         daemon_sets=tuple(_daemon_set(each) for each in (get("/apis/apps/v1/daemonsets") or {})["items"]),
+        agent_tolerations=_agent_tolerations(account, wanted.name) if AGENT in addons else None,
     )
+
+
+def _agent_tolerations(account: Account, cluster: str) -> tuple[Any, ...] | None:
+    """The tolerations of the agent's GPU part in the add-on's configuration; None: it has no such add-on.
+
+    Raises:
+        Denied: the configuration is none that can be read, or the caller may not ask for it.
+    """
+    found = account.call(
+        "eks",
+        "describe_addon",
+        clusterName=cluster,
+        addonName=AGENT,
+        missing=("ResourceNotFoundException",),
+    )
+    if found is None:
+        return None
+    try:
+        # EKS takes JSON and YAML, and the former is the latter, too.
+        values = yaml.safe_load(found["addon"].get("configurationValues") or "{}")
+        return tuple((values.get("dcgmAgent") or {}).get("tolerations") or ())
+    except (yaml.YAMLError, AttributeError, TypeError):
+        raise Denied(f"a configuration of the add-on {AGENT} that can be read") from None
 
 
 def network_plugin(account: Account, cluster: Cluster, open_reader: Callable[[], Get]) -> str | None:
@@ -112,4 +139,5 @@ def _daemon_set(item: dict[str, Any]) -> DaemonSet:
         name=f"{item['metadata']['namespace']}/{item['metadata']['name']}",
         images=tuple(container["image"] for container in pod["containers"]),
         everywhere=not chosen,
+        tolerations=tuple(pod.get("tolerations") or ()),
     )

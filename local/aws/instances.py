@@ -13,13 +13,13 @@ from moto.iam.models import iam_backends
 
 from local.aws import changes, faults, prices
 from local.aws.account import ACCOUNT_ID, PARTITION
+from local.aws.eks.addons import AGENT, dcgm_tolerations
 from local.aws.eks.store import Cluster, store
 from local.aws.fleets import capacity_type
 
 # While somebody waits, tags that were changed without an event show after this long.
 POLL_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 55.0
-AGENT = "eks-node-monitoring-agent"
 SHOWN_STATES = ("pending", "running", "stopping", "shutting-down")
 
 
@@ -89,6 +89,9 @@ def _describe(instance: Any, tags: dict[str, str], cluster: Cluster | None) -> d
         "addons": _addons(cluster),
         "volumeTags": _volume_tags(cluster),
         "conditions": _conditions(instance, cluster, bool(gpus or neuron)),
+        "dcgmTolerations": dcgm_tolerations(cluster)
+        if gpus and cluster and AGENT in cluster.addons
+        else None,
     }
 
 

@@ -22,6 +22,8 @@ GIVEN_TAG = "trainyard.dev/given"
 NODE_POLICIES = ("AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryPullOnly")
 CLUSTER_POLICIES = ("AmazonEKSClusterPolicy",)
 ADDONS = ("vpc-cni", "kube-proxy", "coredns", "eks-node-monitoring-agent")
+# What an owner with GPU nodes configures (github.com/aws/eks-node-monitoring-agent, dcgmAgent.tolerations).
+ADDON_VALUES = {"eks-node-monitoring-agent": '{"dcgmAgent": {"tolerations": [{"operator": "Exists"}]}}'}
 # On a given cluster the drivers are its owner's.
 FSX_ADDON = "aws-fsx-csi-driver"
 NODE_GROUP = "system"
@@ -143,7 +145,8 @@ class _Maker:
         """An add-on in the version that EKS chooses."""
         eks = self._clients.eks
         try:
-            eks.create_addon(clusterName=self._name, addonName=name, tags=self._tags)
+            values = {"configurationValues": ADDON_VALUES[name]} if name in ADDON_VALUES else {}
+            eks.create_addon(clusterName=self._name, addonName=name, tags=self._tags, **values)
         except eks.exceptions.ResourceInUseException:
             return
 

@@ -121,7 +121,9 @@ class Machines:
                 machine = self.by_id[number] = Machine(instance)
                 machine.life = self.tasks.start(self._live(machine), f"life of {machine.name}")
             machine = self.by_id[number]
-            if machine.instance.get("conditions") != instance.get("conditions"):
+            if any(
+                machine.instance.get(key) != instance.get(key) for key in ("conditions", "dcgmTolerations")
+            ):
                 machine.changed.set()
             machine.instance = instance
             self.instances[self.by_id[number].name] = instance
@@ -208,7 +210,10 @@ class Machines:
         # Others change conditions, too: Kubernetes itself says Unknown of a node whose Lease was not renewed.
         there = await self.api.get(f"{NODES}/{machine.name}")
         before, now = (there.get("status") or {}).get("conditions") or [], time.time()
-        found = node.status(machine.instance, self.kubelet_port, self._version, now, machine.devices, before)
+        taints = there.get("spec", {}).get("taints") or []
+        found = node.status(
+            machine.instance, self.kubelet_port, self._version, now, machine.devices, before, taints
+        )
         await self.api.patch(f"{NODES}/{machine.name}/status", {"status": found})
         machine.reported_at = now
 

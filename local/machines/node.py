@@ -18,6 +18,14 @@ VM_MEMORY_OVERHEAD = 0.075
 EVICTION_MIB = 100
 ROOT_VOLUME_GIB = 20
 UNREGISTERED = {"key": "karpenter.sh/unregistered", "effect": "NoExecute"}
+HARDWARE = "AcceleratedHardwareReady"
+# Taints that end by themselves soon after a node joined or before it goes.
+PASSING_TAINTS = (
+    "karpenter.sh/",
+    "node.kubernetes.io/",
+    "node.cloudprovider.kubernetes.io/",
+    "fsx.csi.aws.com/",
+)
 NODEGROUP_EFFECTS = {
     "NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREFER_NO_SCHEDULE": "PreferNoSchedule",
 }  # fmt: skip
@@ -105,13 +113,60 @@ def taints(instance: Object) -> list[Object]:
     ]
 
 
-def conditions(instance: Object, now: float, before: list[Object]) -> list[Object]:
-    """The four conditions of a healthy kubelet, and those that EKS's node monitoring agent found.
+def conditions(
+    instance: Object, now: float, before: list[Object], node_taints: list[Object] | None = None
+) -> list[Object]:
+    """The four conditions of a healthy kubelet, and those that EKS's node monitoring agent reports.
 
-    `before` are those that the Node shows: a condition is since when its status is what it is.
+    Args:
+        instance: what the cloud says of the instance.
+        now: seconds since the epoch.
+        before: the conditions that the Node shows; a status keeps the time of its last change.
+        node_taints: the taints that the Node has.
     """
-    found = instance.get("conditions") or []
-    return [*_kubelet(now, before), *(_found(each, now) for each in found)]
+    since = {(each["type"], each["status"]): each.get("lastTransitionTime") for each in before}
+    error = _dcgm_error(instance, node_taints or [])
+    found = []
+    for each in instance.get("conditions") or []:
+        if each["type"] == HARDWARE and each["status"] == "True" and error is not None:
+            first = since.get((HARDWARE, "False")) or timestamp(now)
+            found.append({**_found({**each, **error}, now), "lastTransitionTime": first})
+        else:
+            found.append(_found(each, now))
+    return [*_kubelet(now, since), *found]
+
+
+def _dcgm_error(instance: Object, node_taints: list[Object]) -> Object | None:
+    """What the agent reports of NVIDIA GPUs where its DaemonSet dcgm-server does not run; None: it runs.
+
+    That DaemonSet has the tolerations of the add-on's configuration and no others
+    (github.com/aws/eks-node-monitoring-agent, charts/eks-node-monitoring-agent/values.yaml, dcgmAgent.tolerations).
+    """
+    tolerations = instance.get("dcgmTolerations")
+    if tolerations is None:
+        return None
+    refused = [
+        taint["key"]
+        for taint in node_taints
+        if taint["effect"] != "PreferNoSchedule"
+        and not taint["key"].startswith(PASSING_TAINTS)
+        and not any(_tolerates(each, taint) for each in tolerations)
+    ]
+    if not refused:
+        return None
+    message = f"no DCGM host engine: dcgm-server does not tolerate the taint {', '.join(refused)}"
+    return {"status": "False", "reason": "DCGMError", "message": message}
+
+
+def _tolerates(toleration: Object, taint: Object) -> bool:
+    """https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/"""
+    if (toleration.get("key") or taint["key"]) != taint["key"]:
+        return False
+    if (toleration.get("effect") or taint["effect"]) != taint["effect"]:
+        return False
+    if toleration.get("operator") == "Exists":
+        return True
+    return bool(toleration.get("key")) and (toleration.get("value") or "") == (taint.get("value") or "")
 
 
 def _found(condition: Object, now: float) -> Object:
@@ -125,8 +180,7 @@ def _found(condition: Object, now: float) -> Object:
     }
 
 
-def _kubelet(now: float, before: list[Object]) -> list[Object]:
-    since = {(each["type"], each["status"]): each.get("lastTransitionTime") for each in before}
+def _kubelet(now: float, since: dict[tuple[str, str], str | None]) -> list[Object]:
     healthy = [
         ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
         ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
@@ -147,9 +201,15 @@ def _kubelet(now: float, before: list[Object]) -> list[Object]:
 
 
 def status(
-    instance: Object, kubelet_port: int, version: str, now: float, devices: Devices, before: list[Object]
+    instance: Object,
+    kubelet_port: int,
+    version: str,
+    now: float,
+    devices: Devices,
+    before: list[Object],
+    node_taints: list[Object],
 ) -> Object:
-    """The Node's status; `before` are the conditions that it shows.
+    """The Node's status; `before` are the conditions that it shows, `node_taints` its taints.
 
     The API server dials its address for logs: the loopback address.
     """
@@ -157,7 +217,7 @@ def status(
     return {
         "capacity": capacity,
         "allocatable": allocatable,
-        "conditions": conditions(instance, now, before),
+        "conditions": conditions(instance, now, before, node_taints),
         # No Hostname and no InternalDNS: the API server would try those first, and nothing here resolves them.
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}},
@@ -190,5 +250,5 @@ def build(instance: Object, region: str, kubelet_port: int, version: str, now: f
             "providerID": f"aws:///{instance['zone']}/{instance['instanceId']}",
             "taints": taints(instance),
         },
-        "status": status(instance, kubelet_port, version, now, NONE, []),
+        "status": status(instance, kubelet_port, version, now, NONE, [], taints(instance)),
     }

@@ -55,6 +55,7 @@ COREDNS = {14: (35, 99), 13: (33, 99), 12: (33, 99), 11: (0, 32)}
 KUBE_PROXY_SKEW = 3
 _VERSION = re.compile(r"v(\d+)\.(\d+)\.(\d+)-eksbuild\.(\d+)")
 CONFLICTS = ("OVERWRITE", "NONE", "PRESERVE")
+AGENT = "eks-node-monitoring-agent"
 _REFUSED = "ConfigurationValue provided in request is not supported"
 
 
@@ -153,20 +154,36 @@ def _apply(cluster: Cluster, document: Document, params: Document) -> None:
 
 
 def _check_values(name: str, values: str) -> None:
-    """Of an add-on's schema its variables alone are known here: they are texts, numbers and flags too.
+    """Of the schemas of add-ons two parts are known here.
 
-    `aws eks describe-addon-configuration --addon-name vpc-cni`, quoted in aws/amazon-vpc-cni-k8s#3059.
+    Every variable of vpc-cni is a text, numbers and flags too (`aws eks describe-addon-configuration --addon-name
+    vpc-cni`, quoted in aws/amazon-vpc-cni-k8s#3059). Tolerations of the monitoring agent are lists of objects
+    (github.com/aws/eks-node-monitoring-agent, charts/eks-node-monitoring-agent/values.schema.json).
     """
     try:
         document = json.loads(values)
     except ValueError as error:
         raise invalid(f"ConfigurationValue provided is not valid JSON: {error}") from None
+    if name == AGENT and not isinstance(_dcgm_tolerations(document), list):
+        raise invalid(f"{_REFUSED}: $.dcgmAgent.tolerations: it must be a list of tolerations")
     variables = document.get("env", {}) if name == "vpc-cni" and isinstance(document, dict) else {}
     if not isinstance(variables, dict):
         raise invalid(f"{_REFUSED}: $.env: {json.dumps(variables)} is not an object")
     for variable, value in variables.items():
         if not isinstance(value, str):
             raise invalid(f"{_REFUSED}: $.env.{variable}: {json.dumps(value)} is not a text")
+
+
+def dcgm_tolerations(cluster: Cluster) -> list[Document]:
+    """The tolerations of the agent's DaemonSet dcgm-server: those in the add-on's values, else none."""
+    values = cluster.addons[AGENT].get("configurationValues")
+    found: list[Document] = _dcgm_tolerations(json.loads(values)) if values else []
+    return found
+
+
+def _dcgm_tolerations(document: Any) -> Any:
+    agent = document.get("dcgmAgent", {}) if isinstance(document, dict) else None
+    return agent.get("tolerations", []) if isinstance(agent, dict) else None
 
 
 def versions(name: str | None, kubernetes_version: str | None) -> list[dict[str, Any]]:

@@ -113,6 +113,11 @@ def test_the_network_plugin_enforces_policies_and_keeps_few_addresses(recorded: 
     assert addresses.Machine(**machine).taken == least, "what is counted is what is asked for"
 
 
+def test_monitoring_agent_tolerates_taints_of_gpu_nodes(recorded: Recorded) -> None:
+    addon = recorded.one("aws:eks/addon:Addon", "mine-eks-node-monitoring-agent").inputs
+    assert json.loads(addon["configurationValues"])["dcgmAgent"]["tolerations"] == [{"operator": "Exists"}]
+
+
 def test_what_makes_a_node_ready_is_there_before_one_and_what_needs_a_node_after(recorded: Recorded) -> None:
     """CoreDNS is DEGRADED where there is no node; the monitoring agent is what node repair goes by."""
     kind, of_nodes = "aws:eks/addon:Addon", recorded.needs(*NODES)

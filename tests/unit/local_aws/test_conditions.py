@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from urllib.error import HTTPError
 
@@ -77,3 +78,16 @@ def test_a_condition_that_nobody_reports_is_refused(launcher):
     with pytest.raises(HTTPError) as error:
         launcher.plan({"condition": "DiskPressure", "code": "x"})
     assert "faults[0].condition: expected one of AcceleratedHardwareReady" in error.value.read().decode()
+
+
+def test_dcgm_server_has_the_tolerations_of_the_addon(launcher):
+    monitored(launcher)
+    launcher.fleet(zones="a")
+    assert listed(launcher)[0]["dcgmTolerations"] == []
+    eks = launcher.cloud.client("eks")
+    values = {"dcgmAgent": {"tolerations": [{"operator": "Exists"}]}}
+    here = {"clusterName": "main", "addonName": "eks-node-monitoring-agent"}
+    eks.update_addon(**here, configurationValues=json.dumps(values))
+    assert listed(launcher)[0]["dcgmTolerations"] == [{"operator": "Exists"}]
+    with pytest.raises(eks.exceptions.InvalidParameterException, match=r"dcgmAgent\.tolerations"):
+        eks.update_addon(**here, configurationValues='{"dcgmAgent": {"tolerations": "all"}}')

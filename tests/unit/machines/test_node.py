@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from components.shared.addons import AGENT, VALUES
+from components.shared.pool import node_pool
 from local.machines import node
 from local.machines.devices import ALL, NONE
 from local.machines.quantity import timestamp
+from tests.unit.infra.changing import settings, with_
 
 pytestmark = pytest.mark.unit
 
@@ -79,6 +83,48 @@ def test_what_the_monitoring_agent_found_stands_beside_the_kubelets_conditions()
         "lastHeartbeatTime": "1970-01-01T00:16:40Z",
         "lastTransitionTime": "1970-01-01T00:06:40Z",
     }
+
+
+def hardware(taints: list[dict[str, Any]], **changes: Any) -> tuple[str, str]:
+    healthy = {
+        "type": "AcceleratedHardwareReady",
+        "status": "True",
+        "reason": "AcceleratedHardwareIsReady",
+        "message": "m",
+        "since": 400.0,
+    }
+    machine = instance(conditions=[healthy], **changes)
+    told = {each["type"]: each for each in node.conditions(machine, 1000.0, [], taints)}
+    return told["AcceleratedHardwareReady"]["status"], told["AcceleratedHardwareReady"]["reason"]
+
+
+SICK, WELL = ("False", "DCGMError"), ("True", "AcceleratedHardwareIsReady")
+TAINT = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "taints", "says"),
+    [
+        ([], [TAINT], SICK),
+        ([], [], WELL),
+        ([], [{"key": "karpenter.sh/unregistered", "effect": "NoExecute"}], WELL),
+        ([{"key": "other", "operator": "Exists"}], [TAINT], SICK),
+        ([{"key": "nvidia.com/gpu", "operator": "Exists"}], [TAINT], WELL),
+        ([{"operator": "Exists"}], [TAINT, {"key": "team", "value": "a", "effect": "NoExecute"}], WELL),
+        ([{"key": "nvidia.com/gpu"}], [TAINT | {"value": "true"}], SICK),
+        (None, [TAINT], WELL),
+    ],
+)
+def test_gpus_are_sick_where_dcgm_server_cannot_run(tolerations: Any, taints: Any, says: Any) -> None:
+    assert hardware(taints, dcgmTolerations=tolerations) == says
+
+
+def test_the_stacks_agent_finds_gpus_of_its_pools_well() -> None:
+    tolerations = json.loads(VALUES[AGENT])["dcgmAgent"]["tolerations"]
+    pool = settings(with_({})).pools[0]
+    taints = node_pool(pool, lustre=True)["template"]["spec"]["taints"]
+    assert taints
+    assert hardware(taints, dcgmTolerations=tolerations) == WELL
 
 
 def test_a_condition_tells_since_when_it_has_its_status_and_not_when_it_was_last_told() -> None:

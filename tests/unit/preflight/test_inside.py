@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from components.shared.addons import VALUES
 from infra.preflight import inside, read_inside
 from infra.preflight.account import Account, Denied
 from infra.preflight.inside import DaemonSet, Inside, judge
@@ -99,6 +100,48 @@ def test_node_repair_needs_somebody_who_tells_what_is_broken() -> None:
     assert told(addons=frozenset(), daemon_sets=(agent,)) == []
     off = replace(GIVEN, node_repair=False)
     assert judge(off, replace(READY, addons=frozenset()), deployed=False) == []
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "is_right"),
+    [
+        ((), False),
+        (({"key": "other", "operator": "Exists"},), False),
+        (({"key": GPU, "operator": "Exists", "effect": "NoExecute"},), False),
+        (({"key": GPU, "value": "true"},), False),
+        (({"operator": "Exists"},), True),
+        (({"key": GPU, "operator": "Exists", "effect": "NoSchedule"},), True),
+        (({"key": GPU},), True),
+    ],
+)
+def test_dcgm_server_must_tolerate_gpu_taint(tolerations: tuple[dict[str, str], ...], is_right: bool) -> None:
+    lines = told(agent_tolerations=tolerations)
+    assert bool(lines) is not is_right
+    if lines:
+        only(lines, REPAIR, "dcgm-server", f"{GPU}:NoSchedule", "dcgmAgent.tolerations")
+    running = DaemonSet(
+        name="kube-system/dcgm-server", images=("a",), everywhere=False, tolerations=tolerations
+    )
+    assert bool(told(daemon_sets=(running,))) is not is_right, "installed by its chart"
+    off = replace(GIVEN, node_repair=False)
+    assert judge(off, replace(READY, agent_tolerations=tolerations), deployed=True) == []
+    without_gpus = replace(GIVEN, devices=("aws.amazon.com/neuron",))
+    assert judge(without_gpus, replace(READY, agent_tolerations=tolerations), deployed=False) == []
+
+
+def test_tolerations_of_the_agent_are_read_from_its_addon(api: Api, asked: Account, deployer: Cloud) -> None:
+    deployer.cluster("main")
+    eks, agent = deployer.client("eks"), "eks-node-monitoring-agent"
+
+    def read() -> Any:
+        reader = read_inside.reader(asked, cluster(api))
+        return read_inside.inside(asked, replace(GIVEN, name="main"), reader).agent_tolerations
+
+    assert read() is None
+    eks.create_addon(clusterName="main", addonName=agent)
+    assert read() == ()
+    eks.update_addon(clusterName="main", addonName=agent, configurationValues=VALUES[agent])
+    assert read() == ({"operator": "Exists"},)
 
 
 def test_what_a_stack_that_is_up_made_itself_is_no_problem_but_what_it_lacks_is() -> None:
