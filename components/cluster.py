@@ -10,13 +10,17 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_eks as eks
 
+from components.addons import AddonArgs, addon
 from components.shared import addons, system_nodes
 from components.shared.logs_iam import control_plane_group
 from components.shared.tags import named
 
 LOG_TYPES: Final = ("api", "audit", "authenticator", "controllerManager", "scheduler")
 ADMIN_POLICY: Final = "cluster-access-policy/AmazonEKSClusterAdminPolicy"
-# The first two make a node ready, so they are there before one; the others need a node to become active.
+# The first two make a node ready, so they are there before one; the others need a node to become active. An update of
+# Kubernetes takes the same order: the control plane, these, the system nodes, the others. A kube-proxy may be newer
+# than the kubelet beside it, but not than the API server
+# (https://kubernetes.io/releases/version-skew-policy/#kube-proxy).
 ADDONS_BEFORE_NODES: Final = ("vpc-cni", "kube-proxy")
 ADDONS_AFTER_NODES: Final = ("coredns", addons.AGENT)
 # pods that Karpenter's own machines must not hold run on nodes with this label
@@ -79,6 +83,7 @@ class Cluster(pulumi.ComponentResource):
     access: list[pulumi.Resource]
     ready: list[pulumi.Resource]
     security_group_id: str | None = None
+    kubernetes: pulumi.Output[str] | None
 
     def __init__(self, name: str, args: ClusterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:cluster:Cluster", name, None, opts)
@@ -97,7 +102,13 @@ class Cluster(pulumi.ComponentResource):
         self.kubeconfig = self.eks.kubeconfig_json
         self.oidc_provider_arn = self.eks.oidc_provider_arn
         self.oidc_issuer = self.eks.oidc_issuer
+        # Known once the control plane has this version: until then the add-ons' versions are not asked for.
+        version: pulumi.Output[str] = self.eks.cluster_security_group_id.apply(lambda _: args.version)
+        self.kubernetes = version
         self.access = [*self._access(name), *self._private_access(name)]
+        self._common = AddonArgs(
+            cluster=args.name, kubernetes=version, versions=args.addon_versions, tags=args.tags
+        )
         before = self._addons(name, ADDONS_BEFORE_NODES, [self.eks])
         template = self._system_template(name)
         self.nodes = eks.ManagedNodeGroup(
@@ -248,19 +259,8 @@ class Cluster(pulumi.ComponentResource):
         self, name: str, names: tuple[str, ...], after: list[pulumi.Resource]
     ) -> list[pulumi.Resource]:
         return [
-            aws.eks.Addon(
-                f"{name}-{addon}",
-                cluster_name=self._args.name,
-                addon_name=addon,
-                # Without a version EKS takes the default one of the cluster's Kubernetes version.
-                addon_version=self._args.addon_versions.get(addon),
-                configuration_values=addons.VALUES.get(addon),
-                resolve_conflicts_on_create="OVERWRITE",
-                resolve_conflicts_on_update="OVERWRITE",
-                tags=self._args.tags,
-                opts=pulumi.ResourceOptions(parent=self, depends_on=after),
-            )
-            for addon in names
+            addon(each, name, self._common, pulumi.ResourceOptions(parent=self, depends_on=after))
+            for each in names
         ]
 
 

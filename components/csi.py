@@ -11,6 +11,7 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
+from components.addons import AddonArgs, addon
 from components.identity import Identity, IdentityArgs
 from components.shared import csi_iam, iam
 
@@ -28,10 +29,12 @@ class CsiArgs:
     """`key_arn` is the key that encrypts volumes; `lustre` says whether the FSx driver is wanted, too.
 
     `node_role_arn` is the ARN of any role of the account: partition and account are taken from it. `after` are the
-    cluster, its system nodes and its access entries. `addon_versions` pins versions by add-on.
+    cluster, its system nodes and its access entries. `addon_versions` pins versions by add-on; others follow
+    `kubernetes`, the version of the control plane.
     """
 
     cluster: str
+    kubernetes: pulumi.Input[str]
     region: str
     node_role_arn: pulumi.Input[str]
     key_arn: pulumi.Input[str]
@@ -107,19 +110,13 @@ class Csi(pulumi.ComponentResource):
         tags = {**self._args.tags, csi_iam.CLUSTER_TAG: self._args.cluster}
         return {"controller": {"extraVolumeTags": tags}}
 
-    def _addon(self, addon: str, after: list[pulumi.Resource], **more: Any) -> aws.eks.Addon:
-        return aws.eks.Addon(
-            f"{self._name}-{addon}",
-            cluster_name=self._args.cluster,
-            addon_name=addon,
-            # Without a version EKS takes the default one of the cluster's Kubernetes version.
-            addon_version=self._args.addon_versions.get(addon),
-            resolve_conflicts_on_create="OVERWRITE",
-            resolve_conflicts_on_update="OVERWRITE",
-            tags=self._args.tags,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=after),
-            **more,
+    def _addon(self, name: str, after: list[pulumi.Resource], **more: Any) -> aws.eks.Addon:
+        args = self._args
+        common = AddonArgs(
+            cluster=args.cluster, kubernetes=args.kubernetes, versions=args.addon_versions, tags=args.tags
         )
+        opts = pulumi.ResourceOptions(parent=self, depends_on=after)
+        return addon(name, self._name, common, opts, **more)
 
     def _storage_class(self, driver: aws.eks.Addon) -> k8s.storage.v1.StorageClass:
         return k8s.storage.v1.StorageClass(

@@ -42,6 +42,7 @@ class ExistingCluster(pulumi.ComponentResource):
     access: list[pulumi.Resource]
     ready: list[pulumi.Resource]
     security_group_id: str | None
+    kubernetes: pulumi.Output[str] | None = None
 
     def __init__(
         self, name: str, args: ExistingClusterArgs, opts: pulumi.ResourceOptions | None = None

@@ -33,6 +33,7 @@ class ClusterHandles(Protocol):
     `kubeconfig` is JSON without a secret. `access` must exist for anything to be changed in the cluster, so that it is
     deleted after everything there; `ready` is what must exist before workloads do. `security_group_id` is the group
     that EKS made for the cluster where it is given; None where it has to be found by the tag that EKS puts on it.
+    `kubernetes` is the control plane's version, once it has that; None where the cluster is given.
     """
 
     kubeconfig: pulumi.Output[str]
@@ -41,3 +42,4 @@ class ClusterHandles(Protocol):
     access: list[pulumi.Resource]
     ready: list[pulumi.Resource]
     security_group_id: str | None
+    kubernetes: pulumi.Output[str] | None

@@ -74,7 +74,10 @@ MEANINGS: Final = {
         "The account to deploy to, in quotes: credentials of any other are refused before anything is made. Required "
         "where the administrators are of several accounts."
     ),
-    "cluster.version": "The Kubernetes version. `up` warns 90 days before EKS ends its support.",
+    "cluster.version": (
+        "The Kubernetes version. A running cluster goes to the next minor version only, and never back; add-ons and "
+        "system nodes follow it. `up` warns 90 days before EKS ends its support."
+    ),
     "cluster.administrators": (
         "ARNs of IAM users and roles with all rights in the cluster, among them the one that deploys."
     ),
@@ -92,8 +95,8 @@ MEANINGS: Final = {
         "Machines that stay unhealthy are replaced: after 10 minutes for accelerators, else 30."
     ),
     "cluster.addonVersions": (
-        "Versions of EKS add-ons by their names. Others have EKS's default for the Kubernetes version. Pools with EFA "
-        "need a vpc-cni of 1.18.5 or newer."
+        "Versions of EKS add-ons by their names. Others have, at each `up`, EKS's default for the Kubernetes version. "
+        "Pools with EFA need a vpc-cni of 1.18.5 or newer."
     ),
     "cluster.ami": (
         "The machines' image, an alias with a version. A newer one only reaches machines bought after it."

@@ -112,11 +112,12 @@ def volumes(
     On a given cluster the drivers are its owner's, as its other add-ons are.
     """
     ready: list[pulumi.Resource] = []
-    if settings.cluster.existing is None:
+    if base.cluster.kubernetes is not None:
         drivers = Csi(
             "csi",
             CsiArgs(
                 cluster=settings.cluster.name,
+                kubernetes=base.cluster.kubernetes,
                 region=settings.region,
                 node_role_arn=base.roles.worker.arn,
                 key_arn=base.keys.data_key_arn,

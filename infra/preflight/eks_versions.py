@@ -38,6 +38,32 @@ def judge_version(wanted: Wanted, offered: frozenset[str]) -> list[Problem]:
     return [Problem(key=VERSION_KEY, message=message)]
 
 
+def judge_update(wanted: Wanted, running: str) -> list[Problem]:
+    """The version of a cluster that is up: the same, or the next minor version.
+
+    https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html, "Detailed considerations".
+    """
+    version, name = wanted.kubernetes, wanted.cluster
+    if version is None:
+        return []
+    step = _minor(version) - _minor(running)
+    if step in (0, 1):
+        return []
+    if step < 0:
+        message = f"is {version}, and '{name}' runs {running}, which can't go back; it must be {running}"
+    else:
+        next_one = f"{running.partition('.')[0]}.{_minor(running) + 1}"
+        message = (
+            f"is {version}, and '{name}' runs {running}, which EKS updates by one minor version at a time; it must be"
+            f" {next_one} first"
+        )
+    return [Problem(key=VERSION_KEY, message=message)]
+
+
+def _minor(version: str) -> int:
+    return int(version.split(".")[1])
+
+
 def read_addons(account: Account, wanted: Wanted) -> dict[str, tuple[str, ...]]:
     """The versions of each pinned add-on for the Kubernetes version of the stack's cluster, as EKS lists them."""
     return {name: _versions(account, name, wanted.kubernetes or "") for name in wanted.addons}

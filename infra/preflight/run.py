@@ -243,6 +243,15 @@ def _version(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     return eks_versions.judge_version(wanted, eks_versions.read_versions(account))
 
 
+def _update(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    if wanted.kubernetes is None:
+        return []
+    found = services_of.cluster(account, wanted.cluster)
+    if found is None or not has(found.tags, wanted.tags):
+        return []
+    return eks_versions.judge_update(wanted, found.version)
+
+
 def _addons(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     return eks_versions.judge_addons(wanted, eks_versions.read_addons(account, wanted))
 
@@ -355,6 +364,7 @@ CHECKS: Final[dict[str, Check]] = {
     "service quotas": _quotas,
     "network interfaces": _interfaces,
     "Kubernetes version": _version,
+    "Kubernetes update": _update,
     "versions of add-ons": _addons,
     "machine images": _machine_images,
     "container images": _container_images,

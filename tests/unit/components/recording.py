@@ -126,6 +126,15 @@ OUTPUTS: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
 }
 
 
+# The one thing that the program asks the account for.
+ADDON_VERSION = "aws:eks/getAddonVersion:getAddonVersion"
+
+
+def addon_default(addonName: str, kubernetesVersion: str) -> str:
+    """The default version of an add-on in the account of the mocks."""
+    return f"v{kubernetesVersion}.{len(addonName)}-eksbuild.1"
+
+
 class _Recorder(pulumi.runtime.Mocks):
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
@@ -142,7 +151,9 @@ class _Recorder(pulumi.runtime.Mocks):
 
     def call(self, args: pulumi.runtime.MockCallArgs) -> dict[str, Any]:
         self._recorded.invokes.append(args.token)
-        raise AssertionError(f"the program asks the account: {args.token}")
+        assert args.token == ADDON_VERSION, f"the program asks the account: {args.token}"
+        asked = {key: args.args[key] for key in ("addonName", "kubernetesVersion")}
+        return {**asked, "id": asked["addonName"], "version": addon_default(**asked)}
 
 
 class _Monitor(mocks.MockMonitor):

@@ -16,7 +16,7 @@ from components.network import Network, NetworkArgs
 from components.node_roles import NodeRoles, NodeRolesArgs
 from components.shared import addresses
 from components.shared.logs_iam import control_plane_group, flow_logs_group
-from tests.unit.components.recording import ACCOUNT, Recorded, deploy
+from tests.unit.components.recording import ACCOUNT, Recorded, addon_default, deploy
 
 pytestmark = [
     pytest.mark.unit,
@@ -92,6 +92,9 @@ def recorded() -> Recorded:
     return deploy(program)
 
 
+ADDON = "aws:eks/addon:Addon"
+
+
 def test_the_control_planes_logs_are_encrypted_and_their_group_is_there_before_eks_would_make_one(
     recorded: Recorded,
 ) -> None:
@@ -102,7 +105,7 @@ def test_the_control_planes_logs_are_encrypted_and_their_group_is_there_before_e
 
 
 def test_the_network_plugin_enforces_policies_and_keeps_few_addresses(recorded: Recorded) -> None:
-    addon = recorded.one("aws:eks/addon:Addon", "mine-vpc-cni").inputs
+    addon = recorded.one(ADDON, "mine-vpc-cni").inputs
     values = json.loads(addon["configurationValues"])
     assert values["enableNetworkPolicy"] == "true"
     targets = {name: int(value) for name, value in values["env"].items()}
@@ -113,14 +116,20 @@ def test_the_network_plugin_enforces_policies_and_keeps_few_addresses(recorded: 
     assert addresses.Machine(**machine).taken == least, "what is counted is what is asked for"
 
 
+def test_addons_follow_the_version_of_the_control_plane(recorded: Recorded) -> None:
+    found = {each.inputs["addonName"]: each.inputs["addonVersion"] for each in recorded.of(ADDON)}
+    assert found == {name: addon_default(name, "1.35") for name in found}
+    assert len(found) == 4
+
+
 def test_monitoring_agent_tolerates_taints_of_gpu_nodes(recorded: Recorded) -> None:
-    addon = recorded.one("aws:eks/addon:Addon", "mine-eks-node-monitoring-agent").inputs
+    addon = recorded.one(ADDON, "mine-eks-node-monitoring-agent").inputs
     assert json.loads(addon["configurationValues"])["dcgmAgent"]["tolerations"] == [{"operator": "Exists"}]
 
 
 def test_what_makes_a_node_ready_is_there_before_one_and_what_needs_a_node_after(recorded: Recorded) -> None:
     """CoreDNS is DEGRADED where there is no node; the monitoring agent is what node repair goes by."""
-    kind, of_nodes = "aws:eks/addon:Addon", recorded.needs(*NODES)
+    kind, of_nodes = ADDON, recorded.needs(*NODES)
     before = {"vpc-cni", "kube-proxy"}
     after = {"coredns", "eks-node-monitoring-agent"}
     assert {r.inputs["addonName"] for r in recorded.of(kind)} == before | after

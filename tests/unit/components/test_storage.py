@@ -10,7 +10,7 @@ import pytest
 from components.csi import Csi, CsiArgs
 from components.shared import csi_iam
 from components.storage import ModelBucket, ModelBucketArgs
-from tests.unit.components.recording import ACCOUNT, Recorded, deploy
+from tests.unit.components.recording import ACCOUNT, Recorded, addon_default, deploy
 
 pytestmark = [
     pytest.mark.unit,
@@ -25,6 +25,7 @@ ADDON = "aws:eks/addon:Addon"
 def drivers(lustre: bool) -> Recorded:
     args = CsiArgs(
         cluster="main",
+        kubernetes="1.35",
         region="us-west-2",
         node_role_arn=f"arn:aws:iam::{ACCOUNT}:role/nodes",
         key_arn=KEY,
@@ -36,6 +37,11 @@ def drivers(lustre: bool) -> Recorded:
         tags={"trainyard:stack": "test"},
     )
     return deploy(lambda: Csi("csi", args) and None)
+
+
+def test_driver_without_a_pin_follows_kubernetes() -> None:
+    addon = drivers(lustre=True).one(ADDON, "csi-aws-fsx-csi-driver").inputs
+    assert addon["addonVersion"] == addon_default("aws-fsx-csi-driver", "1.35")
 
 
 def test_the_disk_driver_has_a_role_and_tags_its_volumes_with_the_stacks_tags() -> None:

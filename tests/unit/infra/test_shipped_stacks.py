@@ -17,7 +17,7 @@ from components.shared import lustre_client
 from infra import stack
 from infra.model import Settings
 from infra.settings import read
-from tests.unit.components.recording import Recorded, deploy
+from tests.unit.components.recording import ADDON_VERSION, Recorded, deploy
 from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, NOW, POOL, ROOT, stack_file, with_
 from tests.unit.infra.whole import images, in_a_small_checkout, whole
 from tests.unit.infra.whole import shipped as recorded
@@ -84,9 +84,9 @@ def on_a_given_cluster() -> Recorded:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_stack_asks_the_account_for_nothing_and_ends_with_its_drain(name: str) -> None:
+def test_shipped_stack_asks_for_addon_versions_alone_and_ends_with_its_drain(name: str) -> None:
     found = recorded(name)
-    assert found.invokes == []
+    assert set(found.invokes) == {ADDON_VERSION}
     # The drain does not wait for the pod that proves the mount.
     made = [r for r in found.resources if r.name != "lustre-proof"]
     assert made[-1].type == "pulumi-python:dynamic/drain:Drain"

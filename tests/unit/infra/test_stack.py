@@ -17,7 +17,7 @@ from components.cluster import without_creator_rights
 from components.shared.context import context_digest
 from infra import stack
 from infra.settings import read
-from tests.unit.components.recording import Recorded, deploy
+from tests.unit.components.recording import ADDON_VERSION, Recorded, deploy
 from tests.unit.infra.changing import stack_file
 from tests.unit.infra.whole import images, in_a_small_checkout, shipped, small_checkout, whole
 
@@ -76,8 +76,8 @@ def test_the_provider_takes_credentials_of_the_stacks_own_account_alone(dev: Rec
     assert json.loads(provider["allowedAccountIds"]) == ["123456789012"]
 
 
-def test_the_program_asks_the_account_for_nothing(dev: Recorded) -> None:
-    assert dev.invokes == []
+def test_program_asks_the_account_for_addon_versions_alone(dev: Recorded) -> None:
+    assert set(dev.invokes) == {ADDON_VERSION}
 
 
 def test_preview_lists_what_an_update_creates(local: Recorded) -> None:

@@ -16,7 +16,7 @@ from tests.unit.preflight.accounts import NOW, account, checks, only, wanted
 pytestmark = pytest.mark.unit
 
 VERSION, ADDONS = "trainyard:cluster.version", "trainyard:cluster.addonVersions"
-OF = checks("Kubernetes version", "versions of add-ons")
+OF = checks("Kubernetes version", "Kubernetes update", "versions of add-ons")
 
 
 def told(cloud: Cloud, **changes: Any) -> list[str]:
@@ -48,6 +48,32 @@ def test_a_version_that_eks_lists_as_unsupported_is_not_offered(monkeypatch: pyt
     ]
     monkeypatch.setattr(Account, "items", lambda *_, **__: listed)
     assert read_versions(Account(REGION, object())) == {"1.33", "1.35"}
+
+
+@pytest.mark.parametrize(
+    ("running", "version", "says"),
+    [
+        ("1.34", "1.34", None),
+        ("1.34", "1.35", None),
+        ("1.34", "1.36", "it must be 1.35 first"),
+        ("1.35", "1.34", "it must be 1.35"),
+    ],
+)
+def test_cluster_is_updated_by_one_minor_version(
+    cloud: Cloud, running: str, version: str, says: str | None
+) -> None:
+    mine = wanted(kubernetes=version)
+    cloud.cluster(mine.cluster, version=running, tags=mine.tags)
+    lines = told(cloud, kubernetes=version)
+    if says is None:
+        assert lines == []
+    else:
+        only(lines, VERSION, f"'{mine.cluster}' runs {running}", says)
+
+
+def test_another_stacks_cluster_of_the_name_decides_no_version(cloud: Cloud) -> None:
+    cloud.cluster(wanted().cluster, version="1.34")
+    assert told(cloud, kubernetes="1.36") == []
 
 
 def test_versions_of_a_given_cluster_are_its_owners(cloud: Cloud) -> None:
@@ -82,5 +108,6 @@ def test_missing_permissions_are_named(cloud: Cloud) -> None:
     found = examine(asking, wanted(addons={"coredns": "v1.12.4-eksbuild.1"}), NOW, OF)
     assert found.not_checked == [
         ("Kubernetes version", "eks:DescribeClusterVersions"),
+        ("Kubernetes update", "eks:DescribeCluster"),
         ("versions of add-ons", "eks:DescribeAddonVersions"),
     ]

@@ -1,0 +1,56 @@
+"""One EKS add-on, in the version that the stack file pins or EKS's default for the cluster's Kubernetes version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pulumi
+import pulumi_aws as aws
+
+from components.shared import addons
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddonArgs:
+    """What the add-ons of one cluster have in common.
+
+    `kubernetes` is the control plane's version, known only once it has that version. `versions` are those that are
+    pinned, by add-on.
+    """
+
+    cluster: str
+    kubernetes: pulumi.Input[str]
+    versions: Mapping[str, str]
+    tags: dict[str, str]
+
+
+def addon(
+    name: str, prefix: str, args: AddonArgs, opts: pulumi.ResourceOptions, **more: Any
+) -> aws.eks.Addon:
+    """Register the add-on `name`; `more` are further arguments of `aws.eks.Addon`.
+
+    Without a version in its inputs an add-on keeps the one that it was made with: EKS updates none when the control
+    plane is updated (https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html, step 4).
+    """
+    version: pulumi.Input[str] | None = args.versions.get(name)
+    if version is None:
+        version = aws.eks.get_addon_version_output(
+            addon_name=name,
+            kubernetes_version=args.kubernetes,
+            most_recent=False,
+            opts=pulumi.InvokeOutputOptions(parent=opts.parent),
+        ).version
+    return aws.eks.Addon(
+        f"{prefix}-{name}",
+        cluster_name=args.cluster,
+        addon_name=name,
+        addon_version=version,
+        configuration_values=more.pop("configuration_values", addons.VALUES.get(name)),
+        resolve_conflicts_on_create="OVERWRITE",
+        resolve_conflicts_on_update="OVERWRITE",
+        tags=args.tags,
+        opts=opts,
+        **more,
+    )
