@@ -26,7 +26,7 @@ from launcher.plugin.nearest import nearest
 
 JsonObject = dict[str, Any]
 MERGE: Final = "application/merge-patch+json"
-LABEL_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+LABEL_INDEX: Final = n.LABEL_INDEX
 _ROOT: Final = f"/apis/{n.API_VERSION}"
 # A person waits.
 PATIENCE: Final = Patience(total=10.0, first=0.2, longest=2.0)

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from launcher.controller.schema.fields import Field, choice, group, moment, number, text, whole_number
+from launcher.controller.schema.fields import (
+    Field,
+    choice,
+    group,
+    listing,
+    moment,
+    number,
+    text,
+    whole_number,
+)
 from launcher.controller.schema.status import conditions, observed_generation
 from launcher.core.torchrun import names as n
 
@@ -29,6 +38,8 @@ def status() -> Field:
                     "message": text("Which one, and why.", most=32768),
                 },
             ),
+            "firstFailure": _first_failure(),
+            "attempts": _attempts(),
             "nodes": whole_number("Nodes of this attempt."),
             "gpusPerNode": whole_number("GPUs of each node of this attempt."),
             "gpus": whole_number("GPUs of this attempt."),
@@ -50,6 +61,41 @@ def status() -> Field:
             "workspaceDigest": text("Digest of the workspace that the workers have.", most=80),
         },
     )  # fmt: skip
+
+
+def _first_failure() -> Field:
+    return group(
+        "The worker that failed first in the last attempt that failed, from whose failure the others follow. There is "
+        "none where a worker was lost, or none failed.",
+        {
+            "attempt": whole_number("Number of the attempt."),
+            "nodeRank": whole_number("Number of the worker's node in the attempt, from 0."),
+            "rank": whole_number("Global rank of the process that failed, where torchrun says it."),
+            "pod": text("Name of the worker's pod.", most=253),
+            "node": text("Name of the Kubernetes node.", most=253),
+            "exitCode": whole_number("Exit code of the process; 128 and its number for a signal.", most=255),
+            "reason": text("Kubernetes' word for it, such as OOMKilled.", most=1024),
+            "meaning": text("What the exit code means, such as SIGKILL.", most=1024),
+            "time": moment("When it failed."),
+            "error": text("The line of its output that says what was wrong.", most=1024),
+            "logTail": text("The last lines of its output, up to 4 KiB.", most=4096),
+        },
+        required=("attempt", "pod"),
+    )  # fmt: skip
+
+
+def _attempts() -> Field:
+    entry = group(
+        "An attempt that ended before the job did well.",
+        {
+            "attempt": whole_number("Its number."),
+            "endTime": moment("When that was decided."),
+            "reason": text("Why, as one word for programs.", most=1024),
+            "message": text("Why, for people.", most=1024),
+        },
+        required=("attempt", "reason"),
+    )
+    return listing("The last attempts that ended, the newest last, and why each of them did.", entry, most=8)
 
 
 def _capacity() -> Field:

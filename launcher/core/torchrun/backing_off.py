@@ -38,7 +38,7 @@ def kept(look: Look, jobs: list[AttemptJob]) -> list[AttemptJob]:
     """
     if pause(look)[1] <= 0:
         return []
-    failing = {each.job for each in look.seen.workers if each.phase == "Failed"}
+    failing = {each.job for each in look.seen.workers if each.failed}
     return [each for each in jobs if each.failed or each.uid in failing]
 
 

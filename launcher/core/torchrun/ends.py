@@ -21,7 +21,7 @@ class End:
 
     `before` is the name of the init container that failed, "" where the worker's own began, and `said` its last line;
     of the worker's own container the runtime's last line, where it could not start that, else "". `of_pod` is what the
-    kubelet says of the pod as a whole, such as what it evicted it for.
+    kubelet says of the pod as a whole, such as what it evicted it for. `text` is the whole termination message.
     """
 
     code: int | None
@@ -30,6 +30,7 @@ class End:
     before: str = ""
     said: str = ""
     of_pod: str = ""
+    text: str = ""
 
 
 def end_of(item: JsonObject) -> End:
@@ -50,6 +51,7 @@ def end_of(item: JsonObject) -> End:
         before=str(failed.get("name") or ""),
         said=_last_words(ended) if failed or ended.get("reason") in _UNSTARTED else "",
         of_pod=" ".join(str(status.get("message") or "").split())[:_LINE],
+        text=str(ended.get("message") or ""),
     )
 
 

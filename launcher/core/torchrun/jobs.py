@@ -170,7 +170,7 @@ def _remove(items: Iterable[JsonObject]) -> list[Removal]:
 def _over(look: Look, job: JsonObject, *, known: bool) -> Decision:
     """A job that is over stays so. Its finished Jobs are kept for their pods' logs, all else that takes room goes."""
     # A Job of which a pod failed is about to be failed; those of its other nodes are not.
-    failing = {each.job for each in look.seen.workers if each.phase == "Failed"}
+    failing = {each.job for each in look.seen.workers if each.failed}
     kept = [
         each
         for each in look.seen.jobs

@@ -21,7 +21,7 @@ from launcher.core.torchrun.decision import (
 )
 from launcher.core.torchrun.distribution import Refused, distribute
 from launcher.core.torchrun.job_spec import JobSpec, Meta
-from launcher.core.torchrun.observe import Children, Worker
+from launcher.core.torchrun.observe import Children
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.queue_spec import MOST_RESTARTS, NEVER
 from launcher.core.torchrun.reading import JsonObject
@@ -166,7 +166,7 @@ class Look:
         )
         return Decision(status=status, events=(event,) if news else (), again=again)
 
-    def end(self, phase: str, reason: str, message: str, exit_code: int | None) -> Decision:
+    def end(self, phase: str, reason: str, message: str, exit_code: int | None, **fields: Any) -> Decision:
         """The job is over, for ever."""
         well = phase == n.PHASE_SUCCEEDED
         told = (
@@ -195,6 +195,7 @@ class Look:
             exitCode=exit_code,
             # What still runs is stopped now, and nobody looks again.
             workers={**self.workers(), "active": 0, "ready": 0},
+            **fields,
         )
 
 
@@ -342,9 +343,3 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
         cluster=look.cluster,
         attempt=attempt,
     )
-
-
-def failure(workers: Sequence[Worker]) -> Worker | None:
-    """The worker that failed first."""
-    failed = [each for each in workers if each.phase == "Failed"]
-    return min(failed, key=lambda each: (each.end.at is None, each.end.at or 0.0, each.name), default=None)

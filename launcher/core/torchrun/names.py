@@ -44,6 +44,8 @@ LABEL_ATTEMPT: Final = f"{GROUP}/attempt"
 LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
 # On the workers of a batch/v1 Job that is one node's: Kubernetes counts the pods of each such Job from 0.
 LABEL_NODE: Final = f"{GROUP}/node"
+# Kubernetes' own, of the pods of an Indexed Job.
+LABEL_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = CONTROLLER
 # On a batch/v1 Job: the size, and the workspace, that its job asked for when it was made.

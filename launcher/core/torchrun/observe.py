@@ -83,7 +83,8 @@ class Worker:
     `told_to_go`: it ran when somebody deleted it, and has its time to end; what is over when it is deleted has none.
     `created` is seconds since the epoch; `held` is what keeps it from starting, as its pod says it, `taken` for
     what reason others ended or refused it, and `fetching` says that it waits for its workspace, or fetches it.
-    `beside` are the containers other than its own that have not ended.
+    `beside` are the containers other than its own that have not ended, `node_rank` the number of its node in the
+    attempt.
     """
 
     name: str
@@ -101,6 +102,12 @@ class Worker:
     fetching: bool = False
     taken: str = ""
     beside: tuple[str, ...] = ()
+    node_rank: int | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether its own container or its pod failed. Sidecars may go on, and keep the pod in phase Running."""
+        return self.phase == "Failed" or (not self.end.before and self.end.code not in (None, 0))
 
     @property
     def over(self) -> bool:
@@ -307,7 +314,15 @@ def _worker(item: JsonObject) -> Worker:
         fetching=_runs(status.get("initContainerStatuses"), n.FETCH_CONTAINER),
         taken=taken_by(item),
         beside=_beside(status.get("containerStatuses")),
+        node_rank=_node_rank(item),
     )
+
+
+def _node_rank(item: JsonObject) -> int | None:
+    labels = _labels(item)
+    told = labels.get(n.LABEL_NODE) or labels.get(n.LABEL_INDEX)
+    told = told or (item["metadata"].get("annotations") or {}).get(n.LABEL_INDEX)
+    return _number(told) if told else None
 
 
 def _beside(containers: Any) -> tuple[str, ...]:

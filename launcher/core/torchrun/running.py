@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from launcher.core import contract as c
+from launcher.core.exit_codes import meaning
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun import record, withheld
@@ -13,7 +14,8 @@ from launcher.core.torchrun.addresses import followed_below
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.displaced import spent, unplaced
 from launcher.core.torchrun.ends import End
-from launcher.core.torchrun.look import Look, Refusal, failure, prepare, refused, standing, unretained
+from launcher.core.torchrun.first_failure import Failure, first, settles_in
+from launcher.core.torchrun.look import Look, Refusal, prepare, refused, standing, unretained
 from launcher.core.torchrun.lost_workspace import ended_sync_pod
 from launcher.core.torchrun.observe import Worker
 from launcher.core.torchrun.pods import Making
@@ -23,6 +25,9 @@ from launcher.core.torchrun.starting import asked, drifted, key_of, leftovers, m
 from launcher.core.torchrun.unstarted import unstarted
 
 PROGRESS_SECONDS: Final = 10.0
+# Attempts of which the status says how they ended: who follows a job may have missed several.
+MOST_ATTEMPTS: Final = 8
+_ATTEMPT_MESSAGE: Final = 1024
 # Kinds of which an attempt has those that its pods name.
 _BY_NAME: Final = ("PersistentVolumeClaim", "PodGroup")
 
@@ -31,17 +36,23 @@ _BY_NAME: Final = ("PersistentVolumeClaim", "PodGroup")
 class Over:
     """Why an attempt is over, and the exit code of the worker that ended it, if one did.
 
-    `final`: it says that the command fails each time.
+    `final`: it says that the command fails each time. `failure` is what is known of that worker, and `settles_in` says
+    in how many seconds no earlier failure can come to light any more.
     """
 
     why: str
     exit_code: int | None = None
     final: bool = False
+    failure: Failure | None = None
+    settles_in: float = 0.0
 
 
 def go_on(look: Look) -> Decision:
     """The next step of an attempt that runs, or ends."""
     over = ended(look)
+    if over is not None and over.settles_in > 0:
+        decision = keep(look)
+        return replace(decision, again=min(over.settles_in, decision.again or over.settles_in))
     if over is not None:
         return _ended(look, over)
     anew = _anew(look)
@@ -59,17 +70,21 @@ def ended(look: Look) -> Over | None:
     # The workers of a Job that somebody suspends are ended by that, and made anew when it is let go.
     stopped = {each.uid for each in jobs if each.suspended}
     kept = [each for each in workers if not (each.deleting and each.job in stopped)]
-    first = failure(kept)
+    failure = first(kept)
     well = any(each.uid in look.seen.well for each in jobs)
-    if first is not None:
-        said = f": {first.end.of_pod}" if first.end.of_pod else ""
-        why = f"{_called(first)} {_told(first.end)}{_by(first)}{said}"
-        # What ran before the command says nothing of the command.
-        final = not first.end.before and first.end.code in c.WORKER_FINAL_EXIT_CODES
-        return Over(why=why, exit_code=first.end.code, final=final)
     lost = [each for each in kept if each.deleting and (each.told_to_go or not each.over)]
     # The Job controller removes the others then, too.
     lost.sort(key=lambda each: not each.taken)
+    if failure is not None and failure.follows and lost and lost[0].taken:
+        return Over(why=_lost(lost[0]), exit_code=lost[0].end.code)
+    if failure is not None:
+        worker = failure.worker
+        # What ran before the command says nothing of the command.
+        final = not worker.end.before and worker.end.code in c.WORKER_FINAL_EXIT_CODES
+        settles = settles_in(failure, kept, look.now)
+        return Over(
+            why=_failed(failure), exit_code=worker.end.code, final=final, failure=failure, settles_in=settles
+        )
     for job in jobs:
         if job.failed:
             named = f": {_lost(lost[0])}" if lost and lost[0].taken else ""
@@ -90,12 +105,21 @@ def _lost(worker: Worker) -> str:
     return f"{_called(worker)} is lost{_by(worker)}"
 
 
-def _called(worker: Worker) -> str:
-    return f"worker {worker.name} on node {worker.node or 'unknown'}"
+def _called(worker: Worker, rank: int | None = None) -> str:
+    ranks = [("node rank", worker.node_rank), ("rank", rank)]
+    which = ", ".join(f"{name} {number}" for name, number in ranks if number is not None)
+    return f"worker {worker.name}{f' ({which})' if which else ''} on node {worker.node or 'unknown'}"
 
 
 def _by(worker: Worker) -> str:
     return f" ({worker.taken})" if worker.taken not in ("", worker.end.reason) else ""
+
+
+def _failed(failure: Failure) -> str:
+    worker = failure.worker
+    said = f": {worker.end.of_pod}" if worker.end.of_pod else ""
+    error = f": {failure.error}" if failure.error and not (worker.end.before or worker.end.said) else ""
+    return f"{_called(worker, failure.rank)} {_told(worker.end)}{_by(worker)}{said}{error}"
 
 
 def _told(end: End) -> str:
@@ -104,7 +128,8 @@ def _told(end: End) -> str:
         return f"did not begin: its init container {end.before} {said} ({end.said or end.reason or 'no message'})"
     if end.said:
         return f"did not start: {end.said} ({end.reason}, exit code {end.code})"
-    return f"{said} ({end.reason})" if end.reason else said
+    means = meaning(end.code, end.reason) or end.reason
+    return f"{said} ({means})" if means else said
 
 
 def _ended(look: Look, over: Over) -> Decision:
@@ -120,17 +145,78 @@ def _ended(look: Look, over: Over) -> Decision:
             else n.REASON_WORKER_FAILED
         )
         told = f"; {restarts} of {most} restarts were used" if most and not final else ""
-        return look.end(n.PHASE_FAILED, reason, f"{over.why}{told}", over.exit_code)
-    message = f"{over.why}; restart {restarts + 1} of {most}"
+        message = f"{over.why}{told}{_more(look, over)}"
+        fields = {**_first_failure(look, over), "attempts": _attempts(look, reason, message)}
+        return look.end(n.PHASE_FAILED, reason, message, over.exit_code, **fields)
+    message = f"{over.why}; restart {restarts + 1} of {most}{_more(look, over)}"
     # The message is another one as soon as the next attempt begins, and Events are kept for an hour.
     why = {"attempt": look.record.attempt, "time": stamp(look.now), "message": record.short(message)}
-    return _next(look, n.REASON_WORKER_FAILED, message, restarts=restarts + 1, lastRestart=why)
+    return _next(
+        look,
+        n.REASON_WORKER_FAILED,
+        message,
+        restarts=restarts + 1,
+        lastRestart=why,
+        **_first_failure(look, over),
+    )
+
+
+def _more(look: Look, over: Over) -> str:
+    """The command that shows more of the first failure."""
+    if over.failure is None or over.failure.worker.node_rank is None:
+        return ""
+    which = f"--node-rank {over.failure.worker.node_rank} --attempt {look.record.attempt}"
+    return f"; its log: kubectl torchrun logs {look.meta.name} -n {look.meta.namespace} {which}"
+
+
+def _first_failure(look: Look, over: Over) -> dict[str, Any]:
+    """`firstFailure` of the status; None where no worker's own end is known."""
+    failure = over.failure
+    if failure is None:
+        return {"firstFailure": None}
+    worker, end = failure.worker, failure.worker.end
+    reason = worker.taken or end.reason
+    fields: dict[str, Any] = {
+        "attempt": look.record.attempt,
+        "nodeRank": worker.node_rank,
+        "rank": failure.rank,
+        "pod": worker.name,
+        "node": worker.node or None,
+        "exitCode": end.code,
+        "reason": reason or None,
+        "meaning": meaning(end.code, end.reason) or None,
+        "time": stamp(failure.at) if failure.at is not None else None,
+        "error": failure.error or end.said or None,
+        "logTail": failure.tail or None,
+    }
+    return {"firstFailure": {key: value for key, value in fields.items() if value is not None}}
+
+
+def _attempts(look: Look, reason: str, message: str) -> list[dict[str, Any]]:
+    """`attempts` of the status, with the one that ends now."""
+    before = look.record.raw.get("attempts")
+    ended = {
+        "attempt": look.record.attempt,
+        "endTime": stamp(look.now),
+        "reason": reason,
+        "message": message[:_ATTEMPT_MESSAGE],
+    }
+    kept = [each for each in before if isinstance(each, dict)] if isinstance(before, list) else []
+    return [*kept, ended][-MOST_ATTEMPTS:]
 
 
 def _next(look: Look, reason: str, message: str, **fields: Any) -> Decision:
     told = (Condition(type=n.WORKERS_READY, so=False, reason=reason, message=message),)
-    attempt = look.record.attempt + 1
-    return look.write(n.PHASE_RESTARTING, reason, message, told=told, again=0.0, attempt=attempt, **fields)
+    return look.write(
+        n.PHASE_RESTARTING,
+        reason,
+        message,
+        told=told,
+        again=0.0,
+        attempt=look.record.attempt + 1,
+        attempts=_attempts(look, reason, message),
+        **fields,
+    )
 
 
 def _anew(look: Look) -> Decision | None:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision
+from launcher.core.torchrun.first_failure import FOLLOWING_SETTLE_SECONDS
 
 JsonObject = dict[str, Any]
 T = TypeVar("T")
@@ -277,7 +278,9 @@ class Api:
             ready = "True" if phase == "Running" else "False"
             each["status"] = {"phase": phase, "conditions": [{"type": "Ready", "status": ready}]}
             if exit_code is not None:
-                ended = {"exitCode": exit_code, "finishedAt": stamp(self.now), "message": message}
+                # So long ago that no earlier failure of another worker is waited for.
+                at = self.now - FOLLOWING_SETTLE_SECONDS
+                ended = {"exitCode": exit_code, "finishedAt": stamp(at), "message": message}
                 each["status"]["containerStatuses"] = [{"name": "torchrun", "state": {"terminated": ended}}]
             self.touch(each)
         self.settle()

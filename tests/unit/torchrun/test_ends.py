@@ -119,7 +119,8 @@ def test_of_long_words_of_the_runtime_the_end_is_told() -> None:
 
 
 def test_a_command_that_ends_with_128_was_started() -> None:
-    assert unstarted("Error", "fatal: not a git repository") == "ended with exit code 128 (Error)"
+    said = "fatal: not a git repository"
+    assert unstarted("Error", said) == f"ended with exit code 128 (Error): {said}"
 
 
 def test_an_init_container_that_could_not_be_started_is_told_with_the_end_of_the_runtimes_words() -> None:
