@@ -15,7 +15,7 @@ import yaml
 from components import default_account
 from components.shared import contract as c
 from components.shared.operator_manifests import token
-from components.shared.torchrun_manifests import FILES, RIGHTS, of_jobs, waves
+from components.shared.torchrun_manifests import FILES, OF_JOBS, RIGHTS, in_namespace, waves
 from components.shared.torchrun_queue import Queue, Surroundings, spec, workspaces
 
 # What `make manifests` wrote: the same that people install by kubectl.
@@ -47,7 +47,8 @@ class TorchrunArgs:
 class Torchrun(pulumi.ComponentResource):
     """Afterwards there are, if there is a queue,
 
-    - the definitions of TorchrunQueues and TorchrunJobs, and what people with Kubernetes' own roles may do with them;
+    - the definitions of TorchrunQueues and TorchrunJobs, what people with Kubernetes' own roles may do there, and the
+      admission policies that keep a job from making a pod that its author may not make;
     - the controller in the namespace `torchrun-system`, on a system node, with the rights of config/rbac/role.yaml; it
       reaches the API server, the DNS and the metrics of workers, and is reached at its own metrics alone, from
       namespaces that are marked for it;
@@ -67,13 +68,14 @@ class Torchrun(pulumi.ComponentResource):
         """All that a queue needs there."""
         done: list[pulumi.Resource] = list(args.after)
         namespace: pulumi.Resource | None = None
-        for wave in waves(documents(), args.launcher_image):
+        for wave in waves(read_documents(*FILES, RIGHTS), args.launcher_image):
             made = [self._register(each, done) for each in wave]
             done = [*done, *made]
             namespace = namespace or made[0]
         if namespace is not None:
             default_account.without_token(c.TORCHRUN_NAMESPACE, self, namespace)
-        return [*done, *(self._register(each, args.after) for each in of_jobs(c.TRAINING_NAMESPACE))]
+        of_jobs = in_namespace(read_documents(OF_JOBS), c.TRAINING_NAMESPACE)
+        return [*done, *(self._register(each, args.after) for each in of_jobs)]
 
     def _register(self, manifest: dict[str, Any], after: list[pulumi.Resource]) -> pulumi.Resource:
         metadata = manifest["metadata"]
@@ -112,14 +114,14 @@ class Torchrun(pulumi.ComponentResource):
 
 
 @cache
-def documents() -> list[dict[str, Any]]:
-    """The objects of the checkout's files.
+def read_documents(*files: str) -> list[dict[str, Any]]:
+    """Return the objects of these files of the checkout.
 
     Raises:
         pulumi.RunError: one of them can't be read.
     """
     found: list[dict[str, Any]] = []
-    for name in (*FILES, RIGHTS):
+    for name in files:
         try:
             text = (CHECKOUT / name).read_text()
             found += [each for each in yaml.safe_load_all(text) if each]

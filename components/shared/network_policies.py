@@ -1,5 +1,7 @@
 """What may reach pods over the network. Pure: the `spec` of NetworkPolicies.
 
+Those of torchrun jobs and their controller are in config/network.yaml and config/network-jobs.yaml.
+
 They are enforced by the VPC CNI, which is told so (`components.cluster`). Policies add up: what none lets in is refused
 once one is about a pod. EFA's traffic between workers is no IP traffic and passes by; the machine's own always
 may reach its pods (https://kubernetes.io/docs/concepts/services-networking/network-policies/).
@@ -10,26 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from components.shared.contract import TORCHRUN_LABEL_JOB
-
 JsonObject = dict[str, Any]
 
-# Every namespace has it (https://kubernetes.io/docs/reference/labels-annotations-taints/).
-NAME_LABEL: Final = "kubernetes.io/metadata.name"
-# The cluster's DNS, as EKS's add-on labels its pods
-# (https://docs.aws.amazon.com/eks/latest/userguide/managing-coredns.html).
-DNS: Final[Mapping[str, Any]] = {
-    "namespaceSelector": {"matchLabels": {NAME_LABEL: "kube-system"}},
-    "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
-}
-HTTPS: Final = 443
 # The training operator puts it on every pod of a job.
 JOB_LABEL: Final = "training.kubeflow.org/job-name"
 OF_JOBS: Final[Mapping[str, Any]] = {"matchExpressions": [{"key": JOB_LABEL, "operator": "Exists"}]}
-# The controller of torchrun jobs puts it on theirs.
-OF_TORCHRUN_JOBS: Final[Mapping[str, Any]] = {
-    "matchExpressions": [{"key": TORCHRUN_LABEL_JOB, "operator": "Exists"}]
-}
 
 
 def closed() -> JsonObject:
@@ -61,40 +48,6 @@ def scraped(labels: Mapping[str, str], port: int, scrapers: Mapping[str, str]) -
                 "from": [{"namespaceSelector": {"matchLabels": dict(scrapers)}}],
                 "ports": [{"protocol": "TCP", "port": port}],
             }
-        ],
-    }
-
-
-def read_by(jobs: Mapping[str, Any], port: int, scrapers: Mapping[str, str], reader: str) -> JsonObject:
-    """As `scraped`, of the pods that `jobs` selects; those of the namespace `reader` may, too."""
-    peers = [scrapers, {NAME_LABEL: reader}]
-    return {
-        "podSelector": dict(jobs),
-        "policyTypes": ["Ingress"],
-        "ingress": [
-            {
-                "from": [{"namespaceSelector": {"matchLabels": dict(labels)}} for labels in peers],
-                "ports": [{"protocol": "TCP", "port": port}],
-            }
-        ],
-    }
-
-
-def calls(labels: Mapping[str, str], jobs: Mapping[str, Any], port: int) -> JsonObject:
-    """The pods with these labels reach the API server, the DNS, and one TCP port of pods of jobs; nothing else.
-
-    The API server's addresses no selector names, so that every one may be reached by HTTPS.
-    """
-    return {
-        "podSelector": {"matchLabels": dict(labels)},
-        "policyTypes": ["Egress"],
-        "egress": [
-            {"ports": [{"protocol": "TCP", "port": HTTPS}]},
-            {"to": [dict(DNS)], "ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]},
-            {
-                "to": [{"namespaceSelector": {}, "podSelector": dict(jobs)}],
-                "ports": [{"protocol": "TCP", "port": port}],
-            },
         ],
     }
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from components.shared import contract as c
-from components.shared import network_policies
 from components.shared.pool import off_the_pools
 
 JsonObject = dict[str, Any]
@@ -17,16 +16,17 @@ FILES: Final = (
     "crd/torchrunqueues.torchrun.ai.yaml",
     "crd/torchrunjobs.torchrun.ai.yaml",
     "config/deployment.yaml",
+    "config/admission.yaml",
+    "config/network.yaml",
 )
+OF_JOBS: Final = "config/network-jobs.yaml"
 RIGHTS: Final = "config/rbac/role.yaml"
-LABELS: Final = {"app.kubernetes.io/name": c.TORCHRUN_CONTROLLER}
 # As EKS's add-ons and Karpenter have it: it goes from a full node last
 # (https://kubernetes.io/docs/tasks/administer-cluster/guaranteed-scheduling-critical-addon-pods/).
 PRIORITY_CLASS: Final = "system-cluster-critical"
 # What the others need: first the namespace, then all but what runs.
 FIRST: Final = ("Namespace",)
 LAST: Final = ("Deployment",)
-_SCRAPERS: Final = {c.LABEL_SCRAPER: c.SCRAPER}
 _SCRAPED: Final = {
     "prometheus.io/scrape": "true",
     "prometheus.io/port": str(c.METRICS_PORT),
@@ -55,9 +55,6 @@ def waves(documents: Iterable[JsonObject], image: Any) -> list[list[JsonObject]]
         if (kind, name) not in names:
             raise ValueError(f"the files of the torchrun controller hold no {kind} {name}")
     changed = [_deployment(each, image) if each["kind"] in LAST else each for each in objects]
-    changed += [
-        network_policies.policy(name, c.TORCHRUN_NAMESPACE, spec) for name, spec in _network().items()
-    ]
     return [
         [each for each in changed if each["kind"] in FIRST],
         [each for each in changed if each["kind"] not in (*FIRST, *LAST)],
@@ -65,24 +62,9 @@ def waves(documents: Iterable[JsonObject], image: Any) -> list[list[JsonObject]]
     ]
 
 
-def of_jobs(namespace: str) -> list[JsonObject]:
-    """What lets the pods of torchrun jobs of a closed namespace reach each other, and their metrics be read."""
-    jobs = network_policies.OF_TORCHRUN_JOBS
-    metrics = network_policies.read_by(jobs, c.TRAINER_METRICS_PORT, _SCRAPERS, c.TORCHRUN_NAMESPACE)
-    return [
-        network_policies.policy("torchrun-jobs", namespace, network_policies.jobs_from(jobs, jobs)),
-        network_policies.policy("torchrun-metrics", namespace, metrics),
-    ]
-
-
-def _network() -> dict[str, JsonObject]:
-    """The kubelet's probes need none: a machine always reaches its own pods."""
-    jobs = network_policies.OF_TORCHRUN_JOBS
-    return {
-        "closed": network_policies.closed(),
-        "metrics": network_policies.scraped(LABELS, c.METRICS_PORT, _SCRAPERS),
-        "calls": network_policies.calls(LABELS, jobs, c.TRAINER_METRICS_PORT),
-    }
+def in_namespace(documents: Iterable[JsonObject], namespace: str) -> list[JsonObject]:
+    """Return the objects as they are in this namespace."""
+    return [{**each, "metadata": {**each["metadata"], "namespace": namespace}} for each in documents]
 
 
 def _deployment(manifest: JsonObject, image: Any) -> JsonObject:

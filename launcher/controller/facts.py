@@ -8,6 +8,7 @@ from collections.abc import Callable
 from launcher.core.torchrun import kai
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.reading import JsonObject
+from launcher.core.torchrun.record import moment
 from launcher.core.torchrun.storage import Cluster
 from launcher.kube.objects import Objects
 
@@ -17,6 +18,8 @@ FRESH_SECONDS = 30.0
 _KAI = ((n.KAI_QUEUE_VERSION, n.KAI_QUEUE_PLURAL), (n.KAI_POD_GROUP_VERSION, n.KAI_POD_GROUP_PLURAL))
 _KAI_VERSION = f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}"
 # https://kubernetes.io/docs/concepts/storage/storage-classes/#default-storageclass
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+_GUARD = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
@@ -33,6 +36,7 @@ class Facts:
         self._kai = False
         self._kai_queues: dict[str, kai.KaiQueue] = {}
         self._classes: list[JsonObject] = []
+        self._guarded_since: float | None = None
 
     def cluster(self, namespace: str, *, claims: bool, fresh: bool = False) -> Cluster:
         """With the claims of the namespace, read anew, where these matter, and with `fresh` all else, too.
@@ -44,6 +48,7 @@ class Facts:
             queues = self._objects.list(_KAI_VERSION, "Queue", "") if self._kai else []
             self._kai_queues = {each["metadata"]["name"]: kai.read(each) for each in queues}
             self._classes = self._objects.list("storage.k8s.io/v1", "StorageClass", "")
+            self._guarded_since = self._read_guard()
             self._read_at = self._clock()
         found = self._objects.list("v1", "PersistentVolumeClaim", namespace) if claims else []
         return Cluster(
@@ -54,6 +59,7 @@ class Facts:
                 each["metadata"]["name"]: str(each.get("provisioner", "")) for each in self._classes
             },
             default_class=_default(self._classes),
+            guarded_since=self._guarded_since,
             claims={
                 each["metadata"]["name"]: tuple(each.get("spec", {}).get("accessModes") or ())
                 for each in found
@@ -64,6 +70,17 @@ class Facts:
         """Whether the API has this kind: its group's other ones may be there before it."""
         found = self._objects.get(f"/apis/{n.KAI_GROUP}/{version}")
         return any(each.get("name") == plural for each in (found or {}).get("resources") or ())
+
+    def _read_guard(self) -> float | None:
+        """Return since when the API server refuses jobs whose author lacks the rights; None where it does not."""
+        policy, binding = (self._objects.get(f"{_ADMISSION}/{each}/{n.JOB_POLICY}") for each in _GUARD)
+        if policy is None or binding is None:
+            return None
+        denies = "Deny" in (binding.get("spec") or {}).get("validationActions", ())
+        if not denies or (policy.get("spec") or {}).get("failurePolicy") != "Fail":
+            return None
+        made = [moment(each["metadata"].get("creationTimestamp")) or 0.0 for each in (policy, binding)]
+        return max(made)
 
 
 def _default(classes: list[JsonObject]) -> str:

@@ -5,6 +5,8 @@ They are committed, and applied in this order:
     kubectl apply -f crd/
     kubectl apply -f config/deployment.yaml
     kubectl apply -f config/rbac/role.yaml
+    kubectl apply -f config/admission.yaml
+    kubectl apply -f config/network.yaml
 
 The committed Deployment names an image that does not exist; a stack puts its own there, and so does
 `--image NAME@sha256:DIGEST` (`make manifests IMAGE=NAME@sha256:DIGEST`).
@@ -20,7 +22,7 @@ from typing import Any, Final
 
 import yaml
 
-from launcher.controller import deployment, people, rights
+from launcher.controller import admission, deployment, network, people, rights
 from launcher.controller.schema import reference
 from launcher.controller.schema.definitions import definitions
 
@@ -30,6 +32,9 @@ _WRITTEN: Final = "# Written by `make manifests` from launcher/controller; edits
 _PLACEHOLDER: Final = (
     "# The image's digest is known only once the image is built: a stack puts its own there, and so does\n"
     "# `make manifests IMAGE=NAME@sha256:DIGEST`.\n"
+)
+_EACH_NAMESPACE: Final = (
+    "# For each namespace with jobs: kubectl apply -n NAMESPACE -f config/network-jobs.yaml\n"
 )
 _WIDTH: Final = 118
 
@@ -41,6 +46,9 @@ def files(image: str = deployment.IMAGE) -> dict[str, str]:
         **{f"crd/{name}": _WRITTEN + _yaml(each) for name, each in definitions().items()},
         "config/deployment.yaml": _WRITTEN + note + "---\n".join(map(_yaml, deployment.objects(image))),
         "config/rbac/role.yaml": _WRITTEN + _role(),
+        "config/admission.yaml": _WRITTEN + "---\n".join(map(_yaml, admission.objects())),
+        "config/network.yaml": _WRITTEN + "---\n".join(map(_yaml, network.of_controller())),
+        "config/network-jobs.yaml": _WRITTEN + _EACH_NAMESPACE + "---\n".join(map(_yaml, network.of_jobs())),
         PAGE: reference.render(),
     }
 

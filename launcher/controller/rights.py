@@ -116,6 +116,13 @@ RIGHTS: Final = (
         why="the class of pods that hold nodes has to exist",
     ),
     Right(
+        group="admissionregistration.k8s.io",
+        resources=("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
+        verbs=("get",),
+        names=(n.JOB_POLICY,),
+        why="makes no pod of a field that needs rights which nobody checked",
+    ),
+    Right(
         group="apiextensions.k8s.io",
         resources=("customresourcedefinitions",),
         verbs=("list", "watch"),

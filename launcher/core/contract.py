@@ -53,11 +53,15 @@ LABEL_TRAINING_JOB: Final = "pytorch-job-name"
 EFA_RESOURCE: Final = "vpc.amazonaws.com/efa"
 
 PLACEHOLDER_PRIORITY_CLASS: Final = "trainyard-placeholder"
+WARM_PRIORITY_CLASS: Final = "trainyard-warm"
 
 POD_USER: Final = 10001
 
 METRICS_PORT: Final = 9464
 METRICS_PATH: Final = "/metrics"
+# On a namespace whose pods may read metrics.
+LABEL_SCRAPER: Final = "trainyard.dev/metrics"
+SCRAPER: Final = "enabled"
 ENV_TRAINER_METRICS_PORT: Final = "TRAINYARD_METRICS_PORT"
 TRAINER_METRICS_PORT_NAME: Final = "metrics"
 TRAINER_METRICS_PATH: Final = "/metrics"

@@ -21,7 +21,7 @@ SUSPENDED, SUCCEEDED, WAITING = 400, 300, 300
 CHANGED = 20  # of the suspended and of the waiting ones, while the controller is down
 REST_SECONDS = 60.0
 QUIET_SECONDS = 3.0
-INSTALL = ("crd/", "config/deployment.yaml", "config/rbac/role.yaml")
+INSTALL = ("crd/", "config/deployment.yaml", "config/rbac/role.yaml", "config/admission.yaml")
 _TICK = os.sysconf("SC_CLK_TCK")
 
 

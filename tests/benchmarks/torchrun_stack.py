@@ -21,7 +21,7 @@ from tests.faults.run import JOBS
 from tests.world import World, world
 
 STACK = "local"
-PARTS = ("crd", "config/deployment.yaml", "config/rbac/role.yaml")
+PARTS = ("crd", "config/deployment.yaml", "config/rbac/role.yaml", "config/admission.yaml")
 # Its own run trains for a minute, and a minute later its machines go.
 IDLE_SECONDS = 300.0
 # No machine is like this, and none is bought: what waits for it is there and costs nothing.

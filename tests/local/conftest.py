@@ -56,7 +56,13 @@ SECOND_STORY = (
 SECOND = "zz-second"
 EXAMPLES = ROOT / "examples" / "torchrun"
 # Of the torchrun controller, in the order in which they are applied.
-INSTALLED_FILES = ("crd", "config/deployment.yaml", "config/rbac/role.yaml")
+INSTALLED_FILES = (
+    "crd",
+    "config/deployment.yaml",
+    "config/rbac/role.yaml",
+    "config/admission.yaml",
+    "config/network.yaml",
+)
 # It ends the stack; what reads what all of it left behind in the logs comes after.
 END, AFTERWARDS = "test_down_leaves_nothing", "test_permissions"
 

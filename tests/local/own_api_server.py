@@ -76,10 +76,19 @@ class ApiServer:
         self._context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
 
     def request(
-        self, method: str, path: str, body: Any = None, *, accept: str = "", content: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        accept: str = "",
+        content: str = "application/json",
+        user: str = "",
     ) -> Answer:
-        """One request as the administrator."""
+        """One request as the administrator, or as this user."""
         headers = {"Content-Type": content, "Accept": accept or "application/json"}
+        if user:
+            headers["Impersonate-User"] = user
         connection = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=30, context=self._context)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)

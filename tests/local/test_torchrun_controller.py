@@ -24,7 +24,7 @@ NUMBERS = count(1)
 # Nothing is waited for but looks that have begun.
 STOP_SECONDS = 4.0
 PERIOD_SECONDS = 7.0
-INSTALL = ("config/deployment.yaml", "config/rbac/role.yaml")
+INSTALL = ("config/deployment.yaml", "config/rbac/role.yaml", "config/admission.yaml")
 
 
 @pytest.fixture(scope="module")

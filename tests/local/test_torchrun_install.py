@@ -15,7 +15,13 @@ from tests.local.own_api_server import ApiServer
 
 pytestmark = pytest.mark.local
 
-COMMANDS = ("crd/", "config/deployment.yaml", "config/rbac/role.yaml")
+COMMANDS = (
+    "crd/",
+    "config/deployment.yaml",
+    "config/rbac/role.yaml",
+    "config/admission.yaml",
+    "config/network.yaml",
+)
 USER = f"system:serviceaccount:{n.CONTROLLER_NAMESPACE}:{n.CONTROLLER}"
 PODS = f"/api/v1/namespaces/{n.CONTROLLER_NAMESPACE}/pods?dryRun=All&fieldValidation=Strict"
 

@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
 NUMBERS = count(1)
 THEIRS = "example.com/theirs"
 BLOCKS = re.findall(r"```bash\n(.+?)```", (CHECKOUT / "docs" / "torchrun.md").read_text(), re.DOTALL)
+ARCHIVE = {"digest": f"sha256:{'a' * 64}", "sizeBytes": 1}
 PRIORITY = f"/apis/scheduling.k8s.io/v1/priorityclasses/{c.PLACEHOLDER_PRIORITY_CLASS}"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
@@ -166,6 +167,73 @@ def test_role_edit_changes_jobs_and_makes_no_queue(team: Team) -> None:
         assert not may(team, reader, verb, "pods/exec")
 
 
+SUBMITTER, EDITOR, OWNER, ADMIN = "torchrun-edit", "edit", "torchrun-admin", "admin"
+SECRET = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]
+OTHERS_ACCOUNT = {"spec": {"serviceAccountName": "others"}}
+THEIR_CLAIM = {"enabled": True, "existingClaim": "theirs"}
+MERGE = "application/merge-patch+json"
+NEEDS_QUEUE, NEEDS_PODS, RESERVED = "right to update TorchrunQueue", "right to create pods", "reserved"
+# Of a job, by a field: who may say it, and what the others are told.
+GUARDED: tuple[tuple[str, Any, tuple[str, ...], str], ...] = (
+    ("overrides.image", "other:1", (SUBMITTER, EDITOR, OWNER, ADMIN), ""),
+    ("overrides.nodeResources", {"gpus": 1}, (SUBMITTER, EDITOR, OWNER, ADMIN), ""),
+    ("env", [{"name": "A", "value": "b"}], (SUBMITTER, EDITOR, OWNER, ADMIN), ""),
+    ("env", SECRET, (EDITOR, ADMIN), NEEDS_PODS),
+    ("overrides.podTemplate", OTHERS_ACCOUNT, (EDITOR, ADMIN), NEEDS_PODS),
+    ("overrides.podTemplate.metadata", {"labels": {"app": "x"}}, (EDITOR, ADMIN), NEEDS_PODS),
+    ("overrides.podTemplate.metadata", {"labels": {"trainyard.dev/role": "warm"}}, (), RESERVED),
+    ("overrides.podTemplate.metadata", {"annotations": {"karpenter.sh/x": "y"}}, (), RESERVED),
+    ("overrides.kaiQueue", "theirs", (OWNER, ADMIN), NEEDS_QUEUE),
+    ("overrides.scheduling", {"priorityClassName": "high"}, (OWNER, ADMIN), NEEDS_QUEUE),
+    ("overrides.scheduling", {"pool": "theirs"}, (OWNER, ADMIN), NEEDS_QUEUE),
+    ("overrides.scheduling", {"nodeSelector": {"a": "b"}}, (OWNER, ADMIN), NEEDS_QUEUE),
+    ("overrides.storage.datasets", {"existingClaim": "theirs"}, (OWNER, ADMIN), NEEDS_QUEUE),
+    ("overrides.storage.workspace", {"bucket": "s3://theirs"}, (OWNER, ADMIN), NEEDS_QUEUE),
+)
+
+
+def test_jobs_and_queues_need_the_rights_on_the_pods_that_they_make(team: Team) -> None:
+    """As the API server's own CEL decides it, with the rights of each author."""
+    people = {role: bound(team, role) for role in (SUBMITTER, EDITOR, OWNER, ADMIN)}
+    for role, who in people.items():
+        until(lambda who=who: may(team, who, "create", JOBS), f"{role} has its rights", 60.0)  # type: ignore[misc]
+
+    def said(role: str, kind: str, changes: dict[str, Any], *, patch: str = "", dry: bool = True) -> str:
+        """Why the API server refuses this person's object, or merge patch of the object of this name."""
+        path, content, body = team.path(kind), "application/json", manifest(kind, "a", changes)
+        if patch:
+            path, content, body = team.path(kind, patch), MERGE, {"spec": changes}
+        path += "?dryRun=All" if dry else ""
+        answer = team.server.request(
+            "PATCH" if patch else "POST", path, body, content=content, user=people[role]
+        )
+        return "" if answer.status < 300 else answer.message
+
+    def enforced() -> bool:
+        return NEEDS_QUEUE in said(SUBMITTER, n.JOB_KIND, {"overrides.kaiQueue": "x"})
+
+    until(enforced, "the policies are in force")
+    for path, value, allowed, told in GUARDED:
+        for role in people:
+            answer = said(role, n.JOB_KIND, {path: value})
+            assert (answer == "") == (role in allowed), (role, path, value, answer)
+            reason = NEEDS_PODS if told == RESERVED and role in (SUBMITTER, OWNER) else told
+            assert not answer or reason in answer, (role, path, answer)
+    # Who may not make such a job brings no other code into it either; who stops it needs no more than before.
+    whole = {"overrides.podTemplate": OTHERS_ACCOUNT, "workspace": ARCHIVE}
+    assert said(ADMIN, n.JOB_KIND, whole, dry=False) == ""
+    other = {"workspace": {**ARCHIVE, "digest": f"sha256:{'b' * 64}"}}
+    assert NEEDS_PODS in said(SUBMITTER, n.JOB_KIND, other, patch="a")
+    assert said(EDITOR, n.JOB_KIND, other, patch="a") == ""
+    assert said(SUBMITTER, n.JOB_KIND, {"suspend": True}, patch="a") == ""
+    # Nor does a queue make a pod that its author may not make.
+    for change in ({"podTemplate": OTHERS_ACCOUNT}, {"storage.datasets": THEIR_CLAIM}):
+        assert NEEDS_PODS in said(OWNER, n.QUEUE_KIND, change)
+        assert said(ADMIN, n.QUEUE_KIND, change) == ""
+    assert said(OWNER, n.QUEUE_KIND, {"kaiQueue": "ours"}, dry=False) == ""
+    assert NEEDS_PODS in said(OWNER, n.QUEUE_KIND, {"podTemplate": OTHERS_ACCOUNT}, patch="a")
+
+
 def test_plugin_does_for_edit_and_view_what_its_page_says(
     team: Team, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,6 +324,8 @@ def test_uninstall_as_documented_while_a_job_runs_leaves_nothing(
     assert not team.get(f"{kai.QUEUES}/gpus")
     assert not team.get(PRIORITY)
     assert not team.get(f"/api/v1/namespaces/{n.CONTROLLER_NAMESPACE}")
+    policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+    assert not [each for each in team.get(policies)["items"] if n.GROUP in each["metadata"]["name"]]
     groups = {each["spec"]["group"] for each in team.get(DEFINITIONS)["items"]}
     assert n.GROUP not in groups
     made_for_it = (team.batch(), team.core("pods"), team.core("services"), kai.gangs(team.name))

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.permissions import guarded
 from launcher.core.torchrun.queue_spec import MOST_RESTARTS, NEVER, ON_FAILURE
 from launcher.core.torchrun.reading import MOST_EXACT, Fields, JsonObject
+from launcher.core.torchrun.record import moment
 
 NCCL: Final = "nccl"
 GLOO: Final = "gloo"
@@ -43,7 +45,10 @@ class Elastic:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """One training; None and empty values mean what the queue says. Times are seconds."""
+    """One training; None and empty values mean what the queue says. Times are seconds.
+
+    `guarded` are the fields that need more than the right to submit.
+    """
 
     queue: str
     gpus: int
@@ -64,6 +69,7 @@ class JobSpec:
     max_restarts: int | None
     persist_checkpoints: bool
     overrides: JsonObject
+    guarded: tuple[str, ...] = ()
 
     @property
     def size_key(self) -> str:
@@ -75,7 +81,7 @@ class JobSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Meta:
-    """What the API says of an object of ours."""
+    """What the API says of an object of ours. `created` is seconds since the epoch, 0 where it is not known."""
 
     name: str
     namespace: str
@@ -84,6 +90,7 @@ class Meta:
     generation: int
     deleting: bool
     finalizers: tuple[str, ...] = ()
+    created: float = 0.0
 
 
 def meta(item: Mapping[str, Any], problems: list[str]) -> Meta:
@@ -97,6 +104,7 @@ def meta(item: Mapping[str, Any], problems: list[str]) -> Meta:
         generation=fields.whole("generation", 0),
         deleting=fields.has("deletionTimestamp"),
         finalizers=fields.strings("finalizers"),
+        created=moment(fields.raw("creationTimestamp")) or 0.0,
     )
 
 
@@ -153,6 +161,7 @@ def read(spec: Any) -> tuple[JobSpec, tuple[str, ...]]:
         max_restarts=fields.whole_or_none("maxRestarts", most=MOST_RESTARTS),
         persist_checkpoints=fields.yes("persistCheckpoints"),
         overrides=fields.anything("overrides"),
+        guarded=guarded(spec),
     )
     return parsed, tuple(problems)
 

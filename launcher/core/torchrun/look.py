@@ -214,6 +214,7 @@ _TROUBLE = (
     n.REASON_POOL_NOT_FOUND,
     n.REASON_PRIORITY_CLASS_NOT_FOUND,
     n.REASON_PLACEHOLDER_REFUSED,
+    n.REASON_POLICY_MISSING,
 )
 
 
@@ -279,11 +280,29 @@ def _until_there(noted: Record) -> str:
     return "the workers begin anew when it is there" if began else "the job begins when it is there"
 
 
+def _unchecked(look: Look) -> Wait | None:
+    """Return why a job is not made whose author's rights nobody has checked.
+
+    The controller does not know who wrote the job. The API server does, where the policy is in force.
+    """
+    since = look.cluster.guarded_since
+    if not look.spec.guarded or (since is not None and look.meta.created >= since):
+        return None
+    lacks = "is not installed" if since is None else "was installed after the job was made"
+    message = (
+        f"spec: {', '.join(look.spec.guarded)} needs rights that ValidatingAdmissionPolicy {n.JOB_POLICY} checks, and "
+        f"the policy {lacks}. Apply config/admission.yaml, and make the job again."
+    )
+    return Wait(reason=n.REASON_POLICY_MISSING, message=message, again=SCHEDULER_SECONDS)
+
+
 def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refusal:
     """What an attempt is made of, or why it can't be made; of an elastic job with so many `nodes`, where it may be."""
     spec, meta = look.spec, look.meta
     if look.problems:
         return Refusal(message=look.problems)
+    if not look.begun and (unchecked := _unchecked(look)):
+        return unchecked
     if look.queue is None or (look.queue_leaves and look.record.phase in _BEFORE):
         lacks = f"is not in namespace {meta.namespace}" if look.queue is None else "is being deleted"
         message = f"TorchrunQueue {spec.queue} {lacks}; {_until_there(look.record)}"

@@ -33,6 +33,9 @@ FIELD_MANAGER: Final = CONTROLLER
 LIVENESS_PORT: Final = 8080
 LIVENESS_PATH: Final = "/healthz"
 QUEUE_FINALIZER: Final = f"{GROUP}/kai-queue"
+# The ValidatingAdmissionPolicies, and their bindings.
+JOB_POLICY: Final = f"{JOB_PLURAL}.{GROUP}"
+QUEUE_POLICY: Final = f"{QUEUE_PLURAL}.{GROUP}"
 
 # The controller's environment: the image of launcher.workspace, which is its own.
 ENV_TOOLS_IMAGE: Final = "TORCHRUN_TOOLS_IMAGE"
@@ -158,6 +161,7 @@ REASON_KAI_QUEUE_NOT_FOUND: Final = "KaiQueueNotFound"
 REASON_KAI_QUEUE_LIMIT: Final = "KaiQueueLimit"
 REASON_PARENT_QUEUE_NOT_FOUND: Final = "ParentQueueNotFound"
 REASON_REFUSED: Final = "Refused"
+REASON_POLICY_MISSING: Final = "AdmissionPolicyMissing"
 REASON_WAITING_FOR_NODES: Final = "WaitingForNodes"
 REASON_HOLDING_FOR_MORE: Final = "HoldingForMoreNodes"
 REASON_INSUFFICIENT_CAPACITY: Final = "InsufficientCapacity"

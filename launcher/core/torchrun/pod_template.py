@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun import permissions
 from launcher.core.torchrun.queue_spec import QueueSpec
 
 # Set on the pods of a Job; one that its template has already is refused with the Job (kubernetes 1.35.4,
@@ -17,7 +18,6 @@ JOB_LABELS: Final = (
     "batch.kubernetes.io/job-name",
     "batch.kubernetes.io/controller-uid",
 )
-WORKER_LABELS: Final = (n.LABEL_JOB, n.LABEL_JOB_UID, n.LABEL_ATTEMPT, n.LABEL_NODE)
 INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
 TOOLS: Final = (n.FETCH_CONTAINER, n.FOLLOW_CONTAINER)
 # Fields of a pod's spec that are more than the pod's own here, each with the queue's field that says them: a gang is
@@ -35,7 +35,9 @@ def taken(spec: QueueSpec, place: str = "spec", *, workspace: bool = True) -> li
     `workspace` is whether what runs may have one, with containers of its own.
     Told of a queue it keeps no job from beginning: one without a workspace, for instance, may have run so.
     """
-    return [*_labels(spec, place), *_scheduling(spec, place), *_containers(spec, place, workspace)]
+    metadata = {"labels": spec.template_labels, "annotations": spec.template_annotations}
+    reserved = permissions.reserved(metadata, f"{place}.podTemplate.metadata")
+    return [*reserved, *_labels(spec, place), *_scheduling(spec, place), *_containers(spec, place, workspace)]
 
 
 def _labels(spec: QueueSpec, place: str) -> Iterator[str]:
@@ -43,8 +45,6 @@ def _labels(spec: QueueSpec, place: str) -> Iterator[str]:
     for label in spec.template_labels:
         if label in (*JOB_LABELS, INDEX_LABEL):
             yield f"{labels}.{label} is Kubernetes' own on the pods of a Job; right would be another label, or none"
-        elif label in WORKER_LABELS:
-            yield f"{labels}.{label} is the controller's own; right would be another label, or none"
 
 
 def _scheduling(spec: QueueSpec, place: str) -> Iterator[str]:

@@ -13,9 +13,9 @@ import yaml
 
 from components import torchrun
 from components.shared import network_policies
-from components.shared.torchrun_manifests import waves
+from components.shared.torchrun_manifests import FILES, RIGHTS, waves
 from components.shared.torchrun_queue import Queue
-from components.torchrun import CHECKOUT, Torchrun, TorchrunArgs, documents
+from components.torchrun import CHECKOUT, Torchrun, TorchrunArgs, read_documents
 from launcher.controller import deployment
 from launcher.core import contract
 from launcher.core.torchrun import names as n
@@ -89,10 +89,7 @@ def test_all_that_people_install_by_kubectl_is_there(stack: Recorded) -> None:
         if each.type.startswith("kubernetes:") and "kind" in each.inputs
     }
     assert published <= there
-    assert {kind for kind, _ in there - published - {("ServiceAccount", "default")}} == {
-        "NetworkPolicy",
-        "TorchrunQueue",
-    }
+    assert {kind for kind, _ in there - published - {("ServiceAccount", "default")}} == {"TorchrunQueue"}
 
 
 def test_but_for_image_place_priority_probe_and_notes_the_controller_is_as_published(stack: Recorded) -> None:
@@ -114,7 +111,7 @@ def test_but_for_image_place_priority_probe_and_notes_the_controller_is_as_publi
 
 def test_the_images_place_is_taken_wherever_the_published_one_stands() -> None:
     """A controller that is told where its jobs' tools are is told of the image that it runs."""
-    given = json.loads(json.dumps(documents()))
+    given = json.loads(json.dumps(read_documents(*FILES, RIGHTS)))
     (published,) = (each for each in given if each["kind"] == "Deployment")
     container = published["spec"]["template"]["spec"]["containers"][0]
     container["env"] = [{"name": "TOOLS", "value": container["image"]}]
@@ -184,7 +181,7 @@ def test_the_controller_reaches_the_api_server_names_and_metrics_of_workers_and_
     spec = policies(stack, n.CONTROLLER_NAMESPACE, CONTROLLER)["calls"]
     assert spec["policyTypes"] == ["Egress"]
     api, names, metrics = spec["egress"]
-    assert api == {"ports": [{"protocol": "TCP", "port": 443}]}
+    assert api == {"ports": [{"protocol": "TCP", "port": port} for port in (443, 6443)]}
     assert {(each["protocol"], each["port"]) for each in names["ports"]} == {("UDP", 53), ("TCP", 53)}
     assert names["to"][0]["namespaceSelector"]["matchLabels"] == {
         "kubernetes.io/metadata.name": "kube-system"
@@ -218,7 +215,7 @@ def test_pods_that_name_no_account_get_no_token_there(stack: Recorded) -> None:
 
 def test_files_that_lack_something_are_told_by_its_name() -> None:
     for missing in ("CustomResourceDefinition", "Deployment"):
-        rest = [each for each in documents() if each["kind"] != missing]
+        rest = [each for each in read_documents(*FILES, RIGHTS) if each["kind"] != missing]
         with pytest.raises(ValueError, match=f"hold no {missing} torchrun"):
             waves(rest, LAUNCHER)
 
@@ -230,7 +227,7 @@ def test_a_file_that_can_not_be_read_is_told_by_its_name(
     with pytest.raises(
         pulumi.RunError, match=r"crd/torchrunqueues.torchrun.ai.yaml of the checkout can't be read"
     ):
-        documents.__wrapped__()
+        read_documents.__wrapped__(*FILES)
 
 
 def test_names_are_those_of_the_contract() -> None:

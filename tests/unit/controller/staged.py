@@ -6,6 +6,7 @@ import copy
 import json
 from typing import Any
 
+from launcher.controller import admission
 from launcher.controller.facts import Facts
 from launcher.controller.reconcile import Reconciler
 from launcher.core.torchrun import names as n
@@ -19,6 +20,11 @@ SERVICE = f"/api/v1{TEAM}/services/vit"
 ATTEMPT = f"/apis/batch/v1{TEAM}/jobs/vit-0"
 PODS = f"/api/v1{TEAM}/pods"
 NOW = 1_800_000_000.0
+PLURALS = {
+    admission.POLICY: "validatingadmissionpolicies",
+    admission.BINDING: "validatingadmissionpolicybindings",
+}
+GUARDED_SINCE = "2026-11-22T09:00:00Z"
 
 
 class Killed(Exception):
@@ -58,7 +64,10 @@ class Mortal(Objects):
 
 
 def stage(api: FakeApi, *, queue: bool = True) -> None:
-    """A job of two nodes, and its queue."""
+    """A job of two nodes, and its queue, where the API server checks the rights of who writes them."""
+    for each in admission.objects():
+        made = {**each, "metadata": {**each["metadata"], "creationTimestamp": GUARDED_SINCE}}
+        api.put(f"/apis/{each['apiVersion']}/{PLURALS[each['kind']]}/{each['metadata']['name']}", made)
     spec: dict[str, Any] = {"jobQueue": "h100", "numGPUs": 16, "command": "python train.py"}
     api.put(JOB, thing(n.API_VERSION, n.JOB_KIND, "vit", spec))
     if queue:

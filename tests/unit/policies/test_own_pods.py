@@ -12,10 +12,11 @@ from components.debug_pod import spec as debug_spec
 from components.shared import torchrun_manifests
 from components.shared.lustre_manifests import proof_spec
 from components.shared.operator_manifests import waves
+from components.shared.torchrun_manifests import FILES, RIGHTS
 from components.shared.torchrun_queue import Surroundings
 from components.shared.torchrun_queue import spec as queue_spec
 from components.shared.warm_nodes import beside
-from components.torchrun import documents
+from components.torchrun import read_documents
 from infra.policies.judge import judge
 from infra.policies.model import UNKNOWN, Resource, Stack
 from infra.policies.pods import BINDINGS, RULES, TORCHRUN_QUEUE
@@ -103,7 +104,9 @@ def test_the_training_operator_keeps_to_every_rule_though_its_manifests_do_not()
 
 
 def test_the_torchrun_controller_keeps_to_every_rule() -> None:
-    changed = [each for wave in torchrun_manifests.waves(documents(), DIGEST) for each in wave]
+    changed = [
+        each for wave in torchrun_manifests.waves(read_documents(*FILES, RIGHTS), DIGEST) for each in wave
+    ]
     (deployment,) = (each for each in changed if each["kind"] == "Deployment")
     (binding,) = (each for each in changed if each["kind"] == "ClusterRoleBinding")
     resource = made("kubernetes:apps/v1:Deployment", metadata=deployment["metadata"], spec=deployment["spec"])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from launcher.core import contract as c
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun import pod_template
 from launcher.core.torchrun.queues import Trial, trial
@@ -97,15 +98,26 @@ def test_the_trial_is_as_the_pod_of_a_job_with_a_workspace() -> None:
         ),
         (
             {"metadata": {"labels": {n.LABEL_ATTEMPT: "7"}}},
-            "spec.podTemplate.metadata.labels.torchrun.ai/attempt is the controller's own",
+            "spec.podTemplate.metadata.labels.torchrun.ai/attempt: reserved",
         ),
         (
             {"metadata": {"labels": {n.LABEL_JOB_UID: "7"}}},
-            "spec.podTemplate.metadata.labels.torchrun.ai/job-uid is the controller's own",
+            "spec.podTemplate.metadata.labels.torchrun.ai/job-uid: reserved",
         ),
         (
             {"metadata": {"labels": {n.LABEL_NODE: "7"}}},
-            "spec.podTemplate.metadata.labels.torchrun.ai/node is the controller's own",
+            "spec.podTemplate.metadata.labels.torchrun.ai/node: reserved",
+        ),
+        *(
+            ({"metadata": {kind: {key: "x"}}}, f"spec.podTemplate.metadata.{kind}.{key}: reserved")
+            for kind, key in (
+                ("labels", c.LABEL_ROLE),
+                ("labels", "sub.trainyard.dev/x"),
+                ("labels", n.LABEL_KAI_QUEUE),
+                ("labels", n.LABEL_JOB),
+                ("annotations", c.DO_NOT_DISRUPT),
+                ("annotations", n.ANNOTATION_POD_GROUP),
+            )
         ),
     ],
 )
@@ -165,7 +177,11 @@ def test_a_native_sidecar_and_the_workers_own_container_are_the_templates() -> N
 
 
 def test_labels_that_say_who_manages_pods_are_anybodys() -> None:
-    labels = {n.LABEL_MANAGED_BY: "helm", "app.kubernetes.io/name": "training", n.LABEL_KAI_QUEUE: "gpu"}
+    labels = {
+        n.LABEL_MANAGED_BY: "helm",
+        "app.kubernetes.io/name": "training",
+        "nottrainyard.dev/role": "warm",
+    }
     life = Life({"podTemplate": {"metadata": {"labels": labels}}})
     life.look()
     assert life.condition(n.READY) == ("True", "Ready")

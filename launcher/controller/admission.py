@@ -1,0 +1,170 @@
+"""The ValidatingAdmissionPolicies of jobs and queues: whose pods the controller makes.
+
+The controller may create pods everywhere. Without these policies a person who may only submit jobs could have it make
+any pod: with another service account, a Secret, the node's own network. The API server asks for the author's own
+rights when a job or queue is written (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/;
+`authorizer` is the CEL library https://pkg.go.dev/k8s.io/apiserver/pkg/cel/library#Authz). The expressions are made
+from the schema and the tables of launcher/core/torchrun/permissions.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from launcher.controller.schema import job
+from launcher.controller.schema.fields import Field
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun import permissions
+from launcher.core.torchrun.permissions import CREATE_PODS, UPDATE_QUEUE
+
+API_VERSION: Final = "admissionregistration.k8s.io/v1"
+POLICY: Final = "ValidatingAdmissionPolicy"
+BINDING: Final = f"{POLICY}Binding"
+_LABELS: Final = {"app.kubernetes.io/name": n.CONTROLLER}
+_MAY_CREATE_PODS: Final = (
+    "authorizer.group('').resource('pods').namespace(request.namespace).check('create').allowed()"
+)
+_MAY_UPDATE_QUEUE: Final = (
+    f"authorizer.group('{n.GROUP}').resource('{n.QUEUE_PLURAL}').namespace(request.namespace)"
+    ".name(object.spec.jobQueue).check('update').allowed()"
+)
+
+
+def objects() -> list[dict[str, Any]]:
+    """Return the policies and their bindings."""
+    return [
+        made for each in (_of_jobs(), _of_queues()) for made in (each, _binding(each["metadata"]["name"]))
+    ]
+
+
+def fields_of_a_job(right: str) -> dict[str, str]:
+    """Return the fields of a job that need this right, each with the CEL condition that the job has it."""
+    return {
+        path: cel
+        for path, cel in _fields(job.spec(), "object.spec", "")
+        if permissions.right_of(path) == right
+    }
+
+
+def _fields(parent: Field, here: str, above: str) -> Iterator[tuple[str, str]]:
+    """Yield every field below, as deep as the table goes, with the condition that it is there."""
+    for name, each in parent.fields.items():
+        path = f"{above}.{name}" if above else name
+        place = f"{here}.?{name}"
+        entries = each.item is not None and bool(each.item.fields)
+        if not permissions.leads_to_free(path):
+            yield path, f"{place}.hasValue()"
+        elif entries and each.item is not None:
+            for below, cel in _fields(each.item, "each", path):
+                yield below, f"{place}.orValue([]).exists(each, {cel})"
+        else:
+            yield from _fields(each, place, path)
+
+
+def _of_jobs() -> dict[str, Any]:
+    kept = [name for name in job.spec().fields if name not in permissions.HARMLESS_CHANGES]
+    return _policy(
+        name=n.JOB_POLICY,
+        resource=n.JOB_PLURAL,
+        changed=" || ".join(f"object.spec.?{name} != oldObject.spec.?{name}" for name in kept),
+        variables={
+            "ofQueue": _listed(fields_of_a_job(UPDATE_QUEUE)),
+            "ofPods": _listed(fields_of_a_job(CREATE_PODS)),
+            **_metadata("object.spec.?overrides.?podTemplate"),
+        },
+        validations=[
+            {
+                "expression": f"size(variables.ofQueue) == 0 || {_MAY_UPDATE_QUEUE}",
+                "messageExpression": "'spec: ' + variables.ofQueue.join(', ') + ' needs the right to update "
+                f"{n.QUEUE_KIND} ' + object.spec.jobQueue + ' in namespace ' + request.namespace + '. "
+                "Leave it out, or ask who administers the queue.'",
+                "reason": "Forbidden",
+            },
+            _pods_validation("Leave it out, or ask for the ClusterRole edit."),
+            _reserved("spec.overrides.podTemplate.metadata"),
+        ],
+    )
+
+
+def _of_queues() -> dict[str, Any]:
+    said = {path: f"object.spec.{_optional(path)}.hasValue()" for path in permissions.PODS_OF_QUEUE}
+    return _policy(
+        name=n.QUEUE_POLICY,
+        resource=n.QUEUE_PLURAL,
+        changed="object.spec != oldObject.spec",
+        variables={"ofPods": _listed(said), **_metadata("object.spec.?podTemplate")},
+        validations=[
+            _pods_validation("Leave it out, or ask for the ClusterRole edit."),
+            _reserved("spec.podTemplate.metadata"),
+        ],
+    )
+
+
+def _pods_validation(advice: str) -> dict[str, str]:
+    return {
+        "expression": f"size(variables.ofPods) == 0 || {_MAY_CREATE_PODS}",
+        "messageExpression": "'spec: ' + variables.ofPods.join(', ') + ' needs the right to create pods in "
+        f"namespace ' + request.namespace + '. {advice}'",
+        "reason": "Forbidden",
+    }
+
+
+def _optional(path: str) -> str:
+    return ".".join(f"?{name}" for name in path.split("."))
+
+
+def _listed(fields: dict[str, str]) -> str:
+    """Return the CEL list of the paths whose conditions hold."""
+    return " + ".join(f"({cel} ? ['{path}'] : [])" for path, cel in fields.items())
+
+
+def _metadata(template: str) -> dict[str, str]:
+    kinds = ("labels", "annotations")
+    keys = (f"{template}.?metadata.?{kind}.orValue({{}}).map(key, key)" for kind in kinds)
+    return {"reserved": f"({' + '.join(keys)}).filter(key, key.matches('{permissions.RESERVED_PATTERN}'))"}
+
+
+def _reserved(place: str) -> dict[str, str]:
+    return {
+        "expression": "size(variables.reserved) == 0",
+        "messageExpression": f"'{place}: ' + variables.reserved.join(', ') + ' is reserved for Trainyard, Karpenter "
+        "and KAI Scheduler. Use a key of another domain.'",
+        "reason": "Invalid",
+    }
+
+
+def _policy(
+    *, name: str, resource: str, changed: str, variables: dict[str, str], validations: list[dict[str, str]]
+) -> dict[str, Any]:
+    rule = {
+        "apiGroups": [n.GROUP],
+        "apiVersions": ["*"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": [resource],
+        "scope": "Namespaced",
+    }
+    return {
+        "apiVersion": API_VERSION,
+        "kind": POLICY,
+        "metadata": {"name": name, "labels": dict(_LABELS)},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"matchPolicy": "Equivalent", "resourceRules": [rule]},
+            # Who writes labels, or scales a job, needs no more than that.
+            "matchConditions": [
+                {"name": "changes-what-runs", "expression": f"request.operation == 'CREATE' || {changed}"}
+            ],
+            "variables": [{"name": key, "expression": value} for key, value in variables.items()],
+            "validations": validations,
+        },
+    }
+
+
+def _binding(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": BINDING,
+        "metadata": {"name": name, "labels": dict(_LABELS)},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }
