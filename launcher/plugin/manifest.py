@@ -39,6 +39,8 @@ def job(
         "numGPUs": options.gpus,
         "command": _command(options.command),
     }
+    if options.launcher is not None:
+        spec["launcher"] = options.launcher
     if options.nodes is not None:
         spec["numNodes"] = options.nodes
     if elastic := _elastic(options):
@@ -98,8 +100,6 @@ def _command(words: list[str]) -> str:
     _check_length("command", "a command", command)
     if why := commands.unclosed(command):
         raise PluginError(USAGE, f"command: {command[:_SHOWN]!r}: {why}; close the quotation")
-    if why := commands.other_launcher(command):
-        raise PluginError(USAGE, f"command: {why}")
     return _sendable("command", command)
 
 

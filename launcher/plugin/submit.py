@@ -6,11 +6,12 @@ import argparse
 import os
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.addresses import sent_below
-from launcher.plugin import making, manifest, podless, upload
+from launcher.plugin import launching, making, manifest, podless, upload
 from launcher.plugin.cluster import Cluster, shown
 from launcher.plugin.exits import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.following import follow
@@ -38,6 +39,7 @@ def submit(
     job = _job(options, cluster.namespace, environment)
     queue = cluster.queue(options.queue)
     making.fits(job, queue)
+    decided = launching.choose(job, _root(options), queue)
     where = upload.bucket_of(queue)
     bucket = upload.bucket() if where and not options.no_workspace else None
     archive = packed()
@@ -49,6 +51,7 @@ def submit(
             raise PluginError(WORKSPACE, f"queue {options.queue}: storage.workspace.{error}") from None
         job["spec"]["workspace"] = manifest.workspace(archive, url)
     making.judge(cluster, job)
+    say(decided)
     if archive and bucket:
         upload.to_bucket(archive, where, bucket)
     making.mark(job)
@@ -87,8 +90,10 @@ def dry_run(
 ) -> str:
     """The job as YAML or JSON; no cluster is asked, and so the address of a workspace in S3 is not in it."""
     job = _job(options, namespace, environment)
+    decided = launching.choose(job, _root(options), None)
     if archive := packed():
         job["spec"]["workspace"] = manifest.workspace(archive, "")
+    say(decided)
     return rendered(job, options.output or "yaml")
 
 
@@ -110,6 +115,11 @@ def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
             f"job {options.name}: spec.workspace.url is {old_url[:_SHOWN]!r}, which neither submit nor sync has sent; "
             "submit another job, with its workspace from here",
         )
+    try:
+        queue = cluster.queue(str(spec["jobQueue"]))
+    except PluginError:  # the right to read it is not needed to send
+        queue = None
+    launching.check_again(job, Path(os.path.expanduser(options.workspace)), queue)
     bucket = upload.bucket() if where else None
     if not bucket:
         podless.check(cluster, job)
@@ -137,6 +147,11 @@ def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
         ) from None
     print(f"{n.JOB_SINGULAR}.{n.GROUP}/{options.name} synced", flush=True)
     return DONE
+
+
+def _root(options: argparse.Namespace) -> Path | None:
+    """The directory that is sent, None for none."""
+    return None if getattr(options, "no_workspace", False) else Path(os.path.expanduser(options.workspace))
 
 
 def rendered(job: JsonObject, output: str) -> str:

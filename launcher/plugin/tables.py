@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.command import detected
 from launcher.plugin.plain import plain
 from launcher.workspace.selection import size_in_words
 
@@ -84,6 +85,7 @@ def status(item: JsonObject, now: datetime) -> str:
         ("Name", f"{meta.get('namespace', '')}/{meta['name']}"),
         ("Queue", spec["jobQueue"]),
         ("Command", spec["command"]),
+        ("Launcher", _launcher(spec)),
         ("Phase", seen.get("phase") or "not seen by the controller yet"),
         ("Reason", _joined(seen.get("reason"), seen.get("message"))),
         ("Size", _size(spec, seen)),
@@ -109,6 +111,18 @@ def status(item: JsonObject, now: datetime) -> str:
     return text + (
         "\n" + table(("CONDITION", "STATUS", "REASON", "MESSAGE"), conditions) if conditions else ""
     )
+
+
+def _launcher(spec: JsonObject) -> str:
+    """Who starts the job's processes, and whether the job says so itself."""
+    if said := spec.get("launcher"):
+        return str(said)
+    try:
+        found = detected(str(spec["command"]), tuple(map(str, spec.get("args") or ())))
+    except ValueError:  # quotes that are not closed
+        return "-"
+    why = found.starts or found.unknown
+    return found.launcher + (f" ({why} runs once on each node)" if why else "")
 
 
 def condition(item: JsonObject, kind: str) -> JsonObject:

@@ -18,6 +18,8 @@ _EXITS: Final = (
     "66 no such job, 69 no answer from the API server or the job's pods, 74 the answer can't be written, "
     "75 a followed job was removed, 77 not allowed, 78 no usable kubeconfig, 130 interrupted."
 )
+# Of spec.launcher (launcher/core/torchrun/job_spec.py).
+LAUNCHERS: Final = ("torchrun", "none")
 FORMATS: Final = ("yaml", "json", "name", "wide")
 VERBS: Final = ("submit", "logs", "status", "list", "queues", "cancel", "suspend", "resume", "sync", "cp")
 # What kubectl's own verbs are called here.
@@ -174,6 +176,11 @@ def _submit(submit: Parser) -> None:
     submit.add_argument("--max", type=_positive, metavar="NODES", help="most nodes of an elastic job")
     submit.add_argument(
         "--env", action="append", default=[], metavar="NAME=VALUE", help="NAME alone: as it is here"
+    )
+    submit.add_argument(
+        "--launcher",
+        choices=LAUNCHERS,
+        help="torchrun starts the command once for each GPU; none: once on each node (default: as detected)",
     )
     submit.add_argument("--name", help="default: after the directory")
     submit.add_argument(

@@ -18,7 +18,7 @@ from launcher.controller.schema.fields import (
     whole_number,
     yes_or_no,
 )
-from launcher.core.torchrun.job_spec import MOST_GPUS, MOST_NODES
+from launcher.core.torchrun.job_spec import MOST_GPUS, MOST_NODES, NO_LAUNCHER, TORCHRUN
 
 BACKENDS: Final = ("nccl", "gloo")
 RENDEZVOUS: Final = ("c10d", "etcd", "etcd-v2", "static")
@@ -28,6 +28,7 @@ FIXED: Final = (
     "numGPUs",
     "command",
     "args",
+    "launcher",
     "env",
     "distributed",
     "overrides",
@@ -56,7 +57,7 @@ def spec() -> Field:
                 absent="one node if the GPUs fit, else the fewest; of a job on CPUs 1",
             ),
             "command": named(
-                "What each process runs, in the words of a POSIX shell. torchrun starts it, unless it is torchrun.",
+                "What is run, in the words of a POSIX shell; launcher says how often.",
                 r"\S",
                 "command",
                 "a command, such as python train.py",
@@ -67,6 +68,13 @@ def spec() -> Field:
                 text("One word.", most=32768),
                 most=256,
                 absent="none",
+            ),
+            "launcher": choice(
+                "Who starts the command's processes: torchrun starts it once for each GPU; with none it runs once on "
+                "each node, and starts its own.",
+                (TORCHRUN, NO_LAUNCHER),
+                absent="torchrun for Python programs, none for a command that starts torchrun or another launcher, "
+                "or a program that is not known",
             ),
             "env": environment(),
             "workspace": _workspace(),

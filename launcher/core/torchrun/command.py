@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from launcher.core.torchrun import command_parser
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun import other_launchers, own_torchrun
-from launcher.core.torchrun.job_spec import C10D, ETCD_V2, STATIC
+from launcher.core.torchrun.command_parser import Read
+from launcher.core.torchrun.job_spec import C10D, ETCD_V2, STATIC, TORCHRUN, JobSpec
+from launcher.core.torchrun.launcher_detection import NONE, Detection, detect
 
 # Nodes come minutes apart where machines are bought for them, and on a full cluster days; c10d gives up on the first
 # worker after 60 s, on the others after 600, and a job that only waited would use up its restarts. Nothing is lost by
@@ -127,33 +130,46 @@ class Command:
     environment: dict[str, str]
 
 
-def check(command: str, args: tuple[str, ...] = ()) -> str:
-    """What is wrong with a command, empty if nothing."""
+def check(command: str, args: tuple[str, ...] = (), launcher: str = "") -> str:
+    """What is wrong with a command whose job has this `launcher`, empty if nothing."""
     if why := unclosed(command):
         return f"spec.command is {command[:80]!r} ({why}); right would be words of a POSIX shell with closed quotes"
     if not command.strip():
         return f"spec.command is {command[:80]!r}; right would be a command, such as python train.py"
-    if why := other_launcher(command, args):
-        return f"spec.command {why}"
-    if args and needs_shell(command) and not own_torchrun.takes_words(_open_end(command)):
+    if args and needs_shell(command) and not command_parser.takes_words(_open_end(command)):
         return (
             f"spec.args are given, and the end of spec.command, {command.rstrip()[-40:]!r}, takes none; "
             "right would be to write them into the command"
         )
+    if launcher == TORCHRUN and (why := twice(detected(command, args))):
+        return f"spec.launcher: is {TORCHRUN}, {why}"
     return ""
 
 
-def other_launcher(command: str, args: tuple[str, ...] = ()) -> str:
-    """What is wrong with a command that starts another launcher than torchrun, "" where it starts none."""
-    if needs_shell(command):
-        calls = own_torchrun.calls_of_line(_open_end(command), args)
-    else:
-        calls = own_torchrun.calls_of_words((*shlex.split(command), *args))
-    found = other_launchers.first(calls)
-    return found and (
-        f"starts {found}, which starts processes of its own; right would be python train.py: torchrun starts it once "
-        "for each GPU, and Accelerate and DeepSpeed read torchrun's variables"
+def twice(found: Detection) -> str:
+    """Why torchrun must not be put around a command, "" where it may be."""
+    where = f"{found.place} " if found.place else "the command "
+    return found.starts and (
+        f"and {where}starts {found.starts} itself, which would start once for each GPU. It must be {NONE}, or be "
+        "left out"
     )
+
+
+def detected(
+    command: str,
+    args: tuple[str, ...] = (),
+    read: Read = lambda _: None,
+    variables: Mapping[str, str] | None = None,
+) -> Detection:
+    """What a command starts, with the scripts that `read` has; `variables` are those of its environment."""
+    if needs_shell(command):
+        return detect(command_parser.simple_commands_of_line(_open_end(command), args, read, variables))
+    return detect(command_parser.simple_commands_of_words((*shlex.split(command), *args), read, variables))
+
+
+def literals(job: JobSpec) -> dict[str, str]:
+    """The variables of a job whose values it has itself."""
+    return {str(each["name"]): str(each["value"]) for each in job.env if each.get("value") is not None}
 
 
 def unclosed(command: str) -> str:
@@ -175,13 +191,14 @@ def _open_end(command: str) -> str:
     return end[:-1].rstrip() if goes_on else end
 
 
-def build(command: str, args: tuple[str, ...], meeting: Meeting) -> Command:
-    """The container's command for what a user typed; `check` found nothing wrong with it."""
-    shell = needs_shell(command)
-    words = _shell(command, args) if shell else (*shlex.split(command), *args)
-    own = own_torchrun.in_line(_open_end(command), args) if shell else own_torchrun.in_words(words)
+def build(command: str, args: tuple[str, ...], meeting: Meeting, launcher: str = "") -> Command:
+    """The container's command for what a user typed; `check` found nothing wrong with it.
+
+    Without a `launcher` that the job says, it is the one that is detected.
+    """
+    words = _shell(command, args) if needs_shell(command) else (*shlex.split(command), *args)
     words = tuple(map(literally, words))
-    if own:
+    if (launcher or detected(command, args).launcher) == NONE:
         environment = meeting.environment
     else:
         flags = [f"--{name}={value}" for name, value in meeting.flags]

@@ -13,6 +13,9 @@ from launcher.core.torchrun.queue_spec import MOST_RESTARTS, NEVER, ON_FAILURE
 from launcher.core.torchrun.reading import MOST_EXACT, Fields, JsonObject
 from launcher.core.torchrun.record import moment
 
+# Of spec.launcher: torchrun starts the command once for each GPU, or nothing does.
+TORCHRUN: Final = "torchrun"
+NO_LAUNCHER: Final = "none"
 NCCL: Final = "nccl"
 GLOO: Final = "gloo"
 C10D: Final = "c10d"
@@ -55,6 +58,7 @@ class JobSpec:
     nodes: int | None
     command: str
     args: tuple[str, ...]
+    launcher: str  # "" for what is detected
     env: tuple[JsonObject, ...]
     workspace: Workspace | None
     backend: str
@@ -147,6 +151,7 @@ def read(spec: Any) -> tuple[JobSpec, tuple[str, ...]]:
         nodes=nodes,
         command=fields.text("command", "a command, such as python train.py", re.compile(r"(?s).*\S.*")),
         args=fields.strings("args"),
+        launcher=fields.one_of("launcher", (TORCHRUN, NO_LAUNCHER)),
         env=_environment(fields),
         workspace=_workspace(fields),
         backend=backend,

@@ -55,7 +55,7 @@ def decide(
         return Decision()  # all that it owns goes with it
     job_spec.check_name(meta.name, problems)
     spec, wrong = job_spec.read(job.get("spec"))
-    if not wrong and (problem := command.check(spec.command, spec.args)):
+    if not wrong and (problem := command.check(spec.command, spec.args, spec.launcher)):
         problems.append(problem)
     problems += wrong
     known = record.read(job.get("status"))

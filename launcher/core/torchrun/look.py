@@ -9,8 +9,8 @@ from typing import Any
 
 from launcher.core.manifests import stamp
 from launcher.core.observe import Observation
+from launcher.core.torchrun import command, launcher_detection, queue_spec, record
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun import queue_spec, record
 from launcher.core.torchrun.decision import (
     NORMAL,
     SCHEDULER_SECONDS,
@@ -19,7 +19,7 @@ from launcher.core.torchrun.decision import (
     Decision,
     Event,
 )
-from launcher.core.torchrun.distribution import Refused, distribute
+from launcher.core.torchrun.distribution import Refused, Size, distribute
 from launcher.core.torchrun.job_spec import JobSpec, Meta
 from launcher.core.torchrun.observe import Children
 from launcher.core.torchrun.pods import Making
@@ -332,6 +332,9 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
         )
     try:
         size = distribute(spec, settings.queue)
+        # What has begun goes on as it began.
+        if not look.begun and (wrong := _misfit(spec, size, settings)):
+            return Refusal(message=wrong)
         if isinstance(nodes, int) and size.least <= nodes < size.nodes:
             size = replace(size, nodes=nodes)
         storage = plan(
@@ -362,3 +365,10 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
         cluster=look.cluster,
         attempt=attempt,
     )
+
+
+def _misfit(spec: JobSpec, size: Size, settings: Settings) -> str:
+    """What of the command contradicts the job's size; scripts of the workspace can't be read here."""
+    found = command.detected(spec.command, spec.args, variables=command.literals(spec))
+    shape = launcher_detection.shape_of(spec, size, settings.rendezvous)
+    return ": ".join(filter(None, launcher_detection.misfit(spec, found, shape)))

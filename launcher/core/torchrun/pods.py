@@ -138,7 +138,7 @@ def _metadata(making: Making, node: int | None) -> JsonObject:
 
 def _container(making: Making, below: Mapping[str, Any], node: int | None) -> JsonObject:
     queue = making.settings.queue
-    command = commands.build(making.spec.command, making.spec.args, making.meeting)
+    command = commands.build(making.spec.command, making.spec.args, making.meeting, making.spec.launcher)
     resources = below.get("resources") or {}
     ours = resources_of(making)
     env = _environment(making, node, command.environment, below.get("env") or [])

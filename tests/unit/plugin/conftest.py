@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from tests.unit.plugin.exec_api import Pods, serving_pods
 from tests.unit.plugin.plugin_api import Run, TorchrunApi
 
 ROOT = Path(__file__).parents[3]
+_DECISION = re.compile(r"^command: (torchrun starts|runs once|\S+ starts|starts) .*\n", re.MULTILINE)
 
 
 class Clock:
@@ -82,14 +84,17 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run(api: TorchrunApi, tmp_path: Path, code: Path, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Runs the plugin: exit code, standard output and error."""
+    """Runs the plugin: exit code, standard output, and error without the line that each `submit` says.
+
+    test_launching.py has that one.
+    """
     kubeconfig = api.kubeconfig(tmp_path / "kubeconfig")
 
     def call(*words: str, **environment: str) -> tuple[int, str, str]:
         capfd.readouterr()
         result = main([*words[:1], "--kubeconfig", str(kubeconfig), *words[1:]], environment)
         out, err = capfd.readouterr()
-        return result, out, err
+        return result, out, _DECISION.sub("", err)
 
     return call
 

@@ -115,14 +115,14 @@ BAD = [
     ),
     ((*SUBMIT, "python 'a"), 64, "command: .*No closing quotation"),
     (
-        (*SUBMIT, "accelerate launch a.py"),
+        (*SUBMIT, "--nodes", "2", "accelerate launch a.py"),
         64,
-        "command: starts accelerate launch, which .* python train.py: torchrun",
+        "command: starts accelerate launch, which .* python train.py, which torchrun",
     ),
     (
-        (*SUBMIT, "deepspeed", "a.py"),
+        (*SUBMIT, "--nodes", "2", "deepspeed", "a.py"),
         64,
-        "command: starts deepspeed, which starts processes of its own; right would be",
+        "command: starts deepspeed, which knows nothing of the job's 2 nodes",
     ),
     ((*SUBMIT, "--workspace", "none", "c"), 65, "workspace: none does not exist"),
     ((*SUBMIT, "--workspace", "", "c"), 64, "--workspace: is empty; name the directory"),

@@ -99,6 +99,7 @@ FIELDS: list[tuple[str, Any, dict[str, Any], dict[str, Any], Effect]] = [
     ("numNodes", 4, {}, {}, children_and_life),
     ("command", "python other.py", {}, {}, children_and_life),
     ("args", ["--x"], {}, {}, children_and_life),
+    ("launcher", "none", {}, {}, children_and_life),
     ("env", [{"name": "A", "value": "1"}], {}, {}, children_and_life),
     ("workspace.digest", ANOTHER, {"workspace": SENT}, {}, children_and_life),
     # No worker needs it: the digest says whether the archive is whole.

@@ -1,0 +1,644 @@
+"""Who starts the processes of a command: torchrun that the controller puts around it, or the command itself. Pure.
+
+torchrun is put around plain programs alone: a launcher under it would start its processes once for each GPU. Entry
+points: `detect` for the decision, `contradiction` for a launcher that does not fit the job.
+
+Flags: torch 2.x, torch/distributed/run.py (each is also read from the environment as PET_<FLAG>);
+https://huggingface.co/docs/accelerate/package_reference/cli; deepspeed/launcher/runner.py; composer/cli/launcher.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from launcher.core.torchrun.command_parser import (
+    PREFIXES,
+    PYTHON,
+    RUNNERS,
+    SHELLS,
+    SOURCES,
+    TORCHRUN_MODULES,
+    Call,
+    SimpleCommand,
+)
+from launcher.core.torchrun.distribution import Size
+from launcher.core.torchrun.job_spec import NO_LAUNCHER, TORCHRUN, JobSpec
+
+NONE: Final = NO_LAUNCHER
+
+# Launchers of one node that know nothing of a job's other nodes; "" where any first argument starts processes.
+_VERBS: Final = {
+    **dict.fromkeys(("accelerate-launch", "composer", "deepspeed", "horovodrun", "mpiexec", "mpirun"), ""),
+    # As distributions call them that have several.
+    **dict.fromkeys(
+        ("mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpirun.mpich", "mpirun.openmpi"), ""
+    ),
+    "accelerate": "launch",
+    "accelerate.commands.accelerate_cli": "launch",
+    **dict.fromkeys(("colossalai", "fabric", "lightning"), "run"),
+}
+_MODULES: Final = (
+    *("accelerate.commands.launch", "composer.cli.launcher"),
+    *("deepspeed.launcher.launch", "deepspeed.launcher.runner", "horovod.runner.launch"),
+)
+# Modules that are no plain programs, nor are those within them.
+_LAUNCHER_PACKAGES: Final = re.compile(
+    r"(accelerate\.commands|axolotl\.cli|colossalai\.cli|composer\.cli|deepspeed\.launcher|horovod\.runner"
+    r"|lightning(_fabric|\.fabric)?|llamafactory\.(cli|launcher)|ray|torch\.distributed\.(run|launch)|torchtune\._cli"
+    r"|torchx|paddle\.distributed|torch_xla\.distributed|torch\.backends\.xeon)(\..*)?"
+)
+_ASKS: Final = ("-h", "--help", "-V", "--version")
+# What a launcher's flag says: the job's nodes, the processes of one, or all processes.
+_NODES, _EACH, _ALL = "nodes", "processes on each node", "processes"
+_FLAGS: Final[Mapping[str, Mapping[str, str]]] = {
+    "accelerate": {"num_machines": _NODES, "num_processes": _ALL},
+    "deepspeed": {"num_nodes": _NODES, "num_gpus": _EACH},
+    "composer": {"n": _EACH, "nproc": _EACH, "world_size": _ALL},
+    "mpi": {"n": _ALL, "np": _ALL},
+    "horovod": {"np": _ALL, "num_proc": _ALL},
+    "fabric": {"num_nodes": _NODES, "devices": _EACH},
+    "lightning": {"num_nodes": _NODES, "devices": _EACH},
+    "colossalai": {"nproc_per_node": _EACH},
+}
+_TORCHRUN_VALUES: Final = (
+    *("nnodes", "nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "max_restarts"),
+    *("monitor_interval", "start_method", "event_log_handler", "role", "log_dir", "redirects", "tee"),
+    *(
+        "local_ranks_filter",
+        "node_rank",
+        "master_addr",
+        "master_port",
+        "local_addr",
+        "logs_specs",
+        "numa_binding",
+    ),
+    *("signals_to_handle", "duplicate_stdout_filters", "duplicate_stderr_filters"),
+)
+_TORCHRUN_SWITCHES: Final = (
+    "standalone",
+    "module",
+    "no_python",
+    "run_path",
+    "use_env",
+    "virtual_local_rank",
+    "help",
+)
+_SHORT: Final = {"-r": "redirects", "-t": "tee", "-m": "module", "-h": "help"}
+_VARIABLE: Final = "PET_"
+_LOCAL: Final = re.compile(r"(localhost|127(\.\d+){3}|0\.0\.0\.0|\[?::1?\]?)(:\d*)?")
+
+_BUILTINS: Final = frozenset(
+    [
+        "!",
+        ":",
+        "[",
+        "[[",
+        "{",
+        "}",
+        "alias",
+        "bg",
+        "bind",
+        "break",
+        "case",
+        "cd",
+        "command",
+        "continue",
+        "declare",
+        "dirs",
+        "disown",
+        "do",
+        "done",
+        "echo",
+        "elif",
+        "else",
+        "enable",
+        "esac",
+        "eval",
+        "exit",
+        "export",
+        "false",
+        "fc",
+        "fg",
+        "fi",
+        "for",
+        "function",
+        "getopts",
+        "hash",
+        "help",
+        "history",
+        "if",
+        "in",
+        "jobs",
+        "kill",
+        "let",
+        "local",
+        "logout",
+        "popd",
+        "printf",
+        "pushd",
+        "pwd",
+        "read",
+        "readonly",
+        "return",
+        "select",
+        "set",
+        "shift",
+        "shopt",
+        "test",
+        "then",
+        "time",
+        "times",
+        "trap",
+        "true",
+        "type",
+        "typeset",
+        "ulimit",
+        "umask",
+        "unalias",
+        "unset",
+        "until",
+        "wait",
+        "while",
+        "mapfile",
+        "readarray",
+    ]
+)
+# Programs that prepare or observe, and start nothing of the training.
+_UTILITIES: Final = frozenset(
+    [
+        "apk",
+        "apt",
+        "apt-get",
+        "awk",
+        "aws",
+        "base64",
+        "basename",
+        "brew",
+        "bunzip2",
+        "bzip2",
+        "cat",
+        "chgrp",
+        "chmod",
+        "chown",
+        "cksum",
+        "clear",
+        "cmp",
+        "column",
+        "comm",
+        "cp",
+        "curl",
+        "cut",
+        "date",
+        "dd",
+        "df",
+        "diff",
+        "dirname",
+        "dmesg",
+        "dnf",
+        "dpkg",
+        "ds_report",
+        "du",
+        "egrep",
+        "env",
+        "expand",
+        "expr",
+        "fallocate",
+        "fgrep",
+        "file",
+        "find",
+        "fold",
+        "fmt",
+        "free",
+        "gawk",
+        "gcloud",
+        "getconf",
+        "git",
+        "grep",
+        "gsutil",
+        "gunzip",
+        "gzip",
+        "head",
+        "hf",
+        "hostid",
+        "hostname",
+        "huggingface-cli",
+        "id",
+        "ifconfig",
+        "install",
+        "ip",
+        "jq",
+        "ldconfig",
+        "ldd",
+        "less",
+        "link",
+        "ln",
+        "logger",
+        "ls",
+        "lsblk",
+        "lscpu",
+        "lsof",
+        "lspci",
+        "md5sum",
+        "mkdir",
+        "mkfifo",
+        "mktemp",
+        "module",
+        "more",
+        "mount",
+        "mountpoint",
+        "mv",
+        "nl",
+        "nproc",
+        "nslookup",
+        "numfmt",
+        "nvcc",
+        "nvidia-smi",
+        "od",
+        "paste",
+        "pgrep",
+        "ping",
+        "pip",
+        "pip3",
+        "pkill",
+        "printenv",
+        "ps",
+        "python-config",
+        "readlink",
+        "realpath",
+        "rev",
+        "rm",
+        "rmdir",
+        "rsync",
+        "s5cmd",
+        "sed",
+        "seq",
+        "sha1sum",
+        "sha256sum",
+        "shuf",
+        "sleep",
+        "sort",
+        "split",
+        "ss",
+        "stat",
+        "stty",
+        "sum",
+        "sync",
+        "sysctl",
+        "tac",
+        "tail",
+        "tar",
+        "tee",
+        "timedatectl",
+        "top",
+        "touch",
+        "tput",
+        "tr",
+        "truncate",
+        "tty",
+        "umount",
+        "uname",
+        "unexpand",
+        "uniq",
+        "unlink",
+        "unxz",
+        "unzip",
+        "unzstd",
+        "uptime",
+        "vmstat",
+        "wc",
+        "wget",
+        "whereis",
+        "which",
+        "who",
+        "whoami",
+        "xz",
+        "yes",
+        "yum",
+        "zcat",
+        "zip",
+        "zstd",
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detection:
+    """What a command starts.
+
+    `starts` is the launcher that it starts, "" for none, and `unknown` the first program that is not known to be a
+    plain one; `place` is the file of the workspace where that stands, "" for the command itself. `unread` says that
+    `unknown` is a script that could not be read.
+    """
+
+    commands: tuple[SimpleCommand, ...]
+    starts: str = ""
+    unknown: str = ""
+    place: str = ""
+    unread: bool = False
+
+    @property
+    def launcher(self) -> str:
+        """What is done where nobody says it: torchrun around plain programs, nothing around all others."""
+        return NONE if self.starts or self.unknown else TORCHRUN
+
+    @property
+    def starts_torchrun(self) -> bool:
+        """Whether that launcher is torchrun, which has the job's nodes from its environment."""
+        return self.starts == TORCHRUN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The size of a job, `least` of its `nodes` where it is elastic; `processes` on each are None where any will do."""
+
+    nodes: int
+    least: int
+    processes: int | None
+    backend: str
+
+    @property
+    def all_nodes(self) -> str:
+        """As torchrun has it."""
+        return str(self.nodes) if self.least == self.nodes else f"{self.least}:{self.nodes}"
+
+
+def detect(commands: Iterable[SimpleCommand]) -> Detection:
+    """What these commands start."""
+    all_of_them = tuple(commands)
+    found = Detection(commands=all_of_them)
+    for each in all_of_them:
+        if any(map(is_torchrun, each.calls)):
+            return Detection(commands=all_of_them, starts=TORCHRUN, place=each.place)
+    for each in all_of_them:
+        if name := next((name for name in map(_launcher, each.calls) if name), ""):
+            return Detection(commands=all_of_them, starts=name, place=each.place)
+    for each in all_of_them:
+        if not _is_known(each):
+            name = each.file or _name(each)
+            return Detection(
+                commands=all_of_them,
+                unknown=name,
+                place=each.place,
+                unread=bool(each.file) and not each.is_read,
+            )
+    sourced = [each for each in all_of_them if each.file and not each.is_read]
+    if sourced and not any(map(_is_plain_command, all_of_them)):
+        found = Detection(commands=all_of_them, unknown=sourced[0].file, place=sourced[0].place, unread=True)
+    return found
+
+
+def is_torchrun(call: Call) -> bool:
+    """Whether this is torchrun."""
+    return call.program == TORCHRUN or call.python[0] in (TORCHRUN, *TORCHRUN_MODULES)
+
+
+def shape_of(job: JobSpec, size: Size, backend: str) -> Shape:
+    """The shape of a job of this size. On CPUs the command says how many processes there are."""
+    return Shape(
+        nodes=size.nodes,
+        least=size.least,
+        processes=size.gpus if job.gpus else None,
+        backend=backend,
+    )
+
+
+def misfit(job: JobSpec, found: Detection, shape: Shape) -> tuple[str, str]:
+    """What of a job's command or environment does not fit its size, with its place; ("", "") where all does.
+
+    The place is a field of the spec, or a file of the workspace.
+    """
+    variables = {str(each.get("name")): str(each["value"]) for each in job.env if each.get("value")}
+    if wrong := _torchrun_wrong(_pet(variables.items()), shape):
+        return "spec.env", f"has {wrong}"
+    place, wrong = contradiction(found, shape, job.launcher)
+    return (place or "spec.command", wrong) if wrong else ("", "")
+
+
+def contradiction(found: Detection, shape: Shape, said: str = "") -> tuple[str, str]:
+    """What of a command does not fit the job, with the file of the workspace that has it; ("", "") where all does.
+
+    `said` is the job's `launcher`.
+    """
+    for each in found.commands:
+        for call in each.calls:
+            if is_torchrun(call):
+                program, arguments = TORCHRUN, call.arguments if call.program == TORCHRUN else call.python[1]
+                flags = _torchrun_flags(arguments)
+                variables = _variables(each.words)
+                # A flag is stronger than its variable.
+                unset = {
+                    key: value for key, value in variables.items() if key.removeprefix(_VARIABLE) not in flags
+                }
+                wrong = _torchrun_wrong({**unset, **flags}, shape)
+            elif program := _launcher(call):
+                wrong = _launcher_wrong(program, call, shape)
+            else:
+                continue
+            if wrong:
+                return each.place, f"{program} has {wrong}"
+    if found.starts and not found.starts_torchrun and not said and shape.nodes > 1:
+        return found.place, (
+            f"starts {found.starts}, which knows nothing of the job's {shape.all_nodes} nodes: each would train alone. "
+            "It must be a plain program, such as python train.py, which torchrun starts once for each GPU (Accelerate "
+            "and DeepSpeed read its variables); or set launcher to none and give it the nodes by its own flags"
+        )
+    return "", ""
+
+
+def _torchrun_wrong(flags: Mapping[str, str], shape: Shape) -> str:
+    """What of torchrun's flags does not fit the job."""
+    several = shape.nodes > 1
+    if "standalone" in flags and several:
+        return (
+            f"{_written('standalone', flags)}, and the job has {shape.all_nodes} nodes: each would train alone. "
+            "It must be left out: the job says to torchrun how its nodes meet"
+        )
+    value = flags.get("nnodes", "")
+    if value and "$" not in value and not _is_range(value, shape):
+        return _unequal("nnodes", flags, f"{shape.all_nodes} node{'s' * several}", shape.all_nodes)
+    value = flags.get("nproc_per_node", "")
+    count = shape.processes
+    if value.isdecimal() and count is not None and int(value) != count:
+        return _unequal("nproc_per_node", flags, f"{count} GPU{'s' * (count > 1)} on each node", str(count))
+    if not several:
+        return ""
+    value = flags.get("node_rank", "")
+    if value.isdecimal():
+        return (
+            f"{_written('node_rank', flags)} on each of the job's {shape.all_nodes} nodes. It must be left out, or be "
+            "$TORCHRUN_NODE_RANK"
+        )
+    for name in ("rdzv_endpoint", "master_addr"):
+        if _LOCAL.fullmatch(flags.get(name, "")):
+            return (
+                f"{_written(name, flags)}, and the job has {shape.all_nodes} nodes, which would not meet. It must be "
+                "left out: the job sets it"
+            )
+    value = flags.get("rdzv_backend", "")
+    if value and "$" not in value and value != shape.backend and "rdzv_endpoint" not in flags:
+        return _unequal("rdzv_backend", flags, f"distributed.rdzvBackend {shape.backend}", shape.backend)
+    return ""
+
+
+def _is_range(value: str, shape: Shape) -> bool:
+    """Whether a torchrun's --nnodes is the job's nodes: `2` and `2:2` are the same."""
+    least, _, most = value.partition(":")
+    return (least, most or least) == (str(shape.least), str(shape.nodes))
+
+
+def _unequal(name: str, flags: Mapping[str, str], have: str, right: str) -> str:
+    return f"{_written(name, flags)}, and the job has {have}. It must be {right}, or be left out: the job sets it"
+
+
+def _written(name: str, flags: Mapping[str, str]) -> str:
+    """A flag as a person wrote it, or nearly."""
+    if f"{_VARIABLE}{name}" in flags:
+        return f"{_VARIABLE}{name.upper()}={flags[name]}"
+    value = flags[name]
+    return f"--{name.replace('_', '-')}" + (f"={value}" if value else "")
+
+
+def _variables(words: Sequence[str]) -> dict[str, str]:
+    """torchrun's variables that are set in front of a command."""
+    return _pet(tuple(word.split("=", 1)) for word in words if word.startswith(_VARIABLE) and "=" in word)  # type: ignore[misc]
+
+
+def _pet(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in variables:
+        if name.startswith(_VARIABLE) and (flag := name.removeprefix(_VARIABLE).lower()):
+            if flag in _TORCHRUN_SWITCHES and value in ("", "0"):
+                continue
+            found |= {flag: value, f"{_VARIABLE}{flag}": ""}
+    return found
+
+
+def _torchrun_flags(arguments: Sequence[str]) -> dict[str, str]:
+    """torchrun's own flags and their values, "" for those that take none; argparse takes their beginnings, too."""
+    found: dict[str, str] = {}
+    rest = iter(arguments)
+    for word in rest:
+        if not word.startswith("-") or word == "--":
+            break
+        name, equals, value = word.partition("=")
+        flag = _SHORT.get(name, "") or _whole_name(name.lstrip("-").replace("-", "_"))
+        if flag in _TORCHRUN_SWITCHES:
+            found[flag] = ""
+        elif flag:
+            found[flag] = value if equals else next(rest, "")
+    return found
+
+
+def _whole_name(flag: str) -> str:
+    known = (*_TORCHRUN_VALUES, *_TORCHRUN_SWITCHES)
+    if flag in known:
+        return flag
+    begins = [each for each in known if flag and each.startswith(flag)]
+    return begins[0] if len(begins) == 1 else ""
+
+
+def _launcher_wrong(program: str, call: Call, shape: Shape) -> str:
+    """What of another launcher's flags does not fit the job."""
+    named = program.removeprefix("python -m ")
+    flags = next((flags for name, flags in _FLAGS.items() if named.startswith(name)), {})
+    count = shape.processes
+    right = {
+        _NODES: shape.nodes,
+        _EACH: count,
+        _ALL: None if count is None else count * shape.nodes,
+    }
+    for flag, written, value in _own_flags(call, flags):
+        wanted = right[flags[flag]]
+        if wanted is not None and value.isdecimal() and int(value) != wanted:
+            return f"{written}, and the job has {wanted} {flags[flag]}. It must be {wanted}"
+    return ""
+
+
+def _own_flags(call: Call, flags: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """The launcher's flags of these names in front of the program that it starts: name, as written, value."""
+    rest = iter(call.python[1] if call.python[0] else call.arguments)
+    for word in rest:
+        if word.endswith(".py") or PYTHON.fullmatch(word.rpartition("/")[2]):
+            return
+        name, equals, value = word.partition("=")
+        flag = name.lstrip("-").replace("-", "_")
+        if name.startswith("-") and flag in flags:
+            value = value if equals else next(rest, "")
+            yield flag, f"{name}{'=' if equals else ' '}{value}", value
+
+
+def _launcher(call: Call) -> str:
+    """What another launcher than torchrun is called that this starts, "" where it starts none."""
+    if call.unsure:
+        return ""
+    ran, given = call.python
+    named, given = (ran, given) if ran else (call.program, call.arguments)
+    if not given or given[0] in _ASKS:
+        return ""
+    if named in _MODULES:
+        return f"python -m {named}"
+    if named not in _VERBS:
+        return ""
+    verb = _VERBS[named]
+    name = "accelerate" if named.startswith("accelerate.") else named
+    return name if not verb else f"{name} {verb}" if given[0] == verb else ""
+
+
+def _is_known(command: SimpleCommand) -> bool:
+    """Whether nothing but plain programs is started by this, or its commands are looked at by themselves."""
+    if not command.calls or command.is_read or command.runs_text or command.words[0] in command.functions:
+        return True
+    if _is_plain_command(command):
+        return True
+    # A file that is sourced sets variables, as a rule; a shell without a script reads one that stands behind it.
+    runs = [each for each in command.calls if each.program not in PREFIXES]
+    return all(each.program in SOURCES or (each.program in SHELLS and not each.script) for each in runs)
+
+
+def _is_plain_command(command: SimpleCommand) -> bool:
+    return command.is_python or any(map(_is_plain, command.calls))
+
+
+def _is_plain(call: Call) -> bool:
+    """Whether this is a program that starts no processes of the training, or Python with a program of the user's."""
+    program, arguments = call.program, call.arguments
+    if program in PREFIXES:
+        return False
+    if program in RUNNERS:
+        module = call.python[0]
+        return bool(module) and not _LAUNCHER_PACKAGES.fullmatch(module)
+    if program.endswith(".py") or program in _UTILITIES or program in _BUILTINS:
+        return True
+    if program in _VERBS:  # another of its verbs, or a question
+        return not _launcher(call)
+    if PYTHON.fullmatch(program):
+        module = call.python[0]
+        if module and not any(each == "-m" or _MODULE_FLAG.match(each) for each in arguments):
+            # A program in a directory `bin` that Python runs as its script.
+            return module.endswith(".py") or module in _UTILITIES
+        return not (module and _LAUNCHER_PACKAGES.fullmatch(module))
+    if call.variable:
+        return (
+            any(each.endswith(".py") for each in arguments[:2])
+            or "-m" in arguments[:2]
+            or bool(call.python[0])
+        )
+    return False
+
+
+_MODULE_FLAG: Final = re.compile(r"-[bBdEiIOPqRsSuvVx]*m")
+
+
+def _name(command: SimpleCommand) -> str:
+    """What the program is called that is not known, with its verb."""
+    call = next((each for each in command.calls if each.program not in PREFIXES), command.calls[0])
+    if call.program in RUNNERS and len(command.calls) > 1:
+        call = next((each for each in command.calls if each.program not in (*PREFIXES, *RUNNERS)), call)
+    module = call.python[0]
+    if module:
+        return f"python -m {module}" if "." in module else module
+    verb = call.arguments[0] if call.arguments and re.fullmatch(r"[a-z]{2,12}", call.arguments[0]) else ""
+    return f"{call.program} {verb}".strip() if call.program != "$" else "$(...)"
