@@ -41,7 +41,7 @@ def run(home: Home, program: str, *words: str, project: Path) -> subprocess.Comp
 def test_it_is_the_plugin_whatever_lies_in_the_directory(home: Home, project: Path) -> None:
     words = ("--queue", "dev", "--gpus", "0", "--nodes", "1", "--dry-run", "-o", "yaml")
     made = run(home, "kubectl-torchrun", "submit", *words, "python train.py 'a b'", project=project)
-    assert (made.returncode, made.stderr) == (0, "")
+    assert made.returncode == 0, made.stderr
     assert "command: python train.py 'a b'\n" in made.stdout
 
 
