@@ -25,6 +25,7 @@ FREE_OF_JOB: Final = frozenset(
         "numGPUs",
         "numNodes",
         "command",
+        "launcher",
         "args",
         "env.name",
         "env.value",
