@@ -16,7 +16,7 @@ from launcher.controller.asking import Ask, Asking
 from launcher.controller.carry import carry_out
 from launcher.controller.facts import Facts
 from launcher.controller.pools import Pace, Pools
-from launcher.core.torchrun import jobs, nodes, observe, queues, refused, storage
+from launcher.core.torchrun import jobs, lost_workspace, nodes, observe, queues, refused, storage
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.queues import Trial
@@ -88,7 +88,17 @@ class Reconciler:
             seen = self._with_taken(path, self._children(namespace, name, gang=cluster.kai))
             there = self._pools.read(pool, namespace, self._now(), fresh=fresh) if pool else None
             told = self._progress(path, item, seen)
-            return jobs.decide(item, queue, seen, cluster, self._now(), told, pool=there, refused=refused)
+            return jobs.decide(
+                item,
+                queue,
+                seen,
+                cluster,
+                self._now(),
+                told,
+                pool=there,
+                refused=refused,
+                nearby=self._nearby(item, seen),
+            )
 
         def counted() -> Decision:
             decision = decided()
@@ -146,6 +156,14 @@ class Reconciler:
     def close(self) -> None:
         """Nothing is looked at any more."""
         self._asking.close()
+
+    def _nearby(self, item: JsonObject, seen: list[JsonObject]) -> tuple[str, ...]:
+        """Where a sync pod that is to be made may get the workspace."""
+        namespace, name = item["metadata"]["namespace"], n.sync_pod(item["metadata"]["name"])
+        there = any((each["kind"], each["metadata"]["name"]) == ("Pod", name) for each in seen)
+        if there or not lost_workspace.needs_sync_pod(item):
+            return ()
+        return lost_workspace.nearby(item, self._objects.list(n.API_VERSION, n.JOB_KIND, namespace))
 
     def _progress(self, path: str, item: JsonObject, seen: list[JsonObject]) -> JsonObject | None:
         worker = progress.first_worker(item, seen)

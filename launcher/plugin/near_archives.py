@@ -9,7 +9,7 @@ from launcher.core.torchrun import names as n
 from launcher.core.torchrun.addresses import sync_pod_url
 from launcher.plugin.cluster import Cluster
 from launcher.plugin.exits import PluginError
-from launcher.plugin.upload import takes_archives
+from launcher.plugin.upload import has_archive
 
 JsonObject = dict[str, Any]
 # Each one that does not answer costs seconds.
@@ -39,7 +39,7 @@ def pods_that_have(cluster: Cluster, digest: str, job: str) -> list[str]:
 
 def _has_pod(cluster: Cluster, job: str) -> bool:
     pod = cluster.pod(n.sync_pod(job))
-    return pod is not None and takes_archives(pod)
+    return pod is not None and has_archive(pod)
 
 
 def _names(job: JsonObject, digest: str) -> bool:

@@ -205,10 +205,20 @@ def _opened(archive: Archive) -> BinaryIO:
 
 def takes_archives(pod: JsonObject) -> bool:
     """Whether this sync pod runs."""
+    return "running" in _sync_container(pod).get("state", {})
+
+
+def has_archive(pod: JsonObject) -> bool:
+    """Whether this sync pod has an archive: it is ready then."""
+    return _sync_container(pod).get("ready") is True
+
+
+def _sync_container(pod: JsonObject) -> JsonObject:
+    """The status of its container, empty where the pod is about to go."""
     if pod["metadata"].get("deletionTimestamp"):
-        return False
+        return {}
     statuses = pod.get("status", {}).get("containerStatuses", ())
-    return any(each.get("name") == n.SYNC_CONTAINER and each.get("ready") for each in statuses)
+    return next((each for each in statuses if each.get("name") == n.SYNC_CONTAINER), {})
 
 
 def _told(archive: Archive, sent: bool) -> None:

@@ -5,7 +5,8 @@ follow   a sidecar: each new archive of the job in place
 serve    the sync pod: archives by digest over HTTP
 receive  in the sync pod, by exec: takes an archive from standard input, or only points to one that is there
 
-Exit codes: 0 done or told to stop, 1 what was asked for can't be done (one line says why), 2 wrong arguments.
+Exit codes: 0 done or told to stop, 1 what was asked for can't be done (one line says why), 2 wrong arguments,
+3 `serve --give-up-seconds`: nobody sent an archive.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, TextIO
 
 from launcher.core.torchrun import names
 from launcher.workspace.errors import NotThere, WorkspaceError
-from launcher.workspace.follow import EVERY_SECONDS, LOG, WAIT_SECONDS, fetch, follow, tell
+from launcher.workspace.follow import EVERY_SECONDS, LOG, fetch, follow, tell
 from launcher.workspace.nearby import copied
 from launcher.workspace.place import placed
 from launcher.workspace.serve import server
@@ -33,6 +35,8 @@ from launcher.workspace.unpack import check_digest
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
 _ALL_ADDRESSES: Final = ""
+# How often a sync pod without an archive asks others for it.
+_NEARBY_SECONDS: Final = 5.0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,9 +47,7 @@ def parser() -> argparse.ArgumentParser:
     verbs = result.add_subparsers(dest="verb", required=True)
     fetching = verbs.add_parser("fetch", help="put the archive of a digest in place")
     fetching.add_argument("--digest", required=True, help="sha256:<64 hexadecimal digits> of the archive")
-    fetching.add_argument(
-        "--wait-seconds", type=float, default=WAIT_SECONDS, help="how long the archive may take to come"
-    )
+    fetching.add_argument("--wait-seconds", type=float, help="how long the archive may take to come")
     fetching.add_argument(
         "--pointer", default="", help="s3://bucket/key that says which archive is the job's, beside --url"
     )
@@ -59,17 +61,24 @@ def parser() -> argparse.ArgumentParser:
     serving = verbs.add_parser("serve", help="serve the archives that were received")
     serving.add_argument("--port", type=int, default=names.SYNC_PORT)
     serving.add_argument("--address", default=_ALL_ADDRESSES, help="default: each one of the pod")
+    serving.add_argument("--expect", default="", help="digest of the archive to get by itself")
+    serving.add_argument("--size", type=int, default=0, help="bytes of that archive")
+    serving.add_argument(
+        "--give-up-seconds",
+        type=float,
+        help="end with code 3 when no byte came for so long, and no archive is here",
+    )
     receiving = verbs.add_parser("receive", help="take an archive from standard input")
     receiving.add_argument("--digest", required=True)
     receiving.add_argument("--size", required=True, type=int, help="bytes of the whole archive")
     receiving.add_argument("--current", action="store_true", help="make it the job's present one")
-    receiving.add_argument(
-        "--nearby",
-        action="append",
-        default=[],
-        help="http://host:port of another job's sync pod that may have it",
-    )
     for each in (serving, receiving):
+        each.add_argument(
+            "--nearby",
+            action="append",
+            default=[],
+            help="http://host:port of another job's sync pod that may have it",
+        )
         each.add_argument("--root", type=Path, default=Path(names.SYNC_DIRECTORY))
     return result
 
@@ -81,6 +90,9 @@ def main(arguments: Sequence[str]) -> int:
     logging.getLogger("botocore").setLevel(logging.WARNING)
     try:
         _run(options)
+    except Abandoned as error:
+        print(error, file=sys.stderr)
+        return names.SYNC_ABANDONED_EXIT
     except (WorkspaceError, NotThere) as error:
         print(error, file=sys.stderr)
         return EXIT_FAILED
@@ -110,15 +122,48 @@ def _source(options: argparse.Namespace, *, pointer: bool) -> Source:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    serving = server(Store(options.root), options.address, options.port)
+    store = Store(options.root)
+    expected = Pointer(options.expect, options.size) if options.expect else None
+    serving, stopping = server(store, options.address, options.port, expected), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        # From another thread: `shutdown` waits for the loop that the signal interrupts.
-        signal.signal(number, lambda *_: threading.Thread(target=serving.shutdown, daemon=True).start())
+        signal.signal(number, lambda *_: stopping.set())
     LOG.info("serving %s on port %d", options.root, serving.server_port)
+    thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
+    thread.start()
     try:
-        serving.serve_forever(poll_interval=0.2)
+        _wait_for_archive(store, expected, options.nearby, options.give_up_seconds, stopping)
+        stopping.wait()
     finally:
+        serving.shutdown()
         serving.server_close()
+
+
+class Abandoned(Exception):
+    """Nobody sends the archive."""
+
+
+def _wait_for_archive(
+    store: Store,
+    expected: Pointer | None,
+    nearby: Sequence[str],
+    give_up: float | None,
+    stopping: threading.Event,
+    clock: Callable[[], float] = time.time,
+) -> None:
+    """Until the store has a present archive: gets the expected one from other pods, where these have it.
+
+    Raises Abandoned where none came, and no byte of one, for `give_up` seconds.
+    """
+    began = clock()
+    while store.current() is None and not stopping.is_set():
+        if expected is not None and nearby and copied(store, expected.digest, expected.size, nearby):
+            if store.current() is None:
+                store.point(expected)
+            return
+        last = max(began, store.last_write())
+        if give_up is not None and clock() - last >= give_up:
+            raise Abandoned(f"no byte of the workspace came for {give_up:g} s")
+        stopping.wait(_NEARBY_SECONDS if give_up is None else min(_NEARBY_SECONDS, give_up))
 
 
 def receive(options: argparse.Namespace, archive: BinaryIO, answers: TextIO) -> None:

@@ -1,10 +1,15 @@
-"""What a worker's init container and its sidecar do: get the workspace, put it in place, keep it up to date."""
+"""What a worker's init container and its sidecar do: get the workspace, put it in place, keep it up to date.
+
+The archive stays beside the workspace, so that a worker can give it to a sync pod that was made after another was lost.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+import os
 import shutil
+import stat
 import tempfile
 import threading
 import time
@@ -16,16 +21,20 @@ from typing import Final
 from launcher.workspace.errors import NotThere, Refused, WorkspaceError
 from launcher.workspace.ignoring import CONTROL_DIRECTORY
 from launcher.workspace.place import DOWNLOAD, Applied, apply, is_whole, placed
-from launcher.workspace.sources import Source
-from launcher.workspace.unpack import check_digest, verify
+from launcher.workspace.sources import Source, SyncPod
+from launcher.workspace.unpack import check_digest, digest_of, verify
 
 LOG: Final = logging.getLogger("workspace")
 EVERY_SECONDS: Final = 2.0
-WAIT_SECONDS: Final = 1800.0
+# A worker holds a node meanwhile. A new sync pod comes within this time; an archive in S3 is there before its job, and
+# each of a job's few restarts waits for it once more.
+WAIT_SECONDS: Final = 240.0
+WAIT_FOR_S3_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 1.0
 # An archive that could not be put in place is as large at the next try.
 _LONGEST_PAUSE_SECONDS: Final = 60.0
 _KEPT_NAMED: Final = 10
+_KEPT_ARCHIVE: Final = "archive"
 # A connection that broke in the middle is not seen as such by everyone in between.
 _DAMAGED_TRIES: Final = 3
 
@@ -35,20 +44,23 @@ def fetch(
     digest: str,
     into: Path,
     *,
-    wait: float = WAIT_SECONDS,
+    wait: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Applied:
     """Gets the archive of this digest and puts it in place, if it is not there already; what is gone of it, again.
 
     Where the job's present archive is another one by now, that is put in place: what follows it would bring it a moment
-    later, under a worker that has begun with half of the other one. It may come later: it is waited for `wait` seconds.
+    later, under a worker that has begun with half of the other one. It may come later: it is waited for `wait` seconds,
+    by default WAIT_SECONDS from a sync pod and WAIT_FOR_S3_SECONDS from elsewhere.
     Raises WorkspaceError where none comes, or it is damaged at each try.
     """
     check_digest(digest)
     digest = _present(source, digest)
     if is_whole(into, digest):
         return Applied(0, 0)
+    if wait is None:
+        wait = WAIT_SECONDS if isinstance(source, SyncPod) else WAIT_FOR_S3_SECONDS
     end, damaged, said = clock() + wait, 0, ""
     while True:
         try:
@@ -82,12 +94,17 @@ def follow(source: Source, into: Path, stopping: threading.Event, *, every: floa
     What goes wrong is told once, and what is in place stays. An archive that is refused is not asked for again; one
     that is damaged, or that there is no room for, is after a while.
     """
-    said, tries = "", _Tries(every)
+    said, tries, giving = "", _Tries(every), _Tries(every)
     while not stopping.wait(every):
         problem = said
         try:
             pointer = source.current()
             digest = pointer.digest if pointer is not None else ""
+            if pointer is not None:
+                giving = _Tries(every)
+            elif isinstance(source, SyncPod) and giving.has_time(placed(into).digest):
+                giving.failed(NotThere("as long as it has none"))
+                _give_back(source, into)
             if digest in ("", placed(into).digest):
                 problem = ""
             elif tries.has_time(digest):
@@ -168,7 +185,31 @@ def _get(source: Source, digest: str, into: Path) -> Applied:
             verify(archive, digest)
         except WorkspaceError as error:
             raise _Damaged(str(error)) from None
-        return apply(archive, digest, into)
+        applied = apply(archive, digest, into)
+        if isinstance(source, SyncPod):
+            with suppress(OSError):  # such as another worker's on a shared volume: theirs will do
+                os.replace(archive, into / CONTROL_DIRECTORY / _KEPT_ARCHIVE)
+        return applied
+
+
+def _give_back(source: SyncPod, into: Path) -> None:
+    """Sends the archive of what is in place to a sync pod that has none. Raises NotThere.
+
+    The job can write the file: it is sent only if it is a plain file with the digest.
+    """
+    digest, path = placed(into).digest, into / CONTROL_DIRECTORY / _KEPT_ARCHIVE
+    if not digest or not source.wants(digest):
+        return
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return
+    with os.fdopen(handle, "rb") as archive:
+        if not stat.S_ISREG(os.fstat(handle).st_mode) or digest_of(archive) != digest:
+            return
+        archive.seek(0)
+        if source.give(digest, archive):
+            LOG.info("%s was given to the job's new sync pod", digest)
 
 
 @contextmanager

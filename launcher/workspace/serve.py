@@ -1,28 +1,38 @@
-"""The sync pod's HTTP: archives by digest, the present one's name. Who sends needs the right to exec."""
+"""The sync pod's HTTP: archives by digest, the present one's name.
+
+A person who sends needs the right to exec. A worker of the job gives back the one archive that the pod expects, after
+an earlier pod was lost: whoever sends it, it is taken only if its digest is right.
+"""
 
 from __future__ import annotations
 
 import logging
 import shutil
 import socket
+import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
 from launcher.workspace.errors import WorkspaceError
 from launcher.workspace.pack import DIGEST_PREFIX
-from launcher.workspace.store import Store
+from launcher.workspace.store import Pointer, Store
 
 LOG: Final = logging.getLogger("workspace")
 ARCHIVES: Final = "/archives/"
 CURRENT: Final = "/current"
+WANTED: Final = "/wanted"
 HEALTH: Final = "/healthz"
 # A worker that is gone keeps no thread for longer than this.
 _SILENCE_SECONDS: Final = 60.0
 
 
-def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
-    """A server of this store; the caller serves and closes it. Raises WorkspaceError where the address is taken."""
+def server(store: Store, address: str, port: int, expected: Pointer | None = None) -> ThreadingHTTPServer:
+    """A server of this store; the caller serves and closes it. Raises WorkspaceError where the address is taken.
+
+    The archive that is `expected` is taken by PUT, as long as the store has no present one.
+    """
+    receiving = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -38,6 +48,28 @@ def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
 
         do_HEAD = do_GET
 
+        def do_PUT(self) -> None:
+            self.close_connection = True  # its body may be left unread
+            digest = DIGEST_PREFIX + self.path.removeprefix(ARCHIVES)
+            if expected is None or digest != expected.digest or not self._is_without():
+                self._say(HTTPStatus.CONFLICT, b"this archive is not wanted")
+            elif self.headers.get("Content-Length") != str(expected.size):
+                self._say(HTTPStatus.BAD_REQUEST, f"the archive has {expected.size} bytes".encode())
+            elif not receiving.acquire(blocking=False):
+                self._say(HTTPStatus.CONFLICT, b"another worker sends it")
+            else:
+                try:
+                    store.receive(expected.digest, expected.size, self.rfile, apart=True)
+                    store.point(expected)
+                    LOG.info("%s came from %s", digest, self.client_address[0])
+                    self._say(HTTPStatus.CREATED, b"")
+                except WorkspaceError as error:
+                    self._say(HTTPStatus.BAD_REQUEST, str(error).encode())
+                except OSError:  # the worker is gone
+                    LOG.warning("%s did not come whole from %s", digest, self.client_address[0])
+                finally:
+                    receiving.release()
+
         def _answer(self) -> None:
             if self.path == HEALTH:
                 self._say(HTTPStatus.OK, b"ok")
@@ -47,10 +79,16 @@ def server(store: Store, address: str, port: int) -> ThreadingHTTPServer:
                     self._say(HTTPStatus.NOT_FOUND, b"no archive was sent yet")
                 else:
                     self._say(HTTPStatus.OK, pointer.to_json(), "application/json")
+            elif self.path == WANTED:
+                wanted = expected.digest if expected is not None and self._is_without() else ""
+                self._say(HTTPStatus.OK, wanted.encode())
             elif self.path.startswith(ARCHIVES):
                 self._archive(DIGEST_PREFIX + self.path.removeprefix(ARCHIVES))
             else:
                 self._say(HTTPStatus.NOT_FOUND, f"{CURRENT} and {ARCHIVES}<digest> are here".encode())
+
+        def _is_without(self) -> bool:
+            return store.current() is None and not receiving.locked()
 
         def _archive(self, digest: str) -> None:
             try:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import http.client
+import os
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Final, Protocol
+from typing import IO, Final, Protocol
 from urllib.parse import urlsplit
 
 from launcher.workspace.bucket import Bucket, parse_url
 from launcher.workspace.errors import NotThere, WorkspaceError
-from launcher.workspace.serve import ARCHIVES, CURRENT
+from launcher.workspace.serve import ARCHIVES, CURRENT, WANTED
 from launcher.workspace.store import Pointer
 from launcher.workspace.unpack import check_digest
 
@@ -68,6 +69,34 @@ class SyncPod:
                 return Pointer.from_json(answer.read(_MOST_POINTER_BYTES))
         except _NotFound:
             return None
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from None
+
+    def wants(self, digest: str) -> bool:
+        """Whether the pod has no archive, and expects this one. Raises NotThere."""
+        try:
+            with self._open(WANTED) as answer:
+                return bool(answer.read(_MOST_POINTER_BYTES) == digest.encode())
+        except _NotFound:  # of an earlier release
+            return False
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from None
+
+    def give(self, digest: str, archive: IO[bytes]) -> bool:
+        """Sends this archive to a pod that wants it; whether it took it. Raises NotThere."""
+        size = os.fstat(archive.fileno()).st_size
+        request = urllib.request.Request(  # noqa: S310 (http, as checked)
+            self._address + ARCHIVES + check_digest(digest),
+            data=archive,
+            method="PUT",
+            headers={"Content-Length": str(size), "Content-Type": "application/zstd"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self._seconds):  # noqa: S310
+                return True
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from None
 

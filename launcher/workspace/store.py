@@ -11,6 +11,7 @@ import json
 import os
 import re
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -165,6 +166,12 @@ class Store:
             for each in files:
                 if each.name not in (_LOCK, _CURRENT, kept.name):
                     each.unlink(missing_ok=True)
+
+    def last_write(self) -> float:
+        """When a byte of an archive came last, in seconds since the epoch; 0 where none did."""
+        with suppress(OSError):  # one that is whole by now
+            return max((each.stat().st_mtime for each in self._root.glob(f"*{_PART}")), default=0.0)
+        return time.time()
 
     def current(self) -> Pointer | None:
         """The job's present archive."""

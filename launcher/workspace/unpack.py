@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import re
 import tarfile
@@ -40,8 +41,10 @@ def check_digest(digest: str) -> str:
     return digest.removeprefix(DIGEST_PREFIX)
 
 
-def digest_of(file: Path) -> str:
-    """The digest of a file's bytes."""
+def digest_of(file: Path | io.BufferedReader) -> str:
+    """The digest of the bytes of a file, or of one that is open, from where it stands."""
+    if not isinstance(file, Path):
+        return DIGEST_PREFIX + hashlib.file_digest(file, "sha256").hexdigest()
     with file.open("rb") as opened:
         return DIGEST_PREFIX + hashlib.file_digest(opened, "sha256").hexdigest()
 

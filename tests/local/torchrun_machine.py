@@ -95,6 +95,10 @@ class Machine:
         """A pod that has just gone is none."""
         ready = "True" if phase == "Running" else "False"
         status: dict[str, Any] = {"phase": phase, "conditions": [{"type": "Ready", "status": ready}]}
+        if code is None and pod["metadata"]["name"] == n.sync_pod(pod["metadata"]["labels"][n.LABEL_JOB]):
+            # Somebody has sent the workspace.
+            there = {"name": n.SYNC_CONTAINER, "image": "", "imageID": "", "ready": True, "restartCount": 0}
+            status["containerStatuses"] = [{**there, "state": {"running": {}}}]
         if code is not None:
             worker = {
                 "name": n.WORKER_CONTAINER,

@@ -14,15 +14,30 @@ from launcher.core import contract as c
 from launcher.core.quantity import in_words
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun import pods
+from launcher.core.torchrun.affinity import REQUIRED
 from launcher.core.torchrun.pods import Making, worker
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.storage import Claim
 
 _TOOL_USER: Final = c.POD_USER
-_SYNC_RESOURCES: Final = {"cpu": "100m", "memory": "256Mi"}
+# It idles for most of its life, and many of them share the few system nodes.
+_SYNC_REQUESTS: Final = {"cpu": "10m", "memory": "64Mi"}
+_SYNC_LIMITS: Final = {"cpu": "1", "memory": "256Mi"}
 _MEBI: Final = 2**20
 # Of the sync pod: what `sync` brings later may be larger than what the job began with.
 _LEAST_ARCHIVE: Final = 2**30
+# Terms are alternatives. Every node of Karpenter has the label of its NodePool, so that Karpenter can't buy one for a
+# pod that must not be there (https://karpenter.sh/docs/concepts/scheduling/#node-affinity).
+_APART_FROM_POOLS: Final = {
+    "nodeAffinity": {
+        REQUIRED: {
+            "nodeSelectorTerms": [
+                {"matchExpressions": [{"key": c.LABEL_NODEPOOL, "operator": "DoesNotExist"}]},
+                {"matchExpressions": [{"key": n.LABEL_SYNC_PODS, "operator": "In", "values": ["true"]}]},
+            ]
+        }
+    }
+}
 
 
 def owner_reference(name: str, uid: str) -> JsonObject:
@@ -114,7 +129,11 @@ def claim(making: Making, claim: Claim) -> JsonObject:
 
 
 def sync_pod(making: Making) -> JsonObject:
-    """Holds the archive of the workspace where there is no bucket, and serves it to the workers."""
+    """Return the pod that holds the archive of the workspace where there is no bucket, and serves it to the workers.
+
+    It is ready when it has an archive. It has none of the pool's tolerations, mounts no claim, and is not protected
+    from disruption, so that it neither buys nor keeps a node of a pool.
+    """
     security = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -125,25 +144,25 @@ def sync_pod(making: Making) -> JsonObject:
     size = making.spec.workspace.size_bytes if making.spec.workspace is not None else 0
     most = max(_LEAST_ARCHIVE, 2 * size)
     # There are two for as long as the next one comes in.
-    requests = {**_SYNC_RESOURCES, "ephemeral-storage": _storage(2 * size)}
-    probe = {"httpGet": {"path": "/healthz", "port": n.SYNC_PORT}}
-    made = _object(making, "v1", "Pod", name, making.labels)
-    # What it was sent is in it alone.
-    made["metadata"]["annotations"] = {c.DO_NOT_DISRUPT: "true"}
+    requests = {**_SYNC_REQUESTS, "ephemeral-storage": _storage(2 * size)}
     return {
-        **made,
+        **_object(making, "v1", "Pod", name, making.labels),
         "spec": {
             **pods.pull_secrets(placed),
-            # Else the job's own workers could take its place, and the workspace with it.
-            **({"priorityClassName": placed.priority_class} if placed.priority_class else {}),
+            "affinity": _APART_FROM_POOLS,
+            # Without a pool it may be among the workers, which could preempt it.
+            **(
+                {"priorityClassName": placed.priority_class}
+                if placed.priority_class and not placed.pool
+                else {}
+            ),
             "hostname": name,
             "subdomain": making.name,
             "restartPolicy": "Always",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": 5,
-            # It may stand beside the workers, and need not.
-            "tolerations": list(placed.tolerations),
+            "tolerations": [] if placed.pool else list(placed.tolerations),
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": _TOOL_USER,
@@ -155,11 +174,14 @@ def sync_pod(making: Making) -> JsonObject:
                 {
                     "name": n.SYNC_CONTAINER,
                     "image": making.cluster.tools_image,
-                    "command": ["python", "-m", "launcher.workspace", "serve"],
+                    "command": _serve(making),
                     "ports": [{"name": "sync", "containerPort": n.SYNC_PORT}],
-                    "readinessProbe": {**probe, "periodSeconds": 1},
+                    "readinessProbe": {
+                        "httpGet": {"path": "/current", "port": n.SYNC_PORT},
+                        "periodSeconds": 1,
+                    },
                     "env": [{"name": n.ENV_SYNC_MOST, "value": str(most)}],
-                    "resources": {"requests": requests, "limits": _SYNC_RESOURCES},
+                    "resources": {"requests": requests, "limits": _SYNC_LIMITS},
                     "securityContext": security,
                     "volumeMounts": [
                         {"name": "archives", "mountPath": n.SYNC_DIRECTORY},
@@ -173,6 +195,17 @@ def sync_pod(making: Making) -> JsonObject:
             ],
         },
     }
+
+
+def _serve(making: Making) -> list[str]:
+    """Return the sync pod's command: where it may get the archive by itself, and when it gives up."""
+    workspace = making.spec.workspace
+    command = ["python", "-m", "launcher.workspace", "serve"]
+    if workspace is None:
+        return command
+    command += ["--expect", workspace.digest, "--size", str(workspace.size_bytes)]
+    command += [word for address in making.nearby for word in ("--nearby", address)]
+    return command if making.begun else [*command, "--give-up-seconds", str(n.SYNC_ABANDONED_SECONDS)]
 
 
 def _storage(size: int) -> str:

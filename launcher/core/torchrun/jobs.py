@@ -42,12 +42,14 @@ def decide(
     progress: JsonObject | None = None,
     pool: Observation | None = None,
     refused: str = "",
+    nearby: tuple[str, ...] = (),
 ) -> Decision:
     """What is to be done for this job.
 
     `queue` is the TorchrunQueue that it names, `items` every object with its label or with the name of a child,
     `progress` what the trainer of its first worker tells, None for nothing new, `pool` what there is of the pool that
-    `nodes.pool_to_count` names, and `refused` why the API server did not take a placeholder of the last decision.
+    `nodes.pool_to_count` names, `refused` why the API server did not take a placeholder of the last decision, and
+    `nearby` the addresses of other jobs' sync pods that may have the archive of its workspace.
     """
     problems: list[str] = []
     meta = job_spec.meta(job, problems)
@@ -73,6 +75,7 @@ def decide(
         refused=refused,
         problems="; ".join(problems),
         template_refused=template_refused(queue),
+        nearby=nearby,
     )
     if look.record.final:
         return _over(look, job, known=not wrong)

@@ -54,7 +54,7 @@ class Look:
     `pool` is what there is of the Karpenter pool that the queue names, as far as it was read, and `refused` why the
     API server did not take a placeholder a moment ago. `queue_leaves` says that the queue is being deleted. Where there
     are `problems`, `spec` is what could be read of it. `template_refused` is what the API server said of a pod of the
-    queue in a dry run, "" where it takes such a pod.
+    queue in a dry run, "" where it takes such a pod. `nearby` is as in a Making.
     """
 
     meta: Meta
@@ -70,6 +70,7 @@ class Look:
     queue_leaves: bool = False
     problems: str = ""
     template_refused: str = ""
+    nearby: tuple[str, ...] = ()
 
     @cached_property
     def settings(self) -> Settings | None:
@@ -364,6 +365,8 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
         storage=storage,
         cluster=look.cluster,
         attempt=attempt,
+        begun=look.begun,
+        nearby=look.nearby,
     )
 
 

@@ -1,14 +1,27 @@
-"""A sync pod that has ended, and workers that wait for what it should hold. Pure."""
+"""The workspace that comes through a sync pod: whether it is there, what is waited for, and what was lost. Pure.
+
+No node is asked for, and no worker made, before the sync pod has the archive. A sync pod that is lost is made anew and
+gets the archive from the workers, or from the sync pod of another job (launcher/workspace/serve.py).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final
+
 from launcher.core.held import PATIENCE_SECONDS, held_up
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.addresses import sync_pod_url
 from launcher.core.torchrun.decision import Removal, removal
 from launcher.core.torchrun.look import Look
 from launcher.core.torchrun.observe import OVER
+from launcher.core.torchrun.pods import Making
+from launcher.core.torchrun.queue_spec import WORKSPACE
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import moment
+
+# Each one that does not answer costs seconds.
+MOST_NEARBY: Final = 3
 
 
 def ended_sync_pod(look: Look) -> tuple[tuple[Removal, ...], float | None]:
@@ -24,6 +37,99 @@ def ended_sync_pod(look: Look) -> tuple[tuple[Removal, ...], float | None]:
     created = moment(pod["metadata"].get("creationTimestamp"))
     left = 0.0 if created is None else created + PATIENCE_SECONDS - look.now
     return ((removal(pod),), None) if left <= 0 else ((), left)
+
+
+def has_archive(look: Look) -> bool:
+    """Return whether the job's sync pod has an archive: it is ready then."""
+    pod = _sync_pod(look)
+    return (
+        pod is not None
+        and "deletionTimestamp" not in pod["metadata"]
+        and _container(pod).get("ready") is True
+    )
+
+
+def is_abandoned(look: Look) -> bool:
+    """Return whether the sync pod of a job that has not begun gave up: nobody sent it anything for some minutes."""
+    pod = _sync_pod(look)
+    if pod is None or look.begun or has_archive(look):
+        return False
+    container = _container(pod)
+    ends = [(container.get(key) or {}).get("terminated") or {} for key in ("state", "lastState")]
+    return any(each.get("exitCode") == n.SYNC_ABANDONED_EXIT for each in ends)
+
+
+def awaited(look: Look, making: Making) -> tuple[str, float | None] | None:
+    """Return what is missing of the workspace before an attempt may begin, and when there may be more to say.
+
+    None where nothing is: it is in a bucket, the sync pod has it, or the workers' own claims have it.
+    """
+    if not making.sync or has_archive(look) or _is_in_claims(look, making):
+        return None
+    name = look.meta.name
+    pod, (why, left) = n.sync_pod(name), _held_up(look)
+    if why:
+        return f"pod {pod}, which receives the workspace, {why}", left
+    sends = f"kubectl torchrun sync {name} sends it"
+    if look.begun:
+        return (
+            f"pod {pod} has lost the workspace, and gets it where another job has it: else {sends} again",
+            left,
+        )
+    return f"the workspace was not sent to pod {pod} yet: {sends}, if kubectl torchrun submit does not", left
+
+
+def needs_sync_pod(job: JsonObject) -> bool:
+    """Return whether this job, as the API has it, may need a sync pod."""
+    phase = (job.get("status") or {}).get("phase")
+    return phase not in n.FINAL_PHASES and _sent_to_pod(job) != ""
+
+
+def nearby(job: JsonObject, jobs: Iterable[JsonObject]) -> tuple[str, ...]:
+    """Return the addresses of sync pods that may have this job's workspace: of jobs of its namespace that name it.
+
+    Those of running jobs come first. A job that is over has no sync pod.
+    """
+    meta, digest = job["metadata"], _sent_to_pod(job)
+    if not digest:
+        return ()
+    phases = {
+        each["metadata"]["name"]: (each.get("status") or {}).get("phase")
+        for each in jobs
+        if each["metadata"]["name"] != meta["name"] and _sent_to_pod(each) == digest
+    }
+    names = sorted(
+        (name for name, phase in phases.items() if phase not in n.FINAL_PHASES),
+        key=lambda name: (phases[name] != n.PHASE_RUNNING, name),
+    )
+    return tuple(sync_pod_url(name, meta["namespace"]) for name in names[:MOST_NEARBY])
+
+
+def _sent_to_pod(job: JsonObject) -> str:
+    """The digest of a workspace that goes through a sync pod, "" for none."""
+    spec = job.get("spec")
+    workspace = spec.get("workspace") if isinstance(spec, dict) else None
+    if not isinstance(workspace, dict) or workspace.get("url"):
+        return ""
+    return str(workspace.get("digest") or "")
+
+
+def is_lost(look: Look, before: str) -> bool:
+    """Return whether a worker failed in this init container since no copy of the workspace was there to fetch."""
+    workspace = look.spec.workspace
+    return (
+        before == n.FETCH_CONTAINER and workspace is not None and not workspace.url and not has_archive(look)
+    )
+
+
+def _is_in_claims(look: Look, making: Making) -> bool:
+    """Return whether workers had this workspace in place, on claims that outlast them.
+
+    `workspaceDigest` is taken from the status when workers did not find it there.
+    """
+    workspace = making.spec.workspace
+    placed = workspace is not None and look.record.raw.get("workspaceDigest") == workspace.digest
+    return placed and look.begun and any(each.volume == WORKSPACE for each in making.storage.mounts)
 
 
 def unsent(look: Look) -> tuple[str, float | None]:
@@ -43,18 +149,9 @@ def unsent(look: Look) -> tuple[str, float | None]:
     long = [worker for left, worker in waiting if left <= 0]
     if not long:
         return "", min((left for left, _ in waiting), default=None)
-    name = look.meta.name
-    pod, (why, left) = n.sync_pod(name), _held_up(look)
-    if _is_first(look):
-        told = (
-            f": pod {pod}, which takes it, {why}"
-            if why
-            else f": kubectl torchrun sync {name} sends it to pod {pod}"
-        )
-    else:
-        again = f"the new one {why}" if why else f"kubectl torchrun sync {name} sends it again"
-        told = f", which was lost with an earlier pod {pod}: {again}"
-    return f"{min(long)} waits for the workspace{told}", left
+    pod, (why, left) = n.sync_pod(look.meta.name), _held_up(look)
+    told = f"the new pod {why}" if why else f"the new pod {pod} gets it where a copy is left"
+    return f"{min(long)} waits for the workspace, which was lost with an earlier pod {pod}: {told}", left
 
 
 def _held_up(look: Look) -> tuple[str, float | None]:
@@ -68,17 +165,13 @@ def _held_up(look: Look) -> tuple[str, float | None]:
     return (why, None) if left <= 0 or not why else ("", left)
 
 
-def _is_first(look: Look) -> bool:
-    """Whether the sync pod is that of the job's start, and lives."""
-    pod, started = _sync_pod(look), look.record.started
-    if pod is None or "deletionTimestamp" in pod["metadata"] or _is_over(pod):
-        return False
-    made = moment(pod["metadata"].get("creationTimestamp"))
-    return started is None or made is None or made <= started
-
-
 def _is_over(pod: JsonObject) -> bool:
     return (pod.get("status") or {}).get("phase") in OVER
+
+
+def _container(pod: JsonObject) -> JsonObject:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    return next((each for each in statuses if each.get("name") == n.SYNC_CONTAINER), {})
 
 
 def _sync_pod(look: Look) -> JsonObject | None:

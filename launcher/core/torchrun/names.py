@@ -74,6 +74,11 @@ FOLLOW_CONTAINER: Final = "workspace-sync"
 SYNC_PORT: Final = 8080
 SYNC_CONTAINER: Final = "sync"
 SYNC_DIRECTORY: Final = "/var/lib/torchrun-sync"
+# A sync pod of a job that has not begun ends with this code when it has no archive and received no byte for so long.
+SYNC_ABANDONED_EXIT: Final = 3
+SYNC_ABANDONED_SECONDS: Final = 600
+# Sync pods keep away from nodes of Karpenter, but for those with this label: "true" on a NodePool's template.
+LABEL_SYNC_PODS: Final = f"{GROUP}/sync-pods"
 # Bytes of the largest archive that a sync pod takes.
 ENV_SYNC_MOST: Final = "TORCHRUN_SYNC_MOST_BYTES"
 TOOLS_WORKSPACE: Final = "/var/lib/torchrun-workspace"
@@ -162,6 +167,7 @@ REASON_KAI_QUEUE_LIMIT: Final = "KaiQueueLimit"
 REASON_PARENT_QUEUE_NOT_FOUND: Final = "ParentQueueNotFound"
 REASON_REFUSED: Final = "Refused"
 REASON_POLICY_MISSING: Final = "AdmissionPolicyMissing"
+REASON_WAITING_FOR_WORKSPACE: Final = "WaitingForWorkspace"
 REASON_WAITING_FOR_NODES: Final = "WaitingForNodes"
 REASON_HOLDING_FOR_MORE: Final = "HoldingForMoreNodes"
 REASON_INSUFFICIENT_CAPACITY: Final = "InsufficientCapacity"
@@ -179,9 +185,11 @@ REASON_RUNNING: Final = "Running"
 REASON_WORKER_FAILED: Final = "WorkerFailed"
 REASON_RESIZED: Final = "Resized"
 REASON_SYNCED: Final = "WorkspaceSynced"
+REASON_WORKSPACE_LOST: Final = "WorkspaceLost"
 REASON_SUCCEEDED: Final = "Succeeded"
 # ... and why it failed.
 REASON_INVALID_SPEC: Final = "InvalidSpec"
+REASON_WORKSPACE_NOT_SENT: Final = "WorkspaceNotSent"
 REASON_DEADLINE_EXCEEDED: Final = "DeadlineExceeded"
 REASON_RESTARTS_USED_UP: Final = "RestartsUsedUp"
 REASON_NOT_RESTARTABLE: Final = "NotRestartable"

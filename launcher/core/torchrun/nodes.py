@@ -78,8 +78,11 @@ def pool_to_count(job: JsonObject, queue: JsonObject | None) -> str:
     return settings.queue.pool if settings is not None else ""
 
 
-def choose(look: Look, making: Making, leaving: int) -> Chosen | Waiting:
-    """How many nodes the attempt begins with, or what to do for them. `leaving` workers of before are still there."""
+def choose(look: Look, making: Making, leaving: int, first: Waiting | None = None) -> Chosen | Waiting:
+    """How many nodes the attempt begins with, or what to do for them. `leaving` workers of before are still there.
+
+    Nothing is held while there is something else to wait for `first`; that no waiting can help is said before that.
+    """
     if not making.cluster.placeholders:
         message = (
             f"there is no PriorityClass {c.PLACEHOLDER_PRIORITY_CLASS}, which pods have that hold the nodes of pool "
@@ -104,7 +107,8 @@ def choose(look: Look, making: Making, leaving: int) -> Chosen | Waiting:
         request = pool_request.request_of(making, look.pool.pool)
     except Unreadable as error:
         return Waiting(reason=n.REASON_QUEUE_INVALID, message=str(error), removals=withdrawn(look))
-    return _Choice(look, making, request, leaving).made()
+    choice = _Choice(look, making, request, leaving)
+    return choice.hopeless() or first or choice.made()
 
 
 class _Choice:
@@ -115,16 +119,20 @@ class _Choice:
         self.old, self.seen = _observation(look, making, request)
         self.gathering = _gathering(look)
 
+    def hopeless(self) -> Waiting | None:
+        """The wait of a job that the pool can't take as both are; it holds nothing."""
+        why = self._hopeless()
+        if not why:
+            return None
+        there = self.seen.pool is not None
+        return Waiting(
+            reason=n.REASON_CAPACITY_IMPOSSIBLE if there else n.REASON_POOL_NOT_FOUND,
+            message=why,
+            removals=withdrawn(self.look),
+            again=IMPOSSIBLE_SECONDS,
+        )
+
     def made(self) -> Chosen | Waiting:
-        hopeless = self._hopeless()
-        if hopeless:
-            there = self.seen.pool is not None
-            return Waiting(
-                reason=n.REASON_CAPACITY_IMPOSSIBLE if there else n.REASON_POOL_NOT_FOUND,
-                message=hopeless,
-                removals=withdrawn(self.look),
-                again=IMPOSSIBLE_SECONDS,
-            )
         if self.gathering.retry is not None:
             if self.look.now < self.gathering.retry:
                 return self._paused(self.gathering.retry)

@@ -32,7 +32,11 @@ _SHARED_MEMORY: Final = "shared-memory"
 
 @dataclass(frozen=True, kw_only=True)
 class Making:
-    """What children are made of: a job, its settings and size, its volumes, and the number of the attempt."""
+    """What children are made of: a job, its settings and size, its volumes, and the number of the attempt.
+
+    `begun` says that workers of the job began before. `nearby` are the addresses of other jobs' sync pods that may have
+    the archive of this job's workspace.
+    """
 
     name: str
     namespace: str
@@ -43,6 +47,8 @@ class Making:
     storage: Storage
     cluster: Cluster
     attempt: int
+    begun: bool = False
+    nearby: tuple[str, ...] = ()
 
     @property
     def labels(self) -> dict[str, str]:

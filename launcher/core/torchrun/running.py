@@ -16,7 +16,7 @@ from launcher.core.torchrun.displaced import spent, unplaced
 from launcher.core.torchrun.ends import End
 from launcher.core.torchrun.first_failure import Failure, first, settles_in
 from launcher.core.torchrun.look import Look, Refusal, prepare, refused, standing, unretained
-from launcher.core.torchrun.lost_workspace import ended_sync_pod
+from launcher.core.torchrun.lost_workspace import ended_sync_pod, is_lost
 from launcher.core.torchrun.observe import Worker
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.pool_request import NODE_START_SECONDS
@@ -54,7 +54,8 @@ def go_on(look: Look) -> Decision:
         decision = keep(look)
         return replace(decision, again=min(over.settles_in, decision.again or over.settles_in))
     if over is not None:
-        return _ended(look, over)
+        before = over.failure.worker.end.before if over.failure is not None else ""
+        return _ended(look, over) if not is_lost(look, before) else _lost_workspace(look, over)
     anew = _anew(look)
     if anew is not None:
         return anew
@@ -203,6 +204,12 @@ def _attempts(look: Look, reason: str, message: str) -> list[dict[str, Any]]:
     }
     kept = [each for each in before if isinstance(each, dict)] if isinstance(before, list) else []
     return [*kept, ended][-MOST_ATTEMPTS:]
+
+
+def _lost_workspace(look: Look, over: Over) -> Decision:
+    """The next attempt waits for the workspace, and holds no node meanwhile. This costs no restart."""
+    message = f"{over.why}; the workspace was lost with an earlier pod {n.sync_pod(look.meta.name)}"
+    return _next(look, n.REASON_WORKSPACE_LOST, message, workspaceDigest=None)
 
 
 def _next(look: Look, reason: str, message: str, **fields: Any) -> Decision:

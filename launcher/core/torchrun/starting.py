@@ -12,23 +12,30 @@ from launcher.core.torchrun.decision import UNHEARD_SECONDS, Decision, Removal, 
 from launcher.core.torchrun.displaced import withdrawn
 from launcher.core.torchrun.gang_queue import never_starts
 from launcher.core.torchrun.look import Look, Refusal, Wait, prepare, refused, standing, uncounted, unretained
-from launcher.core.torchrun.lost_workspace import ended_sync_pod
+from launcher.core.torchrun.lost_workspace import awaited, ended_sync_pod, is_abandoned
 from launcher.core.torchrun.observe import AttemptJob, Worker
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import Condition
 
 _SHOWN: Final = 3
+_NOT_SENT: Final = (
+    f"the workspace was not sent: no byte of it came for {n.SYNC_ABANDONED_SECONDS} s, as when kubectl torchrun submit "
+    "is killed; submit the job again"
+)
 
 
 def start(look: Look) -> Decision:
     """The next step towards the attempt that the record names."""
+    if is_abandoned(look):
+        return look.end(n.PHASE_FAILED, n.REASON_WORKSPACE_NOT_SENT, _NOT_SENT, None)
     prepared = prepare(look, look.record.attempt)
     if isinstance(prepared, Making):
         prepared = never_starts(look, prepared) or prepared
-    nodes_of: nodes.Chosen | nodes.Waiting | None = None
+    unsent = _workspace(look, prepared) if isinstance(prepared, Making) else None
+    nodes_of: nodes.Chosen | nodes.Waiting | None = unsent
     if isinstance(prepared, Making) and prepared.settings.queue.pool:
-        nodes_of = nodes.choose(look, prepared, _leaving(look))
+        nodes_of = nodes.choose(look, prepared, _leaving(look), unsent)
         if isinstance(nodes_of, nodes.Chosen):
             prepared = prepare(look, look.record.attempt, nodes_of.nodes)
         elif nodes_of.recount:
@@ -50,6 +57,17 @@ def start(look: Look) -> Decision:
         removals=(*removals, *nodes_of.removals),
         makes=(*decision.makes, *nodes_of.makes),
         again=min((each for each in (nodes_of.again, decision.again) if each is not None), default=None),
+    )
+
+
+def _workspace(look: Look, making: Making) -> nodes.Waiting | None:
+    """The wait for the workspace, which holds nothing; None where there is none."""
+    missing = awaited(look, making)
+    if missing is None:
+        return None
+    message, again = missing
+    return nodes.Waiting(
+        reason=n.REASON_WAITING_FOR_WORKSPACE, message=message, removals=withdrawn(look), again=again
     )
 
 
@@ -187,13 +205,15 @@ def _towards(
 def _gathers(
     look: Look, making: Making, phase: str, told: tuple[Condition, ...], waiting: nodes.Waiting
 ) -> Decision:
-    """The job waits for nodes. What needs none is made meanwhile: the workspace can be sent."""
+    """The job waits for its workspace or for nodes. What needs no node is made: the workspace can be sent."""
     wanted = [children.service(making), *([children.sync_pod(making)] if making.sync else [])]
     taken = _taken(look, wanted)
     reason, message = (n.REASON_NAME_TAKEN, taken) if taken else (waiting.reason, waiting.message)
-    so = Condition(type=n.CAPACITY_AVAILABLE, so=False, reason=waiting.reason, message=waiting.message)
+    if making.settings.queue.pool:
+        so = Condition(type=n.CAPACITY_AVAILABLE, so=False, reason=waiting.reason, message=waiting.message)
+        told = (*told, so)
     noted = waiting.gathering.written() if waiting.gathering is not None else None
-    decision = look.write(phase, reason, message, told=(*told, so), workers=look.workers(), capacity=noted)
+    decision = look.write(phase, reason, message, told=told, workers=look.workers(), capacity=noted)
     return replace(decision, makes=() if taken else missing(look, wanted))
 
 

@@ -37,6 +37,7 @@ from tests.unit.controller.staged import (
 )
 from tests.unit.controller.test_pool import CLAIMS, pooled
 from tests.unit.launcher.api_server import FakeApi, serving
+from tests.unit.torchrun.api import sync_pod_status
 
 pytestmark = pytest.mark.unit
 
@@ -87,12 +88,12 @@ def a_gang_in_a_queue_of_kai(api: FakeApi) -> None:
     looks = looking(api, clock)
     theirs = (
         thing("v1", "Service", "vit", {}),
-        thing("v1", "PersistentVolumeClaim", "vit-workspace", {}),
         thing("v1", "Pod", "vit-sync-0", {}),
+        thing("v1", "PersistentVolumeClaim", "vit-workspace", {}),
         thing(GANG, "PodGroup", "vit-0", {}),
         thing(BATCH, "Job", "vit-0", {}),
     )
-    places = (SERVICE, f"/api/v1{TEAM}/persistentvolumeclaims/vit-workspace", f"{PODS}/vit-sync-0")
+    places = (SERVICE, f"{PODS}/vit-sync-0", f"/api/v1{TEAM}/persistentvolumeclaims/vit-workspace")
     places += (f"{KAI_GANGS}{TEAM}/podgroups/vit-0", ATTEMPT)
     for place, each in zip(places, theirs, strict=True):
         api.put(place, each)
@@ -114,6 +115,9 @@ def a_gang_in_a_queue_of_kai(api: FakeApi) -> None:
     for place in places:
         look()
         api.remove(place)
+        look()
+        if place == f"{PODS}/vit-sync-0":  # somebody sends the workspace
+            api.put(place, {**api.objects[place], "status": sync_pod_status(ready=True)})
     look()
     assert set(places) <= set(api.objects)
     edit(api, SERVICE, clusterIP="10.0.0.1")

@@ -33,10 +33,12 @@ class Api:
     `written`.
 
     Where it `places` pods, workers have their nodes at once, as many as there are `machines`; None is as many as it
-    takes. Where the Job controller is not `prompt`, Jobs that have succeeded are not complete yet.
+    takes. Where the Job controller is not `prompt`, Jobs that have succeeded are not complete yet. Where somebody
+    `sends`, a sync pod has its archive at once.
     """
 
     places = True
+    sends = True
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -170,8 +172,15 @@ class Api:
         while before != self.count:
             before = self.count
             self._collect()
+            self._send()
             for item in [each for (kind, _), each in self.objects.items() if kind == "Job"]:
                 self._work(item)
+
+    def _send(self) -> None:
+        for (kind, name), item in self.objects.items():
+            if self.sends and kind == "Pod" and name.endswith("-sync-0") and "status" not in item:
+                item["status"] = sync_pod_status(ready=True)
+                self.touch(item)
 
     def _collect(self) -> None:
         uids = {each["metadata"]["uid"] for each in self.objects.values()}
@@ -285,6 +294,12 @@ class Api:
             self.touch(each)
         self.settle()
         return bool(chosen)
+
+
+def sync_pod_status(*, ready: bool, **more: Any) -> JsonObject:
+    """The status of a sync pod that runs; it is ready where it has an archive."""
+    container = {"name": n.SYNC_CONTAINER, "ready": ready, "state": {"running": {}}, **more}
+    return {"phase": "Running", "conditions": [SCHEDULED], "containerStatuses": [container]}
 
 
 def needed(job: JsonObject) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.torchrun import children
+from launcher.core.torchrun import affinity, children
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.distribution import Refused
 from local.home import CHECKOUT
@@ -25,6 +25,7 @@ from tests.unit.torchrun.made import (
     mounted,
     pod,
 )
+from tests.unit.torchrun.test_affinity import node
 
 pytestmark = pytest.mark.unit
 
@@ -111,6 +112,26 @@ def test_command_args_and_env() -> None:
     assert env({"env": [{"name": n.ENV_ATTEMPT, "value": "9"}]})[n.ENV_ATTEMPT] == "0"
 
 
+def test_sync_pod_neither_buys_nor_keeps_a_node_of_a_pool() -> None:
+    asked = {
+        "scheduling.pool": "p5",
+        "scheduling.tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        "scheduling.nodeSelector": {"disk": "fast"},
+        "storage.workspace": {"enabled": True, "size": "1Gi", "accessMode": "ReadWriteOnce"},
+    }
+    made = children.sync_pod(making({"workspace": {"digest": DIGEST, "sizeBytes": 5}}, asked))
+    assert "annotations" not in made["metadata"]
+    assert (made["spec"]["tolerations"], made["spec"].get("nodeSelector")) == ([], None)
+    assert not [each for each in made["spec"]["volumes"] if "persistentVolumeClaim" in each]
+    for labels, let in (
+        ({"karpenter.sh/nodepool": "p5"}, False),
+        ({"karpenter.sh/nodepool": "another"}, False),
+        ({"karpenter.sh/nodepool": "small", "torchrun.ai/sync-pods": "true"}, True),
+        ({}, True),
+    ):
+        assert affinity.allows(made["spec"]["affinity"]["nodeAffinity"], node(**labels)) is let
+
+
 def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
     sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
     made = making(sent)
@@ -133,7 +154,10 @@ def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
         ]
         assert hides == [], "the image has its program there"
     assert sync["metadata"]["name"] == sync["spec"]["hostname"] == "vit-sync-0"
-    assert sync["metadata"]["annotations"] == {"karpenter.sh/do-not-disrupt": "true"}
+    command = ["python", "-m", "launcher.workspace", "serve", "--expect", DIGEST, "--size", "5"]
+    assert sync["spec"]["containers"][0]["command"] == [*command, "--give-up-seconds", "600"]
+    begun = children.sync_pod(dataclasses.replace(made, begun=True, nearby=("http://other:8080",)))
+    assert begun["spec"]["containers"][0]["command"] == [*command, "--nearby", "http://other:8080"]
     assert sync["spec"]["subdomain"] == "vit"
     assert sync["metadata"]["labels"][n.LABEL_JOB] == "vit"
     archives = sync["spec"]["volumes"][0]
@@ -152,6 +176,9 @@ def test_a_workspace_comes_through_the_sync_pod_without_a_url() -> None:
     assert as_the_queue_says["imagePullSecrets"] == secrets
     # Workers of a higher priority could preempt it, with what it was sent.
     assert as_the_queue_says["priorityClassName"] == "high"
+    assert (
+        "priorityClassName" not in children.sync_pod(making(sent, {**asked, "scheduling.pool": "p5"}))["spec"]
+    )
     assert not making({"workspace": {**sent["workspace"], "url": "s3://b/k"}}).sync
     assert "initContainers" not in pod()["spec"]
     # It is the annotation by which a new digest, and a new size, are noticed.

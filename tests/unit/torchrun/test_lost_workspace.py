@@ -1,4 +1,4 @@
-"""A sync pod that ends, and what is told of the workers that wait for what was in it."""
+"""A job that waits for its workspace holds no node; a sync pod that ends is made anew, and what is told of that."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from launcher.core.held import PATIENCE_SECONDS
-from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
-from tests.unit.torchrun.api import SCHEDULED, Crash
+from launcher.core.torchrun.lost_workspace import nearby
+from tests.unit.torchrun.api import Crash, sync_pod_status
 from tests.unit.torchrun.life import Life
-from tests.unit.torchrun.made import DIGEST
+from tests.unit.torchrun.made import DIGEST, job
 from tests.unit.torchrun.pooled import Pooled
 
 pytestmark = pytest.mark.unit
@@ -25,21 +25,18 @@ def uid(life: Life) -> Any:
     return life.api.objects[SYNC]["metadata"]["uid"]
 
 
-def workers_wait(life: Life) -> str:
-    """The attempt's workers are in their init container, and have been for some time; the first one's name."""
-    names = [each for each in life.names("Pod") if each != SYNC[1]]
-    for name in names:
-        pod = life.api.objects["Pod", name]
-        pod["status"] = {"phase": "Pending", "initContainerStatuses": [FETCHING]}
-        pod["metadata"]["creationTimestamp"] = stamp(life.api.now)
-    life.look()
-    if SYNC in life.api.objects:
-        life.api.objects[SYNC].setdefault("status", {"conditions": [SCHEDULED]})
+def lose_sync_pod(life: Life) -> None:
+    """Its node is gone, and nobody sends anything to the next one."""
+    life.api.sends = False
+    life.api.delete(*SYNC)
+    life.api.settle()
+
+
+def pass_time(life: Life) -> None:
     assert life.again is not None
     assert 0 < life.again <= PATIENCE_SECONDS
     life.api.now += life.again
     life.look()
-    return names[0]
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
@@ -109,43 +106,123 @@ def test_a_crash_at_every_write_leaves_one_sync_pod_that_lives() -> None:
                 life.look()
             except Crash:
                 life.api.settle()
-        assert life.api.objects[SYNC].get("status") is None
+        assert life.api.objects[SYNC]["status"] == sync_pod_status(ready=True)
         assert life.status["phase"] == "Running"
 
 
-def test_workers_that_wait_for_a_workspace_that_was_lost_say_so() -> None:
+def test_job_without_its_workspace_holds_no_node() -> None:
+    for life in (Life(SENT), Pooled(SENT)):
+        life.api.sends = False
+        life.look()
+        assert (life.status["phase"], life.status["reason"]) == ("Pending", n.REASON_WAITING_FOR_WORKSPACE)
+        assert "kubectl torchrun sync vit" in life.status["message"]
+        assert (life.names("Pod"), life.names("Job")) == ([SYNC[1]], [])
+        life.api.objects[SYNC]["status"] = sync_pod_status(ready=True)
+        life.look()
+        assert life.status["reason"] in (n.REASON_WAITING_FOR_NODES, n.REASON_STARTING)
+
+
+def test_impossible_job_says_so_before_its_workspace_is_there() -> None:
+    life = Pooled(SENT, limit=1)
+    life.api.sends = False
+    life.look()
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+
+
+@pytest.mark.parametrize("key", ["state", "lastState"])
+def test_abandoned_upload_ends_the_job_and_leaves_nothing(key: str) -> None:
+    life = Pooled(SENT)
+    life.api.sends = False
+    life.look()
+    ended = {"terminated": {"exitCode": n.SYNC_ABANDONED_EXIT}}
+    life.api.objects[SYNC]["status"] = sync_pod_status(ready=False, **{key: ended})
+    life.look()
+    assert life.told == ("Failed", n.REASON_WORKSPACE_NOT_SENT)
+    assert "no byte of it came for 600 s" in life.status["message"]
+    assert (life.names("Pod"), life.names("Job")) == ([], [])
+
+
+def test_sync_pod_of_a_job_that_has_begun_never_gives_up() -> None:
     life = Life(SENT).run()
-    life.api.now += 60
-    life.api.delete(*SYNC)
-    life.api.settle()
+    lose_sync_pod(life)
+    life.look()
+    assert "--give-up-seconds" not in life.api.objects[SYNC]["spec"]["containers"][0]["command"]
+
+
+def test_restart_after_a_lost_workspace_waits_without_nodes() -> None:
+    life = Life(SENT).run()
+    lose_sync_pod(life)
     life.api.run_pods("Failed", exit_code=1, only=0)
     life.look()
-    first = workers_wait(life)
-    assert life.status["message"] == (
-        f"0 of 2 workers are ready, {first} waits for the workspace, which was lost with an earlier pod vit-sync-0: "
-        "kubectl torchrun sync vit sends it again"
-    )
+    assert (life.status["phase"], life.status["reason"]) == ("Restarting", n.REASON_WAITING_FOR_WORKSPACE)
+    assert "kubectl torchrun sync vit sends it again" in life.status["message"]
+    assert (life.names("Pod"), life.names("Job")) == ([SYNC[1]], [])
+    life.api.objects[SYNC]["status"] = sync_pod_status(ready=True)
     life.run()
-    assert life.status["message"] == "2 of 2 workers are ready"
+    assert life.status["restarts"] == 1
 
 
-def test_so_they_do_while_it_is_on_its_way_out() -> None:
-    life = Life(SENT).run()
-    life.api.run_pods("Failed", exit_code=1, only=0)
-    life.look()
-    life.api.objects[SYNC]["metadata"] |= {"deletionTimestamp": stamp(life.api.now), "stuck": True}
-    workers_wait(life)
-    assert "lost with an earlier pod vit-sync-0" in life.status["message"]
-
-
-def test_workers_that_wait_for_a_workspace_that_was_never_sent_say_so() -> None:
+def test_workers_that_find_no_workspace_cost_no_restart() -> None:
     life = Life(SENT)
     life.look()
-    first = workers_wait(life)
-    assert life.status["message"] == (
-        f"0 of 2 workers are ready, {first} waits for the workspace: kubectl torchrun sync vit sends it to pod "
-        "vit-sync-0"
+    lose_sync_pod(life)
+    life.look()
+    failed = {"name": n.FETCH_CONTAINER, "state": {"terminated": {"exitCode": 1}}}
+    for name in [each for each in life.names("Pod") if each != SYNC[1]]:
+        life.api.objects["Pod", name]["status"] = {"phase": "Failed", "initContainerStatuses": [failed]}
+    life.look()
+    assert (life.status["phase"], life.status["restarts"]) == ("Restarting", 0)
+    assert life.status["reason"] == n.REASON_WAITING_FOR_WORKSPACE
+    assert "workspaceDigest" not in life.status
+    assert n.REASON_WORKSPACE_LOST in life.api.events
+    assert (life.names("Pod"), life.names("Job")) == ([SYNC[1]], [])
+
+
+def test_workspace_on_claims_needs_no_sync_pod_to_restart() -> None:
+    life = Life(SENT, {"storage.workspace": {"enabled": True, "size": "1Gi"}}).run()
+    lose_sync_pod(life)
+    life.api.run_pods("Failed", exit_code=1, only=0)
+    life.look()
+    assert life.names("Job") == ["vit-1", "vit-1-n1"]
+
+
+def test_other_jobs_with_the_same_workspace_are_named() -> None:
+    def of(name: str, phase: str, **workspace: Any) -> dict[str, Any]:
+        item = job({"workspace": {**SENT["workspace"], **workspace}})
+        item["metadata"] |= {"name": name, "namespace": "team"}
+        return {**item, "status": {"phase": phase}}
+
+    mine = of("vit", "Pending")
+    others = [
+        of("over", "Failed"),
+        of("another", "Running", digest="sha256:" + "b" * 64),
+        of("stored", "Running", url="s3://b/k"),
+        of("a", "Pending"),
+        of("b", "Running"),
+    ]
+    assert nearby(mine, [mine, *others]) == (
+        "http://b-sync-0.b.team.svc:8080",
+        "http://a-sync-0.a.team.svc:8080",
     )
+    assert nearby(others[2], [mine, *others]) == ()
+
+
+def test_workers_that_wait_for_a_lost_sync_pod_say_so() -> None:
+    life = Life(SENT).run()
+    life.api.run_pods("Failed", exit_code=1, only=0)
+    life.look()
+    lose_sync_pod(life)
+    names = [each for each in life.names("Pod") if each != SYNC[1]]
+    for name in names:
+        life.api.objects["Pod", name]["status"] = {"phase": "Pending", "initContainerStatuses": [FETCHING]}
+    life.look()
+    life.api.objects[SYNC]["status"] = NO_IMAGE
+    pass_time(life)
+    assert (
+        f"{names[0]} waits for the workspace, which was lost with an earlier pod vit-sync-0"
+        in life.status["message"]
+    )
+    assert "can't get image own/tools:1" in life.status["message"]
 
 
 NO_IMAGE = {
@@ -156,43 +233,15 @@ NO_IMAGE = {
 }
 
 
-def test_a_sync_pod_that_does_not_start_is_told_and_nobody_is_asked_to_send_to_it() -> None:
+def test_sync_pod_that_does_not_start_is_told() -> None:
     life = Life(SENT)
-    life.look()
-    life.api.objects[SYNC]["status"] = NO_IMAGE
-    first = workers_wait(life)
-    assert life.status["message"] == (
-        f"0 of 2 workers are ready, {first} waits for the workspace: pod vit-sync-0, which takes it, can't get image "
-        "own/tools:1: kubectl describe pod says why"
-    )
-    life.api.objects[SYNC]["status"] = {"phase": "Running"}
-    life.look()
-    assert life.status["message"].endswith(": kubectl torchrun sync vit sends it to pod vit-sync-0")
-
-
-def test_so_is_one_that_came_after_the_workspace_was_lost() -> None:
-    life = Life(SENT).run()
-    life.api.now += 60
-    life.api.run_pods("Failed", exit_code=1, only=0)
-    life.look()
-    workers_wait(life)
-    life.api.delete(*SYNC)
-    life.api.settle()
+    life.api.sends = False
     life.look()
     life.api.objects[SYNC]["status"] = NO_IMAGE
     life.look()
-    # Of a pod that is new nothing is told yet.
-    assert life.status["message"].endswith(
-        "an earlier pod vit-sync-0: kubectl torchrun sync vit sends it again"
-    )
-    assert life.again is not None
-    assert 0 < life.again <= PATIENCE_SECONDS
-    life.api.now += life.again
-    life.look()
-    assert life.status["message"].endswith(
-        "waits for the workspace, which was lost with an earlier pod vit-sync-0: the new one can't get image "
-        "own/tools:1: kubectl describe pod says why"
-    )
+    pass_time(life)
+    assert life.status["reason"] == n.REASON_WAITING_FOR_WORKSPACE
+    assert "vit-sync-0, which receives the workspace, can't get image own/tools:1" in life.status["message"]
 
 
 def test_a_workspace_in_a_bucket_is_not_sent_to_a_pod() -> None:

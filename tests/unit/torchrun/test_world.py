@@ -113,7 +113,8 @@ class World:
         unended = {
             each["metadata"]["labels"][n.LABEL_ATTEMPT]
             for each in self.api.of_kind("Pod")
-            if each.get("status", {}).get("phase") in ("Failed", "Running")
+            if n.LABEL_ATTEMPT in each["metadata"]["labels"]
+            and each.get("status", {}).get("phase") in ("Failed", "Running")
             and "deletionTimestamp" not in each["metadata"]
             and each["metadata"]["ownerReferences"][0]["uid"] not in told
         }

@@ -46,8 +46,8 @@ def received(store: Store, archive: Archive) -> None:
 
 
 @contextmanager
-def serving(store: Store, port: int = 0) -> Iterator[str]:
-    served = server(store, "127.0.0.1", port)
+def serving(store: Store, port: int = 0, expected: Pointer | None = None) -> Iterator[str]:
+    served = server(store, "127.0.0.1", port, expected)
     thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

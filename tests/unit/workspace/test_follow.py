@@ -19,7 +19,7 @@ from launcher.workspace.pack import Archive
 from launcher.workspace.sources import SyncPod
 from launcher.workspace.store import Pointer, Store
 from launcher.workspace.unpack import digest_of
-from tests.unit.workspace.archives import packed, received, serving, until
+from tests.unit.workspace.archives import packed, received, serving, started, until
 
 pytestmark = pytest.mark.unit
 
@@ -121,3 +121,61 @@ def test_what_a_running_job_removes_stays_removed(tmp_path: Path) -> None:
     thread.join()
     assert source.asked == 1
     assert not (into / "a").exists()
+
+
+def test_worker_gives_the_workspace_to_a_sync_pod_that_lost_it(tmp_path: Path) -> None:
+    archive, into, stopping = packed(tmp_path / "in", a="1"), tmp_path / "app", threading.Event()
+    before, after = Store(tmp_path / "before"), Store(tmp_path / "after")
+    received(before, archive)
+    with serving(before) as address:
+        fetch(SyncPod(address), archive.digest, into)
+    expected = Pointer(archive.digest, archive.size)
+    with serving(after, expected=expected) as address:
+        source = SyncPod(address)
+        with archive.file.open("rb") as other:
+            assert not source.give("sha256:" + "b" * 64, other), "only what it expects"
+        thread = threading.Thread(target=follow, args=(source, into, stopping), kwargs={"every": 0.005})
+        thread.start()
+        until(lambda: after.current() == expected)
+        stopping.set()
+        thread.join()
+        assert not source.wants(archive.digest)
+    assert after.archive(archive.digest).read_bytes() == archive.file.read_bytes()
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_worker_gives_nothing_that_the_job_put_there(tmp_path: Path, link: bool) -> None:
+    archive, into, stopping = packed(tmp_path / "in", a="1"), tmp_path / "app", threading.Event()
+    before, after = Store(tmp_path / "before"), Store(tmp_path / "after")
+    received(before, archive)
+    with serving(before) as address:
+        fetch(SyncPod(address), archive.digest, into)
+    kept = into / ".torchrun-workspace" / "archive"
+    kept.unlink()
+    kept.symlink_to(archive.file) if link else kept.write_bytes(b"x" * archive.size)
+    with serving(after, expected=Pointer(archive.digest, archive.size)) as address:
+        source, asked = SyncPod(address), []
+        wants = source.wants
+        source.wants = lambda digest: asked.append(1) or wants(digest)  # type: ignore[method-assign, func-returns-value]
+        source.give = lambda *_: pytest.fail("it was sent")  # type: ignore[method-assign]
+        thread = threading.Thread(target=follow, args=(source, into, stopping), kwargs={"every": 0.005})
+        thread.start()
+        until(lambda: len(asked) > 1)
+        stopping.set()
+        thread.join()
+    assert after.current() is None
+
+
+def test_sync_pod_gets_the_workspace_of_another_job_or_gives_up(tmp_path: Path) -> None:
+    archive, there = packed(tmp_path / "in", a="1"), Store(tmp_path / "there")
+    received(there, archive)
+    words = ("serve", "--address", "127.0.0.1", "--port", "0", "--expect", archive.digest)
+    words += ("--size", str(archive.size), "--give-up-seconds", "0.5", "--root")
+    with serving(there) as address, started(*words, str(tmp_path / "copy"), "--nearby", address) as process:
+        until(lambda: Store(tmp_path / "copy").current() == there.current())
+        process.terminate()
+        assert process.wait() == 0
+    with started(*words, str(tmp_path / "none")) as process:
+        assert process.wait() == 3
+        assert process.stderr is not None
+        assert process.stderr.read().splitlines()[-1] == "no byte of the workspace came for 0.5 s"

@@ -182,6 +182,7 @@ def test_a_worker_gets_what_was_sent(tmp_path: Path) -> None:
         assert fetch(SyncPod(address), archive.digest, into).put == 1
         assert (into / "a").read_text() == "1"
         assert sorted(path.name for path in (into / ".torchrun-workspace").iterdir()) == [
+            "archive",
             "lock",
             "state.json",
         ]
