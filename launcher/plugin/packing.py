@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -18,12 +19,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from launcher.plugin.exits import USAGE, WORKSPACE, PluginError
-from launcher.plugin.screen import Bar
+from launcher.plugin.screen import Bar, say
 from launcher.workspace.errors import WorkspaceError
 from launcher.workspace.memory import packed
 from launcher.workspace.pack import Archive
+from launcher.workspace.selection import size_in_words
 
 _MEBIBYTE: Final = 2**20
+_SEARCH_SECONDS: Final = 1.0
+_SEARCH_EVERY_SECONDS: Final = 5.0
 # A copy of this process begins at once. Where there is none, a new interpreter does.
 _WAYS: Final = multiprocessing.get_all_start_methods()
 _WAY: Final = "fork" if "fork" in _WAYS else _WAYS[0]
@@ -42,6 +46,8 @@ def packing(options: argparse.Namespace) -> Iterator[Packed]:
         return
     if not options.workspace:
         raise PluginError(USAGE, "--workspace: is empty; name the directory with your code")
+    if options.workspace == "." and not getattr(options, "workspace_is_given", False):
+        _check_current_directory()
     context: Any = multiprocessing.get_context(_WAY)
     with tempfile.TemporaryDirectory(prefix="kubectl-torchrun-") as scratch:
         answers, end = context.Pipe(duplex=False)
@@ -56,6 +62,34 @@ def packing(options: argparse.Namespace) -> Iterator[Packed]:
             if process.pid is not None:
                 process.kill()
                 process.join()
+
+
+def _check_current_directory() -> None:
+    """Raises PluginError where everything of a person would be sent by mistake: at home, or above it."""
+    try:
+        here, home = (os.path.realpath(each) for each in (".", os.path.expanduser("~")))
+    except OSError:  # the directory was removed, which is said later
+        return
+    if here == os.path.commonpath((here, home)):
+        what = {home: "your home directory", "/": "the root directory"}.get(here, "above your home directory")
+        raise PluginError(
+            WORKSPACE,
+            f"workspace: {here} is {what}. Go to the directory with your code, or name it: --workspace DIRECTORY; "
+            f"--workspace {here} sends all of this one",
+        )
+
+
+class _Search:
+    """Says how many files are found so far, from the first second on."""
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._next = root, time.monotonic() + _SEARCH_SECONDS
+
+    def __call__(self, files: int, size: int) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            say(f"workspace: {self._root.resolve()}: {files} files, {size_in_words(size)} so far")
+            self._next = now + _SEARCH_EVERY_SECONDS
 
 
 def _begin(process: Any) -> None:
@@ -90,6 +124,6 @@ def _answer(answers: Connection) -> Archive:
 def _pack(root: Path, limit: int, directory: Path, memory: Path, end: Connection) -> None:
     try:
         with Bar("packing") as bar:
-            end.send(packed(root, limit, directory, memory, bar))
+            end.send(packed(root, limit, directory, memory, bar, _Search(root)))
     except WorkspaceError as error:
         end.send(str(error))

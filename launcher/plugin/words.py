@@ -196,8 +196,18 @@ def _submit(submit: Parser) -> None:
     )
 
 
+class _Given(argparse.Action):
+    """Notes beside the value that it is not the default: `workspace_is_given`."""
+
+    def __call__(self, _: Any, namespace: Any, values: Any, _option: Any = None) -> None:
+        setattr(namespace, self.dest, values)
+        setattr(namespace, f"{self.dest}_is_given", True)
+
+
 def _workspace(verb: Parser, either: Any) -> None:
-    either.add_argument("--workspace", default=".", metavar="DIRECTORY", help="default: the current one")
+    either.add_argument(
+        "--workspace", action=_Given, default=".", metavar="DIRECTORY", help="default: the current one"
+    )
     verb.add_argument(
         "--max-size", type=_positive, default=512, metavar="MIB", help="of the files together (default 512)"
     )

@@ -3,14 +3,16 @@
 A `.torchrunignore` at the top stands in place of every `.gitignore`; either kind may stand in each directory, and the
 one that is nearest to an entry has the last word. Of a directory within a git repository the .gitignore files above it
 and the repository's own .git/info/exclude count, too, as they do for git; and in a repository within another one, such
-as a submodule, only its own.
+as a submodule, only its own. What git tracks is taken although a .gitignore leaves it out, as it is for git; git itself
+says what it tracks, and without the program nothing is known to be tracked.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+import subprocess
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +23,7 @@ OWN_IGNORE: Final = ".torchrunignore"
 GIT_IGNORE: Final = ".gitignore"
 # Where a worker keeps what it knows of its copy (launcher/workspace/place.py).
 CONTROL_DIRECTORY: Final = ".torchrun-workspace"
+_GIT_SECONDS: Final = 30.0
 NEVER: Final = frozenset({b".git", CONTROL_DIRECTORY.encode()})
 
 
@@ -33,19 +36,41 @@ class Rules:
 
     file_name: str
     layers: tuple[tuple[bytes, tuple[Pattern, ...]], ...] = ()
+    # Paths that git tracks although they are left out, and the directories that lead to them.
+    tracked: frozenset[bytes] = frozenset()
+    leading: frozenset[bytes] = frozenset()
+    # Whether the directory itself is left out, and with it all that git does not track.
+    only_tracked: bool = False
 
     def inside(self, directory: Path, path: bytes) -> Rules:
         """The rules within this directory, which is at this path of the workspace ("" for the top)."""
         rules = self
         if path and self.file_name == GIT_IGNORE and os.path.lexists(directory / ".git"):
-            rules = Rules(GIT_IGNORE, _layers(path, _excluded(directory)))
+            rules = Rules(GIT_IGNORE, _layers(path, _excluded(directory))).tracking(directory, path)
         patterns = _read(directory / self.file_name)
-        return Rules(self.file_name, (*rules.layers, (path, patterns))) if patterns else rules
+        return replace(rules, layers=(*rules.layers, (path, patterns))) if patterns else rules
+
+    def within(self, path: bytes, name: bytes) -> Rules:
+        """The rules for what is in this directory, which was not left out."""
+        alone = self.only_tracked or (path in self.leading and self._matched(path, name, True))
+        return replace(self, only_tracked=alone) if alone != self.only_tracked else self
+
+    def tracking(self, directory: Path, path: bytes) -> Rules:
+        """These rules with what git tracks in the repository of this directory although it is left out."""
+        tracked = {path + b"/" + each if path else each for each in _tracked(directory)}
+        ends = ((each, at) for each in tracked for at, letter in enumerate(each) if letter == ord("/"))
+        return replace(self, tracked=frozenset(tracked), leading=frozenset(each[:at] for each, at in ends))
 
     def ignores(self, path: bytes, name: bytes, is_directory: bool) -> bool:
         """Whether this entry is left out. Its directory is not, or nobody would ask."""
         if name in NEVER:
             return True
+        if path in (self.leading if is_directory else self.tracked):
+            return False
+        return self.only_tracked or self._matched(path, name, is_directory)
+
+    def _matched(self, path: bytes, name: bytes, is_directory: bool) -> bool:
+        """Whether the patterns leave this entry out."""
         for base, patterns in reversed(self.layers):
             relative = base[1:] + b"/" + path if base.startswith(b"<") else path[len(base) + bool(base) :]
             for pattern in reversed(patterns):
@@ -66,7 +91,7 @@ def _rules_of(root: Path) -> Rules:
     if (root / OWN_IGNORE).is_file():
         return Rules(OWN_IGNORE)
     if (root / ".git").exists():
-        return Rules(GIT_IGNORE, _layers(b"", _excluded(root)))
+        return Rules(GIT_IGNORE, _layers(b"", _excluded(root))).tracking(root, b"")
     repository = next((above for above in root.parents if (above / ".git").exists()), None)
     if repository is None:
         return Rules(GIT_IGNORE)
@@ -75,7 +100,7 @@ def _rules_of(root: Path) -> Rules:
         layers.append(_layers(_above(root, above), _read(above / GIT_IGNORE)))
         above = above.parent
     layers.append(_layers(_above(root, repository), _excluded(repository)))
-    return Rules(GIT_IGNORE, tuple(layer for each in reversed(layers) for layer in each))
+    return Rules(GIT_IGNORE, tuple(layer for each in reversed(layers) for layer in each)).tracking(root, b"")
 
 
 def _layers(base: bytes, patterns: tuple[Pattern, ...]) -> tuple[tuple[bytes, tuple[Pattern, ...]], ...]:
@@ -97,6 +122,37 @@ def _excluded(repository: Path) -> tuple[Pattern, ...]:
     except (OSError, ValueError):  # no file of git's: there is nothing that it says
         return ()
     return _read(git / "info" / "exclude")
+
+
+def _tracked(directory: Path) -> list[bytes]:
+    """The paths below this directory of a repository that git tracks although they are left out.
+
+    https://git-scm.com/docs/git-ls-files. A repository's own settings may name a program (core.fsmonitor): it is not
+    run. Settings of the environment are another repository's, as in a hook.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    words = (
+        "git",
+        "-c",
+        "core.fsmonitor=false",
+        "ls-files",
+        "-z",
+        "--cached",
+        "--ignored",
+        "--exclude-standard",
+    )
+    try:
+        done = subprocess.run(
+            words,
+            cwd=directory,
+            env={**environment, "GIT_OPTIONAL_LOCKS": "0"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_GIT_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [each for each in done.stdout.split(b"\0") if each] if done.returncode == 0 else []
 
 
 def in_force(root: Path) -> str:

@@ -51,14 +51,21 @@ class Remembered(Archive):
 
 
 def packed(
-    root: Path, limit: int, directory: Path, memory: Path, progress: Callable[[int, int], None]
+    root: Path,
+    limit: int,
+    directory: Path,
+    memory: Path,
+    progress: Callable[[int, int], None],
+    searched: Callable[[int, int], None] = lambda _files, _bytes: None,
 ) -> Archive:
     """The archive of this directory, a `Remembered` one if it is in the directory `memory`.
+
+    `searched` is told how many files with how many bytes are found so far.
 
     Raises WorkspaceError as `pack` does.
     """
     began = time.time_ns()
-    entries = select(root, limit)
+    entries = select(root, limit, searched)
     mark, record = _mark(root, entries), memory / f"{_digest(os.fsencode(root.resolve()))}.json"
     if known := _read(record, mark):
         return Remembered(directory / "workspace.tar.zst", *known, root=root, limit=limit)

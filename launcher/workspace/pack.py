@@ -1,5 +1,7 @@
 """A directory as one archive that depends on nothing but names, contents, links and who may execute: a tar.zst.
 
+A directory has a member of its own only where nothing is in it.
+
 The same workspace gives the same bytes on every machine with the same version of zstandard, and so the same digest:
 what is there under this digest already need not be sent again.
 """
@@ -38,7 +40,7 @@ _THREADS: Final = 2
 _CHUNK: Final = 2**20
 _TRIES: Final = 3
 # All but the files that decides the bytes of an archive; what changes here changes every digest.
-FORMAT: Final = (2, _LEVEL, _THREADS)
+FORMAT: Final = (3, _LEVEL, _THREADS)
 FILE_MODE: Final = 0o644
 EXECUTABLE_MODE: Final = 0o755
 DIGEST_PREFIX: Final = "sha256:"
@@ -122,14 +124,18 @@ class _Hashing:
         """Nothing is held back here."""
 
 
-def header(path: str, size: int = 0, mode: int = FILE_MODE, target: str = "") -> bytes:
+def header(
+    path: str, size: int = 0, mode: int = FILE_MODE, target: str = "", *, is_directory: bool = False
+) -> bytes:
     """The head of one member; long names and those that are not UTF-8 stand in a head of their own before it (pax)."""
-    if not target and len(path) < _SHORT_NAME and path.isascii() and size < _SMALL_FILE:
+    if not (target or is_directory) and len(path) < _SHORT_NAME and path.isascii() and size < _SMALL_FILE:
         return _plain_header(path, size, mode)
     member = tarfile.TarInfo(path)
     member.size, member.mode, member.mtime = size, mode, 0
     if target:
         member.type, member.linkname, member.mode = tarfile.SYMTYPE, target, 0o777
+    if is_directory:
+        member.type, member.mode = tarfile.DIRTYPE, EXECUTABLE_MODE
     return member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
@@ -144,6 +150,9 @@ def _plain_header(path: str, size: int, mode: int) -> bytes:
 def _add(root: str, entry: Entry, stream: Any) -> None:
     if entry.target:
         stream.write(header(entry.path, target=entry.target))
+        return
+    if entry.is_directory:
+        stream.write(header(entry.path, is_directory=True))
         return
     try:
         # A file that has become a link since is not followed, nor is a pipe waited for.

@@ -24,7 +24,7 @@ from launcher.workspace.errors import WorkspaceError
 from launcher.workspace.ignoring import CONTROL_DIRECTORY
 from launcher.workspace.kept import Kept, either, is_own
 from launcher.workspace.members import name_problem
-from launcher.workspace.unpack import DIRECTORY_MODE, Contents, unpack
+from launcher.workspace.unpack import DIRECTORY_MODE, EMPTY_DIRECTORY, Contents, unpack
 
 _STATE: Final = "state.json"
 _LOCK: Final = "lock"
@@ -150,10 +150,18 @@ def _save(control: Path, state: State) -> None:
 
 
 def _remove(into: Path, path: str, known: str, kept: Kept) -> None:
-    """Removes a file of the workspace, and its directories that are empty then. What is a directory now, stays."""
-    if not _within_directories(into, path) or _is_directory(into / path):
+    """Removes a file of the workspace, and its directories that are empty then. What is a directory now, stays.
+
+    An empty directory of the workspace goes if it is empty still.
+    """
+    if not _within_directories(into, path):
         return
-    if is_own(into / path, known):
+    if _is_directory(into / path):
+        if known != EMPTY_DIRECTORY:
+            return
+        with suppress(OSError):  # the job has something in it
+            os.rmdir(into / path)
+    elif is_own(into / path, known):
         with suppress(FileNotFoundError):
             os.unlink(into / path)
     elif os.path.lexists(into / path):
@@ -182,7 +190,8 @@ def _is_directory(path: Path) -> bool:
 
 
 def _put(incoming: Path, into: Path, path: str, known: str, kept: Kept) -> None:
-    directories = path.split("/")[:-1]
+    is_directory = _is_directory(incoming / path)
+    directories = path.split("/")[: None if is_directory else -1]
     for end in range(1, len(directories) + 1):
         directory = "/".join(directories[:end])
         if _is_directory(into / directory):
@@ -192,6 +201,11 @@ def _put(incoming: Path, into: Path, path: str, known: str, kept: Kept) -> None:
         with suppress(FileExistsError):  # another worker's, on the same volume
             os.mkdir(into / directory)
             os.chmod(into / directory, DIRECTORY_MODE)
+    if is_directory:
+        return
+    if EMPTY_DIRECTORY in known and _is_directory(into / path):
+        with suppress(OSError):  # the job has something in it
+            os.rmdir(into / path)
     if os.path.lexists(into / path) and not is_own(into / path, known):
         kept.take(path)
     os.replace(incoming / path, into / path)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,14 @@ _SHOWN: Final = 200
 # A file is large by itself that has a twentieth of all bytes.
 _SHARE: Final = 20
 _LINKS_NAMED: Final = 5
+# Entries between two words about how far it is, and how long a directory is looked through that is too large.
+_COUNTED: Final = 1000
+_CUT_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file with its size in bytes, or a link with its target; `path` is relative to the workspace.
+    """A file with its size in bytes, a link with its target, or an empty directory; `path` is in the workspace.
 
     `inode` and `changed`, its ctime in nanoseconds, are others when its content may be another.
     """
@@ -36,6 +40,7 @@ class Entry:
     inode: int = 0
     changed: int = 0
     modified: int = 0
+    is_directory: bool = False
 
 
 class Unfit(WorkspaceError):
@@ -51,36 +56,50 @@ def naming_ignore_file(root: Path) -> Iterator[None]:
         raise WorkspaceError(f"{error} {in_force(root)}") from None
 
 
-def select(root: Path, limit: int = DEFAULT_LIMIT_BYTES) -> list[Entry]:
-    """Every file and link of the workspace at this directory, sorted by the bytes of its path.
+def select(
+    root: Path,
+    limit: int = DEFAULT_LIMIT_BYTES,
+    progress: Callable[[int, int], None] = lambda _files, _bytes: None,
+) -> list[Entry]:
+    """Every file, link and empty directory of the workspace at this directory, sorted by the bytes of its path.
 
-    Sockets, pipes and devices are no part of one, nor are directories without a file. Raises WorkspaceError: no such
-    directory, nothing in it, an entry that can't be read, a link that leads out, more than `limit` bytes.
+    Sockets, pipes and devices are no part of one. `progress` is told how many entries with how many bytes are found.
+    Raises WorkspaceError: no such directory, nothing in it, an entry that can't be read, a link that leads out, more
+    than `limit` bytes. Far more than that are not counted to their end.
     """
     root = _found(root)
+    walk = _Walk(root, limit, progress)
     with naming_ignore_file(root):
-        found = sorted(_walk(root, rules_of(root)), key=lambda entry: os.fsencode(entry.path))
-    if not found:
+        found = sorted(walk.entries(rules_of(root)), key=lambda entry: os.fsencode(entry.path))
+    if all(entry.is_directory for entry in found):
         raise WorkspaceError(
             f"workspace: {root} has no files to send; put your code there, or look at what {OWN_IGNORE} "
             f"or {GIT_IGNORE} leave out"
         )
-    if all(_ignore_file(entry.path) for entry in found):
+    if all(_ignore_file(entry.path) for entry in found if not entry.is_directory):
         raise WorkspaceError(f"workspace: {root} has no files to send but what says which are left out")
     out = [entry for entry in found if entry.target and not link_stays_inside(entry.path, entry.target)]
     if out:
         named = ", ".join(f"{entry.path} -> {entry.target}" for entry in out[:_LINKS_NAMED])
         more = f" and {len(out) - _LINKS_NAMED} more" if len(out) > _LINKS_NAMED else ""
+        missed = next((entry for entry in out if entry.path in walk.matched_as_directories), None)
+        name = missed.path.rpartition("/")[2] if missed else ""
         raise WorkspaceError(
             f"workspace: links lead out of {root}: {named}{more}; copy what they point to, or name them "
             f"in {in_force(root)}"
+            + (
+                f": a pattern with a slash at its end, such as {name}/, matches no link: write {name}"
+                if name
+                else ""
+            )
         )
     total = sum(entry.size for entry in found)
     if total > limit:
         named = ", ".join(f"{path} {size_in_words(size)}" for path, size in _largest(found, total))
+        more = "more than " if walk.is_cut else ""
         raise WorkspaceError(
-            f"workspace: {size_in_words(total)} in {len(found)} files, and at most {size_in_words(limit)} are sent; "
-            f"name in {in_force(root)} what is not needed; the largest: {named}"
+            f"workspace: {more}{size_in_words(total)} in {len(found)} files, and at most {size_in_words(limit)} are "
+            f"sent; name in {in_force(root)} what is not needed; the largest: {named}"
         )
     return found
 
@@ -127,31 +146,69 @@ def _ignore_file(path: str) -> bool:
     return path.rpartition("/")[2] in (OWN_IGNORE, GIT_IGNORE)
 
 
-def _walk(root: Path, at_top: Rules) -> Iterator[Entry]:
-    to_do = [(root, b"", at_top)]
-    while to_do:
-        directory, path, rules = to_do.pop()
-        try:
-            with os.scandir(directory) as listed:
-                entries = list(listed)
-        except OSError as error:
-            raise unreadable(os.fsdecode(path) or str(directory), error) from None
-        rules = rules.inside(directory, path)
-        for entry in entries:
-            name = os.fsencode(entry.name)
-            inner = path + b"/" + name if path else name
-            is_directory = entry.is_dir(follow_symlinks=False)
-            if rules.ignores(inner, name, is_directory):
-                continue
-            if is_directory and inner.count(b"/") + 1 >= MOST_PARTS:
-                raise Unfit(
-                    f"workspace: {os.fsdecode(inner)[:40]}... is {MOST_PARTS} directories or more in one another; "
-                    f"name it in"
-                )
-            if is_directory:
-                to_do.append((Path(entry.path), inner, rules))
-            else:
-                yield from _one(entry, os.fsdecode(inner))
+class _Walk:
+    """The way through a workspace's directories."""
+
+    def __init__(self, root: Path, limit: int, progress: Callable[[int, int], None]) -> None:
+        self._root, self._limit, self._progress = root, limit, progress
+        self._files = self._bytes = 0
+        self._stop_at: float | None = None
+        # Whether the rest was left out, as there are too many bytes already.
+        self.is_cut = False
+        # Links that a pattern for directories would leave out.
+        self.matched_as_directories: set[str] = set()
+
+    def entries(self, at_top: Rules) -> Iterator[Entry]:
+        """Every entry that is not left out."""
+        to_do = [(self._root, b"", at_top)]
+        while to_do:
+            directory, path, rules = to_do.pop()
+            is_empty, entries = True, _listed(directory, path)
+            rules = rules.inside(directory, path)
+            for entry in entries:
+                name = os.fsencode(entry.name)
+                inner = path + b"/" + name if path else name
+                is_directory = entry.is_dir(follow_symlinks=False)
+                if rules.ignores(inner, name, is_directory):
+                    continue
+                if is_directory and inner.count(b"/") + 1 >= MOST_PARTS:
+                    raise Unfit(
+                        f"workspace: {os.fsdecode(inner)[:40]}... is {MOST_PARTS} directories or more in one another; "
+                        f"name it in"
+                    )
+                if is_directory:
+                    is_empty = False
+                    to_do.append((Path(entry.path), inner, rules.within(inner, name)))
+                    continue
+                for found in _one(entry, os.fsdecode(inner)):
+                    is_empty = False
+                    self._count(found)
+                    if found.target and rules.ignores(inner, name, True):
+                        self.matched_as_directories.add(found.path)
+                    yield found
+                if self.is_cut:
+                    return
+            if is_empty and path:
+                yield Entry(os.fsdecode(path), is_directory=True)
+
+    def _count(self, entry: Entry) -> None:
+        """Too many bytes are an error; a little later it is known, too, what has the most of them."""
+        self._files += 1
+        self._bytes += entry.size
+        if self._files % _COUNTED == 0:
+            self._progress(self._files, self._bytes)
+            if self._bytes > self._limit:
+                now = time.monotonic()
+                self._stop_at = now + _CUT_SECONDS if self._stop_at is None else self._stop_at
+                self.is_cut = now >= self._stop_at
+
+
+def _listed(directory: Path, path: bytes) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as listed:
+            return list(listed)
+    except OSError as error:
+        raise unreadable(os.fsdecode(path) or str(directory), error) from None
 
 
 def _one(entry: os.DirEntry[str], path: str) -> Iterator[Entry]:

@@ -30,7 +30,8 @@ _KINDS: Final = {
     tarfile.BLKTYPE: "a device",
     tarfile.FIFOTYPE: "a pipe",
 }
-# What a path holds: "file <mode> <sha256>" or "link <target>".
+EMPTY_DIRECTORY: Final = "directory -"
+# What a path holds: "file <mode> <sha256>", "link <target>" or EMPTY_DIRECTORY.
 Contents = dict[str, str]
 
 
@@ -110,10 +111,14 @@ def _take(
             links.append((path, member.linkname))
             return
         problem = f"a link out of the workspace, to {member.linkname!r}"
+    elif not problem and member.isdir():
+        _parents(into, f"{path}/", directories)
+        made[path] = EMPTY_DIRECTORY
+        return
     elif not problem and member.issparse():
         problem = "a file with holes"
     elif not problem and member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
-        problem = _KINDS.get(member.type, "neither a file nor a link")
+        problem = _KINDS.get(member.type, "neither a file, a link nor a directory")
     if problem:
         raise Refused(f"archive: refused member {path[:200]!r}: {problem}; nothing of it is used")
     content = members.extractfile(member)

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.plugin import packing as packing_module
+from launcher.plugin.__main__ import main
 from launcher.plugin.exits import WORKSPACE, PluginError
 from launcher.plugin.packing import packing
+from launcher.workspace import selection
 from launcher.workspace.pack import Archive, pack
 
 pytestmark = pytest.mark.unit
@@ -93,3 +96,36 @@ def test_a_verb_that_fails_leaves_neither_process_nor_file(
         fail()
     assert set(multiprocessing.active_children()) == before
     assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("home", "what"), [("", "is your home directory"), ("in/it", "is above your home directory")]
+)
+def test_a_home_directory_is_not_sent_by_mistake(
+    code: Path, home: str, what: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(code / home))
+    words = ("submit", "--queue", "q", "--gpus", "1", "--dry-run")
+    assert main([*words, "python train.py"], {}) == 65
+    assert f"workspace: {code} {what}. Go to the directory" in capfd.readouterr().err
+    assert main([*words, "--workspace", ".", "python train.py"], {}) == 0
+    assert main([*words, "--no-workspace", "python train.py"], {}) == 0
+    assert main(["sync", "one"], {}) == 65
+
+
+def test_a_root_directory_is_not_sent_by_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    with pytest.raises(PluginError, match="workspace: / is the root directory"), packing(options(Path())):
+        pass
+
+
+def test_a_long_search_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(selection, "_COUNTED", 2)
+    monkeypatch.setattr(packing_module, "_SEARCH_SECONDS", 0.0)
+    for each in range(5):
+        (tmp_path / str(each)).write_text("1")
+    with packing(options(tmp_path)) as packed:
+        assert packed() is not None
+    assert capfd.readouterr().err == f"workspace: {tmp_path}: 2 files, 2 B so far\n"

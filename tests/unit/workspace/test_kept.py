@@ -110,3 +110,33 @@ def test_what_is_own(tmp_path: Path) -> None:
     ):
         assert not is_own(place_, known)
     assert either(one) != one
+
+
+def tree(root: Path) -> list[str]:
+    shown = {str(path.relative_to(root)) for path in root.rglob("*")}
+    return sorted(each for each in shown if not each.startswith(".torchrun-workspace"))
+
+
+def test_empty_directories_follow_the_workspace(tmp_path: Path) -> None:
+    into, source = tmp_path / "into", tmp_path / "source"
+
+    def bring(*names: str) -> list[str]:
+        shutil.rmtree(source, ignore_errors=True)
+        for name in names:
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).mkdir() if name.endswith("/") else (source / name).write_text("1")
+        archive = pack(source, directory=tmp_path)
+        apply(archive.file, archive.digest, into)
+        return tree(into)
+
+    assert bring("a", "logs/", "out/in/") == ["a", "logs", "out", "out/in"]
+    assert bring("a", "logs/", "out/in/") == ["a", "logs", "out", "out/in"]
+    assert bring("a", "logs/b") == ["a", "logs", "logs/b"]
+    assert bring("a", "logs/", "out") == ["a", "logs", "out"]
+    assert (into / "out").read_text() == "1"
+    (into / "logs" / "job").write_text("j")
+    assert bring("a", "logs") == ["a", "logs"]
+    assert [path.read_text() for path in into.glob(".torchrun-workspace/kept-*/logs/job")] == ["j"]
+    assert bring("a", "logs/") == ["a", "logs"]
+    (into / "logs" / "job").write_text("j")
+    assert bring("a") == ["a", "logs", "logs/job"]

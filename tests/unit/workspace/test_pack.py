@@ -16,10 +16,11 @@ import pytest
 import zstandard
 
 from launcher.workspace import pack as packing
+from launcher.workspace import selection
 from launcher.workspace.errors import WorkspaceError
 from launcher.workspace.pack import header, pack
 from launcher.workspace.selection import select
-from launcher.workspace.unpack import digest_of, unpack
+from launcher.workspace.unpack import EMPTY_DIRECTORY, digest_of, unpack
 
 pytestmark = pytest.mark.unit
 
@@ -58,11 +59,15 @@ def test_the_archive_depends_on_nothing_but_the_files(tmp_path: Path) -> None:
         if os.geteuid() == 0:
             os.chown(path, 1234, 4321, follow_symlinks=False)
     (second / "a").chmod(0o600)
-    (second / "empty").mkdir()
+    (first / "empty").mkdir()
+    (second / "empty").mkdir(mode=0o700)
     one, two = pack(first, directory=tmp_path), pack(second, directory=tmp_path)
     assert one.digest == two.digest == digest_of(one.file)
     assert one.size == one.file.stat().st_size
     (second / "a").write_text("1")
+    assert pack(second).digest != one.digest
+    (second / "a").write_bytes((first / "a").read_bytes())
+    (second / "empty").rmdir()
     assert pack(second).digest != one.digest
     (first / "run.sh").chmod(0o600)
     assert pack(first).digest != one.digest
@@ -336,7 +341,7 @@ def test_nobody_waits_for_a_pipe_with_the_name_of_an_ignore_file(tmp_path: Path,
     fill(tmp_path, {"x/.torchrunignore": b""})
     (tmp_path / "in" / "c").mkdir()
     os.mkfifo(tmp_path / "in" / "c" / ".torchrunignore")
-    assert len(select(tmp_path)) == 3
+    assert [entry.path for entry in select(tmp_path)] == ["a", "in/b", "in/c", "x/.torchrunignore"]
 
 
 @pytest.mark.long
@@ -355,3 +360,52 @@ def test_pack_of_2000_files_takes_under_a_second(tmp_path: Path, capsys: pytest.
         )
     assert archive.content == 10_000_000
     assert processor < 1
+
+
+def test_empty_directories_are_sent(tmp_path: Path) -> None:
+    root = fill(tmp_path / "one", {"a": b"1", ".gitignore": b"*.log\nleft/\n", "logs/x.log": b""})
+    for name in ("checkpoints", "deep/in/it", "left"):
+        (root / name).mkdir(parents=True)
+    entries = select(root)
+    assert [each.path for each in entries if each.is_directory] == ["checkpoints", "deep/in/it", "logs"]
+    archive = pack(root, directory=tmp_path)
+    into = tmp_path / "into"
+    into.mkdir()
+    contents = unpack(archive.file, archive.digest, into)
+    assert contents["checkpoints"] == contents["deep/in/it"] == EMPTY_DIRECTORY
+    assert sorted(str(path.relative_to(into)) for path in into.rglob("*") if path.is_dir()) == [
+        "checkpoints", "deep", "deep/in", "deep/in/it", "logs",
+    ]  # fmt: skip
+    shutil.rmtree(root)
+    (root / "only").mkdir(parents=True)
+    with pytest.raises(WorkspaceError, match="has no files to send"):
+        select(root)
+
+
+def test_a_pattern_for_directories_is_said_to_match_no_link(tmp_path: Path) -> None:
+    fill(tmp_path, {"a": b"1", ".gitignore": b"data/\n"})
+    (tmp_path / "data").symlink_to("/mnt")
+    with pytest.raises(WorkspaceError) as error:
+        select(tmp_path)
+    assert "data -> /mnt" in str(error.value)
+    assert "a pattern with a slash at its end, such as data/, matches no link: write data" in str(error.value)
+    (tmp_path / ".gitignore").write_bytes(b"data\n")
+    assert [each.path for each in select(tmp_path)] == [".gitignore", "a"]
+    (tmp_path / "other").symlink_to("/mnt")
+    with pytest.raises(WorkspaceError) as error:
+        select(tmp_path)
+    assert "slash" not in str(error.value)
+
+
+def test_far_too_many_bytes_are_not_counted_to_their_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "_COUNTED", 2)
+    monkeypatch.setattr(selection, "_CUT_SECONDS", 0.0)
+    fill(tmp_path, {f"{top}/{each}": b"12345" for top in "abcdef" for each in range(4)})
+    told: list[tuple[int, int]] = []
+    with pytest.raises(
+        WorkspaceError, match=r"workspace: more than \d+ B in \d+ files, and at most 6 B .* largest: \w/"
+    ):
+        select(tmp_path, 6, lambda files, size: told.append((files, size)))
+    assert told == [(2, 10)]

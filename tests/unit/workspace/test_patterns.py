@@ -64,7 +64,7 @@ def grow(root: Path, draw: random.Random, depth: int = 0, ignore: str = ".gitign
 
 def ours(root: Path) -> set[str]:
     try:
-        return {entry.path for entry in select(root)}
+        return {entry.path for entry in select(root) if not entry.is_directory}
     except WorkspaceError as error:
         assert "no files to send" in str(error)  # noqa: PT017
         return set()
@@ -187,3 +187,67 @@ def test_git_itself_is_never_sent(tmp_path: Path) -> None:
         (tmp_path / name).write_text("x")
     (tmp_path / ".torchrunignore").write_text("!.git\n!.git/**\n")
     assert ours(tmp_path) == {".torchrunignore", "a"}
+
+
+def commit(root: Path, *paths: str) -> None:
+    """Make git track these paths of a repository, also those that are left out."""
+    git(root, "init", "-q")
+    git(root, "add", "--force", "--", *paths)
+
+
+def test_what_git_tracks_is_taken_although_it_is_left_out(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    names = (
+        "a",
+        "data/labels.csv",
+        "data/big.bin",
+        "data/in/x",
+        "out.log",
+        "other.log",
+        "sub/data/y",
+        "sub/b.log",
+    )
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("x")
+    (root / ".gitignore").write_text("data/\n*.log\n")
+    commit(root, "data/labels.csv", "out.log", "sub/b.log")
+    assert ours(root) == {".gitignore", "a", "data/labels.csv", "out.log", "sub/b.log"}
+    assert ours(root / "sub") == {"b.log"}
+    # Another file than git's says what is left out: it alone counts.
+    (root / ".torchrunignore").write_text("data/\n*.log\n")
+    assert ours(root) == {".gitignore", ".torchrunignore", "a"}
+
+
+def test_what_a_repository_within_another_one_tracks_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    for name in ("a.log", "b.log"):
+        (inner / name).write_text("x")
+    (inner / ".gitignore").write_text("*.log\n")
+    commit(inner, "a.log")
+    git(tmp_path, "init", "-q")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))
+    assert ours(tmp_path) == {"inner/.gitignore", "inner/a.log"}
+
+
+def test_a_repository_s_own_program_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("x")
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    commit(tmp_path, "a.log")
+    hook = tmp_path / "hook"
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(0o700)
+    git(tmp_path, "config", "core.fsmonitor", str(hook))
+    assert ours(tmp_path) == {".gitignore", "a.log", "hook"}
+
+
+def test_without_git_nothing_is_known_to_be_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.log").write_text("x")
+    (tmp_path / ".gitignore").write_text("*.log\n!keep.log\n")
+    (tmp_path / "keep.log").write_text("x")
+    commit(tmp_path, "a.log")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ours(tmp_path) == {".gitignore", "keep.log"}
