@@ -7,13 +7,19 @@ from datetime import date
 from components.shared import checkpoints, lustre_client
 from components.shared.pool import SPOT
 from infra import support
+from infra.credential_names import names_a_secret
 from infra.model import Settings, Training
 from infra.training_settings import STATIC
 
 
 def lines(settings: Settings, today: date) -> list[str]:
     """A line for each, with the key that it is about."""
-    return [*_end_of_version(settings, today), *_spot(settings), *_lustre_over_efa(settings)]
+    return [
+        *_end_of_version(settings, today),
+        *_spot(settings),
+        *_lustre_over_efa(settings),
+        *_plain_credentials(settings),
+    ]
 
 
 def _end_of_version(settings: Settings, today: date) -> list[str]:
@@ -46,6 +52,17 @@ def _taken_back(training: Training) -> str:
         return anew
     times = "once" if training.max_restarts == 1 else f"{training.max_restarts} times"
     return f"{anew}, {times} at most (training.maxRestarts), and the next one ends the run"
+
+
+def _plain_credentials(settings: Settings) -> list[str]:
+    """Whoever may read Pods and Jobs reads the values of `training.env`."""
+    training = settings.training
+    names = [] if training is None else [name for name in training.env if names_a_secret(name)]
+    return [
+        f"trainyard:training.env.{name} looks like a credential, and is stored in plain text in the stack file, in the"
+        " state and in Pods; put it into a Secret of namespace training, and its name into training.secrets instead"
+        for name in names
+    ]
 
 
 def _lustre_over_efa(settings: Settings) -> list[str]:

@@ -129,6 +129,7 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
         "checkpoints": "s3",
         "args": ["--epochs", "10"],
         "env": {"NCCL_DEBUG": "WARN"},
+        "secrets": ["HF_TOKEN", "WANDB_API_KEY=wandb/key"],
         "cpu": "80",
         "memory": "800Gi",
         "sharedMemory": "64Gi",

@@ -279,8 +279,13 @@ MEANINGS: Final = {
         "they are not judged. Before them stands where metrics go, if there is a file system: docs/training-metrics.md."
     ),
     "training.env": (
-        "Further environment variables of the workers, in plain text. Credentials and what workers find each other by "
-        "are refused."
+        "Further environment variables of the workers, in plain text. AWS credentials and what workers find each other "
+        "by are refused. `up` and `preview` warn of names that look like other credentials: those go into `secrets`."
+    ),
+    "training.secrets": (
+        "Environment variables of the workers from Kubernetes Secrets of the namespace `training`: `NAME`, or "
+        "`NAME=SECRET/KEY`. `HF_TOKEN` alone is the key `HF_TOKEN` of the Secret `hf-token`. Workers wait for a Secret "
+        "that is not there, and the launcher names it."
     ),
     "training.cpu": (
         "Cores that a worker asks for: a number for this type, so that a fallback of another type has its own default. "

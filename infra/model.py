@@ -190,6 +190,7 @@ class Training:
     checkpoints: str
     args: tuple[str, ...]
     env: dict[str, str]
+    secrets: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)

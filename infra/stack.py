@@ -324,6 +324,7 @@ def run_of(
         data=training.data,
         args=training.args,
         env=training.env,
+        secrets=training.secrets,
         region=region,
         mounts=mounts,
         writes=writes,

@@ -5,6 +5,8 @@ The launcher refuses the same (`launcher.core.request`), once everything is made
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Final
 
 from components.shared.contract import ENV_REGION, SHUTDOWN_MOST_SECONDS, SHUTDOWN_VARIABLE
@@ -14,6 +16,10 @@ from infra.reading import Problems, Section
 
 NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 OWN: Final = "TRAINYARD_"
+# https://kubernetes.io/docs/concepts/configuration/secret/#restriction-names-data
+_NAME_OF_ONE: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_REFERENCE: Final = rf"(?P<name>{NAME})(=(?P<secret>{_NAME_OF_ONE})(/(?P<key>[-._A-Za-z0-9]+))?)?"
+_WANTED: Final = "NAME or NAME=SECRET/KEY, such as HF_TOKEN or HF_TOKEN=hub/token"
 # What the training operator, torchrun and its workers tell each other
 # (https://docs.pytorch.org/docs/stable/elastic/run.html; kubeflow/training-operator@v1.9.4, pkg/controller.v1/pytorch).
 RENDEZVOUS: Final = (
@@ -49,6 +55,34 @@ def read_environment(section: Section) -> dict[str, str]:
             f"is {stops!r}; it must be a whole number of seconds from 1 to {SHUTDOWN_MOST_SECONDS}",
         )
     return env
+
+
+def read_secrets(section: Section, env: Mapping[str, str]) -> dict[str, str]:
+    """Variables of the workers from Secrets of the training namespace, each with `<Secret>/<key>`.
+
+    NAME alone is the key NAME of the Secret that is called after it, as `kubectl torchrun submit --secret` has it.
+    """
+    found: dict[str, str] = {}
+    for index, entry in enumerate(section.texts("secrets", (), pattern=_REFERENCE, wanted=_WANTED)):
+        match = re.fullmatch(_REFERENCE, entry)
+        if match is None:  # told already
+            continue
+        name, secret, key = (
+            match["name"],
+            match["secret"] or match["name"].lower().replace("_", "-"),
+            match["key"],
+        )
+        place = f"secrets[{index}]"
+        if problem := _reserved(name):
+            section.reject(place, f"{name} {problem}")
+        elif name in env:
+            section.reject(place, f"{name} is in env, too; it must be in one of them")
+        elif name in found:
+            section.reject(place, f"{name} is there twice; each variable must have one place")
+        elif not re.fullmatch(_NAME_OF_ONE, secret):
+            section.reject(place, f"{entry} names no Secret; it must be {_WANTED}")
+        found[name] = f"{secret}/{key or name}"
+    return found
 
 
 def _reserved(name: str) -> str | None:

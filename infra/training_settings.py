@@ -11,7 +11,7 @@ from components.shared.pool import GPU, Pool
 from infra.fallback_settings import read_fallbacks, read_pool
 from infra.model import Training
 from infra.reading import Problems, Section
-from infra.training_rules import check_ceiling, check_ends, read_environment
+from infra.training_rules import check_ceiling, check_ends, read_environment, read_secrets
 from infra.worker_settings import CUDA, DEVICES, read_size, size_of_type, within_memory
 
 PATH = "trainyard:training"
@@ -62,6 +62,7 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
     places = section.choice("checkpoints", checkpoints.PLACES, checkpoints.S3)
     args = section.texts("args", (), wanted="a text (numbers in quotes)")
     env = read_environment(section)
+    secrets = read_secrets(section, env)
     section.done()
     if first is None:
         return None
@@ -82,5 +83,6 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
         checkpoints=places,
         args=args,
         env=env,
+        secrets=secrets,
         **rest,
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from components.shared import contract as c
@@ -46,7 +47,8 @@ class Run:
 
     `candidates` are asked in their order; there is at least one. `mounts` maps the claims of shared volumes to the
     directories where workers see them; `writes` are the directories there that all of them may write to. `revision` is
-    the trainer's in git, None where that is its image's to say.
+    the trainer's in git, None where that is its image's to say. `secrets` maps variables of the workers to
+    `<Secret>/<key>` of their namespace.
     """
 
     candidates: tuple[Candidate, ...]
@@ -68,6 +70,7 @@ class Run:
     mounts: dict[str, str]
     writes: tuple[str, ...] = ()
     revision: str | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +131,7 @@ def _candidate(run: Run, resolved: Resolved, candidate: Candidate) -> JsonObject
                 c.ENV_REGION: run.region,
                 **({c.ENV_REVISION: run.revision} if run.revision else {}),
             },
+            **({"secrets": dict(run.secrets)} if run.secrets else {}),
             "args": list(run.args),
             "command": None,
             "mounts": run.mounts,

@@ -16,6 +16,7 @@ from components.shared.contract import (
     TORCHRUN_WORKER_CONTAINER,
 )
 from components.shared.torchrun_queue import OPENING
+from infra.credential_names import names_a_secret
 from infra.policies.model import Resource, Rules, Stack, at, known, rows
 
 RULES: Final = Rules()
@@ -71,10 +72,6 @@ SAFE_SYSCTLS: Final = (
     "net.ipv4.tcp_syncookies",
 )
 # Words of the name of a variable that holds a secret, or the path of a file that does.
-SECRET_WORDS: Final = re.compile(
-    r"(^|_)(SECRET|PASSWORD|PASSWD|TOKEN|CREDENTIALS?|(ACCESS|PRIVATE|API)_?KEY)(_|$)", re.IGNORECASE
-)
-PATH_WORDS: Final = re.compile(r"_(FILE|PATH|DIR)$", re.IGNORECASE)
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html#identifiers-unique-ids
 ACCESS_KEY: Final = re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{16}\b")
 # Devices, of which a container can't ask for less than it may use.
@@ -292,7 +289,7 @@ def pod_no_secrets_in_environment(resource: Resource, _stack: Stack) -> Iterator
     for path, container, _ in containers(resource):
         for entry in rows(at(container, "env")):
             name, value = str(at(entry, "name", default="")), entry.get("value")
-            if (value and _names_a_secret(name)) or (isinstance(value, str) and ACCESS_KEY.search(value)):
+            if (value and names_a_secret(name)) or (isinstance(value, str) and ACCESS_KEY.search(value)):
                 yield f"{path}.env[{name}] has a secret in plain text; it must be a file or an IAM role"
             if at(entry, "valueFrom", "secretKeyRef") is not None:
                 yield f"{path}.env[{at(entry, 'name')}] is from a Secret; it must be a file or an IAM role"
@@ -340,10 +337,6 @@ def _walk(
 def _security(container: Mapping[str, Any], pod: Mapping[str, Any], name: str) -> Any:
     """A field that a container has from its pod where it has none of its own."""
     return at(container, "securityContext", name, default=at(pod, "securityContext", name))
-
-
-def _names_a_secret(variable: str) -> bool:
-    return bool(SECRET_WORDS.search(variable)) and not PATH_WORDS.search(variable)
 
 
 def _bound(namespace: str, account: str, stack: Stack) -> bool:

@@ -225,7 +225,10 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
         "name": c.TRAINING_CONTAINER,
         "image": worker.image,
         "args": list(worker.args),
-        "env": [{"name": name, "value": value} for name, value in env.items()],
+        "env": [
+            *({"name": name, "value": value} for name, value in env.items()),
+            *(_of_secret(name, place) for name, place in worker.secrets.items()),
+        ],
         "resources": _resources(request),
         "securityContext": _container_security(),
         "volumeMounts": [{"name": SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY}],
@@ -268,6 +271,12 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
             },
         },
     }
+
+
+def _of_secret(name: str, place: str) -> JsonObject:
+    """A variable with the value of `<Secret>/<key>` of the workers' namespace."""
+    secret, _, key = place.partition("/")
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 
 def _metrics_port(worker: Worker) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from launcher.core import contract as c
@@ -93,6 +93,7 @@ class Worker:
     command: tuple[str, ...] | None
     mounts: Mapping[str, str]
     writes: tuple[str, ...] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,6 +365,17 @@ def _worker(reader: Reader) -> Worker:
             f"{reader.place}.env.{c.SHUTDOWN_VARIABLE} is {_short(stops)}; "
             f"right would be a whole number of seconds from 1 to {c.SHUTDOWN_MOST_SECONDS}"
         )
+    secrets = reader.table("secrets") if "secrets" in reader.values else {}
+    for name, place in secrets.items():
+        secret, _, key = place.partition("/")
+        if not forms.ENV_NAME.fullmatch(name) or name in env:
+            reader.problems.append(
+                f"{reader.place}.secrets has {name!r}; right would be letters, digits and _, and no name of env"
+            )
+        if not (forms.NAME.fullmatch(secret) and re.fullmatch(r"[-._A-Za-z0-9]+", key)):
+            reader.problems.append(
+                f"{reader.place}.secrets.{name} is {_short(place)}; right would be the name of a Secret, / and its key"
+            )
     mounts = volumes.read_mounts(reader)
     worker = Worker(
         image=reader.image("image"),
@@ -378,6 +390,7 @@ def _worker(reader: Reader) -> Worker:
         command=None if command is None else reader.texts("command"),
         mounts=mounts,
         writes=volumes.read_writes(reader, mounts),
+        secrets=secrets,
     )
     reader.finish()
     return worker

@@ -132,6 +132,10 @@ class Cluster:
         """The pod of this name, if there is one."""
         return self._get(f"/api/v1/namespaces/{self.namespace}/pods/{name}", "get pods")
 
+    def secret(self, name: str) -> JsonObject | None:
+        """The Secret of this name, if there is one."""
+        return self._get(f"/api/v1/namespaces/{self.namespace}/secrets/{name}", "get secrets")
+
     def workers(self, job: JsonObject) -> list[JsonObject]:
         """The pods of the job's attempts, as far as they are there, and of no other job of its name."""
         query = {"labelSelector": f"{n.LABEL_JOB_UID}={job['metadata']['uid']}"}

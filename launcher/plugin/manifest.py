@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from launcher.core.torchrun import command as commands
 from launcher.core.torchrun import names as n
+from launcher.plugin import secret_variables
 from launcher.plugin.exits import USAGE, PluginError
 from launcher.plugin.names import sendable
 from launcher.workspace.pack import Archive
@@ -45,7 +46,7 @@ def job(
         spec["numNodes"] = options.nodes
     if elastic := _elastic(options):
         spec["elastic"] = elastic
-    if variables := _variables(options.env, environment):
+    if variables := [*_variables(options.env, environment), *_secrets(options)]:
         spec["env"] = variables
     name = options.name if options.name is not None else new_name(directory)
     return {
@@ -140,24 +141,37 @@ def _variables(given: list[str], environment: Mapping[str, str]) -> list[JsonObj
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
+def _secrets(options: argparse.Namespace) -> list[JsonObject]:
+    names = {each.partition("=")[0] for each in options.env}
+    found: dict[str, JsonObject] = {}
+    for each in options.secret:
+        name, secret, key = secret_variables.reference(each)
+        _check_variable(name, "--secret")
+        if name in names:
+            raise PluginError(USAGE, f"--secret: {name} is given by --env, too; give one of them")
+        found[name] = secret_variables.variable(name, secret, key)
+    return list(found.values())
+
+
 def _check_length(what: str, kind: str, word: str) -> None:
     if len(word) > TEXT_MAX_LENGTH:
         raise PluginError(USAGE, f"{what}: has {len(word)} characters; {kind} has at most {TEXT_MAX_LENGTH}")
 
 
-def _check_variable(name: str) -> None:
+def _check_variable(name: str, flag: str = "--env") -> None:
     if not name:
-        raise PluginError(USAGE, "--env: a name should stand before the equals sign: NAME=VALUE, or NAME")
+        value = "VALUE" if flag == "--env" else "SECRET/KEY"
+        raise PluginError(USAGE, f"{flag}: a name should stand before the equals sign: NAME={value}, or NAME")
     if len(name) > VARIABLE_MAX_LENGTH:
         raise PluginError(
             USAGE,
-            f"--env: the name {name[:_SHOWN]}... has {len(name)} characters; a variable's has at most "
+            f"{flag}: the name {name[:_SHOWN]}... has {len(name)} characters; a variable's has at most "
             f"{VARIABLE_MAX_LENGTH}",
         )
     if not VARIABLE.fullmatch(name):
         raise PluginError(
             USAGE,
-            f"--env: the name {name[:_SHOWN]!r} should have letters (A-Z, a-z), digits, '_', '-' and '.', and no "
+            f"{flag}: the name {name[:_SHOWN]!r} should have letters (A-Z, a-z), digits, '_', '-' and '.', and no "
             "digit, '-' or '.' first",
         )
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.addresses import sent_below
-from launcher.plugin import launching, making, manifest, podless, upload
+from launcher.plugin import launching, making, manifest, podless, secret_variables, upload
 from launcher.plugin.cluster import Cluster, shown
 from launcher.plugin.exits import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.following import follow
@@ -39,6 +39,7 @@ def submit(
     job = _job(options, cluster.namespace, environment)
     queue = cluster.queue(options.queue)
     making.fits(job, queue)
+    secret_variables.check(cluster, job["spec"].get("env", ()))
     decided = launching.choose(job, _root(options), queue)
     where = upload.bucket_of(queue)
     bucket = upload.bucket() if where and not options.no_workspace else None
@@ -174,6 +175,7 @@ def directory_name(workspace: str) -> str:
 
 def _job(options: argparse.Namespace, namespace: str, environment: Mapping[str, str]) -> JsonObject:
     job = manifest.job(options, namespace, directory_name(options.workspace), environment)
+    secret_variables.warn(job["spec"].get("env", ()))
     if names := manifest.left_out(job):
         say(
             f"--env: {', '.join(names)}: workers begin with the image's sh, which may leave out a name that has more "

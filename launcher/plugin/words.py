@@ -178,6 +178,13 @@ def _submit(submit: Parser) -> None:
         "--env", action="append", default=[], metavar="NAME=VALUE", help="NAME alone: as it is here"
     )
     submit.add_argument(
+        "--secret",
+        action="append",
+        default=[],
+        metavar="NAME[=SECRET/KEY]",
+        help="a variable from a Secret's key (default: HF_TOKEN is key HF_TOKEN of Secret hf-token)",
+    )
+    submit.add_argument(
         "--launcher",
         choices=LAUNCHERS,
         help="torchrun starts the command once for each GPU; none: once on each node (default: as detected)",

@@ -99,3 +99,11 @@ def test_pools_that_reach_it_over_tcp_are_named() -> None:
     assert "the machines of p1 (p4d.24xlarge), p2 (trn2.48xlarge) reach it over TCP" in line
     _, line = told(with_lustre({**P5, "efa": "none"}))
     assert "the machines of p0 (p5.48xlarge) reach it over TCP" in line
+
+
+def test_credentials_in_plain_text_are_told_with_the_setting_for_secrets() -> None:
+    run = {**RUN, "env": {"HF_TOKEN": "x", "NCCL_DEBUG": "WARN", "TOKENIZERS_PARALLELISM": "false"}}
+    (line,) = told(with_({"training": run}))
+    assert line.startswith("trainyard:training.env.HF_TOKEN looks like a credential")
+    assert "training.secrets" in line
+    assert told(with_({"training": {**RUN, "secrets": ["HF_TOKEN"]}})) == []

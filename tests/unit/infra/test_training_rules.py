@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from components.shared.launch import Resolved, job_spec
 from infra.settings import SettingsError, read
 from infra.stack import run_of
+from launcher.core.manifests import training_job
 from launcher.core.request import Request, parse_request
 from tests.unit.infra.changing import NOW, POOL, mistakes, settings, with_
 
@@ -74,6 +75,44 @@ def test_a_name_that_yaml_takes_for_no_text_is_told_once(name: Any, what: str) -
         read("test", with_training(env={name: "x"}), NOW)
     (line,) = caught.value.lines
     assert line == f"trainyard:training.env.{name}: has a key that is {what}; it must be a text, in quotes"
+
+
+def test_secrets_of_the_training_reach_its_workers_as_references() -> None:
+    config = with_training(secrets=["HF_TOKEN", "W=wandb/key", "X=wandb"], env={"A": "1"})
+    request = asked(config)
+    assert dict(request.worker.secrets) == {"HF_TOKEN": "hf-token/HF_TOKEN", "W": "wandb/key", "X": "wandb/X"}
+    for replica in training_job(request, 2, "")["spec"]["pytorchReplicaSpecs"].values():
+        env = {each["name"]: each for each in replica["template"]["spec"]["containers"][0]["env"]}
+        assert env["A"] == {"name": "A", "value": "1"}
+        assert env["HF_TOKEN"] == {
+            "name": "HF_TOKEN",
+            "valueFrom": {"secretKeyRef": {"name": "hf-token", "key": "HF_TOKEN"}},
+        }
+        assert env["W"]["valueFrom"] == {"secretKeyRef": {"name": "wandb", "key": "key"}}
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        (["1A"], "secrets[0]"),
+        (["A=Upper/key"], "it must be NAME or NAME=SECRET/KEY"),
+        (["A=x/"], "it must be NAME or NAME=SECRET/KEY"),
+        (["A=x/y/z"], "it must be NAME or NAME=SECRET/KEY"),
+        (["_A_"], "_A_ names no Secret; it must be NAME or NAME=SECRET/KEY"),
+        (["A", "A=x/y"], "secrets[1]: A is there twice"),
+        (["B"], "B is in env, too"),
+        (
+            ["AWS_SECRET_ACCESS_KEY"],
+            "is for credentials, and workers have those of their service account's role",
+        ),
+        (["RANK"], "is set for each worker"),
+        (["TRAINYARD_DATA"], "is set by the stack itself"),
+    ],
+)
+def test_a_secret_that_no_worker_may_get_is_told_once(entries: list[str], said: str) -> None:
+    (line,) = mistakes(with_training(secrets=entries, env={"B": "1"}))
+    assert line.startswith("trainyard:training.secrets[")
+    assert said in line
 
 
 @pytest.mark.parametrize("name", RESERVED)

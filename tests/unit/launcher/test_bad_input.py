@@ -147,3 +147,22 @@ def test_a_directory_of_a_volume_has_no_colon(document: dict[str, Any]) -> None:
     assert problems(document)[0].startswith(
         "TRAINYARD_REQUEST.worker.mounts.fsx is '/fsx:ro'; right would be"
     )
+
+
+@pytest.mark.parametrize(
+    ("secrets", "right"),
+    [
+        ({"A B": "x/y"}, "letters, digits and _"),
+        ({"TRAINYARD_DEVICE": "x/y"}, "no name of env"),
+        ({"A": "x"}, "the name of a Secret, / and its key"),
+        ({"A": "X/y"}, "the name of a Secret, / and its key"),
+        ({"A": "x/y z"}, "the name of a Secret, / and its key"),
+    ],
+)
+def test_a_secret_that_no_pod_can_name_is_refused(
+    document: dict[str, Any], secrets: dict[str, str], right: str
+) -> None:
+    document["worker"]["secrets"] = secrets
+    (line,) = problems(document)
+    assert line.startswith("TRAINYARD_REQUEST.worker.secrets")
+    assert right in line

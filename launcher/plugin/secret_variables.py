@@ -1,0 +1,111 @@
+"""Variables of a job that come from Secrets, and those whose names look as if they should. Pure, but for `check`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from launcher.plugin.cluster import Cluster
+from launcher.plugin.exits import REFUSED, USAGE, PluginError
+from launcher.plugin.screen import say
+
+JsonObject = dict[str, Any]
+# What names of a Secret and of its keys may be (https://kubernetes.io/docs/concepts/configuration/secret/).
+_SECRET: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_KEY: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+_SECRET_MAX_LENGTH: Final = 253
+# infra/credential_names.py has the same words.
+_CREDENTIAL: Final = re.compile(
+    r"(^|_)(SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN|PAT|CREDENTIALS?|(ACCESS|PRIVATE|API|SECRET)_?KEY)(_|$)|PASSWORD$",
+    re.IGNORECASE,
+)
+_PLACE: Final = re.compile(r"_(FILE|PATH|DIR|URI|URL)$", re.IGNORECASE)
+_SHOWN: Final = 60
+
+
+def reference(given: str) -> tuple[str, str, str]:
+    """The variable, the Secret and its key of NAME[=SECRET[/KEY]].
+
+    By default the Secret is called after the variable, HF_TOKEN is in `hf-token`, and so is the key, by its own name.
+    Raises PluginError.
+    """
+    name, equals, place = given.partition("=")
+    secret, _, key = place.partition("/")
+    if not equals:
+        secret = name.lower().replace("_", "-")
+    key = key or name
+    if len(secret) > _SECRET_MAX_LENGTH or not _SECRET.fullmatch(secret):
+        raise PluginError(
+            USAGE,
+            f"--secret: {given[:_SHOWN]!r}: {secret[:_SHOWN]!r} is not the name of a Secret. It must be "
+            "NAME or NAME=SECRET/KEY, the Secret of lower-case letters, digits, '-' and '.'",
+        )
+    if not _KEY.fullmatch(key):
+        raise PluginError(
+            USAGE,
+            f"--secret: {given[:_SHOWN]!r}: {key[:_SHOWN]!r} is not a key of a Secret. It must be letters, digits, "
+            "'-', '_' and '.'",
+        )
+    return name, secret, key
+
+
+def variable(name: str, secret: str, key: str) -> JsonObject:
+    """An entry of `spec.env`."""
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+
+
+def looks_like_a_credential(name: str) -> bool:
+    """Whether a variable of this name holds what nobody else should read."""
+    return bool(_CREDENTIAL.search(name)) and not _PLACE.search(name)
+
+
+def plain_credentials(variables: Iterable[JsonObject]) -> list[str]:
+    """The names of variables with a value of their own that look like credentials."""
+    return [
+        str(each["name"]) for each in variables if each.get("value") and looks_like_a_credential(each["name"])
+    ]
+
+
+def warn(variables: Iterable[JsonObject]) -> None:
+    """Says which credentials stand in the job in plain text, and how they need not."""
+    for name in plain_credentials(variables):
+        secret = name.lower().replace("_", "-")
+        say(
+            f"--env: {name}: is stored in plain text in the job, for whoever may read jobs. Put it into a Secret and "
+            f"give --secret {name} (key {name} of Secret {secret})"
+        )
+
+
+def check(cluster: Cluster, variables: Iterable[JsonObject]) -> None:
+    """Raises PluginError where a Secret that the job names, or its key, is not there; no value is shown.
+
+    Who may not read Secrets is told that nobody has looked.
+    """
+    for each in variables:
+        found = (each.get("valueFrom") or {}).get("secretKeyRef")
+        if not found:
+            continue
+        name, secret, key = each["name"], found["name"], found["key"]
+        try:
+            there = cluster.secret(secret)
+        except PluginError as error:
+            if error.code != REFUSED:
+                raise
+            say(
+                f"--secret: {name}: you may not read Secrets in namespace {cluster.namespace}, so it is not checked; "
+                f"workers wait until Secret {secret} has the key {key}"
+            )
+            continue
+        if there is None:
+            made = cluster.command(f"create secret generic {secret} --from-literal {key}=VALUE", "")
+            raise PluginError(
+                USAGE,
+                f"--secret: {name}: Secret {secret} is not in namespace {cluster.namespace}. Make it: {made.strip()}",
+            )
+        keys = sorted(there.get("data") or {})
+        if key not in keys:
+            raise PluginError(
+                USAGE,
+                f"--secret: {name}: Secret {secret} has no key {key}. It must be one of: {', '.join(keys) or 'none'}",
+            )
