@@ -333,8 +333,9 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
         )
     try:
         size = distribute(spec, settings.queue)
-        # What has begun goes on as it began.
-        if not look.begun and (wrong := _misfit(spec, size, settings)):
+        # What has begun goes on as it began, in the size that it has.
+        resized = any(each.size != spec.size_key for each in look.seen.of(look.record.attempt))
+        if (resized or not look.begun) and (wrong := _misfit(spec, size, settings)):
             return Refusal(message=wrong)
         if isinstance(nodes, int) and size.least <= nodes < size.nodes:
             size = replace(size, nodes=nodes)

@@ -408,3 +408,15 @@ def test_a_job_of_one_node_may_be_standalone() -> None:
     life = Life({"command": "torchrun --standalone train.py", "numNodes": 1, "numGPUs": 8})
     life.look()
     assert life.names("Job")
+
+
+def test_a_size_that_the_running_command_contradicts_is_not_taken() -> None:
+    life = Life({"command": "torchrun --nnodes=2 train.py", "numNodes": 2, "numGPUs": 16}).run()
+    before = life.names("Job")
+    life.api.edit("TorchrunJob", "vit", numNodes=4)
+    life.look()
+    assert (life.status["phase"], life.names("Job")) == ("Running", before)
+    assert life.condition("Accepted") == ("False", "InvalidSpec")
+    life.api.edit("TorchrunJob", "vit", numNodes=2)
+    life.look()
+    assert life.condition("Accepted")[0] == "True"
