@@ -114,15 +114,14 @@ def spec(queue: Queue, around: Surroundings) -> JsonObject:
 def devices(queue: Queue) -> dict[str, str]:
     """What a worker asks for beside cores, memory and NVIDIA's GPUs, which the controller itself asks for.
 
-    A queue of a part of a machine's GPUs has the same part of its EFA interfaces, and at least one. Of other
-    accelerators, which the controller does not count, a worker has all.
+    EFA interfaces go to workers that take a whole node: one that takes a part of the GPUs would keep others off the
+    node. Of other accelerators, which the controller does not count, a worker has all.
     """
     pool, found = queue.pool, {}
     if pool.accelerators and pool.resource != GPU:
         found[pool.resource] = str(pool.accelerators)
-    if pool.efa:
-        whole = not queue.gpus or queue.gpus == pool.accelerators
-        found[EFA_RESOURCE] = str(pool.efa if whole else max(1, pool.efa * queue.gpus // pool.accelerators))
+    if pool.efa and queue.gpus in (0, pool.accelerators):
+        found[EFA_RESOURCE] = str(pool.efa)
     return found
 
 

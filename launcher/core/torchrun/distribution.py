@@ -39,6 +39,11 @@ class Size:
 def distribute(job: JobSpec, queue: QueueSpec) -> Size:
     """The size of the job on nodes of this queue. Raises Refused."""
     nodes, least = _nodes(job, queue)
+    if job.gpus == 0 and queue.gpus and queue.pool:
+        raise Refused(
+            f"spec.numGPUs is 0, and nodes of pool {queue.pool} have GPUs, which would idle; right would "
+            "be at least 1 GPU, or a queue on a pool without GPUs, whose nodeResources.gpus is 0"
+        )
     if job.gpus == 0:
         return Size(nodes=nodes, gpus=0, least=least)
     if job.gpus % nodes:

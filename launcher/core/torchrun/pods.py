@@ -6,12 +6,14 @@ The queue's pod template is below, what the queue's and the job's other fields s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
 from typing import Any, Final
 
 from launcher.core import contract as c
+from launcher.core import quantity
 from launcher.core.quantity import in_words
 from launcher.core.torchrun import command as commands
 from launcher.core.torchrun import first_process, job_spec, placement
@@ -28,6 +30,7 @@ GPU_RESOURCE: Final = "nvidia.com/gpu"
 COMPLETION_INDEX: Final = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _TOOL: Final = {"cpu": "100m", "memory": "256Mi"}
 _SHARED_MEMORY: Final = "shared-memory"
+_STORAGE: Final = "ephemeral-storage"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +164,10 @@ def _container(making: Making, below: Mapping[str, Any], node: int | None) -> Js
         "env": env,
         "resources": {
             **resources,
-            **{kind: {**(resources.get(kind) or {}), **ours} for kind in ("requests", "limits")},
+            **{
+                kind: {**_of_template(making, resources.get(kind) or {}), **ours}
+                for kind in ("requests", "limits")
+            },
         },
         "volumeMounts": [
             *mounts,
@@ -171,14 +177,53 @@ def _container(making: Making, below: Mapping[str, Any], node: int | None) -> Js
 
 
 def resources_of(making: Making) -> dict[str, str]:
-    """What a worker asks for: of a node whose GPUs it takes in part, the same part of the rest."""
-    queue, gpus = making.settings.queue, making.size.gpus
-    part = Fraction(gpus, queue.gpus) if gpus else Fraction(1)
-    asked = {
-        "cpu": f"{max(1, floor(queue.cpus * part * 1000))}m",
-        "memory": in_words(max(1, floor(queue.memory * part))),
-    }
+    """What a worker asks for: of a node whose GPUs it takes in part, the same part of the rest.
+
+    The sidecar of the workspace is within that part, so that as many workers fit on the node as their GPUs say.
+    """
+    queue, gpus, part = making.settings.queue, making.size.gpus, _part(making)
+    beside = _TOOL if part < 1 and making.spec.workspace is not None else {}
+    cpus = _less(queue.cpus * part, beside.get("cpu"))
+    memory = _less(queue.memory * part, beside.get("memory"))
+    asked = {"cpu": f"{max(1, floor(cpus * 1000))}m", "memory": in_words(max(1, floor(memory)))}
     return {**asked, **({GPU_RESOURCE: str(gpus)} if gpus else {})}
+
+
+def _part(making: Making) -> Fraction:
+    """The part of what its queue says of a node that a worker takes."""
+    gpus = making.size.gpus
+    return Fraction(gpus, making.settings.queue.gpus) if gpus else Fraction(1)
+
+
+def _less(share: quantity.Amount, beside: str | None) -> quantity.Amount:
+    """The share without what runs beside the worker, as far as that leaves half of it."""
+    taken = quantity.parse(beside) if beside else 0
+    return share - taken if taken * 2 <= share else share
+
+
+def _of_template(making: Making, asked: Mapping[str, Any]) -> JsonObject:
+    """What the template asks for, as a worker that takes a part of a node does.
+
+    EFA interfaces, with their huge pages, go to workers that take whole nodes: a node may have one alone, and who has
+    that keeps others off the node. Local storage is shared as cores and memory are.
+    """
+    part, gpus = _part(making), making.size.gpus
+    if not gpus or gpus == making.settings.node_gpus:
+        return dict(asked)
+    left = {name: amount for name, amount in asked.items() if name != c.EFA_RESOURCE}
+    if c.EFA_RESOURCE in asked and not _mounts_huge_pages(making.settings.queue.template_spec):
+        left = {name: amount for name, amount in left.items() if not name.startswith("hugepages-")}
+    if _STORAGE in left:
+        with suppress(ValueError):  # the queue's dry run says so
+            left[_STORAGE] = in_words(max(1, floor(quantity.parse(left[_STORAGE]) * part)))
+    return left
+
+
+def _mounts_huge_pages(template: Mapping[str, Any]) -> bool:
+    volumes = template.get("volumes") or []
+    return any(
+        str((each.get("emptyDir") or {}).get("medium") or "").startswith("HugePages") for each in volumes
+    )
 
 
 def _environment(

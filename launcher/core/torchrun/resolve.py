@@ -30,6 +30,7 @@ class Settings:
     port: int
     rendezvous: str
     substituted: str  # the rendezvous backend that was asked for, where another one is used
+    node_gpus: int  # as the queue has them for a worker, whatever the job overrides
 
     @property
     def gang(self) -> bool:
@@ -74,6 +75,12 @@ def resolve(queue: Any, job: JobSpec) -> tuple[Settings | None, tuple[str, ...]]
     spec, problems = queue_spec.parse(merged(queue, job.overrides), "the queue's spec with spec.overrides")
     if spec is None:
         return None, problems
+    own_gpus = _gpus(queue)
+    if not job.gpus and own_gpus and not spec.gpus and spec.pool and spec.pool == _pool(queue):
+        return None, (
+            f"spec.overrides.nodeResources.gpus is 0, and nodes of pool {spec.pool} have GPUs, which would be paid for "
+            "and idle; right would be a queue on a pool without GPUs",
+        )
     defaults = spec.job_defaults
     policy = job.restart_policy or defaults.restart_policy
     most = defaults.max_restarts if job.max_restarts is None else job.max_restarts
@@ -86,7 +93,19 @@ def resolve(queue: Any, job: JobSpec) -> tuple[Settings | None, tuple[str, ...]]
         port=job.port or spec.port,
         rendezvous=C10D if substituted else job.rendezvous,
         substituted=job.rendezvous if substituted else "",
+        node_gpus=max(spec.gpus, own_gpus),
     ), ()
+
+
+def _gpus(queue: Any) -> int:
+    resources = queue.get("nodeResources") if isinstance(queue, Mapping) else None
+    found = resources.get("gpus") if isinstance(resources, Mapping) else None
+    return found if isinstance(found, int) else 0
+
+
+def _pool(queue: Any) -> Any:
+    scheduling = queue.get("scheduling") if isinstance(queue, Mapping) else None
+    return scheduling.get("pool") if isinstance(scheduling, Mapping) else None
 
 
 def own_template(queue: Any, job: JobSpec, spec: QueueSpec) -> tuple[str, ...]:

@@ -70,8 +70,8 @@ def test_workers_run_on_machines_of_the_pool_and_are_let_onto_them() -> None:
         (CPU, 0, {}),
         (TRAINIUM, 0, {"aws.amazon.com/neuron": "16", "vpc.amazonaws.com/efa": "8"}),
         (EFA, 8, {"nvidia.com/gpu": "8", "vpc.amazonaws.com/efa": "4"}),
-        (EFA, 4, {"nvidia.com/gpu": "4", "vpc.amazonaws.com/efa": "2"}),
-        (EFA, 1, {"nvidia.com/gpu": "1", "vpc.amazonaws.com/efa": "1"}),
+        (EFA, 4, {"nvidia.com/gpu": "4"}),
+        (EFA, 1, {"nvidia.com/gpu": "1"}),
     ],
 )
 def test_a_worker_asks_for_the_devices_of_its_part_of_a_machine(

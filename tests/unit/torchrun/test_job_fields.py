@@ -112,6 +112,16 @@ def test_command_args_and_env() -> None:
     assert env({"env": [{"name": n.ENV_ATTEMPT, "value": "9"}]})[n.ENV_ATTEMPT] == "0"
 
 
+def test_job_without_gpus_buys_no_node_with_gpus() -> None:
+    pooled = {"scheduling.pool": "p5"}
+    with pytest.raises(Refused, match=r"spec.numGPUs is 0, and nodes of pool p5 have GPUs"):
+        making({"numGPUs": 0}, pooled)
+    with pytest.raises(AssertionError, match=r"spec.overrides.nodeResources.gpus is 0, and nodes of pool p5"):
+        making({"numGPUs": 0, "overrides": {"nodeResources": {"gpus": 0}}}, pooled)
+    assert making({"numGPUs": 0}, {**pooled, "nodeResources.gpus": 0}).size.gpus == 0
+    assert making({"numGPUs": 0}).size.gpus == 0
+
+
 def test_sync_pod_neither_buys_nor_keeps_a_node_of_a_pool() -> None:
     asked = {
         "scheduling.pool": "p5",

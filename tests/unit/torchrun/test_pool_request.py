@@ -59,7 +59,7 @@ def test_a_placeholder_says_what_it_is_whose_it_is_and_gives_way() -> None:
 @pytest.mark.parametrize(("of_job", "of_queue"), [
     ({}, {}),
     ({"numGPUs": 4}, {}),
-    ({"numGPUs": 0, "numNodes": 2}, {"nodeResources.cpus": "7500m"}),
+    ({"numGPUs": 0, "numNodes": 2}, {"nodeResources.gpus": 0, "nodeResources.cpus": "7500m"}),
     ({"workspace": {"digest": DIGEST, "sizeBytes": 3}}, {}),
     ({}, {"podTemplate": {"spec": {"containers": [
         {"name": "torchrun", "resources": {"limits": {"vpc.amazonaws.com/efa": 4}}},
@@ -118,7 +118,7 @@ def test_the_request_is_of_the_jobs_own_numbers() -> None:
     assert (request.min_nodes, request.max_nodes, request.shape) == (2, 4, c.SHAPE_ELASTIC)
     assert (request.pool.resource, request.pool.per_node) == ("nvidia.com/gpu", 8)
     assert (request.pool.instance_type, request.pool.zone) == ("p5.48xlarge", "us-west-2b")
-    cpus = request_of(making({"numGPUs": 0, "numNodes": 3}, POOLED), None)
+    cpus = request_of(making({"numGPUs": 0, "numNodes": 3}, {**POOLED, "nodeResources.gpus": 0}), None)
     assert (cpus.min_nodes, cpus.max_nodes, cpus.shape) == (3, 3, c.SHAPE_STATIC)
     assert (cpus.pool.resource, cpus.pool.per_node) == ("cpu", 96)
     part = request_of(making({"numGPUs": 8, "numNodes": 2}, POOLED), POOL)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from launcher.core.observe import effective_requests
 from launcher.core.torchrun import children, placement
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.distribution import Refused
@@ -369,3 +372,44 @@ def test_restart_policy() -> None:
     assert making({"restartPolicy": "Never"}).settings.max_restarts == 0
     both = making({"restartPolicy": "OnFailure"}, {"jobDefaults.restartPolicy": "Never"})
     assert both.settings.max_restarts == 3
+
+
+WITH_EFA = {
+    "podTemplate.spec": {
+        "containers": [
+            {
+                "name": "torchrun",
+                "resources": {
+                    kind: {"vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "5Gi", "ephemeral-storage": "80Gi"}
+                    for kind in ("requests", "limits")
+                },
+            }
+        ]
+    }
+}
+
+
+@pytest.mark.parametrize(
+    "asked", [{"numGPUs": 1}, {"numGPUs": 1, "overrides": {"nodeResources": {"gpus": 1}}}]
+)
+def test_worker_with_a_part_of_a_node_takes_no_efa_interface(asked: dict[str, Any]) -> None:
+    whole, part = container({"numGPUs": 8}, WITH_EFA)["resources"], container(asked, WITH_EFA)["resources"]
+    for kind in ("requests", "limits"):
+        assert {"vpc.amazonaws.com/efa", "hugepages-2Mi"} <= set(whole[kind])
+        assert not {"vpc.amazonaws.com/efa", "hugepages-2Mi"} & set(part[kind])
+
+
+def test_worker_with_a_part_of_a_node_takes_that_part_of_its_storage() -> None:
+    assert container({"numGPUs": 1}, WITH_EFA)["resources"]["limits"]["ephemeral-storage"] == "10Gi"
+    pages = {"name": "pages", "emptyDir": {"medium": "HugePages-2Mi"}}
+    mounts = {"podTemplate.spec": {**WITH_EFA["podTemplate.spec"], "volumes": [pages]}}
+    assert "hugepages-2Mi" in container({"numGPUs": 1}, mounts)["resources"]["limits"]
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4])
+def test_workers_of_all_gpus_fit_on_a_node_beside_their_sidecars(gpus: int) -> None:
+    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
+    whole, part = pod({"numGPUs": 8, **sent})["spec"], pod({"numGPUs": gpus, **sent})["spec"]
+    most, each = effective_requests(whole), effective_requests(part)
+    for name in ("cpu", "memory", "nvidia.com/gpu"):
+        assert each[name] * (8 // gpus) <= most[name]
