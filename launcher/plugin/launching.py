@@ -5,7 +5,6 @@ Entry point: `choose`, for `submit`; `check_again`, for `sync`.
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 import stat
@@ -14,12 +13,14 @@ from typing import Any, Final
 
 from launcher.core.torchrun import command as commands
 from launcher.core.torchrun import job_spec
+from launcher.core.torchrun.command_parser import PYTHON
 from launcher.core.torchrun.distribution import Refused, Size, distribute
 from launcher.core.torchrun.job_spec import NO_LAUNCHER, TORCHRUN, JobSpec
 from launcher.core.torchrun.launcher_detection import Detection, misfit, shape_of
 from launcher.core.torchrun.queue_spec import WORKING_DIRECTORY, WORKSPACE, QueueSpec
 from launcher.core.torchrun.resolve import Settings, resolve
 from launcher.plugin.exits import USAGE, PluginError
+from launcher.plugin.screen import say
 
 JsonObject = dict[str, Any]
 _LARGEST_SCRIPT: Final = 2**20
@@ -99,6 +100,11 @@ def check_again(job: JsonObject, root: Path, queue: JsonObject | None) -> None:
             f"job {job['metadata']['name']}: {found.place or 'its command'} starts {found.starts} itself now, and "
             "torchrun starts the job's command once for each GPU. Submit another job",
         )
+    if decided == NO_LAUNCHER and found.launcher == TORCHRUN and any(each.is_read for each in found.commands):
+        say(
+            f"job {job['metadata']['name']}: runs its command once on each node, and {_program(found)} starts no "
+            "launcher now; submit another job for one process on each GPU"
+        )
 
 
 def _found(spec: JobSpec, scripts: Scripts) -> Detection:
@@ -162,7 +168,20 @@ def _decided(spec: JobSpec, found: Detection) -> str:
     if found.unknown:
         where = f", which {found.place} runs," if found.place else ""
         return f"{once}, without torchrun: {found.unknown}{where} is not known to be a plain program; {_OTHERWISE}"
-    words = spec.command.split()
-    scripts = [word for word in words if re.search(r"\.(py|sh)$", word)]
-    name = scripts[-1] if scripts else os.path.basename(words[0])
-    return f"torchrun starts {name} once for each {each} (--launcher {NO_LAUNCHER}: once on each node)"
+    return f"torchrun starts {_program(found)} once for each {each} (--launcher {NO_LAUNCHER}: once on each node)"
+
+
+def _program(found: Detection) -> str:
+    """What torchrun starts, as a person calls it: the script of the workspace, or what Python runs last."""
+    if script := next((each.file for each in found.commands if each.is_read), ""):
+        return script
+    name = "it"
+    for call in (call for command in found.commands for call in command.calls):
+        module = call.python[0]
+        if call.program.endswith(".py"):
+            name = call.word
+        elif module and "-m" in call.arguments:
+            name = f"python -m {module}"
+        elif PYTHON.fullmatch(call.program):
+            name = next((word for word in call.arguments if word.endswith(".py")), call.program)
+    return name

@@ -256,6 +256,19 @@ def unretained(look: Look, making: Making) -> str:
     )
 
 
+def acceptance(look: Look, making: Making) -> str:
+    """What condition Accepted says of a job that can be made: what differs from what a person may think."""
+    spec = making.spec
+    found = None if spec.launcher else command.detected(spec.command, spec.args)
+    unknown = (
+        f"the command runs once on each node, without torchrun: {found.unknown} is not known to be a plain program; "
+        "launcher: torchrun starts it once for each GPU"
+        if found is not None and found.unknown
+        else ""
+    )
+    return "; ".join(filter(None, (unknown, unretained(look, making))))
+
+
 def standing(settings: Settings, said: str = "") -> tuple[Condition, ...]:
     """What is so of a job whose attempt can be made, and what is `said` of that."""
     substituted = settings.substituted

@@ -15,6 +15,7 @@ from tests.torchrun_manifests import manifest
 from tests.unit.plugin.plugin_api import Run, TorchrunApi
 
 pytestmark = pytest.mark.unit
+DIGEST = "sha256:" + "0" * 64
 Dry = Callable[..., tuple[int, dict[str, object], str]]
 
 
@@ -41,6 +42,9 @@ def dry(code: Path, capfd: pytest.CaptureFixture[str]) -> Dry:
     ("typed", "said", "launcher"),
     [
         ("python train.py", "torchrun starts train.py once for each GPU", None),
+        ("cd src && python -u -m own.train --lr 1", "torchrun starts python -m own.train once", None),
+        ("nvidia-smi; uv run src/a.py b.txt", "torchrun starts src/a.py once", None),
+        ("nvidia-smi", "torchrun starts it once", None),
         ("bash plain.sh", "torchrun starts plain.sh once for each GPU", "torchrun"),
         ("bash train.sh", "train.sh starts torchrun itself, and so runs once on each node", "none"),
         ("torchrun train.py", "starts torchrun itself, and so runs once on each node", None),
@@ -108,12 +112,22 @@ def test_sync_of_a_script_that_starts_torchrun_now_is_refused(
         "one",
         command="bash train.sh",
         launcher="torchrun",
-        workspace={"digest": "sha256:" + "0" * 64, "sizeBytes": 1},
+        workspace={"digest": DIGEST, "sizeBytes": 1},
     )
     (code / "train.sh").write_text("torchrun train.py\n")
     result, _, err = run("sync", "one")
     assert result == 64
     assert "train.sh starts torchrun itself now" in err
+
+
+def test_sync_of_a_script_that_starts_no_launcher_now_says_so(
+    api: TorchrunApi, run: Run, pod: Store, code: Path
+) -> None:
+    (code / "train.sh").write_text("python train.py\n")
+    api.pod("one-sync-0", "sync")
+    api.job("one", command="bash train.sh", launcher="none", workspace={"digest": DIGEST, "sizeBytes": 1})
+    _, _, err = run("sync", "one")
+    assert "job one: runs its command once on each node, and train.sh starts no launcher now" in err
 
 
 def test_only_text_files_of_the_workspace_are_read(tmp_path: Path) -> None:

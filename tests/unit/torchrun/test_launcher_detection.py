@@ -169,6 +169,7 @@ PLAIN = [
     "bash <<END\npython train.py\nEND",
     "nvidia-smi; sleep 5",
     "exit 3",
+    "wandb login && dvc pull && uv sync && uv run train.py",
     "python -m lightning_app_of_mine.train",
     "accelerate config default && python train.py",
 ]
@@ -192,6 +193,7 @@ def test_torchrun_is_put_around_plain_programs(typed: str) -> None:
         ("axolotl train a.yaml", "axolotl train"),
         ("nemo llm pretrain", "nemo llm"),
         ("swift sft", "swift sft"),
+        ("wandb agent team/sweep", "wandb agent"),
         ("cd src && uv run tune run x", "tune run"),
         ("env A=1 nice tune run x", "tune run"),
         ("timeout -k 5 3600 tune run x", "tune run"),
@@ -420,3 +422,19 @@ def test_a_size_that_the_running_command_contradicts_is_not_taken() -> None:
     life.api.edit("TorchrunJob", "vit", numNodes=2)
     life.look()
     assert life.condition("Accepted")[0] == "True"
+
+
+@pytest.mark.parametrize(
+    ("of_job", "said"),
+    [
+        ({"command": "tune run x"}, "tune run is not known to be a plain program"),
+        ({"command": "tune run x", "launcher": "none"}, ""),
+        ({"command": "python train.py"}, ""),
+        ({"command": "torchrun train.py"}, ""),
+    ],
+)
+def test_accepted_says_what_is_started_without_torchrun(of_job: dict[str, Any], said: str) -> None:
+    life = Life(of_job).run()
+    (accepted,) = (each for each in life.status["conditions"] if each["type"] == "Accepted")
+    assert (accepted["status"], bool(accepted.get("message"))) == ("True", bool(said))
+    assert said in (accepted.get("message") or "")
