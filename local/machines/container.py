@@ -22,7 +22,10 @@ Object = dict[str, Any]
 CONFIG_RETRY_SECONDS = 2.0
 STOP_POLL_SECONDS = 0.1
 STEADY_SECONDS = 600.0  # a run of this length resets the back-off, as in the kubelet
-MESSAGE_BYTES = 2048
+# https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/
+MESSAGE_PATH = "/dev/termination-log"
+MESSAGE_BYTES = 4096
+LOGGED_MESSAGE_BYTES = 2048
 
 
 class Container:
@@ -157,6 +160,7 @@ class Container:
             "argv": list(program.argv),
             "env": variables,
         }
+        plan["mounts"].append(self._message_mount())
         self.clock = logs.Clock(self.log_path(self.state.restarts))
         self.pod.event(
             "Normal", "Pulled", f'Container image "{self.spec["image"]}" already present on machine'
@@ -185,7 +189,7 @@ class Container:
         self._ended(ended, reason)
 
     def _ended(self, ended: Ended, reason: str) -> None:
-        message = ended.message
+        message = ended.message or self._own_message()
         if (
             not message
             and ended.code
@@ -199,10 +203,25 @@ class Container:
             self.pod.event("Warning", "Failed", f"container {self.name} ended with exit code {ended.code}")
         self.pod.publish()
 
+    def _message_mount(self) -> Object:
+        """The file into which the container writes its termination message; anybody in it may."""
+        file = self.directory / "termination-log"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+        file.chmod(0o666)
+        return {"source": str(file), "target": self.spec.get("terminationMessagePath") or MESSAGE_PATH}
+
+    def _own_message(self) -> str:
+        """The termination message that the container wrote itself."""
+        try:
+            return (self.directory / "termination-log").read_bytes()[-MESSAGE_BYTES:].decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
     def _last_output(self) -> str:
         """The end of its output, as the termination message."""
         try:
-            return self.clock.path.read_bytes()[-MESSAGE_BYTES:].decode(errors="replace")
+            return self.clock.path.read_bytes()[-LOGGED_MESSAGE_BYTES:].decode(errors="replace")
         except FileNotFoundError:
             return ""
 

@@ -24,6 +24,8 @@ PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 PRIVATE_DIRECTORIES = ("run", "tmp", "proc")
 OLD = "/.old"
 SHADOW = "/.shadow"
+# What a container runtime puts into /dev (github.com/opencontainers/runtime-spec, config-linux.md: Default Devices).
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "fuse")
 START_ERROR = 128
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -105,7 +107,7 @@ def shadow(directory: str, number: int) -> None:
         elif entry.is_dir():
             os.mkdir(inside)
             bind(entry.path, inside)
-        elif entry.is_file():
+        elif entry.is_file() or entry.name in DEVICES:
             open(inside, "w").close()
             bind(entry.path, inside)
 

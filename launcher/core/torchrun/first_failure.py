@@ -36,6 +36,7 @@ _PREFIX: Final = re.compile(r"^\[[A-Za-z_]+(\d+)\]: ?")
 _RANK_PREFIX: Final = re.compile(r"^\[rank\d+\]: ?")
 # torchrun's own log: how it says that a process failed, before its own traceback.
 _AGENT: Final = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/.*(failed \(exitcode|Sending process)")
+_AGENT_LOG: Final = re.compile(r"^[EWI]\d{4} \S+ +\d+ torch/distributed/")
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _ERROR_WORDS: Final = re.compile(
     r"error|exception|fatal|killed|no such file|not found|segmentation fault|aborted|denied|failed", re.I
@@ -104,13 +105,16 @@ def read(worker: Worker) -> Failure:
     rank = _RANK.search(summary)
     lines = _lines(text, rank[2] if rank else "", bool(summary))
     shown = _from_traceback(lines)
+    at = _failed_at(summary, end.at)
+    removed = worker.removed is not None and at is not None and at > worker.removed
+    outside = end.code in _ENDED_FROM_OUTSIDE or removed
     killed = bool(worker.taken) or end.reason == OUT_OF_MEMORY
     return Failure(
         worker=worker,
         rank=int(rank[1]) if rank else None,
         error=error_line(lines),
-        follows=own and not killed and (bool(_FOLLOWS.search(shown)) or end.code in _ENDED_FROM_OUTSIDE),
-        at=_failed_at(summary, end.at),
+        follows=own and not killed and (bool(_FOLLOWS.search(shown)) or outside),
+        at=at,
         tail=_bounded("\n".join(lines) or end.text.strip()),
     )
 
@@ -156,7 +160,7 @@ def _lines(text: str, local_rank: str, summed_up: bool) -> list[str]:
         agents = [place for place, line in enumerate(lines) if _AGENT.match(line)]
         prefixed = [line for line in lines if (found := _PREFIX.match(line)) and found[1] == local_rank]
         lines = prefixed or (lines[: agents[0]] if agents else [])
-    return [_RANK_PREFIX.sub("", _PREFIX.sub("", line)) for line in lines]
+    return [_RANK_PREFIX.sub("", _PREFIX.sub("", line)) for line in lines if not _AGENT_LOG.match(line)]
 
 
 def _from_traceback(lines: Sequence[str]) -> str:

@@ -84,7 +84,7 @@ class Worker:
     `created` is seconds since the epoch; `held` is what keeps it from starting, as its pod says it, `taken` for
     what reason others ended or refused it, and `fetching` says that it waits for its workspace, or fetches it.
     `beside` are the containers other than its own that have not ended, `node_rank` the number of its node in the
-    attempt.
+    attempt, and `removed` when somebody asked for its deletion, in seconds since the epoch.
     """
 
     name: str
@@ -103,6 +103,7 @@ class Worker:
     taken: str = ""
     beside: tuple[str, ...] = ()
     node_rank: int | None = None
+    removed: float | None = None
 
     @property
     def failed(self) -> bool:
@@ -315,7 +316,14 @@ def _worker(item: JsonObject) -> Worker:
         taken=taken_by(item),
         beside=_beside(status.get("containerStatuses")),
         node_rank=_node_rank(item),
+        removed=_removed(meta),
     )
+
+
+def _removed(meta: JsonObject) -> float | None:
+    """`deletionTimestamp` is the end of the grace period (k8s.io/apimachinery, meta/v1/types.go: ObjectMeta)."""
+    at = moment(meta.get("deletionTimestamp"))
+    return None if at is None else at - float(meta.get("deletionGracePeriodSeconds") or 0)
 
 
 def _node_rank(item: JsonObject) -> int | None:

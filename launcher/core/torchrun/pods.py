@@ -159,7 +159,9 @@ def _container(making: Making, below: Mapping[str, Any], node: int | None) -> Js
         **{key: value for key, value in below.items() if key != "args"},
         "name": n.WORKER_CONTAINER,
         "image": queue.image,
-        "command": first_process.under_it(command.words),
+        "command": first_process.under_it(
+            command.words, below.get("terminationMessagePath") or first_process.MESSAGE_PATH
+        ),
         "workingDir": _working_directory(making),
         "env": env,
         "resources": {

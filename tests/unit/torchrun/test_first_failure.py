@@ -170,6 +170,27 @@ def test_an_exit_code_is_told_with_its_meaning(code: int, reason: str, shown: st
     assert (status["firstFailure"]["exitCode"], status["firstFailure"]["meaning"]) == (code, shown)
 
 
+def test_an_end_after_a_removal_follows_from_it() -> None:
+    """The Job controller removes the other pods; where the first one said nothing, theirs are no cause."""
+    gang = Gang()
+    gang.ends(1, 1, "")
+    gang.at(1)
+    other = gang.life.api.workers()[0]
+    other["metadata"] |= {
+        "deletionTimestamp": stamp(gang.began + 46),
+        "deletionGracePeriodSeconds": 45,
+    }
+    gang.ends(0, 1, said("ValueError: while it was ended", at=2), after=3)
+    assert gang.at(4)["firstFailure"]["nodeRank"] == 1
+
+
+def test_the_agents_own_log_is_no_error() -> None:
+    gang = Gang()
+    warned = "W1126 16:59:04.774000 26634 torch/distributed/run.py:982] Setting OMP_NUM_THREADS, or it failed"
+    gang.ends(1, 1, f"{warned}\n{summary(rank=1)}")
+    assert "error" not in gang.at(FOLLOWING_SETTLE_SECONDS)["firstFailure"]
+
+
 def test_a_worker_that_was_taken_away_comes_before_those_that_missed_it() -> None:
     gang = Gang()
     lost = gang.life.api.workers()[1]
