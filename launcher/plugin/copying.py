@@ -64,17 +64,19 @@ def copy(options: argparse.Namespace, cluster: Cluster) -> int:
         raise PluginError(USAGE, "cp: one of FROM and TO should be JOB:PATH, and the other a path here")
     job, path = source or target or ("", "")
     found = cluster.job(job)
-    pod = worker(cluster, found, options.rank)
+    pod = worker(cluster, found, options.node_rank)
     if pod is None:
-        if wrong := beyond(found, options.rank):
+        if wrong := beyond(found, options.node_rank):
             raise PluginError(NOT_FOUND, wrong)
         phase = found.get("status", {}).get("phase") or "not known yet"
-        raise PluginError(NOT_FOUND, f"job {job}: has no worker {options.rank} now; its phase is {phase}")
+        raise PluginError(
+            NOT_FOUND, f"job {job}: has no worker {options.node_rank} now; its phase is {phase}"
+        )
     if has_ended(pod):
         raise PluginError(
             NOT_FOUND,
-            f"job {job}: its worker {options.rank} has ended, and cp needs one that runs; what a claim has is read by "
-            "a pod of yours that mounts it",
+            f"job {job}: its worker {options.node_rank} has ended, and cp needs one that runs; what a claim has is "
+            "read by a pod of yours that mounts it",
         )
     name = pod["metadata"]["name"]
     with explained("get and create pods/exec", cluster.namespace):

@@ -1,114 +1,241 @@
-"""The log of a job's workers over its attempts, and how it ended."""
+"""The logs of a job's workers over its attempts, why they ended, and how the job ended."""
 
 from __future__ import annotations
 
-import re
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, Final
 
 from launcher.core.held import PATIENCE_SECONDS, held_up
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.record import moment
-from launcher.kube.rest import ApiError, ApiUnavailable
-from launcher.plugin.begun import failed_start, has_begun, has_ended, is_over
-from launcher.plugin.cluster import LABEL_INDEX, Cluster, explained
-from launcher.plugin.exits import DONE, JOB_FAILED, NOT_FOUND, UNAVAILABLE, PluginError
+from launcher.plugin.begun import failed_start, has_begun, is_over
+from launcher.plugin.cluster import LABEL_INDEX, Cluster
+from launcher.plugin.exits import DONE, JOB_FAILED, NOT_FOUND, PluginError
 from launcher.plugin.last_seen import LastSeen
+from launcher.plugin.log_stream import Printed, Stream, print_line, read_lines
 from launcher.plugin.ranks import beyond
 from launcher.plugin.screen import say
 
 JsonObject = dict[str, Any]
 _ASK_SECONDS: Final = 1.0
-# A training may be silent for long; a connection that is gone is noticed by the keep-alive of `Rest`.
-_SILENCE_SECONDS: Final = 3600.0
-_NO_LOG: Final = 400
-# What the kubelet puts before a line of a container (RFC 3339).
-_STAMP: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
-_NOT_YET: Final = frozenset({_NO_LOG, 404})
+# A log without a new line for so long is not waited for once its job, or its attempt, is over: the worker is ended, and
+# may have 45 s for that.
+_DRAIN_SECONDS: Final = 3.0
+# Nor is one that goes on, where the job failed.
+_LONGEST_DRAIN_SECONDS: Final = 10.0
 
 
-def worker(cluster: Cluster, job: JsonObject, rank: int, attempt: int | None = None) -> JsonObject | None:
-    """The newest pod of this node of the job's last attempt, or of this one."""
-    found = [pod for pod in cluster.workers(job) if _node(pod) == str(rank)]
-    if attempt is not None:
-        found = [pod for pod in found if _attempt(pod) == attempt]
-    return max(found, key=lambda pod: (_attempt(pod), pod["metadata"]["creationTimestamp"]), default=None)
+def worker(
+    cluster: Cluster, job: JsonObject, node_rank: int, attempt: int | None = None
+) -> JsonObject | None:
+    """Return the newest pod of this node of the job's last attempt, or of this one."""
+    return _newest(cluster.workers(job), attempt).get(node_rank)
 
 
-def show_log(cluster: Cluster, name: str, rank: int, attempt: int | None, tail: int | None) -> None:
-    """What this worker has printed so far. Raises PluginError where there is none."""
+def _newest(pods: Iterable[JsonObject], attempt: int | None = None) -> dict[int, JsonObject]:
+    """The newest pod of each node, of any attempt or of this one."""
+    found: dict[int, JsonObject] = {}
+    for pod in sorted(pods, key=lambda pod: (_attempt(pod), pod["metadata"]["creationTimestamp"])):
+        node = _node(pod)
+        if node is not None and attempt in (None, _attempt(pod)):
+            found[node] = pod
+    return dict(sorted(found.items()))
+
+
+def show_log(
+    cluster: Cluster, name: str, node_rank: int | None, attempt: int | None, tail: int | None, *, every: bool
+) -> None:
+    """Print what a worker has printed so far, or what each of them has. Raises PluginError where there is nothing.
+
+    Of a worker whose pod or node is gone, the last lines are printed that the job's status keeps of the first failing
+    one.
+    """
     job = cluster.job(name)
-    pod = worker(cluster, job, rank, attempt)
-    if pod is None:
-        _in_range(job, rank)
-        status = job.get("status", {})
-        which = f"node {rank}" if attempt is None else f"node {rank} of attempt {attempt}"
-        raise PluginError(
-            NOT_FOUND,
-            f"job {name}: has no worker {which} now; its phase is {status.get('phase') or 'not known yet'}"
-            + (f": {status['message']}" if status.get("message") else ""),
-        )
-    failed = failed_start(pod)
-    if failed is not None:
-        say(f"pod {pod['metadata']['name']}: {failed}")
-    container = failed.container if failed else n.WORKER_CONTAINER
-    query = {"container": container, **({"tailLines": str(tail)} if tail is not None else {})}
-    for line in _lines(cluster, pod, query):
-        _print(line)
+    pods = _newest(cluster.workers(job), attempt)
+    shown = {node: pod for node, pod in pods.items() if every or node == (node_rank or 0)}
+    if not shown and not _show_kept(job, None if every else node_rank, attempt, tail):
+        if not every:
+            _in_range(job, node_rank or 0)
+        raise PluginError(NOT_FOUND, _nothing(job, node_rank, attempt, every=every))
+    for node, pod in shown.items():
+        prefix = _prefix(node) if every else b""
+        failed = failed_start(pod)
+        if failed is not None:
+            say(f"pod {pod['metadata']['name']}: {failed}")
+        container = failed.container if failed else n.WORKER_CONTAINER
+        query = {"container": container, **({"tailLines": str(tail)} if tail is not None else {})}
+        try:
+            for line in read_lines(cluster, pod, query):
+                print_line(prefix + line)
+        except PluginError:
+            if not _show_kept(job, node, _attempt(pod), tail, prefix):
+                raise
 
 
-def follow(cluster: Cluster, job: JsonObject, rank: int = 0, tail: int | None = None) -> int:
-    """Prints what this worker prints, of each attempt, until the job ends; the job's exit code.
+def _show_kept(
+    job: JsonObject, node_rank: int | None, attempt: int | None, tail: int | None, prefix: bytes = b""
+) -> bool:
+    """Print the last lines that the status keeps, if they are of this node and attempt; whether they were."""
+    kept = job.get("status", {}).get("firstFailure") or {}
+    lines = str(kept.get("logTail") or "").splitlines()
+    if not lines or node_rank not in (None, kept.get("nodeRank")) or attempt not in (None, kept["attempt"]):
+        return False
+    say(
+        f"pod {kept['pod']}: is gone, or its node is; these are its last lines, which the job's status keeps "
+        f"(node rank {kept.get('nodeRank', '-')}, attempt {kept['attempt']}, which failed first)"
+    )
+    for line in lines if tail is None else lines[max(0, len(lines) - tail) :]:
+        print_line(prefix + line.encode(errors="replace"))
+    return True
 
-    What else happens is told on standard error.
+
+def _nothing(job: JsonObject, node_rank: int | None, attempt: int | None, *, every: bool) -> str:
+    status = job.get("status", {})
+    which = "worker" if every else f"worker node {node_rank or 0}"
+    which += "" if attempt is None else f" of attempt {attempt}"
+    phase, message = status.get("phase") or "not known yet", status.get("message")
+    said = f"job {job['metadata']['name']}: has no {which} now; its phase is {phase}"
+    return f"{said}: {message}" if message else said
+
+
+def follow(
+    cluster: Cluster, job: JsonObject, node_rank: int = 0, tail: int | None = None, *, every: bool = False
+) -> int:
+    """Print what a worker prints, or each of them, in every attempt until the job ends; return its exit code.
+
+    What happens meanwhile, with the cause of each restart, is told on standard error.
     """
     seen = LastSeen(cluster, job)
     with seen.watching():
-        return _followed(cluster, seen, rank, tail)
+        return _Following(cluster, seen, None if every else node_rank, tail).run()
 
 
-def _followed(cluster: Cluster, seen: LastSeen, rank: int, tail: int | None) -> int:
-    said, done, printed, told, missed = "", "", _Printed(), "", ""
-    restarts: int | None = None
-    while True:
-        job = seen.look()
-        status = job.get("status", {})
-        phase = status.get("phase") or n.PHASE_PENDING
-        now = ": ".join(str(part) for part in (phase, status.get("message") or status.get("reason")) if part)
-        if now != said:
-            count = int(status.get("restarts") or 0)
-            if restarts is not None and count > restarts and phase != n.PHASE_RESTARTING:
-                # It was over before anybody looked: the first one has no pause.
-                why = (status.get("lastRestart") or {}).get("message") or f"restart {count}"
-                say(f"{job['metadata']['name']}: {n.PHASE_RESTARTING}: {why}")
-            restarts = count
-            say(f"{job['metadata']['name']}: {now}")
-            said = now
-        pod = worker(cluster, job, rank)
+class _Following:
+    """Reads the job once a second; each log has a thread, so that one that ends late holds up nothing."""
+
+    def __init__(self, cluster: Cluster, seen: LastSeen, node_rank: int | None, tail: int | None) -> None:
+        self._cluster, self._seen, self._node_rank, self._tail = cluster, seen, node_rank, tail
+        self._said = self._missed = ""
+        self._starts_told: set[str] = set()
+        self._last_told: int | None = None
+        self._streams: dict[int, Stream] = {}
+        self._printed: dict[str, Printed] = {}
+        self._done: set[str] = set()
+
+    def run(self) -> int:
+        """Follow until the job ends."""
+        over: float | None = None
+        try:
+            while True:
+                job = self._seen.look()
+                status = job.get("status", {})
+                phase = status.get("phase") or n.PHASE_PENDING
+                self._tell(job["metadata"]["name"], phase, status)
+                pods = _newest(self._cluster.workers(job))
+                if self._node_rank is not None:
+                    self._tell_missed(job, phase, pods.get(self._node_rank), self._node_rank)
+                    pods = {node: pod for node, pod in pods.items() if node == self._node_rank}
+                self._take_ended()
+                self._start_streams(pods)
+                if phase in n.FINAL_PHASES:
+                    over = over or time.monotonic()
+                    if self._is_drained(over, phase == n.PHASE_FAILED):
+                        return exit_code(status)
+                self._wait()
+        except PluginError:
+            self._drain()
+            raise
+        finally:
+            for each in self._streams.values():
+                each.stop()
+
+    def _tell(self, name: str, phase: str, status: JsonObject) -> None:
+        """The attempts that ended since the last look, each with its cause, then the phase."""
+        message = status.get("message")
+        ended = [each for each in status.get("attempts") or [] if isinstance(each.get("attempt"), int)]
+        for each in ended:
+            # What the phase says itself is told once.
+            if (
+                self._last_told is None
+                or each["attempt"] <= self._last_told
+                or each.get("message") == message
+            ):
+                continue
+            say(f"{name}: {n.PHASE_RESTARTING}: {each.get('message') or each.get('reason')}")
+        self._last_told = max((each["attempt"] for each in ended), default=-1)
+        now = ": ".join(str(part) for part in (phase, message or status.get("reason")) if part)
+        if now != self._said:
+            say(f"{name}: {now}")
+            self._said = now
+
+    def _tell_missed(self, job: JsonObject, phase: str, pod: JsonObject | None, node_rank: int) -> None:
         if pod is None:
-            _in_range(job, rank)
-        if (why := _missed(phase, pod, rank)) and why != missed:
+            _in_range(job, node_rank)
+        why = _missing(phase, pod, node_rank)
+        if why and why != self._missed:
             say(f"{job['metadata']['name']}: {why}")
-            missed = why
-        if pod is not None and pod["metadata"]["uid"] != done:
+            self._missed = why
+
+    def _take_ended(self) -> None:
+        """Forget the streams that are over. Raises what went wrong in them."""
+        for node, stream in list(self._streams.items()):
+            if stream.is_alive():
+                continue
+            del self._streams[node]
+            if stream.error is not None:
+                raise stream.error
+            if stream.ended:
+                self._done.add(stream.uid)
+
+    def _start_streams(self, pods: dict[int, JsonObject]) -> None:
+        """Each worker that has begun gets one; the former one of its node is given up once it is silent."""
+        for node, pod in pods.items():
+            uid, running = pod["metadata"]["uid"], self._streams.get(node)
+            if uid in self._done or (running is not None and running.uid == uid):
+                continue
             failed = failed_start(pod)
-            why = f"pod {pod['metadata']['name']}: {failed}" if failed else told
-            if why != told:
+            why = f"pod {pod['metadata']['name']}: {failed}" if failed else ""
+            if why and why not in self._starts_told:
                 say(why)
-                told = why
-            if failed is not None or has_begun(pod):
-                container = failed.container if failed else n.WORKER_CONTAINER
-                ended = _stream(cluster, pod, container, printed, tail)
-                tail = None
-                if ended:
-                    done, printed = pod["metadata"]["uid"], _Printed()
+                self._starts_told.add(why)
+            if failed is None and not has_begun(pod):
+                continue
+            if running is not None:
+                if not running.is_silent(_DRAIN_SECONDS):
                     continue
-        if phase in n.FINAL_PHASES:
-            return exit_code(status)
-        time.sleep(_ASK_SECONDS)
+                running.stop()
+                self._done.add(running.uid)
+            stream = Stream(
+                self._cluster,
+                pod,
+                failed.container if failed else n.WORKER_CONTAINER,
+                self._printed.setdefault(uid, Printed()),
+                tail=self._tail,
+                prefix=_prefix(node) if self._node_rank is None else b"",
+            )
+            self._tail = None if self._node_rank is not None else self._tail
+            self._streams[node] = stream
+            stream.start()
+
+    def _is_drained(self, over: float, failed: bool) -> bool:
+        """Whether the logs have ended, or say nothing more, so long after the job's end."""
+        if failed and time.monotonic() - over >= _LONGEST_DRAIN_SECONDS:
+            return True
+        return all(each.is_silent(_DRAIN_SECONDS) for each in self._streams.values())
+
+    def _drain(self) -> None:
+        began = time.monotonic()
+        while any(each.is_alive() for each in self._streams.values()) and not self._is_drained(began, True):
+            self._wait()
+
+    def _wait(self) -> None:
+        """Until the next look; not longer than the streams that there are, if one of them is about to end."""
+        ends = time.monotonic() + _ASK_SECONDS
+        for each in self._streams.values():
+            each.join(max(0.0, min(ends - time.monotonic(), _ASK_SECONDS / len(self._streams))))
+        if not self._streams:
+            time.sleep(max(0.0, ends - time.monotonic()))
 
 
 def _in_range(job: JsonObject, rank: int) -> None:
@@ -116,7 +243,7 @@ def _in_range(job: JsonObject, rank: int) -> None:
         raise PluginError(NOT_FOUND, wrong)
 
 
-def _missed(phase: str, pod: JsonObject | None, rank: int) -> str:
+def _missing(phase: str, pod: JsonObject | None, rank: int) -> str:
     """What is waited for while the others run: what the job waits for itself, its own line tells."""
     if phase != n.PHASE_RUNNING or (
         pod is not None and (has_begun(pod) or is_over(pod) or failed_start(pod))
@@ -138,114 +265,14 @@ def exit_code(status: JsonObject) -> int:
     return code if isinstance(code, int) and 0 < code < 256 else JOB_FAILED
 
 
-class _Printed:
-    """How far a pod's log was printed: a time, and how many lines of exactly this time, as some come in one piece."""
-
-    def __init__(self) -> None:
-        self.last = ""
-        self._of_last = 0
-
-    def again(self) -> Callable[[str], bool]:
-        """For a log that is read once more from `last` on: whether the next line, of this time, is a new one."""
-        before, left = _padded(self.last), self._of_last
-
-        def is_new(when: str) -> bool:
-            nonlocal left
-            if _padded(when) < before or (_padded(when) == before and left > 0):
-                left -= _padded(when) == before
-                return False
-            self._of_last = self._of_last + 1 if when == self.last else 1
-            self.last = when
-            return True
-
-        return is_new
+def _prefix(node_rank: int) -> bytes:
+    return f"[node {node_rank}] ".encode()
 
 
-def _stream(cluster: Cluster, pod: JsonObject, container: str, printed: _Printed, tail: int | None) -> bool:
-    """Prints what was not printed yet of the container's log; whether it is all of the pod's."""
-    query = {"container": container, "follow": "true", "timestamps": "true"}
-    if printed.last:
-        query["sinceTime"] = (
-            printed.last[:19] + "Z"
-        )  # whole seconds; what was printed of them is left out below
-    elif tail is not None:
-        query["tailLines"] = str(tail)
-    name = pod["metadata"]["name"]
-    path = f"/api/v1/namespaces/{cluster.namespace}/pods/{name}/log"
-    is_new = printed.again()
-    try:
-        with cluster.rest.open(path, query, silence=_SILENCE_SECONDS) as answer:
-            for line in _split(answer.chunks()):
-                stamp, _, text = line.partition(b" ")
-                # The kubelet's own words, such as that it can't follow any more, have none.
-                if not _STAMP.fullmatch(stamp):
-                    _print(line)
-                elif is_new(stamp.decode()):
-                    _print(text)
-    except ApiUnavailable:
-        return False
-    except ApiError as error:
-        if error.status in _NOT_YET:  # gone, or its container has just not begun
-            return error.status == 404
-        with explained("get pods/log", cluster.namespace):
-            raise
-    now = cluster.pod(name)
-    return now is None or now["metadata"]["uid"] != pod["metadata"]["uid"] or has_ended(now)
-
-
-def _padded(when: str) -> str:
-    """A time as RFC 3339 with up to nine digits, the zeros at whose end are left out, so that it can be compared."""
-    whole, _, part = when.rstrip("Z").partition(".")
-    return f"{whole}.{part:0<9}"
-
-
-def _lines(cluster: Cluster, pod: JsonObject, query: dict[str, str]) -> Iterator[bytes]:
-    path = f"/api/v1/namespaces/{cluster.namespace}/pods/{pod['metadata']['name']}/log"
-    with (
-        explained("get pods/log", cluster.namespace),
-        _begun(pod),
-        cluster.rest.open(path, query) as answer,
-    ):
-        yield from _split(answer.chunks())
-
-
-@contextmanager
-def _begun(pod: JsonObject) -> Iterator[None]:
-    """What the API server says of a container that has no log as PluginError."""
-    try:
-        yield
-    except ApiError as error:
-        if error.status != _NO_LOG:
-            raise
-        name, status = pod["metadata"]["name"], pod.get("status", {})
-        said = f"pod {name}: has no log yet: {error.message}; logs -f waits for it"
-        if is_over(pod):
-            why = status.get("message") or status.get("reason") or error.message
-            said = f"pod {name}: is over, and its worker has no log: {why}"
-        raise PluginError(UNAVAILABLE, said) from None
-
-
-def _split(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    rest: list[bytes] = []  # of a line that may be long
-    for piece in pieces:
-        first, *others = piece.split(b"\n")
-        rest.append(first)
-        for each in others:
-            yield b"".join(rest)
-            rest = [each]
-    if last := b"".join(rest):
-        yield last
-
-
-def _print(line: bytes) -> None:
-    sys.stdout.buffer.write(line + b"\n")
-    sys.stdout.buffer.flush()
-
-
-def _node(pod: JsonObject) -> str | None:
+def _node(pod: JsonObject) -> int | None:
     labels = pod["metadata"]["labels"]
-    node: str | None = labels.get(n.LABEL_NODE, labels.get(LABEL_INDEX))
-    return node
+    node = str(labels.get(n.LABEL_NODE, labels.get(LABEL_INDEX)))
+    return int(node) if node.isdecimal() else None
 
 
 def _attempt(pod: JsonObject) -> int:

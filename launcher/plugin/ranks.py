@@ -1,4 +1,4 @@
-"""Which nodes a job has, as far as that is known: `--rank` of another one would be waited for for ever. Pure."""
+"""Which nodes a job has, as far as that is known: `--node-rank` of another one would be waited for for ever. Pure."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ def beyond(job: JsonObject, rank: int) -> str:
         return ""
     most, name = max(known), job["metadata"]["name"]
     nodes = "1 node, number 0" if most == 1 else f"{most} nodes, number 0 to {most - 1}"
-    return f"--rank: {rank} should be a node of job {name}, which has {'at most ' if elastic else ''}{nodes}"
+    return f"--node-rank: {rank} should be a node of job {name}, which has {'at most ' if elastic else ''}{nodes}"

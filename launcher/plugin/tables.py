@@ -92,6 +92,7 @@ def status(item: JsonObject, now: datetime) -> str:
         ("Workers", ", ".join(f"{count} {word}" for word, count in workers.items() if count)),
         ("Attempt", _attempt(seen)),
         ("Restarted", _restarted(seen.get("lastRestart", {}))),
+        *_first_failure(meta, seen.get("firstFailure", {})),
         ("Progress", _progress(progress)),
         ("Checkpoint", _joined(progress.get("checkpointStep"), progress.get("checkpointTime"))),
         ("Workspace", _workspace(item)),
@@ -178,6 +179,25 @@ def _attempt(seen: JsonObject) -> str:
 
 def _restarted(last: JsonObject) -> str:
     return _joined(last.get("time"), last.get("message"))
+
+
+def _first_failure(meta: JsonObject, failure: JsonObject) -> list[tuple[str, str]]:
+    """Which worker failed first in the last attempt that failed, and where its log is."""
+    if not failure:
+        return []
+    node_rank, code, means = failure.get("nodeRank"), failure.get("exitCode"), failure.get("meaning")
+    ranks = [("rank", failure.get("rank")), ("node rank", node_rank), ("attempt", failure["attempt"])]
+    which = ", ".join(f"{name} {number}" for name, number in ranks if number is not None)
+    ended = "" if code is None else f"exit code {code}{f' ({means})' if means else ''}"
+    where = f"pod {failure['pod']} on node {failure.get('node') or 'unknown'}"
+    log = (
+        f"kubectl torchrun logs {meta['name']} -n {meta.get('namespace', '')} --attempt {failure['attempt']}"
+    )
+    return [
+        ("First failure", ", ".join(each for each in (which, where, ended) if each)),
+        ("Error", str(failure.get("error") or "")),
+        ("Its log", "" if node_rank is None else f"{log} --node-rank {node_rank}"),
+    ]
 
 
 def _progress(progress: JsonObject) -> str:

@@ -66,8 +66,9 @@ def _logs(options: argparse.Namespace, cluster: Cluster) -> int:
             raise PluginError(
                 USAGE, "--attempt: excludes --follow, which shows each attempt from the last one on"
             )
-        return follow(cluster, cluster.job(options.name), options.rank, options.tail)
-    show_log(cluster, options.name, options.rank, options.attempt, options.tail)
+        job = cluster.job(options.name)
+        return follow(cluster, job, options.node_rank or 0, options.tail, every=options.all)
+    show_log(cluster, options.name, options.node_rank, options.attempt, options.tail, every=options.all)
     return DONE
 
 

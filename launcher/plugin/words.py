@@ -31,7 +31,7 @@ _NO_VERB: Final = re.compile(r"argument VERB: invalid choice: '(.*?)' \(choose f
 _DRY_RUNS: Final = frozenset({"client", "server", "none"})
 _UNKNOWN: Final = "unrecognized arguments: "
 # What flags that there are not are called here.
-_MEANT: Final = {"--node": ("--rank",), "--worker": ("--rank",)}
+_MEANT: Final = {each: ("--node-rank",) for each in ("--node", "--worker", "--rank")}
 _MOST_DIGITS: Final = 9
 _SHOWN: Final = 60
 _SUBMIT: Final = " submit"
@@ -131,7 +131,9 @@ def parser() -> Parser:
     logs = verb("logs", "what a job's workers print")
     _name(logs)
     logs.add_argument("-f", "--follow", action="store_true", help="until the job ends; its exit code is ours")
-    _rank(logs)
+    either = logs.add_mutually_exclusive_group()
+    _node_rank(either)
+    either.add_argument("--all", action="store_true", help="of each node, whose number is before each line")
     logs.add_argument("--attempt", type=_whole, help="default: the last one")
     logs.add_argument("--tail", type=_whole, help="only so many lines of its end")
     status = verb("status", "how a job is")
@@ -159,7 +161,7 @@ def parser() -> Parser:
     copy = verb("cp", "copy a file or directory from or to a job's worker: JOB:PATH PATH, or PATH JOB:PATH")
     copy.add_argument("source", metavar="FROM")
     copy.add_argument("target", metavar="TO")
-    _rank(copy)
+    _node_rank(copy, default=0)
     return result
 
 
@@ -224,11 +226,11 @@ def _name(verb: Parser) -> None:
     verb.add_argument("name", type=_named(job_name), metavar="JOB")
 
 
-def _rank(verb: Parser) -> None:
+def _node_rank(verb: Any, default: int | None = None) -> None:
     verb.add_argument(
-        "--rank",
+        "--node-rank",
         type=_whole,
-        default=0,
+        default=default,
         metavar="NODE",
         help="the worker: number of its node, from 0 (default 0); not the rank of one of its processes",
     )

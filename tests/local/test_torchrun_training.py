@@ -174,10 +174,10 @@ def files_go_both_ways(stack: Stack, name: str, directory: Path) -> None:
     """To and from the worker that is meant, and no other."""
     weights, fetched = directory / "weights", directory / "fetched"
     weights.write_bytes(bytes(range(256)) * 1000)
-    sent = torchrun(stack, "cp", "weights", f"{name}:/tmp/weights", "--rank", "1", cwd=directory)
+    sent = torchrun(stack, "cp", "weights", f"{name}:/tmp/weights", "--node-rank", "1", cwd=directory)
     assert sent.code == 0, sent.output
     for rank, there in (("0", False), ("1", True)):
-        done = torchrun(stack, "cp", f"{name}:/tmp/weights", "fetched", "--rank", rank, cwd=directory)
+        done = torchrun(stack, "cp", f"{name}:/tmp/weights", "fetched", "--node-rank", rank, cwd=directory)
         assert (done.code == 0, fetched.exists()) == (there, there), done.output
     assert fetched.read_bytes() == weights.read_bytes()
 

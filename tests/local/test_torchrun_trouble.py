@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,18 @@ from tests.local.torchrun_person import SPACE, WAIT_SECONDS, job, logs_of, reach
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 
-# The second worker fails in the first attempt, while the first one waits for it.
+# The second worker fails in the first attempt, after the first one ended well: its torchrun waits in its exit barrier.
 FAILS_ONCE = """
-import os, sys
+import os, time
 import torch.distributed as dist
 
 dist.init_process_group("gloo")
 attempt, rank = os.environ["TORCHRUN_ATTEMPT"], dist.get_rank()
-print("met", os.environ["TORCHELASTIC_RUN_ID"], "attempt", attempt, "rank", rank, flush=True)
-if (attempt, rank) == ("0", 1):
-    sys.exit(7)
+run = os.environ["TORCHELASTIC_RUN_ID"]
+print("met", run, "attempt", attempt, "rank", rank, "at", time.time(), flush=True)
 dist.barrier()
+if (attempt, rank) == ("0", 1):
+    open("/data/nope")
 """
 # Saves when it is told to go, and ends well: the trap of a shell that starts torchrun itself.
 SAVES = """trap 'echo saved; exit 0' TERM
@@ -103,6 +105,18 @@ def test_worker_failure_restarts_all_in_a_new_rendezvous(installed: Stack, tmp_p
     assert [(words[2], words[4]) for words in met] == [("0", "0"), ("1", "0")], "node 0 has rank 0 both times"
     assert met[0][0] != met[1][0], "one rendezvous for each attempt"
     assert "attempt 1 rank 1" in logs_of(installed, "again-once")
+    error = "FileNotFoundError: [Errno 2] No such file or directory: '/data/nope'"
+    failure, restart = status["firstFailure"], status["lastRestart"]
+    assert (failure["nodeRank"], failure["rank"], failure["error"]) == (1, 1, error)
+    assert any("Restarting: " in line and error in line for line in done.output.splitlines())
+    decided, failed = (datetime.fromisoformat(each["time"]) for each in (restart, failure))
+    assert (decided - failed).total_seconds() <= 15
+    begun = [line for line in done.output.splitlines() if "attempt 1 rank 0" in line]
+    assert float(begun[0].rpartition(" ")[2]) - failed.timestamp() <= 20, (
+        "the other worker held up the next attempt"
+    )
+    kept = torchrun(installed, "logs", "again-once", "--attempt", "0")
+    assert error in kept.output.splitlines()[-1]
 
 
 def test_elastic_job_with_an_evicted_worker_restarts(installed: Stack) -> None:

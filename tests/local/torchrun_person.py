@@ -88,7 +88,7 @@ def workers_say(stack: Stack, name: str, workers: int, line: str) -> None:
     """Waits until each worker of the job's last attempt has said it."""
     for rank in map(str, range(workers)):
         until(
-            lambda rank=rank: line in torchrun(stack, "logs", name, "--rank", rank).output,  # type: ignore[misc]
+            lambda rank=rank: line in torchrun(stack, "logs", name, "--node-rank", rank).output,  # type: ignore[misc]
             f"worker {rank} of {name} says {line!r}",
             WAIT_SECONDS,
         )

@@ -102,7 +102,12 @@ release() {
   done
 }
 child= going= again= told= after= copier= keep= code=127
-trap 'again=1; [ "$going" ] || { going=1; [ -z "$child" ] || release >/dev/null 2>&1 & }; [ -z "$child" ] || tell' TERM INT
+hear() {
+  again=1
+  [ "$going" ] || { going=1; [ -z "$child" ] || release >/dev/null 2>&1 & }
+  [ -z "$child" ] || tell
+}
+trap hear TERM INT
 for each in "${TMPDIR:-/tmp}" /dev/shm; do
   [ "$keep" ] || keep=$(mktemp -d "$each/torchrun-XXXXXX" 2>/dev/null)
 done

@@ -364,7 +364,13 @@ def test_what_cant_be_copied_is_told(cluster: Cluster, pods: Pods, tmp_path: Pat
         ("x" * 300, "job:x", (), 65, f"cp: can't read {'x' * 300}: File name too long"),
         ("job:a", "x" * 300, (), 65, f"cp: can't write {'x' * 300}: File name too long"),
         ("job:a", tmp_path / "none" / "x", (), 65, "none is not a directory here"),
-        ("job:a", tmp_path / "x", ("--rank", "7"), 66, "job job: has no worker 7 now; its phase is Pending"),
+        (
+            "job:a",
+            tmp_path / "x",
+            ("--node-rank", "7"),
+            66,
+            "job job: has no worker 7 now; its phase is Pending",
+        ),
     ):
         with pytest.raises(PluginError) as told:
             cp(cluster, source, target, *more)

@@ -1,4 +1,4 @@
-"""`--rank`: a node that the job does not have is refused, and one that is not there yet is waited for aloud."""
+"""`--node-rank`: a node that the job does not have is refused, and one that is not there yet is waited for aloud."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.unit.plugin.plugin_api import JOBS, PODS, Run, TorchrunApi, only_line
 
 pytestmark = pytest.mark.unit
 WORDS = [
-    ("logs", "one", "--rank", "9"),
-    ("logs", "-f", "one", "--rank", "9"),
-    ("cp", "one:/a", "a", "--rank", "9"),
+    ("logs", "one", "--node-rank", "9"),
+    ("logs", "-f", "one", "--node-rank", "9"),
+    ("cp", "one:/a", "a", "--node-rank", "9"),
 ]
 
 
@@ -36,7 +36,7 @@ def test_a_node_that_the_job_does_not_have_is_refused(
     result, out, err = run(*words)
     assert (result, out) == (66, "")
     assert err.splitlines()[-1] == (
-        "kubectl torchrun: --rank: 9 should be a node of job one, which has 3 nodes, number 0 to 2"
+        "kubectl torchrun: --node-rank: 9 should be a node of job one, which has 3 nodes, number 0 to 2"
     )
 
 
@@ -44,8 +44,8 @@ def test_one_of_an_earlier_and_larger_attempt_is_shown(api: TorchrunApi, run: Ru
     api.job("one", phase="Running", numNodes=1)["status"]["nodes"] = 1
     api.worker("one-0-2", "terminated", **{LABEL_INDEX: "2"})
     api.logs["one-0-2"] = [b"of node 2\n"]
-    assert run("logs", "one", "--rank", "2") == (0, "of node 2\n", "")
-    assert "which has 1 node, number 0" in only_line(run("logs", "one", "--rank", "1")[2])
+    assert run("logs", "one", "--node-rank", "2") == (0, "of node 2\n", "")
+    assert "which has 1 node, number 0" in only_line(run("logs", "one", "--node-rank", "1")[2])
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_how_many_nodes_a_job_has(
         assert beyond(job, 9999) == ""
         return
     assert beyond(job, least - 1) == ""
-    assert beyond(job, least) == f"--rank: {least} should be a node of job one, which has {said}"
+    assert beyond(job, least) == f"--node-rank: {least} should be a node of job one, which has {said}"
 
 
 def test_a_node_of_an_elastic_job_that_is_not_there_yet_is_waited_for_aloud_and_once(
@@ -94,7 +94,7 @@ def test_a_node_of_an_elastic_job_that_is_not_there_yet_is_waited_for_aloud_and_
             api.objects[f"{JOBS}/one"]["status"]["phase"] = "Succeeded"
 
     api.on_request = look
-    result, out, err = run("logs", "-f", "one", "--rank", "3")
+    result, out, err = run("logs", "-f", "one", "--node-rank", "3")
     assert (result, out) == (0, "")
     assert err.splitlines() == [
         "one: Running",
@@ -106,28 +106,34 @@ def test_a_node_of_an_elastic_job_that_is_not_there_yet_is_waited_for_aloud_and_
     ]
 
 
-def test_a_restart_that_nobody_saw_is_told(api: TorchrunApi, run: Run) -> None:
-    """While a log is followed nobody looks, and the first restart has no pause."""
+def test_restarts_between_two_looks_are_told_with_their_causes(api: TorchrunApi, run: Run) -> None:
+    """The first restart has no pause, and is often over before the next look; so may be several."""
     job, looks = api.job("one", phase="Running"), 0
-    job["status"]["restarts"] = 1
+
+    def ended(*attempts: int) -> list[dict[str, Any]]:
+        return [{"attempt": each, "reason": "WorkerFailed", "message": f"cause {each}"} for each in attempts]
+
+    job["status"] |= {"attempt": 1, "attempts": ended(0)}
 
     def look(method: str, path: str) -> None:
         nonlocal looks
         looks += (method, path) == ("GET", f"{JOBS}/one")
         if looks == 4:
-            why = {"message": "one-1-0 failed; restart 2 of 3"}
-            job["status"] |= {"phase": "Provisioning", "restarts": 2, "lastRestart": why}
+            job["status"] |= {"attempt": 3, "attempts": ended(0, 1, 2)}
         if looks == 8:
-            job["status"] |= {"phase": "Restarting", "restarts": 3, "message": "again; restart 3 of 3"}
+            job["status"] |= {"phase": "Restarting", "message": "cause 3", "attempts": ended(0, 1, 2, 3)}
         if looks == 12:
-            job["status"] |= {"phase": "Failed", "message": "it failed"}
+            job["status"] |= {"phase": "Running", "message": "", "attempts": ended(1, 2, 3)}
+        if looks == 16:
+            job["status"] |= {"phase": "Failed", "message": "cause 4", "attempts": ended(1, 2, 3, 4)}
 
     api.on_request = look
     _, _, err = run("logs", "-f", "one")
     assert [line for line in err.splitlines() if "waits for" not in line] == [
         "one: Running",
-        "one: Restarting: one-1-0 failed; restart 2 of 3",
-        "one: Provisioning",
-        "one: Restarting: again; restart 3 of 3",
-        "one: Failed: it failed",
+        "one: Restarting: cause 1",
+        "one: Restarting: cause 2",
+        "one: Restarting: cause 3",
+        "one: Running",
+        "one: Failed: cause 4",
     ]

@@ -77,7 +77,7 @@ BAD = [
     (("frobnicate",), 64, r"'frobnicate' is no verb; right would be one of submit, logs, .*, cp; see"),
     (("submti",), 64, r"'submti' is no verb; did you mean submit\?; see kubectl torchrun -h"),
     (("--bogus", "list"), 64, "unknown flags or words: --bogus; see kubectl torchrun -h"),
-    (("logs", "j", "--node", "1"), 64, r"words: --node .*; did you mean --rank\?; see .* logs -h"),
+    (("logs", "j", "--node", "1"), 64, r"words: --node .*; did you mean --node-rank\?; see .* logs -h"),
     (("list", "--al-namespaces"), 64, r"words: --al-namespaces; did you mean --all-namespaces\?"),
     (("sync", "none", "more"), 64, "unknown flags or words: more; see kubectl torchrun sync -h"),
     (("submit", "--gpus", "8", "c"), 64, "required: --queue; see kubectl torchrun submit -h"),

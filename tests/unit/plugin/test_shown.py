@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from launcher.core.torchrun import names as n
-from launcher.plugin import following, tables
+from launcher.plugin import following, log_stream, tables
 from tests.unit.launcher.api_history import Object
 from tests.unit.launcher.api_server import status
 from tests.unit.plugin.plugin_api import JOBS, PODS, ROOT, SUBMIT, Run, TorchrunApi, only_line
@@ -98,7 +98,7 @@ def test_the_worker_of_a_node_is_found_where_each_node_has_a_job_of_its_own(
     for node, name in enumerate(("one-0-0-abcde", "one-0-n1-0-abcde")):
         api.worker(name, **{n.LABEL_NODE: str(node)})
         api.logs[name] = [f"of node {node}\n".encode()]
-    assert run("logs", "one", "--rank", str(rank)) == (0, f"of node {rank}\n", "")
+    assert run("logs", "one", "--node-rank", str(rank)) == (0, f"of node {rank}\n", "")
 
 
 def test_the_log_of_an_attempt_is_shown_and_one_that_is_not_there_is_told(api: TorchrunApi, run: Run) -> None:
@@ -187,11 +187,11 @@ def test_follow_prints_each_attempt_and_ends_with_the_jobs_code(
 
 def test_lines_are_whole_however_they_come() -> None:
     pieces = [b"a\nb", b"", b"b\n\nc", b"\n", b"d"]
-    assert list(following._split(iter(pieces))) == [b"a", b"bb", b"", b"c", b"d"]
-    assert list(following._split(iter([b"a\n"]))) == [b"a"]
+    assert list(log_stream.split(iter(pieces))) == [b"a", b"bb", b"", b"c", b"d"]
+    assert list(log_stream.split(iter([b"a\n"]))) == [b"a"]
     long = [bytes(4096)] * 25_600  # 100 MB in one line
     began = time.process_time()
-    assert [len(line) for line in following._split(iter(long))] == [104_857_600]
+    assert [len(line) for line in log_stream.split(iter(long))] == [104_857_600]
     assert time.process_time() - began < 5
 
 

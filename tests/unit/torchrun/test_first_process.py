@@ -39,7 +39,9 @@ def _quick_polls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = shutil.which("sleep")
     quick = tmp_path / "bin" / "sleep"
     quick.parent.mkdir()
-    quick.write_text(f"#!/bin/sh\n[ $1 = 1 ] && exec {real} 0.02\n[ $1 = 5 ] && exec {real} 0.3\nexec {real} $1\n")
+    quick.write_text(
+        f"#!/bin/sh\n[ $1 = 1 ] && exec {real} 0.02\n[ $1 = 5 ] && exec {real} 0.3\nexec {real} $1\n"
+    )
     quick.chmod(0o755)
     monkeypatch.setenv("PATH", f"{quick.parent}:{os.environ['PATH']}")
 
@@ -50,7 +52,9 @@ def inherit_orphans() -> None:
 
 
 @contextmanager
-def started(shell: str, *words: str, message: Path = Path("/dev/null/none")) -> Iterator[subprocess.Popen[bytes]]:
+def started(
+    shell: str, *words: str, message: Path = Path("/dev/null/none")
+) -> Iterator[subprocess.Popen[bytes]]:
     """As the kubelet starts it, which makes $ of $$."""
     _, *rest = (each.replace("$$", "$") for each in first_process.under_it(words, str(message)))
     with subprocess.Popen([shell, *rest], stdout=subprocess.PIPE, preexec_fn=inherit_orphans) as process:
@@ -133,8 +137,12 @@ def output_of(*, local: int, others: int) -> str:
         if each != local
     )
     cause = f"[default{local}]:[rank{local}]: KeyError: 'it'\n"
-    last = f"  time      : 2026-11-26_16:39:56\n  host      : h\n  rank      : {local} (local_rank: {local})\n"
-    agent = "E1126 16:39:57 71 torch/x.py:1] failed (exitcode: 3) local_rank: 0\nTraceback ...\n" + "y\n" * 999
+    last = (
+        f"  time      : 2026-11-26_16:39:56\n  host      : h\n  rank      : {local} (local_rank: {local})\n"
+    )
+    agent = (
+        "E1126 16:39:57 71 torch/x.py:1] failed (exitcode: 3) local_rank: 0\nTraceback ...\n" + "y\n" * 999
+    )
     return f"{cause}{follows}{agent}Root Cause (first observed failure):\n[0]:\n{last}  exitcode  : 3 (pid: 7) \n===\n"
 
 
@@ -164,7 +172,9 @@ def test_the_message_has_the_lines_of_the_process_that_failed_first(
 def test_the_message_of_a_plain_command_is_the_end_of_its_output(shell: str, tmp_path: Path) -> None:
     message = tmp_path / "message"
     message.touch()
-    lines = "i=0; while [ $i -lt 999 ]; do echo line $i; i=$((i + 1)); done; echo 'ValueError: it' >&2; exit 3"
+    lines = (
+        "i=0; while [ $i -lt 999 ]; do echo line $i; i=$((i + 1)); done; echo 'ValueError: it' >&2; exit 3"
+    )
     with started(shell, "sh", "-c", lines.replace("$", "$$"), message=message) as process:
         process.communicate(timeout=30)
     text = message.read_text()
@@ -193,7 +203,10 @@ def test_a_process_that_outlives_the_command_does_not_hold_up_its_end(shell: str
         assert process.stdout.readline() == b"said\n"
 
 
-AGENT = "import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); pathlib.Path(sys.argv[1]).touch(); "
+AGENT = """import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[1]).touch()
+"""
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -203,7 +216,9 @@ def test_an_agent_that_hears_no_signal_and_has_no_process_is_ended(
 ) -> None:
     """So does torchrun in its exit barrier; one whose process still saves is waited for."""
     agent = tmp_path / "torchrun"
-    process = "import subprocess; subprocess.run(['sleep', '0.5']); sys.exit(3)" if child else "time.sleep(60)"
+    process = (
+        "import subprocess; subprocess.run(['sleep', '0.5']); sys.exit(3)" if child else "time.sleep(60)"
+    )
     agent.write_text(AGENT + process)
     with started(shell, sys.executable, str(agent), str(tmp_path / "ready")) as running:
         appears(tmp_path / "ready")

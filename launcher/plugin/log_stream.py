@@ -1,0 +1,171 @@
+"""Logs of pods: read once, or followed in a thread of their own."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from launcher.kube.rest import ApiError, ApiUnavailable
+from launcher.plugin.begun import has_ended, is_over
+from launcher.plugin.cluster import Cluster, explained
+from launcher.plugin.exits import UNAVAILABLE, PluginError
+
+JsonObject = dict[str, Any]
+# A training may be silent for long; a connection that is gone is noticed by the keep-alive of `Rest`.
+_SILENCE_SECONDS: Final = 3600.0
+_NO_LOG: Final = 400
+# What the kubelet puts before a line of a container (RFC 3339).
+_STAMP: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+_NOT_YET: Final = frozenset({_NO_LOG, 404})
+
+
+def read_lines(cluster: Cluster, pod: JsonObject, query: dict[str, str]) -> Iterator[bytes]:
+    """The lines of a container's log so far. Raises PluginError."""
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods/{pod['metadata']['name']}/log"
+    with (
+        explained("get pods/log", cluster.namespace),
+        _begun(pod),
+        cluster.rest.open(path, query) as answer,
+    ):
+        yield from split(answer.chunks())
+
+
+@contextmanager
+def _begun(pod: JsonObject) -> Iterator[None]:
+    """What the API server says of a container that has no log as PluginError."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status != _NO_LOG:
+            raise
+        name, status = pod["metadata"]["name"], pod.get("status", {})
+        said = f"pod {name}: has no log yet: {error.message}; logs -f waits for it"
+        if is_over(pod):
+            why = status.get("message") or status.get("reason") or error.message
+            said = f"pod {name}: is over, and its worker has no log: {why}"
+        raise PluginError(UNAVAILABLE, said) from None
+
+
+def split(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The lines of an answer that comes in pieces."""
+    rest: list[bytes] = []  # of a line that may be long
+    for piece in pieces:
+        first, *others = piece.split(b"\n")
+        rest.append(first)
+        for each in others:
+            yield b"".join(rest)
+            rest = [each]
+    if last := b"".join(rest):
+        yield last
+
+
+def print_line(line: bytes) -> None:
+    """Print one line of a log."""
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+
+
+class Printed:
+    """How far a pod's log was printed: a time, and how many lines of exactly this time, as some come in one piece."""
+
+    def __init__(self) -> None:
+        self.last = ""
+        self._of_last = 0
+
+    def again(self) -> Callable[[str], bool]:
+        """For a log that is read once more from `last` on: whether the next line, of this time, is a new one."""
+        before, left = _padded(self.last), self._of_last
+
+        def is_new(when: str) -> bool:
+            nonlocal left
+            if _padded(when) < before or (_padded(when) == before and left > 0):
+                left -= _padded(when) == before
+                return False
+            self._of_last = self._of_last + 1 if when == self.last else 1
+            self.last = when
+            return True
+
+        return is_new
+
+
+class Stream(threading.Thread):
+    """Prints what was not printed yet of a container's log, until it ends or breaks off.
+
+    `ended` says that this was all of the pod's, and `error` what went wrong, once the thread is over.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        pod: JsonObject,
+        container: str,
+        printed: Printed,
+        *,
+        tail: int | None,
+        prefix: bytes,
+    ) -> None:
+        super().__init__(name=f"log of {pod['metadata']['name']}", daemon=True)
+        self.uid: str = pod["metadata"]["uid"]
+        self.printed = printed
+        self.ended = False
+        self.error: Exception | None = None
+        self._cluster, self._name, self._container = cluster, pod["metadata"]["name"], container
+        self._tail, self._prefix = tail, prefix
+        self._stopped = False
+        self._last = time.monotonic()
+
+    def stop(self) -> None:
+        """Print nothing more."""
+        self._stopped = True
+
+    def is_silent(self, seconds: float) -> bool:
+        """Whether nothing was printed for so long."""
+        return time.monotonic() - self._last >= seconds
+
+    def run(self) -> None:
+        try:
+            self.ended = self._print_all()
+        except Exception as error:  # the main thread raises it
+            self.error = error
+
+    def _print_all(self) -> bool:
+        query = {"container": self._container, "follow": "true", "timestamps": "true"}
+        if self.printed.last:
+            # Whole seconds; what was printed of them is left out below.
+            query["sinceTime"] = self.printed.last[:19] + "Z"
+        elif self._tail is not None:
+            query["tailLines"] = str(self._tail)
+        cluster = self._cluster
+        path = f"/api/v1/namespaces/{cluster.namespace}/pods/{self._name}/log"
+        is_new = self.printed.again()
+        try:
+            with cluster.rest.open(path, query, silence=_SILENCE_SECONDS) as answer:
+                for line in split(answer.chunks()):
+                    stamp, _, text = line.partition(b" ")
+                    # The kubelet's own words, such as that it can't follow any more, have none.
+                    own = not _STAMP.fullmatch(stamp)
+                    if self._stopped:
+                        return False
+                    if own or is_new(stamp.decode()):
+                        print_line(self._prefix + (line if own else text))
+                        self._last = time.monotonic()
+        except ApiUnavailable:
+            return False
+        except ApiError as error:
+            if error.status in _NOT_YET:  # gone, or its container has just not begun
+                return error.status == 404
+            with explained("get pods/log", cluster.namespace):
+                raise
+        now = cluster.pod(self._name)
+        return now is None or now["metadata"]["uid"] != self.uid or has_ended(now)
+
+
+def _padded(when: str) -> str:
+    """A time as RFC 3339 with up to nine digits, the zeros at whose end are left out, so that it can be compared."""
+    whole, _, part = when.rstrip("Z").partition(".")
+    return f"{whole}.{part:0<9}"
