@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 
+from trainer import log_copy
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 
@@ -55,6 +56,11 @@ def check_device(config: Config, processes: int) -> None:
     find_device(config.device, 0, processes)
 
 
+def _refused(error: TrainerError) -> int:
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    return int(error.code)
+
+
 def _stop(_number: int, _frame: FrameType | None) -> None:
     sys.exit(int(Exit.STOPPED))
 
@@ -72,12 +78,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         config = Config.read(own, os.environ)
+    except TrainerError as error:
+        return _refused(error)
+    with log_copy.keep(config, os.environ):
+        return run_all(config, own)
+
+
+def run_all(config: Config, own: Sequence[str]) -> int:
+    """Check the device, and run the processes of this machine under torchrun's agent. Returns the pod's exit code."""
+    try:
         options = launch_options(config, os.environ)
         processes = os.environ.get("PET_NPROC_PER_NODE", "")
         check_device(config, int(processes) if processes.isdecimal() else config.processes_per_node or 1)
     except TrainerError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        return int(error.code)
+        return _refused(error)
 
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launcher.core import contract as c
+from launcher.core.error_lines import error_line, follows
+from launcher.core.exit_codes import meaning
 from launcher.core.observe import Node, Observation, Pod, Training
 from launcher.core.request import Request
 
@@ -73,7 +75,7 @@ def ending(
         return None  # the operator takes its pods away, and says why a moment later
     if request.shape == c.SHAPE_ELASTIC and not failed:
         return None  # torchrun's agents go on without those that are lost, and with those that the operator makes anew
-    ended = sorted((pod for pod in pods if pod.exit is not None and not pod.taken), key=_ended_at)
+    ended = sorted((pod for pod in pods if pod.exit is not None and not pod.taken), key=_order)
     final = [_exited(pod) for pod in ended if _code(pod) in c.WORKER_FINAL_EXIT_CODES]
     if failed and final:
         return Ending(reason=f"{_listed(final)}, which no restart heals", again=False)
@@ -136,8 +138,11 @@ def _exited(pod: Pod) -> str:
     container = (
         "" if pod.exit.container in ("", c.TRAINING_CONTAINER) else f"container {pod.exit.container} of "
     )
-    reason = pod.exit.reason if pod.exit.reason not in ("", "Error") else _WORDS.get(_code(pod), "")
-    return f"{container}{_where(pod)} ended with {pod.exit.code}" + (f" ({reason})" if reason else "")
+    known = _WORDS.get(_code(pod), "") if pod.exit.reason in ("", "Error") else ""
+    means = known or meaning(pod.exit.code, pod.exit.reason)
+    error = "" if _code(pod) == c.WORKER_EXIT_STOPPED else error_line(pod.exit.lines)
+    said = f"{container}{_where(pod)} ended with {pod.exit.code}" + (f" ({means})" if means else "")
+    return f"{said}: {error}" if error else said
 
 
 def _code(pod: Pod) -> int:
@@ -147,8 +152,9 @@ def _code(pod: Pod) -> int:
     return pod.exit.code
 
 
-def _ended_at(pod: Pod) -> float:
-    return pod.exit.at if pod.exit is not None else 0.0
+def _order(pod: Pod) -> tuple[bool, float]:
+    """An error that follows from another one comes after it: the kubelet's times are whole seconds."""
+    return (follows(pod.exit.lines), pod.exit.at) if pod.exit is not None else (False, 0.0)
 
 
 def _listed(told: list[str]) -> str:

@@ -231,6 +231,8 @@ def _replica(request: Request, nodes: int, replicas: int, restart: int, *, leads
         ],
         "resources": _resources(request),
         "securityContext": _container_security(),
+        # The launcher's reason has the line that says what was wrong.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY}],
     }
     if worker.command is not None:

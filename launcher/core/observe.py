@@ -70,12 +70,17 @@ class NodePool:
 
 @dataclass(frozen=True, kw_only=True)
 class Exit:
-    """A container that ended with another code than 0. `at` is seconds since the epoch, `reason` the kubelet's word."""
+    """A container that ended with another code than 0.
+
+    `at` is seconds since the epoch, `reason` the kubelet's word and `lines` the end of its output, which is its
+    termination message.
+    """
 
     container: str
     code: int
     reason: str
     at: float
+    lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,8 +345,15 @@ def _first_exit(item: Object) -> Exit | None:
         if ended.get("exitCode"):
             at = seconds(ended.get("finishedAt"))
             reason = str(ended.get("reason") or "")
+            lines = tuple(str(ended.get("message") or "").splitlines())
             found.append(
-                Exit(container=each.get("name", ""), code=int(ended["exitCode"]), reason=reason, at=at)
+                Exit(
+                    container=each.get("name", ""),
+                    code=int(ended["exitCode"]),
+                    reason=reason,
+                    at=at,
+                    lines=lines,
+                )
             )
     return min(found, key=lambda exit_: exit_.at, default=None)
 

@@ -48,8 +48,14 @@ def run(s3: Any, start: Start, operator: Callable[[int], list[dict[str, str]]]) 
     nodes = [start.fork(**environ, **promised, **place, **KEYS) for environ in operator(2)]
     ended = [node.end() for node in nodes]
     assert [node.code for node in ended] == [0, 0], "\n".join(node.output for node in ended)
-    objects = s3.list_objects_v2(Bucket="models")["Contents"]
-    assert [item["Key"] for item in objects] == [
+    objects = [item["Key"] for item in s3.list_objects_v2(Bucket="models")["Contents"]]
+    logs = [key for key in objects if key.startswith("runs/r1/logs/0/")]
+    for node, key in enumerate(logs):
+        log = s3.get_object(Bucket="models", Key=key)["Body"].read().decode()
+        assert f"rank={node} world_size=2" in log
+        assert log == ended[node].output
+    assert len(logs) == 2, "one for each worker"
+    assert [key for key in objects if key not in logs] == [
         "runs/latest.json",
         "runs/r1/metadata.json",
         "runs/r1/model.pt",

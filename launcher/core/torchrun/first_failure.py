@@ -11,11 +11,12 @@ A worker's termination message has the last lines of the process that failed fir
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from launcher.core.error_lines import RANK_PREFIX, error_line, follows
 from launcher.core.exit_codes import OUT_OF_MEMORY
 from launcher.core.torchrun.observe import Worker
 
@@ -24,35 +25,17 @@ from launcher.core.torchrun.observe import Worker
 SETTLE_SECONDS: Final = 2.0
 FOLLOWING_SETTLE_SECONDS: Final = 6.0
 TAIL_BYTES: Final = 4096
-_LINE: Final = 300
 _SUMMARY: Final = re.compile(r"^Root Cause \(first observed failure\):$", re.M)
 _RANK: Final = re.compile(r"^ *rank *: (\d{1,9}) \(local_rank: (\d{1,9})\)", re.M)
 # Local time of the container (torch/distributed/elastic/multiprocessing/errors/__init__.py, `timestamp_isoformat`).
 _TIME: Final = re.compile(r"^ *time *: (\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)$", re.M)
 _QUARTER_HOUR: Final = 900
 _FARTHEST_ZONE: Final = 15 * 3600
-# torchrun's --tee puts the role and the local rank before each line, torch.distributed's excepthook the rank.
+# torchrun's --tee puts the role and the local rank before each line.
 _PREFIX: Final = re.compile(r"^\[[A-Za-z_]+(\d+)\]: ?")
-_RANK_PREFIX: Final = re.compile(r"^\[rank\d+\]: ?")
 # torchrun's own log: how it says that a process failed, before its own traceback.
 _AGENT: Final = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/.*(failed \(exitcode|Sending process)")
 _AGENT_LOG: Final = re.compile(r"^[EWI]\d{4} \S+ +\d+ torch/distributed/")
-_TRACEBACK: Final = "Traceback (most recent call last)"
-_ERROR_WORDS: Final = re.compile(
-    r"error|exception|fatal|killed|no such file|not found|segmentation fault|aborted|denied|failed", re.I
-)
-# What a process says whose peer, store or agent is gone. Sources: third_party/gloo gloo/transport/tcp/pair.cc,
-# torch/csrc/distributed/c10d (NCCLUtils.cpp, ProcessGroupNCCL.cpp, TCPStore*.cpp, socket.cpp, exception.h),
-# torch/distributed/elastic (multiprocessing/api.py SignalException, rendezvous/api.py), trainer/others.py.
-_FOLLOWS: Final = re.compile(
-    r"gloo/transport|Connection closed by peer|Connection closed by remote peer"
-    r"|ncclRemoteError|remote process exited|NCCL[^\n]*(?:aborted|Connection (?:reset|closed|refused)|socket)"
-    r"|collective operation timeout|Dist(?:Network|Store)Error"
-    r"|(?:TCPStore|socket\.cpp|sendBytes|recvValue|c10d)[^\n]*(?:Broken pipe|Connection reset|closed)"
-    r"|Failed to recv, got 0 bytes|Connection was likely closed|SignalException|got signal: (?:2|15)\b"
-    r"|Rendezvous(?:Closed|Timeout|Connection|State|Graceful\w*)\w*Error|waiting on exit barrier"
-    r"|process \d+ could not go on; its log says why|the machine where all processes met is gone"
-)  # fmt: skip
 _ENDED_FROM_OUTSIDE: Final = (130, 143)
 _OWN, _SILENT, _FOLLOWING = range(3)
 
@@ -104,7 +87,6 @@ def read(worker: Worker) -> Failure:
     summary = _last_summary(text)
     rank = _RANK.search(summary)
     lines = _lines(text, rank[2] if rank else "", bool(summary))
-    shown = _from_traceback(lines)
     at = _failed_at(summary, end.at)
     removed = worker.removed is not None and at is not None and at > worker.removed
     outside = end.code in _ENDED_FROM_OUTSIDE or removed
@@ -113,23 +95,10 @@ def read(worker: Worker) -> Failure:
         worker=worker,
         rank=int(rank[1]) if rank else None,
         error=error_line(lines),
-        follows=own and not killed and (bool(_FOLLOWS.search(shown)) or outside),
+        follows=own and not killed and (follows(lines) or outside),
         at=at,
         tail=_bounded("\n".join(lines) or end.text.strip()),
     )
-
-
-def error_line(lines: Sequence[str]) -> str:
-    """Return the line that says what was wrong: the end of the last traceback, else the last line about an error."""
-    starts = [place for place, line in enumerate(lines) if line.lstrip(" |+").startswith(_TRACEBACK)]
-    if starts:
-        own = (line for line in lines[starts[-1] + 1 :] if line.strip(" |") and not line.startswith(" "))
-        if found := next(own, ""):
-            return _short(found)
-    said = [line for line in lines if line.strip()]
-    aborted = [line for line in said if line.lstrip().startswith("what():")]
-    named = [line for line in said if _ERROR_WORDS.search(line)]
-    return _short(next((each[-1] for each in (aborted, named, said) if each), ""))
 
 
 def _order(failure: Failure) -> tuple[int, bool, float, int, str]:
@@ -160,13 +129,7 @@ def _lines(text: str, local_rank: str, summed_up: bool) -> list[str]:
         agents = [place for place, line in enumerate(lines) if _AGENT.match(line)]
         prefixed = [line for line in lines if (found := _PREFIX.match(line)) and found[1] == local_rank]
         lines = prefixed or (lines[: agents[0]] if agents else [])
-    return [_RANK_PREFIX.sub("", _PREFIX.sub("", line)) for line in lines if not _AGENT_LOG.match(line)]
-
-
-def _from_traceback(lines: Sequence[str]) -> str:
-    """The last tracebacks, those among them that led to the last one; else the last lines."""
-    starts = [place for place, line in enumerate(lines) if _TRACEBACK in line]
-    return "\n".join(lines[starts[0] :] if starts else lines[-5:])
+    return [RANK_PREFIX.sub("", _PREFIX.sub("", line)) for line in lines if not _AGENT_LOG.match(line)]
 
 
 def _failed_at(summary: str, finished: float | None) -> float | None:
@@ -177,10 +140,6 @@ def _failed_at(summary: str, finished: float | None) -> float | None:
     told = datetime.strptime(found[1], "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC).timestamp()
     zone = round((finished - told) / _QUARTER_HOUR) * _QUARTER_HOUR
     return told + zone if abs(zone) <= _FARTHEST_ZONE else finished
-
-
-def _short(line: str) -> str:
-    return " ".join(line.split())[:_LINE]
 
 
 def _bounded(text: str) -> str:

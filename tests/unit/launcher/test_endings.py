@@ -35,8 +35,15 @@ def worker(name: str, phase: str = "Running", uid: str = "", **changes: Any) -> 
     return observe.pod(item)
 
 
-def ended(name: str, code: int, reason: str = "Error", at: float = 0.0, container: str = "pytorch") -> Pod:
-    terminated = {"exitCode": code, "reason": reason, "finishedAt": stamp(NOW + at)}
+def ended(
+    name: str,
+    code: int,
+    reason: str = "Error",
+    at: float = 0.0,
+    container: str = "pytorch",
+    message: str = "",
+) -> Pod:
+    terminated = {"exitCode": code, "reason": reason, "finishedAt": stamp(NOW + at), "message": message}
     statuses = [{"name": container, "state": {"terminated": terminated}}]
     return worker(name, "Failed", containerStatuses=statuses)
 
@@ -71,11 +78,12 @@ def again(found: Ending | None) -> str:
     ("code", "reason", "told"),
     [
         (1, "Error", "ended with 1"),
-        (137, "OOMKilled", "ended with 137 (OOMKilled)"),
-        (143, "Error", "ended with 143"),
+        (137, "OOMKilled", "ended with 137 (OOMKilled: out of memory)"),
+        (143, "Error", "ended with 143 (SIGTERM)"),
+        (137, "Error", "ended with 137 (SIGKILL, often out of memory)"),
         (24, "Error", "ended with 24 (it was told to stop)"),
         (25, "Error", "ended with 25 (it hung)"),
-        (25, "OOMKilled", "ended with 25 (OOMKilled)"),
+        (25, "OOMKilled", "ended with 25 (OOMKilled: out of memory)"),
         *((code, "Error", f"ended with {code}") for code in (21, 22, 23, 128)),
     ],
 )
@@ -86,11 +94,14 @@ def test_a_worker_that_fails_is_restarted_with_its_node_and_its_code(
     assert again(found) == f"worker train-r1-worker-0 on node-worker-0 {told}"
 
 
-@pytest.mark.parametrize("code", [2, 20, 126, 127])
-def test_wrong_settings_and_broken_commands_are_never_restarted(code: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "means"),
+    [(2, ""), (20, ""), (126, " (the command can't be run)"), (127, " (the command is not there)")],
+)
+def test_wrong_settings_and_broken_commands_are_never_restarted(code: int, means: str) -> None:
     found = judged(*others("worker-0"), ended("worker-0", code))
     assert found == Ending(
-        reason=f"worker train-r1-worker-0 on node-worker-0 ended with {code}, which no restart heals",
+        reason=f"worker train-r1-worker-0 on node-worker-0 ended with {code}{means}, which no restart heals",
         again=False,
     )
     lost = worker("worker-1", "Failed", reason="Evicted")
@@ -109,7 +120,21 @@ def test_the_codes_that_are_final_are_the_trainers_own_for_wrong_settings() -> N
 
 def test_the_first_failure_is_told_and_how_many_followed_from_it() -> None:
     found = judged(ended("master-0", 1, at=9), ended("worker-0", 139, at=3), ended("worker-1", 1, at=12))
-    assert again(found) == "worker train-r1-worker-0 on node-worker-0 ended with 139, and 2 more"
+    assert again(found) == "worker train-r1-worker-0 on node-worker-0 ended with 139 (SIGSEGV), and 2 more"
+
+
+def test_an_error_that_follows_never_hides_the_first() -> None:
+    peer = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.1]:2442"
+    raised = "[rank1]: Traceback (most recent call last):\n[rank1]:   File x\n[rank1]: KeyError: 'it'\n"
+    summed_up = "error: training ended with exit code 1 (process 0 with 1)\n"
+    found = judged(
+        ended("master-0", 1, at=3, message=f"{peer}\n{summed_up}"),
+        ended("worker-0", 1, at=4, message=f"{raised}{summed_up}"),
+        *others("worker-0", "master-0"),
+    )
+    assert (
+        again(found) == "worker train-r1-worker-0 on node-worker-0 ended with 1: KeyError: 'it', and 1 more"
+    )
 
 
 def test_a_container_before_the_workers_own_is_named_and_its_code_means_nothing() -> None:

@@ -107,7 +107,7 @@ def test_restart_budget_with_launcher_killed_is_kept(blows: tuple[str | int, ...
     for point in range(first, undisturbed.points + 1, STRIDE):
         trace = struck(*blows, dies_at=point)
         assert (trace.code, trace.submits, trace.world.wrongs) == (c.EXIT_TRAINING_FAILED, 3, []), point
-        assert "ended with 137; " in trace.said[-1], point
+        assert "ended with 137 (SIGKILL, often out of memory); " in trace.said[-1], point
         assert "; after restart 2 of 2, the last one because " in trace.said[-1], point
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from launcher.core.error_lines import error_line
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.first_failure import (
     FOLLOWING_SETTLE_SECONDS,
     SETTLE_SECONDS,
     TAIL_BYTES,
-    error_line,
 )
 from tests.unit.torchrun.api import Api
 from tests.unit.torchrun.life import Life
