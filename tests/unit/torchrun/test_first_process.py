@@ -210,17 +210,21 @@ pathlib.Path(sys.argv[1]).touch()
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize("child", [False, True])
+@pytest.mark.parametrize("saves", ["", "in a process", "as a process of an agent"])
 def test_an_agent_that_hears_no_signal_and_has_no_process_is_ended(
-    shell: str, child: bool, tmp_path: Path
+    shell: str, saves: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So does torchrun in its exit barrier; one whose process still saves is waited for."""
+    """So does torchrun in its exit barrier; what still saves is waited for."""
+    if saves == "as a process of an agent":
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
+    ends = {
+        "": "time.sleep(60)",
+        "in a process": "import subprocess; subprocess.run(['sleep', '0.5']); sys.exit(3)",
+        "as a process of an agent": "time.sleep(0.5); sys.exit(3)",
+    }
     agent = tmp_path / "torchrun"
-    process = (
-        "import subprocess; subprocess.run(['sleep', '0.5']); sys.exit(3)" if child else "time.sleep(60)"
-    )
-    agent.write_text(AGENT + process)
+    agent.write_text(AGENT + ends[saves])
     with started(shell, sys.executable, str(agent), str(tmp_path / "ready")) as running:
         appears(tmp_path / "ready")
         running.terminate()
-        assert running.wait(30) == (3 if child else 128 + signal.SIGTERM)
+        assert running.wait(30) == (3 if saves else 128 + signal.SIGTERM)
