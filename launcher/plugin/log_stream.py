@@ -18,6 +18,7 @@ from launcher.plugin.exits import UNAVAILABLE, PluginError
 JsonObject = dict[str, Any]
 # A training may be silent for long; a connection that is gone is noticed by the keep-alive of `Rest`.
 _SILENCE_SECONDS: Final = 3600.0
+_REPORT_SECONDS: Final = 1.0
 _NO_LOG: Final = 400
 # What the kubelet puts before a line of a container (RFC 3339).
 _STAMP: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
@@ -161,8 +162,18 @@ class Stream(threading.Thread):
                 return error.status == 404
             with explained("get pods/log", cluster.namespace):
                 raise
-        now = cluster.pod(self._name)
-        return now is None or now["metadata"]["uid"] != self.uid or has_ended(now)
+        return self._has_ended()
+
+    def _has_ended(self) -> bool:
+        """Whether the pod says so, too. The kubelet closes the stream a moment before it reports the end."""
+        until = time.monotonic() + _REPORT_SECONDS
+        while True:
+            now = self._cluster.pod(self._name)
+            if now is None or now["metadata"]["uid"] != self.uid or has_ended(now):
+                return True
+            if self._stopped or time.monotonic() >= until:
+                return False
+            time.sleep(_REPORT_SECONDS / 5)
 
 
 def _padded(when: str) -> str:
