@@ -65,7 +65,8 @@ class Rules:
         """Whether this entry is left out. Its directory is not, or nobody would ask."""
         if name in NEVER:
             return True
-        if path in (self.leading if is_directory else self.tracked):
+        # A directory that is tracked itself is a submodule, whose own rules hold in it.
+        if path in self.tracked or (is_directory and path in self.leading):
             return False
         return self.only_tracked or self._matched(path, name, is_directory)
 

@@ -251,3 +251,16 @@ def test_without_git_nothing_is_known_to_be_tracked(tmp_path: Path, monkeypatch:
     commit(tmp_path, "a.log")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert ours(tmp_path) == {".gitignore", "keep.log"}
+
+
+def test_a_submodule_that_is_left_out_is_taken_with_its_own_rules(tmp_path: Path) -> None:
+    root, inner = tmp_path / "root", tmp_path / "root" / "third" / "inner"
+    inner.mkdir(parents=True)
+    for name, content in (("a", "x"), ("b.log", "x"), (".gitignore", "*.log\n")):
+        (inner / name).write_text(content)
+    commit(inner, "a", ".gitignore")
+    git(inner, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "x")
+    (root / ".gitignore").write_text("third/\n")
+    (root / "third" / "other").write_text("x")
+    commit(root, "third/inner")
+    assert ours(root) == {".gitignore", "third/inner/.gitignore", "third/inner/a"}
