@@ -36,7 +36,7 @@ _ARRAY: Final = "\0("
 # Programs that run a command, and how many words other than options they have before it.
 PREFIXES: Final = {
     **dict.fromkeys(("catchsegv", "command", "dumb-init", "env", "eval", "exec", "ionice", "ncu", "nice"), 0),
-    **dict.fromkeys(("builtin", "coproc", "setarch", "uvx", "xargs"), 0),
+    **dict.fromkeys(("builtin", "busybox", "coproc", "setarch", "uvx", "xargs"), 0),
     **dict.fromkeys(
         ("nohup", "numactl", "setsid", "stdbuf", "strace", "sudo", "time", "tini", "unbuffer", "xvfb-run"), 0
     ),
@@ -140,7 +140,7 @@ class SimpleCommand:
 
     `place` is the file of the workspace that has it, "" for the job's own command. `file` is the script that it runs,
     `is_read` whether that is a file of the workspace, whose commands follow then. `is_python` says that the file is a
-    Python script by its first line.
+    Python script by its first line. `variables` are those that its script sets.
     """
 
     words: Sequence[str]
@@ -149,6 +149,7 @@ class SimpleCommand:
     functions: frozenset[str] = frozenset()
     file: str = ""
     is_read: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
     is_python: bool = False
     runs_text: bool = False
 
@@ -188,7 +189,7 @@ class _Walk:
             variables = _assigned(commands, self.variables) if text else self.variables
             behind = []
             for raw in commands:
-                words = _expanded(raw, variables)
+                words = _expanded(_split(raw), variables)
                 if not words or words[0] == _ARRAY:
                     continue
                 if words[0] == "cd" and len(words) == 2 and "$" not in words[1] and "`" not in words[1]:
@@ -206,6 +207,7 @@ class _Walk:
                     functions=functions,
                     file=name,
                     is_read=content is not None,
+                    variables=variables,
                     is_python=is_python,
                     runs_text=bool(scripts),
                 )
@@ -384,6 +386,14 @@ def _assigned(commands: Sequence[Sequence[str]], given: Mapping[str, str]) -> di
         if words[:1] in (["read"], ["for"], ["select"], ["shift"]):
             unknown.update(words[1:])
     return {**given, **{name: value for name, value in found.items() if name not in unknown}}
+
+
+def _split(words: list[str]) -> list[str]:
+    """The words where `env -S` takes several of them out of one."""
+    at = next((at for at, word in enumerate(words[:_MOST_WORDS]) if word in ("-S", "--split-string")), 0)
+    if not at or at + 1 >= len(words) or not any(each.rpartition("/")[2] == "env" for each in words[:at]):
+        return words
+    return [*words[:at], *words[at + 1].split(), *words[at + 2 :]]
 
 
 def _expanded(words: Sequence[str], variables: Mapping[str, str]) -> list[str]:

@@ -225,7 +225,7 @@ def contradiction(found: Detection, shape: Shape, said: str = "") -> tuple[str, 
             if is_torchrun(call):
                 program, arguments = TORCHRUN, call.arguments if call.program == TORCHRUN else call.python[1]
                 flags = _torchrun_flags(arguments)
-                variables = _variables(each.words)
+                variables = {**_pet(each.variables.items()), **_variables(each.words)}
                 # A flag is stronger than its variable.
                 unset = {
                     key: value for key, value in variables.items() if key.removeprefix(_VARIABLE) not in flags

@@ -239,6 +239,7 @@ SCRIPTS = {
     "run": "#!/usr/bin/env python3\nprint(1)\n",
     "run-uv": "#!/usr/bin/env -S uv run --script\nprint(1)\n",
     "tune.sh": "tune run x\n",
+    "words.sh": 'ARGS="\n  --nproc_per_node 8 \\\n  --nnodes 1"\npython -m torch.distributed.launch $ARGS train.py\n',
     "one.sh": "NNODES=1\nGPUS=2\nARGS=(--nproc_per_node $GPUS --nnodes $NNODES)\ntorchrun ${ARGS[@]} train.py\n",
 }
 
@@ -319,6 +320,11 @@ ON_CPUS = Shape(nodes=2, least=2, processes=None, backend="c10d")
         ("poetry run torchrun --nnodes=1 train.py", "--nnodes=1"),
         ("conda run -n own torchrun --nnodes=1 train.py", "--nnodes=1"),
         ("PET_NNODES=1 torchrun train.py", "PET_NNODES=1"),
+        ("export PET_NNODES=1; torchrun train.py", "PET_NNODES=1"),
+        ("env -S 'torchrun --nnodes=1' train.py", "--nnodes=1"),
+        ("busybox sh -c 'torchrun --nnodes=1 train.py'", "--nnodes=1"),
+        ("(cd src; uvx torchrun --nnodes=1 train.py) || true", "--nnodes=1"),
+        ("bash words.sh", "--nnodes=1"),
         ("N=1; torchrun --nnodes=$N train.py", "--nnodes=1"),
         ("export N=1 && torchrun --nnodes ${N} train.py", "--nnodes=1"),
         ("torchrun --nnodes ${NNODES:-1} train.py", "--nnodes=1"),
@@ -339,7 +345,7 @@ ON_CPUS = Shape(nodes=2, least=2, processes=None, backend="c10d")
 def test_launcher_that_contradicts_two_nodes_is_refused(typed: str, said: str) -> None:
     place, wrong = contradiction(command.detected(typed, (), SCRIPTS.get), TWO)
     assert said in wrong
-    assert place == ("one.sh" if "one.sh" in typed else "")
+    assert place == (typed.removeprefix("bash ") if typed.endswith(".sh") else "")
 
 
 @pytest.mark.parametrize(
@@ -365,6 +371,7 @@ def test_launcher_that_contradicts_two_nodes_is_refused(typed: str, said: str) -
         ("composer -n 8 train.py", ONE),
         ("python train.py --nnodes 1", TWO),
         ("tune run x", TWO),
+        ("export PET_NNODES=1; torchrun --nnodes=2 train.py", TWO),
     ],
 )
 def test_launcher_that_fits_the_job_is_not_refused(typed: str, shape: Shape) -> None:
