@@ -50,7 +50,8 @@ def submit_edited(stack: Stack, name: str, fields: dict[str, Any], *words: str, 
     dry = torchrun(stack, "submit", "--name", name, "--dry-run", "-o", "yaml", *words, cwd=cwd)
     assert dry.code == 0, dry.output
     assert stack.kubectl("get", "torchrunjob", name, *SPACE).code == 1, "a dry run made it"
-    manifest = yaml.safe_load(dry.output)
+    # Standard error, which says what starts the processes, comes first.
+    manifest = yaml.safe_load(dry.output[dry.output.index("apiVersion:") :])
     variables = [*manifest["spec"].get("env", ()), *fields.get("env", ())]
     manifest["spec"] |= {**fields, "env": variables}
     file = cwd.parent / f"{name}.yaml"
