@@ -51,6 +51,10 @@ _LAUNCHER_PACKAGES: Final = re.compile(
     r"|torchx|paddle\.distributed|torch_xla\.distributed|torch\.backends\.xeon)(\..*)?"
 )
 _ASKS: Final = ("-h", "--help", "-V", "--version")
+_INSTEAD: Final = (
+    "Run a plain program instead, such as python train.py, which torchrun starts once for each GPU (Accelerate and "
+    "DeepSpeed read its variables); or set launcher none, and give the nodes by its own flags"
+)
 # What a launcher's flag says: the job's nodes, the processes of one, or all processes.
 _NODES, _EACH, _ALL = "nodes", "processes on each node", "processes"
 _FLAGS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -236,12 +240,12 @@ def contradiction(found: Detection, shape: Shape, said: str = "") -> tuple[str, 
             else:
                 continue
             if wrong:
-                return each.place, f"{program} has {wrong}"
+                alone = shape.nodes > 1 and not said and not found.starts_torchrun
+                return each.place, f"{program} has {wrong}" + (f". {_INSTEAD}" if alone else "")
     if found.starts and not found.starts_torchrun and not said and shape.nodes > 1:
         return found.place, (
             f"starts {found.starts}, which knows nothing of the job's {shape.all_nodes} nodes: each would train alone. "
-            "It must be a plain program, such as python train.py, which torchrun starts once for each GPU (Accelerate "
-            "and DeepSpeed read its variables); or set launcher to none and give it the nodes by its own flags"
+            f"{_INSTEAD}"
         )
     return "", ""
 

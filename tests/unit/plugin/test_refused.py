@@ -117,7 +117,7 @@ BAD = [
     (
         (*SUBMIT, "--nodes", "2", "accelerate launch a.py"),
         64,
-        "command: starts accelerate launch, which .* python train.py, which torchrun",
+        "command: starts accelerate launch, which .* python train.py, which torchrun starts",
     ),
     (
         (*SUBMIT, "--nodes", "2", "deepspeed", "a.py"),
