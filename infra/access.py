@@ -5,13 +5,16 @@ The workers of torchrun queues are one of these.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pulumi
 
 from components.identity import Identity, IdentityArgs
 from components.service_accounts import BucketAccess, ServiceAccounts, ServiceAccountsArgs
 from components.shared import checkpoints, iam
 from components.shared import contract as c
-from components.shared.torchrun_queue import BUCKET_PREFIX
+from components.shared.torchrun_queue import BUCKET_PREFIX, Queue
 from components.storage import ModelBucket
 from infra.foundation import Foundation
 from infra.model import Settings
@@ -89,6 +92,22 @@ def service_accounts(
     )
 
 
+def submitter_policies(
+    settings: Settings, base: Foundation, bucket: ModelBucket
+) -> dict[str, pulumi.Output[str]]:
+    """Return the policy that people need to send workspaces, by namespace; of those without a bucket none."""
+    namespaces = sorted({queue.namespace for queue in settings.queues if queue.fetches})
+    return {
+        namespace: _workspace_policy(
+            [queue for queue in settings.queues if queue.fetches and queue.namespace == namespace],
+            base,
+            bucket,
+            iam.workspace_submitter,
+        )
+        for namespace in namespaces
+    }
+
+
 def _workspaces(
     settings: Settings, base: Foundation, bucket: ModelBucket, namespace: str, account: str
 ) -> dict[str, pulumi.Output[str]]:
@@ -98,18 +117,23 @@ def _workspaces(
         for queue in settings.queues
         if queue.fetches and (queue.namespace, queue.service_account) == (namespace, account)
     ]
-    if not queues:
-        return {}
+    return {"workspaces": _workspace_policy(queues, base, bucket, iam.workspace_reader)} if queues else {}
+
+
+def _workspace_policy(
+    queues: Sequence[Queue], base: Foundation, bucket: ModelBucket, build: Callable[..., dict[str, Any]]
+) -> pulumi.Output[str]:
+    """A policy about the workspaces of queues of one namespace."""
     own = any(queue.own_bucket for queue in queues)
     given = sorted({queue.bucket for queue in queues if queue.bucket is not None})
 
-    def policy(known: dict[str, str]) -> dict[str, object]:
+    def policy(known: dict[str, str]) -> dict[str, Any]:
         arns = [f"arn:{base.partition}:s3:::{name}" for name in given]
-        return iam.workspace_reader(
+        return build(
             bucket_arns=[known["bucket"], *arns] if own else arns,
-            places=[f"{BUCKET_PREFIX}/{each}" for each in (c.TORCHRUN_ARCHIVES, c.TORCHRUN_POINTERS)],
+            place=f"{BUCKET_PREFIX}/{c.TORCHRUN_ARCHIVES}/{queues[0].namespace}",
             key_arn=known["key"] if own else None,
         )
 
     known = pulumi.Output.all(bucket=bucket.bucket_arn, key=base.keys.data_key_arn)
-    return {"workspaces": pulumi.Output.json_dumps(known.apply(policy))}
+    return pulumi.Output.json_dumps(known.apply(policy))

@@ -8,7 +8,8 @@ from infra.model import ServiceAccount
 from infra.reading import Problems, entries
 from infra.storage_settings import OWN_BUCKET, given_bucket
 
-ACCESS = ("read", "write")
+WRITE = "write"
+ACCESS = ("read", WRITE)
 # A namespace that is neither of these would have to exist before the stack.
 NAMESPACES = ("default", c.TRAINING_NAMESPACE)
 MADE_BY_KUBERNETES = "default"

@@ -19,7 +19,7 @@ from components.shared.torchrun_queue import (
     Volume,
 )
 from infra import formats
-from infra.account_settings import NAMESPACES
+from infra.account_settings import NAMESPACES, WRITE
 from infra.model import ServiceAccount
 from infra.quantities import GIB, amount
 from infra.reading import Problems, Section, entries, hint
@@ -87,6 +87,7 @@ def _read(section: Section, pools: list[Pool | None], accounts: tuple[ServiceAcc
             f"is missing, and workers read their workspace from a bucket; it must be one of serviceAccounts in"
             f" {namespace}",
         )
+    _check_writers(section, bucket, namespace, account, accounts)
     defaults = _job_defaults(section.section("jobDefaults"))
     if pool is None:
         return None
@@ -106,6 +107,25 @@ def _read(section: Section, pools: list[Pool | None], accounts: tuple[ServiceAcc
         priority_class=priority,
         job_defaults=defaults,
     )
+
+
+def _check_writers(
+    section: Section,
+    bucket: str | None,
+    namespace: str,
+    account: str | None,
+    accounts: tuple[ServiceAccount, ...],
+) -> None:
+    """Refuse a bucket of workspaces that pods may write: of the stack's own, they write below other prefixes alone."""
+    writers = [each for each in accounts if each.access == WRITE and bucket and each.bucket == bucket]
+    writers.sort(key=lambda each: (each.namespace, each.name) != (namespace, account))
+    if writers:
+        who = f"{writers[0].namespace}/{writers[0].name}"
+        section.reject(
+            "storage.workspace.bucket",
+            f"'{bucket}' may be written by pods with the service account {who} (serviceAccounts: access {WRITE}), and"
+            f" so may the code of jobs; it must be another bucket, such as {OWN_BUCKET}, or access read",
+        )
 
 
 def _pool(section: Section, pools: list[Pool | None]) -> Pool | None:

@@ -224,6 +224,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
         "launcherJobName": launcher.job_name if launcher else None,
         "launcherManifest": launcher.manifest if launcher else None,
         "repositoryUrls": images.repository_urls,
+        "submitterPolicies": access.submitter_policies(settings, base, bucket) or None,
         "launcherImage": images.uris["launcher"],
         "trainerImage": images.uris["trainer"],
     }

@@ -40,8 +40,7 @@ TORCHRUN_LABEL_JOB: Final = "torchrun-job-name"
 """On everything that is made for a TorchrunJob."""
 TORCHRUN_WORKER_CONTAINER: Final = "torchrun"
 TORCHRUN_ARCHIVES: Final = "workspaces"
-TORCHRUN_POINTERS: Final = "jobs"
-"""In a bucket of workspaces, below its prefix: where archives are, and what says which one a job's is now."""
+"""In a bucket of workspaces, below its prefix: <this>/<namespace>/<digest>.tar.zst"""
 
 WORKER_PRIORITY_CLASS: Final = "trainyard-worker"
 WORKER_PRIORITY: Final = 0

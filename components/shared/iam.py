@@ -130,33 +130,51 @@ def _checkpoint_keeper(objects: str) -> JsonObject:
     }
 
 
-def workspace_reader(*, bucket_arns: list[str], places: list[str], key_arn: str | None) -> JsonObject:
-    """What workers of torchrun jobs may do: read what lies in some places of buckets.
+def workspace_reader(*, bucket_arns: list[str], place: str, key_arn: str | None) -> JsonObject:
+    """Return what workers of torchrun jobs in one namespace may do: read its workspaces, and write none.
 
-    They may list these places as well, since S3 tells who may not that something is forbidden where it is not there
+    They may list their place as well, since S3 answers 403 instead of 404 to who may not
     (https://docs.aws.amazon.com/AmazonS3/latest/API/API_GetObject.html, "Permissions"), and workers look for what may
-    come later. `key_arn` is the key that encrypts one of the buckets, None where that is their owners' business.
+    come later.
+
+    Args:
+        bucket_arns: The buckets of the namespace's queues.
+        place: The prefix of the namespace's workspaces.
+        key_arn: The key that encrypts one of the buckets, None where that is their owners' business.
     """
-    statements: list[JsonObject] = [
+    return document(*_workspaces(bucket_arns, place, ["s3:GetObject"]), *_key(key_arn, ["kms:Decrypt"]))
+
+
+def workspace_submitter(*, bucket_arns: list[str], place: str, key_arn: str | None) -> JsonObject:
+    """Return what a person needs to send workspaces of one namespace; arguments as of `workspace_reader`."""
+    return document(
+        *_workspaces(bucket_arns, place, ["s3:GetObject", "s3:PutObject"]),
+        *_key(key_arn, ["kms:Decrypt", "kms:GenerateDataKey"]),
+    )
+
+
+def _workspaces(bucket_arns: list[str], place: str, actions: list[str]) -> list[JsonObject]:
+    return [
         {
-            "Sid": "ReadWorkspaces",
+            "Sid": "ReadAndWriteWorkspaces" if len(actions) > 1 else "ReadWorkspaces",
             "Effect": "Allow",
-            "Action": "s3:GetObject",
-            "Resource": [f"{arn}/{place}/*" for arn in bucket_arns for place in places],
+            "Action": actions,
+            "Resource": [f"{arn}/{place}/*" for arn in bucket_arns],
         },
         {
             "Sid": "ListWorkspaces",
             "Effect": "Allow",
             "Action": "s3:ListBucket",
             "Resource": list(bucket_arns),
-            "Condition": {"StringLike": {"s3:prefix": [f"{place}/*" for place in places]}},
+            "Condition": {"StringLike": {"s3:prefix": f"{place}/*"}},
         },
     ]
-    if key_arn is not None:
-        statements.append(
-            {"Sid": "UseTheBucketsKey", "Effect": "Allow", "Action": "kms:Decrypt", "Resource": key_arn}
-        )
-    return document(*statements)
+
+
+def _key(arn: str | None, actions: list[str]) -> list[JsonObject]:
+    if arn is None:
+        return []
+    return [{"Sid": "UseTheBucketsKey", "Effect": "Allow", "Action": actions, "Resource": arn}]
 
 
 def bucket_access(*, bucket_arn: str, prefix: str | None, key_arn: str | None, write: bool) -> JsonObject:

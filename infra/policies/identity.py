@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from components.shared.contract import KARPENTER_NAMESPACE, TRAINER_SERVICE_ACCOUNT, TRAINING_NAMESPACE
+from components.shared.contract import (
+    KARPENTER_NAMESPACE,
+    TORCHRUN_ARCHIVES,
+    TRAINER_SERVICE_ACCOUNT,
+    TRAINING_NAMESPACE,
+)
 from infra.policies.bounds import asks_for_tags, has_wildcard, refers_to_parts_of_a_launch
 from infra.policies.documents import (
     ATTACHMENT,
@@ -28,6 +34,7 @@ from infra.policies.documents import (
 from infra.policies.model import Resource, Rules, Stack
 from infra.policies.nodes import NODE_POLICIES
 from infra.policies.permissions import DELETING
+from infra.policies.pods import TORCHRUN_QUEUE
 
 RULES: Final = Rules()
 
@@ -111,6 +118,30 @@ def one_role_per_service_account(resource: Resource, stack: Stack) -> Iterator[s
         for other in stack.of(ROLE):
             if other.urn < resource.urn and subject in service_accounts(other):
                 yield f"assumeRolePolicy names {subject} as role {other.name} does; it must have one role"
+
+
+@RULES.rule("workspaces-not-written-by-pods", types=[TORCHRUN_QUEUE], whole_stack=True)
+def workspaces_not_written_by_pods(resource: Resource, stack: Stack) -> Iterator[str]:
+    """The service account of a queue may not write where the queue's jobs have their code."""
+    place = resource.at("spec", "storage", "workspace", "bucket")
+    account = resource.at("spec", "podTemplate", "spec", "serviceAccountName")
+    namespace = resource.at("metadata", "namespace")
+    if place is None or account is None:
+        return
+    subject = f"system:serviceaccount:{namespace}:{account}"
+    archive = f"{str(place).removeprefix('s3://').rstrip('/')}/{TORCHRUN_ARCHIVES}/{namespace}/0"
+    for role in stack.of(ROLE):
+        if subject not in service_accounts(role):
+            continue
+        for policy in policies_of(role, stack):
+            for statement in grants(policy):
+                places = [each.partition(":::")[2] or each for each in targets(statement)]
+                reached = any(fnmatchcase(archive, each) for each in places)
+                if covers(statement, "s3:PutObject") and reached:
+                    yield (
+                        f"spec.podTemplate.spec.serviceAccountName is {account}, whose {policy.name} lets it write"
+                        f" {place}; its role must not have s3:PutObject there"
+                    )
 
 
 @RULES.rule("trust-not-anybody", "CKV_AWS_60", "CKV_AWS_61", types=[ROLE])

@@ -76,8 +76,8 @@ RIGHTS: Final = (
     Right(
         group="",
         resources=("pods",),
-        verbs=("create", "delete", "get", "list", "watch"),
-        why="watches workers, makes and removes sync pods and pods that hold nodes, tries a queue's template",
+        verbs=("create", "delete", "get", "list", "patch", "watch"),
+        why="names the archive of workers; makes sync pods and pods that hold nodes; tries a queue's template",
     ),
     Right(
         group="",

@@ -47,14 +47,14 @@ def submit(
     if archive:
         # The API server judges all of it before anything is sent; the address follows from the digest.
         try:
-            url = archive_url(where, archive.digest) if bucket else ""
+            url = archive_url(where, cluster.namespace, archive.digest) if bucket else ""
         except WorkspaceError as error:
             raise PluginError(WORKSPACE, f"queue {options.queue}: storage.workspace.{error}") from None
         job["spec"]["workspace"] = manifest.workspace(archive, url)
     making.judge(cluster, job)
     say(decided)
     if archive and bucket:
-        upload.to_bucket(archive, where, bucket)
+        upload.to_bucket(archive, where, cluster.namespace, bucket)
     making.mark(job)
     made = making.make(cluster, job)
     waits = None
@@ -127,25 +127,19 @@ def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
     archive = packed()
     assert archive is not None  # noqa: S101 (sync has no --no-workspace)
     if bucket:
-        url = upload.to_bucket(archive, where, bucket)
+        url = upload.to_bucket(archive, where, cluster.namespace, bucket)
     else:
         url = ""
         if not upload.wait_for_sync_pod(cluster, options.name, upload.WAIT_SECONDS, podless.check):
             raise _no_pod(cluster, options.name)
         same = spec["workspace"].get("digest") == archive.digest
         nearby = [] if same else pods_that_have(cluster, archive.digest, options.name)
-        upload.to_sync_pod(cluster, options.name, archive, nearby)
+        keep = str(spec["workspace"].get("digest") or "")
+        upload.to_sync_pod(cluster, options.name, archive, nearby, keep=keep)
     # Said each time: a patch without it would leave what the sync before asked for.
     now = {**manifest.workspace(archive, url), "restartOnSync": options.restart}
-    # The workers first, as through a pod: those that start meanwhile follow what is pointed to, whatever the job names.
-    if bucket:
-        upload.point_in_bucket(archive, where, meta["uid"], bucket)
-    try:
-        cluster.change(options.name, {"workspace": now}, meta["uid"])
-    except PluginError as error:
-        raise PluginError(
-            error.code, f"{error}; workers take the new workspace, the job names the old one: run sync again"
-        ) from None
+    # The archive is there by now; the job's spec decides that it runs.
+    cluster.change(options.name, {"workspace": now}, meta["uid"])
     print(f"{n.JOB_SINGULAR}.{n.GROUP}/{options.name} synced", flush=True)
     return DONE
 

@@ -8,7 +8,6 @@ from typing import Any, BinaryIO, Final, Protocol
 
 from launcher.core.held import PATIENCE_SECONDS, held_up
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.addresses import pointer_url
 from launcher.kube.execute import Execution
 from launcher.kube.rest import ApiUnavailable
 from launcher.plugin.cluster import Cluster, explained
@@ -18,7 +17,6 @@ from launcher.workspace.bucket import Bucket, archive_url
 from launcher.workspace.errors import NotThere, WorkspaceError
 from launcher.workspace.pack import Archive
 from launcher.workspace.selection import size_in_words
-from launcher.workspace.store import Pointer
 
 JsonObject = dict[str, Any]
 _CHUNK: Final = 2**16
@@ -69,10 +67,10 @@ def bucket() -> Bucket:
         raise PluginError(WORKSPACE, str(error)) from None
 
 
-def to_bucket(archive: Archive, where: str, bucket: Bucket) -> str:
+def to_bucket(archive: Archive, where: str, namespace: str, bucket: Bucket) -> str:
     """Sends it if it is not there; its address. Raises PluginError."""
     try:
-        url = archive_url(where, archive.digest)
+        url = archive_url(where, namespace, archive.digest)
         with Bar("sending") as bar:
             sent = bucket.send(archive, url, bar)
     except WorkspaceError as error:
@@ -81,17 +79,6 @@ def to_bucket(archive: Archive, where: str, bucket: Bucket) -> str:
         raise PluginError(UNAVAILABLE, str(error)) from None
     _told(archive, sent)
     return url
-
-
-def point_in_bucket(archive: Archive, where: str, uid: str, bucket: Bucket) -> None:
-    """Tells the running workers of the job that this is its archive now. Raises PluginError."""
-    try:
-        url = archive_url(where, archive.digest)
-        bucket.point(pointer_url(where, uid), Pointer(archive.digest, archive.size, url))
-    except WorkspaceError as error:
-        raise PluginError(WORKSPACE, str(error)) from None
-    except NotThere as error:
-        raise PluginError(UNAVAILABLE, str(error)) from None
 
 
 def wait_for_sync_pod(
@@ -145,16 +132,22 @@ def _held(job: JsonObject, pod: JsonObject | None) -> str:
 
 
 def to_sync_pod(
-    cluster: Cluster, job: str, archive: Archive, nearby: Sequence[str], run: Execute = execute
+    cluster: Cluster,
+    job: str,
+    archive: Archive,
+    nearby: Sequence[str],
+    run: Execute = execute,
+    keep: str = "",
 ) -> None:
-    """Sends what the pod lacks of the archive, makes it the job's present one. Raises PluginError.
+    """Send what the pod lacks of the archive. Raises PluginError.
 
-    The pods at the addresses `nearby` are asked for it first, by the pod itself.
+    The pods at the addresses `nearby` are asked for it first, by the pod itself. The pod keeps the archive of the
+    digest `keep`, too: the job names it until it is changed, and a worker that starts meanwhile fetches it.
     """
     for tries_left in reversed(range(_TRIES)):
         try:
             with explained("get and create pods/exec", cluster.namespace):
-                sent = _send(cluster, job, archive, nearby, run)
+                sent = _send(cluster, job, archive, nearby, run, keep)
         except PluginError as error:
             if not tries_left or not isinstance(error.__context__, ApiUnavailable):
                 raise
@@ -166,9 +159,12 @@ def to_sync_pod(
             return
 
 
-def _send(cluster: Cluster, job: str, archive: Archive, nearby: Sequence[str], run: Execute) -> bool:
-    command = ["python", "-m", "launcher.workspace", "receive", "--current"]
+def _send(
+    cluster: Cluster, job: str, archive: Archive, nearby: Sequence[str], run: Execute, keep: str
+) -> bool:
+    command = ["python", "-m", "launcher.workspace", "receive"]
     command += ["--digest", archive.digest, "--size", str(archive.size)]
+    command += ["--keep", keep] if keep else []
     command += [word for address in nearby for word in ("--nearby", address)]
     pod = n.sync_pod(job)
     with run(cluster, pod, n.SYNC_CONTAINER, command) as running:
@@ -181,7 +177,7 @@ def _send(cluster: Cluster, job: str, archive: Archive, nearby: Sequence[str], r
                 return offset < archive.size
         code, said = running.result()
     if nearby and code == _UNKNOWN_WORD:  # of an earlier release, which can be sent it all the same
-        return _send(cluster, job, archive, (), run)
+        return _send(cluster, job, archive, (), run, keep)
     reason = said.splitlines()[-1] if said else f"the command ended with {code}"
     raise PluginError(UNAVAILABLE, f"pod {pod}: {reason}")
 

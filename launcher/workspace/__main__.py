@@ -3,7 +3,7 @@
 fetch    an init container: the workspace in place, verified, or a failure
 follow   a sidecar: each new archive of the job in place
 serve    the sync pod: archives by digest over HTTP
-receive  in the sync pod, by exec: takes an archive from standard input, or only points to one that is there
+receive  in the sync pod, by exec: takes an archive from standard input
 
 Exit codes: 0 done or told to stop, 1 what was asked for can't be done (one line says why), 2 wrong arguments,
 3 `serve --give-up-seconds`: nobody sent an archive.
@@ -28,7 +28,7 @@ from launcher.workspace.follow import EVERY_SECONDS, LOG, fetch, follow, tell
 from launcher.workspace.nearby import copied
 from launcher.workspace.place import placed
 from launcher.workspace.serve import server
-from launcher.workspace.sources import S3, Source, SyncPod
+from launcher.workspace.sources import PodSource
 from launcher.workspace.store import Pointer, Store
 from launcher.workspace.unpack import check_digest
 
@@ -45,18 +45,20 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m launcher.workspace", description=(__doc__ or "").splitlines()[0]
     )
     verbs = result.add_subparsers(dest="verb", required=True)
-    fetching = verbs.add_parser("fetch", help="put the archive of a digest in place")
-    fetching.add_argument("--digest", required=True, help="sha256:<64 hexadecimal digits> of the archive")
+    fetching = verbs.add_parser("fetch", help="put the job's archive in place")
     fetching.add_argument("--wait-seconds", type=float, help="how long the archive may take to come")
-    fetching.add_argument(
-        "--pointer", default="", help="s3://bucket/key that says which archive is the job's, beside --url"
-    )
     following = verbs.add_parser("follow", help="put each new archive of the job in place")
     following.add_argument("--every-seconds", type=float, default=EVERY_SECONDS, help="how often is asked")
-    for each, what in ((fetching, "archive"), (following, "job's pointer")):
-        where = each.add_mutually_exclusive_group(required=True)
-        where.add_argument("--url", help=f"s3://bucket/key of the {what}")
-        where.add_argument("--sync", help="http://host:port of the job's sync pod")
+    for each in (fetching, following):
+        each.add_argument(
+            "--archive",
+            required=True,
+            type=Path,
+            help="the file with the pod's annotation that names the archive",
+        )
+        each.add_argument(
+            "--sync", default="", help="http://host:port of the job's sync pod, without a bucket"
+        )
         each.add_argument("--into", required=True, type=Path, help="the directory of the workspace")
     serving = verbs.add_parser("serve", help="serve the archives that were received")
     serving.add_argument("--port", type=int, default=names.SYNC_PORT)
@@ -71,7 +73,9 @@ def parser() -> argparse.ArgumentParser:
     receiving = verbs.add_parser("receive", help="take an archive from standard input")
     receiving.add_argument("--digest", required=True)
     receiving.add_argument("--size", required=True, type=int, help="bytes of the whole archive")
-    receiving.add_argument("--current", action="store_true", help="make it the job's present one")
+    receiving.add_argument(
+        "--keep", default="", help="digest of the archive that the job names now, if there is one"
+    )
     for each in (serving, receiving):
         each.add_argument(
             "--nearby",
@@ -101,24 +105,17 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     if options.verb == "fetch":
-        source = _source(options, pointer=False)
-        applied = fetch(source, options.digest, options.into, wait=options.wait_seconds)
+        applied = fetch(PodSource(options.archive, options.sync), options.into, wait=options.wait_seconds)
         tell(placed(options.into).digest, applied)
     elif options.verb == "follow":
         stopping = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopping.set())
-        follow(_source(options, pointer=True), options.into, stopping, every=options.every_seconds)
+        follow(PodSource(options.archive, options.sync), options.into, stopping, every=options.every_seconds)
     elif options.verb == "serve":
         _serve(options)
     else:
         receive(options, sys.stdin.buffer, sys.stdout)
-
-
-def _source(options: argparse.Namespace, *, pointer: bool) -> Source:
-    if options.sync:
-        return SyncPod(options.sync)
-    return S3(pointer_url=options.url) if pointer else S3(options.url, options.pointer)
 
 
 def _serve(options: argparse.Namespace) -> None:
@@ -171,7 +168,7 @@ def receive(options: argparse.Namespace, archive: BinaryIO, answers: TextIO) -> 
     check_digest(options.digest)
     most = os.environ.get(names.ENV_SYNC_MOST)
     store = Store(options.root, int(most) if most else None)
-    with store.receiving(options.digest):
+    with store.receiving(options.digest, options.keep):
         copied(store, options.digest, options.size, options.nearby)
         store.receive(
             options.digest,
@@ -179,8 +176,7 @@ def receive(options: argparse.Namespace, archive: BinaryIO, answers: TextIO) -> 
             archive,
             lambda offset: print("offset", offset, file=answers, flush=True),
         )
-        if options.current:
-            store.point(Pointer(options.digest, options.size))
+        store.point(Pointer(options.digest, options.size))
     print("done", options.digest, file=answers, flush=True)
 
 

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
+from launcher.core.torchrun.addresses import workspaces_below
 from launcher.workspace.errors import NotThere, WorkspaceError
 from launcher.workspace.pack import Archive
-from launcher.workspace.store import Pointer
 from launcher.workspace.unpack import check_digest
 
 _URL: Final = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?")
@@ -37,12 +37,11 @@ def parse_url(url: str) -> tuple[str, str]:
     return found.group(1), (found.group(2) or "").strip("/")
 
 
-def archive_url(where: str, digest: str) -> str:
-    """Where the archive of this digest is below this bucket and prefix."""
-    # launcher/core/torchrun/addresses.py finds the place in it again.
+def archive_url(where: str, namespace: str, digest: str) -> str:
+    """Return where a namespace's archive of this digest lies below this bucket and prefix. Raises WorkspaceError."""
     bucket, prefix = parse_url(where)
-    rest = f"workspaces/{check_digest(digest)}.tar.zst"
-    return "/".join(part for part in (f"s3://{bucket}", prefix, rest) if part)
+    below = "/".join(part for part in (f"s3://{bucket}", prefix) if part)
+    return f"{workspaces_below(below, namespace)}/{check_digest(digest)}.tar.zst"
 
 
 class Bucket:
@@ -69,30 +68,26 @@ class Bucket:
         told(archive.size, archive.size)
         return True
 
-    def read(self, url: str, into: Path) -> None:
-        """Gets the object into this file. Raises WorkspaceError, and NotThere for one that there is not."""
+    def read(self, url: str, into: Path, size: int) -> None:
+        """Get the object of `size` bytes into this file.
+
+        One of another size is refused before it is read: whoever may write there could fill the worker's disk with it.
+
+        Raises:
+            NotThere: There is no such object yet.
+            WorkspaceError: S3 refuses it, or it has another size.
+        """
         bucket, key = parse_url(url)
         with _explained(url):
-            body = self._client.get_object(Bucket=bucket, Key=key)["Body"]
+            answer = self._client.get_object(Bucket=bucket, Key=key)
+            if answer["ContentLength"] != size:
+                raise WorkspaceError(
+                    f"{url}: has {answer['ContentLength']} bytes, and spec.workspace.sizeBytes is {size}; it was "
+                    "replaced. Run kubectl torchrun sync again."
+                )
             with into.open("wb") as file:
-                for piece in body.iter_chunks(2**18):
+                for piece in answer["Body"].iter_chunks(2**18):
                     file.write(piece)
-
-    def pointer(self, url: str) -> Pointer | None:
-        """The pointer at this place, None where there is none."""
-        bucket, key = parse_url(url)
-        try:
-            with _explained(url):
-                data = self._client.get_object(Bucket=bucket, Key=key)["Body"].read()
-        except _Absent:
-            return None
-        return Pointer.from_json(data)
-
-    def point(self, url: str, pointer: Pointer) -> None:
-        """Puts the pointer at this place."""
-        bucket, key = parse_url(url)
-        with _explained(url):
-            self._client.put_object(Bucket=bucket, Key=key, Body=pointer.to_json())
 
     @contextmanager
     def _sending(self, body: _Told) -> Iterator[_Told]:
@@ -125,10 +120,6 @@ class Bucket:
             return False
         # One that was put by other means and has no such checksum is not believed.
         return bool(head["ContentLength"] == size and head.get("ChecksumSHA256") == checksum)
-
-
-class _Absent(NotThere):
-    """No object of this key."""
 
 
 class _Refused(WorkspaceError):
@@ -193,7 +184,7 @@ def _explained(url: str) -> Iterator[None]:
                 f"s3:PutObject there"
             ) from None
         if code in _ABSENT:
-            raise _Absent(f"{url} is not there yet") from None
+            raise NotThere(f"{url} is not there yet") from None
         if code in ("SlowDown", "InternalError", "ServiceUnavailable", "500", "503"):
             raise NotThere(f"bucket: {url}: {code}: {message}") from None
         raise WorkspaceError(f"bucket: {url}: {error.operation_name}: {code}: {message}") from None

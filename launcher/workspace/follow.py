@@ -22,7 +22,8 @@ from launcher.workspace.errors import NotThere, Refused, WorkspaceError
 from launcher.workspace.ignoring import CONTROL_DIRECTORY
 from launcher.workspace.place import DOWNLOAD, Applied, apply, is_whole, placed
 from launcher.workspace.sources import Source, SyncPod
-from launcher.workspace.unpack import check_digest, digest_of, verify
+from launcher.workspace.store import Pointer
+from launcher.workspace.unpack import digest_of, verify
 
 LOG: Final = logging.getLogger("workspace")
 EVERY_SECONDS: Final = 2.0
@@ -33,6 +34,8 @@ WAIT_FOR_S3_SECONDS: Final = 60.0
 _RETRY_SECONDS: Final = 1.0
 # An archive that could not be put in place is as large at the next try.
 _LONGEST_PAUSE_SECONDS: Final = 60.0
+# A sync pod that lost its archive is asked within this time whether it wants it.
+_LONGEST_UNGIVEN_SECONDS: Final = 10.0
 _KEPT_NAMED: Final = 10
 _KEPT_ARCHIVE: Final = "archive"
 # A connection that broke in the middle is not seen as such by everyone in between.
@@ -41,41 +44,31 @@ _DAMAGED_TRIES: Final = 3
 
 def fetch(
     source: Source,
-    digest: str,
     into: Path,
     *,
     wait: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Applied:
-    """Gets the archive of this digest and puts it in place, if it is not there already; what is gone of it, again.
+    """Get the job's archive and put it in place, if it is not there already; what is missing of it, again.
 
-    Where the job's present archive is another one by now, that is put in place: what follows it would bring it a moment
-    later, under a worker that has begun with half of the other one. It may come later: it is waited for `wait` seconds,
-    by default WAIT_SECONDS from a sync pod and WAIT_FOR_S3_SECONDS from elsewhere.
+    It may come later: it is waited for `wait` seconds, by default WAIT_SECONDS from a sync pod and WAIT_FOR_S3_SECONDS
+    from S3, and so is another one that the job names meanwhile.
     Raises WorkspaceError where none comes, or it is damaged at each try.
     """
-    check_digest(digest)
-    digest = _present(source, digest)
-    if is_whole(into, digest):
-        return Applied(0, 0)
     if wait is None:
-        wait = WAIT_SECONDS if isinstance(source, SyncPod) else WAIT_FOR_S3_SECONDS
+        wait = WAIT_FOR_S3_SECONDS if source.pod is None else WAIT_SECONDS
     end, damaged, said = clock() + wait, 0, ""
     while True:
+        pointer = source.current()
+        if is_whole(into, pointer.digest):
+            return Applied(0, 0)
         try:
-            return _get(source, digest, into)
+            return _get(source, pointer, into)
         except NotThere as error:
-            now = ""
-            with suppress(WorkspaceError):  # who may not read it was told so at the beginning
-                now = _instead(source, digest)
-            if now:
-                LOG.info("%s is not kept any more; the job's workspace is %s now", digest, now)
-                digest = now
-                continue
             if clock() >= end:
                 raise WorkspaceError(
-                    f"workspace: {digest} did not come within {wait:.0f} s: {error}"
+                    f"workspace: {pointer.digest} did not come within {wait:.0f} s: {error}"
                 ) from None
             if str(error) != said:
                 said = str(error)
@@ -94,22 +87,19 @@ def follow(source: Source, into: Path, stopping: threading.Event, *, every: floa
     What goes wrong is told once, and what is in place stays. An archive that is refused is not asked for again; one
     that is damaged, or that there is no room for, is after a while.
     """
-    said, tries, giving = "", _Tries(every), _Tries(every)
+    said, tries, giving = "", _Tries(every), _Tries(every, _LONGEST_UNGIVEN_SECONDS)
     while not stopping.wait(every):
         problem = said
         try:
             pointer = source.current()
-            digest = pointer.digest if pointer is not None else ""
-            if pointer is not None:
-                giving = _Tries(every)
-            elif isinstance(source, SyncPod) and giving.has_time(placed(into).digest):
+            if source.pod is not None and giving.has_time(placed(into).digest):
                 giving.failed(NotThere("as long as it has none"))
-                _give_back(source, into)
-            if digest in ("", placed(into).digest):
+                _give_back(source.pod, into)
+            if pointer.digest == placed(into).digest:
                 problem = ""
-            elif tries.has_time(digest):
+            elif tries.has_time(pointer.digest):
                 try:
-                    tell(digest, _get(source, digest, into))
+                    tell(pointer.digest, _get(source, pointer, into))
                 except (NotThere, WorkspaceError, _Damaged) as error:
                     tries.failed(error)
                     raise
@@ -119,27 +109,6 @@ def follow(source: Source, into: Path, stopping: threading.Event, *, every: floa
         if problem and problem != said:
             LOG.warning("%s; the workspace stays as it is", problem)
         said = problem
-
-
-def _present(source: Source, digest: str) -> str:
-    """The job's present archive, or this one where nobody has said, or may say, which it is."""
-    try:
-        now = _instead(source, digest)
-    except WorkspaceError as error:
-        LOG.warning("%s; the workspace is %s, which may not be the one that was sent last", error, digest)
-        return digest
-    if now:
-        LOG.info("the job's workspace is %s now, and not %s", now, digest)
-    return now or digest
-
-
-def _instead(source: Source, digest: str) -> str:
-    """The job's present archive where that is another one, else ""."""
-    try:
-        pointer = source.current()
-    except NotThere:
-        return ""
-    return pointer.digest if pointer is not None and pointer.digest != digest else ""
 
 
 def tell(digest: str, applied: Applied) -> None:
@@ -154,8 +123,13 @@ def tell(digest: str, applied: Applied) -> None:
 class _Tries:
     """When an archive is tried again."""
 
-    def __init__(self, first: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._first, self._clock = first, clock
+    def __init__(
+        self,
+        first: float,
+        longest: float = _LONGEST_PAUSE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._first, self._longest, self._clock = first, longest, clock
         self._digest, self._pause, self._next = "", first, 0.0
 
     def has_time(self, digest: str) -> bool:
@@ -167,26 +141,26 @@ class _Tries:
     def failed(self, error: Exception) -> None:
         """The try that had time failed with this."""
         self._next = math.inf if isinstance(error, Refused) else self._clock() + self._pause
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        self._pause = min(2 * self._pause, self._longest)
 
 
 class _Damaged(Exception):
     """What came is not what the digest says."""
 
 
-def _get(source: Source, digest: str, into: Path) -> Applied:
+def _get(source: Source, pointer: Pointer, into: Path) -> Applied:
     with _scratch(into) as directory:
         archive = directory / "archive"
         try:
-            source.archive(digest, archive)
+            source.archive(pointer, archive)
         except OSError as error:
             raise WorkspaceError(f"workspace: can't write in {into}: {error.strerror}") from None
         try:
-            verify(archive, digest)
+            verify(archive, pointer.digest)
         except WorkspaceError as error:
             raise _Damaged(str(error)) from None
-        applied = apply(archive, digest, into)
-        if isinstance(source, SyncPod):
+        applied = apply(archive, pointer.digest, into)
+        if not pointer.url:
             with suppress(OSError):  # such as another worker's on a shared volume: theirs will do
                 os.replace(archive, into / CONTROL_DIRECTORY / _KEPT_ARCHIVE)
         return applied

@@ -6,32 +6,68 @@ import http.client
 import os
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import IO, Final, Protocol
 from urllib.parse import urlsplit
 
-from launcher.workspace.bucket import Bucket, parse_url
+from launcher.workspace.bucket import Bucket
 from launcher.workspace.errors import NotThere, WorkspaceError
-from launcher.workspace.serve import ARCHIVES, CURRENT, WANTED
+from launcher.workspace.serve import ARCHIVES, WANTED
 from launcher.workspace.store import Pointer
 from launcher.workspace.unpack import check_digest
 
 _SECONDS: Final = 30.0
 _CHUNK: Final = 2**18
-_MOST_POINTER_BYTES: Final = 65536
+_MOST_ANSWER_BYTES: Final = 256
 
 
 class Source(Protocol):
-    """Both methods raise NotThere where a later try may go better, and WorkspaceError where none does."""
+    """Both methods raise NotThere where a later try may go better, and WorkspaceError where none does.
 
-    def archive(self, digest: str, into: Path) -> None:
-        """Gets the archive of this digest into this file; it is the caller who verifies it.
+    `pod` is the sync pod that archives without an address in S3 come from, None where there is none.
+    """
+
+    pod: SyncPod | None
+
+    def current(self) -> Pointer:
+        """Return which archive the job's workspace is now."""
+
+    def archive(self, pointer: Pointer, into: Path) -> None:
+        """Get this archive into this file; the caller verifies it.
 
         Raises OSError where the file can't be written.
         """
 
-    def current(self) -> Pointer | None:
-        """Which archive the job's workspace is now; None where nobody has said so yet."""
+
+class PodSource:
+    """What the pod itself names: an annotation, which the controller wrote from the job's spec.
+
+    `file` is the annotation as the pod's downward API volume shows it. Who may change the job, or its pods, decides
+    what runs; the bucket and the sync pod only carry bytes, which are verified by their digest.
+    """
+
+    def __init__(self, file: Path, sync: str = "", bucket: Callable[[], Bucket] = Bucket) -> None:
+        """`sync` is the address of the job's sync pod, `pod`, for an archive without an address in S3."""
+        self._file, self._bucket = file, cache(bucket)
+        self.pod = SyncPod(sync) if sync else None
+
+    def current(self) -> Pointer:
+        try:
+            return Pointer.from_json(self._file.read_bytes())
+        except OSError as error:
+            raise WorkspaceError(f"--archive: can't read {self._file}: {error.strerror}") from None
+
+    def archive(self, pointer: Pointer, into: Path) -> None:
+        if pointer.url:
+            self._bucket().read(pointer.url, into, pointer.size)
+        elif self.pod is not None:
+            self.pod.archive(pointer, into)
+        else:
+            raise WorkspaceError(
+                f"--sync: is missing, and {pointer.digest} has no address in S3. Name the sync pod."
+            )
 
 
 class SyncPod:
@@ -45,9 +81,16 @@ class SyncPod:
         self._address = address.rstrip("/")
         self._seconds = seconds
 
-    def archive(self, digest: str, into: Path) -> None:
-        with self.opened(digest) as answer, into.open("wb") as file:
+    def archive(self, pointer: Pointer, into: Path) -> None:
+        """Get this archive into this file; the caller verifies it. Raises NotThere, WorkspaceError, OSError."""
+        with self.opened(pointer.digest) as answer, into.open("wb") as file:
+            left = pointer.size
             while data := self._piece(answer):
+                left -= len(data)
+                if left < 0:
+                    raise WorkspaceError(
+                        f"sync pod: {self._address} sends more than the {pointer.size} bytes of the archive"
+                    )
                 file.write(data)
 
     def opened(self, digest: str) -> http.client.HTTPResponse:
@@ -63,22 +106,11 @@ class SyncPod:
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from None
 
-    def current(self) -> Pointer | None:
-        try:
-            with self._open(CURRENT) as answer:
-                return Pointer.from_json(answer.read(_MOST_POINTER_BYTES))
-        except _NotFound:
-            return None
-        except (OSError, http.client.HTTPException) as error:
-            raise self._unreachable(error) from None
-
     def wants(self, digest: str) -> bool:
         """Whether the pod has no archive, and expects this one. Raises NotThere."""
         try:
             with self._open(WANTED) as answer:
-                return bool(answer.read(_MOST_POINTER_BYTES) == digest.encode())
-        except _NotFound:  # of an earlier release
-            return False
+                return bool(answer.read(_MOST_ANSWER_BYTES) == digest.encode())
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from None
 
@@ -120,27 +152,3 @@ class SyncPod:
 
 class _NotFound(NotThere):
     """It answers, and has it not."""
-
-
-class S3:
-    """A bucket: `archive_url` has the archive that is asked for first, `pointer_url` says which one it is now."""
-
-    def __init__(self, archive_url: str = "", pointer_url: str = "", bucket: Bucket | None = None) -> None:
-        for url in filter(None, (archive_url, pointer_url)):
-            if not parse_url(url)[1]:
-                raise WorkspaceError(f"--url: {url[:200]!r} should be s3://bucket/key")
-        self._url, self._pointer_url = archive_url, pointer_url
-        self._bucket = bucket or Bucket()
-        self._said: Pointer | None = None
-
-    def archive(self, digest: str, into: Path) -> None:
-        # Who may not read the pointer still gets the archive whose address is known.
-        said = self._said or (None if self._url else self.current())
-        url = said.url if said and said.digest == digest else self._url
-        if not url:
-            raise NotThere(f"{self._pointer_url} names no object with {digest}")
-        self._bucket.read(url, into)
-
-    def current(self) -> Pointer | None:
-        self._said = self._bucket.pointer(self._pointer_url) if self._pointer_url else None
-        return self._said

@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,7 +31,11 @@ _URL: Final = re.compile(r"s3://[^/]+/.+")
 
 @dataclass(frozen=True)
 class Pointer:
-    """Which archive a job's workspace is now; `size` in bytes, `url` where it is in S3."""
+    """Which archive a job's workspace is; `size` in bytes, `url` where it is in S3, "" where the sync pod has it.
+
+    A worker's pod has it as an annotation, which alone says what the worker unpacks
+    (launcher/core/torchrun/addresses.py: archive_annotation). A sync pod notes which archive came last.
+    """
 
     digest: str
     size: int
@@ -141,10 +145,11 @@ class Store:
             Path(name).unlink(missing_ok=True)
 
     @contextmanager
-    def receiving(self, digest: str) -> Iterator[None]:
-        """While this archive comes in and is pointed to. Afterwards it alone is here, unless another is coming.
+    def receiving(self, digest: str, keep: str = "") -> Iterator[None]:
+        """Hold a lock while this archive comes in; before it comes, remove all others but the one to `keep`.
 
-        Raises WorkspaceError where the directory can't be written.
+        That is the one that the job names until it names the new one, by default the one that came last. Nothing is
+        removed while another archive comes. Raises WorkspaceError where the directory can't be written.
         """
         try:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -152,20 +157,23 @@ class Store:
         except OSError as error:
             raise WorkspaceError(f"upload: can't write in {self._root}: {error.strerror}") from None
         with lock:
-            # What broken connections left of others would add up.
-            self._forget_if_alone(lock, self._root.glob(f"*{_PART}"), self._part(digest))
+            current = self.current()
+            keep = keep or (current.digest if current is not None else digest)
+            kept = {
+                _LOCK,
+                _CURRENT,
+                self._part(digest).name,
+                self.archive(digest).name,
+                self.archive(keep).name,
+            }
+            with suppress(OSError):  # another archive comes in: the next one that is alone removes
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for each in self._root.iterdir():
+                    # A worker that reads one of them goes on with it: it is open.
+                    if each.name not in kept:
+                        each.unlink(missing_ok=True)
             fcntl.flock(lock, fcntl.LOCK_SH)
             yield
-            # A worker that reads one of them goes on with it: it is open.
-            if current := self.current():
-                self._forget_if_alone(lock, self._root.iterdir(), self.archive(current.digest))
-
-    def _forget_if_alone(self, lock: IO[bytes], files: Iterable[Path], kept: Path) -> None:
-        with suppress(OSError):  # what can't be removed, or may be another's, is so the next time
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for each in files:
-                if each.name not in (_LOCK, _CURRENT, kept.name):
-                    each.unlink(missing_ok=True)
 
     def last_write(self) -> float:
         """When a byte of an archive came last, in seconds since the epoch; 0 where none did."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 from launcher.core.torchrun import names as n
-from tests.faults.place import until
+from launcher.workspace.bucket import parse_url
+from launcher.workspace.pack import pack
+from tests.faults.place import Place, until
 from tests.local.conftest import Stack
 from tests.local.torchrun_person import (
     LISTENS,
@@ -84,6 +87,22 @@ def queued(second_stack: Stack) -> Iterator[Stack]:
         stack.update(take)
 
 
+def write_as_an_attacker(stack: Stack, workspace: dict[str, Any], uid: str, scratch: Path) -> None:
+    """Put other code, and words that name it, where whoever may write the bucket could hope to be heard."""
+    code = scratch.parent / "evil"
+    code.mkdir()
+    (code / "said.txt").write_text("evil")
+    archive = pack(code, directory=scratch.parent)
+    s3 = Place(stack.home, stack.outputs).client("s3")
+    bucket, key = parse_url(workspace["url"])
+    assert key.startswith(f"torchrun/workspaces/{SPACE[1]}/")
+    other = f"{key.rpartition('/')[0]}/{archive.digest.removeprefix('sha256:')}.tar.zst"
+    s3.put_object(Bucket=bucket, Key=other, Body=archive.file.read_bytes())
+    pointer = {"digest": archive.digest, "size": archive.size, "url": f"s3://{bucket}/{other}"}
+    for place in (f"torchrun/jobs/{uid}/current", f"torchrun/{SPACE[1]}/jobs/{uid}/current"):
+        s3.put_object(Bucket=bucket, Key=place, Body=json.dumps(pointer).encode())
+
+
 def test_bucket_workspace_reaches_a_running_job_with_its_edit(queued: Stack, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LISTENS)
     (tmp_path / "said.txt").write_text("before")
@@ -94,12 +113,14 @@ def test_bucket_workspace_reaches_a_running_job_with_its_edit(queued: Stack, tmp
     assert workspace["url"].startswith("s3://")
     until(lambda: "said before" in logs_of(queued, "stored"), "it works", WAIT_SECONDS)
     assert n.sync_pod("stored") not in queued.kubectl("get", "pods", *SPACE, "-o", "name").output
+    write_as_an_attacker(queued, workspace, job(queued, "stored")["metadata"]["uid"], tmp_path)
     (tmp_path / "said.txt").write_text("after")
     assert torchrun(queued, "sync", "stored", cwd=tmp_path).code == 0
     until(lambda: "said after" in logs_of(queued, "stored"), "the edit is there", 60)
     (tmp_path / "said.txt").write_text("end")
     assert torchrun(queued, "sync", "stored", cwd=tmp_path).code == 0
     assert reaches(queued, "stored", n.PHASE_SUCCEEDED)["restarts"] == 0
+    assert "evil" not in logs_of(queued, "stored"), "what lies in the bucket decided what runs"
     again = torchrun(queued, *submit, "--name", "again", cwd=tmp_path)
     assert "unchanged" in again.output
     assert torchrun(queued, "cancel", "again").code == 0

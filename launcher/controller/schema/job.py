@@ -144,14 +144,14 @@ def _workspace() -> Field:
         "A new one is brought to the running workers.",
         {
             "digest": named(
-                "Digest of the archive, a tar.zst.",
+                "Digest of the archive, a tar.zst. It alone decides what runs: workers refuse any other archive.",
                 r"^sha256:[0-9a-f]{64}$",
                 "workspace.digest",
                 "sha256: and 64 hexadecimal digits",
                 most=80,
             ),
             "sizeBytes": whole_number(
-                "Size of the archive, for people: `kubectl torchrun status` shows it.",
+                "Size of the archive; workers refuse one of another size in S3, and more bytes from the sync pod.",
                 least=1,
                 unit="bytes",
                 wide=True,

@@ -18,11 +18,12 @@ def storage() -> Field:
         {
             "workspace": _volume(
                 "workspace",
-                "The submitted directory, unpacked.",
+                "The submitted directory, unpacked in a directory of the claim with the job's uid as its name. A job "
+                "without a workspace has all of the claim, an existing one read-only.",
                 mounted_at="workingDir",
                 more={
                     "bucket": words.bucket_prefix(
-                        "Where archives of workspaces are kept, each under its digest.",
+                        "Where archives of workspaces are kept, below workspaces/<namespace>, each under its digest.",
                         "storage.workspace.bucket",
                         absent="a pod of the job holds the archive",
                     )

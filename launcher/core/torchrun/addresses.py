@@ -1,35 +1,39 @@
-"""Where a job's workspace is, in a bucket or in its sync pod: who writes it and who reads it agree here. Pure."""
+"""Where a job's workspace lies, in a bucket or in its sync pod: who writes it and who reads it agree here. Pure.
+
+In a bucket each kind of object has a prefix, and each namespace one below it, so that IAM can separate teams
+(docs/queues.md).
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Final
 
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.job_spec import Workspace
 
-# As launcher/workspace/bucket.py sends archives.
-_SENT: Final = re.compile(r"(s3://[^/]+(?:/.*)?)/workspaces/[^/]+")
+WORKSPACES: Final = "workspaces"
+_SENT: Final = re.compile(rf"(s3://[^/]+(?:/.*)?)/{WORKSPACES}/[^/]+/[^/]+")
+
+
+def workspaces_below(where: str, namespace: str) -> str:
+    """Return the prefix of a namespace's archives below this bucket and prefix."""
+    return f"{where.rstrip('/')}/{WORKSPACES}/{namespace}"
 
 
 def sent_below(url: str) -> str:
-    """The bucket and prefix that this archive was sent below; empty for one that was not sent by `submit` or `sync`."""
+    """Return the bucket and prefix that `submit` or `sync` sent this archive below, "" if neither sent it."""
     found = _SENT.fullmatch(url)
     return found[1] if found else ""
 
 
-def followed_below(url: str, bucket: str) -> str:
-    """Where workers look for the pointer of an archive with this address, empty for nowhere.
-
-    `sync` keeps to the bucket that the archive is in, whatever the queue's `bucket` has become since.
-    """
-    return sent_below(url) or bucket
-
-
-def pointer_url(where: str, uid: str) -> str:
-    """Where the job with this uid has its pointer, below this bucket and prefix."""
-    return f"{where.rstrip('/')}/jobs/{uid}/current"
+def archive_annotation(workspace: Workspace) -> str:
+    """Return which archive a worker unpacks, as its pod's annotation has it (launcher/workspace/store.py: Pointer)."""
+    pointer = {"digest": workspace.digest, "size": workspace.size_bytes, "url": workspace.url}
+    return json.dumps(pointer, sort_keys=True)
 
 
 def sync_pod_url(job: str, namespace: str) -> str:
-    """Where the sync pod of this job answers within the cluster (launcher/workspace/serve.py)."""
+    """Return where the sync pod of this job answers within the cluster (launcher/workspace/serve.py)."""
     return f"http://{n.sync_pod(job)}.{job}.{namespace}.svc:{n.SYNC_PORT}"

@@ -359,6 +359,7 @@ def prepare(look: Look, attempt: int, nodes: Any = None) -> Making | Wait | Refu
             look.cluster,
             look.seen.claims,
             persist_checkpoints=spec.persist_checkpoints,
+            workspace=spec.workspace is not None,
         )
     except Refused as refusal:
         return Refusal(message=str(refusal))

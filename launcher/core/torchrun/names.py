@@ -54,6 +54,13 @@ MANAGED_BY: Final = CONTROLLER
 # On a batch/v1 Job: the size, and the workspace, that its job asked for when it was made.
 ANNOTATION_SIZE: Final = f"{GROUP}/size"
 ANNOTATION_WORKSPACE: Final = f"{GROUP}/workspace"
+# On a worker's pod: the archive of the job's workspace, as JSON (launcher/workspace/store.py: Pointer). The controller
+# writes it from the job's spec, and the pod sees it by the downward API: nothing that lies in a bucket, or that another
+# pod answers, says which code the worker runs.
+ANNOTATION_ARCHIVE: Final = f"{GROUP}/archive"
+ARCHIVE_VOLUME: Final = "workspace-archive"
+ARCHIVE_DIRECTORY: Final = "/etc/torchrun"
+ARCHIVE_FILE: Final = "archive"
 # How many batch/v1 Jobs the attempt has.
 ANNOTATION_PARTS: Final = f"{GROUP}/parts"
 # On a batch/v1 Job, a gang, and a pod that holds a node: a digest of the spec with which it was made.

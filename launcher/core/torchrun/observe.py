@@ -84,7 +84,8 @@ class Worker:
     `created` is seconds since the epoch; `held` is what keeps it from starting, as its pod says it, `taken` for
     what reason others ended or refused it, and `fetching` says that it waits for its workspace, or fetches it.
     `beside` are the containers other than its own that have not ended, `node_rank` the number of its node in the
-    attempt, and `removed` when somebody asked for its deletion, in seconds since the epoch.
+    attempt, `removed` when somebody asked for its deletion, in seconds since the epoch, and `archive` which archive of
+    the workspace its annotation names, None for a pod without a workspace.
     """
 
     name: str
@@ -104,6 +105,8 @@ class Worker:
     beside: tuple[str, ...] = ()
     node_rank: int | None = None
     removed: float | None = None
+    uid: str = ""
+    archive: str | None = None
 
     @property
     def failed(self) -> bool:
@@ -317,6 +320,8 @@ def _worker(item: JsonObject) -> Worker:
         beside=_beside(status.get("containerStatuses")),
         node_rank=_node_rank(item),
         removed=_removed(meta),
+        uid=str(meta.get("uid") or ""),
+        archive=(meta.get("annotations") or {}).get(n.ANNOTATION_ARCHIVE),
     )
 
 

@@ -18,7 +18,7 @@ from launcher.core.quantity import in_words
 from launcher.core.torchrun import command as commands
 from launcher.core.torchrun import first_process, job_spec, placement
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.addresses import followed_below, pointer_url, sync_pod_url
+from launcher.core.torchrun.addresses import archive_annotation, sync_pod_url
 from launcher.core.torchrun.distribution import Size
 from launcher.core.torchrun.job_spec import JobSpec
 from launcher.core.torchrun.queue_spec import WORKING_DIRECTORY, WORKSPACE, QueueSpec
@@ -31,6 +31,7 @@ COMPLETION_INDEX: Final = "metadata.annotations['batch.kubernetes.io/job-complet
 _TOOL: Final = {"cpu": "100m", "memory": "256Mi"}
 _SHARED_MEMORY: Final = "shared-memory"
 _STORAGE: Final = "ephemeral-storage"
+_ARCHIVE_FIELD: Final = f"metadata.annotations['{n.ANNOTATION_ARCHIVE}']"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +125,7 @@ def pull_secrets(queue: QueueSpec) -> JsonObject:
 
 
 def _metadata(making: Making, node: int | None) -> JsonObject:
-    queue = making.settings.queue
+    queue, workspace = making.settings.queue, making.spec.workspace
     gang = {
         n.ANNOTATION_SKIP_POD_GROUPER: "true",
         n.ANNOTATION_POD_GROUP: n.attempt_name(making.name, making.attempt),
@@ -141,6 +142,7 @@ def _metadata(making: Making, node: int | None) -> JsonObject:
             c.DO_NOT_DISRUPT: "true",
             **queue.template_annotations,
             **(gang if making.settings.gang else {}),
+            **({n.ANNOTATION_ARCHIVE: archive_annotation(workspace)} if workspace is not None else {}),
         },
     }
 
@@ -318,8 +320,11 @@ def _volumes(making: Making, node: int | None) -> list[JsonObject]:
         }
         for mount in making.storage.mounts
     ]
-    if making.spec.workspace is not None and WORKSPACE not in making.settings.queue.volumes:
-        result.append({"name": WORKSPACE, "emptyDir": {}})
+    if making.spec.workspace is not None:
+        if WORKSPACE not in making.settings.queue.volumes:
+            result.append({"name": WORKSPACE, "emptyDir": {}})
+        archive = {"path": n.ARCHIVE_FILE, "fieldRef": {"fieldPath": _ARCHIVE_FIELD}}
+        result.append({"name": n.ARCHIVE_VOLUME, "downwardAPI": {"items": [archive]}})
     shared = making.settings.queue.shared_memory_per_gpu
     if shared is not None:
         size = in_words(floor(shared * (making.size.gpus or 1)))
@@ -329,7 +334,12 @@ def _volumes(making: Making, node: int | None) -> list[JsonObject]:
 
 def _mounts(making: Making) -> list[JsonObject]:
     result: list[JsonObject] = [
-        {"name": mount.volume, "mountPath": mount.path, **({"readOnly": True} if mount.read_only else {})}
+        {
+            "name": mount.volume,
+            "mountPath": mount.path,
+            **_own_directory(making, mount.volume),
+            **({"readOnly": True} if mount.read_only else {}),
+        }
         for mount in making.storage.mounts
     ]
     if making.spec.workspace is not None and WORKSPACE not in making.settings.queue.volumes:
@@ -339,18 +349,23 @@ def _mounts(making: Making) -> list[JsonObject]:
     return result
 
 
+def _own_directory(making: Making, volume: str) -> JsonObject:
+    """Return the part of the workspace's claim that the job has for itself, as a field of a mount.
+
+    A claim may be retained from an earlier job, or shared: in one directory for all, what another job wrote would run
+    in this one. Nobody can guess the uid before the job is there. Kubernetes makes the directory with the mode of the
+    volume's root (SafeMakeDir in k8s.io/kubernetes, pkg/volume/util/subpath/subpath_linux.go).
+    """
+    claimed = volume == WORKSPACE and WORKSPACE in making.settings.queue.volumes
+    return {"subPath": making.uid} if claimed and making.spec.workspace is not None else {}
+
+
 def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> list[JsonObject]:
     """What puts the workspace in place before the worker starts, and what keeps it as it was last sent."""
     workspace = making.spec.workspace
     if workspace is None:
         return []
-    sync = ["--sync", sync_pod_url(making.name, making.namespace)]
-    archive = pointer = sync
-    if workspace.url:
-        where = followed_below(workspace.url, making.settings.queue.bucket)
-        told = pointer_url(where, making.uid) if where else ""
-        pointer = ["--url", told] if told else []
-        archive = ["--url", workspace.url, *(["--pointer", told] if told else [])]
+    sync = [] if workspace.url else ["--sync", sync_pod_url(making.name, making.namespace)]
     common: JsonObject = {
         "image": making.cluster.tools_image,
         "resources": {"requests": _TOOL, "limits": _TOOL},
@@ -358,30 +373,27 @@ def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> l
         # Why it failed is its last line; the job's message has it from there.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         # Not where the workers have it: that is /app, and the tools' own image has its program there.
-        "volumeMounts": [{"name": WORKSPACE, "mountPath": n.TOOLS_WORKSPACE}],
+        "volumeMounts": [
+            {"name": WORKSPACE, "mountPath": n.TOOLS_WORKSPACE, **_own_directory(making, WORKSPACE)},
+            # Not by subPath: such a file never changes in a running pod.
+            {"name": n.ARCHIVE_VOLUME, "mountPath": n.ARCHIVE_DIRECTORY, "readOnly": True},
+        ],
         # Rights on the bucket, and its place, are the worker's.
         "env": [each for each in container["env"] if str(each["name"]).startswith("AWS_")],
     }
 
-    def tool(name: str, *words: str) -> JsonObject:
+    words = ("--archive", f"{n.ARCHIVE_DIRECTORY}/{n.ARCHIVE_FILE}", *sync, "--into", n.TOOLS_WORKSPACE)
+
+    def tool(name: str, verb: str) -> JsonObject:
         return {
             "name": name,
-            "command": [
-                "python",
-                "-m",
-                "launcher.workspace",
-                *map(commands.literally, words),
-                "--into",
-                n.TOOLS_WORKSPACE,
-            ],
+            "command": ["python", "-m", "launcher.workspace", verb, *map(commands.literally, words)],
             **common,
         }
 
-    tools = [tool(n.FETCH_CONTAINER, "fetch", "--digest", workspace.digest, *archive)]
-    if pointer:
-        # A native sidecar: it starts after the one before, and its end is not waited for.
-        tools.append({**tool(n.FOLLOW_CONTAINER, "follow", *pointer), "restartPolicy": "Always"})
-    return tools
+    # The second is a native sidecar: it starts after the one before, and its end is not waited for.
+    follow = {**tool(n.FOLLOW_CONTAINER, "follow"), "restartPolicy": "Always"}
+    return [tool(n.FETCH_CONTAINER, "fetch"), follow]
 
 
 def _tool_security(below: Mapping[str, Any], container: JsonObject) -> JsonObject:

@@ -10,7 +10,7 @@ from launcher.core.exit_codes import meaning
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun import record, withheld
-from launcher.core.torchrun.addresses import followed_below
+from launcher.core.torchrun.addresses import archive_annotation
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.displaced import spent, unplaced
 from launcher.core.torchrun.ends import End
@@ -287,8 +287,29 @@ def keep(look: Look) -> Decision:
         decision,
         removals=(*leftovers(others), *gone, *empty),
         makes=makes,
-        changes=(*changes, *starts),
+        changes=(*changes, *_archives(look), *starts),
         again=min(due, default=None),
+    )
+
+
+def _archives(look: Look) -> tuple[dict[str, Any], ...]:
+    """Return the annotation of each worker that names another archive than the job's spec: what the worker follows."""
+    if look.spec.workspace is None or look.problems:
+        return ()
+    named = archive_annotation(look.spec.workspace)
+    return tuple(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": each.name,
+                "namespace": look.meta.namespace,
+                "uid": each.uid,
+                "annotations": {n.ANNOTATION_ARCHIVE: named},
+            },
+        }
+        for each in look.seen.workers_of(look.record.attempt)
+        if each.archive not in (None, named) and not (each.over or each.deleting)
     )
 
 
@@ -307,10 +328,8 @@ def _written(look: Look, told: tuple[Condition, ...]) -> Decision:
     fields: dict[str, Any] = {"workers": look.workers()}
     if look.progress is not None:
         fields["progress"] = look.progress
-    workspace, settings = look.spec.workspace, look.settings
-    bucket = settings.queue.bucket if settings is not None else ""
-    if workspace is not None and (not workspace.url or followed_below(workspace.url, bucket)):
-        fields["workspaceDigest"] = workspace.digest  # it is followed
+    if look.spec.workspace is not None:
+        fields["workspaceDigest"] = look.spec.workspace.digest  # it is followed
     reason = n.REASON_RUNNING if runs else n.REASON_STARTING
     ready_now = Condition(type=n.WORKERS_READY, so=all_ready, reason=reason, message=message)
     alive = Condition(

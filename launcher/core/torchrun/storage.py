@@ -113,11 +113,13 @@ def plan(
     there: Mapping[str, tuple[str, ...]],
     *,
     persist_checkpoints: bool,
+    workspace: bool,
 ) -> Storage:
     """The claims of a job of this size. Raises Refused, and NotThere where waiting helps.
 
     `there` has the access modes of the job's claims that are there, by name: from an attempt before, or retained from
-    an earlier job of the name. What their class would give now says nothing of them.
+    an earlier job of the name. What their class would give now says nothing of them. `workspace` says that a directory
+    was submitted with the job: one without can't write to an existing claim for workspaces, where others' code may be.
     """
     claims: list[Claim] = []
     mounts: list[Mount] = []
@@ -145,7 +147,8 @@ def plan(
                 )
                 for name in names
             ]
-        read_only = volume.name == DATASETS
+        others_code = volume.name == WORKSPACE and bool(volume.existing_claim) and not workspace
+        read_only = volume.name == DATASETS or others_code
         mounts.append(Mount(volume=volume.name, path=volume.mount_path, claims=names, read_only=read_only))
     return Storage(claims=tuple(claims), mounts=tuple(mounts))
 

@@ -19,7 +19,6 @@ from components.torchrun import CHECKOUT, Torchrun, TorchrunArgs, read_documents
 from launcher.controller import deployment
 from launcher.core import contract
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.addresses import pointer_url
 from launcher.workspace.bucket import archive_url
 from tests.unit.components.queues import queue
 from tests.unit.components.recording import Recorded, deploy
@@ -240,7 +239,5 @@ def test_names_are_those_of_the_contract() -> None:
     assert (stated["namespace"], stated["controller"]) == (n.CONTROLLER_NAMESPACE, n.CONTROLLER)
     assert stated["jobLabel"] == n.LABEL_JOB
     assert stated["workerContainer"] == n.WORKER_CONTAINER
-    digest = f"sha256:{'0' * 64}"
-    archives, pointers = stated["bucket"]["archives"], stated["bucket"]["pointers"]
-    assert archive_url("s3://bucket/p", digest).startswith(f"s3://bucket/p/{archives}/")
-    assert pointer_url("s3://bucket/p", "u").startswith(f"s3://bucket/p/{pointers}/u")
+    digest, archives = f"sha256:{'0' * 64}", stated["bucket"]["archives"]
+    assert archive_url("s3://bucket/p", "team", digest).startswith(f"s3://bucket/p/{archives}/team/")

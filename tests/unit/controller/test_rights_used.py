@@ -122,6 +122,8 @@ def a_gang_in_a_queue_of_kai(api: FakeApi) -> None:
     assert set(places) <= set(api.objects)
     edit(api, SERVICE, clusterIP="10.0.0.1")
     edit(api, QUEUE, parentKaiQueue="org")
+    workers(api, "Running")
+    edit(api, JOB, workspace={**SENT, "digest": "sha256:" + "b" * 64})
     look()
     workers(api, "Failed", exit_code=1)
     look()

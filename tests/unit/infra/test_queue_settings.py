@@ -249,6 +249,30 @@ def test_of_a_pool_or_account_that_is_wrong_itself_the_queue_tells_nothing_more(
     assert [line for line in lines if "queues" in line] == []
 
 
+@pytest.mark.parametrize("name", [ACCOUNT["name"], "another"])
+def test_bucket_of_workspaces_that_pods_may_write_is_refused(name: str) -> None:
+    """The queue's own service account, and any other one: both run code of jobs or of people."""
+    own = {**ACCOUNT, "bucket": "code"}
+    writer = {**own, "name": name, "access": "write"}
+    queue = {
+        **QUEUE,
+        "namespace": "default",
+        "serviceAccount": ACCOUNT["name"],
+        "storage": {"workspace": {"bucket": "code"}},
+    }
+    accounts = [writer] if name == own["name"] else [own, writer]
+    (line,) = mistakes(config(queue, serviceAccounts=accounts))
+    assert line.startswith("trainyard:queues[0].storage.workspace.bucket: 'code' may be written by pods with")
+    assert f"default/{name} (serviceAccounts: access write)" in line
+    for right in (
+        {**writer, "access": "read"},
+        {**writer, "bucket": "other"},
+        {**writer, "bucket": "models"},
+    ):
+        rest = [right] if name == own["name"] else [own, right]
+        assert settings(config(queue, serviceAccounts=rest)).queues[0].bucket == "code"
+
+
 def test_models_and_workspaces_do_not_lie_in_one_place() -> None:
     own = {**QUEUE, "storage": {"workspace": {"bucket": "models"}}}
     for prefix in ("torchrun", "torchrun/models"):

@@ -98,18 +98,18 @@ def test_queues_only_add_to_a_stack() -> None:
     assert [each for each in before if before[each] != after[each]] == []
 
 
-def test_the_trainer_reads_workspaces_and_the_jobs_pointers_and_writes_none() -> None:
+def test_workers_read_the_workspaces_of_their_namespace_and_write_none() -> None:
     found = statements(with_queues(), "trainyard-test-trainer-workspaces")
     own, theirs = "arn:aws:s3:::trainyard-test-models-1a2b3c4", "arn:aws:s3:::theirs"
-    assert found["ReadWorkspaces"]["Action"] == "s3:GetObject"
+    assert found["ReadWorkspaces"]["Action"] == ["s3:GetObject"]
     assert found["ReadWorkspaces"]["Resource"] == [
-        f"{bucket}/torchrun/{place}/*" for bucket in (own, theirs) for place in ("workspaces", "jobs")
+        f"{bucket}/torchrun/workspaces/training/*" for bucket in (own, theirs)
     ]
     assert found["ListWorkspaces"]["Resource"] == [own, theirs]
     assert found["ListWorkspaces"]["Condition"] == {
-        "StringLike": {"s3:prefix": ["torchrun/workspaces/*", "torchrun/jobs/*"]}
+        "StringLike": {"s3:prefix": "torchrun/workspaces/training/*"}
     }
-    assert found["UseTheBucketsKey"]["Action"] == "kms:Decrypt"
+    assert found["UseTheBucketsKey"]["Action"] == ["kms:Decrypt"]
     assert len(found) == 3
     attached = with_queues().one(ATTACHMENT, "trainyard-test-trainer-workspaces").inputs
     assert attached["role"] == "trainyard-test-trainer-1a2b3c4"
@@ -118,16 +118,32 @@ def test_the_trainer_reads_workspaces_and_the_jobs_pointers_and_writes_none() ->
 def test_an_account_reads_the_buckets_of_its_own_queues_alone() -> None:
     """That of a queue without a bucket reads none."""
     found = statements(with_queues(), "trainyard-test-pytorch-training-sa-workspaces")
-    assert found["ReadWorkspaces"]["Resource"] == [
-        "arn:aws:s3:::theirs/torchrun/workspaces/*",
-        "arn:aws:s3:::theirs/torchrun/jobs/*",
-    ]
+    assert found["ReadWorkspaces"]["Resource"] == ["arn:aws:s3:::theirs/torchrun/workspaces/default/*"]
     assert "UseTheBucketsKey" not in found, "that bucket's key is its owner's business"
     names = [each.name for each in with_queues().of(POLICY) if each.name.endswith("-workspaces")]
     assert sorted(names) == [
         "trainyard-test-pytorch-training-sa-workspaces",
         "trainyard-test-trainer-workspaces",
     ]
+
+
+def test_a_submitter_writes_the_workspaces_of_one_namespace_alone() -> None:
+    policies = {name: json.loads(text) for name, text in with_queues().result["submitterPolicies"].items()}
+    assert sorted(policies) == ["default", "training"]
+    for namespace, policy in policies.items():
+        places = {
+            each
+            for statement in policy["Statement"]
+            if statement["Sid"] != "UseTheBucketsKey"
+            for each in [
+                *statement["Resource"],
+                *statement.get("Condition", {}).get("StringLike", {}).values(),
+            ]
+            if "/" in each
+        }
+        assert {each.partition("torchrun/")[2] for each in places} == {f"workspaces/{namespace}/*"}
+        assert "s3:PutObject" in policy["Statement"][0]["Action"]
+    assert without_queues().result["submitterPolicies"] is None
 
 
 def test_a_queue_waits_for_its_pool_account_and_rights() -> None:

@@ -100,6 +100,7 @@ def test_outputs_are_those_that_the_driver_reads(local: Recorded) -> None:
         "launcherJobName",
         "launcherManifest",
         "repositoryUrls",
+        "submitterPolicies",
         "launcherImage",
         "trainerImage",
     }

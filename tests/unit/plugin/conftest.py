@@ -204,6 +204,6 @@ def pod(stores: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(
         upload.to_sync_pod,
         "__defaults__",
-        (lambda _cluster, pod, _container, command: Receiver(stores / pod, command),),
+        (lambda _cluster, pod, _container, command: Receiver(stores / pod, command), ""),
     )
     return Store(stores / "one-sync-0")

@@ -51,7 +51,8 @@ def test_what_another_job_s_pod_has_is_not_sent_again(
         _, _, err = run("sync", "two")
         assert "unchanged, its " in only_line(err), "what one was brought comes from there"
         assert "unchanged, its " in submitted("five")
-        assert Store(stores / "five-sync-0").current() == pod.current()
+        digest = api.objects[f"{JOBS}/five"]["spec"]["workspace"]["digest"]
+    assert Store(stores / "five-sync-0").archive(digest).exists()
 
 
 def test_jobs_without_a_pod_do_not_crowd_out_one_that_has_it(
@@ -75,7 +76,9 @@ def test_jobs_without_a_pod_do_not_crowd_out_one_that_has_it(
         )
         result, _, err = run("submit", "--queue", "q", "--gpus", "8", "--name", "two", "python train.py")
     assert (result, "unchanged, its " in only_line(err)) == (0, True), err
-    assert Store(stores / "two-sync-0").current() == pod.current()
+    digest = workspace["digest"]
+    assert Store(stores / "two-sync-0").archive(digest).exists()
+    assert pod.archive(digest).exists()
 
 
 def of_an_earlier_release(root: Path, command: list[str]) -> Receiver:

@@ -8,6 +8,7 @@ from components.shared import iam, karpenter_iam
 from infra.policies.accounts import PROVIDER as AWS_PROVIDER
 from infra.policies.documents import ATTACHMENT, POLICY, POLICY_ATTACHMENT, ROLE, ROLE_POLICY, STANDING
 from infra.policies.model import UNKNOWN, Resource
+from infra.policies.pods import TORCHRUN_QUEUE
 from infra.policies.principals import ACCESS_ENTRY, ACCESS_POLICY, GRANT
 from infra.policies.registry import REPOSITORY_POLICY
 from infra.policies.storage import BUCKET_POLICY, KEY
@@ -99,6 +100,21 @@ def given(role: Resource) -> Case:
 def with_own(role: Resource, **more: Any) -> Resource:
     """A role whose resource has policies itself."""
     return made(ROLE, role.name, **{**role.properties, **more})
+
+
+def queue_of(action: str, target: str, account: str = "trainer") -> Case:
+    """A queue whose workspaces lie in the bucket `code`, and what the trainer's role may do."""
+    queue = made(
+        TORCHRUN_QUEUE,
+        "queue",
+        metadata={"name": "q", "namespace": "training"},
+        spec={
+            "storage": {"workspace": {"bucket": "s3://code/torchrun"}},
+            "podTemplate": {"spec": {"serviceAccountName": account}},
+        },
+    )
+    role, *rest = holding(role_of("training", "trainer"), {"Action": action, "Resource": target})
+    return (queue, role, *rest)
 
 
 INLINE = {"inlinePolicies": [{"name": "own", "policy": "{}"}]}
@@ -218,6 +234,19 @@ CASES: dict[str, Cases] = {
             policy("s3:GetObject"),
             policy("ec2:DescribeSubnets", "*", Condition=IN_REGION),
             policy("pricing:GetProducts", "*"),
+        ],
+    ),
+    "workspaces-not-written-by-pods": Cases(
+        rejects=[
+            queue_of(action, target)
+            for action in ("s3:PutObject", "s3:*")
+            for target in ("*", "arn:aws:s3:::code/*", "arn:aws:s3:::code/torchrun/workspaces/training/*")
+        ],
+        accepts=[
+            queue_of("s3:PutObject", "arn:aws:s3:::code/models/*"),
+            queue_of("s3:PutObject", "arn:aws:s3:::another/*"),
+            queue_of("s3:GetObject", "arn:aws:s3:::code/*"),
+            queue_of("s3:PutObject", "*", account="another"),
         ],
     ),
     "pass-role-bounded": Cases(

@@ -93,6 +93,7 @@ class Api:
         if live is None or live["metadata"]["uid"] != item["metadata"]["uid"]:
             return
         merge(live, {key: value for key, value in item.items() if key != "metadata"})
+        live["metadata"].setdefault("annotations", {}).update(item["metadata"].get("annotations", {}))
         self.touch(live)
 
     def put_finalizers(self, item: JsonObject, finalizers: tuple[str, ...]) -> bool:

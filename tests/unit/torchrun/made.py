@@ -42,7 +42,15 @@ def making(
     settings, wrong = resolve.resolve(queue(of_queue)["spec"], spec)
     assert settings is not None, wrong
     size = distribute(spec, settings.queue)
-    storage = plan("vit", settings, size, cluster, {}, persist_checkpoints=spec.persist_checkpoints)
+    storage = plan(
+        "vit",
+        settings,
+        size,
+        cluster,
+        {},
+        persist_checkpoints=spec.persist_checkpoints,
+        workspace=spec.workspace is not None,
+    )
     return pods.Making(
         name="vit",
         namespace="team",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -292,11 +294,23 @@ def test_a_new_workspace_restarts_the_workers_only_where_asked() -> None:
     assert "vit-sync-0" not in life.names("Pod")
 
 
-def test_a_workspace_that_nobody_follows_is_told_as_it_was() -> None:
-    new = "sha256:" + "b" * 64
-    for key, bucket, told in (("a", None, DIGEST), ("a", "s3://own/w", new), ("workspaces/a", None, new)):
-        sent = {**SENT, "url": f"s3://own/w/{key}"}
-        life = Life({"workspace": sent}, {"storage.workspace.bucket": bucket}).run()
-        life.api.edit(n.JOB_KIND, "vit", workspace={**sent, "digest": new})
+def test_sync_of_a_running_job_names_the_archive_on_its_pods() -> None:
+    """Whether it comes from a bucket or not, and through a queue that is gone: the job's spec decides."""
+    for url in ("", "s3://own/w/workspaces/team/a.tar.zst"):
+        sent = {**SENT, "url": url} if url else SENT
+        life = Life({"workspace": sent}, {"storage.workspace.bucket": "s3://own/w"}).run()
+        assert named(life) == [{"digest": DIGEST, "size": SENT["sizeBytes"], "url": url}] * 2
+        life.api.delete(n.QUEUE_KIND, "research")
+        new = {**sent, "digest": "sha256:" + "b" * 64, "sizeBytes": 9}
+        life.api.edit(n.JOB_KIND, "vit", workspace=new)
         life.look()
-        assert life.status["workspaceDigest"] == told
+        assert named(life) == [{"digest": new["digest"], "size": 9, "url": url}] * 2
+        assert (life.status["attempt"], life.status["workspaceDigest"]) == (0, new["digest"])
+
+
+def named(life: Life) -> list[Any]:
+    """Return which archives the pods of the workers name."""
+    workers = [
+        each["metadata"] for each in life.api.list("Pod") if n.LABEL_ATTEMPT in each["metadata"]["labels"]
+    ]
+    return [json.loads(each["annotations"][n.ANNOTATION_ARCHIVE]) for each in workers]

@@ -75,7 +75,7 @@ def leaves(place: str, field: Field) -> Iterator[str]:
 
 
 def effect(of_job: dict[str, Any], of_queue: dict[str, Any]) -> Any:
-    """All that is made for a job, and how long and how often it may run."""
+    """All that is made for a job, how long and how often it may run, and where its workspace is sent."""
     try:
         made = making(of_job, of_queue, replace(CLUSTER, claims=CLAIMS))
     except ClaimMissing as missing:
@@ -85,6 +85,7 @@ def effect(of_job: dict[str, Any], of_queue: dict[str, Any]) -> Any:
         [children.service(made), children.pod_group(made), *children.jobs(made)],
         [children.claim(made, each) for each in made.storage.claims],
         (settings.time_to_live, settings.deadline, settings.max_restarts, settings.queue.pool),
+        settings.queue.bucket,
     )
 
 

@@ -165,7 +165,9 @@ def build(job: job_spec.JobSpec, queue: Any) -> tuple[str, ...]:
         return problems
     try:
         size = distribute(job, settings.queue)
-        storage = plan("vit", settings, size, CLUSTER, {}, persist_checkpoints=job.persist_checkpoints)
+        storage = plan(
+            "vit", settings, size, CLUSTER, {}, persist_checkpoints=job.persist_checkpoints, workspace=True
+        )
     except (Refused, NotThere) as refusal:
         return (str(refusal),)
     made = Making(

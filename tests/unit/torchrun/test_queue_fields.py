@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,9 +11,12 @@ import pytest
 from launcher.core.observe import effective_requests
 from launcher.core.torchrun import children, placement
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun.addresses import sent_below
 from launcher.core.torchrun.distribution import Refused
+from launcher.core.torchrun.pods import worker
 from launcher.core.torchrun.storage import ClaimMissing
 from tests.unit.torchrun.made import (
+    CLUSTER,
     DIGEST,
     claims,
     container,
@@ -249,50 +254,59 @@ def test_read_only_claims_are_for_data_sets() -> None:
     making({}, {**asked, "storage.datasets.accessMode": "ReadOnlyMany"})
 
 
-def test_the_bucket_has_the_pointer_that_is_followed() -> None:
-    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5, "url": "s3://own/w/a.tar.zst"}}
-    tools = pod(sent, {"storage.workspace.bucket": "s3://own/w"})["spec"]["initContainers"]
-    assert [each["name"] for each in tools] == ["workspace", "workspace-sync"]
-    assert tools[0]["command"][3:] == [
-        "fetch",
-        "--digest",
-        DIGEST,
-        "--url",
-        "s3://own/w/a.tar.zst",
-        "--pointer",
-        "s3://own/w/jobs/u1/current",
-        "--into",
-        n.TOOLS_WORKSPACE,
+@pytest.mark.parametrize(
+    "url", ["", "s3://own/p/workspaces/team/a.tar.zst", "s3://b/$(AWS_SECRET_ACCESS_KEY);id"]
+)
+def test_what_a_worker_unpacks_is_named_by_its_pods_annotation(url: str) -> None:
+    """Which the controller writes from the job's spec: no argument, and no object in a bucket, says it."""
+    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5, **({"url": url} if url else {})}}
+    below = {"podTemplate.metadata": {"annotations": {n.ANNOTATION_ARCHIVE: "{}"}}}
+    made = pod(sent, {**below, "storage.workspace.bucket": "s3://own/p"})
+    named = {"digest": DIGEST, "size": 5, "url": url}
+    assert json.loads(made["metadata"]["annotations"][n.ANNOTATION_ARCHIVE]) == named
+    tools = [each for each in made["spec"]["initContainers"] if each["name"] != "prepare"]
+    assert [(each["command"][3], each.get("restartPolicy")) for each in tools] == [
+        ("fetch", None),
+        ("follow", "Always"),
     ]
-    assert tools[1]["command"][3:] == [
-        "follow",
-        "--url",
-        "s3://own/w/jobs/u1/current",
-        "--into",
-        n.TOOLS_WORKSPACE,
-    ]
-    assert tools[1]["restartPolicy"] == "Always"
-    assert [each["name"] for each in pod(sent)["spec"]["initContainers"]] == ["workspace"]
+    (shown,) = (each for each in made["spec"]["volumes"] if "downwardAPI" in each)
+    (item,) = shown["downwardAPI"]["items"]
+    assert item["fieldRef"] == {"fieldPath": f"metadata.annotations['{n.ANNOTATION_ARCHIVE}']"}
+    for each in tools:
+        words = each["command"]
+        (mount,) = (one for one in each["volumeMounts"] if one["name"] == shown["name"])
+        assert words[words.index("--archive") + 1] == f"{mount['mountPath']}/{item['path']}"
+        assert ("--sync" in words) == (not url)
+        assert "s3://" not in " ".join(words)
 
 
 @pytest.mark.parametrize(
-    ("url", "bucket", "followed"),
+    ("address", "below"),
     [
-        ("s3://own/p/workspaces/a.tar.zst", "s3://own/p/", "s3://own/p"),
-        # A queue that is given another bucket, or none: `sync` goes on where the job's archive is.
-        ("s3://own/p/workspaces/a.tar.zst", "s3://new/p", "s3://own/p"),
-        ("s3://own/p/workspaces/a.tar.zst", None, "s3://own/p"),
-        ("s3://own/workspaces/workspaces/a.tar.zst", None, "s3://own/workspaces"),
+        ("s3://own/p/workspaces/team/a.tar.zst", "s3://own/p"),
+        ("s3://own/workspaces/team/a.tar.zst", "s3://own"),
+        ("s3://own/workspaces/workspaces/team/a.tar.zst", "s3://own/workspaces"),
         # Put there by other means.
-        ("s3://workspaces/a.tar.zst", "s3://new/p", "s3://new/p"),
-        ("s3://own/a.tar.zst", None, None),
+        ("s3://workspaces/team/a.tar.zst", ""),
+        ("s3://own/p/workspaces/a.tar.zst", ""),
     ],
 )
-def test_the_pointer_is_where_the_archive_is(url: str, bucket: str | None, followed: str | None) -> None:
-    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5, "url": url}}
-    tools = pod(sent, {"storage.workspace.bucket": bucket})["spec"]["initContainers"]
-    pointers = [each["command"][5] for each in tools if each["name"] == "workspace-sync"]
-    assert pointers == ([f"{followed}/jobs/u1/current"] if followed else [])
+def test_place_that_an_archive_was_sent_below(address: str, below: str) -> None:
+    assert sent_below(address) == below
+
+
+def test_workspace_in_a_claim_has_a_directory_of_its_job() -> None:
+    """What another job wrote there, or a retained claim has from an earlier one, is not where this one runs."""
+    sent = {"workspace": {"digest": DIGEST, "sizeBytes": 5}}
+    claim = {"storage.workspace.enabled": True, "storage.workspace.existingClaim": "all"}
+    cluster = replace(CLUSTER, claims={"all": ("ReadWriteMany",)})
+    made = making(sent, claim, cluster)
+    mount, _ = mounted(worker(made), "/app")
+    assert mount == {"name": "workspace", "mountPath": "/app", "subPath": made.uid}
+    for tool in worker(made)["spec"]["initContainers"]:
+        assert tool["volumeMounts"][0]["subPath"] == made.uid
+    without, _ = mounted(worker(making({}, claim, cluster)), "/app")
+    assert without == {"name": "workspace", "mountPath": "/app", "readOnly": True}
 
 
 def test_shared_memory_for_each_gpu() -> None:

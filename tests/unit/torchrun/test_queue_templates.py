@@ -61,7 +61,7 @@ def test_the_trial_is_as_the_pod_of_a_job_with_a_workspace() -> None:
     # The template's own come first: in spec.initContainers[0] the API server's answer means what its author means.
     inits, volumes = pod["spec"]["initContainers"], pod["spec"]["volumes"]
     assert [each["name"] for each in inits] == ["prepare", "workspace", "workspace-sync"]
-    assert [each["name"] for each in volumes] == ["mine", "workspace"]
+    assert [each["name"] for each in volumes] == ["mine", "workspace", n.ARCHIVE_VOLUME]
     assert (inits[1]["image"], inits[2]["restartPolicy"]) == (CLUSTER.tools_image, "Always")
     labels = pod["metadata"]["labels"]
     assert labels["batch.kubernetes.io/job-name"] == labels["job-name"] == "template-trial-0"

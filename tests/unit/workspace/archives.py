@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from launcher.core.torchrun.addresses import archive_annotation
+from launcher.core.torchrun.job_spec import Workspace
 from launcher.workspace.__main__ import main
 from launcher.workspace.pack import Archive, pack
 from launcher.workspace.serve import server
@@ -45,6 +47,13 @@ def received(store: Store, archive: Archive) -> None:
     store.point(Pointer(archive.digest, archive.size))
 
 
+def pointing(file: Path, archive: Archive, url: str = "") -> Path:
+    """Write the file by which a pod sees its annotation, as the controller writes that."""
+    workspace = Workspace(digest=archive.digest, size_bytes=archive.size, url=url, restart_on_sync=False)
+    file.write_text(archive_annotation(workspace))
+    return file
+
+
 @contextmanager
 def serving(store: Store, port: int = 0, expected: Pointer | None = None) -> Iterator[str]:
     served = server(store, "127.0.0.1", port, expected)
@@ -66,7 +75,11 @@ def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 def receive(
-    root: Path, archive: Archive, environment: dict[str, str] | None = None, nearby: Sequence[str] = ()
+    root: Path,
+    archive: Archive,
+    environment: dict[str, str] | None = None,
+    nearby: Sequence[str] = (),
+    keep: str = "",
 ) -> tuple[int, str]:
     """Run the verb that the plugin runs by exec; where pods are `nearby`, nothing is sent.
 
@@ -75,13 +88,13 @@ def receive(
     """
     words = (
         "receive",
-        "--current",
         "--root",
         str(root),
         "--digest",
         archive.digest,
         "--size",
         str(archive.size),
+        *(("--keep", keep) if keep else ()),
         *(word for address in nearby for word in ("--nearby", address)),
     )
     with (

@@ -16,10 +16,10 @@ import zstandard
 from launcher.workspace.errors import WorkspaceError
 from launcher.workspace.follow import fetch, follow, tell
 from launcher.workspace.pack import Archive
-from launcher.workspace.sources import SyncPod
+from launcher.workspace.sources import PodSource
 from launcher.workspace.store import Pointer, Store
 from launcher.workspace.unpack import digest_of
-from tests.unit.workspace.archives import packed, received, serving, started, until
+from tests.unit.workspace.archives import packed, pointing, received, serving, started, until
 
 pytestmark = pytest.mark.unit
 
@@ -27,11 +27,13 @@ pytestmark = pytest.mark.unit
 class Counting:
     """A source of one archive, which counts how often it is asked for it."""
 
+    pod = None
+
     def __init__(self, archive: Archive, error: Exception | None = None) -> None:
         self.packed, self.error = archive, error
         self.asked = 0
 
-    def archive(self, digest: str, into: Path) -> None:
+    def archive(self, pointer: Pointer, into: Path) -> None:
         self.asked += 1
         if self.error is not None:
             raise self.error
@@ -82,7 +84,7 @@ def test_a_workers_full_disk_is_told_at_once(tmp_path: Path, monkeypatch: pytest
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limit[1]))
         try:
             with pytest.raises(WorkspaceError, match=r"workspace: can't write in .*/app: File too large"):
-                fetch(SyncPod(address), archive.digest, tmp_path / "app")
+                fetch(PodSource(pointing(tmp_path / "archive", archive), address), tmp_path / "app")
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)
             signal.signal(signal.SIGXFSZ, ignored)
@@ -93,23 +95,23 @@ def test_what_was_the_jobs_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixt
     into.mkdir()
     (into / "a").write_text("the job's")
     source = Counting(packed(tmp_path / "in", a="1"))
-    tell(source.packed.digest, fetch(source, source.packed.digest, into))
+    tell(source.packed.digest, fetch(source, into))
     assert re.search(r"\.torchrun-workspace/kept-\w+/a has what the job had there", caplog.text)
 
 
 def test_at_a_workers_start_what_is_gone_of_the_workspace_is_put_again(tmp_path: Path) -> None:
     into, source = tmp_path / "app", Counting(packed(tmp_path / "in", a="1", b="1"))
-    assert fetch(source, source.packed.digest, into).put == 2
+    assert fetch(source, into).put == 2
     (into / "a").unlink()
-    assert fetch(source, source.packed.digest, into).put == 1
+    assert fetch(source, into).put == 1
     assert (into / "a").read_text() == "1"
-    assert fetch(source, source.packed.digest, into).put == 0
+    assert fetch(source, into).put == 0
     assert source.asked == 2
 
 
 def test_what_a_running_job_removes_stays_removed(tmp_path: Path) -> None:
     into, source, stopping = tmp_path / "app", Counting(packed(tmp_path / "in", a="1")), threading.Event()
-    fetch(source, source.packed.digest, into)
+    fetch(source, into)
     (into / "a").unlink()
     looks: list[int] = []
     current = source.current
@@ -127,19 +129,21 @@ def test_worker_gives_the_workspace_to_a_sync_pod_that_lost_it(tmp_path: Path) -
     archive, into, stopping = packed(tmp_path / "in", a="1"), tmp_path / "app", threading.Event()
     before, after = Store(tmp_path / "before"), Store(tmp_path / "after")
     received(before, archive)
+    named = pointing(tmp_path / "archive", archive)
     with serving(before) as address:
-        fetch(SyncPod(address), archive.digest, into)
+        fetch(PodSource(named, address), into)
     expected = Pointer(archive.digest, archive.size)
     with serving(after, expected=expected) as address:
-        source = SyncPod(address)
+        source = PodSource(named, address)
+        assert source.pod is not None
         with archive.file.open("rb") as other:
-            assert not source.give("sha256:" + "b" * 64, other), "only what it expects"
+            assert not source.pod.give("sha256:" + "b" * 64, other), "only what it expects"
         thread = threading.Thread(target=follow, args=(source, into, stopping), kwargs={"every": 0.005})
         thread.start()
         until(lambda: after.current() == expected)
         stopping.set()
         thread.join()
-        assert not source.wants(archive.digest)
+        assert not source.pod.wants(archive.digest)
     assert after.archive(archive.digest).read_bytes() == archive.file.read_bytes()
 
 
@@ -148,16 +152,18 @@ def test_worker_gives_nothing_that_the_job_put_there(tmp_path: Path, link: bool)
     archive, into, stopping = packed(tmp_path / "in", a="1"), tmp_path / "app", threading.Event()
     before, after = Store(tmp_path / "before"), Store(tmp_path / "after")
     received(before, archive)
+    named = pointing(tmp_path / "archive", archive)
     with serving(before) as address:
-        fetch(SyncPod(address), archive.digest, into)
+        fetch(PodSource(named, address), into)
     kept = into / ".torchrun-workspace" / "archive"
     kept.unlink()
     kept.symlink_to(archive.file) if link else kept.write_bytes(b"x" * archive.size)
     with serving(after, expected=Pointer(archive.digest, archive.size)) as address:
-        source, asked = SyncPod(address), []
-        wants = source.wants
-        source.wants = lambda digest: asked.append(1) or wants(digest)  # type: ignore[method-assign, func-returns-value]
-        source.give = lambda *_: pytest.fail("it was sent")  # type: ignore[method-assign]
+        source, asked = PodSource(named, address), []
+        assert source.pod is not None
+        wants = source.pod.wants
+        source.pod.wants = lambda digest: asked.append(1) or wants(digest)  # type: ignore[method-assign, func-returns-value]
+        source.pod.give = lambda *_: pytest.fail("it was sent")  # type: ignore[method-assign]
         thread = threading.Thread(target=follow, args=(source, into, stopping), kwargs={"every": 0.005})
         thread.start()
         until(lambda: len(asked) > 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import subprocess
@@ -15,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher.core.torchrun import names
-from launcher.core.torchrun.addresses import pointer_url, sent_below
+from launcher.core.torchrun.addresses import sent_below
 from launcher.workspace.__main__ import main
 from launcher.workspace.bucket import Bucket, archive_url, parse_url
 from launcher.workspace.errors import NotThere, WorkspaceError
 from launcher.workspace.follow import fetch, follow
 from launcher.workspace.place import placed
 from launcher.workspace.serve import server
-from launcher.workspace.sources import S3, SyncPod
+from launcher.workspace.sources import PodSource, SyncPod
 from launcher.workspace.store import Pointer, Store
-from tests.unit.workspace.archives import ROOT, packed, receive, received, serving, started, until
+from tests.unit.workspace.archives import ROOT, packed, pointing, receive, received, serving, started, until
 
 if TYPE_CHECKING:
     from tests.unit.emulator import Cloud
@@ -74,28 +75,34 @@ def test_two_may_send_the_same_archive_at_once(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in (tmp_path / "store").iterdir()] == [data]
 
 
-def test_only_the_present_archive_is_kept_and_whoever_reads_another_reads_it_to_its_end(
+def test_the_pod_keeps_what_comes_and_what_the_job_names_and_whoever_reads_another_reads_it_to_its_end(
     tmp_path: Path,
 ) -> None:
-    one, two = packed(tmp_path / "1", a=os.urandom(400_000).hex()), packed(tmp_path / "2", a="2")
+    one, two, three = (packed(tmp_path / str(i), a=os.urandom(400_000).hex()) for i in range(3))
     root = tmp_path / "store"
     store = Store(root)
+
+    def kept() -> list[str]:
+        return [each.digest for each in (one, two, three) if store.archive(each.digest).exists()]
+
     assert receive(root, one) == (0, "")
     (root / f"{'0' * 64}.part").write_text("what a broken connection left")
+    assert receive(root, two, keep=one.digest) == (0, "")
+    assert kept() == [one.digest, two.digest], "the job names the first one until it names the second"
     with store.archive(one.digest).open("rb") as file:
-        assert receive(root, two) == (0, "")
+        assert receive(root, three, keep=two.digest) == (0, "")
         assert file.read() == one.file.read_bytes()
-    assert sorted(path.name for path in root.iterdir()) == sorted(
-        ["current", "lock", store.archive(two.digest).name]
-    )
-    assert receive(root, two) == (0, "")
+    assert kept() == [two.digest, three.digest]
+    assert {path.name for path in root.iterdir()} == {
+        "lock",
+        "current",
+        *(store.archive(each).name for each in kept()),
+    }
     # The pod is told nothing of what another one sends meanwhile.
     with store.receiving(one.digest):
         store.receive(one.digest, one.size, one.file.open("rb"))
         assert receive(root, two) == (0, "")
-        store.point(Pointer(one.digest, one.size))
-    assert not store.archive(two.digest).exists()
-    assert store.archive(one.digest).exists()
+    assert kept() == [one.digest, two.digest, three.digest]
 
 
 def test_what_broken_connections_left_of_other_archives_does_not_add_up(tmp_path: Path) -> None:
@@ -125,19 +132,22 @@ def test_more_than_the_pod_has_room_for_is_refused_at_once(tmp_path: Path) -> No
     assert receive(tmp_path / "store", archive, {names.ENV_SYNC_MOST: str(archive.size)}) == (0, "")
 
 
-def test_who_asks_for_an_archive_that_is_not_kept_gets_the_present_one(tmp_path: Path) -> None:
+def test_worker_that_waits_for_an_archive_that_is_gone_takes_the_one_that_the_job_names_then(
+    tmp_path: Path,
+) -> None:
     one, two = packed(tmp_path / "1", a="1"), packed(tmp_path / "2", a="2")
-    store, into = Store(tmp_path / "store"), tmp_path / "app"
+    store, into, named = Store(tmp_path / "store"), tmp_path / "app", tmp_path / "archive"
     received(store, two)
+    pointing(named, one)
     with serving(store) as address:
-        assert fetch(SyncPod(address), one.digest, into).put == 1
-        assert placed(into).digest == two.digest
-        assert fetch(SyncPod(address), one.digest, into).put == 0
-        store.archive(two.digest).unlink()
+        source = PodSource(named, address)
         with pytest.raises(WorkspaceError, match=r"did not come within 0 s"):
-            fetch(SyncPod(address), two.digest, tmp_path / "other", wait=0)
+            fetch(source, into, wait=0)
+        assert fetch(source, into, sleep=lambda _: str(pointing(named, two))).put == 1
+        assert placed(into).digest == two.digest
+        assert fetch(source, into).put == 0
     with pytest.raises(WorkspaceError, match=r"did not come within 0 s: .*can't be reached"):
-        fetch(SyncPod(address), one.digest, tmp_path / "other", wait=0)
+        fetch(source, tmp_path / "other", wait=0)
 
 
 def test_a_place_that_cant_be_written_is_named(tmp_path: Path) -> None:
@@ -145,11 +155,6 @@ def test_a_place_that_cant_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WorkspaceError, match=r"upload: can't write .*/file/.*: File exists"):
         received(Store(tmp_path / "file"), archive)
-    store = Store(tmp_path / "store")
-    received(store, archive)
-    (tmp_path / "store" / "current.part").mkdir()
-    with pytest.raises(WorkspaceError, match=r"pointer to the workspace: can't write in .*store: Is a dir"):
-        store.point(Pointer(archive.digest, archive.size))
 
 
 def test_another_archive_than_its_digest_is_not_kept(tmp_path: Path) -> None:
@@ -160,8 +165,6 @@ def test_another_archive_than_its_digest_is_not_kept(tmp_path: Path) -> None:
     for digest in ("", "sha256:../../x", "md5:00"):
         with pytest.raises(WorkspaceError, match="64 hexadecimal digits"):
             store.receive(digest, 3, io.BytesIO(b"abc"))
-    with pytest.raises(WorkspaceError, match="is not here yet"):
-        store.point(Pointer(NONE, 3))
 
 
 @pytest.mark.parametrize(
@@ -174,24 +177,26 @@ def test_a_broken_pointer(data: bytes) -> None:
 
 def test_a_worker_gets_what_was_sent(tmp_path: Path) -> None:
     archive, store, into = packed(tmp_path / "in", a="1"), Store(tmp_path / "store"), tmp_path / "app"
+    named = pointing(tmp_path / "archive", archive)
     with serving(store) as address:
-        assert SyncPod(address).current() is None
         with pytest.raises(WorkspaceError, match=r"did not come within 0 s: .* is not there yet"):
-            fetch(SyncPod(address), archive.digest, into, wait=0)
+            fetch(PodSource(named, address), into, wait=0)
         received(store, archive)
-        assert fetch(SyncPod(address), archive.digest, into).put == 1
+        assert fetch(PodSource(named, address), into).put == 1
         assert (into / "a").read_text() == "1"
         assert sorted(path.name for path in (into / ".torchrun-workspace").iterdir()) == [
             "archive",
             "lock",
             "state.json",
         ]
-        assert fetch(SyncPod("http://127.0.0.1:1"), archive.digest, into).put == 0  # nobody is asked
-    with pytest.raises(NotThere, match="can't be reached"):
-        SyncPod(address).current()
+        assert fetch(PodSource(named, "http://127.0.0.1:1"), into).put == 0  # nobody is asked
     for wrong in ("ftp://x:1", "http://", "http://x/path", "x:1"):
         with pytest.raises(WorkspaceError, match="--sync"):
             SyncPod(wrong)
+    with pytest.raises(WorkspaceError, match=r"--archive: can't read .*none: No such file"):
+        fetch(PodSource(tmp_path / "none", address), into)
+    with pytest.raises(WorkspaceError, match="--sync: is missing"):
+        fetch(PodSource(named), tmp_path / "other")
 
 
 def test_an_archive_that_is_damaged_there_is_never_in_place(tmp_path: Path) -> None:
@@ -201,11 +206,13 @@ def test_an_archive_that_is_damaged_there_is_never_in_place(tmp_path: Path) -> N
     data[-1] ^= 1
     store.archive(archive.digest).write_bytes(data)
     waits: list[float] = []
-    with (
-        serving(store) as address,
-        pytest.raises(WorkspaceError, match=r"digest is .* \(at each of 3 tries\)"),
-    ):
-        fetch(SyncPod(address), archive.digest, into, sleep=waits.append)
+    source = pointing(tmp_path / "archive", archive)
+    with serving(store) as address:
+        with pytest.raises(WorkspaceError, match=r"digest is .* \(at each of 3 tries\)"):
+            fetch(PodSource(source, address), into, sleep=waits.append)
+        store.archive(archive.digest).write_bytes(bytes(data) + b"more")
+        with pytest.raises(WorkspaceError, match=f"more than the {archive.size} bytes"):
+            fetch(PodSource(source, address), into)
     assert len(waits) == 2
     assert not (into / "a").exists()
 
@@ -217,16 +224,21 @@ def test_followers_of_one_volume_bring_each_new_archive(
     store, into, stopping = Store(tmp_path / "store"), tmp_path / "app", threading.Event()
     one, two = packed(tmp_path / "1", a="1", b="1"), packed(tmp_path / "2", a="2")
     received(store, one)
+    named = pointing(tmp_path / "archive", one)
     with serving(store) as address:
         port = int(address.rpartition(":")[2])
         threads = [
-            threading.Thread(target=follow, args=(SyncPod(address), into, stopping), kwargs={"every": 0.01})
+            threading.Thread(
+                target=follow, args=(PodSource(named, address), into, stopping), kwargs={"every": 0.01}
+            )
             for _ in range(4)
         ]
         for thread in threads:
             thread.start()
         until(lambda: placed(into).digest == one.digest)
         (into / "log").write_text("the job's")
+    draft = pointing(tmp_path / "draft", two)
+    draft.replace(named)
     until(lambda: "can't be reached" in caplog.text)
     with serving(store, port):
         received(store, two)
@@ -254,7 +266,8 @@ def test_processes_killed_while_fetching_lose_nothing(tmp_path: Path) -> None:
     port = served.server_port
     served.server_close()
     serve = ("serve", "--root", str(root), "--address", "127.0.0.1", "--port", str(port))
-    get = ("fetch", "--digest", archive.digest, "--sync", f"http://127.0.0.1:{port}", "--into", str(into))
+    named = str(pointing(tmp_path / "archive", archive))
+    get = ("fetch", "--archive", named, "--sync", f"http://127.0.0.1:{port}", "--into", str(into))
     early = started(*get)
     first = started(*serve)
     try:
@@ -295,13 +308,13 @@ def test_processes_killed_while_fetching_lose_nothing(tmp_path: Path) -> None:
 
 def test_main_with_impossible_arguments_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     for words, code, said in (
+        (("fetch", "--archive", "/x/none", "--into", "/x"), 1, "--archive: can't read /x/none: No such file"),
+        (("fetch", "--into", "/x"), 2, "the following arguments are required: --archive"),
         (
-            ("fetch", "--digest", "x", "--sync", "http://h:1", "--into", "/x"),
+            ("follow", "--archive", "/x", "--sync", "h:1", "--into", "/x"),
             1,
-            "digest: 'x' should be sha256:",
+            "--sync: 'h:1' should be http://host:port",
         ),
-        (("fetch", "--digest", NONE, "--into", "/x"), 2, "one of the arguments --url --sync is required"),
-        (("follow", "--sync", "h:1", "--into", "/x"), 1, "--sync: 'h:1' should be http://host:port"),
         (("serve", "--address", "203.0.113.1"), 1, "port: can't serve on 203.0.113.1:8080"),
         (("serve", "--port", "99999"), 1, "port: 99999 should be 0 to 65535"),
     ):
@@ -325,8 +338,8 @@ def bucket(deployer: Cloud, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_what_is_in_the_bucket_is_not_sent_again(bucket: Any, tmp_path: Path) -> None:
     archive, into = packed(tmp_path / "in", a="1"), tmp_path / "app"
-    url, told = archive_url("s3://code/team/", archive.digest), []
-    assert url == f"s3://code/team/workspaces/{archive.digest[7:]}.tar.zst"
+    url, told = archive_url("s3://code/team/", "research", archive.digest), []
+    assert url == f"s3://code/team/workspaces/research/{archive.digest[7:]}.tar.zst"
     assert Bucket().send(archive, url, lambda done, total: told.append((done, total))) is True
     assert told[-1] == (archive.size, archive.size)
     before = bucket.head_object(Bucket="code", Key=parse_url(url)[1])["LastModified"]
@@ -334,74 +347,71 @@ def test_what_is_in_the_bucket_is_not_sent_again(bucket: Any, tmp_path: Path) ->
     assert Bucket().send(archive, url, lambda done, total: told.append((done, total))) is False
     assert told == []
     assert bucket.head_object(Bucket="code", Key=parse_url(url)[1])["LastModified"] == before
-    assert fetch(S3(archive_url=url), archive.digest, into).put == 1
-    # As the job's follower finds it, which knows the archive's address alone.
+    assert fetch(PodSource(pointing(tmp_path / "archive", archive, url)), into).put == 1
     assert sent_below(url) == "s3://code/team"
-    pointer = pointer_url(sent_below(url), "uid")
-    assert S3(pointer_url=pointer).current() is None
-    Bucket().point(pointer, Pointer(archive.digest, archive.size, url))
-    S3(pointer_url=pointer).archive(archive.digest, tmp_path / "copy")
-    assert (tmp_path / "copy").read_bytes() == archive.file.read_bytes()
 
 
-def test_a_worker_begins_with_what_was_sent_last(
+def test_what_others_write_to_the_bucket_does_not_run(
+    bucket: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither an object at the archive's own place nor one that says which archive is the job's; nor at a restart."""
+    good, evil = packed(tmp_path / "1", a="good"), packed(tmp_path / "2", a="evil")
+    url = archive_url("s3://code", "research", good.digest)
+    Bucket().send(good, url)
+    named, into, stopping = pointing(tmp_path / "archive", good, url), tmp_path / "app", threading.Event()
+    fetch(PodSource(named), into)
+    looks: list[int] = []
+    source = PodSource(named)
+    current = source.current
+    source.current = lambda: looks.append(1) or current()  # type: ignore[method-assign, func-returns-value]
+    pointer = json.dumps({"digest": evil.digest, "size": evil.size, "url": url}).encode()
+    bucket.put_object(Bucket="code", Key=parse_url(url)[1], Body=evil.file.read_bytes())
+    for key in ("jobs/u1/current", "research/jobs/u1/current", "workspaces/research/current", "current"):
+        bucket.put_object(Bucket="code", Key=key, Body=pointer)
+    thread = threading.Thread(target=follow, args=(source, into, stopping), kwargs={"every": 0.005})
+    thread.start()
+    until(lambda: len(looks) > 5)
+    stopping.set()
+    thread.join()
+    assert (into / "a").read_text() == "good"
+    with pytest.raises(WorkspaceError, match=r"has \d+ bytes, and spec.workspace.sizeBytes is \d+|digest is"):
+        fetch(PodSource(named), tmp_path / "restarted", sleep=lambda _: None)
+    assert not (tmp_path / "restarted" / "a").exists()
+    assert evil.digest not in caplog.text.replace(f"digest is {evil.digest}", "")
+
+
+def test_an_archive_that_does_not_come_at_once_is_waited_for(
     bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not with what its job still names, to get the other one while it runs."""
-    old, new = packed(tmp_path / "1", a="old", b="old"), packed(tmp_path / "2", a="new")
-    urls = [archive_url("s3://code", each.digest) for each in (old, new)]
-    for each, url in zip((old, new), urls, strict=True):
-        Bucket().send(each, url)
-    pointer = pointer_url("s3://code", "uid")
-    source, into = S3(urls[0], pointer), tmp_path / "app"
-    fetch(source, old.digest, into)
-    assert (into / "a").read_text() == "old"
-    Bucket().point(pointer, Pointer(new.digest, new.size, urls[1]))
-    fetch(source, old.digest, into)
-    assert ((into / "a").read_text(), (into / "b").exists()) == ("new", False)
-    # Who may not read the pointer has the job's word alone.
-    words = (
-        "fetch",
-        "--digest",
-        old.digest,
-        "--url",
-        urls[0],
-        "--pointer",
-        "s3://none/x",
-        "--into",
-        str(into),
-    )
-    process = started(*words)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 0, said
-    assert f"the workspace is {old.digest}, which may not be the one that was sent last" in said
-    assert (into / "a").read_text() == "old"
-    # An archive that does not come at the first try is waited for all the same.
-    flaky = S3(urls[1], "s3://none/x")
+    archive = packed(tmp_path / "in", a="new")
+    url = archive_url("s3://code", "research", archive.digest)
+    Bucket().send(archive, url)
+    flaky = PodSource(pointing(tmp_path / "archive", archive, url))
     read, tries = flaky.archive, []
 
-    def archive(digest: str, into: Path) -> None:
-        tries.append(digest)
+    def late(pointer: Pointer, into: Path) -> None:
+        tries.append(pointer)
         if len(tries) < 3:
             raise NotThere("SlowDown")
-        read(digest, into)
+        read(pointer, into)
 
-    monkeypatch.setattr(flaky, "archive", archive)
-    fetch(flaky, new.digest, into, sleep=lambda _: None)
-    assert (len(tries), (into / "a").read_text()) == (3, "new")
+    monkeypatch.setattr(flaky, "archive", late)
+    fetch(flaky, tmp_path / "app", sleep=lambda _: None)
+    assert (len(tries), (tmp_path / "app" / "a").read_text()) == (3, "new")
 
 
 def test_a_damaged_object_is_found_and_replaced(bucket: Any, tmp_path: Path) -> None:
     archive = packed(tmp_path / "in", a="1")
-    url = archive_url("s3://code", archive.digest)
+    url = archive_url("s3://code", "research", archive.digest)
     assert sent_below(url) == "s3://code"
     key, data = parse_url(url)[1], bytearray(archive.file.read_bytes())
     data[-1] ^= 1
     bucket.put_object(Bucket="code", Key=key, Body=bytes(data), ChecksumAlgorithm="SHA256")
+    source = PodSource(pointing(tmp_path / "archive", archive, url))
     with pytest.raises(WorkspaceError, match=r"digest is .* \(at each of 3 tries\)"):
-        fetch(S3(archive_url=url), archive.digest, tmp_path / "app", sleep=lambda _seconds: None)
+        fetch(source, tmp_path / "app", sleep=lambda _seconds: None)
     assert Bucket().send(archive, url) is True
-    assert fetch(S3(archive_url=url), archive.digest, tmp_path / "app").put == 1
+    assert fetch(source, tmp_path / "app").put == 1
 
 
 def test_what_s3_refuses_is_one_clear_line(
@@ -409,18 +419,18 @@ def test_what_s3_refuses_is_one_clear_line(
 ) -> None:
     archive = packed(tmp_path / "in", a="1")
     with pytest.raises(WorkspaceError, match="bucket: nobodys does not exist; name one that does") as told:
-        Bucket().send(archive, archive_url("s3://nobodys", archive.digest))
+        Bucket().send(archive, archive_url("s3://nobodys", "research", archive.digest))
     assert "\n" not in str(told.value)
     key = cloud.session("guest", {"Effect": "Allow", "Action": "s3:GetBucketLocation", "Resource": "*"})
     with pytest.raises(
         WorkspaceError, match=r"PutObject is refused .*need s3:GetObject and s3:PutObject"
     ) as told:
-        Bucket(cloud.client("s3", key)).send(archive, archive_url("s3://code", archive.digest))
+        Bucket(cloud.client("s3", key)).send(archive, archive_url("s3://code", "research", archive.digest))
     assert "\n" not in str(told.value)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(WorkspaceError, match="no AWS credentials are found"):
-        Bucket().send(archive, archive_url("s3://code", archive.digest))
+        Bucket().send(archive, archive_url("s3://code", "research", archive.digest))
     with pytest.raises(WorkspaceError, match="should be s3://bucket/prefix"):
-        archive_url("https://code", archive.digest)
+        archive_url("https://code", "research", archive.digest)
