@@ -8,15 +8,22 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.shared import checkpoints, iam
+from components.shared import checkpoints, iam, torchrun_queue
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelBucketArgs:
-    """`keep_old_versions_days` is how long a replaced object can be taken back; `protect` guards the data."""
+    """Days that data is kept, and what guards it.
+
+    Attributes:
+        keep_old_versions_days: How long a replaced object can be taken back.
+        keep_job_logs_days: How long the log of a torchrun job is there after its last line.
+        protect: Whether the data is guarded against deletion.
+    """
 
     key_arn: pulumi.Input[str]
     keep_old_versions_days: int
+    keep_job_logs_days: int
     protect: bool
     tags: dict[str, str]
 
@@ -25,8 +32,8 @@ class ModelBucket(pulumi.ComponentResource):
     """Afterwards there is a bucket: versioned, encrypted with our key, closed to the public, reached over TLS only.
 
     Access control lists are off: whoever uploads, the account owns the object. Replaced and deleted versions, the
-    markers that deletions leave and broken uploads are removed after a while, versions of checkpoints after a day; what
-    nobody replaced or deleted, never. With
+    markers that deletions leave and broken uploads are removed after a while, versions of checkpoints after a day, logs
+    of torchrun jobs when they are old; what else nobody replaced or deleted, never. With
     `protect`, neither `destroy` nor a replacement touches it or one of its settings; without, `destroy` removes it
     with all it holds.
     """
@@ -119,6 +126,23 @@ class ModelBucket(pulumi.ComponentResource):
                     id="deleted-checkpoints",
                     status="Enabled",
                     filter=aws.s3.BucketLifecycleConfigurationRuleFilterArgs(prefix=f"{checkpoints.PREFIX}/"),
+                    noncurrent_version_expiration=(
+                        aws.s3.BucketLifecycleConfigurationRuleNoncurrentVersionExpirationArgs(
+                            noncurrent_days=1
+                        )
+                    ),
+                ),
+                # Sidecars send a log again as it grows. Of namespaces and jobs all, also those of queues that people
+                # made by kubectl: the prefix of logs comes before their names.
+                aws.s3.BucketLifecycleConfigurationRuleArgs(
+                    id="logs-of-torchrun-jobs",
+                    status="Enabled",
+                    filter=aws.s3.BucketLifecycleConfigurationRuleFilterArgs(
+                        prefix=f"{torchrun_queue.LOGS_PREFIX}/"
+                    ),
+                    expiration=aws.s3.BucketLifecycleConfigurationRuleExpirationArgs(
+                        days=args.keep_job_logs_days
+                    ),
                     noncurrent_version_expiration=(
                         aws.s3.BucketLifecycleConfigurationRuleNoncurrentVersionExpirationArgs(
                             noncurrent_days=1

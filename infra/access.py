@@ -14,7 +14,7 @@ from components.identity import Identity, IdentityArgs
 from components.service_accounts import BucketAccess, ServiceAccounts, ServiceAccountsArgs
 from components.shared import checkpoints, iam
 from components.shared import contract as c
-from components.shared.torchrun_queue import BUCKET_PREFIX, Queue
+from components.shared.torchrun_queue import LOGS_PREFIX, WORKSPACES_PREFIX, Queue
 from components.storage import ModelBucket
 from infra.foundation import Foundation
 from infra.model import Settings
@@ -95,14 +95,14 @@ def service_accounts(
 def submitter_policies(
     settings: Settings, base: Foundation, bucket: ModelBucket
 ) -> dict[str, pulumi.Output[str]]:
-    """Return the policy that people need to send workspaces, by namespace; of those without a bucket none."""
+    """Return the policy that people need to submit jobs, by namespace; of those without a bucket none."""
     namespaces = sorted({queue.namespace for queue in settings.queues if queue.fetches})
     return {
         namespace: _workspace_policy(
             [queue for queue in settings.queues if queue.fetches and queue.namespace == namespace],
             base,
             bucket,
-            iam.workspace_submitter,
+            iam.torchrun_submitter,
         )
         for namespace in namespaces
     }
@@ -111,19 +111,19 @@ def submitter_policies(
 def _workspaces(
     settings: Settings, base: Foundation, bucket: ModelBucket, namespace: str, account: str
 ) -> dict[str, pulumi.Output[str]]:
-    """The policy, by its short name, of an account whose pods get workspaces from buckets; of another one none."""
+    """The policy, by its short name, of an account whose pods use a bucket of workspaces; of another one none."""
     queues = [
         queue
         for queue in settings.queues
         if queue.fetches and (queue.namespace, queue.service_account) == (namespace, account)
     ]
-    return {"workspaces": _workspace_policy(queues, base, bucket, iam.workspace_reader)} if queues else {}
+    return {"workspaces": _workspace_policy(queues, base, bucket, iam.torchrun_worker)} if queues else {}
 
 
 def _workspace_policy(
     queues: Sequence[Queue], base: Foundation, bucket: ModelBucket, build: Callable[..., dict[str, Any]]
 ) -> pulumi.Output[str]:
-    """A policy about the workspaces of queues of one namespace."""
+    """A policy about workspaces and logs of queues of one namespace."""
     own = any(queue.own_bucket for queue in queues)
     given = sorted({queue.bucket for queue in queues if queue.bucket is not None})
 
@@ -131,7 +131,8 @@ def _workspace_policy(
         arns = [f"arn:{base.partition}:s3:::{name}" for name in given]
         return build(
             bucket_arns=[known["bucket"], *arns] if own else arns,
-            place=f"{BUCKET_PREFIX}/{c.TORCHRUN_ARCHIVES}/{queues[0].namespace}",
+            workspaces=f"{WORKSPACES_PREFIX}/{queues[0].namespace}",
+            logs=f"{LOGS_PREFIX}/{queues[0].namespace}",
             key_arn=known["key"] if own else None,
         )
 

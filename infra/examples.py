@@ -85,6 +85,7 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
     "trainyard:storage": {
         "prefix": "models",
         "keepOldVersionsDays": 30,
+        "keepJobLogsDays": 30,
         "lustre": {
             "deploymentType": "PERSISTENT_2",
             "storageType": "SSD",

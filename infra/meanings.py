@@ -181,6 +181,9 @@ MEANINGS: Final = {
     "storage.keepOldVersionsDays": (
         "A model that was written again can be taken back for so long; of checkpoints it is one day."
     ),
+    "storage.keepJobLogsDays": (
+        "The logs of torchrun jobs in the bucket are deleted so many days after their last line (docs/queues.md)."
+    ),
     "storage.lustre": (
         "A file system of FSx for Lustre that all training pods share. Without this key there is none."
     ),

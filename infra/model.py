@@ -146,10 +146,14 @@ class Lustre:
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """The model bucket: prefix of the runs' keys, days after which replaced versions are removed; a file system."""
+    """The model bucket: prefix of the runs' keys, days after which old data is removed; a file system.
+
+    `keep_old_versions_days` is about replaced versions, `keep_job_logs_days` about the logs of torchrun jobs.
+    """
 
     prefix: str
     keep_old_versions_days: int
+    keep_job_logs_days: int
     lustre: Lustre | None
 
 

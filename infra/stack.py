@@ -61,6 +61,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
         ModelBucketArgs(
             key_arn=base.keys.data_key_arn,
             keep_old_versions_days=settings.storage.keep_old_versions_days,
+            keep_job_logs_days=settings.storage.keep_job_logs_days,
             protect=settings.protect_data,
             tags=tags,
         ),

@@ -61,10 +61,12 @@ def read_storage(
             "prefix", f"'{prefix}' is where checkpoints go; it must be another one, such as models"
         )
     days = section.integer("keepOldVersionsDays", 30, least=1, unit="days")
+    log_days = section.integer("keepJobLogsDays", 30, least=1, unit="days")
     file_system = section.optional_section("lustre")
     result = Storage(
         prefix=prefix,
         keep_old_versions_days=days,
+        keep_job_logs_days=log_days,
         lustre=_lustre(file_system, network, region, pools) if file_system else None,
     )
     section.done()

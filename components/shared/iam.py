@@ -130,50 +130,58 @@ def _checkpoint_keeper(objects: str) -> JsonObject:
     }
 
 
-def workspace_reader(*, bucket_arns: list[str], place: str, key_arn: str | None) -> JsonObject:
-    """Return what workers of torchrun jobs in one namespace may do: read its workspaces, and write none.
+def torchrun_worker(*, bucket_arns: list[str], workspaces: str, logs: str, key_arn: str | None) -> JsonObject:
+    """Return what workers of torchrun jobs in one namespace may do: read workspaces, write and read logs.
 
-    They may list their place as well, since S3 answers 403 instead of 404 to who may not
+    They write no workspace. They may list both places as well, since S3 answers 403 instead of 404 to who may not
     (https://docs.aws.amazon.com/AmazonS3/latest/API/API_GetObject.html, "Permissions"), and workers look for what may
     come later.
 
     Args:
         bucket_arns: The buckets of the namespace's queues.
-        place: The prefix of the namespace's workspaces.
+        workspaces: The prefix of the namespace's workspaces.
+        logs: The prefix of the logs of its jobs.
         key_arn: The key that encrypts one of the buckets, None where that is their owners' business.
     """
-    return document(*_workspaces(bucket_arns, place, ["s3:GetObject"]), *_key(key_arn, ["kms:Decrypt"]))
-
-
-def workspace_submitter(*, bucket_arns: list[str], place: str, key_arn: str | None) -> JsonObject:
-    """Return what a person needs to send workspaces of one namespace; arguments as of `workspace_reader`."""
     return document(
-        *_workspaces(bucket_arns, place, ["s3:GetObject", "s3:PutObject"]),
-        *_key(key_arn, ["kms:Decrypt", "kms:GenerateDataKey"]),
+        _objects("ReadWorkspaces", ["s3:GetObject"], bucket_arns, workspaces),
+        _objects("ReadAndWriteLogs", ["s3:GetObject", "s3:PutObject"], bucket_arns, logs),
+        _listing(bucket_arns, workspaces, logs),
+        *_key(key_arn),
     )
 
 
-def _workspaces(bucket_arns: list[str], place: str, actions: list[str]) -> list[JsonObject]:
-    return [
-        {
-            "Sid": "ReadAndWriteWorkspaces" if len(actions) > 1 else "ReadWorkspaces",
-            "Effect": "Allow",
-            "Action": actions,
-            "Resource": [f"{arn}/{place}/*" for arn in bucket_arns],
-        },
-        {
-            "Sid": "ListWorkspaces",
-            "Effect": "Allow",
-            "Action": "s3:ListBucket",
-            "Resource": list(bucket_arns),
-            "Condition": {"StringLike": {"s3:prefix": f"{place}/*"}},
-        },
-    ]
+def torchrun_submitter(
+    *, bucket_arns: list[str], workspaces: str, logs: str, key_arn: str | None
+) -> JsonObject:
+    """Return what a person needs to send workspaces of one namespace, and to read logs; see `torchrun_worker`."""
+    return document(
+        _objects("ReadAndWriteWorkspaces", ["s3:GetObject", "s3:PutObject"], bucket_arns, workspaces),
+        _objects("ReadLogs", ["s3:GetObject"], bucket_arns, logs),
+        _listing(bucket_arns, workspaces, logs),
+        *_key(key_arn),
+    )
 
 
-def _key(arn: str | None, actions: list[str]) -> list[JsonObject]:
+def _objects(sid: str, actions: list[str], bucket_arns: list[str], place: str) -> JsonObject:
+    resources = [f"{arn}/{place}/*" for arn in bucket_arns]
+    return {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resources}
+
+
+def _listing(bucket_arns: list[str], *places: str) -> JsonObject:
+    return {
+        "Sid": "ListThem",
+        "Effect": "Allow",
+        "Action": "s3:ListBucket",
+        "Resource": list(bucket_arns),
+        "Condition": {"StringLike": {"s3:prefix": [f"{place}/*" for place in places]}},
+    }
+
+
+def _key(arn: str | None) -> list[JsonObject]:
     if arn is None:
         return []
+    actions = ["kms:Decrypt", "kms:GenerateDataKey"]
     return [{"Sid": "UseTheBucketsKey", "Effect": "Allow", "Action": actions, "Resource": arn}]
 
 

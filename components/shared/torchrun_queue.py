@@ -21,8 +21,10 @@ DATASETS: Final = "datasets"
 CHECKPOINTS: Final = "checkpoints"
 # The init container that opens the stack's file system to workers.
 OPENING: Final = "open-volumes"
-# In a bucket, archives and the jobs' pointers to them lie below this.
+# In a bucket, archives of workspaces and logs lie below this, each kind with a prefix for each namespace.
 BUCKET_PREFIX: Final = "torchrun"
+WORKSPACES_PREFIX: Final = f"{BUCKET_PREFIX}/{c.TORCHRUN_ARCHIVES}"
+LOGS_PREFIX: Final = f"{BUCKET_PREFIX}/{c.TORCHRUN_LOGS}"
 
 
 @dataclass(frozen=True, kw_only=True)

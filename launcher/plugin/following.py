@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from launcher.core.held import PATIENCE_SECONDS, held_up
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.record import moment
+from launcher.plugin import archived
 from launcher.plugin.begun import failed_start, has_begun, is_over
 from launcher.plugin.cluster import LABEL_INDEX, Cluster
 from launcher.plugin.exits import DONE, JOB_FAILED, NOT_FOUND, PluginError
@@ -48,12 +50,26 @@ def show_log(
 ) -> None:
     """Print what a worker has printed so far, or what each of them has. Raises PluginError where there is nothing.
 
-    Of a worker whose pod or node is gone, the last lines are printed that the job's status keeps of the first failing
-    one.
+    Of a worker whose pod or node is gone, its archived log is printed, or the last lines that the job's status keeps of
+    the first failing one.
     """
     job = cluster.job(name)
     pods = _newest(cluster.workers(job), attempt)
     shown = {node: pod for node, pod in pods.items() if every or node == (node_rank or 0)}
+    if every and 0 < len(shown) < int(job.get("status", {}).get("nodes") or 0):
+        with _said():
+            _show_archived(
+                cluster, job, None, max(map(_attempt, shown.values())), tail, besides=frozenset(shown)
+            )
+    if not shown:
+        try:
+            if _show_archived(cluster, job, None if every else node_rank or 0, attempt, tail):
+                return
+        except PluginError as error:
+            if not _show_kept(job, None if every else node_rank, attempt, tail):
+                raise
+            say(str(error))
+            return
     if not shown and not _show_kept(job, None if every else node_rank, attempt, tail):
         if not every:
             _in_range(job, node_rank or 0)
@@ -69,8 +85,46 @@ def show_log(
             for line in read_lines(cluster, pod, query):
                 print_line(prefix + line)
         except PluginError:
+            with _said():
+                if _show_archived(cluster, job, node, _attempt(pod), tail, prefixed=every):
+                    continue
             if not _show_kept(job, node, _attempt(pod), tail, prefix):
                 raise
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    """Tell what is wrong with the archived log; there is something else to show."""
+    try:
+        yield
+    except PluginError as error:
+        say(str(error))
+
+
+def _show_archived(
+    cluster: Cluster,
+    job: JsonObject,
+    node_rank: int | None,
+    attempt: int | None,
+    tail: int | None,
+    *,
+    prefixed: bool | None = None,
+    besides: frozenset[int] = frozenset(),
+) -> bool:
+    """Print what the queue's bucket has of this worker, or of all but some; whether there was anything.
+
+    Of the last attempt that has a log, where none is named. Raises PluginError where it can't be read.
+    """
+    if not archived.place(job) or (node_rank is not None and beyond(job, node_rank)):
+        return False
+    found = archived.read(cluster, job, node_rank, archived.LAST if attempt is None else str(attempt))
+    logs = [each for each in found if each.node not in besides]
+    for log in logs:
+        lines = log.text.split(b"\n")[:-1]
+        prefix = _prefix(log.node) if (node_rank is None if prefixed is None else prefixed) else b""
+        for line in lines if tail is None else lines[max(0, len(lines) - tail) :]:
+            print_line(prefix + line)
+    return bool(logs)
 
 
 def _show_kept(
@@ -141,6 +195,9 @@ class _Following:
                 if phase in n.FINAL_PHASES:
                     over = over or time.monotonic()
                     if self._is_drained(over, phase == n.PHASE_FAILED):
+                        if not (pods or self._done or self._streams):
+                            with _said():
+                                _show_archived(self._cluster, job, self._node_rank, None, self._tail)
                         return exit_code(status)
                 self._wait()
         except PluginError:

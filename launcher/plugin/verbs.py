@@ -62,13 +62,20 @@ def _logs(options: argparse.Namespace, cluster: Cluster) -> int:
     from launcher.plugin.following import follow, show_log
 
     if options.follow:
-        if options.attempt is not None:
+        if options.attempt is not None or options.previous:
             raise PluginError(
-                USAGE, "--attempt: excludes --follow, which shows each attempt from the last one on"
+                USAGE,
+                f"--{'previous' if options.previous else 'attempt'}: excludes --follow, which shows each attempt from "
+                "the last one on",
             )
         job = cluster.job(options.name)
         return follow(cluster, job, options.node_rank or 0, options.tail, every=options.all)
-    show_log(cluster, options.name, options.node_rank, options.attempt, options.tail, every=options.all)
+    attempt = options.attempt
+    if options.previous:
+        attempt = int(cluster.job(options.name).get("status", {}).get("attempt") or 0) - 1
+        if attempt < 0:
+            raise PluginError(USAGE, f"--previous: job {options.name} has had one attempt. Leave it out.")
+    show_log(cluster, options.name, options.node_rank, attempt, options.tail, every=options.all)
     return DONE
 
 

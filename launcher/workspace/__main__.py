@@ -1,8 +1,9 @@
 """`python -m launcher.workspace`: what runs beside the workers of a torchrun job.
 
 fetch    an init container: the workspace in place, verified, or a failure
-follow   a sidecar: each new archive of the job in place
+follow   a sidecar: each new archive of the job in place, and the worker's log in the bucket
 serve    the sync pod: archives by digest over HTTP
+logs     in a pod of its own: prints archived logs
 receive  in the sync pod, by exec: takes an archive from standard input
 
 Exit codes: 0 done or told to stop, 1 what was asked for can't be done (one line says why), 2 wrong arguments,
@@ -23,8 +24,10 @@ from pathlib import Path
 from typing import BinaryIO, Final, TextIO
 
 from launcher.core.torchrun import names
+from launcher.workspace.bucket import Bucket
 from launcher.workspace.errors import NotThere, WorkspaceError
 from launcher.workspace.follow import EVERY_SECONDS, LOG, fetch, follow, tell
+from launcher.workspace.logs import archive_log, print_logs
 from launcher.workspace.nearby import copied
 from launcher.workspace.place import placed
 from launcher.workspace.serve import server
@@ -49,17 +52,24 @@ def parser() -> argparse.ArgumentParser:
     fetching.add_argument("--wait-seconds", type=float, help="how long the archive may take to come")
     following = verbs.add_parser("follow", help="put each new archive of the job in place")
     following.add_argument("--every-seconds", type=float, default=EVERY_SECONDS, help="how often is asked")
+    following.add_argument("--log", type=Path, help="the file that the worker's output is copied to")
+    following.add_argument("--log-url", help="s3://bucket/key that the log is sent to")
     for each in (fetching, following):
+        needed = each is fetching
         each.add_argument(
             "--archive",
-            required=True,
+            required=needed,
             type=Path,
             help="the file with the pod's annotation that names the archive",
         )
         each.add_argument(
             "--sync", default="", help="http://host:port of the job's sync pod, without a bucket"
         )
-        each.add_argument("--into", required=True, type=Path, help="the directory of the workspace")
+        each.add_argument("--into", required=needed, type=Path, help="the directory of the workspace")
+    reading = verbs.add_parser("logs", help="print archived logs")
+    reading.add_argument("--url", required=True, help="s3://bucket/prefix of the job's logs")
+    reading.add_argument("--attempt", default="last", help="a number, or last")
+    reading.add_argument("--node", type=int, help="default: all nodes of the attempt")
     serving = verbs.add_parser("serve", help="serve the archives that were received")
     serving.add_argument("--port", type=int, default=names.SYNC_PORT)
     serving.add_argument("--address", default=_ALL_ADDRESSES, help="default: each one of the pod")
@@ -111,11 +121,27 @@ def _run(options: argparse.Namespace) -> None:
         stopping = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopping.set())
-        follow(PodSource(options.archive, options.sync), options.into, stopping, every=options.every_seconds)
+        _follow(options, stopping)
     elif options.verb == "serve":
         _serve(options)
+    elif options.verb == "logs":
+        print_logs(options.url, options.attempt, options.node, Bucket(), sys.stdout.buffer)
     else:
         receive(options, sys.stdin.buffer, sys.stdout)
+
+
+def _follow(options: argparse.Namespace, stopping: threading.Event) -> None:
+    """Keep the workspace up to date, and archive the worker's log, until `stopping`."""
+    archiving = None
+    if options.log and options.log_url:
+        words = (options.log, options.log_url, Bucket(), stopping)
+        archiving = threading.Thread(target=archive_log, args=words)
+        archiving.start()
+    if options.archive:
+        source = PodSource(options.archive, options.sync)
+        follow(source, options.into, stopping, every=options.every_seconds)
+    if archiving is not None:
+        archiving.join()
 
 
 def _serve(options: argparse.Namespace) -> None:

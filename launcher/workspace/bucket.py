@@ -89,6 +89,27 @@ class Bucket:
                 for piece in answer["Body"].iter_chunks(2**18):
                     file.write(piece)
 
+    def put(self, url: str, data: bytes) -> None:
+        """Put these bytes at this place, whatever is there. Raises WorkspaceError and NotThere."""
+        bucket, key = parse_url(url)
+        with _explained(url):
+            self._client.put_object(Bucket=bucket, Key=key, Body=data)
+
+    def get(self, url: str) -> bytes:
+        """Return the object at this place. Raises WorkspaceError, and NotThere where there is none."""
+        bucket, key = parse_url(url)
+        with _explained(url):
+            return bytes(self._client.get_object(Bucket=bucket, Key=key)["Body"].read())
+
+    def names(self, url: str) -> list[str]:
+        """Return the names below this prefix, without it. Raises WorkspaceError and NotThere."""
+        bucket, key = parse_url(url)
+        with _explained(url):
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=f"{key}/")
+            return [
+                each["Key"].removeprefix(f"{key}/") for page in pages for each in page.get("Contents", ())
+            ]
+
     @contextmanager
     def _sending(self, body: _Told) -> Iterator[_Told]:
         """Lets it tell only while it is sent: without TLS it is read once before each try, to be signed."""
@@ -180,8 +201,8 @@ def _explained(url: str) -> Iterator[None]:
             ) from None
         if code in _REFUSED:
             raise _Refused(
-                f"bucket: {url}: {error.operation_name} is refused ({code}); your credentials need s3:GetObject and "
-                f"s3:PutObject there"
+                f"bucket: {url}: {error.operation_name} is refused ({code}); the credentials need s3:GetObject, "
+                "s3:PutObject and s3:ListBucket there"
             ) from None
         if code in _ABSENT:
             raise NotThere(f"{url} is not there yet") from None

@@ -1,8 +1,8 @@
 """The sync pod's HTTP: archives by digest, the present one's name.
 
-A person who sends needs the right to exec. Which archive runs is said by the job's spec, and by nothing here: the
-present one tells the kubelet that the pod has one. A worker of the job gives back the one archive that the pod expects, after
-an earlier pod was lost: whoever sends it, it is taken only if its digest is right.
+A person who sends needs the right to exec. Which archive runs is said by the job's spec, and by nothing here: by the
+present one the kubelet knows that the pod has one. A worker of the job gives back the one archive that the pod expects,
+after an earlier pod was lost: whoever sends it, it is taken only if its digest is right.
 """
 
 from __future__ import annotations

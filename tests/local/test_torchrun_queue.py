@@ -121,6 +121,13 @@ def test_bucket_workspace_reaches_a_running_job_with_its_edit(queued: Stack, tmp
     assert torchrun(queued, "sync", "stored", cwd=tmp_path).code == 0
     assert reaches(queued, "stored", n.PHASE_SUCCEEDED)["restarts"] == 0
     assert "evil" not in logs_of(queued, "stored"), "what lies in the bucket decided what runs"
+    gone = queued.kubectl("delete", "pods", *SPACE, "-l", f"{n.LABEL_JOB}=stored", "--wait")
+    assert gone.code == 0, gone.output
+    kept = torchrun(queued, "logs", "stored")
+    assert kept.code == 0, kept.output
+    assert [line for line in kept.output.splitlines() if line.startswith("said ")] == [
+        f"said {each}" for each in ("before", "after", "end")
+    ]
     again = torchrun(queued, *submit, "--name", "again", cwd=tmp_path)
     assert "unchanged" in again.output
     assert torchrun(queued, "cancel", "again").code == 0

@@ -58,6 +58,14 @@ def status() -> Field:
             "completionTime": moment("When it came to its end."),
             "exitCode": whole_number("Exit code of the job: that of the worker that failed first, else 0.", most=255),
             "capacity": _capacity(),
+            "logs": group(
+                "Where the logs of the workers are archived, as attempt-<number>/node-<number>.log. A job whose queue "
+                "has no bucket has none.",
+                {
+                    "url": text("Bucket and prefix.", most=2048),
+                    "image": text("Image of the pod that `kubectl torchrun logs` reads them by.", most=1024),
+                },
+            ),
             "workspaceDigest": text("Digest of the workspace that the workers have.", most=80),
         },
     )  # fmt: skip

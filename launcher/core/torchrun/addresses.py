@@ -14,12 +14,25 @@ from launcher.core.torchrun import names as n
 from launcher.core.torchrun.job_spec import Workspace
 
 WORKSPACES: Final = "workspaces"
+LOGS: Final = "logs"
+ATTEMPT: Final = "attempt-"
+NODE: Final = "node-"
 _SENT: Final = re.compile(rf"(s3://[^/]+(?:/.*)?)/{WORKSPACES}/[^/]+/[^/]+")
 
 
 def workspaces_below(where: str, namespace: str) -> str:
     """Return the prefix of a namespace's archives below this bucket and prefix."""
     return f"{where.rstrip('/')}/{WORKSPACES}/{namespace}"
+
+
+def logs_below(where: str, namespace: str, uid: str) -> str:
+    """Return the prefix of the logs of the job with this uid, below this bucket and prefix."""
+    return f"{where.rstrip('/')}/{LOGS}/{namespace}/{uid}"
+
+
+def log_url(below: str, attempt: int, node: str) -> str:
+    """Return where the log of a worker is, by its attempt and the number of its node."""
+    return f"{below}/{ATTEMPT}{attempt}/{NODE}{node}.log"
 
 
 def sent_below(url: str) -> str:

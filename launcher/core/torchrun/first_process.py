@@ -56,6 +56,9 @@ END {
 # Kubernetes counts a pod that ends with 0 as done, also one that was told to go: a Job may be complete by it, and an
 # elastic one removes the workers that still train. Who ends well after the signal has saved, and has not trained.
 #
+# Where TORCHRUN_LOG names a file, what the command prints is copied there, too: the sidecar archives it
+# (launcher/workspace/logs.py).
+#
 # `idle` prints the torchrun agents that have no process of their own. In its exit barrier, and while it meets others,
 # an agent waits in C++ for up to five minutes and hears no signal (torch/distributed/elastic/agent/server/api.py,
 # `_exit_barrier`). One that has nothing to save is ended three seconds after the signal. A process of an agent has
@@ -114,7 +117,7 @@ done
 if [ "$keep" ] && command -v tee && command -v tail && mkfifo "$keep/out" "$keep/end"; then
   tail -c KEPT <"$keep/end" >"$keep/tail" 3>&- &
   keeper=$!
-  (trap '' PIPE TERM INT; exec tee "$keep/end" <"$keep/out") >&3 &
+  (trap '' PIPE TERM INT; exec tee "$keep/end" ${TORCHRUN_LOG:+"$TORCHRUN_LOG"} <"$keep/out") >&3 &
   copier=$!
 fi 3>&1 >/dev/null 2>&1
 if command -v setsid >/dev/null 2>&1; then set -- setsid "$@"; fi

@@ -61,6 +61,11 @@ ANNOTATION_ARCHIVE: Final = f"{GROUP}/archive"
 ARCHIVE_VOLUME: Final = "workspace-archive"
 ARCHIVE_DIRECTORY: Final = "/etc/torchrun"
 ARCHIVE_FILE: Final = "archive"
+# Where the first process of a worker copies what the worker prints, for the sidecar that archives it in the bucket.
+LOG_VOLUME: Final = "worker-log"
+LOG_DIRECTORY: Final = "/var/log/torchrun"
+LOG_FILE: Final = f"{LOG_DIRECTORY}/worker.log"
+ENV_LOG: Final = "TORCHRUN_LOG"
 # How many batch/v1 Jobs the attempt has.
 ANNOTATION_PARTS: Final = f"{GROUP}/parts"
 # On a batch/v1 Job, a gang, and a pod that holds a node: a digest of the spec with which it was made.

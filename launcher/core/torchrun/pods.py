@@ -18,7 +18,7 @@ from launcher.core.quantity import in_words
 from launcher.core.torchrun import command as commands
 from launcher.core.torchrun import first_process, job_spec, placement
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.addresses import archive_annotation, sync_pod_url
+from launcher.core.torchrun.addresses import archive_annotation, log_url, logs_below, sync_pod_url
 from launcher.core.torchrun.distribution import Size
 from launcher.core.torchrun.job_spec import JobSpec
 from launcher.core.torchrun.queue_spec import WORKING_DIRECTORY, WORKSPACE, QueueSpec
@@ -31,6 +31,7 @@ COMPLETION_INDEX: Final = "metadata.annotations['batch.kubernetes.io/job-complet
 _TOOL: Final = {"cpu": "100m", "memory": "256Mi"}
 _SHARED_MEMORY: Final = "shared-memory"
 _STORAGE: Final = "ephemeral-storage"
+_LOG_MOUNT: Final = {"name": n.LOG_VOLUME, "mountPath": n.LOG_DIRECTORY}
 _ARCHIVE_FIELD: Final = f"metadata.annotations['{n.ANNOTATION_ARCHIVE}']"
 
 
@@ -68,6 +69,12 @@ class Making:
     def sync(self) -> bool:
         """Whether the workspace comes through a pod of the job."""
         return self.spec.workspace is not None and not self.spec.workspace.url
+
+    @property
+    def logs(self) -> str:
+        """Where the logs of the job's workers are archived, "" for nowhere."""
+        bucket = self.settings.queue.bucket
+        return logs_below(bucket, self.namespace, self.uid) if bucket else ""
 
     @property
     def meeting(self) -> commands.Meeting:
@@ -261,6 +268,7 @@ def _environment(
         {"name": n.ENV_JOB, "value": making.name},
         {"name": n.ENV_ATTEMPT, "value": str(making.attempt)},
         {"name": n.ENV_NODE_RANK, **rank},
+        *([{"name": n.ENV_LOG, "value": n.LOG_FILE}] if making.logs else []),
     ]
     ours: list[JsonObject] = [{"name": name, "value": value} for name, value in values.items()]
     if size.nodes > 1 and queue.template_spec.get("hostNetwork"):
@@ -325,6 +333,8 @@ def _volumes(making: Making, node: int | None) -> list[JsonObject]:
             result.append({"name": WORKSPACE, "emptyDir": {}})
         archive = {"path": n.ARCHIVE_FILE, "fieldRef": {"fieldPath": _ARCHIVE_FIELD}}
         result.append({"name": n.ARCHIVE_VOLUME, "downwardAPI": {"items": [archive]}})
+    if making.logs:
+        result.append({"name": n.LOG_VOLUME, "emptyDir": {}})
     shared = making.settings.queue.shared_memory_per_gpu
     if shared is not None:
         size = in_words(floor(shared * (making.size.gpus or 1)))
@@ -344,6 +354,8 @@ def _mounts(making: Making) -> list[JsonObject]:
     ]
     if making.spec.workspace is not None and WORKSPACE not in making.settings.queue.volumes:
         result.append({"name": WORKSPACE, "mountPath": _workspace_path(making)})
+    if making.logs:
+        result.append(_LOG_MOUNT)
     if making.settings.queue.shared_memory_per_gpu is not None:
         result.append({"name": _SHARED_MEMORY, "mountPath": "/dev/shm"})  # noqa: S108 (not a temporary file)
     return result
@@ -361,39 +373,54 @@ def _own_directory(making: Making, volume: str) -> JsonObject:
 
 
 def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> list[JsonObject]:
-    """What puts the workspace in place before the worker starts, and what keeps it as it was last sent."""
+    """Return what puts the workspace in place before the worker starts, keeps it up to date, and archives the log."""
     workspace = making.spec.workspace
-    if workspace is None:
-        return []
-    sync = [] if workspace.url else ["--sync", sync_pod_url(making.name, making.namespace)]
+    mounts: list[JsonObject] = []
+    words: list[str] = []
+    logs: list[str] = []
+    if workspace is not None:
+        # Not where the workers have it: that is /app, and the tools' own image has its program there.
+        mounts.append(
+            {"name": WORKSPACE, "mountPath": n.TOOLS_WORKSPACE, **_own_directory(making, WORKSPACE)}
+        )
+        # Not by subPath: such a file never changes in a running pod.
+        mounts.append({"name": n.ARCHIVE_VOLUME, "mountPath": n.ARCHIVE_DIRECTORY, "readOnly": True})
+        sync = [] if workspace.url else ["--sync", sync_pod_url(making.name, making.namespace)]
+        words = ["--archive", f"{n.ARCHIVE_DIRECTORY}/{n.ARCHIVE_FILE}", *sync, "--into", n.TOOLS_WORKSPACE]
+        words = [commands.literally(each) for each in words]
+    if making.logs:
+        address = log_url(commands.literally(making.logs), making.attempt, f"$({n.ENV_NODE_RANK})")
+        logs = ["--log", n.LOG_FILE, "--log-url", address]
+    # Rights on the bucket, and its place, are the worker's.
+    env = [
+        each
+        for each in container["env"]
+        if str(each["name"]).startswith("AWS_") or (logs and each["name"] == n.ENV_NODE_RANK)
+    ]
     common: JsonObject = {
         "image": making.cluster.tools_image,
         "resources": {"requests": _TOOL, "limits": _TOOL},
         "securityContext": _tool_security(below, container),
         # Why it failed is its last line; the job's message has it from there.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        # Not where the workers have it: that is /app, and the tools' own image has its program there.
-        "volumeMounts": [
-            {"name": WORKSPACE, "mountPath": n.TOOLS_WORKSPACE, **_own_directory(making, WORKSPACE)},
-            # Not by subPath: such a file never changes in a running pod.
-            {"name": n.ARCHIVE_VOLUME, "mountPath": n.ARCHIVE_DIRECTORY, "readOnly": True},
-        ],
-        # Rights on the bucket, and its place, are the worker's.
-        "env": [each for each in container["env"] if str(each["name"]).startswith("AWS_")],
+        "env": env,
     }
-
-    words = ("--archive", f"{n.ARCHIVE_DIRECTORY}/{n.ARCHIVE_FILE}", *sync, "--into", n.TOOLS_WORKSPACE)
-
-    def tool(name: str, verb: str) -> JsonObject:
-        return {
-            "name": name,
-            "command": ["python", "-m", "launcher.workspace", verb, *map(commands.literally, words)],
-            **common,
-        }
-
-    # The second is a native sidecar: it starts after the one before, and its end is not waited for.
-    follow = {**tool(n.FOLLOW_CONTAINER, "follow"), "restartPolicy": "Always"}
-    return [tool(n.FETCH_CONTAINER, "fetch"), follow]
+    program = ["python", "-m", "launcher.workspace"]
+    fetch = {
+        "name": n.FETCH_CONTAINER,
+        "command": [*program, "fetch", *words],
+        "volumeMounts": mounts,
+        **common,
+    }
+    # A native sidecar: it starts after the one before, and its end is not waited for.
+    follow = {
+        "name": n.FOLLOW_CONTAINER,
+        "command": [*program, "follow", *words, *logs],
+        "volumeMounts": [*mounts, *([_LOG_MOUNT] if logs else [])],
+        "restartPolicy": "Always",
+        **common,
+    }
+    return [*([fetch] if words else []), *([follow] if words or logs else [])]
 
 
 def _tool_security(below: Mapping[str, Any], container: JsonObject) -> JsonObject:

@@ -198,6 +198,7 @@ def _towards(
         workers=look.workers(),
         workspaceDigest=look.spec.workspace.digest if look.spec.workspace is not None else None,
         capacity=None,
+        logs={"url": prepared.logs, "image": look.cluster.tools_image} if prepared.logs else None,
     )
     return replace(decision, makes=missing(look, wanted))
 

@@ -287,7 +287,7 @@ def test_constants_are_those_of_the_contract() -> None:
         "controller": contract.TORCHRUN_CONTROLLER,
         "jobLabel": contract.TORCHRUN_LABEL_JOB,
         "workerContainer": contract.TORCHRUN_WORKER_CONTAINER,
-        "bucket": {"archives": contract.TORCHRUN_ARCHIVES},
+        "bucket": {"archives": contract.TORCHRUN_ARCHIVES, "logs": contract.TORCHRUN_LOGS},
     }
     assert set(stated["environment"]["workerFromProgram"].values()) <= set(
         launch_request(run(), RESOLVED)["worker"]["env"]

@@ -97,7 +97,8 @@ def test_the_key_is_used_through_ec2_alone() -> None:
 
 
 def bucket(**more: Any) -> Recorded:
-    given = {"key_arn": KEY, "keep_old_versions_days": 30, "protect": False, "tags": {}, **more}
+    days = {"keep_old_versions_days": 30, "keep_job_logs_days": 20}
+    given = {"key_arn": KEY, **days, "protect": False, "tags": {}, **more}
     return deploy(lambda: ModelBucket("models", ModelBucketArgs(**given)) and None)
 
 
@@ -117,7 +118,7 @@ def test_the_bucket_belongs_to_the_account_alone_is_versioned_encrypted_and_tidi
     }
     closed = found.one("aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock").inputs
     assert [v for k, v in closed.items() if k != "bucket"] == [True] * 4
-    [tidy, _] = found.one("aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration").inputs["rules"]
+    [tidy, *_] = found.one("aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration").inputs["rules"]
     assert tidy["abortIncompleteMultipartUpload"]["daysAfterInitiation"] <= 7
     assert tidy["noncurrentVersionExpiration"] == {"noncurrentDays": 30}
     assert tidy["expiration"] == {"expiredObjectDeleteMarker": True}
@@ -125,10 +126,19 @@ def test_the_bucket_belongs_to_the_account_alone_is_versioned_encrypted_and_tidi
 
 def test_checkpoints_that_a_run_deleted_are_not_kept_as_long_as_models() -> None:
     kind = "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration"
-    [_, deleted] = bucket().one(kind).inputs["rules"]
+    [_, deleted, _] = bucket().one(kind).inputs["rules"]
     assert deleted["filter"] == {"prefix": "checkpoints/"}
     assert deleted["noncurrentVersionExpiration"] == {"noncurrentDays": 1}
     assert "expiration" not in deleted, "a checkpoint that is in use must never go by its age"
+
+
+def test_logs_of_jobs_expire_and_nothing_else_does() -> None:
+    kind = "aws:s3/bucketLifecycleConfiguration:BucketLifecycleConfiguration"
+    rules = bucket().one(kind).inputs["rules"]
+    assert rules[2]["filter"] == {"prefix": "torchrun/logs/"}
+    assert rules[2]["expiration"] == {"days": 20}
+    assert rules[2]["noncurrentVersionExpiration"] == {"noncurrentDays": 1}
+    assert [each["id"] for each in rules if "days" in each.get("expiration", {})] == [rules[2]["id"]]
 
 
 def test_a_protected_bucket_is_never_emptied() -> None:

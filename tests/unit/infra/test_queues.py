@@ -98,25 +98,27 @@ def test_queues_only_add_to_a_stack() -> None:
     assert [each for each in before if before[each] != after[each]] == []
 
 
-def test_workers_read_the_workspaces_of_their_namespace_and_write_none() -> None:
+def test_workers_read_workspaces_and_write_logs_of_their_namespace() -> None:
     found = statements(with_queues(), "trainyard-test-trainer-workspaces")
     own, theirs = "arn:aws:s3:::trainyard-test-models-1a2b3c4", "arn:aws:s3:::theirs"
-    assert found["ReadWorkspaces"]["Action"] == ["s3:GetObject"]
-    assert found["ReadWorkspaces"]["Resource"] == [
-        f"{bucket}/torchrun/workspaces/training/*" for bucket in (own, theirs)
-    ]
-    assert found["ListWorkspaces"]["Resource"] == [own, theirs]
-    assert found["ListWorkspaces"]["Condition"] == {
-        "StringLike": {"s3:prefix": "torchrun/workspaces/training/*"}
+    for sid, kind, actions in (
+        ("ReadWorkspaces", "workspaces", ["s3:GetObject"]),
+        ("ReadAndWriteLogs", "logs", ["s3:GetObject", "s3:PutObject"]),
+    ):
+        assert found[sid]["Action"] == actions
+        assert found[sid]["Resource"] == [f"{bucket}/torchrun/{kind}/training/*" for bucket in (own, theirs)]
+    assert found["ListThem"]["Resource"] == [own, theirs]
+    assert found["ListThem"]["Condition"] == {
+        "StringLike": {"s3:prefix": ["torchrun/workspaces/training/*", "torchrun/logs/training/*"]}
     }
-    assert found["UseTheBucketsKey"]["Action"] == ["kms:Decrypt"]
-    assert len(found) == 3
+    assert found["UseTheBucketsKey"]["Action"] == ["kms:Decrypt", "kms:GenerateDataKey"]
+    assert len(found) == 4
     attached = with_queues().one(ATTACHMENT, "trainyard-test-trainer-workspaces").inputs
     assert attached["role"] == "trainyard-test-trainer-1a2b3c4"
 
 
-def test_an_account_reads_the_buckets_of_its_own_queues_alone() -> None:
-    """That of a queue without a bucket reads none."""
+def test_an_account_has_the_buckets_of_its_own_queues_alone() -> None:
+    """That of a queue without a bucket has none."""
     found = statements(with_queues(), "trainyard-test-pytorch-training-sa-workspaces")
     assert found["ReadWorkspaces"]["Resource"] == ["arn:aws:s3:::theirs/torchrun/workspaces/default/*"]
     assert "UseTheBucketsKey" not in found, "that bucket's key is its owner's business"
@@ -127,22 +129,19 @@ def test_an_account_reads_the_buckets_of_its_own_queues_alone() -> None:
     ]
 
 
-def test_a_submitter_writes_the_workspaces_of_one_namespace_alone() -> None:
+def test_a_submitter_has_the_prefixes_of_one_namespace_alone() -> None:
     policies = {name: json.loads(text) for name, text in with_queues().result["submitterPolicies"].items()}
     assert sorted(policies) == ["default", "training"]
     for namespace, policy in policies.items():
-        places = {
-            each
-            for statement in policy["Statement"]
-            if statement["Sid"] != "UseTheBucketsKey"
-            for each in [
-                *statement["Resource"],
-                *statement.get("Condition", {}).get("StringLike", {}).values(),
-            ]
-            if "/" in each
+        found = {each["Sid"]: each for each in policy["Statement"]}
+        assert found["ReadAndWriteWorkspaces"]["Action"] == ["s3:GetObject", "s3:PutObject"]
+        assert found["ReadLogs"]["Action"] == ["s3:GetObject"]
+        places = [*found["ReadAndWriteWorkspaces"]["Resource"], *found["ReadLogs"]["Resource"]]
+        places += found["ListThem"]["Condition"]["StringLike"]["s3:prefix"]
+        assert {each.partition("torchrun/")[2] for each in places} == {
+            f"workspaces/{namespace}/*",
+            f"logs/{namespace}/*",
         }
-        assert {each.partition("torchrun/")[2] for each in places} == {f"workspaces/{namespace}/*"}
-        assert "s3:PutObject" in policy["Statement"][0]["Action"]
     assert without_queues().result["submitterPolicies"] is None
 
 

@@ -73,6 +73,7 @@ MADE: dict[str, Any] = {
     "trainyard:storage": {
         "prefix": "weights",
         "keepOldVersionsDays": 12,
+        "keepJobLogsDays": 13,
         "lustre": {
             "deploymentType": "PERSISTENT_1",
             "storageType": "HDD",
@@ -188,6 +189,7 @@ ARRIVES: list[tuple[str, str, str, Any]] = [
     ("pools[].dataVolumeGiB", ODD, f"{DISKS}.1.ebs.volumeSize", "123Gi"),
     ("pools[].idleSeconds", ODD_POOL, "spec.disruption.consolidateAfter", "99s"),
     ("storage.keepOldVersionsDays", OLD_VERSIONS, "rules.0.noncurrentVersionExpiration.noncurrentDays", 12),
+    ("storage.keepJobLogsDays", OLD_VERSIONS, "rules.2.expiration.days", 13),
     ("storage.lustre.deploymentType", LUSTRE, "deploymentType", "PERSISTENT_1"),
     ("storage.lustre.storageType", LUSTRE, "storageType", "HDD"),
     ("storage.lustre.driveCache", LUSTRE, "driveCacheType", "READ"),

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core.torchrun import child_exit, first_process
+from launcher.core.torchrun import names as n
 
 pytestmark = pytest.mark.unit
 
@@ -228,3 +229,18 @@ def test_an_agent_that_hears_no_signal_and_has_no_process_is_ended(
         appears(tmp_path / "ready")
         running.terminate()
         assert running.wait(30) == (3 if saves else 128 + signal.SIGTERM)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_copy_of_what_is_printed_is_beside_the_output(
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, with the command's exit code."""
+    log = tmp_path / "worker.log"
+    monkeypatch.setenv(n.ENV_LOG, str(log))
+    command = "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; echo oops >&2; exit 7"
+    with started(shell, "sh", "-c", command.replace("$", "$$")) as process:
+        printed = process.communicate(timeout=30)[0]
+        assert process.returncode == 7
+    assert printed.decode().splitlines() == [*(f"line {number}" for number in range(3000)), "oops"]
+    assert log.read_bytes() == printed

@@ -277,7 +277,29 @@ def test_what_a_worker_unpacks_is_named_by_its_pods_annotation(url: str) -> None
         (mount,) = (one for one in each["volumeMounts"] if one["name"] == shown["name"])
         assert words[words.index("--archive") + 1] == f"{mount['mountPath']}/{item['path']}"
         assert ("--sync" in words) == (not url)
-        assert "s3://" not in " ".join(words)
+        assert "s3://" not in " ".join(words).partition("--log-url")[0]
+
+
+@pytest.mark.parametrize("sent", [{}, {"workspace": {"digest": DIGEST, "sizeBytes": 5}}])
+def test_bucket_of_a_queue_has_the_logs_of_every_worker(sent: dict[str, Any]) -> None:
+    """Also of a job without a workspace; without a bucket nothing is copied."""
+    made = making({"numGPUs": 16, **sent}, {"storage.workspace.bucket": "s3://own/p/"}, attempt=3)
+    spec = worker(made)["spec"]
+    sidecar = spec["initContainers"][-1]
+    assert (sidecar["name"], sidecar["restartPolicy"]) == (n.FOLLOW_CONTAINER, "Always")
+    words = sidecar["command"]
+    below = f"s3://own/p/logs/team/{made.uid}"
+    assert words[words.index("--log-url") + 1] == f"{below}/attempt-3/node-$(TORCHRUN_NODE_RANK).log"
+    ranks = [each for each in sidecar["env"] if each["name"] == n.ENV_NODE_RANK]
+    assert ranks == [each for each in spec["containers"][0]["env"] if each["name"] == n.ENV_NODE_RANK]
+    log = {"name": n.LOG_VOLUME, "mountPath": n.LOG_DIRECTORY}
+    assert log in sidecar["volumeMounts"]
+    assert log in spec["containers"][0]["volumeMounts"]
+    named = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
+    assert named[n.ENV_LOG] == words[words.index("--log") + 1] == n.LOG_FILE
+    without = worker(making({"numGPUs": 16, **sent}))["spec"]
+    assert n.ENV_LOG not in {each["name"] for each in without["containers"][0]["env"]}
+    assert n.LOG_VOLUME not in str(without)
 
 
 @pytest.mark.parametrize(

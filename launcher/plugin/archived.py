@@ -1,0 +1,132 @@
+"""Logs of workers whose pods are gone, out of the bucket of the job's queue, by a pod in the cluster.
+
+The entry point is `read`. Whoever has kubectl's rights in the namespace needs none in AWS.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from launcher.core.held import held_up
+from launcher.core.torchrun import job_spec
+from launcher.core.torchrun.log_reader import CONTAINER, log_reader
+from launcher.core.torchrun.resolve import resolve
+from launcher.kube.rest import ApiError, ApiUnavailable
+from launcher.plugin.cluster import Cluster, explained
+from launcher.plugin.exits import NOT_FOUND, UNAVAILABLE, PluginError
+from launcher.plugin.screen import say
+
+JsonObject = dict[str, Any]
+LAST: Final = "last"
+_ASK_SECONDS: Final = 0.5
+_WAIT_SECONDS: Final = 90.0
+_OVER: Final = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class ArchivedLog:
+    """What a worker printed."""
+
+    attempt: int
+    node: int
+    text: bytes
+
+
+def place(job: JsonObject) -> str:
+    """Return where the logs of the job are archived, "" for nowhere."""
+    return str((job.get("status", {}).get("logs") or {}).get("url") or "")
+
+
+def read(cluster: Cluster, job: JsonObject, node: int | None, attempt: str = LAST) -> list[ArchivedLog]:
+    """Return the logs of an attempt: of one node, or of all.
+
+    Args:
+        cluster: Where the job is.
+        job: The TorchrunJob, of which `place` is something.
+        node: The number of the node, None for all.
+        attempt: A number, or LAST: the last one that has a log.
+
+    Raises:
+        PluginError: They can't be read, or there are none.
+    """
+    words = ["logs", "--url", place(job), "--attempt", attempt]
+    words += [] if node is None else ["--node", str(node)]
+    pod = _pod(cluster, job, words)
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods"
+    say(f"the log is read from {place(job)}")
+    name = pod["metadata"]["name"]
+    try:
+        with explained("create pods", cluster.namespace):
+            cluster.rest.request("POST", path, None, pod)
+        ended = _wait(cluster, name)
+        with (
+            explained("get pods/log", cluster.namespace),
+            cluster.rest.open(f"{path}/{name}/log", {"container": CONTAINER}) as answer,
+        ):
+            data = b"".join(answer.chunks())
+    except PluginError as error:
+        raise PluginError(error.code, f"{error}; with rights in AWS: {by_hand(job, node, attempt)}") from None
+    finally:
+        with suppress(ApiError, ApiUnavailable):
+            cluster.rest.request("DELETE", f"{path}/{name}")
+    if ended != "Succeeded":
+        said = data.decode(errors="replace").strip().splitlines()
+        raise PluginError(NOT_FOUND, said[-1] if said else f"pod {name}: ended as {ended} without a word")
+    return list(_split(data))
+
+
+def by_hand(job: JsonObject, node: int | None, attempt: str) -> str:
+    """Return the command that reads the same with rights in AWS."""
+    if node is None or not attempt.isdecimal():
+        return f"aws s3 ls --recursive {place(job)}/"
+    return f"aws s3 cp {place(job)}/attempt-{attempt}/node-{node}.log -"
+
+
+def _pod(cluster: Cluster, job: JsonObject, words: list[str]) -> JsonObject:
+    name = job["spec"]["jobQueue"]
+    queue, (spec, _) = cluster.queue(name), job_spec.parse(job["spec"])
+    settings = resolve(queue.get("spec"), spec)[0] if queue is not None and spec is not None else None
+    image = str((job.get("status", {}).get("logs") or {}).get("image") or "")
+    if settings is None or not image:
+        lacks = "is not there any more" if queue is None else "can't be read"
+        raise PluginError(
+            NOT_FOUND,
+            f"queue {name}: {lacks}, and its service account reads the log; with rights in AWS: "
+            f"aws s3 ls --recursive {place(job)}/",
+        )
+    return log_reader(job, settings.queue, image, words, secrets.token_hex(3))
+
+
+def _wait(cluster: Cluster, name: str) -> str:
+    """Return how the pod ended. Raises PluginError where it does not within its time."""
+    until = time.monotonic() + _WAIT_SECONDS
+    while True:
+        pod = cluster.pod(name)
+        phase = str((pod or {}).get("status", {}).get("phase") or "")
+        if phase in _OVER:
+            return phase
+        if pod is None or time.monotonic() > until:
+            why = held_up(pod) if pod is not None else "is gone"
+            raise PluginError(
+                UNAVAILABLE, f"pod {name}: {why or f'has not ended after {_WAIT_SECONDS:.0f} s'}"
+            )
+        time.sleep(_ASK_SECONDS)
+
+
+def _split(data: bytes) -> Iterator[ArchivedLog]:
+    """Undo what `launcher.workspace.logs.print_logs` writes."""
+    while data:
+        head, _, data = data.partition(b"\n")
+        try:
+            known = json.loads(head)
+            entry = ArchivedLog(int(known["attempt"]), int(known["node"]), data[: int(known["bytes"])])
+        except (ValueError, KeyError, TypeError):
+            raise PluginError(UNAVAILABLE, f"logs: {head[:100]!r} is not the head of a log") from None
+        yield entry
+        data = data[int(known["bytes"]) :]
