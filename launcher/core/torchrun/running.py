@@ -327,7 +327,9 @@ def _written(look: Look, told: tuple[Condition, ...]) -> Decision:
     message = f"{ready} of {nodes} workers are ready" + (f", {why}" if why else "")
     fields: dict[str, Any] = {"workers": look.workers()}
     if look.progress is not None:
-        fields["progress"] = look.progress
+        before = look.record.raw.get("progress")
+        kept = before if "unreadable" in look.progress and isinstance(before, dict) else {}
+        fields["progress"] = {**kept, **look.progress}
     if look.spec.workspace is not None:
         fields["workspaceDigest"] = look.spec.workspace.digest  # it is followed
     reason = n.REASON_RUNNING if runs else n.REASON_STARTING
