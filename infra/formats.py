@@ -24,6 +24,8 @@ PRINCIPAL_WANTED: Final = "the ARN of an IAM user or role, such as arn:aws:iam::
 # What STS shows of a role that somebody has taken on
 # (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html).
 ROLE_SESSION: Final = r"arn:aws[a-z-]*:sts::[0-9]{12}:assumed-role/(?P<role>[A-Za-z0-9_+=,.@-]+)/.+"
+KMS_KEY: Final = r"arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/(mrk-)?[0-9a-f-]{32,36}"
+KMS_KEY_WANTED: Final = "the ARN of a KMS key, such as arn:aws:kms:us-west-2:123456789012:key/<id>"
 CIDR: Final = r"[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}"
 IMAGE: Final = r"[a-z0-9][a-z0-9._:/-]*(@sha256:[0-9a-f]{64})"
 IMAGE_WANTED: Final = "an image with its digest, such as registry/name@sha256:<64 hexadecimal digits>"
