@@ -72,6 +72,9 @@ NOTHING_TO_JUDGE: Final = frozenset(
         "aws:s3/bucketVersioning:BucketVersioning",
         # An image that is built and pushed; the repositories are judged.
         "docker-build:index:Image",
+        # They only refuse requests.
+        "kubernetes:admissionregistration.k8s.io/v1:ValidatingAdmissionPolicy",
+        "kubernetes:admissionregistration.k8s.io/v1:ValidatingAdmissionPolicyBinding",
         "kubernetes:admissionregistration.k8s.io/v1:ValidatingWebhookConfiguration",
         "kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition",
         # It takes the token from an account that is there; namespace-default-account looks for it.
@@ -81,6 +84,9 @@ NOTHING_TO_JUDGE: Final = frozenset(
         # Ends machines and objects before their cluster goes (components/drain.py).
         "pulumi-python:dynamic/drain:Drain",
         "pulumi-python:dynamic/drain:Remains",
+        # Records in the state (components/fixed_settings.py).
+        "pulumi-python:dynamic/settings:Fixed",
+        "pulumi-python:dynamic/settings:StartedRun",
     }
 )
 # Components only hold others, and providers make nothing.
