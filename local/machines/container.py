@@ -147,16 +147,20 @@ class Container:
         declared = environment.declared(facts, self.spec)
         program = context.images.find(self.spec, self.pod.ip, declared, self.pod.port_for)
         self.pod.save_ports()
+        user, group = environment.user_and_group(self.pod.item, self.spec, program.user)
         variables = environment.complete(
             declared | program.forced,
             program.environment,
             self.pod.injected(),
             self.pod.hostname,
             context.settings.service_ip,
+            user,
         )
         variables.setdefault("PATH", images.SYSTEM_PATH)
         plan = self._volumes.plan(self.spec, program) | {
             "hostname": self.pod.hostname,
+            "user": user,
+            "group": group,
             "argv": list(program.argv),
             "env": variables,
         }

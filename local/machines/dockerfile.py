@@ -1,4 +1,4 @@
-"""What a Dockerfile says about running the image: WORKDIR, ENV, ENTRYPOINT and CMD of one stage. Pure.
+"""What a Dockerfile says about running the image: USER, WORKDIR, ENV, ENTRYPOINT and CMD of one stage. Pure.
 
 Reference: docs.docker.com/reference/dockerfile. Build-time instructions are skipped; nothing is built here.
 """
@@ -16,9 +16,10 @@ VARIABLE = re.compile(r"\\\$|\$(?:(\w+)|\{(\w+)(?::([-+])([^}]*))?\})")
 
 @dataclass(frozen=True)
 class Image:
-    """How an image runs. `workdir` is absolute."""
+    """How an image runs. `workdir` is absolute; `user` is USER as written: `user[:group]`, names or numbers."""
 
     workdir: str = "/"
+    user: str = ""
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
@@ -106,6 +107,8 @@ def parse(text: str, target: str | None = None) -> Image:
             path = substituted(rest.strip("\"'"), variables)
             base = "" if path.startswith("/") else current.workdir.rstrip("/") + "/"
             current = replace(current, workdir=base + path)
+        elif word == "USER":
+            current = replace(current, user=substituted(rest, variables).strip("\"'"))
         elif word == "ENTRYPOINT":
             current = replace(current, entrypoint=words(rest), command=())
         elif word == "CMD":

@@ -30,7 +30,8 @@ class PullError(Exception):
 class Program:
     """How a container runs here. `simulated` ones have no process.
 
-    `forced` is environment that wins over the pod's own; `ports` maps a declared port to the one used instead.
+    `forced` is environment that wins over the pod's own; `ports` maps a declared port to the one used instead;
+    `user` is the image's USER.
     """
 
     kind: Literal["process", "simulated"]
@@ -39,6 +40,7 @@ class Program:
     forced: dict[str, str] = field(default_factory=dict)
     context: str = ""
     workdir: str = "/"
+    user: str = ""
     ports: dict[int, int] = field(default_factory=dict)
 
 
@@ -77,6 +79,7 @@ def built(container: Object, entry: Object) -> Program:
         image_environment(image.environment),
         context=str(entry["context"]),
         workdir=image.workdir,
+        user=image.user,
     )
 
 

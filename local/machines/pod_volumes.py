@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ from local.machines.volumes import Token
 
 Object = dict[str, Any]
 TOKEN_LIFE_USED = 0.8  # kubelets renew a token once it has used this part of its life
+# What no image has of a machine: its people, their keys, and what its services keep.
+HIDDEN = ("/root", "/home", "/etc/ssh", "/var/log", "/var/spool")
 SHARED_MEMORY = "size=64m"  # what container runtimes give /dev/shm when the pod brings no volume for it
 
 
@@ -149,20 +152,24 @@ class PodVolumes:
             mounts.append({"tmpfs": SHARED_MEMORY, "target": "/dev/shm"})  # noqa: S108
         temporary = pod.directory / "tmp" / spec["name"]
         temporary.mkdir(parents=True, exist_ok=True)
+        temporary.chmod(0o1777)
         workdir = spec.get("workingDir") or program.workdir
         if program.context and program.workdir != "/" and not Path(program.workdir).exists():
             # What the image has there, below a volume of the same place. Its user could not write there either.
-            mounts.insert(0, {"source": program.context, "target": program.workdir, "readOnly": True})
+            image = {"source": program.context, "target": program.workdir, "readOnly": True, "inside": True}
+            mounts.insert(0, image)
         elif program.context and not spec.get("workingDir"):
             workdir = program.context
         settings = pod.context.settings
-        keep = [sys.prefix, sys.base_prefix, str(settings.home.bin), program.context, program.argv[0]]
+        keep = [sys.prefix, sys.base_prefix, program.context, program.argv[0]]
         keep += [str(path) for path in (pod.context.preload, pod.context.helpers)]
         return {
             "mounts": mounts,
             "cwd": workdir,
             "tmp": str(temporary),
             "keep": [path for path in keep if path.startswith("/")],
+            "packages": os.path.realpath(sys.prefix),
+            "hidden": [*HIDDEN, str(Path.home()), str(settings.home.root)],
         }
 
     @staticmethod

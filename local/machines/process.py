@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from local.machines.sandbox import CAPABILITIES
+
 SANDBOX = Path(__file__).with_name("sandbox.py")
 # `unshare --pid` without --fork: the shell stays outside, its first child is process 1 of the new namespace. After that
 # child no other can be started, so the exit code is written by a builtin. (`unshare --fork` reports 1 for a SIGKILL.)
@@ -48,14 +50,21 @@ class Entry:
 
     pid: int
     variables: dict[str, str]
+    user: int = 0
 
     def command(self, argv: Sequence[str], terminal: bool = False) -> list[str]:
         """`argv` run there, in a session of its own. It is killed when the process that this starts is.
 
         Programs are named by their paths: the container's PATH need not have them. Raises FileNotFoundError.
         """
-        enter = [_program("nsenter"), f"--target={self.pid}", "--mount", "--uts", "--pid", "--root", "--wd"]
-        bound = [_program("setpriv"), "--pdeathsig=KILL", "--", _program("setsid")]
+        enter = [_program("nsenter"), f"--target={self.pid}", "--mount", "--uts", "--ipc", "--pid"]
+        # The sandbox's rights: a user namespace has none outside, and root keeps those that containers have.
+        rights = [f"--bounding-set=-all,{','.join(f'+{name}' for name in CAPABILITIES)}"]
+        if self.user:
+            enter += ["--user", "--preserve-credentials"]
+            rights = []
+        enter += ["--root", "--wd"]
+        bound = [_program("setpriv"), *rights, "--pdeathsig=KILL", "--", _program("setsid")]
         return [*enter, "--", *bound, *(["--ctty"] if terminal else []), "--", *argv]
 
 
@@ -157,8 +166,8 @@ class Process:
         while (pid := self.pid) is not None:
             # Until the sandbox becomes the program it may still have the machine's own root.
             if not _in_set_up(pid):
-                variables = json.loads((self.directory / "plan.json").read_text())["env"]
-                return Entry(pid, variables)
+                plan = json.loads((self.directory / "plan.json").read_text())
+                return Entry(pid, plan["env"], plan["user"])
             if time.monotonic() > deadline:
                 raise NotRunningError(f"its sandbox is not ready after {SETUP_SECONDS:g} s")
             await asyncio.sleep(SETUP_POLL_SECONDS)

@@ -110,7 +110,7 @@ def test_the_size_of_a_memory_volume_is_its_limit() -> None:
 
 def test_a_volume_hides_what_the_image_has_there_and_nobody_writes_to_that(tmp_path: Path) -> None:
     """What an image was built from is the checkout, and a workspace's volume is mounted over the image's directory."""
-    settings = SimpleNamespace(home=SimpleNamespace(bin=tmp_path))
+    settings = SimpleNamespace(home=SimpleNamespace(root=tmp_path))
     machine = SimpleNamespace(settings=settings, preload=tmp_path, helpers=tmp_path)
     item = {"spec": {"volumes": [{"name": "workspace", "emptyDir": {}}]}}
     pod = SimpleNamespace(item=item, role="", hosts_file=tmp_path, directory=tmp_path, context=machine)
