@@ -19,6 +19,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer import hang
 from trainer.agent import stop_agent, would_start_anew
+from trainer.compiling import is_compiled, told_as_configuration
 from trainer.config import Config
 from trainer.contract import Exit, TrainerError
 from trainer.distributed import OwnError, join, together
@@ -73,7 +74,9 @@ def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others, 
     with shared():
         check_same(store, world, "data", described(workload), Exit.DATA)
     precision = together(lambda: prepare(config.precision, device), device)
-    training = Training(config, world, device, precision, workload, stop, watch)
+    watch.enter("trying torch.compile", long=True)
+    compiled = is_compiled(config, world, device)
+    training = Training(config, world, device, precision, workload, stop, watch, compiled=compiled)
     checkpoints = None
     if config.checkpoint_uri is not None:
         from trainer.checkpoints import Checkpoints  # importing it takes a second or two
@@ -90,7 +93,7 @@ def run(config: Config, world: World, stop: Stop, watch: Watch, others: Others, 
     reporter.start()
     done = False
     if not stop.agreed_at_once():
-        with alone():
+        with alone(), told_as_configuration():
             done = training.run(reporter)
         training.check_weights()
     saved = True

@@ -87,13 +87,15 @@ class Training:
         workload: Workload,
         stop: Stop,
         watch: Watch,
+        *,
+        compiled: bool = False,
     ) -> None:
         self.config, self.world, self.device, self.workload = config, world, device, workload
         self.precision, self.stop, self.watch = precision, stop, watch
         torch.manual_seed(config.seed)
         self.network = workload.model().to(device)
         sharded = config.parallel == "fsdp" and world.size > 1
-        self._compiled = config.compile == "yes" or (config.compile == "auto" and device.type == "cuda")
+        self._compiled = compiled
         self.model = distribute(
             self.network,
             sharded=sharded,

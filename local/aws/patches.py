@@ -18,6 +18,7 @@ from local.aws import (
     interfaces,
     launch,
     log_groups,
+    memory,
     prices,
     quotas,
     reservations,
@@ -39,6 +40,7 @@ def install() -> None:
         if _installed:
             return
         for module in (
+            memory,
             addresses,
             launch,
             fleets,

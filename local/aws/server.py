@@ -15,7 +15,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from werkzeug.serving import make_server
 from werkzeug.wrappers import Request, Response
 
-from local.aws import authenticate, authorise, faults, instances, interruptions, patches, prices
+from local.aws import authenticate, authorise, faults, instances, interruptions, memory, patches, prices
 from local.aws.account import ACCOUNT_ID, create_deployer
 from local.aws.calls import calls
 from local.aws.eks.store import store
@@ -44,6 +44,7 @@ class Application:
     def __init__(self) -> None:
         patches.install()
         self.moto = DomainDispatcherApplication(create_backend_app)
+        self.collector = memory.Collector()
         self.ours: dict[tuple[str, str], Callable[[Request], Response]] = {
             ("GET", "health"): lambda _request: _json({"status": "ok", "accountId": ACCOUNT_ID}),
             ("GET", "instances"): _instances,
@@ -58,6 +59,16 @@ class Application:
         }
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        self.collector.collect_if_due()
+        self.collector.add(int(environ.get("CONTENT_LENGTH") or 0))
+
+        def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+            self.collector.add(sum(int(value) for name, value in headers if name.lower() == "content-length"))
+            return start_response(status, headers, *more)
+
+        return self._route(environ, start)
+
+    def _route(self, environ: dict[str, Any], start_response: Any) -> Any:
         path = environ.get("PATH_INFO", "")
         if path.startswith(OUR_PATHS):
             return self._ours(Request(environ), path.removeprefix(OUR_PATHS))(environ, start_response)
@@ -137,7 +148,9 @@ def serve(home_directory: str, port: int) -> None:
     store.supervisor = Supervisor(home.control_socket)
     fsx_store.begin(home.volumes / "fsx")
     fsx_store.delay_seconds = home.settings().get("fileSystemSeconds", fsx_store.delay_seconds)
+    memory.use_few_heaps()
     application = Application()
+    memory.Collector.settle()
     with socket.socket() as trial:  # werkzeug would print two lines of its own and exit
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         trial.bind(("127.0.0.1", port))

@@ -22,7 +22,8 @@ STATIC_ACTIONS = {
 }
 # Parts of a request that do not change the answer.
 IGNORED = ("Version", "StartTime", "EndTime", "MaxResults")
-KEPT = 64
+# Characters: all instance types are some millions of them, and each filter makes an answer of its own.
+KEPT = 48 * 2**20
 
 _answers: OrderedDict[tuple[Any, ...], str] = OrderedDict()
 _lock = threading.Lock()
@@ -39,7 +40,7 @@ def answer(response: Any, name: str, act: Callable[[Any], Any]) -> Any:
         with _lock:  # held while the answer is made: a second caller waits instead of doing the same work
             if key not in _answers:
                 _answers[key] = _write(response, name.partition(":")[2])
-                if len(_answers) > KEPT:
+                while len(_answers) > 1 and sum(map(len, _answers.values())) > KEPT:
                     _answers.popitem(last=False)
             _answers.move_to_end(key)
             body = _answers[key]

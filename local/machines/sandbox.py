@@ -203,7 +203,7 @@ class Root:
         mount("none", base, "", UNBINDABLE)
         for name in (*PRIVATE_DIRECTORIES, OLD[1:], SHADOW[1:]):
             os.mkdir(f"{base}/{name}")
-        bind(plan["tmp"], f"{base}/tmp")
+        bind(plan["tmp"], f"{base}/tmp")  # noqa: S108 the container's own
         hidden = [path for path in map(os.path.realpath, plan["hidden"]) if path != "/"]
         self._machine(hidden)
         self._hide_and_keep(hidden, plan["keep"], plan["packages"])
@@ -288,10 +288,11 @@ class Root:
         lines = Path("/etc/passwd").read_text(errors="replace").splitlines(keepends=True)
         users.write_text("".join(line for line in lines if is_system_user(line)))
         bind(str(users), f"{self.base}/etc/passwd")
-        if os.path.isdir(f"{self.base}/var/tmp"):
+        temporary = f"{self.base}/var/tmp"  # noqa: S108 the container's own
+        if os.path.isdir(temporary):
             own = self.layer.empty()
-            os.chmod(own, 0o1777)
-            bind(own, f"{self.base}/var/tmp")
+            os.chmod(own, 0o1777)  # noqa: S103 as it is everywhere
+            bind(own, temporary)
 
     def enter(self) -> None:
         """Pivot into it; the machine's own root is at OLD until `leave_old`."""

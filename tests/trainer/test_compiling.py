@@ -11,7 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from trainer import compiling
 from trainer.config import Config
+from trainer.contract import Exit, TrainerError
 from trainer.hang import Watch
 from trainer.precision import FP32
 from trainer.stopping import Stop
@@ -20,6 +22,8 @@ from trainer.workloads import load
 from trainer.world import World
 
 pytestmark = pytest.mark.trainer
+ALONE = World(0, 1, 0, 1, 1)
+CPU = torch.device("cpu")
 
 
 class Noted:
@@ -40,7 +44,14 @@ def group(tmp_path: Path) -> Iterator[None]:
     """A process group of this process alone."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
     yield
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def own_training(config: Config, watch: Noted, stop: Stop) -> Training:
+    """A compiled training of this process alone."""
+    device, data = torch.device("cpu"), load("digits")
+    return Training(config, ALONE, device, FP32, data, stop, cast(Watch, watch), compiled=True)
 
 
 @pytest.mark.usefixtures("group")
@@ -59,9 +70,7 @@ def test_each_size_of_batch_compiles_once_and_has_the_long_limit_then(
     torch._dynamo.reset()
     config = Config(compile="yes", epochs=3, batch_size=400, timeout_seconds=5, start_timeout_seconds=500)
     watch, stop = Noted(), Stop(patience=20, phase=lambda: "")
-    training = Training(
-        config, World(0, 1, 0, 1, 1), torch.device("cpu"), FP32, load("digits"), stop, cast(Watch, watch)
-    )
+    training = own_training(config, watch, stop)
     assert training.run(Observer())
     compiling = [
         ("compiling and the first step", True),  # 400 samples
@@ -75,3 +84,44 @@ def test_each_size_of_batch_compiles_once_and_has_the_long_limit_then(
     assert watch.entered == compiling + later
     assert graphs == [1, 3, 5], "each of them in a phase that has time"
     assert timeouts == [5, 500, 5, 500, 5] + [5] * 4
+
+
+@pytest.mark.usefixtures("group")
+def test_machine_without_a_compiler_trains_without_compile_or_refuses_at_once(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from torch._inductor import config as inductor
+
+    monkeypatch.setattr(inductor.cpp, "cxx", (str(tmp_path / "no-compiler"),))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(inductor, "compile_threads", 1)
+    torch._dynamo.reset()
+    with monkeypatch.context() as auto:
+        auto.setattr(compiling, "is_wanted", lambda _config, _device: True)
+        assert compiling.is_compiled(Config(compile="auto"), ALONE, CPU) is False
+    assert "compile=no rank=0 reason=" in capfd.readouterr().out
+    torch._dynamo.reset()
+    with pytest.raises(TrainerError, match=r"does not work here: .*compiler.*--compile no") as error:
+        compiling.is_compiled(Config(compile="yes"), ALONE, CPU)
+    assert error.value.code == Exit.CONFIGURATION, "which is not tried again"
+
+
+@pytest.mark.usefixtures("group")
+def test_model_that_cannot_be_compiled_ends_the_run_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_graph: Any, _examples: Any) -> Any:
+        raise ValueError("no kernel for this")
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=broken))
+    torch._dynamo.reset()
+    training = own_training(Config(compile="yes"), Noted(), Stop(patience=20, phase=lambda: ""))
+    with pytest.raises(TrainerError, match="no kernel for this") as error, compiling.told_as_configuration():
+        training.run(Observer())
+    assert error.value.code == Exit.CONFIGURATION
+
+
+@pytest.mark.parametrize(("setting", "device"), [("no", "cuda"), ("auto", "cpu")])
+def test_training_that_does_not_compile_tries_nothing(
+    setting: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "fault", lambda _device: pytest.fail("tried"))
+    assert not compiling.is_compiled(Config(compile=setting), ALONE, torch.device(device))

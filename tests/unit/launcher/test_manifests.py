@@ -137,6 +137,17 @@ def test_shared_volumes_are_mounted_and_what_is_written_to_there_is_opened_befor
         assert opening["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
+@pytest.mark.parametrize(("given", "found"), [({}, "/tmp"), ({"HOME": "/own"}, "/own")])
+def test_workers_have_a_home_that_the_stack_may_set(
+    document: dict[str, Any], given: dict[str, str], found: str
+) -> None:
+    document["worker"]["env"] = given
+    spec = manifests.training_job(parse_request({"TRAINYARD_REQUEST": json.dumps(document)}), 2, "r")["spec"]
+    for replica in spec["pytorchReplicaSpecs"].values():
+        variables = replica["template"]["spec"]["containers"][0]["env"]
+        assert [each["value"] for each in variables if each["name"] == "HOME"] == [found]
+
+
 def test_a_volume_that_is_only_read_needs_no_container_that_is_root(document: dict[str, Any]) -> None:
     document["worker"]["mounts"] = {"lustre": "/fsx"}
     spec = manifests.training_job(parse_request({"TRAINYARD_REQUEST": json.dumps(document)}), 2, "r")["spec"]

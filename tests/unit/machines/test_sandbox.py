@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,10 +24,15 @@ from local.machines.process import Ended, Process
 
 pytestmark = [
     pytest.mark.unit,
-    pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's sandboxes need the cloud's user namespace"),
+    pytest.mark.skipif(
+        os.geteuid() != 0, reason="an ordinary user's sandboxes need the cloud's user namespace"
+    ),
 ]
 ROOT, POD_USER = 0, 10001
-SITE = Path(os.path.realpath(sys.prefix)) / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+SITE = (
+    Path(os.path.realpath(sys.prefix))
+    / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+)
 
 
 class World:
@@ -39,7 +43,9 @@ class World:
         self.home.make()
         self.number = 0
 
-    def plan(self, user: int, argv: list[str], mounts: dict[str, Path], context: str) -> tuple[Path, dict[str, Any]]:
+    def plan(
+        self, user: int, argv: list[str], mounts: dict[str, Path], context: str
+    ) -> tuple[Path, dict[str, Any]]:
         """What a container's process is started with, and its directory."""
         self.number += 1
         directory = self.home.pods / f"pod-{self.number}"
@@ -66,9 +72,7 @@ class World:
             "cwd": "/",
         }
 
-    def start(
-        self, user: int, argv: list[str], context: str = "", **mounts: Path
-    ) -> tuple[Process, Path]:
+    def start(self, user: int, argv: list[str], context: str = "", **mounts: Path) -> tuple[Process, Path]:
         """Start a container; its process and its log."""
         directory, plan = self.plan(user, argv, mounts, context)
         log = directory / "log"
@@ -87,8 +91,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    yield World(tmp_path)
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
 
 
 WRITES = """
@@ -107,8 +111,19 @@ WRITES = """
 def test_container_writes_leave_the_machine_unchanged(world: World, user: int) -> None:
     name = f"from-a-pod-{os.getpid()}"
     directories = [
-        *(SITE, CHECKOUT, CHECKOUT / "trainer", Path.home(), world.home.root, world.home.run, world.home.logs),
-        *(Path(each) for each in ("/tmp", "/var/tmp", "/var/lib", "/dev/shm", "/dev", "/etc", "/usr/bin", "/opt")),
+        *(
+            SITE,
+            CHECKOUT,
+            CHECKOUT / "trainer",
+            Path.home(),
+            world.home.root,
+            world.home.run,
+            world.home.logs,
+        ),
+        *(
+            Path(each)
+            for each in ("/tmp", "/var/tmp", "/var/lib", "/dev/shm", "/dev", "/etc", "/usr/bin", "/opt")
+        ),
         *(Path(each) for each in ("/", "/home", "/run", "/srv", "/mnt", "/proc/sys/kernel", "/sys/kernel")),
     ]
     places = [str(directory / name) for directory in directories]
@@ -123,7 +138,9 @@ def test_container_writes_leave_the_machine_unchanged(world: World, user: int) -
 
 @pytest.mark.parametrize("user", [ROOT, POD_USER])
 def test_container_cannot_change_the_running_kernel(world: World, user: int) -> None:
-    output = world.python(user, WRITES.format(places=["/proc/sys/kernel/core_pattern", "/proc/sys/vm/swappiness"]))
+    output = world.python(
+        user, WRITES.format(places=["/proc/sys/kernel/core_pattern", "/proc/sys/vm/swappiness"])
+    )
     assert output.count("Read-only file system") == 2
     ended, _ = world.run(user, ["mount", "-o", "remount,rw,bind", "/proc/sys"])
     assert ended.code != 0
@@ -168,7 +185,9 @@ def wheel(directory: Path, name: str) -> Path:
         archive.writestr(
             f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
-        archive.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+        archive.writestr(
+            f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n"
+        )
     return path
 
 
@@ -177,7 +196,8 @@ def test_pip_install_reaches_its_own_container_alone(world: World, tmp_path: Pat
     (tmp_path / "wheels").mkdir()
     name = f"onlyhere{os.getpid()}"
     wheel(tmp_path / "wheels", name)
-    install = f"pip install --quiet --no-index --find-links /wheels {name} && python -c 'import {name} as m; print(m.ANSWER)'"
+    install = f"pip install --quiet --no-index --find-links /wheels {name}"
+    install += f" && python -c 'import {name}; print({name}.ANSWER)'"
     ended, output = world.run(POD_USER, ["sh", "-c", install], wheels=tmp_path / "wheels")
     assert (ended.code, output.splitlines()[-1]) == (0, "42"), output
     assert list(SITE.glob(f"{name}*")) == []
@@ -216,7 +236,9 @@ def test_command_in_a_container_has_its_user_and_no_more_rights(world: World, us
         entry = await process.entry()
         script = "id -u; mount -o remount,rw,bind /proc/sys && echo remounted; touch /usr/from-exec"
         command = entry.command(["sh", "-c", script])
-        return (await asyncio.to_thread(subprocess.run, command, env=entry.variables, capture_output=True)).stdout
+        return (
+            await asyncio.to_thread(subprocess.run, command, env=entry.variables, capture_output=True)
+        ).stdout
 
     try:
         assert asyncio.run(story()).split() == [str(user).encode()]

@@ -209,6 +209,33 @@ def test_the_workspaces_user_is_the_workers() -> None:
     assert pod(sent, below)["spec"]["initContainers"][0]["securityContext"]["runAsUser"] == 7
 
 
+@pytest.mark.parametrize(
+    ("template", "found"),
+    [
+        (
+            {"securityContext": {"runAsUser": 10001}},
+            {"HOME": "/tmp", "USER": "trainer", "LOGNAME": "trainer"},
+        ),
+        ({"securityContext": {"runAsUser": 0}}, {}),
+        ({}, {}),
+    ],
+)
+def test_worker_with_a_numbered_user_has_a_home_and_a_name(
+    template: dict[str, Any], found: dict[str, str]
+) -> None:
+    names = ("HOME", "USER", "LOGNAME")
+    assert {
+        name: value for name, value in env({}, {"podTemplate.spec": template}).items() if name in names
+    } == found
+
+
+def test_home_of_a_worker_is_its_authors_to_set() -> None:
+    own = {"name": n.WORKER_CONTAINER, "env": [{"name": "HOME", "value": "/queue"}]}
+    below = {"podTemplate.spec": {"securityContext": {"runAsUser": 7}, "containers": [own]}}
+    assert env({}, below)["HOME"] == "/queue"
+    assert env({"env": [{"name": "HOME", "value": "/job"}]}, below)["HOME"] == "/job"
+
+
 def test_backend_rendezvous_endpoint_and_port() -> None:
     assert env()[n.ENV_BACKEND] == "nccl"
     assert env({"numGPUs": 0})[n.ENV_BACKEND] == "gloo"
