@@ -121,6 +121,7 @@ def _environment(file: Path, record: Mapping[str, Any]) -> dict[str, str]:
         IGNORE_ENDPOINTS: "false",
         "AWS_ACCESS_KEY_ID": str(record["accessKeyId"]),
         "AWS_SECRET_ACCESS_KEY": str(record["secretAccessKey"]),
+        "TRAINYARD_EMULATOR_TOKEN": str(record.get("emulatorToken", "")),
         "AWS_REGION": region,
         "AWS_DEFAULT_REGION": region,
         "AWS_CONFIG_FILE": os.devnull,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import logging
+import secrets
 import socket
 import sys
 from collections.abc import Callable
@@ -27,6 +29,10 @@ from local.home import Home, write_atomically
 
 log = logging.getLogger(__name__)
 OUR_PATHS = "/_trainyard/"
+# Answered to everybody: that there is an emulator.
+OPEN_PATHS = ("health",)
+# moto's pages that show and reset all accounts, and its metadata service, which gives credentials to whoever asks.
+CLOSED_BACKENDS = ("moto_api", "instance_metadata")
 
 
 class RequestHandler(MotoRequestHandler):  # type: ignore[misc]
@@ -39,11 +45,12 @@ class RequestHandler(MotoRequestHandler):  # type: ignore[misc]
 
 
 class Application:
-    """The WSGI application."""
+    """The WSGI application. `token` is what callers of our own paths show, as a bearer token."""
 
-    def __init__(self) -> None:
+    def __init__(self, token: str) -> None:
         patches.install()
-        self.moto = DomainDispatcherApplication(create_backend_app)
+        self._token = token
+        self.moto = DomainDispatcherApplication(_backend)
         self.collector = memory.Collector()
         self.ours: dict[tuple[str, str], Callable[[Request], Response]] = {
             ("GET", "health"): lambda _request: _json({"status": "ok", "accountId": ACCOUNT_ID}),
@@ -78,7 +85,11 @@ class Application:
 
     def _ours(self, request: Request, name: str) -> Response:
         # The API server drops the query of its webhook's address: there the cluster's name follows in the path.
-        handler = self.ours.get((request.method, name.partition("/")[0]))
+        name = name.partition("/")[0]
+        if name not in OPEN_PATHS and not self._may_call(request):
+            reason = f"{request.path}: the token is missing or wrong; send `Authorization: Bearer TOKEN`"
+            return _json({"error": f"{reason} with emulatorToken of run/cloud.json"}, 401)
+        handler = self.ours.get((request.method, name))
         if handler is None:
             known = ", ".join(f"{method} {OUR_PATHS}{path}" for method, path in self.ours)
             return _json({"error": f"no {request.method} {request.path}; there are {known}"}, 404)
@@ -86,6 +97,17 @@ class Application:
             return handler(request)
         except (ValueError, KeyError) as error:
             return _json({"error": str(error)}, 400)
+
+    def _may_call(self, request: Request) -> bool:
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        return hmac.compare_digest(given.encode(), self._token.encode())
+
+
+def _backend(service: Any) -> Any:
+    """moto's application for a service, or one that has nothing."""
+    if service in CLOSED_BACKENDS:
+        return Response("the local cloud does not have this\n", 404, content_type="text/plain")
+    return create_backend_app(service)
 
 
 def _json(document: Any, status: int = 200) -> Response:
@@ -149,7 +171,8 @@ def serve(home_directory: str, port: int) -> None:
     fsx_store.begin(home.volumes / "fsx")
     fsx_store.delay_seconds = home.settings().get("fileSystemSeconds", fsx_store.delay_seconds)
     memory.use_few_heaps()
-    application = Application()
+    token = secrets.token_urlsafe(32)
+    application = Application(token)
     memory.Collector.settle()
     with socket.socket() as trial:  # werkzeug would print two lines of its own and exit
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -163,6 +186,7 @@ def serve(home_directory: str, port: int) -> None:
         "deployerArn": deployer.arn,
         "accountId": ACCOUNT_ID,
         "endpoint": f"http://127.0.0.1:{server.server_port}",
+        "emulatorToken": token,
     }
     write_atomically(home.aws_file, json.dumps(record), 0o600)
     log.info("serving on %s", record["endpoint"])

@@ -61,10 +61,13 @@ class Request:
 class ControlPlane:
     """The processes of one cluster and the files they need."""
 
-    def __init__(self, home: Home, processes: Processes, request: Request, aws_endpoint: str) -> None:
+    def __init__(
+        self, home: Home, processes: Processes, request: Request, aws_endpoint: str, aws_token: str = ""
+    ) -> None:
         self._home = home
         self._processes = processes
         self._request = request
+        self._aws_token = aws_token
         self._claim: Claim = claim_number()
         api, etcd, peer = free_ports(3)
         self.plan = Plan(
@@ -199,7 +202,8 @@ class ControlPlane:
             content = kubeconfig.document(plan.name, plan.endpoint, authority.certificate, pair)
             kubeconfig.write(plan.directory / f"{user}.kubeconfig", content)
         administrator.write(plan.pki, "admin")
-        kubeconfig.write(plan.directory / "token-webhook.yaml", kubeconfig.token_webhook(plan.authenticate))
+        webhook = kubeconfig.token_webhook(plan.authenticate, self._aws_token)
+        kubeconfig.write(plan.directory / "token-webhook.yaml", webhook)
         write_atomically(plan.directory / "cluster.json", json.dumps(self.facts(), indent=2) + "\n")
         return authority.certificate, administrator
 

@@ -46,13 +46,13 @@ def merge(documents: Mapping[str, Document]) -> Document:
     return merged
 
 
-def token_webhook(url: str) -> Document:
-    """The API server's way to ask about tokens that it did not sign itself: those of EKS."""
+def token_webhook(url: str, token: str) -> Document:
+    """The API server's way to ask about tokens that it did not sign itself, those of EKS; `token` is its own."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "aws", "cluster": {"server": url}}],
-        "users": [{"name": "api-server"}],
+        "users": [{"name": "api-server", "user": {"token": token}}],
         "contexts": [{"name": "aws", "context": {"cluster": "aws", "user": "api-server"}}],
         "current-context": "aws",
     }

@@ -74,6 +74,7 @@ class Supervisor:
         self._home = home
         self._outer = outer
         self._endpoint = f"http://127.0.0.1:{port}"
+        self._aws_token = ""
         self._port = port
         self._generation = ""
         self._environment = child_environment(home, os.environ)
@@ -141,6 +142,7 @@ class Supervisor:
                 return
         account = json.loads(self._home.aws_file.read_text())
         self._generation = str(uuid.uuid4())
+        self._aws_token = str(account["emulatorToken"])
         record = {
             **self._outer.as_json(),
             "generation": self._generation,
@@ -149,6 +151,7 @@ class Supervisor:
             "accountId": account.get("accountId", ACCOUNT),
             "accessKeyId": account["accessKeyId"],
             "secretAccessKey": account["secretAccessKey"],
+            "emulatorToken": account["emulatorToken"],
             "deployerArn": account.get("deployerArn", f"arn:aws:iam::{ACCOUNT}:user/deployer"),
         }
         write_atomically(self._home.cloud_file, json.dumps(record, indent=2) + "\n", mode=0o600)
@@ -204,7 +207,7 @@ class Supervisor:
             self._starting.add(request.name)
         plane: ControlPlane | None = None
         try:
-            plane = ControlPlane(self._home, self._processes, request, self._endpoint)
+            plane = ControlPlane(self._home, self._processes, request, self._endpoint, self._aws_token)
             answer = plane.start(self._environment, say)
             with self._lock:
                 self._clusters[request.name] = plane

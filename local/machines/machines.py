@@ -99,6 +99,7 @@ class Machines:
         async with session.get(
             f"{self.settings.aws_endpoint}/_trainyard/instances",
             params=parameters,
+            headers=self.settings.aws_headers,
             timeout=aiohttp.ClientTimeout(total=LONG_POLL_SECONDS + 15),
         ) as response:
             if response.status != 200:

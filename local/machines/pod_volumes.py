@@ -106,7 +106,7 @@ class PodVolumes:
         timeout = aiohttp.ClientTimeout(total=10)
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(address, params=query) as answer,
+            session.get(address, params=query, headers=self.pod.context.settings.aws_headers) as answer,
         ):
             refusal = (await answer.json(content_type=None)).get("refusal")
         if refusal:

@@ -19,12 +19,18 @@ class Settings:
     region: str
     account: str
     aws_endpoint: str
+    aws_token: str
     api_port: int
     service_ip: str
     pod_network: ipaddress.IPv4Network
     boot_seconds: float
     device_seconds: float
     backoff_seconds: float
+
+    @property
+    def aws_headers(self) -> dict[str, str]:
+        """What opens the emulator's paths that are none of AWS's."""
+        return {"Authorization": f"Bearer {self.aws_token}"}
 
     @property
     def kubeconfig(self) -> Path:
@@ -68,6 +74,7 @@ class Settings:
                 region=record["region"],
                 account=cloud["accountId"],
                 aws_endpoint=cloud["awsEndpoint"],
+                aws_token=cloud["emulatorToken"],
                 api_port=record["apiPort"],
                 service_ip=str(services[1]),
                 pod_network=ipaddress.IPv4Network(record["podCidr"]),

@@ -181,11 +181,16 @@ class Stack:
                 process.terminate()
                 process.wait(10)
 
+    @property
+    def emulator_headers(self) -> dict[str, str]:
+        """What opens the emulator's own paths."""
+        return {"Authorization": f"Bearer {self.cloud['emulatorToken']}"}
+
     def faults(self, rules: list[dict[str, Any]]) -> None:
         """Set the emulator's failure plan."""
         plan = json.dumps({"faults": rules}).encode()
         url = f"{self.cloud['awsEndpoint']}/_trainyard/faults"
-        with urlopen(Request(url, plan, method="PUT"), timeout=10) as answer:  # noqa: S310  (our own)
+        with urlopen(Request(url, plan, self.emulator_headers, method="PUT"), timeout=10) as answer:  # noqa: S310  (our own)
             assert answer.status == 200
 
     def left(self) -> Inventory:

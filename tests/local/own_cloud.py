@@ -64,7 +64,9 @@ class OwnCloud:
     def faults(self, *rules: dict[str, Any]) -> None:
         """Put these rules in place of the failure plan."""
         body = json.dumps({"faults": list(rules)}).encode()
-        request = Request(f"{self.record['awsEndpoint']}/_trainyard/faults", body, method="PUT")  # noqa: S310
+        headers = {"Authorization": f"Bearer {self.record['emulatorToken']}"}
+        url = f"{self.record['awsEndpoint']}/_trainyard/faults"
+        request = Request(url, body, headers, method="PUT")  # noqa: S310
         with urlopen(request, timeout=10) as answer:  # noqa: S310
             assert answer.status == 200
 

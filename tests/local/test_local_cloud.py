@@ -161,7 +161,7 @@ def test_status_tells_scripts_where_everything_is(cloud: OwnCloud) -> None:
     assert Path(status["kubeconfig"]).is_file()
     clusters = yaml.safe_load(Path(status["kubeconfig"]).read_text())["clusters"]
     assert MAIN in [each["name"] for each in clusters]
-    with urlopen(f"{status['awsEndpoint']}/_trainyard/faults", timeout=10) as answer:  # noqa: S310  (our own)
+    with urlopen(f"{status['awsEndpoint']}/_trainyard/health", timeout=10) as answer:  # noqa: S310  (our own)
         assert answer.status == 200
     names = {process["name"] for process in status["processes"]}
     assert {"aws", f"{MAIN}-apiserver", f"{MAIN}-machines"} <= names

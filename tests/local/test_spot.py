@@ -62,7 +62,7 @@ def take_back(stack: Stack, pod: str) -> str:
     instance = str(stack.get("node", node)["spec"]["providerID"].rpartition("/")[2])
     url = f"{stack.cloud['awsEndpoint']}/_trainyard/interruptions"
     body = json.dumps({"instanceId": instance}).encode()
-    with urlopen(Request(url, body, method="POST"), timeout=10) as answer:  # noqa: S310  (our own)
+    with urlopen(Request(url, body, stack.emulator_headers, method="POST"), timeout=10) as answer:  # noqa: S310  (our own)
         assert answer.status == 200
     return instance
 

@@ -35,6 +35,7 @@ from urllib3 import HTTPResponse
 from local.aws.account import prepare_environment
 
 REGION = "us-west-2"
+TOKEN = "the-emulator-s-own"
 # One session: it reads each service model once.
 SESSION = boto3.session.Session()
 SEND_OVER_HTTP = URLLib3Session.send
@@ -125,7 +126,8 @@ class Cloud:
     def call(self, method: str, path: str, body: Any = None) -> tuple[Any, Any]:
         """A call of our own paths: the JSON answer and the headers."""
         data = json.dumps(body).encode() if body is not None else None
-        request = Request(self.endpoint + "/_trainyard/" + path, data, method=method)  # noqa: S310
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        request = Request(self.endpoint + "/_trainyard/" + path, data, headers, method=method)  # noqa: S310
         with urlopen(request, timeout=10) as answer:  # noqa: S310
             return json.loads(answer.read()), answer.headers
 
@@ -262,7 +264,7 @@ def serving() -> Iterator[tuple[str, FakeSupervisor]]:
         patch.setattr(IAMBackend, "_init_aws_policies", lambda _self: policies)
         fake = FakeSupervisor(Path(directory) / "s")
         store.supervisor = Supervisor(Path(directory) / "s")
-        application = Application()
+        application = Application(TOKEN)
         server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=RequestHandler)
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import date
 from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from botocore.exceptions import ClientError
@@ -22,6 +24,51 @@ def cloud(cloud: Cloud, over_http: None) -> Cloud:
 
 def test_health_answers(cloud):
     assert cloud.call("GET", "health")[0]["status"] == "ok"
+
+
+OURS = (
+    ("GET", "instances?cluster=main"),
+    ("GET", "mount"),
+    ("POST", "authenticate/main"),
+    ("GET", "role-calls"),
+    ("GET", "faults"),
+    ("PUT", "faults"),
+    ("POST", "interruptions"),
+    ("GET", "no-such-path"),
+)
+
+
+@pytest.mark.parametrize("authorization", ["", "Bearer wrong", "Bearer "])
+@pytest.mark.parametrize(("method", "path"), OURS)
+def test_our_paths_are_closed_without_the_token(cloud, method, path, authorization):
+    headers = {"Authorization": authorization} if authorization else {}
+    request = Request(f"{cloud.endpoint}/_trainyard/{path}", b"{}", headers, method=method)  # noqa: S310
+    with pytest.raises(HTTPError) as error:
+        urlopen(request, timeout=10)  # noqa: S310
+    assert error.value.code == 401
+    assert "run/cloud.json" in json.loads(error.value.read())["error"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/moto-api/data.json"),
+        ("GET", "/moto-api/"),
+        ("POST", "/moto-api/reset"),
+        ("POST", "/moto-api/reset-auth"),
+        ("POST", "/moto-api/config"),
+        ("POST", "/moto-api/seed"),
+        ("GET", "/moto-api/recorder/download-recording"),
+        ("GET", "/moto-apix"),
+        ("GET", "/latest/meta-data/iam/security-credentials/"),
+        ("PUT", "/latest/api/token"),
+    ],
+)
+def test_dashboard_and_metadata_of_moto_are_closed(cloud, method, path):
+    with pytest.raises(HTTPError) as error:
+        urlopen(Request(cloud.endpoint + path, method=method), timeout=10)  # noqa: S310
+    assert error.value.code == 404
+    assert cloud.secret not in error.value.read().decode()
 
 
 def test_an_unknown_path_of_ours_names_the_ones_there_are(cloud):
