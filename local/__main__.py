@@ -105,7 +105,7 @@ def run(words: list[str]) -> int:
     elif arguments.command == "exec":
         execute(home, others[1:] if others[:1] == ["--"] else others)
     else:
-        execute(home, ["kubectl", *others])
+        execute(home, ["kubectl", *others], as_administrator=True)
     return 0
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from local.home import CHECKOUT
+
 STACKS = "stacks"
+# The local cloud's plugins, `pulumi-resource-<name>`: the engine finds them on PATH.
+PLUGINS = CHECKOUT / "local" / "plugins" / "bin"
 
 
 def passphrase_file(directory: Path) -> Path:

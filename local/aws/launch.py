@@ -147,11 +147,24 @@ def _tell_after(method: str, state: str) -> None:
         if method == "terminate" and self.state == "terminated":
             return _same_state(self)
         result = act(self)
+        if method == "terminate":
+            _close_spot_request(self)
         events.instance_state_changed(self, state)
         changes.notify()
         return result
 
     setattr(Instance, method, wrapped)
+
+
+def _close_spot_request(instance: Any) -> None:
+    """A one-time request ends with its instance, which moto leaves `active`.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html
+    """
+    for request in instance.ec2_backend.spot_instance_requests.values():
+        if request.instance is not None and request.instance.id == instance.id and request.state == "active":
+            request.state, request._status_code = "closed", "instance-terminated-by-user"
+            request.status_message = "Your Spot Instance was terminated by user-initiated termination."
 
 
 def _same_state(instance: Any) -> Any:

@@ -31,14 +31,15 @@ def install() -> None:
     def make(cls: Any, *_args: Any, **_kwargs: Any) -> Any:
         return object.__new__(cls)
 
-    BaseModel.__new__ = make  # type: ignore[method-assign,assignment]
+    BaseModel.__new__ = make
 
 
 def use_few_heaps() -> None:
     """Set how this process allocates; a C library that has no mallopt keeps its own way."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    for parameter, value in SETTINGS.items() if mallopt else ():
-        mallopt(parameter, value)
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        for parameter, value in SETTINGS.items():
+            library.mallopt(parameter, value)
 
 
 class Collector:

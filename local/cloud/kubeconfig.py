@@ -37,12 +37,26 @@ def document(cluster: str, server: str, authority: bytes, user: Pair) -> Documen
     }
 
 
-def merge(documents: Mapping[str, Document]) -> Document:
-    """All clusters' documents, oldest first, as one; the newest is the current context."""
+def current_context(path: Path) -> str:
+    """The current context of a kubeconfig that may not be there; "" where none is set."""
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (FileNotFoundError, yaml.YAMLError):
+        return ""
+    return str((content or {}).get("current-context") or "") if isinstance(content, dict) else ""
+
+
+def merge(documents: Mapping[str, Document], current: str = "") -> Document:
+    """All clusters' documents, oldest first, as one.
+
+    The current context stays `current`: a new cluster becomes it only where none is set, and where its cluster is
+    gone no other takes its place, since commands that were meant for it would then reach that one.
+    """
     merged: Document = {"apiVersion": "v1", "kind": "Config"}
     for part in ("clusters", "users", "contexts"):
         merged[part] = [entry for each in documents.values() for entry in each[part]]
-    merged["current-context"] = next(reversed(list(documents)), "")
+    newest = next(reversed(list(documents)), "")
+    merged["current-context"] = current if current in documents else "" if current else newest
     return merged
 
 

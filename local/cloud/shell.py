@@ -50,6 +50,12 @@ def print_status(home: Home, found: dict[str, Any] | None, *, as_json: bool) -> 
     print(f"kubeconfig: {found['kubeconfig']}")
 
 
+def kubeconfigs(home: Home, own: str) -> str:
+    """KUBECONFIG: a person's own files stay, and decide; the local cloud's contexts are added to theirs."""
+    files = [file for file in own.split(os.pathsep) if file]
+    return os.pathsep.join(files if str(home.kubeconfig) in files else [*files, str(home.kubeconfig)])
+
+
 def tool_environment(home: Home) -> dict[str, str]:
     """`cloud_environment` with the kubeconfig and the tools on PATH.
 
@@ -60,7 +66,7 @@ def tool_environment(home: Home) -> dict[str, str]:
         raise NotRunningError(f"no local cloud is running in {home.root}; `make up` starts it")
     return {
         **cloud_environment(home),
-        "KUBECONFIG": str(home.kubeconfig),
+        "KUBECONFIG": kubeconfigs(home, os.environ.get("KUBECONFIG", "")),
         "PATH": os.pathsep.join([str(home.bin), os.environ.get("PATH", "/usr/bin:/bin")]),
     }
 
@@ -71,8 +77,10 @@ def print_environment(home: Home) -> None:
         print(f"export {name}={shlex.quote(value)}")
 
 
-def execute(home: Home, words: list[str]) -> NoReturn:
+def execute(home: Home, words: list[str], *, as_administrator: bool = False) -> NoReturn:
     """Become a command that has the variables and reaches the addresses of the running local cloud.
+
+    A person's own KUBECONFIG stays in force, but not `as_administrator` of the local cloud's clusters.
 
     Raises:
         CloudError: there is no such command.
@@ -81,6 +89,16 @@ def execute(home: Home, words: list[str]) -> NoReturn:
         raise CloudError("say which command to run: python -m local exec -- COMMAND ...")
     # Of these the person's own shell learns nothing: there `pulumi` is for AWS.
     environment = {**os.environ, **tool_environment(home), **backend.variables(home.root)}
+    environment["TRAINYARD_HOME"] = str(home.root)  # the plugins' own
+    # Last: a person's own AWS CLI comes before the stand-in that lies there, too.
+    environment["PATH"] = os.pathsep.join([environment["PATH"], str(backend.PLUGINS)])
+    if as_administrator:
+        environment["KUBECONFIG"] = str(home.kubeconfig)
+    elif environment["KUBECONFIG"] != str(home.kubeconfig):
+        print(
+            f"local cloud: KUBECONFIG is your own and decides; the contexts of {home.kubeconfig} are added to it",
+            file=sys.stderr,
+        )
     if words[0] == "kubectl" and not any(home.clusters.iterdir()):
         raise CloudError("the local cloud has no cluster yet; `make up` deploys a stack that makes one")
     process = running(home)

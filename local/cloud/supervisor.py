@@ -270,7 +270,8 @@ class Supervisor:
     def _write_kubeconfig(self) -> None:
         with self._lock:
             documents = {name: plane.administrator for name, plane in self._clusters.items()}
-            kubeconfig.write(self._home.kubeconfig, kubeconfig.merge(documents))
+            current = kubeconfig.current_context(self._home.kubeconfig)
+            kubeconfig.write(self._home.kubeconfig, kubeconfig.merge(documents, current))
 
 
 def parse_request(body: Mapping[str, Any]) -> Request:

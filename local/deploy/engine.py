@@ -26,7 +26,6 @@ from local.home import Home, write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_SPACE = os.strerror(errno.ENOSPC).lower()
-PLUGINS = ROOT / "local" / "plugins" / "bin"
 
 
 class EngineError(Exception):
@@ -61,7 +60,7 @@ class Engine:
         self._passphrase = self._read_passphrase()
         self.state_file = state_file(self.directory, stack)
         self._whole = WholeState(self.state_file, self.directory, stack)
-        path = [str(PLUGINS), str(home / "bin"), str(ROOT / ".venv" / "bin"), os.environ["PATH"]]
+        path = [str(backend.PLUGINS), str(home / "bin"), str(ROOT / ".venv" / "bin"), os.environ["PATH"]]
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("PULUMI_", "AWS_"))},
             **variables,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from local.cloud.kubeconfig import current_context
 from local.home import CHECKOUT, Home
 
 
@@ -26,9 +27,11 @@ def kubectl(home: Home, context: str) -> str:
 
 def places(home: Home, context: str, namespace: str) -> list[str]:
     """Where a run's logs and its cluster are."""
+    current = current_context(home.kubeconfig)
+    note = "" if current == context else f" (the current context is {current or 'not set'}: give --context)"
     return [
         f"logs:       {shown(home.logs)}/, or {kubectl(home, context)} logs -n {namespace} <pod>",
-        f"kubeconfig: {shown(home.kubeconfig)}, context {context}",
+        f"kubeconfig: {shown(home.kubeconfig)}, context {context}{note}",
     ]
 
 

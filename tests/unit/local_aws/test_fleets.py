@@ -344,6 +344,15 @@ def test_a_queue_that_does_not_let_eventbridge_send_stays_empty(launcher):
     assert receive() == []
 
 
+def test_spot_request_is_closed_when_its_instance_ends(launcher):
+    ec2 = launcher.cloud.client("ec2")
+    kept, ended = [launcher.fleet(capacity="spot")["Instances"][0]["InstanceIds"][0] for _ in range(2)]
+    ec2.terminate_instances(InstanceIds=[ended])
+    requests = ec2.describe_spot_instance_requests()["SpotInstanceRequests"]
+    found = {each["InstanceId"]: (each["State"], each["Status"]["Code"]) for each in requests}
+    assert found == {kept: ("active", "fulfilled"), ended: ("closed", "instance-terminated-by-user")}
+
+
 def test_a_spot_instance_that_is_taken_back_is_told_of_before(launcher):
     import json
 

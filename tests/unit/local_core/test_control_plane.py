@@ -63,14 +63,42 @@ def test_service_account_tokens_are_signed_with_rsa_as_on_eks() -> None:
     assert b"PRIVATE KEY" in signing_key()
 
 
-def test_the_newest_cluster_is_the_current_context_of_all() -> None:
+def contexts(*names: str) -> dict[str, kubeconfig.Document]:
     pair = Pair(certificate=b"c", key=b"k")
-    documents = {name: kubeconfig.document(name, f"https://{name}", b"ca", pair) for name in ("old", "new")}
-    merged = yaml.safe_load(yaml.safe_dump(kubeconfig.merge(documents)))
-    assert merged["current-context"] == "new"
+    return {name: kubeconfig.document(name, f"https://{name}", b"ca", pair) for name in names}
+
+
+def test_merged_kubeconfig_has_all_clusters() -> None:
+    merged = yaml.safe_load(yaml.safe_dump(kubeconfig.merge(contexts("old", "new"))))
     assert [context["name"] for context in merged["contexts"]] == ["old", "new"]
     assert [cluster["cluster"]["server"] for cluster in merged["clusters"]] == ["https://old", "https://new"]
     assert base64.b64decode(merged["users"][0]["user"]["client-key-data"]) == b"k"
+
+
+@pytest.mark.parametrize(
+    ("current", "clusters", "found"),
+    [
+        ("", ["a"], "a"),
+        ("a", ["a", "b"], "a"),  # a second stack
+        ("b", ["a", "b"], "b"),  # a person chose it
+        ("a", ["b"], ""),  # nothing that was meant for a reaches b
+        ("", ["b", "a"], "a"),
+        ("a", [], ""),
+    ],
+)
+def test_current_context_is_never_moved_to_another_cluster(
+    tmp_path: Path, current: str, clusters: list[str], found: str
+) -> None:
+    file = tmp_path / "kubeconfig"
+    kubeconfig.write(file, {**kubeconfig.merge(contexts("a", "b")), "current-context": current})
+    merged = kubeconfig.merge(contexts(*clusters), kubeconfig.current_context(file))
+    assert merged["current-context"] == found
+
+
+def test_current_context_of_no_kubeconfig_is_none(tmp_path: Path) -> None:
+    assert kubeconfig.current_context(tmp_path / "none") == ""
+    (tmp_path / "empty").write_text("")
+    assert kubeconfig.current_context(tmp_path / "empty") == ""
 
 
 def test_without_clusters_the_kubeconfig_is_valid_and_empty() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -141,13 +142,44 @@ def test_a_command_of_the_person_finds_the_stacks_and_their_secrets(
     monkeypatch.setattr("local.cloud.shell.running", lambda _home: object())
     monkeypatch.setattr("local.cloud.shell.enter_prefix", lambda _process: [])
     monkeypatch.setattr(os, "execvpe", lambda _program, _words, environment: became.append(environment))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
     execute(home, ["sh"])
     engine = Engine(home.root, "dev", {}).environment
+    assert shutil.which("pulumi-resource-aws", path=became[0]["PATH"]), "the engine finds its plugins on PATH"
+    assert became[0]["TRAINYARD_HOME"] == str(home.root)
     for name in ("PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE_FILE", "PULUMI_HOME"):
         assert became[0][name] == engine[name]
     assert not [name for name in tool_environment(home) if name.startswith("PULUMI_")], (
         "a shell is for AWS, too"
     )
+
+
+@pytest.mark.parametrize(
+    ("own", "command", "found"),
+    [
+        (None, ["sh"], "OURS"),
+        ("", ["sh"], "OURS"),
+        ("/mine", ["sh"], "/mine:OURS"),
+        ("/mine:/other", ["kubectl", "get"], "/mine:/other:OURS"),
+        ("/mine:OURS", ["sh"], "/mine:OURS"),
+    ],
+)
+def test_kubeconfig_of_the_person_stays_in_force(
+    home: Home, monkeypatch: pytest.MonkeyPatch, own: str | None, command: list[str], found: str
+) -> None:
+    ours = str(home.kubeconfig)
+    became: list[dict[str, str]] = []
+    (home.clusters / "a").mkdir(parents=True)
+    monkeypatch.setattr("local.cloud.shell.running", lambda _home: object())
+    monkeypatch.setattr("local.cloud.shell.enter_prefix", lambda _process: [])
+    monkeypatch.setattr("shutil.which", lambda name, **_: f"/bin/{name}")
+    monkeypatch.setattr(os, "execvpe", lambda _program, _words, environment: became.append(environment))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    if own is not None:
+        monkeypatch.setenv("KUBECONFIG", own.replace("OURS", ours))
+    execute(home, command)
+    execute(home, command, as_administrator=True)
+    assert [each["KUBECONFIG"] for each in became] == [found.replace("OURS", ours), ours]
 
 
 def test_without_a_running_cloud_the_environment_says_how_to_start_one(tmp_path: Path) -> None:
