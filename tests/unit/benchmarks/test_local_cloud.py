@@ -35,7 +35,7 @@ def test_a_missed_figure_is_named_and_the_exit_code_says_so(
 ) -> None:
     asked = []
 
-    def measure(warm: bool) -> Iterator[Figure]:
+    def measure(warm: bool, _cycles: int) -> Iterator[Figure]:
         asked.append(warm)
         yield figure("good one", 5)
         yield figure("slow one", slow)

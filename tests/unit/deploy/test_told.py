@@ -36,11 +36,22 @@ def test_a_target_is_named_with_what_it_needs(stack: str, cloud: str, command: s
     assert make("up", stack, cloud) == command
 
 
-def test_where_things_are_names_the_stacks_own_cluster() -> None:
+@pytest.mark.parametrize(
+    ("current", "note"),
+    [
+        ("trainyard-dev", ""),
+        ("trainyard-local", " (the current context is trainyard-local: give --context)"),
+        ("", " (the current context is not set: give --context)"),
+    ],
+)
+def test_where_things_are_names_the_stacks_own_cluster(
+    monkeypatch: pytest.MonkeyPatch, current: str, note: str
+) -> None:
+    monkeypatch.setattr("local.deploy.told.current_context", lambda _file: current)
     assert places(Home(CHECKOUT / ".local"), "trainyard-dev", "training") == [
         "logs:       .local/logs/, or KUBECONFIG=.local/kubeconfig .local/bin/kubectl --context trainyard-dev logs "
         "-n training <pod>",
-        "kubeconfig: .local/kubeconfig, context trainyard-dev",
+        f"kubeconfig: .local/kubeconfig, context trainyard-dev{note}",
     ]
 
 
