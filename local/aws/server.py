@@ -29,8 +29,10 @@ from local.home import Home, write_atomically
 
 log = logging.getLogger(__name__)
 OUR_PATHS = "/_trainyard/"
-# Answered to everybody: that there is an emulator.
-OPEN_PATHS = ("health",)
+# Answered to everybody: that there is an emulator, and whose an EKS token is to somebody who has it. The API server,
+# which asks for that, sends no token of its own to an address without TLS (k8s.io/client-go, tools/clientcmd,
+# DirectClientConfig.ClientConfig).
+OPEN_PATHS = ("health", "authenticate")
 # moto's pages that show and reset all accounts, and its metadata service, which gives credentials to whoever asks.
 CLOSED_BACKENDS = ("moto_api", "instance_metadata")
 

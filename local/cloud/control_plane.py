@@ -61,13 +61,10 @@ class Request:
 class ControlPlane:
     """The processes of one cluster and the files they need."""
 
-    def __init__(
-        self, home: Home, processes: Processes, request: Request, aws_endpoint: str, aws_token: str = ""
-    ) -> None:
+    def __init__(self, home: Home, processes: Processes, request: Request, aws_endpoint: str) -> None:
         self._home = home
         self._processes = processes
         self._request = request
-        self._aws_token = aws_token
         self._claim: Claim = claim_number()
         api, etcd, peer = free_ports(3)
         self.plan = Plan(
@@ -202,8 +199,7 @@ class ControlPlane:
             content = kubeconfig.document(plan.name, plan.endpoint, authority.certificate, pair)
             kubeconfig.write(plan.directory / f"{user}.kubeconfig", content)
         administrator.write(plan.pki, "admin")
-        webhook = kubeconfig.token_webhook(plan.authenticate, self._aws_token)
-        kubeconfig.write(plan.directory / "token-webhook.yaml", webhook)
+        kubeconfig.write(plan.directory / "token-webhook.yaml", kubeconfig.token_webhook(plan.authenticate))
         write_atomically(plan.directory / "cluster.json", json.dumps(self.facts(), indent=2) + "\n")
         return authority.certificate, administrator
 

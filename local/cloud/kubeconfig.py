@@ -60,13 +60,13 @@ def merge(documents: Mapping[str, Document], current: str = "") -> Document:
     return merged
 
 
-def token_webhook(url: str, token: str) -> Document:
-    """The API server's way to ask about tokens that it did not sign itself, those of EKS; `token` is its own."""
+def token_webhook(url: str) -> Document:
+    """The API server's way to ask about tokens that it did not sign itself: those of EKS."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "aws", "cluster": {"server": url}}],
-        "users": [{"name": "api-server", "user": {"token": token}}],
+        "users": [{"name": "api-server"}],
         "contexts": [{"name": "aws", "context": {"cluster": "aws", "user": "api-server"}}],
         "current-context": "aws",
     }

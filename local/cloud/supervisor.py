@@ -74,7 +74,6 @@ class Supervisor:
         self._home = home
         self._outer = outer
         self._endpoint = f"http://127.0.0.1:{port}"
-        self._aws_token = ""
         self._port = port
         self._generation = ""
         self._environment = child_environment(home, os.environ)
@@ -142,7 +141,6 @@ class Supervisor:
                 return
         account = json.loads(self._home.aws_file.read_text())
         self._generation = str(uuid.uuid4())
-        self._aws_token = str(account["emulatorToken"])
         record = {
             **self._outer.as_json(),
             "generation": self._generation,
@@ -207,7 +205,7 @@ class Supervisor:
             self._starting.add(request.name)
         plane: ControlPlane | None = None
         try:
-            plane = ControlPlane(self._home, self._processes, request, self._endpoint, self._aws_token)
+            plane = ControlPlane(self._home, self._processes, request, self._endpoint)
             answer = plane.start(self._environment, say)
             with self._lock:
                 self._clusters[request.name] = plane

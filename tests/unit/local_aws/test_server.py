@@ -29,7 +29,6 @@ def test_health_answers(cloud):
 OURS = (
     ("GET", "instances?cluster=main"),
     ("GET", "mount"),
-    ("POST", "authenticate/main"),
     ("GET", "role-calls"),
     ("GET", "faults"),
     ("PUT", "faults"),

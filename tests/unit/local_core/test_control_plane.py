@@ -126,7 +126,7 @@ def test_the_store_asks_its_clients_for_certificates(plan: Plan) -> None:
 
 
 def test_the_webhooks_address_has_no_query_which_the_api_server_would_drop(plan: Plan) -> None:
-    server = kubeconfig.token_webhook(plan.authenticate, "t")["clusters"][0]["cluster"]["server"]
+    server = kubeconfig.token_webhook(plan.authenticate)["clusters"][0]["cluster"]["server"]
     assert server.endswith("/authenticate/c")
     assert "?" not in server
 
