@@ -10,7 +10,7 @@ RUN := PYTHONPATH=$(CURDIR) .venv/bin/python
 # One word for the shell, whatever is in it.
 quoted = '$(subst ','\'',$(1))'
 
-.PHONY: help faults lives up down preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local bench-launcher bench-trainer reference manifests locks plugin bench-controller
+.PHONY: help faults lives up down delete-data preview preflight verify-clean submit check-nodes status logs check policy test format environment sweep record-states bench-local bench-launcher bench-trainer reference manifests locks plugin bench-controller
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,8 +25,11 @@ up: environment ## deploy STACK (default: local) and follow its training run to 
 down: environment ## destroy STACK and stop the local cloud; nothing is left running (KEEP_DATA=1: but for protected data)
 	@$(RUN) -m local.deploy down --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) $(if $(KEEP_DATA),--keep-data=$(call quoted,$(KEEP_DATA)))
 
-preview: environment ## list every resource of STACK, without an AWS account
-	@$(RUN) -m local.deploy preview --stack $(call quoted,$(STACK))
+delete-data: environment ## delete for good what an earlier down of STACK kept: make delete-data STACK=dev CONFIRM=dev
+	@$(RUN) -m local.deploy delete-data --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD)) --confirm=$(call quoted,$(CONFIRM))
+
+preview: environment ## show what up would do to STACK; without a state or an account: all that a first up makes
+	@$(RUN) -m local.deploy preview --stack $(call quoted,$(STACK)) --cloud $(call quoted,$(CLOUD))
 
 preflight: environment ## ask the account what it lacks for STACK, before anything is made
 	@$(RUN) -m $(if $(filter local,$(CLOUD)),local.deploy.account preflight,infra.preflight) --stack $(call quoted,$(STACK))

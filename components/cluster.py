@@ -59,6 +59,7 @@ class ClusterArgs:
     deletion_protection: bool
     under: list[pulumi.Resource] = field(default_factory=list)
     after: list[pulumi.Resource]
+    profile: str | None = None
     tags: dict[str, str]
 
 
@@ -167,6 +168,9 @@ class Cluster(pulumi.ComponentResource):
             use_default_vpc_cni=True,
             kube_proxy_addon_options=eks.KubeProxyAddonOptionsArgs(enabled=False),
             coredns_addon_options=eks.CoreDnsAddonOptionsArgs(enabled=False),
+            provider_credential_opts=(
+                eks.KubeconfigOptionsArgs(profile_name=args.profile) if args.profile else None
+            ),
             tags=args.tags,
             # Not after the routes: the control plane needs none, and takes longer than all of them together.
             opts=pulumi.ResourceOptions(

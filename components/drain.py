@@ -68,8 +68,9 @@ class Drain(DynamicResource, module="drain", name="Drain"):
         opts: pulumi.ResourceOptions,
         pools: list[str] | None = None,
         torchrun: bool = False,
+        profile: str | None = None,
     ) -> None:
-        props = _props("drain", cluster, region, timeout_seconds)
+        props = _props("drain", cluster, region, timeout_seconds, profile)
         if pools is not None:
             props |= {"pools": pools, **({"torchrun": True} if torchrun else {})}
         super().__init__(AtDelete(), name, props, opts)
@@ -92,16 +93,19 @@ class Remains(DynamicResource, module="drain", name="Remains"):
         opts: pulumi.ResourceOptions,
         vpc: pulumi.Input[str] | None = None,
         late_log_seconds: int = 0,
+        profile: str | None = None,
     ) -> None:
         props = {
-            **_props("remains", cluster, region, timeout_seconds),
+            **_props("remains", cluster, region, timeout_seconds, profile),
             "lateLogSeconds": late_log_seconds,
         }
         super().__init__(AtDelete(), name, props if vpc is None else {**props, "vpc": vpc}, opts)
 
 
-def _props(task: str, cluster: str, region: str, timeout_seconds: int) -> dict[str, Any]:
+def _props(task: str, cluster: str, region: str, timeout_seconds: int, profile: str | None) -> dict[str, Any]:
     return {
+        # Without one, whoever deletes the stack acts by the environment.
+        **({"profile": profile} if profile else {}),
         "task": task,
         "interface": INTERFACE,
         "cluster": cluster,

@@ -26,6 +26,7 @@ class ExistingClusterArgs:
     oidc_issuer: str
     security_group_id: str | None
     worker_role_arn: pulumi.Input[str]
+    profile: str | None = None
     tags: dict[str, str]
 
 
@@ -54,6 +55,7 @@ class ExistingCluster(pulumi.ComponentResource):
                 region=args.region,
                 endpoint=args.endpoint,
                 authority=args.certificate_authority,
+                profile=args.profile,
             )
         )
         self.oidc_provider_arn = pulumi.Output.from_input(args.oidc_provider_arn)

@@ -63,7 +63,7 @@ class LauncherJob(pulumi.ComponentResource):
             checkpoints=args.checkpoint_uri,
         ).apply(resolve)
         self.job_name = None
-        self.jobs: list[pulumi.Resource] = []
+        self.jobs: list[k8s.batch.v1.Job] = []
         if args.run.run_id is not None:
             self.job_name = f"{c.LAUNCHER_JOB_PREFIX}{args.run.run_id}"
             self.jobs.append(

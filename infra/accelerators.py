@@ -10,6 +10,7 @@ DescribeInstanceTypes, network cards included (tests/unit/infra/test_accelerator
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -257,9 +258,10 @@ def nearest(name: str) -> list[str]:
     """Up to three known types that `name` may have meant: sizes of its family, the nearest first, else like names."""
     family, _, size = name.lower().partition(".")
     siblings = [known for known in TYPES if known.startswith(f"{family}.")]
-    if siblings and size:
+    # A size that is misspelt is no size.
+    if siblings and re.fullmatch(r"[0-9]*xlarge|large|medium|metal", size):
         return sorted(siblings, key=lambda known: abs(_size(known.partition(".")[2]) - _size(size)))[:3]
-    return difflib.get_close_matches(name.lower(), TYPES, n=3, cutoff=0.6)
+    return difflib.get_close_matches(name.strip().lower(), siblings or TYPES, n=3, cutoff=0.6)
 
 
 def _size(size: str) -> float:

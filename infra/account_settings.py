@@ -22,7 +22,10 @@ TAKEN = {
 
 
 def read_service_accounts(problems: Problems, value: object, prefix: str) -> tuple[ServiceAccount, ...]:
-    """Service accounts with access to a bucket, by a role of their own, whose name begins with `prefix`."""
+    """Return the service accounts with access to a bucket, in the stack file's order, also those with mistakes.
+
+    Each has a role of its own, whose name begins with `prefix`.
+    """
     most = ROLE_NAME_MOST - len(prefix) - 1
     found: list[ServiceAccount] = []
     names: dict[str, str] = {}
@@ -61,6 +64,5 @@ def read_service_accounts(problems: Problems, value: object, prefix: str) -> tup
             )
         names.setdefault(account.name, account.namespace)
         section.done()
-        if not section.wrong:
-            found.append(account)
+        found.append(account)
     return tuple(found)

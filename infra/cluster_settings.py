@@ -123,22 +123,22 @@ def _existing(section: Section) -> tuple[str, ExistingCluster]:
     result = ExistingCluster(
         endpoint=section.text(
             "endpoint",
-            pattern=r"https://[^\s/]+",
+            pattern=formats.API_ENDPOINT,
             wanted="the API's address, such as https://AB.gr7.us-west-2.eks.amazonaws.com",
         ),
         certificate_authority=section.text(
             "certificateAuthority",
-            pattern=r"[A-Za-z0-9+/]+=*",
+            pattern=r"(?=.)([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?",
             wanted="the certificate in base64, certificateAuthority.data of DescribeCluster",
         ),
         oidc_provider_arn=section.text(
             "oidcProviderArn",
-            pattern=r"arn:aws[a-z-]*:iam::[0-9]{12}:oidc-provider/.+",
+            pattern=formats.OIDC_PROVIDER,
             wanted="the ARN of the cluster's OIDC provider in IAM",
         ),
         oidc_issuer=section.text(
             "oidcIssuer",
-            pattern=r"(https://)?[^\s/]+/.+",
+            pattern=rf"(https://)?{formats.OIDC_ISSUER}",
             wanted="the issuer, such as oidc.eks.us-west-2.amazonaws.com/id/AB",
         ),
         security_group_id=section.text(

@@ -19,13 +19,25 @@ DNS_LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?"
 DNS_LABEL_WANTED: Final = "lower case letters, digits and hyphens, at most 40"
 ACCOUNT: Final = r"[0-9]{12}"
 ACCOUNT_WANTED: Final = "the twelve digits of an AWS account, in quotes"
-PRINCIPAL: Final = r"arn:aws[a-z-]*:iam::[0-9]{12}:(user|role)/.+"
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html: a path of any printable characters
+# without a space, then the name.
+PARTITION: Final = r"aws(-[a-z]+)*"
+_NAME: Final = r"[A-Za-z0-9_+=,.@-]{1,64}"
+PRINCIPAL: Final = rf"arn:{PARTITION}:iam::[0-9]{{12}}:(user|role)/([!-~]{{1,510}}/)?{_NAME}"
 PRINCIPAL_WANTED: Final = "the ARN of an IAM user or role, such as arn:aws:iam::123456789012:role/platform"
 # What STS shows of a role that somebody has taken on
 # (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html).
-ROLE_SESSION: Final = r"arn:aws[a-z-]*:sts::[0-9]{12}:assumed-role/(?P<role>[A-Za-z0-9_+=,.@-]+)/.+"
+ROLE_SESSION: Final = rf"arn:{PARTITION}:sts::[0-9]{{12}}:assumed-role/(?P<role>{_NAME})/{_NAME}"
+OIDC_ISSUER: Final = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(/[A-Za-z0-9._~-]+)+"
+OIDC_PROVIDER: Final = rf"arn:{PARTITION}:iam::[0-9]{{12}}:oidc-provider/{OIDC_ISSUER}"
+API_ENDPOINT: Final = r"https://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?"
 CIDR: Final = r"[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}"
-IMAGE: Final = r"[a-z0-9][a-z0-9._:/-]*(@sha256:[0-9a-f]{64})"
+# Registry, path, tag and digest (github.com/distribution/reference, regexp.go).
+_PART: Final = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
+_REGISTRY: Final = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?"
+IMAGE: Final = (
+    rf"({_REGISTRY}/)?{_PART}(/{_PART})*(:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(@sha256:[0-9a-f]{{64}})"
+)
 IMAGE_WANTED: Final = "an image with its digest, such as registry/name@sha256:<64 hexadecimal digits>"
 # No tag: Helm takes the version for it, and refuses another one.
 CHART: Final = r"oci://[a-z0-9][a-z0-9.-]*(:[0-9]+)?(/[a-z0-9._-]+)+(@sha256:[0-9a-f]{64})?"
@@ -35,10 +47,10 @@ MIRROR_WANTED: Final = (
     "a registry with an optional prefix, such as 123456789012.dkr.ecr.us-west-2.amazonaws.com/mirror"
 )
 # What stands before an @ or behind a question mark may be secret.
-HTTPS_ADDRESS: Final = r"https://[^\s/@?#]+(/[^\s@?#]*)?"
+HTTPS_ADDRESS: Final = r"(?=[!-~]+\Z)https://[^/@?#]+(/[^@?#]*)?"
 PACKAGE_INDEX_WANTED: Final = "an https address without credentials, such as https://pypi.example/simple"
 # What apt takes from it is signed by Debian.
-DEBIAN_MIRROR: Final = r"https?://[^\s/@?#|]+(/[^\s@?#|]*)?"
+DEBIAN_MIRROR: Final = r"(?=[!-~]+\Z)https?://[^/@?#|]+(/[^@?#|]*)?"
 DEBIAN_MIRROR_WANTED: Final = "an http or https address without credentials, such as http://debian.example"
 EFA_INSTALLER_WANTED: Final = "an https address without credentials, such as https://files.example/efa"
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#dns-subdomain-names
@@ -54,10 +66,12 @@ BUCKET: Final = (
     r"(?![0-9]+(\.[0-9]+){3}$)(?!.*(\.\.|-\.|\.-))(?!xn--|sthree-|amzn-s3-demo-)"
     r"(?!.*(-s3alias|--ol-s3|\.mrap|--x-s3|--table-s3)$)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 )
-KEY_PREFIX: Final = r"[a-zA-Z0-9][a-zA-Z0-9/_.-]*[a-zA-Z0-9]"
-# No segment is `.` or `..`.
+# No segment is empty, `.` or `..`.
+_SEGMENT: Final = r"(?!\.{1,2}(/|$))[A-Za-z0-9_.-]+"
+KEY_PREFIX: Final = rf"(?=[A-Za-z0-9]){_SEGMENT}(/{_SEGMENT})*(?<=[A-Za-z0-9])"
 ABSOLUTE_PATH: Final = r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._-]+)+"
-PLACEMENT_GROUP: Final = r"[ -~]{1,255}"
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreatePlacementGroup.html
+PLACEMENT_GROUP: Final = r"(?! )[ -~]{1,255}(?<! )"
 ADDON_VERSION: Final = r"v[0-9]+\.[0-9]+\.[0-9]+-eksbuild\.[0-9]+"
 # Days that CloudWatch Logs keeps entries
 # (https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_PutRetentionPolicy.html).

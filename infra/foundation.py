@@ -42,8 +42,10 @@ class Foundation:
     cluster_group_id: str | None
 
 
-def build(settings: Settings, tags: dict[str, str], opts: pulumi.ResourceOptions) -> Foundation:
-    """Make what the settings don't give."""
+def build(
+    settings: Settings, tags: dict[str, str], opts: pulumi.ResourceOptions, record: pulumi.Resource
+) -> Foundation:
+    """Make what the settings don't give; nothing is touched before `record` has accepted the settings."""
     name, given, prefix = settings.cluster.name, settings.cluster.existing, settings.cluster.prefix
     partition = partition_of(settings.region)
     roles = NodeRoles(
@@ -74,7 +76,7 @@ def build(settings: Settings, tags: dict[str, str], opts: pulumi.ResourceOptions
     network = _network(settings, keys, tags, opts)
     cluster: ClusterHandles
     if given is None:
-        cluster = _new_cluster(settings, network, roles, keys, tags, opts)
+        cluster = _new_cluster(settings, network, roles, keys, tags, opts, record)
     else:
         cluster = ExistingCluster(
             name,
@@ -87,6 +89,7 @@ def build(settings: Settings, tags: dict[str, str], opts: pulumi.ResourceOptions
                 oidc_issuer=given.oidc_issuer,
                 security_group_id=given.security_group_id,
                 worker_role_arn=roles.worker.arn,
+                profile=settings.provider.profile,
                 tags=tags,
             ),
             opts,
@@ -175,6 +178,7 @@ def _new_cluster(
     keys: Encryption,
     tags: dict[str, str],
     opts: pulumi.ResourceOptions,
+    record: pulumi.Resource,
 ) -> Cluster:
     wanted = settings.cluster
     remains = Remains(
@@ -182,9 +186,10 @@ def _new_cluster(
         wanted.name,
         settings.region,
         REMAINS_TIMEOUT_SECONDS,
-        pulumi.ResourceOptions(depends_on=network.held),
+        pulumi.ResourceOptions(depends_on=[record, *network.held]),
         vpc=None if settings.network.existing else network.vpc_id,
         late_log_seconds=wanted.late_log_seconds,
+        profile=settings.provider.profile,
     )
     # Whoever deploys from inside the VPC is no node, and needs a rule of its own.
     inside = settings.network.cidr if wanted.deploy_from == "vpc" else None
@@ -212,6 +217,7 @@ def _new_cluster(
             # What nodes and control plane leave behind goes after both, and before the subnets.
             under=[remains],
             after=[*network.egress, *roles.attachments],
+            profile=settings.provider.profile,
             tags=tags,
         ),
         opts,

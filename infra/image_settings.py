@@ -115,7 +115,8 @@ def _address(
 
     What may be secret is not repeated.
     """
-    address = section.optional_text(key, wanted=wanted)
+    # Whatever it is, so that none of it is repeated.
+    address = section.optional_text(key, pattern=r"[\s\S]*", wanted=wanted)
     if address is None or key in section.wrong:
         return None
     if "@" in address or "?" in address:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from components.shared.launch import Candidate
@@ -194,6 +195,36 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PoolEntry:
+    """One entry of a stack file's pools as it was read. `wrong` are the keys whose values are stand-ins.
+
+    Other sections are checked by what is right in it, so that one mistake does not hide theirs.
+    """
+
+    pool: Pool
+    wrong: frozenset[str]
+
+    @property
+    def sized(self) -> Pool | None:
+        """The pool where its instance type is right: with what a machine has."""
+        return None if "instanceType" in self.wrong else self.pool
+
+    @property
+    def max_nodes(self) -> int | None:
+        """The ceiling where it is right."""
+        return None if "maxNodes" in self.wrong else self.pool.max_nodes
+
+    @property
+    def zone(self) -> str | None:
+        """The zone where it is right."""
+        return None if "zone" in self.wrong else self.pool.zone
+
+    def has(self, *keys: str) -> bool:
+        """Whether these keys are right."""
+        return not any(re.split(r"[.\[]", each)[0] in keys for each in self.wrong)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sources:
     """Where charts and manifests come from; a version only for what is fetched from a registry."""
 
@@ -201,6 +232,14 @@ class Sources:
     karpenter_crd_chart: str
     karpenter_version: str | None
     training_operator: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provider:
+    """How AWS is reached: a profile of ~/.aws/config, None for the environment's; tags of everything that is made."""
+
+    profile: str | None
+    tags: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +251,7 @@ class Settings:
 
     stack: str
     region: str
+    provider: Provider
     network: Network
     cluster: Cluster
     pools: tuple[Pool, ...]

@@ -17,8 +17,9 @@ from components.shared.pool import (
     Pool,
 )
 from infra import accelerators, formats
+from infra.model import PoolEntry
 from infra.network_settings import zone_of, zones_of
-from infra.reading import Problems, Section, entries, shown, twice
+from infra.reading import Problems, Section, entries, hint, shown, twice
 
 PATH = "trainyard:pools"
 # How long a capacity block is, and how long before its start it is bought
@@ -42,25 +43,30 @@ def known_type(section: Section, key: str, name: str) -> accelerators.InstanceTy
 
 def read_pools(
     problems: Problems, value: object, region: str, zones: tuple[str, ...], cluster: str, now: datetime
-) -> list[Pool | None]:
-    """The pools; None stands for one that is wrong, so that its name still counts.
+) -> list[PoolEntry]:
+    """Return the pools in the stack file's order, also those with mistakes.
 
-    `cluster` is the cluster's name, with which the names of placement groups begin that the stack makes. `now` is
-    an aware time: a capacity block that ended before it is refused.
+    Args:
+        problems: Collects the mistakes.
+        value: The section.
+        region: The stack's region, "" where that is wrong.
+        zones: The network's zones.
+        cluster: The cluster's name, with which the names of the stack's placement groups begin.
+        now: An aware time; a capacity block that ended before it is refused.
     """
     sections = entries(problems, PATH, value)
     if value is None or value == []:
         problems.add(
             PATH, "is missing; it must list at least one pool with name, instanceType, zone, maxNodes"
         )
-    pools: list[Pool | None] = []
+    pools: list[PoolEntry] = []
     names: set[str] = set()
     for section in sections:
         pool = _pool(section, region, zones, cluster, now)
         if pool.name and pool.name in names:
             section.reject("name", f"'{pool.name}' names another pool, too; each pool needs its own name")
         names.add(pool.name)
-        pools.append(None if section.wrong else pool)
+        pools.append(PoolEntry(pool=pool, wrong=frozenset(section.wrong)))
     _one_place_per_reservation(problems, pools)
     _one_zone_per_placement_group(problems, pools)
     return pools
@@ -270,13 +276,27 @@ def _check_placement(section: Section, pool: Pool, group: bool | str, around: st
         )
 
 
-def _one_place_per_reservation(problems: Problems, pools: list[Pool | None]) -> None:
+def find_pool(section: Section, pools: list[PoolEntry]) -> PoolEntry | None:
+    """Return the pool that a section's `pool` names; a name that no pool has is noted."""
+    name = section.text("pool", wanted="the name of a pool")
+    found = next((each for each in pools if each.pool.name == name), None)
+    names = [each.pool.name for each in pools]
+    # A pool without a readable name may be the one that is meant.
+    if found is None and "pool" not in section.wrong and names and all(names):
+        section.reject("pool", f"'{name}' is no pool here{hint(name, names)} (pools: {', '.join(names)})")
+    return found if name else None
+
+
+def _one_place_per_reservation(problems: Problems, pools: list[PoolEntry]) -> None:
     """A reservation is of one type in one zone (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-reservations.html)."""
     seen: dict[str, Pool] = {}
-    for index, pool in enumerate(pools):
-        for reservation in pool.capacity_reservation_ids if pool else ():
-            first = seen.setdefault(reservation, pool) if pool else None
-            if pool and first and (first.zone, first.instance_type) != (pool.zone, pool.instance_type):
+    for index, entry in enumerate(pools):
+        pool = entry.pool
+        if not entry.has("capacityReservationIds", "zone", "instanceType"):
+            continue
+        for reservation in pool.capacity_reservation_ids:
+            first = seen.setdefault(reservation, pool)
+            if (first.zone, first.instance_type) != (pool.zone, pool.instance_type):
                 problems.add(
                     f"{PATH}[{index}].capacityReservationIds",
                     f"'{reservation}' is of {first.instance_type} in {first.zone} by the pool '{first.name}';"
@@ -284,14 +304,15 @@ def _one_place_per_reservation(problems: Problems, pools: list[Pool | None]) -> 
                 )
 
 
-def _one_zone_per_placement_group(problems: Problems, pools: list[Pool | None]) -> None:
+def _one_zone_per_placement_group(problems: Problems, pools: list[PoolEntry]) -> None:
     """A cluster placement group is in one zone (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html).
 
     Another strategy the preflight refuses. Two pools of one zone may share one.
     """
     seen: dict[str, Pool] = {}
-    for index, pool in enumerate(pools):
-        if pool is None or pool.placement_group is None:
+    for index, entry in enumerate(pools):
+        pool = entry.pool
+        if pool.placement_group is None or not entry.has("placementGroup", "zone"):
             continue
         first = seen.setdefault(pool.placement_group, pool)
         if first.zone != pool.zone:

@@ -20,7 +20,8 @@ from components.shared.torchrun_queue import (
 )
 from infra import formats
 from infra.account_settings import NAMESPACES
-from infra.model import ServiceAccount
+from infra.model import PoolEntry, ServiceAccount
+from infra.pool_settings import find_pool
 from infra.quantities import GIB, amount
 from infra.reading import Problems, Section, entries, hint
 from infra.storage_settings import OWN_BUCKET
@@ -43,30 +44,33 @@ VOLUMES: Final = {
 
 
 def read_queues(
-    problems: Problems, value: object, pools: list[Pool | None], accounts: tuple[ServiceAccount, ...]
-) -> tuple[Queue, ...]:
-    """The queues. `pools` are those of the stack file, None for one that is wrong; `accounts` those that are right."""
-    found: list[Queue] = []
+    problems: Problems, value: object, pools: list[PoolEntry], accounts: tuple[ServiceAccount, ...]
+) -> tuple[Queue | None, ...]:
+    """Return the queues in the stack file's order; None for one whose pool is not known."""
+    found: list[Queue | None] = []
     places: set[tuple[str, str]] = set()
     for section in entries(problems, PATH, value):
-        queue = _read(section, pools, accounts)
+        found.append(_read(section, pools, accounts, places))
         section.done()
-        if queue and (queue.namespace, queue.name) in places:
-            section.reject(
-                "name",
-                f"'{queue.name}' is another queue of {queue.namespace}, too; each needs its own name there",
-            )
-        if queue and not problems.about(section.path):
-            places.add((queue.namespace, queue.name))
-            found.append(queue)
     return tuple(found)
 
 
-def _read(section: Section, pools: list[Pool | None], accounts: tuple[ServiceAccount, ...]) -> Queue | None:
-    """None where its pool is wrong, after everything that is wrong besides was told."""
+def _read(
+    section: Section,
+    pools: list[PoolEntry],
+    accounts: tuple[ServiceAccount, ...],
+    places: set[tuple[str, str]],
+) -> Queue | None:
+    """Return one queue. `places` are the namespaces and names of those before it."""
     name = section.text("name", pattern=formats.DNS_LABEL, wanted=formats.DNS_LABEL_WANTED)
     namespace = section.choice("namespace", NAMESPACES, c.TRAINING_NAMESPACE)
-    pool = _pool(section, pools)
+    if name and (namespace, name) in places:
+        section.reject(
+            "name", f"'{name}' is another queue of {namespace}, too; each needs its own name there"
+        )
+    places.add((namespace, name))
+    entry = find_pool(section, pools)
+    pool = entry.sized if entry else None
     image = section.optional_text("image", pattern=formats.IMAGE, wanted=formats.IMAGE_WANTED)
     gpus, cpus, memory = _resources(section.section("nodeResources"), pool)
     storage = section.section("storage")
@@ -88,12 +92,12 @@ def _read(section: Section, pools: list[Pool | None], accounts: tuple[ServiceAcc
             f" {namespace}",
         )
     defaults = _job_defaults(section.section("jobDefaults"))
-    if pool is None:
+    if entry is None:
         return None
     return Queue(
         name=name,
         namespace=namespace,
-        pool=pool,
+        pool=entry.pool,
         gpus=gpus,
         cpus=cpus,
         memory=memory,
@@ -106,16 +110,6 @@ def _read(section: Section, pools: list[Pool | None], accounts: tuple[ServiceAcc
         priority_class=priority,
         job_defaults=defaults,
     )
-
-
-def _pool(section: Section, pools: list[Pool | None]) -> Pool | None:
-    """Of any kind: what a worker does with a machine is its user's own code."""
-    name = section.text("pool", wanted="the name of a pool")
-    found = next((pool for pool in pools if pool and pool.name == name), None)
-    if found is None and "pool" not in section.wrong and pools and None not in pools:
-        names = [pool.name for pool in pools if pool]
-        section.reject("pool", f"'{name}' is no pool here{hint(name, names)} (pools: {', '.join(names)})")
-    return found
 
 
 def _resources(section: Section, pool: Pool | None) -> tuple[int, str, str]:
@@ -216,9 +210,13 @@ def _account(section: Section, namespace: str, accounts: tuple[ServiceAccount, .
     own = c.TRAINER_SERVICE_ACCOUNT if namespace == c.TRAINING_NAMESPACE else None
     name = section.text("serviceAccount", own or "", wanted="the name of a service account")
     known = [each.name for each in accounts if each.namespace == namespace] + ([own] if own else [])
-    # One that is wrong itself is told already, and may be the one that is meant.
     judged = section.has("serviceAccount") and "serviceAccount" not in section.wrong
-    if judged and name not in known and not section.problems.about("trainyard:serviceAccounts"):
+    # An account without a readable name or namespace may be the one that is meant.
+    unclear = any(
+        not each.name or section.problems.about(f"trainyard:serviceAccounts[{index}].namespace")
+        for index, each in enumerate(accounts)
+    )
+    if judged and name not in known and not unclear:
         there = f" (there: {', '.join(known)})" if known else ""
         section.reject(
             "serviceAccount",

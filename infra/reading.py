@@ -11,6 +11,8 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
+# Line breaks among them.
+CONTROL: Final = r"[\x00-\x1f\x7f]"
 _TYPE_NAMES: Final[dict[type, str]] = {
     bool: "a boolean",
     int: "a whole number",
@@ -35,8 +37,10 @@ def hint(word: str, known: Iterable[str]) -> str:
 
 def key_like(word: str, known: Iterable[str]) -> str:
     """The known word that this one is most like; an empty text where it is like none."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return close[0] if close else ""
+    # Case is no difference here, and all of one where it is.
+    names = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(word.strip().lower(), list(names), n=1, cutoff=0.6)
+    return names[close[0]] if close else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +139,10 @@ class Section:
     def text(
         self, key: str, default: str | None = None, *, pattern: str | None = None, wanted: str = "a text"
     ) -> str:
-        """A text; without a default it is required. `wanted` says in words what `pattern` asks for."""
+        """A text; without a default it is required. `wanted` says in words what `pattern` asks for.
+
+        Without a pattern it is any text in one line, without spaces at its ends.
+        """
         self._asked(key, "text", default)
         value = self._take(key, (str,), wanted)
         if value is None:
@@ -144,6 +151,11 @@ class Section:
             return default or ""
         if pattern and not re.fullmatch(pattern, value):
             self.reject(key, f"{shown(value)} is not right; it must be {wanted}")
+        elif pattern is None and (value != value.strip() or re.search(CONTROL, value)):
+            self.reject(
+                key,
+                f"{shown(value)} is not right; it must be {wanted}, in one line and without spaces at its ends",
+            )
         return str(value)
 
     def optional_text(self, key: str, *, pattern: str | None = None, wanted: str = "a text") -> str | None:
@@ -165,7 +177,7 @@ class Section:
             return options[0] if default is None else default
         value = self.text(key, default, wanted=wanted)
         if key not in self.wrong and value not in options:
-            self.reject(key, f"'{value}' is not known; it must be {wanted}")
+            self.reject(key, f"'{value}' is not known{hint(value, options)}; it must be {wanted}")
         return value
 
     def integer(

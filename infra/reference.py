@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import yaml
 
+from infra.changes import CHANGES
 from infra.examples import BOTH
 from infra.meanings import DEFAULTS, MEANINGS, SECTIONS
 from infra.reading import Asked
@@ -22,7 +23,24 @@ HEAD: Final = """\
 <!-- Written by `make reference` from what infra/ reads; edits here are lost. -->
 
 Every key of `Pulumi.<stack>.yaml` is below `config:` and begins with `trainyard:`; `aws:region` is the region as usual.
-An unknown key is a mistake. Everything that is wrong in a stack file is told at once, before anything is registered.
+An unknown key is a mistake. All mistakes in a stack file are reported together, before anything is registered.
+
+The column "Changed later" says what another value does to a stack that is up:
+
+- *in place*: the next `up` changes what there is;
+- *replaces* something: the next `up` makes another one and removes the first;
+- *fixed*: refused by `make up`, `make preview`, `make preflight`, `pulumi preview` and `pulumi up`, before anything is
+  touched. The stack keeps the value of its first `up`, also of one that failed: docs/upgrading.md. `aws:region` is
+  fixed, too.
+
+Of AWS's provider three keys are honoured, by the program, the preflight, `make verify-clean` and the destroy; every
+other one is refused with what to do instead:
+
+| Key | Meaning | Changed later |
+|---|---|---|
+| `aws:region` | The region; required. | fixed |
+| `aws:profile` | A profile of `~/.aws/config`; it goes before keys in the environment. | in place, in one account |
+| `aws:defaultTags` | `tags:` with tags of all that the stack makes, nodes and disks too. | in place, for later nodes |
 """
 
 
@@ -61,7 +79,9 @@ def render() -> str:
             path: each for path, each in known.items() if path.partition(".")[0].removesuffix("[]") == section
         }
         parts.append(f"\n## {section}\n\n{purpose}\n\n")
-        parts.append("| Key | Holds | Default | Unit | Meaning | Example |\n|---|---|---|---|---|---|\n")
+        parts.append(
+            "| Key | Holds | Default | Unit | Meaning | Changed later | Example |\n|---|---|---|---|---|---|---|\n"
+        )
         parts += [_row(path, each) for path, each in rows.items() if path in MEANINGS]
     return "".join(parts)
 
@@ -70,7 +90,7 @@ def _row(path: str, each: Asked) -> str:
     default = DEFAULTS.get(path) or each.default or "none"
     # An example of a mapping stands with its keys.
     shown = "" if each.kind == "mapping" else f"`{_shown(example(path))}`"
-    cells = (f"`{path}`", each.kind, default, each.unit, MEANINGS[path], shown)
+    cells = (f"`{path}`", each.kind, default, each.unit, MEANINGS[path], CHANGES[path].text, shown)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 

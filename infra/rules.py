@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from components.shared import addresses, checkpoints, cidr, efa, system_nodes
 from components.shared import endpoints as services
-from components.shared.torchrun_queue import BUCKET_PREFIX
+from components.shared.torchrun_queue import BUCKET_PREFIX, Queue
 from infra import accelerators, trainer_options
 from infra.model import Cluster, Network, Settings, Storage
 from infra.reading import Problems
 
 
-def check(problems: Problems, settings: Settings) -> None:
-    """Note what does not go together, as far as its parts are right by themselves."""
+def check(problems: Problems, settings: Settings, queues: tuple[Queue | None, ...]) -> None:
+    """Note what does not go together, as far as its parts are right by themselves.
+
+    `queues` are those of the stack file in its order, None for one whose pool is not known.
+    """
     network, cluster, images = settings.network, settings.cluster, settings.images
     right = not problems.about("trainyard:network") and not problems.about("trainyard:cluster.systemNodes")
     if right and network.existing is None and network.cidr is not None:
@@ -26,9 +29,8 @@ def check(problems: Problems, settings: Settings) -> None:
     _arguments(problems, settings)
     _checkpoints(problems, settings)
     _network_plugin(problems, settings)
-    if not problems.about("trainyard:queues"):
-        _workspaces(problems, settings)
-        _kernels_of_queues(problems, settings)
+    _workspaces(problems, settings)
+    _kernels_of_queues(problems, settings, queues)
     from_vpc = cluster.deploy_from == "vpc" and cluster.existing is None
     if (
         from_vpc
@@ -45,12 +47,13 @@ def check(problems: Problems, settings: Settings) -> None:
 def _kernels(problems: Problems, settings: Settings) -> None:
     """The image that the stack builds has one torch, which older GPUs are too old for."""
     training = settings.training
-    if training is None or training.device != "cuda" or settings.images.trainer is not None:
+    wrong = problems.about("trainyard:training.device")
+    if training is None or wrong or training.device != "cuda" or settings.images.trainer is not None:
         return
     old = []
     for candidate in training.candidates:
-        facts = accelerators.TYPES[candidate.pool.instance_type]
-        if not accelerators.torch_serves(facts):
+        facts = accelerators.TYPES.get(candidate.pool.instance_type)
+        if facts is not None and not accelerators.torch_serves(facts):
             old.append(f"the {facts.accelerator} of {facts.name} (pool '{candidate.pool.name}')")
     if not old or problems.about("trainyard:images.trainer"):
         return
@@ -62,15 +65,18 @@ def _kernels(problems: Problems, settings: Settings) -> None:
     )
 
 
-def _kernels_of_queues(problems: Problems, settings: Settings) -> None:
+def _kernels_of_queues(problems: Problems, settings: Settings, queues: tuple[Queue | None, ...]) -> None:
     """As `_kernels`, of workers that get the stack's trainer for their image."""
     if settings.images.trainer is not None or problems.about("trainyard:images.trainer"):
         return
-    for index, queue in enumerate(settings.queues):
-        facts = accelerators.TYPES[queue.pool.instance_type]
+    for index, queue in enumerate(queues):
+        path = f"trainyard:queues[{index}]"
+        facts = accelerators.TYPES.get(queue.pool.instance_type) if queue else None
+        if queue is None or facts is None or problems.about(f"{path}.image"):
+            continue
         if queue.image is None and queue.gpus and not accelerators.torch_serves(facts):
             problems.add(
-                f"trainyard:queues[{index}].image",
+                f"{path}.image",
                 f"is missing; the image that is built has a torch for CUDA {accelerators.TORCH_CUDA}, which has no"
                 f" kernels for the {facts.accelerator} of {facts.name}; it must be one that has, or images.trainer must"
                 " be given, such as the target v100 of trainer/Dockerfile (docs/images.md)",
@@ -81,6 +87,8 @@ def _workspaces(problems: Problems, settings: Settings) -> None:
     """A run's models and the archives of workspaces are not to lie in one place of the stack's bucket."""
     prefix = settings.storage.prefix
     inside = prefix.split("/")[0] == BUCKET_PREFIX
+    if problems.about("trainyard:storage.prefix"):
+        return
     if inside and any(queue.own_bucket for queue in settings.queues):
         problems.add(
             "trainyard:storage.prefix",
@@ -91,7 +99,7 @@ def _workspaces(problems: Problems, settings: Settings) -> None:
 
 def _arguments(problems: Problems, settings: Settings) -> None:
     """The image that the stack builds has this repository's trainer; what a given one takes, nobody knows here."""
-    given = settings.images.trainer is not None or problems.about("trainyard:images")
+    given = settings.images.trainer is not None or problems.about("trainyard:images.trainer")
     if settings.training is None or given or problems.about("trainyard:training.args"):
         return
     for index, problem in trainer_options.wrong(settings.training.args):
@@ -103,7 +111,7 @@ def _checkpoints(problems: Problems, settings: Settings) -> None:
     training = settings.training
     if training is None or training.checkpoints != checkpoints.LUSTRE or settings.storage.lustre is not None:
         return
-    if not problems.about("trainyard:storage"):
+    if not problems.about("trainyard:storage.lustre"):
         problems.add(
             "trainyard:training.checkpoints",
             f"is {checkpoints.LUSTRE}, and there is no file system; it must be {checkpoints.S3} or {checkpoints.NONE},"

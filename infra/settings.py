@@ -18,6 +18,7 @@ from infra.image_settings import read_images, read_sources
 from infra.model import Settings
 from infra.network_settings import read_network
 from infra.pool_settings import read_pools
+from infra.provider_settings import read_provider
 from infra.queue_settings import read_queues
 from infra.reading import Asked, Problems, hint
 from infra.storage_settings import read_storage
@@ -108,22 +109,26 @@ def _read(
             raw[key] = None
             problems.hidden.add(f"{PROJECT}:{key}")
     region = _region(problems, config.get("aws:region"))
+    provider = read_provider(
+        problems, {key: _decoded(value) for key, value in config.items() if isinstance(key, str)}
+    )
     given_cluster = gives_cluster(raw.get("cluster"))
     network = read_network(problems, raw.get("network"), region, given_cluster=given_cluster)
     cluster = read_cluster(problems, raw.get("cluster"), PROJECT, stack)
     pools = read_pools(problems, raw.get("pools"), region, network.zones, cluster.name, now)
-    right = tuple(pool for pool in pools if pool)
     accounts = read_service_accounts(problems, raw.get("serviceAccounts"), cluster.prefix)
+    queues = read_queues(problems, raw.get("queues"), pools, accounts)
     settings = Settings(
         stack=stack,
         region=region,
+        provider=provider,
         network=network,
         cluster=cluster,
-        pools=right,
+        pools=tuple(each.pool for each in pools if not each.wrong),
         images=read_images(problems, raw.get("images"), region),
         storage=read_storage(problems, raw.get("storage"), network, region, pools),
         training=read_training(problems, raw.get("training"), pools),
-        queues=read_queues(problems, raw.get("queues"), pools, accounts),
+        queues=tuple(queue for queue in queues if queue),
         service_accounts=accounts,
         debug_pod=_switch(problems, "debugPod", raw.get("debugPod"), default=False),
         node_check=_switch(problems, "nodeCheck", raw.get("nodeCheck"), default=False),
@@ -136,7 +141,7 @@ def _read(
             problems.add(
                 f"{PROJECT}:{key}", f"is not a known key{hint(key, KEYS)} (known: {', '.join(KEYS)})"
             )
-    rules.check(problems, settings)
+    rules.check(problems, settings, queues)
     return settings
 
 

@@ -6,6 +6,7 @@ that other thing's `after` list.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ import pulumi_kubernetes as k8s
 from components.debug_pod import DebugPod, DebugPodArgs
 from components.device_plugins import DevicePlugins, DevicePluginsArgs
 from components.drain import Drain
+from components.fixed_settings import FixedSettings, StartedRun
 from components.karpenter import Karpenter, KarpenterArgs
 from components.launcher_job import LauncherJob, LauncherJobArgs
 from components.node_check import NodeCheck, NodeCheckArgs
@@ -36,7 +38,17 @@ from components.storage import ModelBucket, ModelBucketArgs
 from components.torchrun import Torchrun, TorchrunArgs
 from components.training import TrainingSpace, TrainingSpaceArgs
 from components.warm_nodes import WarmNodes, WarmNodesArgs
-from infra import access, cautions, foundation, image_builds, revision, trainer_options, versions, volumes
+from infra import (
+    access,
+    cautions,
+    changes,
+    foundation,
+    image_builds,
+    revision,
+    trainer_options,
+    versions,
+    volumes,
+)
 from infra.foundation import Foundation
 from infra.model import Settings, Training
 from infra.settings import PROJECT
@@ -51,11 +63,20 @@ def deploy(settings: Settings) -> dict[str, Any]:
     """Register every resource of the stack; returns the stack's outputs by name."""
     for line in cautions.lines(settings, datetime.now(UTC).date()):
         pulumi.log.warn(line)
-    tags = stack_tags(PROJECT, settings.stack)
+    # Each resource gets them as its own, so that nodes, their disks and volumes have them, too.
+    tags = {**settings.provider.tags, **stack_tags(PROJECT, settings.stack)}
+    # Refuses another value of a fixed setting; everything that the stack makes waits for it by its provider.
+    record = FixedSettings("settings", changes.fixed_values(settings))
     # Credentials of another account end here, before anything is made.
-    provider = aws.Provider("aws", region=settings.region, allowed_account_ids=[settings.cluster.account_id])
+    provider = aws.Provider(
+        "aws",
+        region=settings.region,
+        profile=settings.provider.profile,
+        allowed_account_ids=[settings.cluster.account_id],
+        opts=pulumi.ResourceOptions(depends_on=[record]),
+    )
     in_aws = pulumi.ResourceOptions(providers=[provider])
-    base = foundation.build(settings, tags, in_aws)
+    base = foundation.build(settings, tags, in_aws, record)
     bucket = ModelBucket(
         f"{settings.cluster.prefix}-models",
         ModelBucketArgs(
@@ -71,7 +92,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
     kubernetes = k8s.Provider(
         "cluster",
         kubeconfig=base.cluster.kubeconfig,
-        opts=pulumi.ResourceOptions(depends_on=base.cluster.access),
+        opts=pulumi.ResourceOptions(depends_on=[record, *base.cluster.access]),
     )
     in_both = pulumi.ResourceOptions(providers=[provider, kubernetes])
     karpenter = _karpenter(settings, base, tags, in_both)
@@ -198,7 +219,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
             ),
             in_both,
         )
-        others.append(launcher)
+        others += [launcher, *_started(settings.training, launcher)]
     Drain(
         "drain",
         settings.cluster.name,
@@ -210,12 +231,14 @@ def deploy(settings: Settings) -> dict[str, Any]:
         # On a cluster that is given, others have pools, too.
         pools=[pool.name for pool in settings.pools] if settings.cluster.existing else None,
         torchrun=bool(settings.queues),
+        profile=settings.provider.profile,
     )
     return {
         "clusterName": settings.cluster.name,
         "region": settings.region,
         "kubeconfigCommand": (
             f"aws eks update-kubeconfig --name {settings.cluster.name} --region {settings.region}"
+            + (f" --profile {shlex.quote(settings.provider.profile)}" if settings.provider.profile else "")
         ),
         "modelBucket": bucket.bucket_name,
         "modelUri": model_uri,
@@ -227,6 +250,20 @@ def deploy(settings: Settings) -> dict[str, Any]:
         "launcherImage": images.uris["launcher"],
         "trainerImage": images.uris["trainer"],
     }
+
+
+def _started(training: Training, launcher: LauncherJob) -> list[pulumi.Resource]:
+    """Record what the run was started with, once its Job is there."""
+    return [
+        StartedRun(
+            f"run-{training.run_id}",
+            training.run_id or "",
+            job.metadata.apply(lambda metadata: getattr(metadata, "uid", None) or ""),
+            changes.run_values(training),
+            pulumi.ResourceOptions(depends_on=[job]),
+        )
+        for job in launcher.jobs
+    ]
 
 
 def _images(

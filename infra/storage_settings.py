@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from components.shared import checkpoints, lustre
-from components.shared.pool import Pool
 from infra import formats
-from infra.model import ExistingLustre, Lustre, LustreLink, Network, Storage
+from infra.model import ExistingLustre, Lustre, LustreLink, Network, PoolEntry, Storage
 from infra.network_settings import zones_of
 from infra.reading import Problems, Section
 
@@ -49,7 +48,7 @@ TAKEN_BELOW = ("/opt/amazon", "/opt/trainyard")
 
 
 def read_storage(
-    problems: Problems, value: object, network: Network, region: str, pools: list[Pool | None]
+    problems: Problems, value: object, network: Network, region: str, pools: list[PoolEntry]
 ) -> Storage:
     """The model bucket and the file system. The network's zones have subnets; the file system lies with its pools."""
     section = Section(problems, "trainyard:storage", value)
@@ -76,7 +75,7 @@ def given_bucket(name: str) -> str | None:
     return None if name == OWN_BUCKET else name
 
 
-def _lustre(section: Section, network: Network, region: str, pools: list[Pool | None]) -> Lustre:
+def _lustre(section: Section, network: Network, region: str, pools: list[PoolEntry]) -> Lustre:
     given = section.optional_section("existing")
     existing = _existing(given, region) if given else None
     if existing:
@@ -155,9 +154,9 @@ def _check(section: Section, wanted: Lustre) -> None:
             )
 
 
-def _zone(section: Section, zones: tuple[str, ...], pools: list[Pool | None]) -> str:
+def _zone(section: Section, zones: tuple[str, ...], pools: list[PoolEntry]) -> str:
     """A file system is in one zone, and its clients are there, too: anything else costs time and cross-zone traffic."""
-    used = sorted({pool.zone for pool in pools if pool})
+    used = sorted({each.zone for each in pools if each.zone})
     default = used[0] if used else (zones[0] if zones else "")
     zone = section.text("zone", default, wanted="the name of a zone")
     if "zone" in section.wrong:
@@ -220,7 +219,7 @@ def _existing(section: Section, region: str) -> ExistingLustre:
         ),
         dns_name=section.text(
             "dnsName",
-            pattern=r"[a-z0-9][a-z0-9.-]*\.[a-z]+",
+            pattern=r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+",
             wanted="a name such as fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
         ),
         mount_name=section.text(

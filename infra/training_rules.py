@@ -11,7 +11,8 @@ from typing import Final
 
 from components.shared.contract import ENV_REGION, SHUTDOWN_MOST_SECONDS, SHUTDOWN_VARIABLE
 from components.shared.launch import Candidate
-from components.shared.pool import CAPACITY_BLOCK, Pool
+from components.shared.pool import CAPACITY_BLOCK
+from infra.model import PoolEntry
 from infra.reading import Problems, Section
 
 NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -97,27 +98,32 @@ def _reserved(name: str) -> str | None:
     return None
 
 
-def check_ceiling(section: Section, pool: Pool | None, least: int) -> None:
+def check_ceiling(section: Section, entry: PoolEntry | None, least: int) -> None:
     """The minimum must be within the pool's ceiling; the maximum may be above, which the launcher bounds."""
-    if pool and "minNodes" not in section.wrong and least > pool.max_nodes:
+    most = entry.max_nodes if entry else None
+    if entry and most is not None and "minNodes" not in section.wrong and least > most:
         section.reject(
             "minNodes",
-            f"{least} is more than the pool '{pool.name}' may have; it must be at most {pool.max_nodes}, its maxNodes",
+            f"{least} is more than the pool '{entry.pool.name}' may have; it must be at most {most}, its maxNodes",
         )
 
 
-def check_ends(problems: Problems, pools: list[Pool | None], candidates: tuple[Candidate, ...]) -> None:
+def check_ends(problems: Problems, pools: list[PoolEntry], candidates: tuple[Candidate, ...]) -> None:
     """A run that `up` starts must know when a capacity block ends, which nobody but the stack file tells its launcher.
 
     `pools` are those of the stack file, in its order. Who deploys nothing starts no run.
     """
     if problems.takes_ended:
         return
-    for pool in (candidate.pool for candidate in candidates):
-        if pool.reservation_type == CAPACITY_BLOCK and pool.reservation_ends is None:
+    for index, entry in enumerate(pools):
+        pool = entry.pool
+        if not entry.has("purchase", "capacityReservationIds", "reservationType", "reservationEnds"):
+            continue
+        used = any(candidate.pool is pool for candidate in candidates)
+        if used and pool.reservation_type == CAPACITY_BLOCK and pool.reservation_ends is None:
             ids = " ".join(pool.capacity_reservation_ids)
             problems.add(
-                f"trainyard:pools[{pools.index(pool)}].reservationEnds",
+                f"trainyard:pools[{index}].reservationEnds",
                 "is missing, and training.runId starts a run, which has to know when its capacity block ends; it must"
                 " be the end (of several: the first one), in quotes, which this prints: aws ec2"
                 f" describe-capacity-reservations --capacity-reservation-ids {ids}"

@@ -7,9 +7,9 @@ from dataclasses import replace
 from components.shared import checkpoints
 from components.shared.contract import RUN_ID_MAX_LENGTH
 from components.shared.launch import Candidate
-from components.shared.pool import GPU, Pool
+from components.shared.pool import GPU
 from infra.fallback_settings import read_fallbacks, read_pool
-from infra.model import Training
+from infra.model import PoolEntry, Training
 from infra.reading import Problems, Section
 from infra.training_rules import check_ceiling, check_ends, read_environment, read_secrets
 from infra.worker_settings import CUDA, DEVICES, read_size, size_of_type, within_memory
@@ -24,12 +24,13 @@ MAX_RESTARTS = 3
 STATIC, ELASTIC = "static", "elastic"
 
 
-def read_training(problems: Problems, value: object, pools: list[Pool | None]) -> Training | None:
-    """The run; None where the stack has pools alone (an empty mapping is the project's default), or a wrong pool."""
+def read_training(problems: Problems, value: object, pools: list[PoolEntry]) -> Training | None:
+    """Return the run; None where the stack has pools alone (an empty mapping is the project's default)."""
     if value is None or value == {}:
         return None
     section = Section(problems, PATH, value)
-    pool = read_pool(section, pools)
+    entry = read_pool(section, pools)
+    pool = entry.sized if entry else None
     run_id = section.optional_text(
         "runId",
         pattern=RUN_ID,
@@ -39,7 +40,7 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
     most = section.integer("maxNodes", least=1, unit="machines")
     if not {"minNodes", "maxNodes"} & section.wrong and least > most:
         section.reject("minNodes", f"{least} is more than maxNodes; it must be at most {most}")
-    check_ceiling(section, pool, least)
+    check_ceiling(section, entry, least)
     device = section.choice("device", DEVICES, CUDA)
     if pool and device == CUDA and "device" not in section.wrong and pool.resource != GPU:
         section.reject("device", f"cuda needs GPUs and {pool.instance_type} has none; it must be cpu")
@@ -47,8 +48,9 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
     judged = "" if "device" in section.wrong else device
     size = read_size(section, pool, judged, size_of_type(pool))
     deadline = section.integer("capacityDeadlineSeconds", 1200, least=10, unit="seconds")
-    first = Candidate(pool=pool, size=size, capacity_deadline_seconds=deadline) if pool else None
-    fallbacks = read_fallbacks(section, pools, first, judged, None if "minNodes" in section.wrong else least)
+    first = Candidate(pool=entry.pool, size=size, capacity_deadline_seconds=deadline) if entry else None
+    minimum = None if "minNodes" in section.wrong else least
+    fallbacks = read_fallbacks(section, pools, first, pool, judged, minimum)
     rest = {
         "hold_seconds": section.integer("holdSeconds", 60, least=0, unit="seconds"),
         "node_start_seconds": section.integer("nodeStartSeconds", 900, least=60, unit="seconds"),
@@ -60,13 +62,11 @@ def read_training(problems: Problems, value: object, pools: list[Pool | None]) -
     active = section.optional_integer("activeDeadlineSeconds", least=60, unit="seconds")
     data = section.text("data", "digits", wanted="digits, or the path of IDX files in the trainer's image")
     places = section.choice("checkpoints", checkpoints.PLACES, checkpoints.S3)
-    args = section.texts("args", (), wanted="a text (numbers in quotes)")
+    args = section.texts("args", (), pattern=r"[^\0]*", wanted="a text (numbers in quotes)")
     env = read_environment(section)
     secrets = read_secrets(section, env)
     section.done()
-    if first is None:
-        return None
-    candidates = (first, *fallbacks)
+    candidates = (*([first] if first else []), *fallbacks)
     if not problems.about(PATH):  # else a size may be no quantity, which is told already
         candidates = tuple(replace(each, size=within_memory(each.size)) for each in candidates)
     if run_id is not None:

@@ -57,8 +57,8 @@ class World:
         (stacks / f"Pulumi.{KEEPER}.generation").write_text(self._record["generation"])
         engine = Engine(self.home.root, KEEPER, {})
         state = {"checkpoint": {"latest": {"resources": [{"type": "aws:s3/bucket:Bucket"}]}}}
-        engine._state_file.parent.mkdir(parents=True, exist_ok=True)
-        engine._state_file.write_text(json.dumps(state))
+        engine.state_file.parent.mkdir(parents=True, exist_ok=True)
+        engine.state_file.write_text(json.dumps(state))
 
     def give(self) -> None:
         """Make what the stack file says is given, which stays when the stack goes."""

@@ -23,7 +23,7 @@ def at_delete(props: Mapping[str, Any]) -> None:
         DrainError: something is left after the time limit.
     """
     cluster, timeout = str(props["cluster"]), float(props["timeoutSeconds"])
-    session = boto3.Session(region_name=str(props["region"]))
+    session = boto3.Session(region_name=str(props["region"]), profile_name=props.get("profile"))
     say = _teller(f"{props['task']} of {cluster}")
     if props["task"] == REMAINS:
         vpc = str(props["vpc"]) if props.get("vpc") else None

@@ -9,17 +9,27 @@ from typing import Final
 EXEC_VERSION: Final = "client.authentication.k8s.io/v1beta1"
 
 
-def kubeconfig(*, cluster: str, region: str, endpoint: str, authority: str) -> str:
-    """A kubeconfig as JSON in which every call authenticates by `aws eks get-token`, so that it holds no secret.
+def kubeconfig(
+    *, cluster: str, region: str, endpoint: str, authority: str, profile: str | None = None
+) -> str:
+    """Return a kubeconfig as JSON in which every call authenticates by `aws eks get-token`: it holds no secret.
 
-    `endpoint` has its https:// in front; `authority` is the certificate authority in base64, as DescribeCluster tells.
+    Args:
+        cluster: The cluster's name.
+        region: Its region.
+        endpoint: Its address, with https:// in front.
+        authority: The certificate authority in base64, as DescribeCluster has it.
+        profile: A profile of ~/.aws/config, None for the environment's.
     """
     command = ["--region", region, "eks", "get-token", "--cluster-name", cluster, "--output", "json"]
     login = {
         "apiVersion": EXEC_VERSION,
         "command": "aws",
         "args": command,
-        "env": [{"name": "KUBERNETES_EXEC_INFO", "value": json.dumps({"apiVersion": EXEC_VERSION})}],
+        "env": [
+            {"name": "KUBERNETES_EXEC_INFO", "value": json.dumps({"apiVersion": EXEC_VERSION})},
+            *([{"name": "AWS_PROFILE", "value": profile}] if profile else []),
+        ],
     }
     return json.dumps(
         {

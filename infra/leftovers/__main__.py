@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from infra.leftovers.found import Sorted, Target, sort
 from infra.leftovers.search import Search, search
@@ -29,7 +30,7 @@ def lines(target: Target, found: Sorted, search: Search) -> list[str]:
     return [*told, f"verify-clean of stack {target.stack}: {end}"]
 
 
-def ask(settings: Settings, account: Account) -> int:
+def ask(settings: Settings, account: Account, _state: Path | None = None) -> int:
     """Search the account; the exit code is 1 when something is left or could not be checked."""
     target = target_of(settings)
     searched = search(account, target)

@@ -81,6 +81,9 @@ NOTHING_TO_JUDGE: Final = frozenset(
         # Ends machines and objects before their cluster goes (components/drain.py).
         "pulumi-python:dynamic/drain:Drain",
         "pulumi-python:dynamic/drain:Remains",
+        # Records in the state (components/fixed_settings.py).
+        "pulumi-python:dynamic/settings:Fixed",
+        "pulumi-python:dynamic/settings:StartedRun",
     }
 )
 # Components only hold others, and providers make nothing.

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
+from infra import changes, stack_state
 from infra.model import Settings
 from infra.preflight.account import Account
 from infra.preflight.command import NOT_ASKED, main, say
 from infra.preflight.mapping import wanted_of
 from infra.preflight.run import Report, examine
+from infra.preflight.wanted import Problem, Unasked
 
 WHO = "who deploys"
+FIXED = "settings that are fixed after the first up"
 
 
 def lines(stack: str, report: Report) -> list[str]:
@@ -31,12 +35,27 @@ def lines(stack: str, report: Report) -> list[str]:
     return [*told, f"preflight of stack {stack}: {report.checked} checks, {end}"]
 
 
-def ask(settings: Settings, account: Account) -> int:
+def compare(report: Report, settings: Settings, state: Path | None) -> None:
+    """Add what the stack's state refuses: settings that are fixed after the first `up`."""
+    try:
+        deployment = stack_state.load(state) if state else stack_state.export(settings.stack)
+    except stack_state.StateError as error:
+        report.unasked.append(Unasked(key=FIXED, message=f"the stack's state can't be read: {error}"))
+        return
+    report.checked += 1
+    # The account may have said it of the cluster itself.
+    known = {problem.key for problem in report.problems}
+    found = changes.refused(settings, deployment).items()
+    report.problems[:0] = [Problem(key=key, message=said) for key, said in found if key not in known]
+
+
+def ask(settings: Settings, account: Account, state: Path | None = None) -> int:
     """Examine the account; the exit code is 1 when something is missing, or could not be checked though it may be.
 
     It is `NOT_ASKED` where AWS did not even say who asks, for which nobody needs a permission.
     """
     report = examine(account, wanted_of(settings), datetime.now(UTC))
+    compare(report, settings, state)
     for line in lines(settings.stack, report):
         say(line)
     if any(name == WHO for name, _ in report.failed):

@@ -87,11 +87,11 @@ class Denied(Exception):
 
 
 class Account:
-    """The account and region that the AWS variables or the profile of the environment lead to."""
+    """The account that a profile of ~/.aws/config leads to, or without one the environment."""
 
-    def __init__(self, region: str, session: Any = None) -> None:
+    def __init__(self, region: str, session: Any = None, profile: str | None = None) -> None:
         self.region = region
-        self._session = session or boto3.session.Session()
+        self._session = session or boto3.session.Session(region_name=region, profile_name=profile)
         self._clients: dict[str, Any] = {}
         self._unreachable: dict[str, BotoCoreError] = {}
 

@@ -24,22 +24,36 @@ def say(line: str) -> None:
 
 
 def main(
-    program: str, description: str, ask: Callable[[Settings, Account], int], *, takes_ended: bool = False
+    program: str,
+    description: str,
+    ask: Callable[[Settings, Account, Path | None], int],
+    *,
+    takes_ended: bool = False,
 ) -> int:
-    """Parse `--stack` and `--file`, ask, and tell what a person can mend in one line; returns the exit code, which is
-    `NOT_ASKED` where AWS took no question at all.
+    """Parse `--stack`, `--file` and `--state`, ask, and report in one line what a person can mend.
 
-    `takes_ended`: a reservation that has ended is no mistake.
+    Args:
+        program: The module that is run.
+        description: What it does, for `--help`.
+        ask: Asks the account. It gets the file with the stack's state, None where pulumi is to be asked for it.
+        takes_ended: A reservation that has ended is no mistake.
+
+    Returns:
+        The exit code, which is `NOT_ASKED` where AWS took no question at all.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
     parser.add_argument("--stack", required=True)
     parser.add_argument(
         "--file", type=Path, help="the stack file, where it is not Pulumi.<stack>.yaml of this checkout"
     )
+    parser.add_argument(
+        "--state", type=Path, help="the stack's state, where pulumi is not to be asked for it"
+    )
     arguments = parser.parse_args()
     try:
         settings = load(arguments.stack, arguments.file, takes_ended=takes_ended)
-        return ask(settings, Account(settings.region))
+        account = Account(settings.region, profile=settings.provider.profile)
+        return ask(settings, account, arguments.state)
     except (SettingsError, StackFileError) as error:
         print(f"error: {error}", file=sys.stderr)
     except BotoCoreError as error:

@@ -9,6 +9,7 @@ import yaml
 
 from infra import settings
 from infra.model import Settings
+from infra.reading import key_like
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -32,7 +33,11 @@ def load(stack: str, file: Path | None = None, *, takes_ended: bool = False) -> 
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506
     except FileNotFoundError:
         known = sorted(each.name.split(".")[1] for each in ROOT.glob("Pulumi.*.yaml"))
-        raise StackFileError(f"{path.name} does not exist; stack files here: {', '.join(known)}") from None
+        meant = key_like(stack, known)
+        meant = f" Did you mean {meant}?" if meant else ""
+        raise StackFileError(
+            f"{path.name} does not exist.{meant} Stack files here: {', '.join(known)}"
+        ) from None
     except OSError as error:
         raise StackFileError(f"{path.name} can't be read: {error.strerror}; it must be a file") from None
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""`python -m local.deploy up|down|preview|submit|check-nodes`: what the Makefile's targets of the same names do."""
+"""`python -m local.deploy COMMAND`: what the Makefile's targets of the same names do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from kubernetes.config import ConfigException
 
 from local.deploy.answers import AnswerError, keep_data, nodes
-from local.deploy.commands import DeployError, check_nodes, down, preview, submit, up
+from local.deploy.commands import DeployError, check_nodes, delete_data, down, preview, submit, up
 from local.deploy.engine import EngineError
 from local.deploy.follow import FollowError
 from local.deploy.given import GivenError
@@ -53,7 +53,8 @@ def parser() -> argparse.ArgumentParser:
     for name, text in (
         ("up", "deploy the stack, then follow its training run to the end"),
         ("down", "destroy the stack and stop the local cloud"),
-        ("preview", "list every resource that the stack would have, without an AWS account"),
+        ("delete-data", "delete the data that an earlier `down` kept"),
+        ("preview", "show what `up` would do; all of it, where the stack is not up"),
         ("submit", "start another run on a stack that is up, and follow it"),
         ("check-nodes", "check each machine of a pool for what a training needs; none is bought"),
     ):
@@ -70,6 +71,8 @@ def parser() -> argparse.ArgumentParser:
                 metavar="YES_OR_NO",
                 help="leave what protectData protects",
             )
+        if name == "delete-data":
+            command.add_argument("--confirm", default="", metavar="STACK", help="the stack's name")
         if name == "submit":
             command.add_argument("--min", required=True, metavar="NODES")
             command.add_argument("--max", required=True, metavar="NODES")
@@ -99,7 +102,9 @@ def main() -> int:
         if arguments.command == "down":
             return down(arguments.stack, cloud, arguments.keep_data)
         if arguments.command == "preview":
-            return preview(arguments.stack)
+            return preview(arguments.stack, cloud)
+        if arguments.command == "delete-data":
+            return delete_data(arguments.stack, cloud, arguments.confirm)
         if arguments.command == "check-nodes":
             return check_nodes(arguments.stack, cloud, arguments.pool)
         least, most = nodes("MIN", arguments.min), nodes("MAX", arguments.max)

@@ -13,9 +13,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from local.backend import STACKS
 from local.cloud.record import running
 from local.deploy.commands import DeployError, pinned_sources, say
-from local.deploy.engine import ROOT
+from local.deploy.engine import ROOT, state_file
 from local.deploy.given import GivenError, with_given
 from local.deploy.stack_file import StackFileError, check_name, for_local_cloud, read, write
 from local.guard import ForeignCloudError, refuse_foreign
@@ -26,18 +27,24 @@ LEFTOVERS = "leftovers"
 NOTHING_THERE = "the local cloud is not running; its account ended with it, so that nothing is left"
 
 
-def settings_file(home: Home, stack: str, cloud: dict[str, Any]) -> Path:
-    """The stack file as the local cloud runs it: the engine's copy of a stack that is up on it, else a new one.
+def is_up(home: Home, stack: str, cloud: dict[str, Any]) -> bool:
+    """Whether the stack was deployed on this local cloud, not on one that has ended."""
+    deployed = home.root / STACKS / f"Pulumi.{stack}.yaml"
+    mark = deployed.with_suffix(".generation")
+    return deployed.is_file() and mark.is_file() and mark.read_text() == cloud["generation"]
 
-    What a new one names as given is made in the emulated account first, as `make up` does.
+
+def settings_file(question: str, home: Home, stack: str, cloud: dict[str, Any]) -> Path:
+    """Return the stack file as the local cloud runs it.
+
+    What is left is asked of the engine's copy: the stack as it was deployed. The preflight is asked of the file as it
+    is now; what that names as given is made in the emulated account first, as `make up` does.
 
     Raises:
         GivenError: the account refused to make something.
     """
-    deployed = home.root / "stacks" / f"Pulumi.{stack}.yaml"
-    mark = deployed.with_suffix(".generation")
-    if deployed.is_file() and mark.is_file() and mark.read_text() == cloud["generation"]:
-        return deployed
+    if question == LEFTOVERS and is_up(home, stack, cloud):
+        return home.root / STACKS / f"Pulumi.{stack}.yaml"
     made = home.root / "asked" / f"Pulumi.{stack}.yaml"
     document = with_given(read(ROOT / f"Pulumi.{stack}.yaml"), say)
     write(for_local_cloud(document, pinned_sources(), cloud["deployerArn"]), made)
@@ -78,8 +85,11 @@ def ask_inside(question: str, stack: str, home: Home) -> int:
         raise DeployError(
             f"the local cloud's record {home.cloud_file} is missing; run the same command again"
         )
-    file = settings_file(home, stack, cloud)
+    file = settings_file(question, home, stack, cloud)
+    # The state of a local cloud that has ended counts as none: there is no such file in the other folder.
+    states = home.root / (STACKS if is_up(home, stack, cloud) else "asked")
     words = ["-m", f"infra.{question}", "--stack", stack, "--file", str(file)]
+    words += ["--state", str(state_file(states, stack))]
     return subprocess.run([sys.executable, *words], cwd=ROOT).returncode
 
 

@@ -1,7 +1,8 @@
-"""What a person does with a stack: up, down, preview, submit, check-nodes."""
+"""What a person does with a stack: up, down, delete-data, preview, submit, check-nodes."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -12,15 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config import ConfigException, new_client_from_config
+from urllib3.exceptions import HTTPError
+
 from local.cloud.namespaces import enter_prefix
 from local.cloud.record import running
 from local.deploy import official, program
 from local.deploy.adopt import identities
+from local.deploy.before_up import job_gone, late_settings, read_waits, removed_pools
 from local.deploy.engine import ROOT, Engine, end_leftovers, state_file
-from local.deploy.follow import Follower, Run
+from local.deploy.follow import Follower, JobGoneError, Run
 from local.deploy.given import gives_cluster, with_given
 from local.deploy.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
-from local.deploy.kept import EXCEPT_DATA, check
+from local.deploy.kept import EXCEPT_DATA, check, check_deletion, released
 from local.deploy.model import fetch_model
 from local.deploy.node_checks import NodeChecks
 from local.deploy.runs import no_run, start_run
@@ -70,16 +76,25 @@ def up(stack: str, cloud: str) -> int:
         session.recover()
         document = with_given(document, say)
         settings = for_local_cloud(document, pinned_sources(), session.cloud["deployerArn"])
+        session.check(settings)
+        session.say_waits(settings)
         write(settings, session.engine.config_file)
         session.engine.run("up", "--yes", "--skip-preview", "--suppress-outputs")
         outputs = session.engine.outputs()
+        late = late_settings(session.engine.deployment())
     up_line = f"stack {stack} is up after {time.monotonic() - deploying:.0f} s"
     if outputs.get("launcherJobName") is None:
         say(f"{up_line}; {no_run(stack, outputs)}")
         return 0
     say(f"{up_line}; following run {outputs['runId']}")
     again = make("up", stack, "local")
-    code = session.follow(outputs, outputs["launcherJobName"], outputs["runId"], again)
+    try:
+        code = session.follow(outputs, outputs["launcherJobName"], outputs["runId"], again)
+    except JobGoneError:
+        say(job_gone(outputs["runId"], outputs["launcherJobName"], outputs["trainingNamespace"]))
+        return 0
+    if late:
+        say(late)
     say(f"all: {time.monotonic() - started:.0f} s")
     return code
 
@@ -134,10 +149,17 @@ def _down(home: Home, stack: str, keep_data: bool) -> int:
     return _local("down")
 
 
-def preview(stack: str) -> int:
-    """Preview the stack on empty state; neither an account nor the local cloud is asked anything."""
+def preview(stack: str, cloud: str) -> int:
+    """Show what an `up` would do to the stack that is up; where there is none, all that a first one would make.
+
+    For the second neither an account nor the local cloud is asked anything.
+    """
     document = read(ROOT / f"Pulumi.{stack}.yaml")
     program.check(stack)
+    why = official.preview(stack) if cloud == "aws" else _preview_of_running(stack, document)
+    if why is None:
+        return 0
+    say(f"stack {stack}: no plan against its state: {why}. This is all that a first up makes")
     home = Home()
     ensure(("pulumi", "pulumi-language-python", "kubernetes", "helm"), home)
     with turn(home.root / "preview", say):
@@ -146,6 +168,55 @@ def preview(stack: str) -> int:
         write(with_sources(document, pinned_sources()), engine.config_file)
         engine.run("preview")
     return 0
+
+
+def _preview_of_running(stack: str, document: Mapping[str, Any]) -> str | None:
+    """Show the plan against the state of a stack on the local cloud; returns why there is none, else None."""
+    home = Home()
+    if running(home) is None:
+        return "the local cloud is not running"
+    refuse_foreign(os.environ, home)
+    if not _join(home):
+        return "the local cloud is not running"
+    # A command that is at work writes the state: a plan against half of it would say nothing.
+    with turn(home.root / "stacks", say):
+        session = _Session.open(home, stack)
+        if not session.is_up():
+            return "the stack is not up on this local cloud"
+        session.engine.wait_for_other(say)
+        if session.engine.was_interrupted():
+            say(f"stack {stack}: an earlier command was killed; what it was making is missing in this plan")
+        settings = for_local_cloud(with_given(document, say), pinned_sources(), session.cloud["deployerArn"])
+        file = session.check(settings)
+        session.say_waits(settings)
+        say(f"stack {stack}: the plan of an up against its state")
+        session.engine.run("preview", config_file=file)
+    return None
+
+
+def delete_data(stack: str, cloud: str, confirmed: str) -> int:
+    """Delete the data that an earlier `down` kept, without a cluster.
+
+    Raises:
+        KeptError: nothing is kept, the stack is up, or `confirmed` is not its name.
+    """
+    if cloud == "aws":
+        return official.delete_data(stack, confirmed)
+    home = Home()
+    refuse_foreign(os.environ, home)
+    with turn(home.root / "stacks", say):
+        if not _join(home):
+            raise DeployError(f"stack {stack}: the local cloud is not running, and its data ended with it")
+        _refuse_unknown(home, stack)
+        session = _Session.open(home, stack)
+        session.recover()
+        found = check_deletion(session.engine.deployment(), stack, "local", confirmed)
+        session.engine.edit(released)
+        session.engine.run("destroy", "--yes", "--skip-preview", "--suppress-outputs")
+        session.sweep()
+        session.engine.forget()
+        say(f"stack {stack}: deleted its data: {', '.join(found)}")
+        return 0 if _up(home) else _local("down")
 
 
 def submit(stack: str, cloud: str, minimum: int, maximum: int) -> int:
@@ -321,6 +392,32 @@ class _Session:
         self.engine.refresh()
         self.engine.end_recovery()
         return True
+
+    def check(self, settings: Mapping[str, Any]) -> Path:
+        """Have the stack's state asked for what it refuses of the settings, before anything is touched.
+
+        Returns:
+            The file that the settings stand in.
+
+        Raises:
+            RefusedError: a setting is fixed after the first `up`, and has another value.
+        """
+        file = self.home.root / "asked" / f"Pulumi.{self.engine.stack}.yaml"
+        write(settings, file)
+        program.check(self.engine.stack, "--file", str(file), "--state", str(self.engine.state_file))
+        return file
+
+    def say_waits(self, settings: Mapping[str, Any]) -> None:
+        """Say what the removal of pools will wait for; where the cluster does not answer, nobody knows."""
+        deployment = self.engine.deployment()
+        pools = removed_pools(deployment, settings["config"])
+        clusters = [str(each["id"]) for each in deployment.get("resources") or [] if each["type"] == CLUSTER]
+        if not pools or not clusters:
+            return
+        with contextlib.suppress(ApiException, HTTPError, ConfigException, OSError):
+            api = new_client_from_config(config_file=str(self.home.kubeconfig), context=clusters[0])
+            for line in read_waits(api, pools):
+                say(line)
 
     def sweep(self) -> None:
         """Remove what the stack left in the account; on a given cluster only what carries the stack's own tags, too."""

@@ -53,14 +53,14 @@ class Engine:
         self.home = home
         self.directory = home / state
         self.config_file = self.directory / f"Pulumi.{stack}.yaml"
-        self._session_file = self.directory / f"{stack}.session.json"
+        self._session_file = self.directory / f"{stack}.session.json"  # see `files`
         self._recovery_file = self.directory / f"{stack}.recovering"
         Home(home).claim()
         (self.directory / "state").mkdir(parents=True, exist_ok=True)
         _without_engine_logs(home)
         self._passphrase = self._read_passphrase()
-        self._state_file = state_file(self.directory, stack)
-        self._whole = WholeState(self._state_file, self.directory, stack)
+        self.state_file = state_file(self.directory, stack)
+        self._whole = WholeState(self.state_file, self.directory, stack)
         path = [str(PLUGINS), str(home / "bin"), str(ROOT / ".venv" / "bin"), os.environ["PATH"]]
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("PULUMI_", "AWS_"))},
@@ -91,7 +91,7 @@ class Engine:
         the directory of our copies, beside a copy of Pulumi.yaml.
         """
         discard_foreign(self.config_file, self._passphrase)
-        if self._state_file.exists():
+        if self.state_file.exists():
             return
         shutil.copy(ROOT / "Pulumi.yaml", self.directory / "Pulumi.yaml")
         self._capture("stack", "init", self.stack, "--non-interactive", directory=self.directory)
@@ -116,7 +116,7 @@ class Engine:
             restored = self._whole.restore()
         except FileNotFoundError:
             raise EngineError(
-                f"{self._state_file} is cut off and no whole state was kept: `python -m local reset` removes the local "
+                f"{self.state_file} is cut off and no whole state was kept: `python -m local reset` removes the local "
                 "cloud and all of its stacks"
             ) from None
         if restored:
@@ -160,9 +160,9 @@ class Engine:
 
     def deployment(self) -> dict[str, Any]:
         """The stack's state; empty where there is none."""
-        if not self._state_file.exists():
+        if not self.state_file.exists():
             return {}
-        checkpoint = json.loads(self._state_file.read_text())["checkpoint"]
+        checkpoint = json.loads(self.state_file.read_text())["checkpoint"]
         latest: dict[str, Any] = checkpoint.get("latest") or {}
         return latest
 
@@ -175,7 +175,7 @@ class Engine:
         """Remove the stack and its state; nothing is deleted in the cloud."""
         self.end_recovery()
         self._whole.forget()
-        if self._state_file.exists():
+        if self.state_file.exists():
             self._capture("stack", "rm", "--force", "--yes", "--preserve-config", "--stack", self.stack)
 
     def adopt(self, found: Mapping[str, str]) -> None:
@@ -185,9 +185,13 @@ class Engine:
         """
         if not found:
             return
+        self.edit(lambda exported: with_adopted(exported, found))
+
+    def edit(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Replace the stack's state, as it is exported, by what `change` makes of it."""
         exported = json.loads(self._capture("stack", "export", "--stack", self.stack))
-        file = self.directory / "adopted.json"
-        write_atomically(file, json.dumps(with_adopted(exported, found)), 0o600)
+        file = self.directory / "edited.json"
+        write_atomically(file, json.dumps(change(exported)), 0o600)
         self._capture("stack", "import", "--stack", self.stack, "--file", str(file))
         file.unlink()
 
@@ -195,8 +199,15 @@ class Engine:
         """Read what really exists into the state; creations that never were recorded are dropped from it."""
         self.run("refresh", "--yes", "--skip-preview", "--suppress-outputs", "--clear-pending-creates")
 
-    def run(self, command: str, *arguments: str) -> None:
+    def run(self, command: str, *arguments: str, config_file: Path | None = None) -> None:
         """Run a command that works on the stack's resources and show its output.
+
+        A preview has a log and a record of its own, so that it takes nothing from a command that is at work.
+
+        Args:
+            command: The engine's command.
+            arguments: Further words for it.
+            config_file: Another stack file than the one that the last command deployed.
 
         Raises:
             EngineError: the command failed.
@@ -204,22 +215,27 @@ class Engine:
             Interrupted: a person stopped it.
         """
         arguments = (command, *arguments, "--non-interactive", "--color", "never")
-        words = ["pulumi", *arguments, "--stack", self.stack, "--config-file", str(self.config_file)]
+        config = str(config_file or self.config_file)
+        words = ["pulumi", *arguments, "--stack", self.stack, "--config-file", config]
         shown = Filter(command)
 
         def show(line: str) -> None:
             for each in shown.lines(line):
                 print(each, flush=True)
 
-        log = self.home / "logs" / f"pulumi-{self.stack}.log"
+        log, record = self.files(command)
         log.parent.mkdir(parents=True, exist_ok=True)
+        reads = command == "preview"
+        look = (lambda: False) if reads else self._whole.look
         try:
-            self._whole.begin()
-            code = watched(words, ROOT, self.environment, log, self._session_file, show, self._whole.look)
+            if not reads:
+                self._whole.begin()
+            code = watched(words, ROOT, self.environment, log, record, show, look)
         except Interrupted:
             raise Interrupted(stopped(self.stack, command)) from None
         finally:
-            self._whole.end()
+            if not reads:
+                self._whole.end()
         if code != 0:
             if self._whole.disk_was_full or NO_SPACE in log.read_text(errors="replace").lower():
                 raise EngineError(
@@ -229,6 +245,12 @@ class Engine:
             raise EngineError(
                 f"pulumi {command} of stack {self.stack} failed (exit code {code}); see above (log: {log})"
             )
+
+    def files(self, command: str) -> tuple[Path, Path]:
+        """Return the log of a command and the record of its processes."""
+        suffix = ".preview" if command == "preview" else ""
+        log = self.home / "logs" / f"pulumi-{self.stack}{suffix}.log"
+        return log, self.directory / f"{self.stack}{suffix}.session.json"
 
     def outputs(self) -> dict[str, Any]:
         """The stack's outputs."""

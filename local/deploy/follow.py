@@ -29,6 +29,10 @@ class FollowError(Exception):
     """The run can't be followed: its Job is not there, or the API server does not answer."""
 
 
+class JobGoneError(FollowError):
+    """Somebody deleted the run's Job."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """Names of one run's objects."""
@@ -142,7 +146,7 @@ class Follower:
                 last_answer = time.monotonic()
             except ApiException as error:
                 if error.status == 404:
-                    raise FollowError(f"Job {run.namespace}/{run.launcher_job} does not exist") from error
+                    raise JobGoneError(f"Job {run.namespace}/{run.launcher_job} does not exist") from error
                 if error.status is not None and error.status < 500:
                     raise FollowError(f"the API server refused ({error.status}): {error.reason}") from error
                 _give_up_after_a_minute(last_answer, f"{error.status} {error.reason}", error)

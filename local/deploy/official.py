@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,14 +11,20 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config import ConfigException, new_client_from_config
+from urllib3.exceptions import HTTPError
+
 from local.deploy import program, sign_in
 from local.deploy.answers import is_yes
+from local.deploy.before_up import job_gone, late_settings, read_waits, removed_pools
 from local.deploy.engine import ROOT, EngineError
-from local.deploy.follow import Follower, Run
+from local.deploy.follow import Follower, JobGoneError, Run
 from local.deploy.gone import FORGET_UNREACHABLE, is_gone
-from local.deploy.kept import EXCEPT_DATA, check
+from local.deploy.kept import EXCEPT_DATA, check, check_deletion, released
 from local.deploy.node_checks import NodeChecks
 from local.deploy.runs import no_run, start_run
+from local.deploy.stack_file import read
 from local.deploy.told import make, unwatched
 from local.deploy.watched import Interrupted
 
@@ -42,6 +49,19 @@ def _asked(stack: str, *arguments: str) -> dict[str, Any]:
         )
     answer: dict[str, Any] = json.loads(result.stdout)
     return answer
+
+
+def use_profile(stack: str) -> None:
+    """Make `aws:profile` of the stack file hold for what this command starts, as it does in the program.
+
+    Keys in the environment would go before a profile there.
+    """
+    file = ROOT / f"Pulumi.{stack}.yaml"
+    profile = read(file)["config"].get("aws:profile") if file.exists() else None
+    if isinstance(profile, str):
+        os.environ["AWS_PROFILE"] = profile
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+            os.environ.pop(name, None)
 
 
 def _outputs(stack: str) -> dict[str, Any]:
@@ -79,18 +99,86 @@ def up(stack: str) -> int:
     """
     wanted = is_yes("PREFLIGHT", os.environ.get("PREFLIGHT") or "yes")
     program.check(stack)
+    use_profile(stack)
     sign_in.check(stack)
+    # Also without the preflight, which asks it, too.
+    program.check(stack, "--deployed")
     if wanted:
         program.preflight(stack)
+    _say_waits(stack)
     _pulumi("up", "--stack", stack)
     outputs = _outputs(stack)
     job = outputs.get("launcherJobName")
     if job is None:
         print(f"stack {stack} is up; {no_run(stack, outputs)}", flush=True)
         return 0
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            kubeconfig = _kubeconfig(outputs, Path(directory))
+            code = _follow(stack, outputs, job, kubeconfig, make("up", stack, "aws"))
+    except JobGoneError:
+        print(job_gone(outputs["runId"], job, outputs["trainingNamespace"]), flush=True)
+        return 0
+    if late := late_settings(_deployment(stack)):
+        print(late, flush=True)
+    return code
+
+
+def _say_waits(stack: str) -> None:
+    """Say what the removal of pools will wait for; where the cluster does not answer, nobody knows."""
+    try:
+        deployment = _deployment(stack)
+    except EngineError:  # there is no such stack yet
+        return
+    resources: list[dict[str, Any]] = deployment.get("resources") or []
+    outputs: dict[str, Any] = next((each["outputs"] for each in resources if "outputs" in each), {})
+    pools = removed_pools(deployment, read(ROOT / f"Pulumi.{stack}.yaml")["config"])
+    if not pools or "clusterName" not in outputs:
+        return
+    unknown = (EngineError, ApiException, HTTPError, ConfigException, OSError)
+    with contextlib.suppress(*unknown), tempfile.TemporaryDirectory() as directory:
+        file = _kubeconfig(outputs, Path(directory))
+        for line in read_waits(new_client_from_config(config_file=str(file)), pools):
+            print(line, flush=True)
+
+
+def preview(stack: str) -> str | None:
+    """`pulumi preview` against the stack's state; returns why there is none, else None.
+
+    Raises:
+        RefusedError: a setting is fixed after the first `up`, and has another value.
+        EngineError: the preview failed.
+    """
+    use_profile(stack)
+    try:
+        sign_in.check(stack)
+        if not any(each.get("custom") for each in _deployment(stack).get("resources") or []):
+            return "the stack has no resources yet"
+    except EngineError as error:
+        return str(error)
+    program.check(stack, "--deployed")
+    print(f"stack {stack}: the plan of an up against its state", flush=True)
+    _pulumi("preview", "--stack", stack)
+    return None
+
+
+def delete_data(stack: str, confirmed: str) -> int:
+    """Delete the data that an earlier destroy kept, without a cluster.
+
+    Raises:
+        KeptError: nothing is kept, the stack is up, or `confirmed` is not its name.
+    """
+    use_profile(stack)
+    sign_in.check(stack)
+    exported = _asked(stack, "export")
+    found = check_deletion(exported.get("deployment") or {}, stack, "aws", confirmed)
     with tempfile.TemporaryDirectory() as directory:
-        kubeconfig = _kubeconfig(outputs, Path(directory))
-        return _follow(stack, outputs, job, kubeconfig, make("up", stack, "aws"))
+        file = Path(directory) / "state.json"
+        file.write_text(json.dumps(released(exported)))
+        _pulumi("stack", "import", "--stack", stack, "--file", str(file))
+    _pulumi("destroy", "--yes", "--stack", stack)
+    print(f"stack {stack}: deleted its data: {', '.join(found)}", flush=True)
+    return 0
 
 
 def _deployment(stack: str) -> dict[str, Any]:
@@ -105,6 +193,7 @@ def down(stack: str, keep_data: bool = False) -> int:
     Raises:
         KeptError: the stack has protected data and it is not to be kept, or has none.
     """
+    use_profile(stack)
     sign_in.check(stack)
     outputs = _outputs(stack)
     kept = check(_deployment(stack), stack, "aws", keep_data)
@@ -116,6 +205,7 @@ def down(stack: str, keep_data: bool = False) -> int:
 
 def submit(stack: str, minimum: int, maximum: int) -> int:
     """Start another run on the stack's own cluster with its launcher manifest."""
+    use_profile(stack)
     sign_in.check(stack)
     outputs = _outputs(stack)
     with tempfile.TemporaryDirectory() as directory:
@@ -128,6 +218,7 @@ def submit(stack: str, minimum: int, maximum: int) -> int:
 
 def check_nodes(stack: str, pool: str) -> int:
     """Check the machines of a pool on the stack's own cluster."""
+    use_profile(stack)
     sign_in.check(stack)
     outputs = _outputs(stack)
     with tempfile.TemporaryDirectory() as directory:

@@ -16,13 +16,17 @@ class RefusedError(Exception):
     """The stack file has mistakes, or the account lacks something; the text names each."""
 
 
-def check(stack: str) -> None:
-    """Have the stack file read: a mistake in it is told before tools are built for it.
+def check(stack: str, *more: str) -> None:
+    """Have the stack file read: a mistake in it is reported before tools are built for it.
+
+    Args:
+        stack: The stack's name.
+        more: Further words for `infra.check`: where the file and the stack's state are.
 
     Raises:
         RefusedError: with every mistake.
     """
-    words = [sys.executable, "-m", "infra.check", "--stack", stack]
+    words = [sys.executable, "-m", "infra.check", "--stack", stack, *more]
     answer = subprocess.run(words, cwd=ROOT, env=_environment(), capture_output=True, text=True)
     if answer.returncode != 0:
         raise RefusedError(answer.stderr.strip())

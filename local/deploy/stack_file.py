@@ -7,6 +7,7 @@ the salt of the stack's secrets.
 from __future__ import annotations
 
 import copy
+import difflib
 import ipaddress
 import re
 from collections.abc import Mapping
@@ -67,7 +68,9 @@ def read(path: Path) -> JsonObject:
     """
     if not path.exists():
         known = sorted(p.name.split(".")[1] for p in path.parent.glob("Pulumi.*.yaml"))
-        raise StackFileError(f"{path.name} does not exist; stack files here: {', '.join(known)}")
+        near = difflib.get_close_matches(path.name.split(".")[1].lower(), known, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        raise StackFileError(f"{path.name} does not exist.{meant} Stack files here: {', '.join(known)}")
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
@@ -111,6 +114,8 @@ def for_local_cloud(document: Mapping[str, Any], sources: Sources, deployer_arn:
     """
     result = with_sources(document, sources)
     config = result["config"]
+    # A profile leads to an account of AWS.
+    config.pop("aws:profile", None)
     training = config.get("trainyard:training")
     if isinstance(training, dict):
         training["device"] = "cpu"

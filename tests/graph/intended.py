@@ -53,6 +53,11 @@ INTENDED: Final = (
         reason="Its name has the run's id, and another run is another Job. The earlier one stays in the cluster with "
         "its training and its logs, until the drain (docs/decisions/0004-launcher-job-kept.md).",
     ),
+    Intended(
+        resource=r"pulumi-python:dynamic/settings:StartedRun::run-[a-z0-9-]+",
+        how=How.DELETED,
+        reason="It records what the run of its name was started with, and makes nothing.",
+    ),
 )
 
 

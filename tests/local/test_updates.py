@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from local.deploy.stack_file import write
 from tests.local.conftest import Stack, deploy, two_spot_nodes
 from tests.local.test_main_job import conditions, gone_within, model, pool_nodes
 
@@ -15,8 +16,12 @@ pytestmark = [pytest.mark.local, pytest.mark.timeout(1200)]
 
 
 def modified(stack: Stack) -> dict[str, str]:
-    """When the engine last changed each resource of the stack."""
-    return {each["urn"]: each.get("modified", "") for each in stack.pulumi_state()["resources"]}
+    """When the engine last changed each resource of the stack; providers have the settings for their own."""
+    return {
+        each["urn"]: each.get("modified", "")
+        for each in stack.pulumi_state()["resources"]
+        if not each["type"].startswith("pulumi:providers:")
+    }
 
 
 def test_up_without_a_change_shows_the_finished_run(stack: Stack) -> None:
@@ -24,6 +29,22 @@ def test_up_without_a_change_shows_the_finished_run(stack: Stack) -> None:
     again = deploy("up", "--stack", "local", "--cloud", "local")
     assert again.code == 0
     assert "run r1 succeeded" in again.output
+    plan = deploy("preview", "--stack", "local", "--cloud", "local")
+    assert plan.code == 0
+    assert "the plan of an up against its state" in plan.output
+    assert re.findall(r"\d+ to (?:create|update|delete|replace)", plan.output) == []
+    assert modified(stack) == before
+
+
+def test_another_range_of_the_network_is_refused_and_nothing_is_touched(stack: Stack) -> None:
+    """By the engine itself, in a preview and in an `up`."""
+    before, document = modified(stack), stack.settings()
+    stack.configure(lambda config: config.update({"trainyard:network": {"cidr": "10.65.0.0/16"}}))
+    for words in (("preview",), ("up", "--yes", "--skip-preview")):
+        refused = stack.pulumi(*words)
+        assert refused.code != 0
+        assert "trainyard:network.cidr: is '10.65.0.0/16'" in refused.output
+    write(document, stack.engine.config_file)
     assert modified(stack) == before
 
 
@@ -45,6 +66,7 @@ def test_update_repairs_drift_and_lowers_the_ceiling(stack: Stack) -> None:
     stack.configure(change)
     updated = stack.pulumi("up", "--refresh", "--yes", "--skip-preview")
     assert updated.code == 0, updated.output
+    assert "run r1: was started before trainyard:training.args" in updated.output
     assert re.findall(r"^ *~ +\S+ (\S+) refresh \(\S+\) \[diff", updated.output, re.M) == ["pools-small"]
     after = stack.get("nodepool", "small")
     assert after["metadata"]["uid"] == pool["metadata"]["uid"]

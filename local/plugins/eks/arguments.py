@@ -26,6 +26,7 @@ CLUSTER = frozenset(
         "nodeAssociatePublicIpAddress",
         "nodeSecurityGroupTags",
         "privateSubnetIds",
+        "providerCredentialOpts",
         "publicAccessCidrs",
         "publicSubnetIds",
         "skipDefaultNodeGroup",

@@ -96,6 +96,7 @@ class Cluster(pulumi.ComponentResource):
             lambda found: str(found[0]["oidcs"][0]["issuer"])
         )
         self.oidc = self._oidc_provider() if inputs.get("createOidcProvider") else None
+        self._profile: str | None = (inputs.get("providerCredentialOpts") or {}).get("profileName")
         self.kubeconfig = self._kubeconfig()
         self.kubeconfig_json = self.kubeconfig.apply(lambda found: json.dumps(found, separators=(",", ":")))
         self.provider = self._kubernetes()
@@ -257,7 +258,7 @@ class Cluster(pulumi.ComponentResource):
             name, endpoint, authority, region = parts
             if not pulumi.runtime.is_dry_run():
                 await asyncio.to_thread(wait_healthy, endpoint, authority["data"])
-            return kubeconfig(name, endpoint, authority["data"], region)
+            return kubeconfig(name, endpoint, authority["data"], region, self._profile)
 
         plane = self.control_plane
         region = invoke("aws:index/getRegion:getRegion", {}, self)["region"]

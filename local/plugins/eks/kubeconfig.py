@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 
-def kubeconfig(cluster: str, endpoint: str, authority: str, region: str) -> dict[str, Any]:
-    """`authority` is the certificate authority in base64, as EKS tells it."""
+def kubeconfig(
+    cluster: str, endpoint: str, authority: str, region: str, profile: str | None = None
+) -> dict[str, Any]:
+    """`authority` is the certificate authority in base64, as EKS tells it; `profile` one of ~/.aws/config."""
     version = "client.authentication.k8s.io/v1beta1"
     return {
         "apiVersion": "v1",
@@ -33,7 +35,10 @@ def kubeconfig(cluster: str, endpoint: str, authority: str, region: str) -> dict
                             "--output",
                             "json",
                         ],
-                        "env": [{"name": "KUBERNETES_EXEC_INFO", "value": f'{{"apiVersion": "{version}"}}'}],
+                        "env": [
+                            {"name": "KUBERNETES_EXEC_INFO", "value": f'{{"apiVersion": "{version}"}}'},
+                            *([{"name": "AWS_PROFILE", "value": profile}] if profile else []),
+                        ],
                     }
                 },
             }

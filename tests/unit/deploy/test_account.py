@@ -32,17 +32,19 @@ def deployed(home: Home, generation: str) -> Path:
     return file
 
 
-def test_a_stack_that_is_up_is_asked_for_as_it_was_deployed(home: Home) -> None:
-    file = deployed(home, "g1")
-    assert account.settings_file(home, "dev", CLOUD) == file
-
-
-def test_the_copy_of_an_ended_cloud_is_passed_over(home: Home) -> None:
-    deployed(home, "g0")
-    made = account.settings_file(home, "dev", CLOUD)
-    assert made == home.root / "asked" / "Pulumi.dev.yaml"
-    cluster: dict[str, Any] = yaml.safe_load(made.read_text())["config"]["trainyard:cluster"]
-    assert CLOUD["deployerArn"] in cluster["administrators"]
+@pytest.mark.parametrize(
+    ("question", "generation", "folder"),
+    [("leftovers", "g1", "stacks"), ("leftovers", "g0", "asked"), ("preflight", "g1", "asked")],
+)
+def test_leftovers_are_asked_of_the_deployed_file_and_preflight_of_the_new(
+    home: Home, question: str, generation: str, folder: str
+) -> None:
+    deployed(home, generation)
+    file = account.settings_file(question, home, "dev", CLOUD)
+    assert file == home.root / folder / "Pulumi.dev.yaml"
+    if folder == "asked":
+        cluster: dict[str, Any] = yaml.safe_load(file.read_text())["config"]["trainyard:cluster"]
+        assert CLOUD["deployerArn"] in cluster["administrators"]
 
 
 def test_nothing_is_left_of_a_cloud_that_has_ended(home: Home, capsys: pytest.CaptureFixture[str]) -> None:

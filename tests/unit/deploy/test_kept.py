@@ -10,7 +10,7 @@ import pytest
 
 from local.deploy import official
 from local.deploy.__main__ import EXPECTED, parser
-from local.deploy.kept import KeptError, check, protected
+from local.deploy.kept import KeptError, check, check_deletion, protected, released
 
 pytestmark = pytest.mark.unit
 
@@ -30,8 +30,10 @@ STATE = {
         resource(BUCKET, "models-1"),
         resource(BUCKET, "logs-1", protect=False),
         resource("aws:ecr/repository:Repository", "train/trainer"),
+        resource("aws:eks/cluster:Cluster", "train", protect=False),
     ]
 }
+KEPT = {"resources": [each for each in STATE["resources"] if "eks" not in each["type"]]}
 UNPROTECTED = {"resources": [{**each, "protect": False} for each in STATE["resources"]]}
 THINGS = ["bucket models-1", "file system fs-1", "repository train/trainer", "key train-data"]
 
@@ -98,3 +100,58 @@ def test_the_command_line_says_so_for_down_alone() -> None:
     assert parser().parse_args(["down"]).keep_data is False
     with pytest.raises(SystemExit):
         parser().parse_args(["up", "--keep-data"])
+
+
+@pytest.mark.parametrize(
+    ("state", "confirmed", "said"),
+    [
+        (KEPT, "", "with all content would be deleted for good"),
+        (KEPT, "yes", "`make delete-data STACK=train CONFIRM=train`"),
+        (STATE, "train", "is up"),
+        (UNPROTECTED, "train", "keeps no data"),
+        ({}, "train", "keeps no data"),
+    ],
+)
+def test_kept_data_is_deleted_only_alone_and_confirmed(
+    state: dict[str, Any], confirmed: str, said: str
+) -> None:
+    with pytest.raises(KeptError, match=said) as refused:
+        check_deletion(state, "train", "aws", confirmed)
+    assert "nothing was changed" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_kept_data_that_is_confirmed_is_named() -> None:
+    assert check_deletion(KEPT, "train", "local", "train") == THINGS
+
+
+def test_down_of_kept_data_names_the_way_to_delete_it() -> None:
+    with pytest.raises(KeptError, match="`make delete-data STACK=train CONFIRM=train`"):
+        check(KEPT, "train", "aws", keep_data=False)
+
+
+def test_released_state_is_unprotected_and_deletes_content() -> None:
+    after = released({"version": 3, "deployment": KEPT})["deployment"]["resources"]
+    assert not any(each["protect"] for each in after if "protect" in each)
+    bucket = next(each for each in after if each["type"] == BUCKET)
+    # The provider reads the outputs when it deletes.
+    assert bucket["inputs"]["forceDestroy"]
+    assert bucket["outputs"]["forceDestroy"]
+    (repository,) = (each for each in after if "ecr" in each["type"])
+    assert repository["outputs"]["forceDelete"]
+    (files,) = (each for each in after if "fsx" in each["type"])
+    assert files["outputs"]["skipFinalBackup"]
+
+
+def test_on_aws_kept_data_is_released_and_destroyed(pulumi: Path) -> None:
+    (pulumi.parent / "state.json").write_text(json.dumps({"version": 3, "deployment": KEPT}))
+    assert official.delete_data("train", "train") == 0
+    commands = [line.split()[:2] for line in pulumi.read_text().splitlines()]
+    assert commands == [["stack", "export"], ["stack", "import"], ["destroy", "--yes"]]
+
+
+def test_on_aws_unconfirmed_data_stays(pulumi: Path) -> None:
+    (pulumi.parent / "state.json").write_text(json.dumps({"version": 3, "deployment": KEPT}))
+    with pytest.raises(KeptError, match="CONFIRM=train"):
+        official.delete_data("train", "")
+    assert pulumi.read_text().splitlines() == ["stack export --stack train"]

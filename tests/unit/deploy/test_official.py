@@ -66,7 +66,7 @@ def pulumi(aws: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stack file has no mistake; to read it takes a process."""
-    monkeypatch.setattr(official.program, "check", lambda _stack: None)
+    monkeypatch.setattr(official.program, "check", lambda _stack, *_more: None)
 
 
 @pytest.mark.parametrize(

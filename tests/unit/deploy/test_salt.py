@@ -73,8 +73,8 @@ def engine(tmp_path: Path) -> Engine:
     (home / "stacks").mkdir()
     (home / "stacks" / "passphrase").write_text(f"{PASSWORD}\n")
     made = Engine(home, "mine", {})
-    made._state_file.parent.mkdir(parents=True)
-    made._state_file.write_text('{"checkpoint": {}}')
+    made.state_file.parent.mkdir(parents=True)
+    made.state_file.write_text('{"checkpoint": {}}')
     return made
 
 
@@ -98,7 +98,7 @@ def test_the_engines_own_salt_stays(engine: Engine) -> None:
 def test_a_copy_is_mended_before_the_stack_is_made_from_it(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine._state_file.unlink()
+    engine.state_file.unlink()
     engine.config_file.write_text(yaml.safe_dump({**KMS, **CONFIG}))
     seen: list[object] = []
     monkeypatch.setattr(

@@ -155,7 +155,7 @@ def test_what_protects_the_secrets_of_the_repositorys_file_never_reaches_the_cop
 
 def test_a_missing_stack_file_names_those_that_exist(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_text("config: {}")
-    with pytest.raises(StackFileError, match=r"Pulumi\.prod\.yaml does not exist; stack files here: dev"):
+    with pytest.raises(StackFileError, match=r"Pulumi\.prod\.yaml does not exist. Stack files here: dev"):
         read(tmp_path / "Pulumi.prod.yaml")
 
 

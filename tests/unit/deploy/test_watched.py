@@ -153,7 +153,7 @@ def test_a_state_that_a_full_disk_cut_off_is_taken_from_the_last_whole_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(tmp_path / "home", "local", {})
-    state = engine._state_file
+    state = engine.state_file
     state.parent.mkdir(parents=True)
     whole = json.dumps({"checkpoint": {"latest": {"resources": [{"type": "aws:ec2/vpc:Vpc"}]}}})
     state.write_text(whole)
@@ -171,8 +171,8 @@ def test_a_state_that_a_full_disk_cut_off_is_taken_from_the_last_whole_one(
 
 def test_a_state_that_is_cut_off_and_was_never_kept_says_how_to_begin_anew(tmp_path: Path) -> None:
     engine = Engine(tmp_path / "home", "local", {})
-    engine._state_file.parent.mkdir(parents=True)
-    engine._state_file.write_text("{")
+    engine.state_file.parent.mkdir(parents=True)
+    engine.state_file.write_text("{")
     with pytest.raises(EngineError, match="local reset"):
         engine.restore_state()
 

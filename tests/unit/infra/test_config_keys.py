@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from typing import Any
 
 import pytest
 from pulumi.runtime import config as engine
+from pulumi_aws.provider import ProviderArgs
 
+from infra.model import Provider
+from infra.provider_settings import HONOURED, REFUSED
 from infra.settings import SettingsError, load, read
 from tests.unit.infra.changing import BASE, NOW, POOL, with_
 
@@ -44,11 +49,56 @@ def test_a_key_that_would_not_be_read_is_told(key: Any, line: str) -> None:
     assert lines[0].startswith(line)
 
 
+def test_a_key_of_the_engine_is_its_own() -> None:
+    assert read("test", {**BASE, "pulumi:tags": "x"}, NOW) == read("test", BASE, NOW)
+
+
+@pytest.mark.parametrize("key", ["kubernetes:context", "docker-build:host", "eks:a", "aws-native:region"])
+def test_key_of_a_provider_without_effect_is_refused(key: str) -> None:
+    (line,) = told({**BASE, key: "x"})
+    assert line.startswith(f"{key}: has no effect")
+
+
+def test_profile_and_default_tags_are_read() -> None:
+    config = {
+        **BASE,
+        "aws:profile": "ml team",
+        "aws:defaultTags": '{"tags": {"team": "ml", "cost:center": "7"}}',
+    }
+    provider = read("test", config, NOW).provider
+    assert provider == Provider(profile="ml team", tags={"team": "ml", "cost:center": "7"})
+
+
+@pytest.mark.parametrize("key", sorted(REFUSED))
+def test_every_other_key_of_the_aws_provider_is_refused(key: str) -> None:
+    (line,) = told({**BASE, f"aws:{key}": "x"})
+    assert line.startswith(f"aws:{key}: is not passed on")
+
+
+def test_each_key_of_the_aws_provider_is_honoured_or_refused() -> None:
+    known = set(inspect.signature(ProviderArgs.__init__).parameters) - {"__self__"}
+    camel = {re.sub(r"_([a-z0-9])", lambda found: found[1].upper(), name) for name in known}
+    assert camel - set(REFUSED) == set(HONOURED)
+
+
 @pytest.mark.parametrize(
-    "key", ["aws:profile", "kubernetes:context", "pulumi:tags", "docker-build:host", "eks:a"]
+    ("key", "value", "begin"),
+    [
+        ("aws:profil", "x", "aws:profil: is not a known key; did you mean profile?"),
+        ("aws:assumeRoles[0].roleArn", "x", "aws:assumeRoles[0].roleArn: is not passed on"),
+        ("aws:profile", "ml ", "aws:profile: 'ml ' is not right"),
+        ("aws:profile", ["ml"], "aws:profile: "),
+        ("aws:defaultTags", {"team": "ml"}, "aws:defaultTags: "),
+        ("aws:defaultTags", {"tags": ["ml"]}, "aws:defaultTags.tags: "),
+        ("aws:defaultTags", {"tags": {"trainyard:stack": "b"}}, "aws:defaultTags.tags.trainyard:stack: "),
+        ("aws:defaultTags", {"tags": {"Name": "b"}}, "aws:defaultTags.tags.Name: "),
+        ("aws:defaultTags", {"tags": {"team": "a\nb"}}, "aws:defaultTags.tags.team: "),
+        ("aws:defaultTags", {"tags": {f"t{n}": "x" for n in range(31)}}, "aws:defaultTags.tags: has 31"),
+    ],
 )
-def test_a_providers_key_is_its_own(key: str) -> None:
-    assert read("test", {**BASE, key: "x"}, NOW) == read("test", BASE, NOW)
+def test_wrong_provider_key_is_one_line(key: str, value: Any, begin: str) -> None:
+    (line,) = told({**BASE, key: value})
+    assert line.startswith(begin)
 
 
 def test_a_secret_of_a_stack_file_is_refused_in_one_line() -> None:

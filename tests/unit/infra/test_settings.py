@@ -479,9 +479,8 @@ def test_sources_that_do_not_exist_are_told(good: dict[str, Any], tmp_path: Path
         lines = mistakes(good)
         shown = place.replace("\0", r"\x00")
         for key in keys:
-            assert any(
-                line.startswith(f"trainyard:sources.{key}: '{shown}' is no directory") for line in lines
-            )
+            said = "is not right" if "\0" in place else "is no directory"
+            assert any(line.startswith(f"trainyard:sources.{key}: '{shown}' {said}") for line in lines)
 
 
 def test_data_is_protected_unless_the_stack_file_says_otherwise(good: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from components.shared.context import context_digest
 from infra import stack
 from infra.settings import read
 from tests.unit.components.recording import ADDON_VERSION, Recorded, deploy
-from tests.unit.infra.changing import stack_file
+from tests.unit.infra.changing import settings, stack_file, with_
 from tests.unit.infra.whole import images, in_a_small_checkout, shipped, small_checkout, whole
 
 pytestmark = [
@@ -400,3 +400,20 @@ def test_a_wrong_stack_file_ends_the_program_before_anything_is_registered() -> 
             signal.signal(signal.SIGINT, interrupted)
 
     assert deploy(program).resources == []
+
+
+def test_profile_and_default_tags_reach_everything_that_is_made() -> None:
+    config = with_({"storage": {"lustre": {}}, "network": {"flowLogs": True}})
+    config |= {"aws:profile": "ml", "aws:defaultTags": {"tags": {"team": "ml"}}}
+    found = whole(settings(config))
+    assert found.one("pulumi:providers:aws", "aws").inputs["profile"] == "ml"
+    tagged = [
+        each for each in found.resources if "tags" in each.inputs and each.type.startswith(("aws:", "eks:"))
+    ]
+    assert [each.name for each in tagged if each.inputs["tags"].get("team") != "ml"] == []
+    assert len(tagged) > 30
+    (node_class,) = found.of("kubernetes:karpenter.k8s.aws/v1:EC2NodeClass")
+    assert node_class.inputs["spec"]["tags"]["team"] == "ml"
+    assert found.one("eks:index:Cluster").inputs["providerCredentialOpts"] == {"profileName": "ml"}
+    for kind in ("Drain", "Remains"):
+        assert found.one(f"pulumi-python:dynamic/drain:{kind}").inputs["profile"] == "ml"

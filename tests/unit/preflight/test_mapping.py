@@ -270,7 +270,7 @@ def test_the_images_that_are_asked_for_are_those_that_the_stack_pulls() -> None:
 
 
 def test_a_stack_file_that_is_missing_or_broken_is_told_in_one_line(tmp_path: Any) -> None:
-    with pytest.raises(StackFileError, match=r"Pulumi.none.yaml does not exist; stack files here: .*dev"):
+    with pytest.raises(StackFileError, match=r"Pulumi.none.yaml does not exist. Stack files here: .*dev"):
         load("none")
     broken = tmp_path / "Pulumi.x.yaml"
     broken.write_text("config: [")

@@ -128,7 +128,7 @@ def test_a_reservation_that_has_ended_keeps_nobody_from_looking_for_what_is_left
         load("dev", path)
     seen: list[Settings] = []
 
-    def ask(settings: Settings, account: Account) -> int:
+    def ask(settings: Settings, account: Account, _state: Path | None) -> int:
         seen.append(settings)
         return 0
 

@@ -1,0 +1,386 @@
+"""What a changed setting does to a stack that is up; the counterpart of `infra.meanings`, key by key.
+
+A setting is *in place*, *replaces* something, or is *fixed* after the first `up`. A fixed one has a function here that
+takes its value out of the settings. The program records these values in the state (`components.fixed_settings`), which
+refuses another one in `pulumi preview` and `pulumi up`; `make up`, `make preview` and `make preflight` compare them
+with the state themselves (`refused`), and with it what can only grow.
+
+Which input of a resource forces a replacement: the tables of the local cloud's plugins (local/plugins), which are held
+to those of the official providers. Another cluster behind the Kubernetes provider, by its address or its authority,
+replaces all objects in it (pulumi/pulumi-kubernetes#2771, DiffConfig).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from components.shared.fixed import differences
+from components.shared.launch import Candidate
+from components.shared.lustre import PERSISTENT_1
+from infra.model import ExistingCluster, Lustre, Settings, Training
+
+Value = Callable[[Settings], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What another value does. `value` is of a fixed setting; it returns None where the setting is not fixed."""
+
+    text: str
+    value: Value | None = None
+
+
+def in_place(more: str = "") -> Change:
+    """The next `up` changes what there is."""
+    return Change(text=f"in place{f', {more}' if more else ''}")
+
+
+def replaces(what: str) -> Change:
+    """The next `up` makes another one and removes the first."""
+    return Change(text=f"replaces {what}")
+
+
+def fixed(value: Value, more: str = "") -> Change:
+    """Another value is refused."""
+    return Change(text=f"fixed{f', {more}' if more else ''}", value=value)
+
+
+def _of_made_vpc(take: Value) -> Value:
+    return lambda settings: take(settings) if settings.network.existing is None else None
+
+
+def _of_made_cluster(take: Value) -> Value:
+    return lambda settings: take(settings) if settings.cluster.existing is None else None
+
+
+def _of_given_cluster(take: Callable[[ExistingCluster], Any]) -> Value:
+    return lambda settings: take(settings.cluster.existing) if settings.cluster.existing is not None else None
+
+
+def _of_made_lustre(take: Callable[[Lustre], Any]) -> Value:
+    def value(settings: Settings) -> Any:
+        lustre = settings.storage.lustre
+        return take(lustre) if lustre is not None and lustre.existing is None else None
+
+    return value
+
+
+def _of_given_lustre(name: str) -> Value:
+    """Of a file system that the stack makes the value is "", so that it can't become a given one, nor the reverse."""
+
+    def value(settings: Settings) -> Any:
+        lustre = settings.storage.lustre
+        return None if lustre is None else getattr(lustre.existing, name, "")
+
+    return value
+
+
+def _link_of_first_generation(name: str) -> Value:
+    """PERSISTENT_1 has its bucket as an input of the file system itself; others have an association beside it."""
+    return _of_made_lustre(
+        lambda lustre: (
+            getattr(lustre.link, name, None) or "" if lustre.deployment_type == PERSISTENT_1 else None
+        )
+    )
+
+
+def _private_subnets(settings: Settings) -> Any:
+    """EKS's node group and a file system of the stack keep theirs; pools on a given cluster take others up."""
+    given, lustre = settings.network.existing, settings.storage.lustre
+    if given is None or settings.cluster.existing is None:
+        return given.private_subnet_ids if given else None
+    if lustre is None or lustre.existing is not None:
+        return None
+    return {lustre.zone: given.private_subnet_ids.get(lustre.zone, "")}
+
+
+def _public_subnets(settings: Settings) -> Any:
+    """EKS takes no subnets in further zones (https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html)."""
+    given = settings.network.existing
+    return given.public_subnet_ids if given and settings.cluster.existing is None else None
+
+
+NODES_TO_COME: Final = "for machines bought after it"
+NEXT_RUN: Final = "for the next `runId`"
+NEXT_JOB: Final = "for the next job"
+
+CHANGES: Final[dict[str, Change]] = {
+    "network.cidr": fixed(_of_made_vpc(lambda s: s.network.cidr), "of a VPC that the stack makes"),
+    "network.zones": fixed(_of_made_vpc(lambda s: list(s.network.zones)), "with their order"),
+    "network.natPerZone": in_place(),
+    "network.vpcId": fixed(lambda s: s.network.existing.vpc_id if s.network.existing else ""),
+    "network.privateSubnetIds": fixed(
+        _private_subnets, "but for zones without a file system of the stack on a given cluster"
+    ),
+    "network.publicSubnetIds": fixed(_public_subnets, "of a cluster that the stack makes"),
+    "network.workerSecurityGroupId": in_place(NODES_TO_COME),
+    "network.private": fixed(lambda s: s.network.private),
+    "network.interfaceEndpoints": in_place(),
+    "network.flowLogs": in_place("`false` deletes the record"),
+    "network.flowLogRetentionDays": in_place(),
+    "cluster.existing": fixed(lambda s: s.cluster.existing is not None),
+    "cluster.existing.name": fixed(lambda s: s.cluster.name if s.cluster.existing else None),
+    "cluster.existing.endpoint": fixed(_of_given_cluster(lambda x: x.endpoint)),
+    "cluster.existing.certificateAuthority": fixed(_of_given_cluster(lambda x: x.certificate_authority)),
+    "cluster.existing.oidcProviderArn": in_place("in the same account"),
+    "cluster.existing.oidcIssuer": in_place(),
+    "cluster.existing.securityGroupId": in_place(NODES_TO_COME),
+    "cluster.name": fixed(_of_made_cluster(lambda s: s.cluster.name)),
+    "cluster.accountId": fixed(lambda s: s.cluster.account_id),
+    "cluster.version": in_place("upwards, one minor version at a time"),
+    "cluster.administrators": in_place(),
+    "cluster.publicAccessCidrs": in_place(),
+    "cluster.deployFrom": in_place(),
+    "cluster.systemNodes": in_place(),
+    "cluster.systemNodes.instanceType": replaces("the system nodes"),
+    "cluster.systemNodes.count": in_place(),
+    "cluster.karpenterReplicas": in_place(),
+    "cluster.nodeRepair": in_place(),
+    "cluster.addonVersions": in_place(),
+    "cluster.ami": in_place(NODES_TO_COME),
+    "cluster.logRetentionDays": in_place(),
+    "cluster.lateLogSeconds": in_place(),
+    "pools[].name": replaces("the pool"),
+    "pools[].instanceType": in_place(NODES_TO_COME),
+    "pools[].zone": in_place(NODES_TO_COME),
+    "pools[].maxNodes": in_place(),
+    "pools[].warmNodes": in_place(),
+    "pools[].efa": in_place(NODES_TO_COME),
+    "pools[].purchase": in_place(NODES_TO_COME),
+    "pools[].capacityReservationIds": in_place(NODES_TO_COME),
+    "pools[].rootVolumeGiB": in_place(NODES_TO_COME),
+    "pools[].dataSnapshotId": in_place(NODES_TO_COME),
+    "pools[].dataVolumeGiB": in_place(NODES_TO_COME),
+    "pools[].idleSeconds": in_place(),
+    "pools[].reservationType": in_place(NODES_TO_COME),
+    "pools[].reservationBegins": in_place(),
+    "pools[].reservationEnds": in_place(),
+    "pools[].onDemandFallback": in_place(NODES_TO_COME),
+    "pools[].placementGroup": replaces("the group that the stack made, which must be empty"),
+    "pools[].placementGroupOfReservation": in_place(NODES_TO_COME),
+    "images.build": in_place(NEXT_RUN),
+    "images.launcher": in_place(NEXT_RUN),
+    "images.trainer": in_place(NEXT_RUN),
+    "images.placeholder": in_place(NEXT_RUN),
+    "images.trainingOperator": in_place(),
+    "images.devicePlugin": in_place(),
+    "images.efaDevicePlugin": in_place(),
+    "images.neuronDevicePlugin": in_place(),
+    "images.kubectlDelivery": in_place(),
+    "images.debug": replaces("the pod"),
+    "images.baseImages": in_place(NEXT_RUN),
+    "images.baseImages.launcher": in_place(NEXT_RUN),
+    "images.baseImages.trainer": in_place(NEXT_RUN),
+    "images.packageIndex": in_place(NEXT_RUN),
+    "images.debianMirror": in_place(NEXT_RUN),
+    "images.efaInstaller": in_place(NEXT_RUN),
+    "images.mirror": in_place(),
+    "storage.prefix": in_place(NEXT_RUN),
+    "storage.keepOldVersionsDays": in_place(),
+    "storage.lustre": replaces(
+        "nothing; without it the file system that the stack made is deleted with its data"
+    ),
+    "storage.lustre.existing": fixed(
+        lambda s: s.storage.lustre.existing is not None if s.storage.lustre else None
+    ),
+    "storage.lustre.existing.fileSystemId": fixed(_of_given_lustre("file_system_id")),
+    "storage.lustre.existing.dnsName": fixed(_of_given_lustre("dns_name")),
+    "storage.lustre.existing.mountName": fixed(_of_given_lustre("mount_name")),
+    "storage.lustre.deploymentType": fixed(_of_made_lustre(lambda x: x.deployment_type)),
+    "storage.lustre.storageType": fixed(_of_made_lustre(lambda x: x.storage_type)),
+    "storage.lustre.driveCache": fixed(_of_made_lustre(lambda x: x.drive_cache)),
+    "storage.lustre.capacityGiB": in_place("upwards; less is refused"),
+    "storage.lustre.throughput": fixed(_of_made_lustre(lambda x: x.throughput)),
+    "storage.lustre.metadataIops": in_place("upwards; less is refused"),
+    "storage.lustre.s3": replaces("the link; fixed with PERSISTENT_1"),
+    "storage.lustre.s3.bucket": Change(
+        text="replaces the link; fixed with PERSISTENT_1", value=_link_of_first_generation("bucket")
+    ),
+    "storage.lustre.s3.prefix": Change(
+        text="replaces the link; fixed with PERSISTENT_1", value=_link_of_first_generation("prefix")
+    ),
+    "storage.lustre.s3.path": replaces("the link"),
+    "storage.lustre.zone": fixed(_of_made_lustre(lambda x: x.zone)),
+    "storage.lustre.compression": in_place(),
+    "storage.lustre.mountPath": in_place(NEXT_RUN),
+    "storage.lustre.efa": fixed(_of_made_lustre(lambda x: x.efa)),
+    "storage.lustre.backupDays": in_place(),
+    "training.pool": in_place(NEXT_RUN),
+    "training.runId": in_place("which starts the next run"),
+    "training.minNodes": in_place(NEXT_RUN),
+    "training.maxNodes": in_place(NEXT_RUN),
+    "training.device": in_place(NEXT_RUN),
+    "training.processesPerNode": in_place(NEXT_RUN),
+    "training.capacityDeadlineSeconds": in_place(NEXT_RUN),
+    "training.fallbackPools": in_place(NEXT_RUN),
+    "training.fallbackPools[].pool": in_place(NEXT_RUN),
+    "training.fallbackPools[].capacityDeadlineSeconds": in_place(NEXT_RUN),
+    "training.fallbackPools[].processesPerNode": in_place(NEXT_RUN),
+    "training.fallbackPools[].cpu": in_place(NEXT_RUN),
+    "training.fallbackPools[].memory": in_place(NEXT_RUN),
+    "training.fallbackPools[].sharedMemory": in_place(NEXT_RUN),
+    "training.holdSeconds": in_place(NEXT_RUN),
+    "training.nodeStartSeconds": in_place(NEXT_RUN),
+    "training.attempts": in_place(NEXT_RUN),
+    "training.retrySeconds": in_place(NEXT_RUN),
+    "training.maxRestarts": in_place(NEXT_RUN),
+    "training.shape": in_place(NEXT_RUN),
+    "training.activeDeadlineSeconds": in_place(NEXT_RUN),
+    "training.data": in_place(NEXT_RUN),
+    "training.checkpoints": in_place(NEXT_RUN),
+    "training.args": in_place(NEXT_RUN),
+    "training.env": in_place(NEXT_RUN),
+    "training.secrets": in_place(NEXT_RUN),
+    "training.cpu": in_place(NEXT_RUN),
+    "training.memory": in_place(NEXT_RUN),
+    "training.sharedMemory": in_place(NEXT_RUN),
+    "queues[].name": replaces("the queue"),
+    "queues[].namespace": replaces("the queue"),
+    "queues[].pool": in_place(NEXT_JOB),
+    "queues[].image": in_place(NEXT_JOB),
+    "queues[].nodeResources": in_place(NEXT_JOB),
+    "queues[].nodeResources.gpus": in_place(NEXT_JOB),
+    "queues[].nodeResources.cpus": in_place(NEXT_JOB),
+    "queues[].nodeResources.memory": in_place(NEXT_JOB),
+    "queues[].storage": in_place(NEXT_JOB),
+    "queues[].storage.workspace": in_place(NEXT_JOB),
+    "queues[].storage.workspace.bucket": in_place(NEXT_JOB),
+    "queues[].storage.workspace.size": in_place(NEXT_JOB),
+    "queues[].storage.workspace.sizePerGPU": in_place(NEXT_JOB),
+    "queues[].storage.workspace.storageClass": in_place(NEXT_JOB),
+    "queues[].storage.datasets": in_place(NEXT_JOB),
+    "queues[].storage.datasets.existingClaim": in_place(NEXT_JOB),
+    "queues[].storage.checkpoints": in_place(NEXT_JOB),
+    "queues[].storage.checkpoints.size": in_place(NEXT_JOB),
+    "queues[].storage.checkpoints.sizePerGPU": in_place(NEXT_JOB),
+    "queues[].storage.checkpoints.existingClaim": in_place(NEXT_JOB),
+    "queues[].storage.checkpoints.storageClass": in_place(NEXT_JOB),
+    "queues[].storage.checkpoints.retain": in_place(NEXT_JOB),
+    "queues[].storage.shmSizePerGPU": in_place(NEXT_JOB),
+    "queues[].scheduling": in_place(NEXT_JOB),
+    "queues[].scheduling.priorityClassName": in_place(NEXT_JOB),
+    "queues[].serviceAccount": in_place(NEXT_JOB),
+    "queues[].jobDefaults": in_place(NEXT_JOB),
+    "queues[].jobDefaults.ttlSecondsAfterFinished": in_place(NEXT_JOB),
+    "queues[].jobDefaults.activeDeadlineSeconds": in_place(NEXT_JOB),
+    "queues[].jobDefaults.restartPolicy": in_place(NEXT_JOB),
+    "queues[].jobDefaults.maxRestarts": in_place(NEXT_JOB),
+    "serviceAccounts[].name": replaces("the service account and its role"),
+    "serviceAccounts[].namespace": replaces("the service account"),
+    "serviceAccounts[].bucket": in_place(),
+    "serviceAccounts[].access": in_place(),
+    "debugPod": in_place(),
+    "nodeCheck": in_place(),
+    "mpi": in_place(),
+    "sources.karpenterChart": in_place(),
+    "sources.karpenterCrdChart": in_place(),
+    "sources.trainingOperator": in_place(),
+    "protectData": in_place(),
+}
+RECORD: Final = "pulumi-python:dynamic/settings:Fixed"
+STARTED: Final = "pulumi-python:dynamic/settings:StartedRun"
+FILE_SYSTEM: Final = "aws:fsx/lustreFileSystem:LustreFileSystem"
+CLUSTER: Final = "aws:eks/cluster:Cluster"
+
+
+def fixed_values(settings: Settings) -> dict[str, Any]:
+    """Return the value of each setting that is fixed in this stack, by its full key."""
+    found: dict[str, Any] = {"aws:region": settings.region}
+    for path, change in CHANGES.items():
+        value = change.value(settings) if change.value else None
+        if value is not None:
+            found[f"trainyard:{path}"] = value
+    return found
+
+
+def run_values(training: Training) -> dict[str, Any]:
+    """Return what a run takes of the settings when it is started, by key."""
+    first, *others = training.candidates
+
+    def size(candidate: Candidate) -> list[Any]:
+        taken = candidate.size
+        return [taken.processes_per_node, taken.cpu, taken.memory, taken.shared_memory]
+
+    return {
+        f"trainyard:training.{key}": value
+        for key, value in {
+            "pool": first.pool.name,
+            "processesPerNode": first.size.processes_per_node,
+            "cpu": first.size.cpu,
+            "memory": first.size.memory,
+            "sharedMemory": first.size.shared_memory,
+            "capacityDeadlineSeconds": first.capacity_deadline_seconds,
+            "fallbackPools": [
+                [each.pool.name, each.capacity_deadline_seconds, *size(each)] for each in others
+            ],
+            "minNodes": training.min_nodes,
+            "maxNodes": training.max_nodes,
+            "device": training.device,
+            "holdSeconds": training.hold_seconds,
+            "nodeStartSeconds": training.node_start_seconds,
+            "attempts": training.attempts,
+            "retrySeconds": training.retry_seconds,
+            "maxRestarts": training.max_restarts,
+            "shape": training.shape,
+            "activeDeadlineSeconds": training.active_deadline_seconds or 0,
+            "data": training.data,
+            "checkpoints": training.checkpoints,
+            "args": list(training.args),
+            "env": training.env,
+            "secrets": training.secrets,
+        }.items()
+    }
+
+
+def refused(settings: Settings, deployment: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a stack's state does not let the settings be, by key, with what is wrong and what to do.
+
+    `deployment` is the state as the engine exports it; it may be empty, or that of an `up` that failed.
+    """
+    resources = deployment.get("resources") or []
+    found: dict[str, str] = {}
+    for each in resources:
+        inputs = each.get("inputs") or {}
+        if each["type"] == RECORD:
+            found |= differences(inputs.get("values") or {}, fixed_values(settings))
+        elif each["type"] == FILE_SYSTEM:
+            found |= _shrunk(settings.storage.lustre, inputs)
+        elif each["type"] == CLUSTER and settings.cluster.existing is None:
+            found |= _version(settings.cluster.version, inputs.get("version"))
+    return found
+
+
+def _shrunk(wanted: Lustre | None, inputs: Mapping[str, Any]) -> dict[str, str]:
+    """A smaller file system would be another one, without the data of the first."""
+    if wanted is None or wanted.existing is not None:
+        return {}
+    there = {
+        "capacityGiB": (inputs.get("storageCapacity") or 0, wanted.capacity_gib),
+        # 0 is FSx's own choice, which it takes back at no less than what there is.
+        "metadataIops": ((inputs.get("metadataConfiguration") or {}).get("iops") or 0, wanted.metadata_iops),
+    }
+    return {
+        f"trainyard:storage.lustre.{key}": (
+            f"is {now}, and the file system has {int(before)}; it can only grow. Set it to at least {int(before)}, or"
+            " make another stack"
+        )
+        for key, (before, now) in there.items()
+        if now < before
+    }
+
+
+def _version(wanted: str, there: str | None) -> dict[str, str]:
+    """EKS takes the next minor version and no other (https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html)."""
+    if there is None or there == wanted:
+        return {}
+    major, minor = (int(part) for part in str(there).split("."))
+    if tuple(int(part) for part in wanted.split(".")) == (major, minor + 1):
+        return {}
+    lower = tuple(int(part) for part in wanted.split(".")) < (major, minor)
+    says = "EKS takes no earlier version" if lower else "EKS goes up by one minor version at a time"
+    to = there if lower else f"{major}.{minor + 1}"
+    return {
+        "trainyard:cluster.version": f"is '{wanted}', and the cluster has '{there}'; {says}. Set it to '{to}'"
+    }

@@ -1,0 +1,133 @@
+"""Reading what a stack file says to AWS's provider (`aws:...`); part of `infra.settings`.
+
+The program makes its own provider, so that the engine gives it none of these keys. Each is honoured here, or refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from infra.model import Provider
+from infra.reading import Problems, Section, hint, shown, type_name
+
+PREFIX: Final = "aws:"
+PROFILE: Final = r"[!-~]([ -~]*[!-~])?"
+HONOURED: Final = ("region", "profile", "defaultTags")
+# https://docs.aws.amazon.com/tag-editor/latest/userguide/best-practices-and-strats.html: what all services take.
+TAG_KEY: Final = r"[A-Za-z0-9 _.:/=+@-]{1,128}"
+TAG_VALUE: Final = r"[A-Za-z0-9 _.:/=+@-]{0,256}"
+# 50 on a resource (same page), of which the stack, Karpenter and EKS set some.
+MOST_TAGS: Final = 30
+# What the stack and its controllers set, or find things by; AWS keeps `aws:` for itself.
+TAKEN: Final = ("aws:", "trainyard:", "eks:", "karpenter.", "kubernetes.io/", "k8s.io/", "ebs.csi.aws.com/")
+_IN_A_PROFILE: Final = "put it into a profile of ~/.aws/config and name that in aws:profile"
+_NOT_HERE: Final = "leave it out, or use a profile (aws:profile) or the environment"
+# The provider's keys (pulumi_aws.Provider), and what to do instead.
+REFUSED: Final = {
+    **dict.fromkeys(
+        ("accessKey", "secretKey", "token"),
+        "a stack file is no place for credentials; put them into a profile (aws:profile) or the environment",
+    ),
+    **dict.fromkeys(
+        (
+            *("assumeRole", "assumeRoles", "assumeRoleWithWebIdentity", "stsRegion", "customCaBundle"),
+            *("useDualstackEndpoint", "useFipsEndpoint", "maxRetries", "retryMode", "endpoints"),
+            *("s3UsePathStyle", "s3UsEast1RegionalEndpoint"),
+        ),
+        _IN_A_PROFILE,
+    ),
+    **dict.fromkeys(
+        ("allowedAccountIds", "forbiddenAccountIds"), "trainyard:cluster.accountId names the one account"
+    ),
+    **dict.fromkeys(
+        ("sharedConfigFiles", "sharedCredentialsFiles"),
+        "set AWS_CONFIG_FILE or AWS_SHARED_CREDENTIALS_FILE in the environment",
+    ),
+    **dict.fromkeys(
+        ("httpProxy", "httpsProxy", "noProxy"), "set HTTPS_PROXY and NO_PROXY in the environment"
+    ),
+    **dict.fromkeys(
+        (
+            *("ec2MetadataServiceEndpoint", "ec2MetadataServiceEndpointMode", "ignoreTags", "insecure"),
+            *("skipCredentialsValidation", "skipMetadataApiCheck", "skipRegionValidation"),
+            *(
+                "skipRequestingAccountId",
+                "tagPolicyCompliance",
+                "tokenBucketRateLimiterCapacity",
+                "userAgents",
+            ),
+        ),
+        _NOT_HERE,
+    ),
+}
+# Other providers, which the program configures by itself.
+OTHERS: Final = {
+    "aws-native": "the program does not use this provider",
+    "docker": "the program does not use this provider",
+    "docker-build": "Docker's own configuration holds here",
+    "eks": "trainyard:cluster holds the settings of the cluster",
+    "kubernetes": "the program connects it to the stack's own cluster",
+}
+
+
+def read_provider(problems: Problems, config: Mapping[str, Any]) -> Provider:
+    """Return profile and tags. `config` has the full keys of a stack file, their values decoded."""
+    values = {key.removeprefix(PREFIX): value for key, value in config.items() if key.startswith(PREFIX)}
+    profile = values.get("profile")
+    if profile is not None and not (isinstance(profile, str) and re.fullmatch(PROFILE, profile)):
+        problems.add(f"{PREFIX}profile", f"{shown(profile)} is not right; it must be the name of a profile")
+        profile = None
+    tags = _tags(problems, values.get("defaultTags"))
+    for key in values:
+        # A path in a key: aws:assumeRoles[0].roleArn.
+        name = re.split(r"[.\[]", key)[0]
+        if name in HONOURED:
+            continue
+        advice = REFUSED.get(name)
+        known = hint(name, (*HONOURED, *REFUSED))
+        problems.add(
+            f"{PREFIX}{key}",
+            f"is not passed on to AWS's provider. To have its effect: {advice}"
+            if advice
+            else f"is not a known key{known} (known: {', '.join(HONOURED)})",
+        )
+    for key in config:
+        namespace, colon, _ = key.partition(":")
+        if colon and namespace in OTHERS:
+            problems.add(key, f"has no effect, since {OTHERS[namespace]}; leave it out")
+    return Provider(profile=profile, tags=tags)
+
+
+def _tags(problems: Problems, value: Any) -> dict[str, str]:
+    path = f"{PREFIX}defaultTags"
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or set(value) != {"tags"}:
+        problems.add(
+            path,
+            f"{shown(value)} is not right; it must be a mapping with the key tags, such as tags: {{team: ml}}",
+        )
+        return {}
+    if not isinstance(value["tags"], Mapping):
+        problems.add(
+            f"{path}.tags", f"{shown(value['tags'])} is {type_name(value['tags'])}; it must be a mapping"
+        )
+        return {}
+    section = Section(problems, path, value)
+    tags = section.text_map(
+        "tags",
+        keys=TAG_KEY,
+        keys_wanted="1 to 128 letters, digits, spaces and _.:/=+@-",
+        pattern=TAG_VALUE,
+        wanted="at most 256 letters, digits, spaces and _.:/=+@-",
+    )
+    for key in tags:
+        if key.lower().startswith(TAKEN) or key == "Name":
+            section.reject(f"tags.{key}", "is set by the stack or by AWS; it must be another tag")
+    if len(tags) > MOST_TAGS:
+        section.reject(
+            "tags", f"has {len(tags)} tags; it must have at most {MOST_TAGS}, since AWS takes 50 of a thing"
+        )
+    return tags

@@ -1,0 +1,102 @@
+"""What `up` says besides the engine: pools that a run holds, settings that reach nobody, a run without its Job."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kubernetes.client.exceptions import ApiException
+
+from local.deploy import follow, official
+from local.deploy.before_up import (
+    DO_NOT_DISRUPT,
+    NODE_POOL,
+    POOL_LABEL,
+    STARTED_RUN,
+    job_gone,
+    late_settings,
+    removed_pools,
+    waits,
+)
+from local.deploy.follow import Follower, FollowError, JobGoneError, Run
+
+pytestmark = pytest.mark.unit
+
+
+def pool(name: str) -> dict[str, Any]:
+    return {"type": NODE_POOL, "inputs": {"metadata": {"name": name}}}
+
+
+def test_pool_of_the_state_that_the_stack_file_lacks_is_removed() -> None:
+    state = {"resources": [{"type": "pulumi:pulumi:Stack"}, pool("small"), pool("large")]}
+    assert removed_pools(state, {"trainyard:pools": [{"name": "large"}, {"name": "new"}]}) == ["small"]
+    assert removed_pools({}, {"trainyard:pools": [{"name": "large"}]}) == []
+
+
+def node(name: str, of: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": {POOL_LABEL: of}}}
+
+
+def pod(name: str, on: str, *, held: bool = True, phase: str = "Running") -> dict[str, Any]:
+    annotations = {DO_NOT_DISRUPT: "true"} if held else None
+    return {
+        "metadata": {"name": name, "namespace": "training", "annotations": annotations},
+        "spec": {"nodeName": on},
+        "status": {"phase": phase},
+    }
+
+
+def test_removed_pool_names_the_pods_that_hold_its_nodes() -> None:
+    nodes = [node("a", "small"), node("b", "small"), node("c", "large")]
+    pods = [pod(f"train-r1-worker-{index}", "a") for index in range(5)]
+    pods += [pod("other", "c"), pod("agent", "b", held=False), pod("ended", "b", phase="Succeeded")]
+    said = waits("small", nodes, pods)
+    assert said is not None
+    assert "training/train-r1-worker-0" in said
+    assert "and 2 more" in said
+    assert "other" not in said
+    assert waits("large", [node("c", "large")], [pod("agent", "c", held=False)]) is None
+
+
+def test_late_settings_are_what_the_state_says() -> None:
+    def state(late: str) -> dict[str, Any]:
+        return {"resources": [{"type": STARTED_RUN, "inputs": {"runId": "r1", "late": late}}]}
+
+    assert late_settings(state("run r1: was started before")) == "run r1: was started before"
+    assert late_settings(state("")) is None
+    assert late_settings({}) is None
+
+
+def test_run_whose_job_was_deleted_is_told_from_other_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_words: Any) -> None:
+        raise ApiException(status=404)
+
+    monkeypatch.setattr(follow.config, "new_client_from_config", lambda **_more: SimpleNamespace())
+    follower = Follower(None, None, print)
+    follower._batch = SimpleNamespace(read_namespaced_job=missing)
+    with pytest.raises(JobGoneError):
+        follower.follow(Run(namespace="training", launcher_job="launch-r2", run_id="r2"))
+    assert issubclass(JobGoneError, FollowError)
+
+
+def test_up_of_a_run_without_its_job_says_what_to_do_and_succeeds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outputs = {"launcherJobName": "launch-r2", "runId": "r2", "trainingNamespace": "training"}
+
+    def gone(*_words: Any) -> int:
+        raise JobGoneError("gone")
+
+    for name in ("use_profile", "_say_waits", "_pulumi"):
+        monkeypatch.setattr(official, name, lambda *_words, **_more: None)
+    monkeypatch.setattr(official.program, "check", lambda *_words: None)
+    monkeypatch.setattr(official.program, "preflight", lambda *_words: None)
+    monkeypatch.setattr(official.sign_in, "check", lambda *_words: None)
+    monkeypatch.setattr(official, "_outputs", lambda _stack: outputs)
+    monkeypatch.setattr(official, "_kubeconfig", lambda *_words: None)
+    monkeypatch.setattr(official, "_follow", gone)
+    assert official.up("dev") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line == job_gone("r2", "launch-r2", "training")
+    assert "trainyard:training.runId" in line

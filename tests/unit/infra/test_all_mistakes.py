@@ -1,0 +1,232 @@
+"""A mistake hides no other one, formats are whole, and what is misspelt is offered."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from infra.reading import hint
+from infra.settings import SettingsError
+from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, POOL, mistakes, settings, with_
+
+pytestmark = pytest.mark.unit
+
+WRONG: list[dict[str, Any]] = [
+    {"maxNodes": 0},
+    {"instanceType": "g5.12xlarg"},
+    {"zone": "us-west-2x"},
+    {"purchase": "sport"},
+    {"idleSeconds": "long"},
+    {"colour": "red"},
+]
+DIGEST = "@sha256:" + "0" * 64
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda each: next(iter(each)))
+def test_wrong_pool_hides_nothing_that_refers_to_pools(wrong: dict[str, Any]) -> None:
+    lines = mistakes(
+        with_(
+            {
+                "pools": [{**POOL, **wrong}],
+                "training": {"pool": "nope", "minNodes": 1, "maxNodes": 1, "args": ["--epoch", "1"]},
+                "queues": [{"name": "a", "pool": "smal"}, {"name": "b", "pool": "small"}],
+            }
+        )
+    )
+    paths = [line.split(": ")[0].removeprefix("trainyard:") for line in lines]
+    assert f"pools[0].{next(iter(wrong))}" in paths
+    assert {"training.pool", "training.args[0]", "queues[0].pool"} <= set(paths)
+    assert "did you mean small?" in next(line for line in lines if "queues[0].pool" in line)
+    assert len(paths) == 4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "training", "key"),
+    [
+        ({"maxNodes": 0}, {"processesPerNode": 99}, "processesPerNode"),
+        ({"idleSeconds": 1}, {"minNodes": 9, "maxNodes": 9}, "minNodes"),
+        ({"instanceType": "g5.12xlarg"}, {"minNodes": 9, "maxNodes": 9}, "minNodes"),
+        ({"maxNodes": 0}, {"memory": "9000Gi"}, "memory"),
+        ({"zone": "x"}, {"fallbackPools": ["small"]}, "fallbackPools[0].pool"),
+        ({"zone": "x"}, {"checkpoints": "lustre"}, "checkpoints"),
+    ],
+)
+def test_run_is_checked_by_what_is_right_of_its_pool(
+    wrong: dict[str, Any], training: dict[str, Any], key: str
+) -> None:
+    run = {"pool": "small", "minNodes": 1, "maxNodes": 1, **training}
+    lines = mistakes(with_({"pools": [{**POOL, **wrong}], "training": run}))
+    assert [line for line in lines if line.startswith(f"trainyard:training.{key}")]
+    assert len(lines) == 2
+
+
+def test_pool_without_a_readable_name_may_be_the_one_that_is_meant() -> None:
+    pool = {key: value for key, value in POOL.items() if key != "name"}
+    (line,) = mistakes(with_({"pools": [pool], "queues": [{"name": "a", "pool": "small"}]}))
+    assert line.startswith("trainyard:pools[0].name")
+
+
+def test_wrong_queue_or_account_hides_no_other() -> None:
+    lines = mistakes(
+        with_(
+            {
+                "pools": [{**POOL, "instanceType": "p3dn.24xlarge"}],
+                "queues": [
+                    {"name": "a", "pool": "small", "image": "latest", "serviceAccount": "writter"},
+                    {"name": "b", "pool": "small"},
+                    {"name": "b", "pool": "small", "image": f"a/b{DIGEST}"},
+                ],
+                "serviceAccounts": [{"name": "writer", "namespace": "training", "access": "all"}],
+            }
+        )
+    )
+    assert sorted(line.split(": ")[0].removeprefix("trainyard:") for line in lines) == [
+        "queues[0].image",
+        "queues[0].serviceAccount",
+        "queues[1].image",
+        "queues[2].name",
+        "serviceAccounts[0].access",
+    ]
+
+
+ARN = "arn:aws:iam::123456789012:role/platform"
+
+
+DIRT = (" ", "\n", "\t", "\x00", "\u00a0")
+
+
+@pytest.mark.parametrize(
+    ("section", "path", "value"),
+    [
+        ("cluster", "administrators.0", ARN),
+        ("cluster", "name", "research"),
+        ("cluster", "accountId", "123456789012"),
+        ("cluster", "version", "1.35"),
+        ("cluster", "ami", "al2023@v20260724"),
+        ("cluster", "publicAccessCidrs.0", "203.0.113.0/24"),
+        ("cluster", "systemNodes.instanceType", "c5.2xlarge"),
+        ("network", "cidr", "10.64.0.0/16"),
+        ("network", "zones.1", "us-west-2b"),
+        ("network", "interfaceEndpoints.0", "kms"),
+        ("pools", "0.name", "small"),
+        ("pools", "0.zone", "us-west-2b"),
+        ("pools", "0.instanceType", "g5.12xlarge"),
+        ("pools", "0.dataSnapshotId", "snap-0123456789abcdef0"),
+        ("pools", "0.placementGroup", "theirs"),
+        ("images", "trainer", f"a/b{DIGEST}"),
+        ("images", "mirror", "registry.example/mirror"),
+        ("images", "packageIndex", "https://pypi.example/simple"),
+        ("storage", "prefix", "models"),
+        ("storage", "lustre.mountPath", "/fsx"),
+        ("training", "pool", "small"),
+        ("training", "runId", "r1"),
+        ("training", "data", "digits"),
+        ("training", "memory", "8Gi"),
+        ("queues", "0.pool", "small"),
+        ("queues", "0.scheduling.priorityClassName", "high"),
+        ("serviceAccounts", "0.name", "writer"),
+        ("serviceAccounts", "0.bucket", "data-sets"),
+        ("sources", "trainingOperator", "https://git.example/a"),
+    ],
+)
+def test_text_with_a_character_too_many_is_refused(section: str, path: str, value: str) -> None:
+    key = "trainyard:" + re.sub(r"\.?\b([0-9])\b", r"[\1]", f"{section}.{path}")
+    assert key not in wrong_keys(section, path, value)
+    for dirt in DIRT:
+        assert key in wrong_keys(section, path, value + dirt), repr(dirt)
+        assert key in wrong_keys(section, path, dirt + value), repr(dirt)
+
+
+def wrong_keys(section: str, path: str, value: str) -> list[str]:
+    """The keys of the mistakes in a stack file with one value set."""
+    config = with_(
+        {
+            "network": {"zones": ["us-west-2a", "us-west-2b"], "interfaceEndpoints": [""]},
+            "training": {"pool": "small", "minNodes": 1, "maxNodes": 1},
+            "queues": [{"name": "a", "pool": "small", "scheduling": {}}],
+            "serviceAccounts": [{"name": "b"}],
+        }
+    )
+    if path != "interfaceEndpoints.0":
+        del config["trainyard:network"]["interfaceEndpoints"]
+    there = config.setdefault(f"trainyard:{section}", {})
+    *ahead, last = path.split(".")
+    for name in ahead:
+        there = there[int(name)] if name.isdigit() else there.setdefault(name, {})
+    there[int(last) if last.isdigit() else last] = value
+    try:
+        settings(config)
+    except SettingsError as error:
+        return [line.split(": ")[0] for line in error.lines]
+    return []
+
+
+@pytest.mark.parametrize(
+    "arn",
+    [
+        "arn:aws:iam::123456789012:role/plat form",
+        "arn:aws:iam::123456789012:role/a b/platform",
+        "arn:aws:iam::123456789012:role/",
+        "arn:aws:iam::123456789012:role//",
+        "arn:aws:iam::123456789012:group/admins",
+        "arn:aws:iam::12345678901:role/platform",
+        "arn:aws:iam:us-west-2:123456789012:role/platform",
+        f"arn:aws:iam::123456789012:role/{'a' * 65}",
+    ],
+)
+def test_arn_that_iam_could_not_have_is_refused(arn: str) -> None:
+    (line,) = mistakes(with_({"cluster": {"administrators": [arn]}}))
+    assert line.startswith("trainyard:cluster.administrators[0]")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("endpoint", "https://AB.gr7.us-west-2.eks.amazonaws.com/x y"),
+        ("certificateAuthority", "LS0tLS1CRUdJTg="),
+        ("oidcProviderArn", "arn:aws:iam::123456789012:oidc-provider/oidc.example/id/A B"),
+        ("oidcIssuer", "oidc.example/id/A B"),
+        ("securityGroupId", "sg-0123456789abcdef0 "),
+    ],
+)
+def test_given_cluster_with_a_malformed_value_is_refused(key: str, value: str) -> None:
+    config = with_({"network": GIVEN_VPC})
+    config["trainyard:cluster"] = {"existing": {**GIVEN_CLUSTER, key: value}}
+    assert any(f"existing.{key}" in line for line in mistakes(config))
+
+
+@pytest.mark.parametrize("prefix", ["a", "a/b", "models.v1", "a_b/c-d"])
+def test_key_prefix_is_taken(prefix: str) -> None:
+    assert settings(with_({"storage": {"prefix": prefix}})).storage.prefix == prefix
+
+
+@pytest.mark.parametrize("prefix", ["a//b", "a/../b", "../a", "a/", "/a", "a/."])
+def test_key_prefix_with_an_odd_segment_is_refused(prefix: str) -> None:
+    assert mistakes(with_({"storage": {"prefix": prefix}}))
+
+
+@pytest.mark.parametrize(
+    ("change", "offered"),
+    [
+        ({"pools": [{**POOL, "instanceType": "g5.12xlarg"}]}, "g5.12xlarge"),
+        ({"pools": [{**POOL, "instanceType": "g5.12xlarge "}]}, "g5.12xlarge"),
+        ({"pools": [{**POOL, "instanceType": "p4d.24xarge"}]}, "p4d.24xlarge"),
+        ({"pools": [{**POOL, "instanceType": "p5-48xlarge"}]}, "p5.48xlarge"),
+        ({"pools": [{**POOL, "purchase": "on_demand"}]}, "did you mean on-demand?"),
+        ({"cluster": {"systemNodes": {"instanceType": "c5.2xlrge"}}}, "c5.2xlarge"),
+        (
+            {"training": {"pool": "small", "minNodes": 1, "maxNodes": 1, "device": "CUDA"}},
+            "did you mean cuda?",
+        ),
+        ({"Pools": []}, "did you mean pools?"),
+        ({"cluster": {"Version": "1.35"}}, "did you mean version?"),
+    ],
+)
+def test_misspelt_value_is_offered_the_right_one(change: dict[str, Any], offered: str) -> None:
+    assert any(offered in line for line in mistakes(with_(change)))
+
+
+def test_hint_does_not_mind_case() -> None:
+    assert hint("SPOT", ("spot", "on-demand")) == "; did you mean spot?"

@@ -1,0 +1,242 @@
+"""What a changed setting does to a stack that is up: each is marked, and the fixed ones are refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from components.fixed_settings import _Record, _Run
+from components.shared.fixed import differences
+from infra import check
+from infra.changes import CHANGES, CLUSTER, FILE_SYSTEM, RECORD, fixed_values, refused, run_values
+from infra.examples import MAKES_EVERYTHING
+from infra.meanings import MEANINGS
+from infra.reference import keys
+from infra.settings import read
+from tests.unit.components.recording import Recorded
+from tests.unit.infra.changing import GIVEN_CLUSTER, GIVEN_VPC, NOW, settings, with_
+from tests.unit.infra.test_settings_arrive import MADE, OTHERWISE
+from tests.unit.infra.whole import shipped
+
+pytestmark = pytest.mark.unit
+
+MARKS = ("in place", "replaces ", "fixed")
+
+
+def changed(base: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A stack file with one setting changed; None leaves it out."""
+    section, *rest = path.split(".")
+    config = {**base, f"trainyard:{section}": {**base.get(f"trainyard:{section}", {})}}
+    place = config[f"trainyard:{section}"]
+    for name in rest[:-1]:
+        place[name] = {**place[name]}
+        place = place[name]
+    place[rest[-1]] = value
+    if value is None:
+        del place[rest[-1]]
+    return config
+
+
+def state(base: dict[str, Any]) -> dict[str, Any]:
+    """The state that an `up` of a stack file leaves, even one that failed at its second resource."""
+    return {"resources": [{"type": RECORD, "inputs": {"values": fixed_values(read("test", base, NOW))}}]}
+
+
+def test_every_setting_is_marked_and_no_other() -> None:
+    assert set(CHANGES) == set(MEANINGS), "infra/changes.py must say what a change of each setting does"
+    assert [path for path, change in CHANGES.items() if not change.text.startswith(MARKS)] == []
+    assert set(CHANGES) <= set(keys())
+
+
+GIVEN = with_({"network": GIVEN_VPC})
+ON_GIVEN = {**GIVEN, "trainyard:cluster": {"existing": GIVEN_CLUSTER}}
+FILES = {
+    "fileSystemId": "fs-0123456789abcdef0",
+    "dnsName": "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
+    "mountName": "wxyz",
+}
+MOUNTED = {**ON_GIVEN, "trainyard:storage": {"lustre": {"existing": FILES}}}
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "value"),
+    [
+        (MADE, "network.cidr", "10.129.0.0/16"),
+        (MADE, "network.zones", ["us-west-2c", "us-west-2b"]),
+        (MADE, "cluster.name", "other"),
+        (GIVEN, "network.vpcId", "vpc-0123456789abcdef1"),
+        (GIVEN, "network.privateSubnetIds.us-west-2a", "subnet-0a23456789abcdef1"),
+        (OTHERWISE, "network.publicSubnetIds", None),
+        (ON_GIVEN, "cluster.existing.endpoint", "https://CD.gr7.us-west-2.eks.amazonaws.com"),
+        (ON_GIVEN, "cluster.existing.certificateAuthority", "LS0tLS1CRUdJTA=="),
+        (ON_GIVEN, "cluster.existing.name", "other"),
+        (MOUNTED, "storage.lustre.existing.mountName", "other"),
+        (MADE, "storage.lustre.driveCache", "NONE"),
+        (OTHERWISE, "storage.lustre.efa", False),
+    ],
+)
+def test_another_value_of_a_fixed_setting_is_refused_with_both(
+    base: dict[str, Any], path: str, value: Any
+) -> None:
+    key = f"trainyard:{path}"
+    if "SubnetIds." in path:
+        key = key.rpartition(".")[0]
+    now = read("test", changed(base, path, value), NOW)
+    assert refused(read("test", base, NOW), state(base)) == {}
+    found = refused(now, state(base))
+    if path == "network.publicSubnetIds":
+        # The map is empty now: so is the value.
+        assert list(found) == [key]
+        return
+    assert list(found) == [key]
+    assert "fixed after the first up" in found[key]
+
+
+def test_made_things_can_not_become_given_ones() -> None:
+    given = refused(settings(GIVEN), state(with_({})))
+    assert {"trainyard:network.vpcId"} <= set(given)
+    assert "trainyard:cluster.existing" in refused(settings(ON_GIVEN), state(GIVEN))
+    lustre = {**GIVEN, "trainyard:storage": {"lustre": {}}}
+    mounted = {**GIVEN, "trainyard:storage": {"lustre": {"existing": FILES}}}
+    assert "trainyard:storage.lustre.existing" in refused(settings(mounted), state(lustre))
+
+
+def test_region_and_account_are_fixed() -> None:
+    moved = {
+        **with_({"pools": [{"name": "a", "instanceType": "c5.xlarge", "zone": "eu-west-1a", "maxNodes": 1}]})
+    }
+    moved["aws:region"] = "eu-west-1"
+    moved["trainyard:cluster"] = {
+        **moved["trainyard:cluster"],
+        "administrators": ["arn:aws:iam::210987654321:role/platform"],
+    }
+    found = refused(settings(moved), state(with_({})))
+    assert {"aws:region", "trainyard:cluster.accountId"} <= set(found)
+    assert "'us-west-2'" in found["aws:region"]
+    assert "'eu-west-1'" in found["aws:region"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"network": {"natPerZone": True}},
+        {"cluster": {"version": "1.34"}},
+        {"pools": [{"name": "other", "instanceType": "c5.xlarge", "zone": "us-west-2a", "maxNodes": 1}]},
+        {"storage": {"lustre": {}}},
+        {"protectData": False},
+    ],
+)
+def test_what_is_not_fixed_is_not_refused(change: dict[str, Any]) -> None:
+    assert refused(settings(with_(change)), state(with_({}))) == {}
+
+
+def test_a_setting_that_a_newer_program_fixes_is_not_compared() -> None:
+    assert differences({"a": 1}, {"a": 1, "b": 2}) == {}
+    assert differences({"a": 1, "b": 2}, {"a": 1.0}) == {}
+
+
+@pytest.mark.parametrize(
+    ("resource", "change", "key"),
+    [
+        (
+            (FILE_SYSTEM, {"storageCapacity": 4800}),
+            {"storage": {"lustre": {"capacityGiB": 2400}}},
+            "storage.lustre.capacityGiB",
+        ),
+        (
+            (FILE_SYSTEM, {"storageCapacity": 1200, "metadataConfiguration": {"iops": 6000}}),
+            {"storage": {"lustre": {"capacityGiB": 2400, "metadataIops": 3000}}},
+            "storage.lustre.metadataIops",
+        ),
+        ((FILE_SYSTEM, {"storageCapacity": 1200}), {"storage": {"lustre": {"capacityGiB": 2400}}}, ""),
+        ((CLUSTER, {"version": "1.36"}), {"cluster": {"version": "1.35"}}, "cluster.version"),
+        ((CLUSTER, {"version": "1.33"}), {"cluster": {"version": "1.35"}}, "cluster.version"),
+        ((CLUSTER, {"version": "1.34"}), {"cluster": {"version": "1.35"}}, ""),
+    ],
+)
+def test_what_can_only_grow_is_refused_by_the_resource_in_the_state(
+    resource: tuple[str, dict[str, Any]], change: dict[str, Any], key: str
+) -> None:
+    there = {"resources": [{"type": resource[0], "inputs": resource[1]}]}
+    assert [each.removeprefix("trainyard:") for each in refused(settings(with_(change)), there)] == (
+        [key] if key else []
+    )
+
+
+def test_the_record_refuses_in_the_engine_what_the_state_does_not_have() -> None:
+    old = {"values": {"trainyard:network.cidr": "10.64.0.0/16"}}
+    new = {"values": {"trainyard:network.cidr": "10.65.0.0/16"}}
+    (failure,) = _Record().check(old, new).failures
+    assert all(each in failure.reason for each in ("trainyard:network.cidr", "10.64.0.0/16", "10.65.0.0/16"))
+    assert _Record().check({}, new).failures == []
+    assert not _Record().diff("settings", old, old).changes
+
+
+RUN = {"trainyard:training.args": ["--epochs", "1"], "trainyard:training.minNodes": 2}
+
+
+def started(values: dict[str, Any], job: str = "uid-1") -> dict[str, Any]:
+    return {"runId": "r1", "job": job, "values": values, "late": ""}
+
+
+def test_settings_changed_after_the_start_of_a_run_are_said_at_each_up(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    changed = started({"trainyard:training.args": ["--epochs", "2"], "trainyard:training.minNodes": 2.0})
+    inputs = started(RUN)
+    for _ in range(2):
+        inputs = _Run().check(inputs, changed).inputs
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line == inputs["late"]
+        assert line.startswith("run r1: was started before trainyard:training.args changed")
+        assert "trainyard:training.runId" in line
+    assert inputs["values"] == RUN
+    assert _Run().check(inputs, started(RUN)).inputs["late"] == ""
+
+
+def test_run_whose_job_is_another_one_was_started_with_the_new_settings() -> None:
+    changed = started({**RUN, "trainyard:training.minNodes": 3}, job="uid-2")
+    assert _Run().check(started(RUN), changed).inputs == changed
+    assert _Run().check({}, changed).inputs == changed
+
+
+def test_every_setting_of_a_run_is_among_those_that_it_was_started_with() -> None:
+    run = read("test", {**MAKES_EVERYTHING}, NOW).training
+    assert run is not None
+    named = {path for path in CHANGES if re.fullmatch(r"training\.[A-Za-z]+", path)} - {"training.runId"}
+    assert {key.removeprefix("trainyard:") for key in run_values(run)} == named
+
+
+@pytest.mark.filterwarnings("ignore:.*has been deprecated in favor:DeprecationWarning")
+@pytest.mark.parametrize("name", ["dev", "p4de-odcr-existing-vpc"])
+def test_everything_that_aws_or_kubernetes_has_waits_for_the_record(name: str) -> None:
+    recorded: Recorded = shipped(name)
+    record = (RECORD, "settings")
+    late = [
+        each
+        for each in recorded.resources
+        if each.type.startswith(("aws:", "eks:", "kubernetes:", "docker-build:", "pulumi-python:"))
+        and (each.type, each.name) != record
+        and record not in recorded.needs(each.type, each.name)
+    ]
+    assert [f"{each.type} {each.name}" for each in late] == []
+
+
+def test_check_of_a_changed_stack_file_names_both_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, saved = tmp_path / "Pulumi.test.yaml", tmp_path / "state.json"
+    saved.write_text(json.dumps({"checkpoint": {"latest": state(with_({}))}}))
+    words = ["check", "--stack", "test", "--file", str(file), "--state", str(saved)]
+    monkeypatch.setattr("sys.argv", words)
+    file.write_text(yaml.safe_dump({"config": with_({})}))
+    assert check.main() == 0
+    file.write_text(yaml.safe_dump({"config": with_({"network": {"cidr": "10.65.0.0/16"}})}))
+    assert check.main() == 1
+    said = capsys.readouterr().err
+    assert all(each in said for each in ("trainyard:network.cidr", "10.64.0.0/16", "10.65.0.0/16"))
