@@ -3,8 +3,8 @@
     <model URI>/<run id>/logs/<restart>/<worker>.log
 
 `keep` is the entry point. The processes print into a pipe; a thread passes everything on at once, and remembers the
-beginning and the end of it. Another thread writes that beside the model, every EVERY_SECONDS and at the end. Whatever
-fails there is said once, and the training goes on.
+beginning and the end of it. Another thread writes that beside the model, after FIRST_SECONDS, then ever more seldom up
+to once in LONGEST_SECONDS, and at the end. Whatever fails there is said once, and the training goes on.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from trainer.stores import Store, destination
 
 # Of a log of any size the first and the last bytes are kept.
 HEAD_BYTES = 256 * 2**10
-TAIL_BYTES = 4 * 2**20
-# What was printed since the last copy is lost with a machine that is gone at once.
-EVERY_SECONDS = 30.0
+TAIL_BYTES = 2**20
+# What was printed since the last copy is lost with a machine that is gone at once. The pauses double: a stack's bucket
+# keeps what is written over for some days (components/storage.py), and a training may print for weeks.
+FIRST_SECONDS, LONGEST_SECONDS = 30.0, 600.0
 # A pod has 15 seconds for its own end after that of its processes (launcher/core/contract.py, SHUTDOWN_SPARE_SECONDS).
 DRAIN_SECONDS, END_SECONDS = 2.0, 8.0
 TEXT = "text/plain; charset=utf-8"
@@ -87,9 +88,9 @@ class LogCopy:
     """Between `start` and `close`, what this process and its children print is passed on and copied to the store."""
 
     def __init__(
-        self, store: Store, path: str, *, every: float = EVERY_SECONDS, most: Ends | None = None
+        self, store: Store, path: str, *, first: float = FIRST_SECONDS, most: Ends | None = None
     ) -> None:
-        self._store, self._path, self._every = store, path, every
+        self._store, self._path, self._pause = store, path, first
         self._text = most or Ends()
         self._own: dict[int, int] = {}
         self._closing = threading.Event()
@@ -137,9 +138,10 @@ class LogCopy:
 
     def _write(self) -> None:
         written = 0
-        while not (last := self._closing.wait(self._every)) or written != self._text.count:
+        while not (last := self._closing.wait(self._pause)) or written != self._text.count:
             if written == self._text.count:
                 continue
+            self._pause = min(2 * self._pause, LONGEST_SECONDS)
             count = self._text.count
             try:
                 self._store.put(self._path, self._text.read(), TEXT)

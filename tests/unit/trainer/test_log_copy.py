@@ -12,6 +12,7 @@ import pytest
 from trainer import log_copy
 from trainer.config import Config
 from trainer.log_copy import Ends
+from trainer.stores import Directory
 
 pytestmark = pytest.mark.unit
 
@@ -26,7 +27,7 @@ class Store:
     uri = store.uri
     def put(self, *words):
         {put}
-copy = log_copy.LogCopy(Store(), "r1/logs/0/one.log", every=0.05)
+copy = log_copy.LogCopy(Store(), "r1/logs/0/one.log", first=0.05)
 copy.start()
 print("of the first process", flush=True)
 subprocess.run(["sh", "-c", "echo of its child; echo and its error >&2"])
@@ -95,3 +96,19 @@ def test_each_worker_and_each_restart_has_a_file_of_its_own(monkeypatch: pytest.
     config = Config.read([], {"TRAINYARD_RUN_ID": "r1", "TRAINYARD_RESTART": "2"})
     assert log_copy.path(config, {}) == "r1/logs/2/train-r1-master-0-...log"
     assert log_copy.path(config, {"PET_NODE_RANK": "3"}) == "r1/logs/2/3-train-r1-master-0-...log"
+
+
+def test_copies_become_ever_more_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket with versions keeps each of them."""
+    copy = log_copy.LogCopy(Directory(tmp_path), "log")
+    pauses: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        pauses.append(seconds)
+        copy._text.add(b"more\n")
+        return len(pauses) == 7
+
+    monkeypatch.setattr(copy._closing, "wait", wait)
+    copy._write()
+    assert pauses == [30, 60, 120, 240, 480, 600, 600]
+    assert (tmp_path / "log").read_text() == "more\n" * 7
