@@ -122,6 +122,8 @@ class _Following:
         self._streams: dict[int, Stream] = {}
         self._printed: dict[str, Printed] = {}
         self._done: set[str] = set()
+        # Nodes of which a log was begun: of their next attempts all is shown.
+        self._shown: set[int] = set()
 
     def run(self) -> int:
         """Follow until the job ends."""
@@ -211,10 +213,10 @@ class _Following:
                 pod,
                 failed.container if failed else n.WORKER_CONTAINER,
                 self._printed.setdefault(uid, Printed()),
-                tail=self._tail,
+                tail=None if node in self._shown else self._tail,
                 prefix=_prefix(node) if self._node_rank is None else b"",
             )
-            self._tail = None if self._node_rank is not None else self._tail
+            self._shown.add(node)
             self._streams[node] = stream
             stream.start()
 
