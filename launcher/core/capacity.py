@@ -41,10 +41,11 @@ class Wait:
 
 @dataclass(frozen=True, kw_only=True)
 class Submit:
-    """Start the training on this many nodes."""
+    """Start the training on this many nodes. `by_events` says that only Events let it begin now."""
 
     nodes: int
     reason: str
+    by_events: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +60,18 @@ Decision = Wait | Submit | GiveUp
 
 
 def is_placeholder(pod: Pod, request: Request) -> bool:
-    """Whether this pod is a placeholder of this run."""
+    """Whether this pod is a placeholder of this run: anybody may write the labels, so that its priority counts, too."""
     return (
         pod.namespace == request.namespace
+        and pod.priority_class == request.placeholder.priority_class
         and pod.labels.get(c.LABEL_RUN) == request.run_id
         and pod.labels.get(c.LABEL_ROLE) == c.ROLE_PLACEHOLDER
     )
 
 
-def is_warm(pod: Pod, request: Request) -> bool:
-    """Whether this pod only keeps its node: one of a Deployment of the stack, below every other priority."""
-    return pod.namespace == request.namespace and pod.labels.get(c.LABEL_ROLE) == c.ROLE_WARM
+def is_warm(pod: Pod) -> bool:
+    """Whether this pod only keeps its node: its priority is below every other, so that a worker displaces it."""
+    return pod.priority_class == c.WARM_PRIORITY_CLASS
 
 
 def count(request: Request, seen: Observation) -> Count:
@@ -83,7 +85,7 @@ def count(request: Request, seen: Observation) -> Count:
     for pod in seen.pods:
         if not pod.node or pod.phase in ("Succeeded", "Failed"):
             continue
-        if not (is_placeholder(pod, request) or is_warm(pod, request)):
+        if not (is_placeholder(pod, request) or is_warm(pod)):
             for name in needs.keys() & pod.requests.keys():
                 taken[pod.node, name] += pod.requests[name]
     usable: list[str] = []
@@ -250,7 +252,7 @@ def _decide(
     on_their_way = len(counted.unusable) - counted.foreign
     if not on_their_way and closed(request, seen, started, since + request.hold_seconds):
         refused = missing_capacity(request, seen.warnings, started)
-        return Submit(nodes=have, reason=f"{there} and no more can come: {refused}")
+        return Submit(nodes=have, reason=f"{there} and no more can come: {refused}", by_events=True)
     if seen.now >= since + request.hold_seconds:
         return Submit(nodes=have, reason=f"{there} and no more came within {request.hold_seconds} s")
     if seen.now >= deadline:

@@ -27,8 +27,6 @@ MANAGED_BY: Final = "trainyard-launcher"
 ROLE_LAUNCHER: Final = "launcher"
 ROLE_PLACEHOLDER: Final = "placeholder"
 ROLE_WORKER: Final = "worker"
-# On the pods that keep a pool's nodes without a job.
-ROLE_WARM: Final = "warm"
 
 ANNOTATION_NODES: Final = "trainyard.dev/nodes"
 ANNOTATION_REASON: Final = "trainyard.dev/reason"

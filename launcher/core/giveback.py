@@ -5,6 +5,10 @@ registered after 15 minutes (sigs.k8s.io/karpenter v1.14.1, pkg/controllers/node
 without end for one that is not initialized, and does not take it for an empty one (pkg/controllers/state/statenode.go,
 ValidateNodeDisruptable). So two kinds are given back here: those that take too long, and, when a wait is over, those
 that are still on their way and that nobody waits for any more.
+
+A NodeClaim is deleted only if Karpenter made it for placeholders of this run and of no other, which the NodeClaim
+itself says (launcher/core/claim_mark.py). What anybody may write is no reason to delete one: labels of pods, Events, or
+the devices that a job says it needs.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from dataclasses import dataclass
 from launcher.core import contract as c
 from launcher.core.actions import GiveBack
 from launcher.core.capacity import incomplete, is_placeholder, is_warm
+from launcher.core.claim_mark import mark
 from launcher.core.observe import Claim, Observation, Pod
 from launcher.core.progress import Loss
 from launcher.core.request import Request
@@ -24,6 +29,8 @@ from launcher.core.request import Request
 # buys a machine for neither (sigs.k8s.io/karpenter v1.14.1, IsProvisionable in pkg/utils/pod/scheduling.go).
 _OWNERS_THAT_COME_WITH_A_MACHINE = frozenset({"DaemonSet", "Node"})
 _FINISHED = frozenset({"Succeeded", "Failed"})
+# Key, value and effect.
+Taint = tuple[str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +69,8 @@ def overdue(
     found = []
     for claim in seen.claims:
         created = seen.now - claim.age
+        if not _is_own(claim, request):
+            continue
         silent = seen.now - max(created, heard, complete.get(claim.uid, created))
         if claim.deleting or created < since or silent < request.node_start_seconds or not lacking[claim.uid]:
             continue
@@ -77,10 +86,11 @@ def overdue(
 def unneeded(request: Request, seen: Observation, *, since: float) -> tuple[GiveBack, ...]:
     """Gives back, when a wait or a run is over, the machines that were made after `since` and are not initialized yet.
 
-    A NodeClaim does not say for which pods it was bought. So all of them are left alone as long as any pod of somebody
-    else waits for a machine of the pool; `seen` has to be of fresh lists, which show such pods.
+    Pods that are nobody's placeholders may wait for one of them, too. So all of them are left alone as long as any pod
+    of somebody else waits for a machine of the pool; `seen` has to be of fresh lists, which show such pods.
     """
-    if any(_waits(pod, request) for pod in seen.pods):
+    taints = seen.pool.taints if seen.pool is not None else ()
+    if any(_waits(pod, request, taints) for pod in seen.pods):
         return ()
     nodes = {node.name: node for node in seen.nodes}
     busy = {pod.node for pod in seen.pods if _of_somebody_else(pod, request)}
@@ -89,7 +99,9 @@ def unneeded(request: Request, seen: Observation, *, since: float) -> tuple[Give
         node = nodes.get(claim.node)
         if node is not None and node.labels.get(c.LABEL_INITIALIZED) == "true":
             continue
-        if claim.deleting or seen.now - claim.age < since or (claim.node and claim.node in busy):
+        if not _is_own(claim, request) or claim.deleting or seen.now - claim.age < since:
+            continue
+        if claim.node and claim.node in busy:
             continue
         state = "not registered" if node is None else "not initialized"
         reason = f"{_named(claim)}: {state}, and not waited for any more"
@@ -126,21 +138,42 @@ def _lacking(request: Request, seen: Observation) -> dict[str, str]:
     return lacking
 
 
-def _waits(pod: Pod, request: Request) -> bool:
+def _is_own(claim: Claim, request: Request) -> bool:
+    return claim.marks == {mark(request.namespace, request.run_id)}
+
+
+def _waits(pod: Pod, request: Request, taints: Iterable[Taint]) -> bool:
     """Whether this pod of another run, or of anybody else, has no node and may wait for one of this pool."""
     own = pod.namespace == request.namespace and pod.labels.get(c.LABEL_RUN) == request.run_id
     if own or pod.node or pod.deleting or pod.phase in _FINISHED:
         return False
-    return pod.owner not in _OWNERS_THAT_COME_WITH_A_MACHINE and wants_pool(pod, request)
+    if pod.owner in _OWNERS_THAT_COME_WITH_A_MACHINE or not wants_pool(pod, request):
+        return False
+    return all(_bears(pod, taint) for taint in taints)
 
 
 def wants_pool(pod: Pod, request: Request) -> bool:
-    """Whether a pod asks for the pool's resource, and its node selector does not name another kind of node."""
+    """Whether the node selector of a pod does not name another kind of node than the pool's.
+
+    What it asks for says nothing: a node of the pool may have more than this run knows of.
+    """
     labels = request.pool.node_selector
-    elsewhere = any(labels.get(key, value) != value for key, value in pod.selector.items())
-    return bool(pod.requests.get(request.pool.resource)) and not elsewhere
+    return not any(labels.get(key, value) != value for key, value in pod.selector.items())
+
+
+def _bears(pod: Pod, taint: Taint) -> bool:
+    """Whether the pod tolerates it (https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/)."""
+    key, value, effect = taint
+    if effect == "PreferNoSchedule":
+        return True
+    return any(
+        (each.get("key") or key) == key
+        and (each.get("effect") or effect) == effect
+        and (each.get("operator") == "Exists" or (each.get("value") or "") == value)
+        for each in pod.tolerations
+    )
 
 
 def _of_somebody_else(pod: Pod, request: Request) -> bool:
-    ours = is_placeholder(pod, request) or is_warm(pod, request)
+    ours = is_placeholder(pod, request) or is_warm(pod)
     return not ours and pod.phase not in _FINISHED and pod.owner not in _OWNERS_THAT_COME_WITH_A_MACHINE

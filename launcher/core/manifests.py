@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from launcher.core import contract as c
+from launcher.core.claim_mark import mark, marked
 from launcher.core.request import Request, Worker
 from launcher.core.volumes import SHARED_MEMORY, SHARED_MEMORY_VOLUME
 
@@ -89,9 +90,11 @@ def placeholder(request: Request, index: int, owner: Owner, wait: str) -> JsonOb
     """The pod that makes Karpenter buy one node and holds it until a worker displaces it.
 
     It asks for exactly what a worker asks for. `wait` is the attempt and candidate that it is made in. Owned by the
-    launcher's Job, so that it goes when the Job is deleted, even if no launcher lives to remove it.
+    launcher's Job, so that it goes when the Job is deleted, even if no launcher lives to remove it. The NodeClaim that
+    Karpenter makes for it carries the mark of the run.
     """
     spec = _placement(request)
+    spec["affinity"] = {"nodeAffinity": marked({}, mark(request.namespace, request.run_id))}
     spec["tolerations"] += [
         {
             "key": f"node.kubernetes.io/{state}",

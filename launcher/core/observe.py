@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.core import contract as c
 from launcher.core import quantity
+from launcher.core.claim_mark import marks_of
 from launcher.core.held import held_up
 from launcher.core.quantity import Amount
 
@@ -38,6 +39,7 @@ class Claim:
     """A NodeClaim. `age` is in seconds; `instance` is the id of its machine, empty before it has one.
 
     `problem` is why it could not be launched so far, in Karpenter's words; empty where it was, or not tried yet.
+    `marks` says for whose placeholders Karpenter made it (launcher/core/claim_mark.py).
     """
 
     name: str
@@ -49,6 +51,7 @@ class Claim:
     uid: str = ""
     instance: str = ""
     problem: str = ""
+    marks: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +94,10 @@ class Pod:
     kind of the object that controls it, empty without one. `created`, `placed_at` and `started_at` are when it was
     made, got its machine and its first container began, in seconds since the epoch; 0 before. `taken` is why Kubernetes
     ended it or never began it: the reason of its condition DisruptionTarget, or the one that the kubelet gave. `exit`
-    is the first of its containers that failed, and `held` why it does not start (launcher/core/held.py).
+    is the first of its containers that failed, and `held` why it does not start (launcher/core/held.py). `tolerations`
+    are kept of pods without a node. Labels, annotations and owners are what the pod's author says; `priority_class` is
+    not: the API server gives a pod the priority of its class, and lets nobody say another
+    (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#priority).
     """
 
     name: str
@@ -111,6 +117,8 @@ class Pod:
     exit: Exit | None = None
     held: str = ""
     created: float = 0.0
+    priority_class: str = ""
+    tolerations: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +220,7 @@ def claim(item: Object, now: float) -> Claim:
         # aws:///<zone>/<instance id>
         instance=(item.get("status", {}).get("providerID") or "").rpartition("/")[2],
         problem=_launch_problem(item),
+        marks=marks_of(item),
     )
 
 
@@ -310,6 +319,8 @@ def pod(item: Object) -> Pod:
         exit=_first_exit(item),
         held=held_up(item),
         created=seconds(meta.get("creationTimestamp")),
+        priority_class=spec.get("priorityClassName") or "",
+        tolerations=() if spec.get("nodeName") else tuple(spec.get("tolerations") or ()),
     )
 
 

@@ -64,8 +64,9 @@ def wait(request: Request, memory: Memory, progress: Progress, seen: Observation
         # A list from a cache may be of before the stack's last change, a pool without its limit, or none.
         case GiveUp() if not seen.fresh:
             return replace(step, actions=(Recount(),))
-        case Submit(nodes=nodes, reason=reason):
-            return _submit(candidate, step, counted, nodes, _placed(request, progress) + reason, seen)
+        case Submit() as submit:
+            told = replace(submit, reason=_placed(request, progress) + submit.reason)
+            return _submit(candidate, step, counted, told, seen)
         case GiveUp(code=code, reason=reason):
             if code == c.EXIT_BELOW_MINIMUM:
                 # One of several failures is told shortly.
@@ -125,10 +126,12 @@ def _hold_out(candidate: Request, step: Step, progress: Progress, seen: Observat
     return replace(step, memory=replace(step.memory, progress=progress), actions=actions)
 
 
-def _submit(request: Request, step: Step, counted: Count, nodes: int, reason: str, seen: Observation) -> Step:
+def _submit(request: Request, step: Step, counted: Count, submit: Submit, seen: Observation) -> Step:
+    nodes, reason = submit.nodes, submit.reason
     step = replace(step, report=replace(step.report, state=c.STATE_SUBMITTING, nodes=nodes, reason=reason))
     surplus = _surplus(request, step, counted, nodes, seen)
-    unneeded = _unneeded(request, step, seen)
+    # Anybody may write an Event: no NodeClaim goes for one.
+    unneeded = () if submit.by_events else _unneeded(request, step, seen)
     if surplus or unneeded:
         # They go first, so that Karpenter buys nothing more; then the count has to hold without them.
         return replace(step, actions=(*remove(surplus), *unneeded, Recount()))

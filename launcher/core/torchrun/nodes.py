@@ -141,7 +141,7 @@ class _Choice:
         counted = _held(self.request, self.seen, found)
         verdict = "" if found.usable else self._verdict()
         if verdict:
-            return self._failed(n.REASON_CAPACITY_IMPOSSIBLE, verdict)
+            return self._failed(n.REASON_CAPACITY_IMPOSSIBLE, verdict, by_events=True)
         since, enough = self.gathering.since, self.gathering.enough_since
         decision = capacity.decide(self.request, self.seen, counted, started=since, quorum_since=enough)
         if isinstance(decision, Submit):
@@ -222,7 +222,7 @@ class _Choice:
             return _RECOUNT
         chosen = frozenset(counted.usable[: decision.nodes])
         surplus = [pod for pod in placeholders(self.request, self.seen) if pod.node not in chosen]
-        unneeded = giveback.unneeded(self.request, self.seen, since=self.gathering.since)
+        unneeded = () if decision.by_events else self._unneeded()
         if not (surplus or unneeded or self.old):
             return Chosen(nodes=decision.nodes, message=decision.reason)
         return Waiting(
@@ -237,14 +237,17 @@ class _Choice:
             again=0.0,
         )
 
-    def _failed(self, reason: str, message: str) -> Waiting:
-        """This try is over: nothing is held until the next one."""
+    def _failed(self, reason: str, message: str, *, by_events: bool = False) -> Waiting:
+        """This try is over: nothing is held until the next one.
+
+        Where only Events say so, NodeClaims are left to Karpenter: anybody may write an Event.
+        """
         if not self.seen.fresh:
             return _RECOUNT
         tries = self.gathering.tries
         chance = random.Random(f"{self.look.meta.uid} {tries}").random()  # noqa: S311 (jitter)
         retry = self.look.now + self.request.retry_seconds * (1 + _STRETCH * chance)
-        unneeded = giveback.unneeded(self.request, self.seen, since=self.gathering.since)
+        unneeded = () if by_events else self._unneeded()
         return Waiting(
             reason=reason,
             message=f"{message}; try {tries + 1} begins at {stamp(retry)}",
@@ -264,6 +267,9 @@ class _Choice:
             removals=withdrawn(self.look),
             again=retry - self.look.now,
         )
+
+    def _unneeded(self) -> tuple[GiveBack, ...]:
+        return giveback.unneeded(self.request, self.seen, since=self.gathering.since)
 
     def _back(self, claims: Iterable[GiveBack]) -> list[Removal]:
         return [self._given_back(each.claim, each.uid) for each in claims]

@@ -27,6 +27,7 @@ from tests.unit.controller.staged import (
     workers,
 )
 from tests.unit.launcher.api_server import FakeApi, serving
+from tests.unit.launcher.conftest import made_for
 
 pytestmark = pytest.mark.unit
 
@@ -292,7 +293,7 @@ def test_machines_that_are_not_waited_for_any_more_go_back(api: FakeApi) -> None
     pooled(api)
     settle(Mortal(api))
     meta = {"name": "p5-1", "labels": {c.LABEL_NODEPOOL: "p5"}, "creationTimestamp": "2027-01-15T08:10:00Z"}
-    api.put(f"{CLAIMS}/p5-1", {"metadata": meta})
+    api.put(f"{CLAIMS}/p5-1", {"metadata": meta, "spec": made_for("torchrun.vit", "team")})
     objects = Mortal(api)
     later = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW + 1200)
     later.job("team", "vit")

@@ -37,6 +37,7 @@ from tests.unit.controller.staged import (
 )
 from tests.unit.controller.test_pool import CLAIMS, pooled
 from tests.unit.launcher.api_server import FakeApi, serving
+from tests.unit.launcher.conftest import made_for
 from tests.unit.torchrun.api import sync_pod_status
 
 pytestmark = pytest.mark.unit
@@ -150,7 +151,7 @@ def a_job_that_waits_for_machines(api: FakeApi) -> None:
     for _ in range(6):
         looks.job("team", "vit")
     meta = {"name": "p5-1", "labels": {c.LABEL_NODEPOOL: "p5"}, "creationTimestamp": "2027-01-15T08:10:00Z"}
-    api.put(f"{CLAIMS}/p5-1", {"metadata": meta})
+    api.put(f"{CLAIMS}/p5-1", {"metadata": meta, "spec": made_for("torchrun.vit", "team")})
     clock.now += 1200
     looking(api, clock).job("team", "vit")
     assert api.names(CLAIMS) == []

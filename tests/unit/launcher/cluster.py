@@ -7,6 +7,7 @@ from typing import Any
 
 from launcher.core.request import Request
 from tests.unit.launcher.api_server import FakeApi
+from tests.unit.launcher.conftest import made_for
 from tests.unit.launcher.test_capacity import node
 
 Object = dict[str, Any]
@@ -48,7 +49,7 @@ def put_node(api: FakeApi, name: str, pool: str = "small", **changes: Any) -> Ob
 def put_claim(api: FakeApi, name: str, on: str, pool: str = "small") -> Object:
     labels = {"karpenter.sh/nodepool": pool}
     meta = {"name": name, "labels": labels, "creationTimestamp": CREATED}
-    return api.put(f"{CLAIMS}/{name}", {"metadata": meta, "status": {"nodeName": on}})
+    return api.put(f"{CLAIMS}/{name}", {"metadata": meta, "spec": made_for(), "status": {"nodeName": on}})
 
 
 def put_pod(api: FakeApi, name: str, on: str, namespace: str = "default", **labels: str) -> Object:

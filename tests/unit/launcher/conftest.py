@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from launcher.core.claim_mark import mark
 from launcher.core.request import Request, parse_request
 from tests.unit.launcher.api_server import FakeApi, serving
 
@@ -54,6 +55,11 @@ DOCUMENT: dict[str, Any] = {
     },
     "fallbacks": [],
 }
+
+
+def made_for(run: str = "r1", namespace: str = "training") -> dict[str, Any]:
+    """The `spec` of a NodeClaim that Karpenter made for placeholders of this run."""
+    return {"requirements": [{"key": mark(namespace, run), "operator": "DoesNotExist"}]}
 
 
 def fallback(**pool: Any) -> dict[str, Any]:

@@ -127,6 +127,7 @@ def test_pods_of_others_occupy_a_node_and_our_placeholders_do_not(request_: Requ
 def warm(at: str, **asked: str) -> Object:
     item = pod(f"warm-{at}", at, **asked)
     item["metadata"] |= {"namespace": "training", "labels": {"trainyard.dev/role": "warm"}}
+    item["spec"]["priorityClassName"] = c.WARM_PRIORITY_CLASS
     return item
 
 
@@ -138,10 +139,15 @@ def test_a_node_that_only_a_warm_pod_keeps_is_free(request_: Request) -> None:
     assert choice(request_, seen([node(name) for name in "abcd"], pods), 0).nodes == 4
 
 
-def test_a_pod_that_calls_itself_warm_in_another_namespace_occupies_its_node(request_: Request) -> None:
-    theirs = warm("a", **{"nvidia.com/gpu": "4"})
-    theirs["metadata"]["namespace"] = "default"
-    assert count(request_, seen([node("a")], [theirs])).usable == ()
+@pytest.mark.parametrize("role", [c.ROLE_PLACEHOLDER, "warm"])
+def test_pod_with_labels_of_ours_and_ordinary_priority_occupies_its_node(
+    request_: Request, role: str
+) -> None:
+    """Anybody may write labels."""
+    theirs = pod("theirs", "a", **{"nvidia.com/gpu": "4"})
+    theirs["metadata"] |= {"namespace": "training", "labels": {c.LABEL_ROLE: role, c.LABEL_RUN: "r1"}}
+    counted = count(request_, seen([node("a")], [theirs]))
+    assert (counted.usable, counted.foreign) == ((), 1)
 
 
 def test_init_containers_and_sidecars_count_as_the_scheduler_counts_them() -> None:

@@ -226,8 +226,8 @@ def test_pods_of_others_that_want_a_machine_of_the_pool_are_seen_in_fresh_lists_
     api: FakeApi, gateway: KubernetesGateway, request_: Request
 ) -> None:
     add_claim(api)
-    for name, asked_for in (("wants-one", "nvidia.com/gpu"), ("wants-none", "cpu")):
-        spec = {"containers": [{"resources": {"requests": {asked_for: "4"}}}]}
+    for name, pool in (("wants-one", "small"), ("wants-none", "large")):
+        spec = {"containers": [], "nodeSelector": {c.LABEL_NODEPOOL: pool}}
         meta = {"name": name, "namespace": "default"}
         api.put(f"/api/v1/namespaces/default/pods/{name}", {"metadata": meta, "spec": spec})
     seen = {

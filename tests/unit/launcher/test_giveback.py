@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from launcher.core import contract as c
 from launcher.core import giveback, machine, observe
-from launcher.core.actions import End, GiveBack, Hold, Memory, Recount, Remove, Step
+from launcher.core.actions import End, GiveBack, Hold, Memory, Recount, Remove, Start, Step
 from launcher.core.manifests import stamp
 from launcher.core.observe import Observation, Training
 from launcher.core.progress import Progress, begun
 from launcher.core.request import Request
-from tests.unit.launcher.conftest import asked, fallback
+from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import NOW, held, node, pod, seen, warm
 
 pytestmark = pytest.mark.unit
@@ -36,6 +37,7 @@ def claim(name: str, age: float, at: str = "a", **meta: Any) -> Object:
             "creationTimestamp": stamp(NOW - age, "milliseconds"),
             **meta,
         },
+        "spec": made_for(),
         "status": {"nodeName": at, "providerID": f"aws:///us-west-2b/i-0{name}"},
     }
 
@@ -263,7 +265,7 @@ def test_a_submit_for_fewer_gives_back_those_that_would_come_too_late(patient: R
         (other_pod(metadata__deletionTimestamp=stamp(NOW)), ["new"]),
         (other_pod(status__phase="Failed"), ["new"]),
         (other_pod(spec__nodeName="elsewhere"), ["new"]),
-        (other_pod(spec__containers=[{"resources": {"requests": {"cpu": "1"}}}]), ["new"]),
+        (other_pod(spec__containers=[{"resources": {"requests": {"cpu": "1"}}}]), []),
         (other_pod(metadata__ownerReferences=[{"kind": "DaemonSet", "controller": True}]), ["new"]),
     ],
 )
@@ -271,6 +273,59 @@ def test_machines_on_their_way_stay_as_long_as_somebody_else_waits_for_one(
     patient: Request, other: Object, back: list[str]
 ) -> None:
     assert given_back(cut_short(patient, cluster([starting("new")], [], [other]))) == back
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "back"),
+    [
+        ([], ["new"]),
+        ([{"key": "team", "value": "b"}], ["new"]),
+        ([{"key": "team", "operator": "Exists", "effect": "NoExecute"}], ["new"]),
+        ([{"key": "team", "value": "a"}], []),
+        ([{"operator": "Exists"}], []),
+    ],
+)
+def test_pod_that_bears_the_pools_taints_may_wait_for_its_nodes(
+    patient: Request, tolerations: list[Object], back: list[str]
+) -> None:
+    taints = [
+        {"key": "team", "value": "a", "effect": "NoSchedule"},
+        {"key": "wish", "effect": "PreferNoSchedule"},
+    ]
+    pool = observe.node_pool({"spec": {"template": {"spec": {"taints": taints}}}})
+    other = other_pod(spec__tolerations=tolerations)
+    assert given_back(cut_short(patient, cluster([starting("new")], [], [other], pool=pool))) == back
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        made_for("r2"),
+        made_for(namespace="other"),
+        {"requirements": [*made_for()["requirements"], *made_for("r2")["requirements"]]},
+        {"requirements": [{**made_for()["requirements"][0], "operator": "Exists"}]},
+    ],
+)
+def test_node_claim_that_was_not_made_for_the_run_alone_stays(patient: Request, spec: Object) -> None:
+    """Neither when it takes too long nor when the wait is over."""
+    theirs = {**claim("theirs", 1000, ""), "spec": spec}
+    assert given_back(waited(patient, cluster([theirs], []))) == []
+    assert given_back(cut_short(patient, cluster([theirs], []))) == []
+
+
+def test_begin_for_an_event_gives_no_node_claim_back(patient: Request) -> None:
+    """A refusal that anybody may have written, while a NodeClaim has a problem."""
+    stuck = claim("stuck", 60, "")
+    stuck["status"]["conditions"] = [{"type": "Launched", "status": "Unknown", "reason": "Unauthorized"}]
+    told = observe.Warned(
+        kind="NodeClaim", name="small-x", reason="InsufficientCapacityError", message="", at=NOW
+    )
+    one_way = {"requirements": [{"key": c.LABEL_CAPACITY_TYPE, "operator": "In", "values": ["spot"]}]}
+    pool = observe.node_pool({"spec": {"template": {"spec": one_way}}})
+    observation = cluster([stuck], [node("a"), node("b")], warnings=(told,), pool=pool)
+    step = waited(patient, observation, began=100)
+    assert [type(each) for each in step.actions] == [Start]
 
 
 def test_pods_that_keep_a_machine_without_a_job_wait_for_one_too(patient: Request) -> None:

@@ -24,7 +24,7 @@ from launcher.core.tally import Tally
 from launcher.kube import kubeconfig
 from tests.unit.launcher import cluster
 from tests.unit.launcher.api_server import FakeApi, until
-from tests.unit.launcher.conftest import asked, fallback
+from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.program import ROOT, Scraped, scrape, value
 from tests.unit.launcher.test_lease import Clock, tenure
 from tests.unit.launcher.test_runs import JOB, ended, hurried
@@ -178,7 +178,7 @@ def test_a_machine_that_is_given_back_twice_is_one(api: FakeApi) -> None:
         cluster.put_node(api, "n", status__allocatable={"cpu": "47", "memory": "180Gi"})
         labels = {"karpenter.sh/nodepool": "small"}
         meta = {"name": "small-x", "uid": "u", "labels": labels, "creationTimestamp": stamp(BEGAN + 4)}
-        api.put(path, {"metadata": meta, "status": {"nodeName": "n"}})
+        api.put(path, {"metadata": meta, "spec": made_for(), "status": {"nodeName": "n"}})
 
     request = asked(nodeStartSeconds=60, capacityDeadlineSeconds=100)
     code, scrapes = followed(api, request, {4: come, 76: come}, Clock())

@@ -127,6 +127,7 @@ def test_nothing_is_held_for_machines_that_ec2_has_just_refused(request_: Reques
         nodes=2,
         reason="2 nodes are there and no more can come: VcpuLimitExceeded for g5.12xlarge in us-west-2b"
         " (1x; raise the account's vCPU quota)",
+        by_events=True,
     )
 
 

@@ -338,7 +338,6 @@ def test_the_constants_are_those_of_the_contract() -> None:
         "ROLE_LAUNCHER": CONTRACT["roles"]["launcher"],
         "ROLE_PLACEHOLDER": CONTRACT["roles"]["placeholder"],
         "ROLE_WORKER": CONTRACT["roles"]["worker"],
-        "ROLE_WARM": CONTRACT["roles"]["warm"],
         "LABEL_TRAINING_JOB": CONTRACT["labels"]["trainingJob"],
         "ANNOTATION_NODES": CONTRACT["annotations"]["nodes"],
         "ANNOTATION_REASON": CONTRACT["annotations"]["reason"],

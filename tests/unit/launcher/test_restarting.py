@@ -14,7 +14,7 @@ from launcher.core.actions import End, Hold, Memory, Recount, Remove, Retire, St
 from launcher.core.observe import Observation, Training
 from launcher.core.progress import Progress, begun
 from launcher.core.request import Request
-from tests.unit.launcher.conftest import asked, fallback
+from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import NOW, held, node, seen
 
 pytestmark = pytest.mark.unit
@@ -197,7 +197,7 @@ def test_machines_that_trained_have_their_time_again_before_they_are_given_back(
     request = asked(maxRestarts=3, nodeStartSeconds=60)
     bare = node("a", status__allocatable={"cpu": "47", "memory": "180Gi"})
     made = {"name": "c", "uid": "c", "creationTimestamp": "2027-01-15T07:55:00Z"}
-    claim = observe.claim({"metadata": made, "status": {"nodeName": "a"}}, NOW)
+    claim = observe.claim({"metadata": made, "spec": made_for(), "status": {"nodeName": "a"}}, NOW)
     memory = lost(request).memory
     observation = seen([bare], [], claims=(claim,))
     step = later(request, memory, 10, observation)

@@ -20,7 +20,7 @@ from launcher.kube.gateway import KubernetesGateway
 from launcher.kube.rest import Patience
 from launcher.kube.watch import Reflector, Source, _key
 from tests.unit.launcher.api_server import QUICK, FakeApi, until
-from tests.unit.launcher.conftest import asked, fallback
+from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import node
 from tests.unit.launcher.test_gateway import PODS, states
 from tests.unit.launcher.test_lease import LEASE, Clock, tenure
@@ -175,7 +175,7 @@ def test_a_machine_is_given_back_with_a_warning_on_the_launchers_job(api: FakeAp
                 "creationTimestamp": stamp(now),
             }
             status = {"nodeName": "n", "providerID": "aws:///us-west-2b/i-0abc"}
-            api.put(f"{CLAIMS}/small-x", {"metadata": meta, "status": status})
+            api.put(f"{CLAIMS}/small-x", {"metadata": meta, "spec": made_for(), "status": status})
 
     clock_began = clock.now
     runner, said = hurried(api, asked(nodeStartSeconds=60, capacityDeadlineSeconds=75), come, clock)

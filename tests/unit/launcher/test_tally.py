@@ -15,7 +15,7 @@ from launcher.core.observe import Observation, Training, Warned
 from launcher.core.progress import Loss, Progress, begun
 from launcher.core.request import Request
 from launcher.core.tally import Refusal, Tally
-from tests.unit.launcher.conftest import asked, fallback
+from tests.unit.launcher.conftest import asked, fallback, made_for
 from tests.unit.launcher.test_capacity import NOW, node, seen
 
 pytestmark = pytest.mark.unit
@@ -181,6 +181,7 @@ def test_refusals_are_of_the_pool_that_is_tried() -> None:
 def test_a_machine_that_is_given_back_counts_once() -> None:
     claim = {
         "metadata": {"name": "small-x", "uid": "u", "creationTimestamp": stamp(NOW)},
+        "spec": made_for(),
         "status": {"conditions": []},
     }
     counting = Counting(asked(nodeStartSeconds=60))

@@ -15,6 +15,7 @@ from launcher.core.manifests import stamp
 from launcher.core.observe import Observation
 from launcher.core.request import Request
 from tests.unit.launcher import shown
+from tests.unit.launcher.conftest import made_for
 
 EPOCH = 1_800_000_000.0
 TICK = 5.0
@@ -171,6 +172,7 @@ class World:
                 "creationTimestamp": stamp(machine.created),
                 **deleting,
             },
+            "spec": made_for(self.request.run_id, self.request.namespace),
             "status": {
                 **registered,
                 "providerID": f"aws:///us-west-2b/i-{machine.name}",

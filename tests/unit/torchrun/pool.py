@@ -7,6 +7,7 @@ from typing import Any
 
 from launcher.core import contract as c
 from launcher.core import observe
+from launcher.core.claim_mark import mark
 from launcher.core.manifests import stamp
 from launcher.core.observe import Observation
 from launcher.core.torchrun import names as n
@@ -188,7 +189,9 @@ class PoolApi(Api):
             return
         self.left -= 1
         meta = {"name": name, "uid": name, "creationTimestamp": stamp(self.now)}
-        self.claims[name] = {"metadata": meta, "status": {}, "left": self.starts}
+        required = {"key": mark("team", f"{n.RUN_PREFIX}vit"), "operator": "DoesNotExist"}
+        spec = {"requirements": [required]}
+        self.claims[name] = {"metadata": meta, "spec": spec, "status": {}, "left": self.starts}
 
     def warn(self, kind: str, name: str, message: str, reason: str = "FailedScheduling") -> None:
         self.warnings.append({

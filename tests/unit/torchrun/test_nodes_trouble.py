@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from launcher.core.claim_mark import mark
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import affinity, placement
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.pool_request import DEADLINE_SECONDS, RETRY_SECONDS
+from launcher.core.torchrun.pool_request import DEADLINE_SECONDS, NODE_START_SECONDS, RETRY_SECONDS
 from tests.unit.torchrun.made import CLUSTER, DIGEST
 from tests.unit.torchrun.pool import GPU, POOL, PoolApi
 from tests.unit.torchrun.pooled import ELASTIC, Pooled
@@ -291,7 +292,7 @@ def test_machines_on_their_way_go_back_with_the_placeholders_unless_somebody_els
         for claim in life.api.claims.values():
             claim["left"] = 9999
         if others:
-            spec = {"containers": [{"resources": {"requests": {GPU: "8"}}}], "nodeSelector": {}}
+            spec = {"containers": [], "tolerations": [{"operator": "Exists"}]}
             meta = {"name": "theirs", "namespace": "default"}
             life.api.unheard.add("theirs")  # a moment ago
             life.api.others["theirs"] = {"metadata": meta, "spec": {**spec, "nodeName": ""}, "status": {}}
@@ -301,6 +302,37 @@ def test_machines_on_their_way_go_back_with_the_placeholders_unless_somebody_els
         life.look()
         assert life.told == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
         assert len(life.api.claims) == (2 if others else 0)
+
+
+@pytest.mark.parametrize("owners", [[], ["theirs"], ["vit", "theirs"]])
+def test_node_claims_of_others_stay_whatever_the_job_says_that_it_needs(owners: list[str]) -> None:
+    """The job asks for GPUs on a pool that has none, so that each node there seems to lack its devices."""
+    life = Pooled({"numGPUs": 1, "overrides": {"nodeResources": {"gpus": 1}}})
+    life.turn(1)
+    required = [{"key": mark("team", f"{n.RUN_PREFIX}{each}"), "operator": "DoesNotExist"} for each in owners]
+    for claim in life.api.claims.values():
+        claim |= {"left": 9999, "spec": {"requirements": required}}
+    theirs = dict(life.api.claims)
+    assert theirs
+    life.later(NODE_START_SECONDS + 1)
+    life.look()
+    life.later(DEADLINE_SECONDS)
+    life.look()
+    assert life.told == ("Pending", n.REASON_INSUFFICIENT_CAPACITY)
+    assert life.api.claims == theirs
+
+
+def test_no_event_is_a_reason_to_delete_a_node_claim() -> None:
+    life = Pooled()
+    life.turn(1)
+    own = dict(life.api.claims)
+    for claim in own.values():
+        claim["left"] = 9999
+    life.api.warn("Pod", "vit-hold-0", "no instance type has enough resources, requirements=x")
+    life.look()
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert life.api.claims == own
+    assert own
 
 
 def test_the_workspace_can_be_sent_while_nodes_are_waited_for() -> None:

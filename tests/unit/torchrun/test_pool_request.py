@@ -8,9 +8,11 @@ import pytest
 
 from launcher.core import contract as c
 from launcher.core import observe, quantity
+from launcher.core.claim_mark import mark
 from launcher.core.observe import NodePool
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun import pool_request
+from launcher.core.torchrun.affinity import REQUIRED
 from launcher.core.torchrun.pool_request import Unreadable, refused_taints, request_of
 from tests.unit.torchrun.made import DIGEST, TOOLS, making, pod
 
@@ -84,7 +86,10 @@ def test_a_placeholder_may_be_where_a_worker_may_be_each_on_a_node_of_its_own() 
     }
     worker, spec = pod({}, {**POOLED, **asked})["spec"], placeholder({}, asked)["spec"]
     assert spec["nodeSelector"] == worker["nodeSelector"] == {"a": "b", c.LABEL_NODEPOOL: "p5"}
-    assert spec["affinity"]["nodeAffinity"] == worker["affinity"]["nodeAffinity"]
+    terms = worker["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    held = spec["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    own = {"key": mark("team", "torchrun.vit"), "operator": "DoesNotExist"}
+    assert held == [{"matchExpressions": [*each["matchExpressions"], own]} for each in terms]
     assert set(spec["affinity"]) == {"nodeAffinity", "podAntiAffinity"}
     ((term),) = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "kubernetes.io/hostname"
