@@ -9,8 +9,10 @@ from launcher.controller import progress
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.running import PROGRESS_SECONDS
 
-# Each worker that does not answer takes one for two seconds, out of every ten.
-_THREADS = 4
+# Each worker that does not answer takes one for four seconds, out of every minute.
+_THREADS = 8
+# After an answer that can't be read.
+_UNREADABLE_SECONDS = 60.0
 # Answers come in milliseconds; one that takes longer is told by the next look.
 _WAIT_SECONDS = 0.25
 
@@ -42,6 +44,8 @@ class Asking:
         except TimeoutError:
             return None
         del self._answers[job]
+        if found is not None and progress.UNREADABLE in found:
+            self._asked[job] = self._now() + _UNREADABLE_SECONDS - PROGRESS_SECONDS
         return found
 
     def forget(self, job: str) -> None:

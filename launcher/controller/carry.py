@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
 
+from launcher.controller.fitting import fit
 from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision, Event
 from launcher.core.torchrun.reading import JsonObject
 from launcher.kube.objects import Objects, collection, path_of
+from launcher.kube.rest import ApiError
+
+log = logging.getLogger(__name__)
 
 # An Event's message may have 1024 characters (k8s.io/kubernetes, pkg/apis/core/validation/events.go).
 _MESSAGE_LENGTH = 1024
@@ -42,10 +47,16 @@ def carry_out(
             return path_of(manifest)
     if decision.finalizers is not None and not objects.put_finalizers(item, decision.finalizers):
         return path_of(item)
-    if decision.status is not None and not _told(objects, item, decision.status):
+    status = None if decision.status is None else fit(item["kind"], decision.status)
+    if status is not None and status == item.get("status"):
+        return ""  # what is new of it the API server would not take
+    if status is not None and not _told(objects, item, status):
         return path_of(item)
     for event in decision.events:
-        objects.create(_event(event, item, now()))
+        try:
+            objects.create(_event(event, item, now()))
+        except ApiError as error:  # it only tells of what was done
+            log.warning("%s: no Event recorded: %s", path_of(item), error)
     return ""
 
 

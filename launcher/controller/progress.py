@@ -2,17 +2,22 @@
 
 A pod is asked that says `prometheus.io/scrape: "true"`, at `prometheus.io/port` and `prometheus.io/path`, as the
 Prometheus community's charts have it; without these two, where the trainer serves.
+
+A pod is a user's: its annotations and its answer may be anything. `ask` returns data or why they can't be read, within
+seconds and with little memory, and raises nothing.
 """
 
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import logging
+import re
 import socket
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -21,14 +26,25 @@ from launcher.core.manifests import stamp
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.reading import JsonObject
 
-# A pod is a user's, and may answer slowly or without end.
 _SECONDS = 2.0
-_MOST_BYTES = 1 << 20
+_MOST_BYTES: Final = 1 << 20
+# Of the lines about what a status shows; a trainer has one of each.
+_MOST_LINES: Final = 100
+_LONGEST_LINE: Final = 1000
 # Whole numbers of a status have 64 bits, and moments end with the year 9999; no training comes near either.
-_MOST = 1e11
-_INDEX = "batch.kubernetes.io/job-completion-index"
+_MOST: Final = 1e11
+_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+_PORT: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
+_PATH: Final = re.compile(r"/[!-~]{0,1000}", re.ASCII)
+# The field of `progress` that says why nothing can be read.
+UNREADABLE: Final = "unreadable"
+_SHOWN: Final = 200
 
 log = logging.getLogger(__name__)
+
+
+class Unreadable(ValueError):
+    """What a pod says can't be read; the text says why."""
 
 
 def first_worker(item: JsonObject, children: Iterable[JsonObject]) -> JsonObject | None:
@@ -53,18 +69,44 @@ def first_worker(item: JsonObject, children: Iterable[JsonObject]) -> JsonObject
 
 
 def ask(pod: JsonObject) -> JsonObject | None:
-    """What is told now, in the form of the job's status; None where nothing is, or nobody answers."""
+    """Return what the pod says now, in the form of the job's status.
+
+    None where nobody answers yet, or nothing is said; `unreadable` alone where it can't be read.
+    """
+    try:
+        address = _address(pod)
+        return None if address is None else parse(_get(*address))
+    except OSError as error:  # a trainer listens only once it has begun
+        log.debug("pod %s does not answer: %s", pod["metadata"]["name"], error)
+        return None
+    except Exception as error:
+        why = str(error) if isinstance(error, Unreadable) else f"its metrics are malformed: {error}"
+        return {UNREADABLE: " ".join(why.split())[:_SHOWN]}
+
+
+def _address(pod: JsonObject) -> tuple[str, int, str] | None:
+    """Return host, port and path: those of the pod itself and of nothing else."""
     annotations = pod["metadata"].get("annotations") or {}
-    host = str((pod.get("status") or {}).get("podIP") or "")
+    status, spec = pod.get("status") or {}, pod.get("spec") or {}
+    if not status.get("podIP"):
+        return None
+    host = ipaddress.ip_address(str(status["podIP"]))
+    if host.is_link_local or host.is_multicast or host.is_unspecified:
+        raise Unreadable(f"podIP: {host} is no address of a pod")
     port = annotations.get("prometheus.io/port") or str(c.TRAINER_METRICS_PORT)
     path = annotations.get("prometheus.io/path") or c.TRAINER_METRICS_PATH
-    if not (host and port.isascii() and port.isdecimal() and 0 < int(port) < 65536 and path.startswith("/")):
-        return None
-    try:
-        return parse(_get(host, int(port), path))
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        log.debug("pod %s tells no progress: %s", pod["metadata"]["name"], error)
-        return None
+    if not (_PORT.fullmatch(port) and 0 < int(port) < 65536):
+        raise Unreadable(f"annotation prometheus.io/port: {port[:20]!r} must be a port from 1 to 65535")
+    if not _PATH.fullmatch(path):
+        raise Unreadable(f"annotation prometheus.io/path: {path[:20]!r} must be a path such as /metrics")
+    ours = (int(port), path) == (c.TRAINER_METRICS_PORT, c.TRAINER_METRICS_PATH)
+    if spec.get("hostNetwork") and not ours:
+        # The address is the node's, and other ports there are other programs'.
+        raise Unreadable(
+            f"annotation prometheus.io/port: {port}{path} is on the node's network, where only"
+            f" {c.TRAINER_METRICS_PORT}{c.TRAINER_METRICS_PATH} is read"
+        )
+    return str(host), int(port), path
 
 
 def _get(host: str, port: int, path: str) -> str:
@@ -78,11 +120,17 @@ def _get(host: str, port: int, path: str) -> str:
         connection.request("GET", path)
         answer = connection.getresponse()
         if answer.status != http.client.OK:
-            raise ValueError(f"it answers {answer.status}")
+            raise Unreadable(f"its metrics answer with status {answer.status}")
         data = answer.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES or answer.length or late.is_set():
-            raise ValueError("its answer is too long, takes too long or breaks off")
+        if len(data) > _MOST_BYTES:
+            raise Unreadable(f"its metrics are larger than {_MOST_BYTES} bytes")
+        if answer.length or late.is_set():
+            raise Unreadable(f"its metrics break off, or take longer than {_SECONDS:g} s")
         return data.decode()
+    except OSError as error:
+        if late.is_set() or isinstance(error, TimeoutError):
+            raise Unreadable(f"its metrics take longer than {_SECONDS:g} s") from error
+        raise
     finally:
         end.cancel()
         connection.close()
@@ -97,13 +145,20 @@ def _cut(connection: socket.socket, late: threading.Event) -> None:
 def parse(text: str) -> JsonObject | None:
     """The status's `progress` out of the text format of Prometheus; None without a step.
 
-    Raises ValueError where it is something else. https://prometheus.io/docs/instrumenting/exposition_formats/
+    Raises ValueError, or whatever the parser does, where it is something else.
+    https://prometheus.io/docs/instrumenting/exposition_formats/
     """
+    shown = tuple(c.TRAINER_PROGRESS.values())
+    lines = [line for line in text.split("\n") if line.startswith(shown)]
+    if len(lines) > _MOST_LINES or any(len(line) > _LONGEST_LINE for line in lines):
+        raise Unreadable(
+            f"its metrics have more than {_MOST_LINES} lines about its progress, or one longer than {_LONGEST_LINE}"
+        )
     values = {
         sample.name: sample.value
-        for family in text_string_to_metric_families(text)
+        for family in text_string_to_metric_families("\n".join([*lines, ""]))
         for sample in family.samples
-        if sample.name in c.TRAINER_PROGRESS.values() and abs(sample.value) < _MOST
+        if sample.name in shown and abs(sample.value) < _MOST
     }
     told = {key: values[name] for key, name in c.TRAINER_PROGRESS.items() if name in values}
     told = {key: value for key, value in told.items() if value >= 0 or key == "loss"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -39,6 +40,8 @@ _BY_FACTS = (
     n.REASON_KAI_QUEUE_NOT_FOUND,
     n.REASON_KAI_QUEUE_LIMIT,
 )
+log = logging.getLogger(__name__)
+
 # Until something that was in the way is seen: a write of somebody else that came first.
 SOON_SECONDS = 0.2
 
@@ -88,17 +91,18 @@ class Reconciler:
             seen = self._with_taken(path, self._children(namespace, name, gang=cluster.kai))
             there = self._pools.read(pool, namespace, self._now(), fresh=fresh) if pool else None
             told = self._progress(path, item, seen)
-            return jobs.decide(
-                item,
-                queue,
-                seen,
-                cluster,
-                self._now(),
-                told,
-                pool=there,
-                refused=refused,
-                nearby=self._nearby(item, seen),
-            )
+            more: dict[str, Any] = {
+                "pool": there,
+                "refused": refused,
+                "nearby": self._nearby(item, seen),
+            }
+            try:
+                return jobs.decide(item, queue, seen, cluster, self._now(), told, **more)
+            except Exception:
+                # Its deadline and its suspension hold, whatever its pods have said.
+                log.exception("%s: decided without what its pods say", path)
+                bare = [observe.bare(each) if each.get("kind") == "Pod" else each for each in seen]
+                return jobs.decide(item, queue, bare, cluster, self._now(), **more)
 
         def counted() -> Decision:
             decision = decided()
@@ -166,8 +170,13 @@ class Reconciler:
         return lost_workspace.nearby(item, self._objects.list(n.API_VERSION, n.JOB_KIND, namespace))
 
     def _progress(self, path: str, item: JsonObject, seen: list[JsonObject]) -> JsonObject | None:
-        worker = progress.first_worker(item, seen)
-        return None if worker is None else self._asking.told(path, worker)
+        """Return what the first worker says. Whatever that is, or does, the job is reconciled."""
+        try:
+            worker = progress.first_worker(item, seen)
+            return None if worker is None else self._asking.told(path, worker)
+        except Exception as error:
+            log.warning("%s: its progress can't be read: %r", path, error)
+            return None
 
     def _do(self, path: str, item: JsonObject, decision: Decision) -> float | None:
         # What was made for it goes when it is gone; what was missing for that reason is not to be made anew. It was

@@ -17,6 +17,7 @@ Object = Mapping[str, Any]
 
 # Why a NodePool is not ready where no node class can become so (sigs.k8s.io/karpenter v1.14.1,
 # pkg/controllers/nodepool/readiness/controller.go).
+_ALL = 2**63
 _CLASS_LOST = frozenset({"NodeClassNotFound", "NodeClassTerminating"})
 
 
@@ -294,6 +295,14 @@ def effective_requests(spec: Mapping[str, Any]) -> dict[str, Amount]:
     return plus(total, _amounts(spec.get("overhead")))
 
 
+def _requests(spec: Mapping[str, Any]) -> dict[str, Amount]:
+    """Return what the scheduler reserves; a pod whose amounts can't be read takes its whole node."""
+    try:
+        return effective_requests(spec)
+    except (ValueError, TypeError, AttributeError):
+        return {"cpu": _ALL}
+
+
 def pod(item: Object) -> Pod:
     """A v1 Pod."""
     meta, spec = item["metadata"], item.get("spec", {})
@@ -306,7 +315,7 @@ def pod(item: Object) -> Pod:
         node=spec.get("nodeName") or "",
         phase=item.get("status", {}).get("phase") or "Pending",
         deleting="deletionTimestamp" in meta,
-        requests=effective_requests(spec),
+        requests=_requests(spec),
         selector=spec.get("nodeSelector") or {},
         owner=next(
             (owner["kind"] for owner in meta.get("ownerReferences") or () if owner.get("controller")), ""
@@ -407,4 +416,4 @@ def training(item: Object, run_id: str) -> Training:
 
 def _number(text: str | None) -> int:
     """The whole number that this annotation says; 0 where there is none."""
-    return int(text) if text and text.isascii() and text.isdecimal() else 0
+    return int(text) if text and len(text) < 10 and text.isascii() and text.isdecimal() else 0

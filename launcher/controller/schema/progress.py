@@ -120,5 +120,8 @@ def _progress() -> Field:
             "unit": text("What `throughput` counts, such as tokens/s.", most=63),
             "checkpointStep": whole_number("Step of the last whole checkpoint.", wide=True),
             "checkpointTime": moment("When the last whole checkpoint was written."),
+            "unreadable": text(
+                "Why what the first worker tells can't be read; the rest is what it told before.", most=1024
+            ),
         },
     )

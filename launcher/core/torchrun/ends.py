@@ -43,7 +43,7 @@ def end_of(item: JsonObject) -> End:
     if not ended:
         failed = _failed_before(item)
         ended = _terminated(failed)
-    code = ended.get("exitCode")
+    code = ended.get("exitCode") if isinstance(ended.get("exitCode"), int) else None
     return End(
         code=code if failed else exit_code(code, str(ended.get("message") or "")),
         at=moment(ended.get("finishedAt")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -17,6 +17,18 @@ from launcher.core.torchrun.job_spec import Meta
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import moment
 
+# What of a pod's metadata only Kubernetes and the controller write.
+_OF_KUBERNETES: Final = (
+    "name",
+    "namespace",
+    "uid",
+    "labels",
+    "ownerReferences",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
+_SHOWN: Final = 300
 # Phases of a pod that runs no more.
 OVER: Final = ("Succeeded", "Failed")
 
@@ -222,8 +234,8 @@ def observe(meta: Meta, items: Iterable[JsonObject], restarting: int) -> Childre
     return Children(
         restarting=restarting,
         jobs=tuple(sorted(jobs, key=lambda each: (each.attempt, each.name))),
-        workers=tuple(map(_worker, mine)),
-        strays=tuple(_worker(each) for each in pods if each not in mine),
+        workers=tuple(map(_readable, mine)),
+        strays=tuple(_readable(each) for each in pods if each not in mine),
         objects=objects,
         others=others,
     )
@@ -291,6 +303,28 @@ def _suspender(meta: JsonObject) -> tuple[str, float | None]:
     if not wrote or any(each.get("manager") == n.FIELD_MANAGER for each in wrote):
         return "", None
     return str(wrote[-1].get("manager") or "somebody"), moment(wrote[-1].get("time"))
+
+
+def _readable(item: JsonObject) -> Worker:
+    """Return the worker of a pod, whatever the pod says of itself: its job is decided on all the same."""
+    try:
+        return _worker(item)
+    except Exception as error:
+        return replace(_worker(bare(item)), held=f"its status can't be read: {error!r}"[:_SHOWN])
+
+
+def bare(item: JsonObject) -> JsonObject:
+    """Return what of a pod Kubernetes and the controller alone write, as far as its job is decided by it."""
+    meta, spec, status = item["metadata"], item.get("spec"), item.get("status")
+    kept = {key: meta[key] for key in _OF_KUBERNETES if key in meta}
+    annotations = meta.get("annotations")
+    index = annotations.get(n.LABEL_INDEX) if isinstance(annotations, dict) else None
+    return {
+        "kind": item.get("kind"),
+        "metadata": {**kept, **({"annotations": {n.LABEL_INDEX: index}} if isinstance(index, str) else {})},
+        "spec": {"nodeName": spec.get("nodeName")} if isinstance(spec, dict) else {},
+        "status": {"phase": status.get("phase")} if isinstance(status, dict) else {},
+    }
 
 
 def _worker(item: JsonObject) -> Worker:

@@ -306,7 +306,9 @@ def _written(look: Look, told: tuple[Condition, ...]) -> Decision:
     message = f"{ready} of {nodes} workers are ready" + (f", {why}" if why else "")
     fields: dict[str, Any] = {"workers": look.workers()}
     if look.progress is not None:
-        fields["progress"] = look.progress
+        before = look.record.raw.get("progress")
+        kept = before if "unreadable" in look.progress and isinstance(before, dict) else {}
+        fields["progress"] = {**kept, **look.progress}
     workspace, settings = look.spec.workspace, look.settings
     bucket = settings.queue.bucket if settings is not None else ""
     if workspace is not None and (not workspace.url or followed_below(workspace.url, bucket)):

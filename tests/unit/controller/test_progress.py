@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from wsgiref.simple_server import make_server
 
@@ -97,14 +97,9 @@ def test_the_first_worker_of_the_attempt_is_asked_and_only_while_it_runs() -> No
     assert first_worker(job(), [pod(**{n.ANNOTATION_SCRAPE: "false"})]) is None
 
 
-@pytest.mark.parametrize("port", ["0", "70000", "x", "-1", "²"])
-def test_a_port_that_is_none_is_not_asked(port: str) -> None:
-    assert ask(pod(port)) is None
-
-
 @contextmanager
-def serving(*pieces: bytes, pause: float = 0.0) -> Iterator[int]:
-    """Answers one connection with these pieces, and never closes it by itself."""
+def serving(*pieces: bytes, pause: float = 0.0, closes: bytes | None = None) -> Iterator[int]:
+    """Answers one connection with these pieces, and closes it only after `closes`."""
     listener = socket.create_server(("127.0.0.1", 0))
     done = threading.Event()
 
@@ -119,7 +114,11 @@ def serving(*pieces: bytes, pause: float = 0.0) -> Iterator[int]:
                     return
                 if done.wait(pause):
                     return
-            done.wait(20)
+            if closes is None:
+                done.wait(20)
+            else:
+                with suppress(OSError):
+                    connection.sendall(closes)
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
@@ -156,7 +155,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
 def test_ask_of_a_server_that_misbehaves_ends_in_time(pieces: list[bytes], pause: float) -> None:
     with serving(*pieces, pause=pause) as port:
         began = time.monotonic()
-        assert ask(pod(port)) is None
+        assert unreadable(ask(pod(port)))
         assert time.monotonic() - began < 3
 
 
@@ -165,10 +164,71 @@ def test_ask_of_an_answer_that_breaks_off_returns_none() -> None:
     body = text(step=1234, loss=2.5).encode()
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (len(body) + 100)
     with serving(head, body) as port:
-        assert ask(pod(port)) is None
+        assert unreadable(ask(pod(port)))
 
 
 def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     assert ask(pod(port)) is None
+
+
+def unreadable(told: dict[str, Any] | None) -> str:
+    assert told is not None
+    assert list(told) == [progress.UNREADABLE]
+    return str(told[progress.UNREADABLE])
+
+
+@pytest.mark.parametrize("port", ["9" * 5000, "0", "70000", "x", "-1", "²", " 9465", "9465\r\n"])
+def test_port_that_is_none_is_unreadable(port: str) -> None:
+    assert "prometheus.io/port" in unreadable(ask(pod(port)))
+
+
+@pytest.mark.parametrize("path", ["metrics", "/a b", "/a\r\nX: y", "/" + "a" * 5000, "/é"])
+def test_path_that_is_none_is_unreadable(path: str) -> None:
+    assert "prometheus.io/path" in unreadable(ask(pod(**{"prometheus.io/path": path})))
+
+
+@pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1", "224.0.0.1", "a.example.com"])
+def test_address_that_is_no_pods_is_not_asked(address: str) -> None:
+    asked = pod()
+    asked["status"]["podIP"] = address
+    assert unreadable(ask(asked))
+
+
+def test_on_the_nodes_network_only_the_trainers_port_is_asked() -> None:
+    host = {"spec": {"hostNetwork": True}}
+    assert "node's network" in unreadable(ask({**pod(10255), **host}))
+    assert "node's network" in unreadable(ask({**pod(9465, **{"prometheus.io/path": "/stats"}), **host}))
+    assert ask({**pod(9465), **host}) is None  # asked, and nobody answers
+
+
+ONE = NAMES["step"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"{ONE}{{",
+        f"{ONE}{{a=",
+        f'{ONE}{{a="b" 1',
+        f'{ONE}{{="b"}} 1',
+        f'{ONE}{{"a": 1}} 1',
+        f"{ONE} 0x10",
+        f"{ONE} one",
+        f"{ONE}",
+        f"{ONE} {'9' * 5000}",
+        f"{ONE} 1 {'9' * 5000}",
+        f"{ONE} 1\n" * 5000,
+        f"{ONE}{{{'a' * 100_000}",
+        "{" * 100_000,
+        "\x00" * 1000,
+        f"{ONE}{{a=\"{'{' * 900}",
+    ],
+)  # fmt: skip
+def test_malformed_answer_of_a_worker_is_data_or_unreadable(answer: str) -> None:
+    with serving(HEAD.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), closes=answer.encode()) as port:
+        began = time.monotonic()
+        told = ask(pod(port))
+        assert time.monotonic() - began < 3
+    assert told is None or list(told) == [progress.UNREADABLE] or told == {"step": 1}

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from launcher.controller import progress
 from launcher.controller.facts import Facts
 from launcher.controller.reconcile import Reconciler
+from launcher.core.torchrun import jobs
 from launcher.core.torchrun import names as n
 from launcher.kube.rest import ApiError
 from tests.unit.controller.staged import (
@@ -290,3 +292,69 @@ def test_a_kill_at_any_write_ends_as_if_nothing_had_been() -> None:
         with serving(FakeApi()) as api:
             whole(api, kill, after=after)
             assert outcome(api) == undisturbed, (kill, after)
+
+
+BEGAN = "2027-01-15T08:00:00Z"
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {},
+        {"prometheus.io/port": "9" * 5000},
+        {"prometheus.io/path": "no path"},
+        {"prometheus.io/path": "/" + "\u00e9" * 5000},
+    ],
+)
+@pytest.mark.parametrize("edit", [{"suspend": True}, {"activeDeadlineSeconds": 1}])
+def test_worker_stops_no_reconcile_whatever_it_says(
+    api: FakeApi, annotations: dict[str, str], edit: dict[str, Any]
+) -> None:
+    """Its annotations, an answer that makes the parser raise, and a decision that raises for what it says."""
+
+    def raises(pod: dict[str, Any]) -> None:
+        progress.ask(pod)
+        raise KeyError("malformed")
+
+    stage(api)
+    settle(Mortal(api))
+    workers(api, "Running")
+    for path in [each for each in api.objects if each.startswith(f"{PODS}/vit-0-")]:
+        item = api.objects[path]
+        item["metadata"]["annotations"] |= {n.ANNOTATION_SCRAPE: "true", **annotations}
+        item["metadata"]["creationTimestamp"] = BEGAN
+        item["status"]["podIP"] = "127.0.0.1"
+    settle(Mortal(api))
+    assert phase(api) == n.PHASE_RUNNING
+    api.objects[JOB]["spec"] |= edit
+    objects = Mortal(api)
+    later = Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW + 60, ask=raises)
+    later.job("team", "vit")
+    assert phase(api) == (n.PHASE_SUSPENDED if "suspend" in edit else n.PHASE_FAILED)
+
+
+def test_job_is_decided_without_what_its_pods_say_where_that_raises(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage(api)
+    settle(Mortal(api))
+    workers(api, "Failed", exit_code=1)
+    for path in [each for each in api.objects if each.startswith(f"{PODS}/vit-0-")]:
+        api.objects[path]["metadata"]["creationTimestamp"] = BEGAN
+    monkeypatch.setattr(jobs, "decide", _raising_for_messages(jobs.decide))
+    api.objects[JOB]["spec"]["activeDeadlineSeconds"] = 1
+    objects = Mortal(api)
+    Reconciler(objects, Facts(objects, "tools@sha256:1"), now=lambda: NOW + 60).job("team", "vit")
+    assert phase(api) == n.PHASE_FAILED
+
+
+def _raising_for_messages(decide: Any) -> Any:
+    """Raise where a pod says how its containers ended."""
+
+    def decided(job: Any, queue: Any, items: Any, *rest: Any, **more: Any) -> Any:
+        found = list(items)
+        if any((each.get("status") or {}).get("containerStatuses") for each in found):
+            raise IndexError("a message that nobody thought of")
+        return decide(job, queue, found, *rest, **more)
+
+    return decided

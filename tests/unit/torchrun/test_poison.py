@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.core.torchrun import names as n
+from launcher.core.torchrun import observe
 from launcher.core.torchrun.jobs import decide
 from launcher.core.torchrun.kai import KaiQueue
 from launcher.core.torchrun.nodes import pool_to_count
@@ -112,3 +114,77 @@ def _job() -> dict[str, Any]:
     item = deepcopy(FULL_JOB)
     item["metadata"] |= {"namespace": "team", "uid": "u", "resourceVersion": "1", "generation": 2}
     return item
+
+
+@pytest.mark.parametrize("phase", ["Running", "Failed"])
+def test_decide_with_wrong_values_in_a_pod_keeps_deadline_and_suspension(life: Life, phase: str) -> None:
+    """Whatever a pod says of itself, and of whatever type."""
+    item = deepcopy(life.api.get(n.JOB_KIND, "vit"))
+    assert item is not None
+    item["spec"]["activeDeadlineSeconds"] = 60
+    suspended = poisoned(item, ("spec", "suspend"), True)
+    children = life.api.list("Job", "Pod")
+    worker = next(
+        each for each in children if each["kind"] == "Pod" and n.LABEL_ATTEMPT in each["metadata"]["labels"]
+    )
+    ended = {"exitCode": 1, "reason": "Error", "finishedAt": "2027-01-15T08:00:00Z", "message": "no"}
+    containers = [{"name": n.WORKER_CONTAINER, "state": {"terminated": ended, "waiting": {"reason": "x"}}}]
+    said = {
+        "phase": phase,
+        "podIP": "10.0.0.1",
+        "conditions": [{"type": "Ready"}],
+        "message": "m",
+        "reason": "r",
+        "containerStatuses": containers,
+        "initContainerStatuses": containers,
+    }
+    full = {**worker, "status": said}
+    others = [each for each in children if each is not worker]
+    for path in places(full):
+        if len(path) < 2 or path[0] == "spec" or path[1] in observe._OF_KUBERNETES:
+            continue
+        for value in (*TYPES, "9" * 5000):
+            pods = [*others, poisoned(full, path, value)]
+            late = decide(item, life.queue, pods, KAI, life.api.now + 100)
+            assert late.status is not None
+            assert late.status["phase"] == n.PHASE_FAILED, path
+            stopped = decide(suspended, life.queue, pods, KAI, life.api.now)
+            assert stopped.status is not None
+            assert stopped.status["phase"] == n.PHASE_SUSPENDED, path
+
+
+HOSTILE_LINES = (
+    "Root Cause (first observed failure):\n",
+    "Traceback (most recent call last):\n",
+    "  exitcode  : 1 (pid: 1)\n",
+    "  rank      : 99999999999999 (local_rank: 0)\n",
+    " |+\n",
+    "\n",
+    "[rank0]: ",
+    "\x1b[31m",
+    "\x00",
+    "\u202e",
+    "E" * 300 + "Error: ",
+)
+
+
+@pytest.mark.parametrize("line", HOSTILE_LINES)
+def test_termination_message_of_any_form_is_read_in_time(life: Life, line: str) -> None:
+    """The kubelet keeps 4,096 bytes of it."""
+    item = life.api.get(n.JOB_KIND, "vit")
+    children = life.api.list("Job", "Pod")
+    pods = [
+        each for each in children if each["kind"] == "Pod" and n.LABEL_ATTEMPT in each["metadata"]["labels"]
+    ]
+    assert item is not None
+    assert pods
+    ended = {"exitCode": 1, "reason": "Error", "message": (line * 4096)[:4096]}
+    failed = {
+        "phase": "Failed",
+        "containerStatuses": [{"name": n.WORKER_CONTAINER, "state": {"terminated": ended}}],
+    }
+    began = time.monotonic()
+    items = [{**each, "status": failed} if each in pods else each for each in children]
+    decision = decide(item, life.queue, items, KAI, life.api.now)
+    assert time.monotonic() - began < 1.0 * len(pods)
+    assert decision is not None

@@ -1,0 +1,69 @@
+"""A status as the API server takes it: what a pod says may be longer or larger than the schema allows. Pure.
+
+A status that the API server refuses would be refused at each later reconcile, too, and with it everything that the
+status has to say first: a deadline, a suspension, an end.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from launcher.controller.schema import progress, queue
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun.reading import JsonObject
+from launcher.core.torchrun.record import moment
+
+Schema = dict[str, Any]
+
+_SCHEMAS: Final[dict[str, Schema]] = {
+    n.JOB_KIND: progress.status().schema(),
+    n.QUEUE_KIND: queue.status().schema(),
+}
+_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+}
+
+
+def fit(kind: str, status: JsonObject) -> JsonObject:
+    """Return the status of a job or a queue without what its schema does not allow; texts are cut."""
+    fitted = _fit(status, _SCHEMAS[kind])
+    return fitted if isinstance(fitted, dict) else {}
+
+
+def _fit(value: Any, schema: Schema) -> Any:
+    """Return the value as the schema allows it, None where it does not."""
+    kind = str(schema.get("type"))
+    if not isinstance(value, _TYPES.get(kind, (object,))) or (isinstance(value, bool) and kind != "boolean"):
+        return None
+    if isinstance(value, dict):
+        return _fit_object(value, schema)
+    if isinstance(value, list):
+        entries = [each for each in (_fit(entry, schema["items"]) for entry in value) if each is not None]
+        return entries[-schema["maxItems"] :] if "maxItems" in schema else entries
+    if isinstance(value, str):
+        return _fit_text(value, schema)
+    if not isinstance(value, int | float):
+        return value
+    inside = schema.get("minimum", -math.inf) <= value <= schema.get("maximum", math.inf)
+    return value if math.isfinite(value) and inside else None
+
+
+def _fit_object(value: JsonObject, schema: Schema) -> JsonObject | None:
+    known = schema.get("properties", {})
+    fitted = {key: _fit(each, known[key]) for key, each in value.items() if key in known}
+    fitted = {key: each for key, each in fitted.items() if each is not None}
+    return fitted if set(schema.get("required", ())) <= set(fitted) else None
+
+
+def _fit_text(value: str, schema: Schema) -> str | None:
+    if schema.get("format") == "date-time":
+        return value if moment(value) is not None else None
+    if "enum" in schema:
+        return value if value in schema["enum"] else None
+    return value[: schema["maxLength"]] if "maxLength" in schema else value
