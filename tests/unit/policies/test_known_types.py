@@ -17,7 +17,12 @@ pytestmark = pytest.mark.unit
 RECORDINGS = sorted((Path(__file__).parents[2] / "graph" / "states").glob("*/*.json"))
 # Of charts (Karpenter's), whose objects recordings do not have, and of a network without a way out
 # (tests/stacks/files/Pulumi.private.yaml), which no shipped stack file has.
-NOT_RECORDED = {"aws:iam/instanceProfile:InstanceProfile", "kubernetes:policy/v1:PodDisruptionBudget"}
+NOT_RECORDED = {
+    "aws:iam/instanceProfile:InstanceProfile",
+    "kubernetes:admissionregistration.k8s.io/v1:ValidatingAdmissionPolicy",
+    "kubernetes:admissionregistration.k8s.io/v1:ValidatingAdmissionPolicyBinding",
+    "kubernetes:policy/v1:PodDisruptionBudget",
+}
 
 
 def types(recording: Path) -> set[str]:
