@@ -130,7 +130,10 @@ MEANINGS: Final = {
         "A snapshot of `/var/lib/containerd` with images in it, so that machines need not pull them: docs/images.md."
     ),
     "pools[].dataVolumeGiB": "The disk that is made of the snapshot; at least as large as the snapshot.",
-    "pools[].idleSeconds": "An empty machine is given back after this time.",
+    "pools[].idleSeconds": (
+        "An empty machine is given back after this time. Nodes have a taint (the accelerator's name, or "
+        "`trainyard.dev/pool`), so that only pods that tolerate it keep them."
+    ),
     "pools[].reservationType": "An on-demand capacity reservation (`odcr`) or a capacity block.",
     "pools[].reservationBegins": (
         "When the reservation begins (of several: the first begin), RFC 3339 in quotes; at most 8 weeks from now for a "

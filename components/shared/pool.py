@@ -125,10 +125,13 @@ class Pool:
 
     @property
     def tolerations(self) -> list[JsonObject]:
-        """What a pod needs to be let onto the pool's machines."""
-        if self.accelerators == 0:
-            return []
-        return [{"key": self.resource, "operator": "Exists", "effect": "NoSchedule"}]
+        """What a pod needs to run on the pool's nodes."""
+        return [{"key": self.taint["key"], "operator": "Exists", "effect": self.taint["effect"]}]
+
+    @property
+    def taint(self) -> dict[str, str]:
+        """The taint of the pool's nodes. With pods of the system on it a node would never become empty."""
+        return {"key": self.resource if self.accelerators else c.LABEL_POOL, "effect": "NoSchedule"}
 
     @property
     def worker_cpu(self) -> str:
@@ -171,15 +174,14 @@ def node_pool(pool: Pool, *, lustre: bool = False) -> JsonObject:
         "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": pool.name},
         "expireAfter": "Never",
         "requirements": [{"key": key, "operator": "In", "values": values} for key, values in requirements],
+        "taints": [pool.taint],
     }
-    if pool.accelerators:
-        template["taints"] = [{"key": pool.resource, "effect": "NoSchedule"}]
     if grace := _grace_seconds(pool):
         template["terminationGracePeriod"] = f"{grace}s"
     if lustre:
         template["startupTaints"] = [dict(LUSTRE_STARTUP_TAINT)]
     return {
-        "template": {"metadata": {"labels": {"trainyard.dev/pool": pool.name}}, "spec": template},
+        "template": {"metadata": {"labels": {c.LABEL_POOL: pool.name}}, "spec": template},
         "disruption": {
             "consolidationPolicy": "WhenEmpty",
             "consolidateAfter": f"{pool.idle_seconds}s",

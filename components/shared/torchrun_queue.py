@@ -104,7 +104,7 @@ def spec(queue: Queue, around: Surroundings) -> JsonObject:
         "storage": _storage(queue, around.workspaces),
         "scheduling": {
             "pool": queue.pool.name,
-            **({"tolerations": queue.pool.tolerations} if queue.pool.tolerations else {}),
+            "tolerations": queue.pool.tolerations,
             **({"priorityClassName": queue.priority_class} if queue.priority_class else {}),
         },
         "jobDefaults": _job_defaults(queue.job_defaults),

@@ -19,6 +19,7 @@ TRAINING_CONTAINER: Final = "pytorch"
 
 LABEL_RUN: Final = "trainyard.dev/run"
 LABEL_ROLE: Final = "trainyard.dev/role"
+LABEL_POOL: Final = "trainyard.dev/pool"
 # On placeholders: "<attempt>-<candidate>", and "-<restart>" in a restart's wait, so that one of another wait is never
 # taken for one of this.
 LABEL_ATTEMPT: Final = "trainyard.dev/attempt"

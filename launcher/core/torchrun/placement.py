@@ -34,7 +34,7 @@ def place(template: Mapping[str, Any], queue: QueueSpec) -> JsonObject:
         affinity["nodeAffinity"] = _with_gpus(affinity.get("nodeAffinity") or {}, queue.gpu_type)
     given = [*(template.get("tolerations") or []), *queue.tolerations]
     if queue.pool:
-        given += _of_devices(given)
+        given += _of_pools(given)
     result: JsonObject = {"tolerations": _tolerations(given)}
     if selector:
         result["nodeSelector"] = selector
@@ -83,11 +83,19 @@ def _with_gpus(affinity: Mapping[str, Any], gpu_type: str) -> JsonObject:
     return {**affinity, REQUIRED: {**required, "nodeSelectorTerms": terms}}
 
 
-def _of_devices(given: list[JsonObject]) -> list[JsonObject]:
-    """Machines with GPUs keep others away by a taint of the resource's name; who names their pool is no other."""
-    if any(each.get("key") in (None, "", GPU_RESOURCE) for each in given):
+def _of_pools(given: list[JsonObject]) -> list[JsonObject]:
+    """Tolerations of a pool's usual taints, which keep off pods that do not name the pool.
+
+    GPU nodes have one with the resource's name; the nodes of a stack's CPU pools one with the label's name.
+    """
+    keys = {each.get("key") or "" for each in given}
+    if "" in keys:
         return []
-    return [{"key": GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}]
+    return [
+        {"key": key, "operator": "Exists", "effect": "NoSchedule"}
+        for key in (GPU_RESOURCE, c.LABEL_POOL)
+        if key not in keys
+    ]
 
 
 def _tolerations(given: list[JsonObject]) -> list[JsonObject]:

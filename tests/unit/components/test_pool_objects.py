@@ -48,6 +48,34 @@ def test_objects_of_every_type_are_valid_for_karpenter() -> None:
         assert problems("NodePool", node_pool(each, lustre=True)) == [], (type_, policy)
 
 
+# What CoreDNS and the controllers of the CSI drivers tolerate (their charts, kubernetes-sigs/aws-fsx-csi-driver,
+# charts/aws-fsx-csi-driver/values.yaml, and the add-on's Deployment).
+SYSTEM_TOLERATIONS: list[dict[str, Any]] = [
+    {"key": "CriticalAddonsOnly", "operator": "Exists"},
+    {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"},
+    {"effect": "NoExecute", "operator": "Exists", "tolerationSeconds": 300},
+]
+
+
+@pytest.mark.parametrize("type_", ["m5.large", "g5.12xlarge", "trn1.32xlarge"])
+def test_nodes_of_every_pool_take_workers_and_no_system_pods(type_: str) -> None:
+    each = pool(instanceType=type_)
+    (taint,) = node_pool(each)["template"]["spec"]["taints"]
+    assert taint["effect"] == "NoSchedule"
+
+    def tolerated(tolerations: list[dict[str, Any]]) -> bool:
+        return any(
+            one.get("key") in (None, taint["key"])
+            and one.get("effect") in (None, taint["effect"])
+            and one.get("operator") == "Exists"
+            for one in tolerations
+        )
+
+    assert tolerated(each.tolerations)
+    assert tolerated(request(each)["tolerations"])
+    assert not tolerated(SYSTEM_TOLERATIONS)
+
+
 def test_karpenters_definitions_take_the_grace_of_machines_that_are_taken_back() -> None:
     spot = node_pool(pool(purchase="spot"))
     assert problems("NodePool", spot) == []

@@ -332,6 +332,7 @@ def test_the_constants_are_those_of_the_contract() -> None:
         "TRAINING_CONTAINER": names["trainingContainer"],
         "LABEL_RUN": CONTRACT["labels"]["run"],
         "LABEL_ROLE": CONTRACT["labels"]["role"],
+        "LABEL_POOL": CONTRACT["labels"]["pool"],
         "LABEL_ATTEMPT": CONTRACT["labels"]["attempt"],
         "LABEL_MANAGED_BY": CONTRACT["labels"]["managedBy"],
         "MANAGED_BY": CONTRACT["labels"]["managedByLauncher"],

@@ -318,8 +318,11 @@ def test_scheduler_priority_selector_tolerations_affinity_and_pool() -> None:
     assert spec["affinity"] == {"podAffinity": {"x": 1}}
     assert spec["tolerations"][0] == toleration
     # A lost node is noticed soon, unless the user says how soon.
-    assert spec["tolerations"][1] == {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
-    assert {each["tolerationSeconds"] for each in spec["tolerations"][2:]} == {placement.LOST_NODE_SECONDS}
+    assert spec["tolerations"][1:3] == [
+        {"key": key, "operator": "Exists", "effect": "NoSchedule"}
+        for key in ("nvidia.com/gpu", "trainyard.dev/pool")
+    ]
+    assert {each["tolerationSeconds"] for each in spec["tolerations"][3:]} == {placement.LOST_NODE_SECONDS}
     patient = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": 900}
     own = pod({}, {"scheduling.tolerations": [patient]})["spec"]["tolerations"]
     assert [each["key"] for each in own] == ["node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"]
