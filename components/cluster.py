@@ -10,6 +10,7 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_eks as eks
 
+from components import volume_key
 from components.addons import AddonArgs, addon
 from components.shared import addons, system_nodes
 from components.shared.logs_iam import control_plane_group
@@ -34,7 +35,8 @@ class ClusterArgs:
 
     `private_access_cidrs` are the ranges in there from which people and the deployment reach it; nodes can without.
     `administrators` are ARNs of users and roles, among them the one that deploys. `logs_key_arn` is of a key that
-    CloudWatch Logs may use for the control plane's group (`logs_iam.control_plane_group`). `after` are resources that
+    CloudWatch Logs may use for the control plane's group (`logs_iam.control_plane_group`). `volume_key` is the ARN
+    of the key of the system nodes' disks; None: the account's default key for EBS. `after` are resources that
     must outlive the cluster's nodes (routes and gateways), `under` those that must outlive the control plane and its
     log group, too, which therefore wait for them: nothing that takes long.
     """
@@ -55,6 +57,7 @@ class ClusterArgs:
     system_instance_type: str
     system_count: int
     addon_versions: dict[str, str]
+    volume_key: str | None = None
     log_retention_days: int
     deletion_protection: bool
     under: list[pulumi.Resource] = field(default_factory=list)
@@ -129,7 +132,7 @@ class Cluster(pulumi.ComponentResource):
             ),
             operating_system=eks.OperatingSystem.AL2023,
             tags=args.tags,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[*args.after, *before]),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[*args.after, *before, *self._grants()]),
         )
         after = self._addons(name, ADDONS_AFTER_NODES, [self.nodes])
         self.ready = [self.nodes, *before, *after]
@@ -191,6 +194,7 @@ class Cluster(pulumi.ComponentResource):
                         volume_size=system_nodes.VOLUME_GIB,
                         volume_type="gp3",
                         encrypted="true",
+                        kms_key_id=self._args.volume_key,
                         delete_on_termination="true",
                     ),
                 )
@@ -206,6 +210,14 @@ class Cluster(pulumi.ComponentResource):
             tags=tags,
             opts=self._child,
         )
+
+    def _grants(self) -> list[pulumi.Resource]:
+        key = self._args.volume_key
+        if key is None:
+            return []
+        # It launches the instances of managed node groups.
+        role = volume_key.service_role(key, volume_key.AUTO_SCALING)
+        return [volume_key.grant(f"{self._args.name}-system-disks", key, role, self._child)]
 
     def _access(self, name: str) -> list[pulumi.Resource]:
         args = self._args

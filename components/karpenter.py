@@ -11,6 +11,7 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
+from components import volume_key
 from components.identity import Identity, IdentityArgs
 from components.shared import iam, karpenter_iam
 from components.shared.contract import KARPENTER_NAMESPACE
@@ -26,7 +27,8 @@ class KarpenterArgs:
     `after` are resources that Karpenter needs alive until its last machine is gone. `image_repository` is a copy of the
     controller's repository; the digest stays the chart's. `isolated_vpc`: the network has no way out, so that services
     without an endpoint (IAM, prices) are not asked. `node_repair`: machines that the monitoring agent finds broken are
-    replaced.
+    replaced. `volume_key` is the ARN of the key of the nodes' disks, where one is given; `spot`: some nodes are spot
+    instances.
     """
 
     cluster: str
@@ -42,6 +44,8 @@ class KarpenterArgs:
     image_repository: str | None = None
     isolated_vpc: bool = False
     node_repair: bool = True
+    volume_key: str | None = None
+    spot: bool = False
     after: list[pulumi.Resource]
     tags: dict[str, str]
 
@@ -79,6 +83,7 @@ class Karpenter(pulumi.ComponentResource):
             ),
             self._child,
         )
+        grants = self._grants()
         # Definitions need no node: an API server is enough, to which the provider's own dependencies give access.
         self.definitions = k8s.helm.v3.Release(
             f"{name}-crd",
@@ -100,10 +105,21 @@ class Karpenter(pulumi.ComponentResource):
             timeout=600,
             values=self._values(),
             opts=pulumi.ResourceOptions(
-                parent=self, depends_on=[self.definitions, queue, *rules, *self.identity.granted, *args.after]
+                parent=self,
+                depends_on=[self.definitions, queue, *rules, *grants, *self.identity.granted, *args.after],
             ),
         )
         self.register_outputs({"queueName": self.queue_name, "roleArn": self.identity.role_arn})
+
+    def _grants(self) -> list[pulumi.Resource]:
+        key, prefix = self._args.volume_key, self._args.prefix
+        if key is None:
+            return []
+        own = volume_key.grant(f"{prefix}-karpenter-disks", key, self.identity.role_arn, self._child)
+        if not self._args.spot:
+            return [own]
+        role = volume_key.service_role(key, volume_key.SPOT)
+        return [own, volume_key.grant(f"{prefix}-spot-disks", key, role, self._child)]
 
     def _queue(self) -> aws.sqs.Queue:
         queue = aws.sqs.Queue(

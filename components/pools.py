@@ -16,7 +16,9 @@ class PoolsArgs:
     """`subnet_ids` maps a zone to the subnet of its machines; `ami` is an alias with a version.
 
     `instance_profile` is given where Karpenter can't make one, in a network without a way to IAM. The two security
-    groups are found by their tags where their ids are not given. `lustre` says whether pods mount FSx for Lustre,
+    groups are found by their tags where their ids are not given.
+    `volume_key` is the ARN of the key of their disks; None: the account's default key for EBS. `lustre` says
+    whether pods mount FSx for Lustre,
     `lustre_efa` whether that file system has EFA.
     """
 
@@ -30,6 +32,7 @@ class PoolsArgs:
     instance_profile: pulumi.Input[str] | None = None
     worker_group_id: pulumi.Input[str] | None = None
     cluster_group_id: pulumi.Input[str] | None = None
+    volume_key: str | None = None
     lustre: bool = False
     lustre_efa: bool = False
 
@@ -62,6 +65,7 @@ class Pools(pulumi.ComponentResource):
                     worker_group_id=args.worker_group_id,
                     cluster_group_id=args.cluster_group_id,
                     lustre_efa=args.lustre_efa,
+                    volume_key=args.volume_key,
                 ),
                 opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
             )

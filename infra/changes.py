@@ -139,6 +139,7 @@ CHANGES: Final[dict[str, Change]] = {
     "cluster.karpenterReplicas": in_place(),
     "cluster.nodeRepair": in_place(),
     "cluster.addonVersions": in_place(),
+    "cluster.volumeKey": replaces("the system nodes"),
     "cluster.ami": in_place(NODES_TO_COME),
     "cluster.logRetentionDays": in_place(),
     "cluster.lateLogSeconds": in_place(),

@@ -87,11 +87,18 @@ def read_cluster(problems: Problems, value: object, project: str, stack: str) ->
             pattern=formats.AMI_ALIAS,
             wanted=f"an alias with a version, such as {versions.AMI}",
         ),
+        volume_key=section.optional_text("volumeKey", pattern=formats.KMS_KEY, wanted=formats.KMS_KEY_WANTED),
         log_retention_days=section.integer_choice("logRetentionDays", formats.LOG_DAYS, 365, unit="days"),
         late_log_seconds=section.integer(
             "lateLogSeconds", LATE_LOG_SECONDS, least=0, most=MOST_LATE_LOG_SECONDS, unit="seconds"
         ),
     )
+    arn = result.volume_key
+    if arn is not None and "volumeKey" not in section.wrong and result.account_id != _account_of(arn):
+        section.reject(
+            "volumeKey",
+            f"'{arn}' is of another account; it must be a key of {result.account_id or 'the account to deploy to'}",
+        )
     section.done()
     return result
 

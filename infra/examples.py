@@ -31,6 +31,7 @@ MAKES_EVERYTHING: Final[dict[str, Any]] = {
         "nodeRepair": True,
         "addonVersions": {"coredns": "v1.12.4-eksbuild.1"},
         "ami": "al2023@v20260724",
+        "volumeKey": "arn:aws:kms:us-west-2:123456789012:key/0123abcd-0123-0123-0123-0123456789ab",
         "logRetentionDays": 90,
         "lateLogSeconds": 300,
     },

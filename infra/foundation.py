@@ -212,6 +212,7 @@ def _new_cluster(
             system_instance_type=wanted.system_instance_type,
             system_count=wanted.system_count,
             addon_versions=wanted.addon_versions,
+            volume_key=wanted.volume_key,
             log_retention_days=wanted.log_retention_days,
             deletion_protection=settings.protect_data,
             # What nodes and control plane leave behind goes after both, and before the subnets.

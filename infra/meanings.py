@@ -98,6 +98,12 @@ MEANINGS: Final = {
         "Versions of EKS add-ons by their names. Others have, at each `up`, EKS's default for the Kubernetes version. "
         "Pools with EFA need a vpc-cni of 1.18.5 or newer."
     ),
+    "cluster.volumeKey": (
+        "The ARN of a KMS key for the disks of all nodes. The stack grants its use to Karpenter and EC2 Auto Scaling. "
+        "Without it disks have the account's default key for EBS; needed where that is a customer managed key whose "
+        "policy does not let everybody in the account use it through EC2, since nodes would end at launch. A change "
+        "replaces the system nodes one after another, and reaches nodes of pools that are bought after it."
+    ),
     "cluster.ami": (
         "The machines' image, an alias with a version. A newer one only reaches machines bought after it."
     ),

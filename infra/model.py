@@ -74,6 +74,7 @@ class Cluster:
     node_repair: bool
     addon_versions: dict[str, str]
     ami: str
+    volume_key: str | None
     log_retention_days: int
     late_log_seconds: int
 

@@ -32,7 +32,7 @@ from components.shared import contract as c
 from components.shared.efa import EFA_RESOURCE
 from components.shared.images import mirrored
 from components.shared.launch import Run
-from components.shared.pool import GPU, NEURON
+from components.shared.pool import GPU, NEURON, SPOT
 from components.shared.tags import stack_tags
 from components.storage import ModelBucket, ModelBucketArgs
 from components.torchrun import Torchrun, TorchrunArgs
@@ -110,6 +110,7 @@ def deploy(settings: Settings) -> dict[str, Any]:
             instance_profile=base.roles.worker_profile_name,
             worker_group_id=base.worker_group_id,
             cluster_group_id=base.cluster_group_id,
+            volume_key=settings.cluster.volume_key,
             lustre=lustre is not None,
             lustre_efa=settings.storage.lustre is not None and settings.storage.lustre.efa,
         ),
@@ -307,6 +308,8 @@ def _karpenter(
             image_repository=mirrored(versions.KARPENTER_IMAGE, mirror) if mirror else None,
             isolated_vpc=settings.network.private,
             node_repair=settings.cluster.node_repair,
+            volume_key=settings.cluster.volume_key,
+            spot=any(pool.purchase == SPOT for pool in settings.pools),
             after=base.alive,
             tags=tags,
         ),

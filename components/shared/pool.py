@@ -210,6 +210,7 @@ def node_class(
     worker_group_id: Any = None,
     cluster_group_id: Any = None,
     lustre_efa: bool = False,
+    volume_key: str | None = None,
 ) -> JsonObject:
     """The `spec` of the EC2NodeClass (karpenter.k8s.aws/v1, https://karpenter.sh/docs/concepts/nodeclasses/).
 
@@ -217,7 +218,7 @@ def node_class(
     Karpenter makes none for `role`, which it could not without a way to IAM. Two security groups: the workers', who
     talk to each other over EFA, and the one that EKS made for the cluster, in which the system nodes and the API server
     are. Where an id is not given, they are found by their tags. `lustre_efa`: a file system has EFA, too, and machines
-    that can reach it so are set up for it.
+    that can reach it so are set up for it. `volume_key` encrypts the disks; None: the account's default key for EBS.
     """
     identity = {"role": role} if instance_profile is None else {"instanceProfile": instance_profile}
     spec: JsonObject = {
@@ -228,7 +229,7 @@ def node_class(
             {"tags": {DISCOVERY_TAG: cluster}} if worker_group_id is None else {"id": worker_group_id},
             {"tags": {CLUSTER_GROUP_TAG: cluster}} if cluster_group_id is None else {"id": cluster_group_id},
         ],
-        "blockDeviceMappings": _disks(pool),
+        "blockDeviceMappings": _disks(pool, volume_key),
         # Pods get their identity from their service account, so they need no way to the machine's own (hop limit 1).
         "metadataOptions": {
             "httpEndpoint": "enabled",
@@ -258,7 +259,7 @@ def node_class(
     return spec
 
 
-def _disks(pool: Pool) -> list[JsonObject]:
+def _disks(pool: Pool, volume_key: str | None) -> list[JsonObject]:
     """The disk of the system, and where a snapshot is given the one with the images."""
     common: JsonObject = {
         "volumeType": "gp3",
@@ -267,6 +268,8 @@ def _disks(pool: Pool) -> list[JsonObject]:
         "encrypted": True,
         "deleteOnTermination": True,
     }
+    if volume_key is not None:
+        common["kmsKeyID"] = volume_key
     disks = [{"deviceName": "/dev/xvda", "ebs": {"volumeSize": f"{pool.root_volume_gib}Gi", **common}}]
     if pool.data_snapshot_id:
         size = {"volumeSize": f"{pool.data_volume_gib}Gi"} if pool.data_volume_gib else {}

@@ -70,6 +70,7 @@ def wanted_of(settings: Settings) -> Wanted:
         ami=cluster.ami,
         images=_images(settings),
         public_ranges=cluster.public_access_cidrs,
+        volume_key=cluster.volume_key,
     )
 
 

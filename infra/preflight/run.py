@@ -28,6 +28,7 @@ from infra.preflight import (
     read_network,
     services,
     snapshots,
+    volume_keys,
     ways_out,
 )
 from infra.preflight import read_services as services_of
@@ -219,6 +220,24 @@ def _snapshots(account: Account, wanted: Wanted, _now: datetime) -> list[Problem
     return snapshots.judge(wanted, snapshots.read(account, wanted))
 
 
+def _volume_key(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    if wanted.volume_key is None:
+        return volume_keys.judge_default(wanted, volume_keys.read_default(account))
+    return [
+        *volume_keys.judge_given(wanted, volume_keys.read(account, wanted.volume_key)),
+        *volume_keys.judge_role(wanted, volume_keys.has_auto_scaling_role(account)),
+    ]
+
+
+def _snapshot_keys(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
+    keys = {
+        identity: volume_keys.read(account, found.key)
+        for identity, found in snapshots.read(account, wanted).items()
+        if found.key
+    }
+    return volume_keys.judge_snapshots(wanted, keys)
+
+
 def _spot(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     if all(pool.purchase != "spot" for pool in wanted.pools):
         return []
@@ -360,6 +379,8 @@ CHECKS: Final[dict[str, Check]] = {
     "capacity reservations": _reservations,
     "placement groups": _placement_groups,
     "snapshots": _snapshots,
+    "key of nodes' disks": _volume_key,
+    "keys of snapshots": _snapshot_keys,
     "role for spot machines": _spot,
     "service quotas": _quotas,
     "network interfaces": _interfaces,

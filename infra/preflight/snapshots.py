@@ -14,11 +14,12 @@ NO_SNAPSHOT: Final = ("InvalidSnapshot.NotFound", "InvalidSnapshotID.Malformed")
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A snapshot of a disk; `state` is pending, completed, error, recoverable or recovering."""
+    """A snapshot of a disk; `state` is pending, completed, error, recoverable or recovering, `key` its KMS key."""
 
     state: str
     size_gib: int
     encrypted: bool
+    key: str | None = None
 
 
 def read(account: Account, wanted: Wanted) -> dict[str, Snapshot]:
@@ -32,6 +33,7 @@ def read(account: Account, wanted: Wanted) -> dict[str, Snapshot]:
                 state=found["State"],
                 size_gib=int(found["VolumeSize"]),
                 encrypted=bool(found.get("Encrypted")),
+                key=found.get("KmsKeyId") or None,
             )
     return result
 

@@ -166,7 +166,8 @@ class Wanted:
     `public_ranges` are those that reach the API of a cluster that the stack makes over the internet.
     `kubernetes` is the version of a cluster that the stack makes (None: it is given one), `kubernetes_supported` are
     those that the program knows, `addons` the versions that are pinned, by add-on. `ami` is the alias of the machines'
-    image, `images` are the containers'.
+    image, `images` are the containers'. `volume_key` is the ARN of the key of nodes' disks, where the stack file gives
+    one.
     """
 
     stack: str
@@ -195,3 +196,4 @@ class Wanted:
     addons: dict[str, str] = field(default_factory=dict)
     images: tuple[WantedImage, ...] = ()
     public_ranges: tuple[str, ...] = ()
+    volume_key: str | None = None

@@ -22,6 +22,7 @@ from local.aws import (
     quotas,
     reservations,
     tagging,
+    volume_keys,
     web_identity,
 )
 from local.aws.eks import responses as eks
@@ -55,6 +56,7 @@ def install() -> None:
             endpoints,
             interfaces,
             tagging,
+            volume_keys,
             eks,
             fsx,
         ):

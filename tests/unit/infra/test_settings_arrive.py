@@ -26,6 +26,7 @@ pytestmark = [
 ]
 
 OPS = "arn:aws:iam::123456789012:role/ops"
+VOLUME_KEY = "arn:aws:kms:us-west-2:123456789012:key/0123abcd-0123-0123-0123-0123456789ab"
 MADE: dict[str, Any] = {
     "aws:region": "us-west-2",
     "trainyard:network": {
@@ -51,6 +52,7 @@ MADE: dict[str, Any] = {
             "aws-fsx-csi-driver": "v1.5.0-eksbuild.1",
         },
         "ami": "al2023@v20260101",
+        "volumeKey": VOLUME_KEY,
         "logRetentionDays": 731,
         "lateLogSeconds": 7,
     },
@@ -167,6 +169,20 @@ ARRIVES: list[tuple[str, str, str, Any]] = [
     ("cluster.systemNodes.instanceType", NODES, "instanceTypes", ["m6i.xlarge"]),
     ("cluster.systemNodes.count", NODES, "scalingConfig", {"desiredSize": 3, "minSize": 3, "maxSize": 4}),
     ("cluster.karpenterReplicas", KARPENTER, "values.replicas", 1),
+    ("cluster.volumeKey", ODD, f"{DISKS}.0.ebs.kmsKeyID", VOLUME_KEY),
+    (
+        "cluster.volumeKey",
+        "aws:ec2/launchTemplate:LaunchTemplate research-system",
+        "blockDeviceMappings.0.ebs.kmsKeyId",
+        VOLUME_KEY,
+    ),
+    ("cluster.volumeKey", "aws:kms/grant:Grant research-karpenter-disks", "keyId", VOLUME_KEY),
+    (
+        "cluster.volumeKey",
+        "aws:kms/grant:Grant research-system-disks",
+        "granteePrincipal",
+        "arn:aws:iam::123456789012:role/aws-service-role/autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling",
+    ),
     ("cluster.nodeRepair", KARPENTER, "values.settings.featureGates.nodeRepair", False),
     ("cluster.addonVersions", f"{ADDON} research-coredns", "addonVersion", "v1.12.4-eksbuild.1"),
     ("cluster.addonVersions", f"{ADDON} research-vpc-cni", "addonVersion", "v1.19.0-eksbuild.1"),

@@ -36,6 +36,30 @@ def test_the_reason_names_what_ec2_refused_and_what_helps(request_: Request) -> 
     )
 
 
+def test_reason_names_instances_that_ended_by_themselves(request_: Request) -> None:
+    def warning(name: str, reason: str, at: float = NOW) -> observe.Warned:
+        return observe.Warned(kind="NodeClaim", name=name, reason=reason, message="m", at=at)
+
+    ended = "TerminatingOnInterruption"
+    warnings = (
+        warning("small-1", "InstanceTerminating"),
+        warning("small-1", ended),
+        warning("small-2", ended),
+        warning("small-3", "SpotInterrupted"),
+        warning("small-3", ended),
+        warning("small-4", "InstanceTerminating"),
+        warning("large-1", ended),
+        warning("small-5", ended, at=NOW - 1000),
+    )
+    observation = seen([], warnings=warnings)
+    text = reasons.shortfall(request_, observation, count(request_, observation), NOW - 10)
+    assert "EC2 ended 2 instances of pool small (g5.12xlarge in us-west-2b)" in text
+    assert "cluster.volumeKey" in text
+    assert "StateReason" in text
+    quiet = seen([], warnings=warnings[3:])
+    assert "EC2 ended" not in reasons.shortfall(request_, quiet, count(request_, quiet), NOW - 10)
+
+
 def test_the_reason_names_an_unready_class_and_the_nodes_that_do_not_count(request_: Request) -> None:
     pool = NodePool(limits={}, ready=False, problem="NodeClassReady=False")
     nodes = [node("a", status__allocatable={}), node("b", spec__unschedulable=True)]
