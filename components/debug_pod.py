@@ -1,4 +1,4 @@
-"""A pod with network tools, to look at names and connections from inside the cluster."""
+"""A pod with network tools, to look up names and connections from inside the cluster."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class DebugPodArgs:
 
 
 class DebugPod(pulumi.ComponentResource):
-    """Afterwards there is the pod `network-debug` in the training namespace, beside the workers' names:
+    """Afterwards there is the pod `network-debug-0` in the training namespace, beside the workers' names:
 
-        kubectl exec -it network-debug -n training -- sh
+        kubectl exec -it network-debug-0 -n training -- sh
 
     A network policy lets it reach the pods of jobs; nobody reaches it. It runs as an ordinary user without any
-    privilege and without access to the Kubernetes API. As it never restarts on another machine, a lost one is made
-    again by the next `pulumi up --refresh`.
+    privilege and without access to the Kubernetes API. It is a StatefulSet's pod: when its node is gone, it returns on
+    another one under the same name.
     """
 
     def __init__(self, name: str, args: DebugPodArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:training:DebugPod", name, None, opts)
-        self.pod = k8s.core.v1.Pod(
+        self.pods = k8s.apps.v1.StatefulSet(
             NAME,
             metadata={
                 "name": NAME,
@@ -45,7 +45,13 @@ class DebugPod(pulumi.ComponentResource):
                 # Nothing that anybody waits for: without a place for it, `up` goes on.
                 "annotations": {"pulumi.com/skipAwait": "true"},
             },
-            spec=spec(args.image),
+            spec={
+                "replicas": 1,
+                # It serves nobody: there is no Service of this name.
+                "serviceName": NAME,
+                "selector": {"matchLabels": LABELS},
+                "template": {"metadata": {"labels": LABELS}, "spec": spec(args.image)},
+            },
             opts=pulumi.ResourceOptions(parent=self, depends_on=args.after),
         )
         k8s.networking.v1.NetworkPolicy(

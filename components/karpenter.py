@@ -53,7 +53,7 @@ class KarpenterArgs:
 class Karpenter(pulumi.ComponentResource):
     """Afterwards there are
 
-    - the interruption queue (encrypted, five minutes of memory, written to by AWS events alone) and the five rules
+    - the interruption queue (encrypted, five minutes of memory, written to by these rules alone) and the five rules
       that fill it;
     - the controller's role with its five policies, for its one service account;
     - the release of the custom resource definitions, and the controller's.
@@ -91,6 +91,8 @@ class Karpenter(pulumi.ComponentResource):
             namespace=KARPENTER_NAMESPACE,
             chart=args.crd_chart,
             version=args.version,
+            # As below.
+            atomic=True,
             opts=self._child,
         )
         self.controller = k8s.helm.v3.Release(
@@ -130,15 +132,10 @@ class Karpenter(pulumi.ComponentResource):
             tags=self._args.tags,
             opts=self._child,
         )
-        aws.sqs.QueuePolicy(
-            f"{self._name}-interruptions",
-            queue_url=queue.url,
-            policy=queue.arn.apply(lambda arn: json.dumps(karpenter_iam.queue_policy(arn))),
-            opts=self._child,
-        )
         return queue
 
     def _rules(self, queue: aws.sqs.Queue) -> list[pulumi.Resource]:
+        rules: list[aws.cloudwatch.EventRule] = []
         targets: list[pulumi.Resource] = []
         for short, source, detail_type in karpenter_iam.INTERRUPTION_EVENTS:
             rule = aws.cloudwatch.EventRule(
@@ -148,6 +145,7 @@ class Karpenter(pulumi.ComponentResource):
                 tags=self._args.tags,
                 opts=self._child,
             )
+            rules.append(rule)
             targets.append(
                 aws.cloudwatch.EventTarget(
                     f"{self._args.prefix}-{short}",
@@ -157,6 +155,12 @@ class Karpenter(pulumi.ComponentResource):
                     opts=self._child,
                 )
             )
+        policy = pulumi.Output.all(queue.arn, *(rule.arn for rule in rules)).apply(
+            lambda arns: json.dumps(karpenter_iam.queue_policy(arns[0], arns[1:]))
+        )
+        aws.sqs.QueuePolicy(
+            f"{self._name}-interruptions", queue_url=queue.url, policy=policy, opts=self._child
+        )
         return targets
 
     def _policies(self, queue: aws.sqs.Queue) -> dict[str, pulumi.Output[str]]:

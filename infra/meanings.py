@@ -353,7 +353,7 @@ MEANINGS: Final = {
     "serviceAccounts[].namespace": "Its namespace.",
     "serviceAccounts[].bucket": "A bucket's name, or `models` for the stack's own.",
     "serviceAccounts[].access": "`write` can read, too; neither can delete.",
-    "debugPod": "A pod with network tools: `kubectl exec -it network-debug -n training -- sh`.",
+    "debugPod": "A pod with network tools: `kubectl exec -it network-debug-0 -n training -- sh`.",
     "nodeCheck": (
         "A check per pool, started by `make check-nodes STACK=<stack> POOL=<pool>`: devices, driver, EFA interfaces, "
         "file system. It costs nothing while none runs, and buys no machine."

@@ -300,15 +300,20 @@ CONTROLLER_POLICIES: Final = {
 }
 
 
-def queue_policy(queue_arn: str) -> JsonObject:
-    """Who may write to the interruption queue: the two AWS services that deliver events, over TLS."""
+def queue_policy(queue_arn: str, rule_arns: list[str]) -> JsonObject:
+    """Who may write to the interruption queue: EventBridge for the stack's own rules, over TLS.
+
+    Without the rules anybody's rule in any account could deliver to it, and have Karpenter drain nodes
+    (https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-use-resource-based.html).
+    """
     return document(
         {
             "Sid": "AllowEventDelivery",
             "Effect": "Allow",
-            "Principal": {"Service": ["events.amazonaws.com", "sqs.amazonaws.com"]},
+            "Principal": {"Service": "events.amazonaws.com"},
             "Action": "sqs:SendMessage",
             "Resource": queue_arn,
+            "Condition": {"ArnEquals": {"aws:SourceArn": rule_arns}},
         },
         {
             "Sid": "DenyRequestsWithoutTls",

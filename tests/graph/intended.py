@@ -48,6 +48,12 @@ INTENDED: Final = (
         reason="A Pod of the same name proves the mount in its place; what the Job wrote is gone when it ends.",
     ),
     Intended(
+        resource=r"trainyard:training:DebugPod\$kubernetes:core/v1:Pod::network-debug",
+        how=How.DELETED,
+        reason="A StatefulSet's pod, network-debug-0, does the same in its place and outlives its node; it holds no "
+        "data and nothing waits for it; whoever is in the old one is thrown out.",
+    ),
+    Intended(
         resource=r"trainyard:training:LauncherJob\$kubernetes:batch/v1:Job::launch-[a-z0-9-]+",
         how=How.LEFT_BEHIND,
         reason="Its name has the run's id, and another run is another Job. The earlier one stays in the cluster with "

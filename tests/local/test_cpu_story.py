@@ -93,7 +93,7 @@ class Story:
         given = ["--stack", "cpu", "--config-file", str(engine.config_file), "--yes", "--skip-preview"]
         return run(["pulumi", command, *given, *words], engine.environment)
 
-    def inside(self, script: str, pod: str = "network-debug") -> Command:
+    def inside(self, script: str, pod: str = "network-debug-0") -> Command:
         """`kubectl exec` of a shell's command line."""
         return self.kubectl("exec", pod, *SPACE, "--", "sh", "-c", script)
 
@@ -255,7 +255,7 @@ def test_the_next_run_trains(story: Story) -> None:
     updated = story.pulumi("up")
     assert updated.code == 0, updated.output
     story.wait(lambda: steps(story), f"{NEXT} trains")
-    story.told("wait", "pod/network-debug", *SPACE, "--for=condition=Ready", "--timeout=60s")
+    story.told("wait", "pod/network-debug-0", *SPACE, "--for=condition=Ready", "--timeout=60s")
 
 
 def steps(story: Story) -> int:
@@ -309,13 +309,13 @@ def test_an_http_request_to_the_masters_port_gets_no_page_and_does_no_harm(story
 
 
 def test_input_goes_to_the_debug_pod_and_its_end_too(story: Story) -> None:
-    found = story.kubectl("exec", "-i", "network-debug", *SPACE, "--", "wc", "-c", typed="x" * 100_000)
+    found = story.kubectl("exec", "-i", "network-debug-0", *SPACE, "--", "wc", "-c", typed="x" * 100_000)
     assert (found.code, found.output.strip()) == (0, "100000")
 
 
 def test_a_person_works_in_the_debug_pods_shell(story: Story) -> None:
     ours, theirs = os.openpty()
-    words = ["kubectl", "exec", "-it", "network-debug", *SPACE, "--", "sh"]
+    words = ["kubectl", "exec", "-it", "network-debug-0", *SPACE, "--", "sh"]
     shell = subprocess.Popen(words, env=story.environment, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     os.write(ours, f"tty; nslookup {NEXT}; exit 7\n".encode())
@@ -332,7 +332,7 @@ def test_a_person_works_in_the_debug_pods_shell(story: Story) -> None:
 
 def test_a_command_that_fails_says_so_by_its_exit_code(story: Story) -> None:
     assert story.inside("exit 5").code == 5
-    assert story.kubectl("exec", "network-debug", *SPACE, "--", "no-such-program").code == 127
+    assert story.kubectl("exec", "network-debug-0", *SPACE, "--", "no-such-program").code == 127
 
 
 def test_a_file_is_copied_out_of_a_training_pod(story: Story, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.stacks.pods import gang, ring
 TRAINING = "training"
 WORKERS = "trainyard-worker"
 MOUNT_POD = "attach-pvc"
-DEBUG_POD = "network-debug"
+DEBUG_POD = "network-debug-0"
 API = "kubernetes.default.svc.cluster.local"
 PROBE = "probe"
 

@@ -216,7 +216,14 @@ def pod_group(making: Making) -> JsonObject:
     """KAI's gang: all workers of the attempt, of an elastic one as few as it runs with, start together or none."""
     queue = making.settings.queue
     name = n.attempt_name(making.name, making.attempt)
-    spec: JsonObject = {"minMember": making.size.least, "queue": queue.kai_queue or n.KAI_DEFAULT_QUEUE}
+    spec: JsonObject = {
+        "minMember": making.size.least,
+        "queue": queue.kai_queue or n.KAI_DEFAULT_QUEUE,
+        # A worker that ended well counts as missing in KAI 0.16.2 to 0.17.0, which then evicts the others after 60 s
+        # (kai-scheduler/KAI-Scheduler#1968). Workers that are lost are the controller's business in any case. Older
+        # definitions drop the field.
+        "stalenessGracePeriod": n.KAI_NEVER_STALE,
+    }
     if queue.priority_class:
         spec["priorityClassName"] = queue.priority_class
     version = f"{n.KAI_GROUP}/{n.KAI_POD_GROUP_VERSION}"

@@ -98,6 +98,9 @@ KAI_GROUP: Final = "scheduling.run.ai"
 KAI_QUEUE_VERSION: Final = "v2"
 KAI_QUEUE_PLURAL: Final = "queues"
 KAI_POD_GROUP_VERSION: Final = "v2alpha2"
+# Of a PodGroup's stalenessGracePeriod: a gang that lost members is never evicted
+# (kai-scheduler/KAI-Scheduler#1942).
+KAI_NEVER_STALE: Final = "-1s"
 KAI_POD_GROUP_PLURAL: Final = "podgroups"
 # The one that KAI makes at its installation.
 KAI_PARENT_QUEUE: Final = "default-parent-queue"

@@ -106,7 +106,10 @@ OUTPUTS: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
         "url": f"https://sqs.us-west-2.amazonaws.com/{ACCOUNT}/{given.get('name', name)}",
     },
     "aws:s3/bucket:Bucket": lambda name, _: {"arn": f"arn:aws:s3:::{name}-1a2b3c4"},
-    "aws:cloudwatch/eventRule:EventRule": lambda name, _: {"name": f"{name}-1a2b3c4"},
+    "aws:cloudwatch/eventRule:EventRule": lambda name, _: {
+        "name": f"{name}-1a2b3c4",
+        "arn": f"arn:aws:events:us-west-2:{ACCOUNT}:rule/{name}-1a2b3c4",
+    },
     "aws:ecr/repository:Repository": lambda name, given: {
         "repositoryUrl": f"{ACCOUNT}.dkr.ecr.us-west-2.amazonaws.com/{given['name']}"
     },

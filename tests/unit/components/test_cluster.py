@@ -15,6 +15,7 @@ from components.karpenter import Karpenter, KarpenterArgs
 from components.network import Network, NetworkArgs
 from components.node_roles import NodeRoles, NodeRolesArgs
 from components.shared import addresses
+from components.shared.karpenter_iam import queue_policy
 from components.shared.logs_iam import control_plane_group, flow_logs_group
 from tests.unit.components.recording import ACCOUNT, Recorded, addon_default, deploy
 
@@ -244,6 +245,12 @@ def test_a_cluster_without_public_subnets_is_given_none() -> None:
 
 
 def karpenter(**more: Any) -> dict[str, Any]:
+    recorded = deploy_karpenter(**more)
+    values: dict[str, Any] = recorded.one("kubernetes:helm.sh/v3:Release", "karpenter").inputs["values"]
+    return values
+
+
+def deploy_karpenter(**more: Any) -> Recorded:
     given: dict[str, Any] = {
         "cluster": "mine",
         "prefix": "mine",
@@ -258,9 +265,7 @@ def karpenter(**more: Any) -> dict[str, Any]:
         "after": [],
         "tags": TAGS,
     }
-    recorded = deploy(lambda: Karpenter("karpenter", KarpenterArgs(**{**given, **more})) and None)
-    values: dict[str, Any] = recorded.one("kubernetes:helm.sh/v3:Release", "karpenter").inputs["values"]
-    return values
+    return deploy(lambda: Karpenter("karpenter", KarpenterArgs(**{**given, **more})) and None)
 
 
 @pytest.mark.parametrize("repair", [True, False])
@@ -296,3 +301,24 @@ def test_two_administrators_with_one_short_name_have_two_resources(other: str, n
     names = short_names((first, other, third))
     assert sorted(names.values()) == sorted((first, other, third))
     assert list(names)[:2] == ["role-team-ops", name], "one more renames nobody"
+
+
+def test_interruption_queue_takes_events_of_own_rules_alone() -> None:
+    arn, own = "arn:aws:sqs:us-west-2:123456789012:mine", ["arn:aws:events:us-west-2:123456789012:rule/a"]
+    allowed, denied = queue_policy(arn, own)["Statement"]
+    assert allowed["Principal"] == {"Service": "events.amazonaws.com"}
+    assert allowed["Condition"] == {"ArnEquals": {"aws:SourceArn": own}}
+    assert denied["Effect"] == "Deny"
+
+
+def test_both_releases_of_karpenter_are_taken_back_where_they_fail() -> None:
+    recorded = deploy_karpenter()
+    releases = recorded.of("kubernetes:helm.sh/v3:Release")
+    assert {each.inputs["name"]: each.inputs["atomic"] for each in releases} == {
+        "karpenter": True,
+        "karpenter-crd": True,
+    }
+    policy = json.loads(recorded.one("aws:sqs/queuePolicy:QueuePolicy").inputs["policy"])
+    sources = policy["Statement"][0]["Condition"]["ArnEquals"]["aws:SourceArn"]
+    made = [each.name for each in recorded.of("aws:cloudwatch/eventRule:EventRule")]
+    assert sorted(sources) == [f"arn:aws:events:us-west-2:{ACCOUNT}:rule/{name}-1a2b3c4" for name in made]

@@ -13,13 +13,14 @@ IMAGE = "registry.example/tools@sha256:" + "0" * 64
 
 
 def test_it_is_an_ordinary_pod_beside_the_workers_without_rights() -> None:
-    pod = (
+    pods = (
         deploy(lambda: DebugPod("debug", DebugPodArgs(image=IMAGE, after=[])))
-        .one("kubernetes:core/v1:Pod")
+        .one("kubernetes:apps/v1:StatefulSet")
         .inputs
     )
-    assert (pod["metadata"]["name"], pod["metadata"]["namespace"]) == ("network-debug", "training")
-    spec = pod["spec"]
+    assert (pods["metadata"]["name"], pods["metadata"]["namespace"]) == ("network-debug", "training")
+    assert pods["spec"]["replicas"] == 1, "a pod by itself would be gone with its node"
+    spec = pods["spec"]["template"]["spec"]
     assert spec["automountServiceAccountToken"] is False
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -33,12 +34,13 @@ def test_it_is_an_ordinary_pod_beside_the_workers_without_rights() -> None:
 
 
 def test_it_makes_karpenter_buy_no_machine() -> None:
-    pod = (
+    pods = (
         deploy(lambda: DebugPod("debug", DebugPodArgs(image=IMAGE, after=[])))
-        .one("kubernetes:core/v1:Pod")
+        .one("kubernetes:apps/v1:StatefulSet")
         .inputs
     )
-    required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    affinity = pods["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    required = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
     assert required["nodeSelectorTerms"] == [
         {"matchExpressions": [{"key": "karpenter.sh/nodepool", "operator": "DoesNotExist"}]}
     ]

@@ -164,7 +164,9 @@ def test_a_file_system_and_its_link_have_half_an_hour_to_come_and_to_go() -> Non
     """The provider's own ten minutes are too few for a link that imports, and for a deletion that exports first."""
     limits = {"create": "30m", "update": "30m", "delete": "30m"}
     found = recorded(new(link=OURS))
-    assert found.timeouts == {(SYSTEM, "main-lustre"): limits, (LINK, "main-lustre"): limits}
+    # An increase of the capacity takes hours.
+    resized = {**limits, "update": "24h"}
+    assert found.timeouts == {(SYSTEM, "main-lustre"): resized, (LINK, "main-lustre"): limits}
 
 
 @pytest.mark.parametrize("efa", [True, False])

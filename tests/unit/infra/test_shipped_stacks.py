@@ -254,8 +254,8 @@ def test_an_account_that_reads_another_bucket_gets_no_key_and_writes_nothing() -
 
 
 def test_the_debug_pod_is_there_where_the_settings_say_so() -> None:
-    assert recorded("cpu").one("kubernetes:core/v1:Pod").inputs["metadata"]["name"] == "network-debug"
-    assert recorded("g4dn").of("kubernetes:core/v1:Pod") == []
+    assert recorded("cpu").one("kubernetes:apps/v1:StatefulSet").inputs["metadata"]["name"] == "network-debug"
+    assert recorded("g4dn").of("kubernetes:apps/v1:StatefulSet") == []
 
 
 def test_without_a_run_there_is_no_launcher() -> None:

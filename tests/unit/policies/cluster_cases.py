@@ -58,8 +58,9 @@ def attached(role: Resource, policy: str) -> Resource:
 
 QUEUE = made(q.QUEUE, "queue")
 EVENTS = {
-    "Principal": {"Service": ["events.amazonaws.com", "sqs.amazonaws.com"]},
+    "Principal": {"Service": "events.amazonaws.com"},
     "Action": "sqs:SendMessage",
+    "Condition": {"ArnEquals": {"aws:SourceArn": ["arn:aws:events:us-west-2:123456789012:rule/spot"]}},
 }
 TLS = {
     "Effect": "Deny",
@@ -214,6 +215,7 @@ CASES: dict[str, Cases] = {
         rejects=[
             (QUEUE,),
             (QUEUE, queue_policy(EVENTS)),
+            (QUEUE, queue_policy({**EVENTS, "Condition": {}}, TLS)),
             (QUEUE, queue_policy(ANYBODY, TLS)),
             (QUEUE, queue_policy({"NotPrincipal": {"AWS": "a"}, "Action": "sqs:SendMessage"}, TLS)),
             (QUEUE, queue_policy({**EVENTS, "Principal": {"Service": "sns.amazonaws.com"}}, TLS)),

@@ -253,7 +253,7 @@ def test_a_debug_pod_that_does_not_run_is_told(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(shown, "MACHINE_SECONDS", 0)
     settings = {"trainyard:debugPod": True}
     with pytest.raises(AssertionError, match="network-debug"):
-        list(debugging(Life(settings, pods=(("network-debug", "system", "Pending"),))))
+        list(debugging(Life(settings, pods=(("network-debug-0", "system", "Pending"),))))
     assert list(debugging(Life({}))) == []
 
 
@@ -261,7 +261,7 @@ def test_a_debug_pod_that_does_not_run_is_told(monkeypatch: pytest.MonkeyPatch) 
 def test_a_debug_pod_that_finds_another_address_is_told(address: str, count: int) -> None:
     life = Life(
         {"trainyard:debugPod": True},
-        pods=(("network-debug", "system", "Running"),),
+        pods=(("network-debug-0", "system", "Running"),),
         objects={"service": {"spec": {"clusterIP": "10.100.0.1"}}},
         said=lambda _pod, *command: f"Name:\t{command[-1]}\nAddress: {address}\n",
     )

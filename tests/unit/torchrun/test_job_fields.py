@@ -244,6 +244,8 @@ def test_elastic() -> None:
     assert (made.size.nodes, made.size.least, made.size.gpus) == (4, 2, 8)
     assert flag("nnodes", asked) == "2:4"
     assert children.pod_group(made)["spec"]["minMember"] == 2
+    # Workers that ended well must not have KAI evict the others.
+    assert children.pod_group(made)["spec"]["stalenessGracePeriod"] == "-1s"
     (job,) = children.jobs(made)
     assert job["spec"]["successPolicy"] == {"rules": [{"succeededCount": 2}]}
     assert job["metadata"]["annotations"][n.ANNOTATION_SIZE] == "2:4"
