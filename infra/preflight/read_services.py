@@ -36,6 +36,7 @@ def cluster(account: Account, name: str) -> Cluster | None:
         certificate_authority=(found.get("certificateAuthority") or {}).get("data") or "",
         issuer=((found.get("identity") or {}).get("oidc") or {}).get("issuer") or "",
         security_group=network.get("clusterSecurityGroupId") or "",
+        ip_family=(found.get("kubernetesNetworkConfig") or {}).get("ipFamily") or "ipv4",
         tags=tags_of(found, key="tags"),
     )
 

@@ -33,6 +33,7 @@ class Cluster:
     certificate_authority: str = ""
     issuer: str = ""
     security_group: str = ""
+    ip_family: str = "ipv4"
     tags: dict[str, str] = field(default_factory=dict)
 
 
@@ -75,6 +76,14 @@ def judge_cluster(wanted: WantedCluster, found: Cluster | None, region: str) -> 
                 key=f"{CLUSTER_KEY}.name",
                 message=f"'{wanted.name}' runs Kubernetes {found.version}; it must be"
                 f" {' or '.join(wanted.versions)}",
+            )
+        )
+    if found.ip_family != "ipv4":
+        problems.append(
+            Problem(
+                key=f"{CLUSTER_KEY}.name",
+                message=f"'{wanted.name}' gives its pods addresses of {found.ip_family}, and this stack's network rules"
+                " and file systems are of ipv4; it must be a cluster whose ipFamily is ipv4",
             )
         )
     compared = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -87,7 +88,16 @@ class MetricsServer(TCPServer):
     def __init__(self, read: Callable[[], Tally], host: str, port: int) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(_Counts(read))
+        # A pod of an IPv6 cluster has no other address.
+        if ":" in host or (not host and socket.has_dualstack_ipv6()):
+            self.address_family = socket.AF_INET6
         super().__init__((host, port), _Scrape)
+
+    def server_bind(self) -> None:
+        """Bind; an address of IPv6 that means every address takes IPv4, too."""
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
 
     def handle_error(self, *_: object) -> None:
         """A scrape that fails is the next one's business; a client that left is nobody's."""

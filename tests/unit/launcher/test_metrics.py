@@ -52,7 +52,7 @@ def served(read: Callable[[], Tally], host: str = HOST) -> Iterator[int]:
         ending = threading.Thread(target=server.shutdown)
         ending.start()
         with suppress(OSError):  # wakes the server, which looks twice a second by itself
-            socket.create_connection(server.server_address, timeout=1).close()
+            socket.create_connection(server.server_address[:2], timeout=1).close()
         ending.join()
         server.server_close()
 
@@ -304,3 +304,17 @@ def test_launcher_whose_metrics_port_is_taken_warns_and_runs(
     (told,) = (record for record in caplog.records if "metrics" in record.getMessage())
     assert told.levelno == logging.WARNING
     assert told.getMessage().startswith(f"no metrics: {address} port {c.METRICS_PORT} can't be listened on: ")
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_metrics_are_served_on_both_families(request_: Request, address: str) -> None:
+    server = metrics.serve(lambda: tally.nothing(request_), "", 0)
+    assert server is not None
+    try:
+        with closing(http.client.HTTPConnection(address, server.server_address[1], timeout=10)) as connection:
+            connection.request("GET", c.METRICS_PATH)
+            assert connection.getresponse().status == 200
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -358,3 +358,10 @@ def test_names_that_another_has_are_told_and_the_stacks_own_are_not(cloud: Cloud
     eks = cloud.client("eks")
     eks.tag_resource(resourceArn=eks.describe_cluster(name="train")["cluster"]["arn"], tags=TAGS)
     assert problems(cloud, **names) == []
+
+
+def test_cluster_of_ipv6_is_refused() -> None:
+    assert judge_cluster(GIVEN, FOUND, REGION) == []
+    (problem,) = judge_cluster(GIVEN, replace(FOUND, ip_family="ipv6"), REGION)
+    assert problem.key == "trainyard:cluster.existing.name"
+    assert "ipv6" in problem.message

@@ -207,3 +207,15 @@ def test_closing_twice_frees_the_port() -> None:
     exposition.close()
     with socket.create_server((HOST, exposition.port)):
         pass
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_metrics_are_served_on_both_families(address: str) -> None:
+    exposition = Exposition("r1", "", 0)
+    try:
+        with closing(http.client.HTTPConnection(address, exposition.port, timeout=10)) as connection:
+            connection.request("GET", "/metrics")
+            assert connection.getresponse().status == 200
+    finally:
+        exposition.close()
