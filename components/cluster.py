@@ -12,7 +12,9 @@ import pulumi_eks as eks
 
 from components import volume_key
 from components.addons import AddonArgs, addon
+from components.identity import Identity, IdentityArgs
 from components.shared import addons, system_nodes
+from components.shared.karpenter_iam import CNI_POLICY, CNI_SERVICE_ACCOUNT
 from components.shared.logs_iam import control_plane_group
 from components.shared.tags import named
 
@@ -22,7 +24,8 @@ ADMIN_POLICY: Final = "cluster-access-policy/AmazonEKSClusterAdminPolicy"
 # Kubernetes takes the same order: the control plane, these, the system nodes, the others. A kube-proxy may be newer
 # than the kubelet beside it, but not than the API server
 # (https://kubernetes.io/releases/version-skew-policy/#kube-proxy).
-ADDONS_BEFORE_NODES: Final = ("vpc-cni", "kube-proxy")
+CNI: Final = "vpc-cni"
+ADDONS_BEFORE_NODES: Final = (CNI, "kube-proxy")
 ADDONS_AFTER_NODES: Final = ("coredns", addons.AGENT)
 # pods that Karpenter's own machines must not hold run on nodes with this label
 SYSTEM_LABELS: Final = {"trainyard.dev/role": "system"}
@@ -113,7 +116,17 @@ class Cluster(pulumi.ComponentResource):
         self._common = AddonArgs(
             cluster=args.name, kubernetes=version, versions=args.addon_versions, tags=args.tags
         )
-        before = self._addons(name, ADDONS_BEFORE_NODES, [self.eks])
+        cni = self._cni_identity()
+        before = [
+            *self._addons(name, ADDONS_BEFORE_NODES[1:], [self.eks]),
+            addon(
+                CNI,
+                name,
+                self._common,
+                pulumi.ResourceOptions(parent=self, depends_on=[self.eks, *cni.granted]),
+                service_account_role_arn=cni.role_arn,
+            ),
+        ]
         template = self._system_template(name)
         self.nodes = eks.ManagedNodeGroup(
             f"{name}-system",
@@ -181,6 +194,23 @@ class Cluster(pulumi.ComponentResource):
                 depends_on=[logs, *args.under],
                 transforms=[without_creator_rights, with_provider_tags(args.tags)],
             ),
+        )
+
+    def _cni_identity(self) -> Identity:
+        """The role of the VPC CNI: with it, nodes themselves can't change network interfaces."""
+        args = self._args
+        return Identity(
+            f"{args.name}-vpc-cni",
+            IdentityArgs(
+                namespace="kube-system",
+                service_account=CNI_SERVICE_ACCOUNT,
+                oidc_provider_arn=self.oidc_provider_arn,
+                oidc_issuer=self.oidc_issuer,
+                policies={},
+                managed={CNI_POLICY: f"arn:{args.partition}:iam::aws:policy/{CNI_POLICY}"},
+                tags=args.tags,
+            ),
+            self._child,
         )
 
     def _system_template(self, name: str) -> aws.ec2.LaunchTemplate:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pulumi
 import pulumi_aws as aws
@@ -21,6 +21,7 @@ class IdentityArgs:
     oidc_provider_arn: pulumi.Input[str]
     oidc_issuer: pulumi.Input[str]
     policies: Mapping[str, pulumi.Input[str]]
+    managed: Mapping[str, str] = field(default_factory=dict)
     tags: dict[str, str]
 
 
@@ -28,7 +29,7 @@ class Identity(pulumi.ComponentResource):
     """Afterwards there are
 
     - a role that exactly one service account can take: subject and audience are compared for equality;
-    - one managed policy per document, attached to the role.
+    - one managed policy per document, attached to the role, beside those of AWS that are given.
 
     `granted` must exist before a pod of the service account works.
     """
@@ -65,5 +66,9 @@ class Identity(pulumi.ComponentResource):
                 f"{name}-{short}", role=role.name, policy_arn=policy.arn, opts=child
             )
             self.granted.append(attachment)
+        for short, arn in args.managed.items():
+            self.granted.append(
+                aws.iam.RolePolicyAttachment(f"{name}-{short}", role=role.name, policy_arn=arn, opts=child)
+            )
         self.role_arn = role.arn
         self.register_outputs({"roleArn": self.role_arn})

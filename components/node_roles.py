@@ -9,7 +9,7 @@ import pulumi
 import pulumi_aws as aws
 
 from components.shared import iam
-from components.shared.karpenter_iam import NODE_ROLE_POLICIES
+from components.shared.karpenter_iam import CNI_POLICY, NODE_ROLE_POLICIES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,13 +17,15 @@ class NodeRolesArgs:
     """`prefix` is what the roles' names begin with, `partition` is aws, aws-cn or aws-us-gov.
 
     `system`: whether the stack makes system nodes, which need a role. `instance_profile`: whether the workers' role
-    gets an instance profile; a Karpenter that can't reach IAM (there is no endpoint for it) can't make one.
+    gets an instance profile; a Karpenter that can't reach IAM (there is no endpoint for it) can't make one. `cni`:
+    the nodes have the rights of the VPC CNI, which has no role of its own.
     """
 
     prefix: str
     partition: str
     system: bool = True
     instance_profile: bool = False
+    cni: bool = False
     tags: dict[str, str]
 
 
@@ -83,7 +85,7 @@ class NodeRoles(pulumi.ComponentResource):
             tags=self._args.tags,
             opts=child,
         )
-        for policy in NODE_ROLE_POLICIES:
+        for policy in (*NODE_ROLE_POLICIES, *((CNI_POLICY,) if self._args.cni else ())):
             self.attachments.append(
                 aws.iam.RolePolicyAttachment(
                     f"{name}-{policy}",

@@ -56,6 +56,8 @@ def build(
             system=given is None,
             # Without a way to IAM Karpenter can't make a profile.
             instance_profile=settings.network.private,
+            # Of a given cluster nobody here knows whether its VPC CNI has a role of its own.
+            cni=given is not None,
             tags=tags,
         ),
         opts,

@@ -28,11 +28,11 @@ INTERRUPTION_EVENTS: Final = (
 )
 
 # What a node needs and no more: nobody logs in to one, so that Session Manager's policy is not among them.
-NODE_ROLE_POLICIES: Final = (
-    "AmazonEKSWorkerNodePolicy",
-    "AmazonEKS_CNI_Policy",
-    "AmazonEC2ContainerRegistryPullOnly",
-)
+NODE_ROLE_POLICIES: Final = ("AmazonEKSWorkerNodePolicy", "AmazonEC2ContainerRegistryPullOnly")
+# The VPC CNI changes network interfaces. It has this by its service account, and the nodes by themselves only where the
+# cluster is given and its owner runs it (https://docs.aws.amazon.com/eks/latest/userguide/cni-iam-role.html).
+CNI_POLICY: Final = "AmazonEKS_CNI_Policy"
+CNI_SERVICE_ACCOUNT: Final = "aws-node"
 
 _NODEPOOL: Final = "karpenter.sh/nodepool"
 _NODE_CLASS: Final = "karpenter.k8s.aws/ec2nodeclass"

@@ -54,6 +54,12 @@ INTENDED: Final = (
         "data and nothing waits for it; whoever is in the old one is thrown out.",
     ),
     Intended(
+        resource=r"trainyard:identity:NodeRoles\$aws:iam/rolePolicyAttachment:RolePolicyAttachment::"
+        r"[A-Za-z0-9-]+-(system|worker)-node-AmazonEKS_CNI_Policy",
+        how=How.DELETED,
+        reason="The VPC CNI has a role of its own, which the add-on takes up before the engine deletes this.",
+    ),
+    Intended(
         resource=r"trainyard:training:LauncherJob\$kubernetes:batch/v1:Job::launch-[a-z0-9-]+",
         how=How.LEFT_BEHIND,
         reason="Its name has the run's id, and another run is another Job. The earlier one stays in the cluster with "

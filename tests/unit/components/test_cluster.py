@@ -322,3 +322,18 @@ def test_both_releases_of_karpenter_are_taken_back_where_they_fail() -> None:
     sources = policy["Statement"][0]["Condition"]["ArnEquals"]["aws:SourceArn"]
     made = [each.name for each in recorded.of("aws:cloudwatch/eventRule:EventRule")]
     assert sorted(sources) == [f"arn:aws:events:us-west-2:{ACCOUNT}:rule/{name}-1a2b3c4" for name in made]
+
+
+def test_network_plugin_has_its_rights_by_its_service_account_alone(recorded: Recorded) -> None:
+    addon = recorded.one(ADDON, "mine-vpc-cni").inputs
+    assert addon["serviceAccountRoleArn"] == f"arn:aws:iam::{ACCOUNT}:role/mine-vpc-cni"
+    role = recorded.one("aws:iam/role:Role", "mine-vpc-cni").inputs
+    assert "system:serviceaccount:kube-system:aws-node" in role["assumeRolePolicy"]
+    attached = {
+        each.name: each.inputs["policyArn"].rpartition("/")[2]
+        for each in recorded.of("aws:iam/rolePolicyAttachment:RolePolicyAttachment")
+    }
+    assert [name for name, policy in attached.items() if policy == "AmazonEKS_CNI_Policy"] == [
+        "mine-vpc-cni-AmazonEKS_CNI_Policy"
+    ]
+    assert ("aws:iam/role:Role", "mine-vpc-cni") in recorded.needs(ADDON, "mine-vpc-cni")
