@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import pulumi
 import pulumi_aws as aws
 
-from components.shared.endpoints import service_name
+from components.shared.endpoints import policy, service_name
 from components.shared.tags import named
 
 HTTPS = 443
@@ -17,7 +18,8 @@ HTTPS = 443
 class EndpointsArgs:
     """`services` are short names such as ecr.api; `cidr` is the VPC's range, whose machines may use the endpoints.
 
-    `subnet_ids` are of at most one subnet per zone, which is the service's rule.
+    `subnet_ids` are of at most one subnet per zone, which is the service's rule. `owner` is partition and account of a
+    VPC that is the stack's alone: only its principals may use the endpoints. None: others may be in the VPC, too.
     """
 
     region: str
@@ -25,6 +27,7 @@ class EndpointsArgs:
     cidr: str
     subnet_ids: list[pulumi.Output[str]]
     services: tuple[str, ...]
+    owner: tuple[str, str] | None = None
     tags: dict[str, str]
 
 
@@ -68,6 +71,7 @@ class Endpoints(pulumi.ComponentResource):
                     service_name=service_name(args.region, service),
                     vpc_endpoint_type="Interface",
                     private_dns_enabled=True,
+                    policy=endpoint_policy(service, args.owner),
                     subnet_ids=args.subnet_ids,
                     security_group_ids=[group.id],
                     tags=named(args.tags, f"{name}-{service}"),
@@ -75,3 +79,12 @@ class Endpoints(pulumi.ComponentResource):
                 )
             )
         self.register_outputs({"groupId": group.id})
+
+
+def endpoint_policy(service: str, owner: tuple[str, str] | None) -> str | None:
+    """The policy of an endpoint as JSON; None: AWS's own, which is open to everybody."""
+    if owner is None:
+        return None
+    partition, account = owner
+    found = policy(service, account=account, partition=partition)
+    return None if found is None else json.dumps(found)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_aws as aws
 
-from components.endpoints import Endpoints, EndpointsArgs
+from components.endpoints import Endpoints, EndpointsArgs, endpoint_policy
 from components.flow_logs import FlowLogs, FlowLogsArgs
 from components.shared import cidr
 from components.shared.tags import named
@@ -27,7 +27,8 @@ class NetworkArgs:
     """`zones` are names such as us-west-2a; `cluster` is the name that subnets and group are tagged for.
 
     `private`: no way out and none in, so that AWS is reached by endpoints alone. `interface_endpoints` are short names
-    such as ecr.api (`components.shared.endpoints`). `flow_logs` None: none are kept.
+    such as ecr.api (`components.shared.endpoints`). `flow_logs` None: none are kept. `owner` is
+    partition and account: of a private network's endpoints only its principals are users.
     """
 
     region: str
@@ -38,6 +39,7 @@ class NetworkArgs:
     private: bool = False
     interface_endpoints: tuple[str, ...] = ()
     flow_logs: FlowLogSettings | None = None
+    owner: tuple[str, str] | None = None
     tags: dict[str, str]
 
 
@@ -70,6 +72,7 @@ class Network(pulumi.ComponentResource):
         super().__init__("trainyard:network:Network", name, None, opts)
         self._name = name
         self._args = args
+        self._owner = args.owner if args.private else None
         self._child = pulumi.ResourceOptions(parent=self)
         layout = cidr.subnets(args.cidr, len(args.zones))
         self.vpc = aws.ec2.Vpc(
@@ -192,6 +195,7 @@ class Network(pulumi.ComponentResource):
                 service_name=f"com.amazonaws.{self._args.region}.s3",
                 vpc_endpoint_type="Gateway",
                 route_table_ids=[table.id for table in tables],
+                policy=endpoint_policy("s3", self._owner),
                 tags=named(self._args.tags, f"{self._name}-s3"),
                 opts=self._child,
             )
@@ -207,6 +211,7 @@ class Network(pulumi.ComponentResource):
                     cidr=self._args.cidr,
                     subnet_ids=self.private_subnet_ids,
                     services=self._args.interface_endpoints,
+                    owner=self._owner,
                     tags=self._args.tags,
                 ),
                 self._child,

@@ -142,6 +142,7 @@ def _network(
             private=wanted.private,
             interface_endpoints=services,
             flow_logs=logs,
+            owner=(partition_of(settings.region), settings.cluster.account_id),
             tags=tags,
         ),
         opts,

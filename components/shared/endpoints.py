@@ -9,7 +9,11 @@ endpoint, always. IAM and the price list have none at all: without a way out Kar
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
+
+from components.shared.iam import document
+
+JsonObject = dict[str, Any]
 
 EKS_NODES: Final = {
     "ec2": "nodes and VPC CNI attach interfaces and addresses; Karpenter launches machines",
@@ -35,6 +39,14 @@ OTHERS: Final = {
 }
 # These have gateway endpoints, and S3 has one always (https://docs.aws.amazon.com/vpc/latest/privatelink/gateway-endpoints.html).
 GATEWAYS: Final = ("s3", "dynamodb")
+# What must be open to requests without a principal of the account: service -> actions, and on which resources. Service
+# accounts take their roles with a token alone. Layers of images in ECR and packages of Amazon Linux are read with
+# signatures of AWS or none (https://docs.aws.amazon.com/AmazonECR/latest/userguide/vpc-endpoints.html), and public data
+# sets with none.
+_OPEN: Final = {
+    "sts": (("sts:AssumeRoleWithWebIdentity",), "arn:{partition}:iam::{account}:role/*"),
+    "s3": (("s3:GetObject", "s3:ListBucket"), "*"),
+}
 KNOWN: Final = {**EKS_NODES, **FILE_SYSTEM, **LOAD_BALANCERS, **OTHERS}
 
 
@@ -77,3 +89,34 @@ def service_name(region: str, service: str) -> str:
     A name that has `amazonaws` in it is taken as it is: in China some services have a prefix of their own.
     """
     return service if "amazonaws" in service else f"com.amazonaws.{region}.{service}"
+
+
+def policy(service: str, *, account: str, partition: str) -> JsonObject | None:
+    """Who may use an endpoint, where the VPC is the stack's alone: principals of its account.
+
+    Credentials of other accounts, which somebody brought into a pod, are of no use then. None: it is not known whether
+    the service takes a policy (https://docs.aws.amazon.com/vpc/latest/privatelink/aws-services-privatelink-support.html).
+    """
+    short = short_name(service)
+    if short not in KNOWN and short not in GATEWAYS:
+        return None
+    own: JsonObject = {
+        "Sid": "OwnAccount",
+        "Effect": "Allow",
+        "Principal": "*",
+        "Action": "*",
+        "Resource": "*",
+        "Condition": {"StringEquals": {"aws:PrincipalAccount": account}},
+    }
+    more = _OPEN.get(short)
+    if more is None:
+        return document(own)
+    actions, resource = more
+    opened = {
+        "Sid": "Anybody",
+        "Effect": "Allow",
+        "Principal": "*",
+        "Action": list(actions),
+        "Resource": resource.format(account=account, partition=partition),
+    }
+    return document(own, opened)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from components.endpoints import endpoint_policy
+from components.shared.endpoints import policy
 from tests.unit.components.recording import Recorded
 from tests.unit.infra.changing import ROOT
 from tests.unit.infra.test_stack import GIVEN, settings_of
@@ -100,3 +103,21 @@ def test_every_image_comes_from_the_regions_ecr_or_is_given(private: Recorded) -
     reached = re.compile(r"\d{12}\.dkr\.ecr\.us-west-2\.amazonaws\.com/|registry\.example/")
     elsewhere = {each for each in images if not reached.match(each[1])}
     assert elsewhere == set()
+
+
+def test_endpoints_are_for_principals_of_the_account_alone(private: Recorded) -> None:
+    endpoints = private.of("aws:ec2/vpcEndpoint:VpcEndpoint")
+    statements = {
+        each.inputs["serviceName"].partition("us-west-2.")[2]: json.loads(each.inputs["policy"])["Statement"]
+        for each in endpoints
+    }
+    assert {"s3", "sts", "ecr.dkr", "sqs"} <= statements.keys()
+    for found in statements.values():
+        assert found[0]["Condition"] == {"StringEquals": {"aws:PrincipalAccount": "123456789012"}}
+    more = {service: found[1]["Action"] for service, found in statements.items() if len(found) > 1}
+    assert more == {"s3": ["s3:GetObject", "s3:ListBucket"], "sts": ["sts:AssumeRoleWithWebIdentity"]}
+
+
+def test_endpoint_whose_service_may_take_no_policy_has_none() -> None:
+    assert policy("oidc-eks", account="1", partition="aws") is None
+    assert endpoint_policy("ecr.api", None) is None
