@@ -16,7 +16,7 @@ from local.cloud.lifecycle import CloudError
 from local.cloud.namespaces import enter_prefix
 from local.cloud.record import running
 from local.guard import NotRunningError, cloud_environment
-from local.home import Home
+from local.home import CHECKOUT, Home
 
 FOLLOW_SECONDS = 0.5
 MEGABYTE = 1e6
@@ -90,8 +90,11 @@ def execute(home: Home, words: list[str], *, as_administrator: bool = False) -> 
     # Of these the person's own shell learns nothing: there `pulumi` is for AWS.
     environment = {**os.environ, **tool_environment(home), **backend.variables(home.root)}
     environment["TRAINYARD_HOME"] = str(home.root)  # the plugins' own
-    # Last: a person's own AWS CLI comes before the stand-in that lies there, too.
-    environment["PATH"] = os.pathsep.join([environment["PATH"], str(backend.PLUGINS)])
+    # Pulumi's language host runs the program with the first Python on PATH. The plugins are last: a person's own AWS
+    # CLI comes before the stand-in that lies there, too.
+    environment["VIRTUAL_ENV"] = str(CHECKOUT / ".venv")
+    places = [str(home.bin), str(CHECKOUT / ".venv" / "bin"), environment["PATH"], str(backend.PLUGINS)]
+    environment["PATH"] = os.pathsep.join(places)
     if as_administrator:
         environment["KUBECONFIG"] = str(home.kubeconfig)
     elif environment["KUBECONFIG"] != str(home.kubeconfig):

@@ -19,7 +19,7 @@ from local.guard import (
     is_loopback,
     refuse_foreign,
 )
-from local.home import Home
+from local.home import CHECKOUT, Home
 
 pytestmark = pytest.mark.unit
 
@@ -147,6 +147,8 @@ def test_a_command_of_the_person_finds_the_stacks_and_their_secrets(
     engine = Engine(home.root, "dev", {}).environment
     assert shutil.which("pulumi-resource-aws", path=became[0]["PATH"]), "the engine finds its plugins on PATH"
     assert became[0]["TRAINYARD_HOME"] == str(home.root)
+    python = shutil.which("python", path=became[0]["PATH"])
+    assert python == str(CHECKOUT / ".venv/bin/python"), "the first Python on PATH runs the program"
     for name in ("PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE_FILE", "PULUMI_HOME"):
         assert became[0][name] == engine[name]
     assert not [name for name in tool_environment(home) if name.startswith("PULUMI_")], (
