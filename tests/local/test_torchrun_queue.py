@@ -12,7 +12,7 @@ import pytest
 from launcher.core.torchrun import names as n
 from launcher.workspace.bucket import parse_url
 from launcher.workspace.pack import pack
-from tests.faults.place import Place, until
+from tests.faults.place import until
 from tests.local.conftest import Stack
 from tests.local.torchrun_person import (
     LISTENS,
@@ -93,7 +93,7 @@ def write_as_an_attacker(stack: Stack, workspace: dict[str, Any], uid: str, scra
     code.mkdir()
     (code / "said.txt").write_text("evil")
     archive = pack(code, directory=scratch.parent)
-    s3 = Place(stack.home, stack.outputs).client("s3")
+    s3 = stack.aws("s3")
     bucket, key = parse_url(workspace["url"])
     assert key.startswith(f"torchrun/workspaces/{SPACE[1]}/")
     other = f"{key.rpartition('/')[0]}/{archive.digest.removeprefix('sha256:')}.tar.zst"
