@@ -33,8 +33,6 @@ KMS_KEY_WANTED: Final = "the ARN of a KMS key, such as arn:aws:kms:us-west-2:123
 OIDC_ISSUER: Final = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(/[A-Za-z0-9._~-]+)+"
 OIDC_PROVIDER: Final = rf"arn:{PARTITION}:iam::[0-9]{{12}}:oidc-provider/{OIDC_ISSUER}"
 API_ENDPOINT: Final = r"https://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?"
-KMS_KEY: Final = r"arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/(mrk-)?[0-9a-f-]{32,36}"
-KMS_KEY_WANTED: Final = "the ARN of a KMS key, such as arn:aws:kms:us-west-2:123456789012:key/<id>"
 CIDR: Final = r"[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}"
 # Registry, path, tag and digest (github.com/distribution/reference, regexp.go).
 _PART: Final = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
