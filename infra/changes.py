@@ -181,9 +181,7 @@ CHANGES: Final[dict[str, Change]] = {
     "storage.prefix": in_place(NEXT_RUN),
     "storage.keepOldVersionsDays": in_place(),
     "storage.keepJobLogsDays": in_place(),
-    "storage.lustre": replaces(
-        "nothing; without it the file system that the stack made is deleted with its data"
-    ),
+    "storage.lustre": in_place("without it the file system that the stack made is deleted with its data"),
     "storage.lustre.existing": fixed(
         lambda s: s.storage.lustre.existing is not None if s.storage.lustre else None
     ),
