@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components.shared.pool import Pool, node_class, node_pool
+from components.shared.pool import Pool, node_class, node_pool, pool_annotations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Pools(pulumi.ComponentResource):
                 f"{name}-{pool.name}",
                 api_version="karpenter.sh/v1",
                 kind="NodePool",
-                metadata=metadata,
+                metadata={**metadata, "annotations": pool_annotations(pool)},
                 spec=node_pool(pool, lustre=args.lustre),
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[machine, *args.after]),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ from components.shared import addresses as subnet_addresses
 from components.shared import contract as c
 from components.shared import efa as efa_layouts
 from components.shared import lustre_client, user_data
+from components.shared.efa import EFA_RESOURCE
 
 JsonObject = dict[str, Any]
 
@@ -153,6 +155,23 @@ def limits(pool: Pool) -> JsonObject:
     if pool.accelerators:
         return {pool.resource: str(pool.accelerators * pool.max_nodes)}
     return {CPU: str(pool.vcpus * pool.max_nodes)}
+
+
+def pool_annotations(pool: Pool) -> dict[str, str]:
+    """The annotations of the NodePool: what one node has, by which the launcher and the queues count its ceiling.
+
+    Those are all that the machine has; the kubelet and daemons take some of the cores and the memory.
+    """
+    disk = max(pool.root_volume_gib * 2**30, pool.nvme_gb * 10**9)
+    resources = {
+        CPU: str(pool.vcpus),
+        "memory": f"{pool.memory_gib}Gi",
+        "ephemeral-storage": str(disk),
+        GPU: "0",
+        EFA_RESOURCE: str(pool.efa),
+        **({pool.resource: str(pool.accelerators)} if pool.accelerators else {}),
+    }
+    return {c.ANNOTATION_NODE_RESOURCES: json.dumps(resources, sort_keys=True)}
 
 
 def node_pool(pool: Pool, *, lustre: bool = False) -> JsonObject:

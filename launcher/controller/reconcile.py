@@ -17,6 +17,7 @@ from launcher.controller.asking import Ask, Asking
 from launcher.controller.carry import carry_out
 from launcher.controller.facts import Facts
 from launcher.controller.pools import Pace, Pools
+from launcher.core.observe import Observation
 from launcher.core.torchrun import jobs, lost_workspace, nodes, observe, queues, refused, storage
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Decision
@@ -150,8 +151,14 @@ class Reconciler:
             cluster,
             self._now(),
             self._in_kai() if queues.removable(item, theirs) else (),
+            self._pool_of(item),
         )
         return self._do(path, item, decision)
+
+    def _pool_of(self, queue: JsonObject) -> Observation | None:
+        """The Karpenter pool that a queue names; None where it names none."""
+        pool = queues.pool_of(queue)
+        return self._pools.read(pool, queue["metadata"]["namespace"], self._now()) if pool else None
 
     def _in_kai(self) -> list[JsonObject]:
         """Everybody's gangs and queues: an administrator may have put some into one of ours."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from launcher.core import block, quantity
 from launcher.core import contract as c
-from launcher.core.observe import Node, Observation, Pod
+from launcher.core.observe import Node, NodePool, Observation, Pod
 from launcher.core.quantity import Amount
 from launcher.core.refusals import closed, missing_capacity
 from launcher.core.request import Request
@@ -17,6 +17,7 @@ from launcher.core.request import Request
 CLASS_SECONDS = 10
 # A taint with this effect is a wish, not a rule: the scheduler still places pods there.
 _SOFT_EFFECT = "PreferNoSchedule"
+_BYTES = ("memory", "ephemeral-storage")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,13 +154,15 @@ def _tolerates(toleration: Mapping[str, object], key: str, effect: str) -> bool:
 def ceiling(request: Request, seen: Observation) -> tuple[int, str]:
     """The most nodes the pool can ever have, and what says so.
 
-    Every node of a pool is of one type, so a limit in devices (or CPUs) is a limit in nodes.
+    Every node of a pool is of one type, so a limit in devices (or CPUs) is a limit in nodes: in whole ones, also where
+    a worker takes a part of one.
     """
     most, said = request.pool.max_nodes, f"pool {request.pool.name} may have {request.pool.max_nodes} nodes"
     if seen.pool is None:
         return most, said
-    sizes = {request.pool.resource: request.pool.per_node, "nodes": 1}
-    for name, size in sizes.items():
+    asked: dict[str, Amount] = {request.pool.resource: request.pool.per_node, "nodes": 1}
+    for name in {**asked, **seen.pool.node}:
+        size = max(asked.get(name, 0), seen.pool.node.get(name, 0)) or 1
         limit = seen.pool.limits.get(name)
         if limit is not None and limit // size < most:
             most = int(limit // size)
@@ -198,6 +201,9 @@ def preflight(request: Request, seen: Observation, started: float) -> GiveUp | N
             reason=f"NodePool {request.pool.name} is not ready: {seen.pool.problem}; right would be the EC2NodeClass"
             " that it names",
         )
+    large = _too_large(request, seen.pool)
+    if large:
+        return GiveUp(code=c.EXIT_IMPOSSIBLE, reason=large)
     most, said = ceiling(request, seen)
     if most < request.min_nodes:
         return GiveUp(
@@ -208,6 +214,24 @@ def preflight(request: Request, seen: Observation, started: float) -> GiveUp | N
     if refused:
         return GiveUp(code=c.EXIT_IMPOSSIBLE, reason=refused)
     return None
+
+
+def _too_large(request: Request, pool: NodePool) -> str:
+    """What a worker asks for that no node of the pool has; "" where nothing is known of that."""
+    if not pool.declared:  # a node that is seen may lack a device for a moment
+        return ""
+    for name, text in request.resources.items():
+        need, most = quantity.parse(text), pool.node.get(name, 0)
+        if need > most and name in pool.node:
+            return (
+                f"a worker asks for {_readable(name, need)} of {name}, and a node of pool {request.pool.name} has "
+                f"{_readable(name, most)}; ask for less, or for another pool"
+            )
+    return ""
+
+
+def _readable(name: str, amount: Amount) -> str:
+    return quantity.in_words(int(amount)) if name in _BYTES else f"{float(amount):g}"
 
 
 def decide(

@@ -49,6 +49,7 @@ LABEL_CAPACITY_TYPE: Final = "karpenter.sh/capacity-type"
 LABEL_JOB_NAME: Final = "training.kubeflow.org/job-name"
 # The same name under the key that people type: `kubectl logs -l pytorch-job-name=...`.
 LABEL_TRAINING_JOB: Final = "pytorch-job-name"
+ANNOTATION_NODE_RESOURCES: Final = "trainyard.dev/node-resources"
 EFA_RESOURCE: Final = "vpc.amazonaws.com/efa"
 
 PLACEHOLDER_PRIORITY_CLASS: Final = "trainyard-placeholder"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -61,7 +62,8 @@ class NodePool:
 
     `offers` are the values that its machines may have of a label, for each label whose values it names. `lost_at` is
     since when it has no node class, in seconds since the epoch; None where it has one. `taints` are (key, value,
-    effect) of those that its machines keep.
+    effect) of those that its machines keep. `node` is what one of its nodes has of each resource, {} where that is not
+    known; `declared` says that its stack says so, of all that the machine has.
     """
 
     limits: Mapping[str, Amount]
@@ -70,6 +72,8 @@ class NodePool:
     offers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lost_at: float | None = None
     taints: tuple[tuple[str, str, str], ...] = ()
+    node: Mapping[str, Amount] = field(default_factory=dict)
+    declared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,6 +251,7 @@ def node_pool(item: Object) -> NodePool:
     ready = "Ready" not in failing
     cause = failing.get("NodeClassReady") or failing.get("Ready") or {}
     template = item.get("spec", {}).get("template", {}).get("spec", {})
+    resources = _node_resources(item.get("metadata", {}).get("annotations") or {})
     return NodePool(
         limits=_amounts(item.get("spec", {}).get("limits")),
         ready=ready,
@@ -260,7 +265,17 @@ def node_pool(item: Object) -> NodePool:
         taints=tuple(
             (each["key"], each.get("value") or "", each["effect"]) for each in template.get("taints") or ()
         ),
+        node=resources,
+        declared=bool(resources),
     )
+
+
+def _node_resources(annotations: Mapping[str, Any]) -> dict[str, Amount]:
+    """What a stack says of one node of its pool (components/shared/pool.py)."""
+    try:
+        return _amounts(json.loads(annotations.get(c.ANNOTATION_NODE_RESOURCES, "{}")))
+    except (ValueError, TypeError, AttributeError):
+        return {}
 
 
 def effective_requests(spec: Mapping[str, Any]) -> dict[str, Amount]:

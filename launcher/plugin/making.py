@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import secrets
+import time
 from typing import Any, Final
 
-from launcher.core.torchrun import job_spec
+from launcher.core.torchrun import job_spec, pool_limits
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.distribution import Refused, distribute
+from launcher.core.torchrun.queues import imagined
 from launcher.core.torchrun.resolve import resolve
+from launcher.core.torchrun.storage import Cluster as Facts
 from launcher.plugin.cluster import Cluster
 from launcher.plugin.exits import UNAVAILABLE, USAGE, PluginError
 from launcher.plugin.screen import say
@@ -19,19 +22,22 @@ MARK: Final = f"{n.GROUP}/submitted-as"
 _MARK_BYTES: Final = 16
 
 
-def fits(job: JsonObject, queue: JsonObject | None) -> None:
-    """What the controller would refuse of the job in this queue. Raises PluginError.
+def fits(job: JsonObject, queue: JsonObject) -> None:
+    """What the controller would refuse of the job in this queue, or its pool can never give. Raises PluginError.
 
-    What the API server refuses is left to it. In a queue that is not there, or is wrong, the job waits.
+    What the API server refuses is left to it. In a queue that is wrong, the job waits.
     """
     spec, _ = job_spec.parse(job["spec"])
-    settings = resolve(queue.get("spec"), spec)[0] if queue is not None and spec is not None else None
+    settings = resolve(queue.get("spec"), spec)[0] if spec is not None else None
     if spec is None or settings is None:
         return
     try:
-        distribute(spec, settings.queue)
+        size = distribute(spec, settings.queue)
     except Refused as refusal:
         raise PluginError(USAGE, f"queue {spec.queue}: {refusal}") from None
+    wanted = imagined(job["metadata"]["namespace"], spec, settings, size, Facts(tools_image=""))
+    if why := pool_limits.refusal(queue.get("status"), wanted, time.time()):
+        raise PluginError(USAGE, f"queue {spec.queue}: {why}")
 
 
 def judge(cluster: Cluster, job: JsonObject) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from difflib import get_close_matches
+
 from launcher.plugin.cluster import Cluster
-from launcher.plugin.exits import PluginError
+from launcher.plugin.exits import USAGE, PluginError
 from launcher.plugin.nearest import SHOWN, nearest
 
 
@@ -22,3 +25,23 @@ def queues_that_are_there(cluster: Cluster, name: str) -> str:
     elsewhere = sorted(each["metadata"]["namespace"] for each in found if each["metadata"]["name"] == name)
     there = f", and one of this name in {', '.join(elsewhere[:SHOWN])}" if elsewhere else ""
     return f", which has {nearest(name, here)}{there}"
+
+
+def unknown_queue(cluster: Cluster, name: str) -> PluginError:
+    """What to say of a queue that is not in the namespace: the one that was meant, and where it is."""
+    try:
+        found = cluster.queues(everywhere=True)
+    except PluginError:
+        found = []
+    if not found:
+        with suppress(PluginError):
+            found = cluster.queues()
+    here = [each["metadata"]["name"] for each in found if each["metadata"]["namespace"] == cluster.namespace]
+    elsewhere = sorted(each["metadata"]["namespace"] for each in found if each["metadata"]["name"] == name)
+    if elsewhere:
+        advice = f"it is in {', '.join(elsewhere[:SHOWN])}: submit with -n {elsewhere[0]}"
+    elif near := get_close_matches(name, here, 1):
+        advice = f"did you mean {near[0]}?"
+    else:
+        advice = f"the namespace has {nearest(name, sorted(here))}; `{cluster.command('torchrun queues -A')}` shows all"
+    return PluginError(USAGE, f"--queue: there is no queue {name} in namespace {cluster.namespace}; {advice}")

@@ -16,7 +16,7 @@ from launcher.plugin.cluster import Cluster, shown
 from launcher.plugin.exits import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError
 from launcher.plugin.following import follow
 from launcher.plugin.near_archives import pods_that_have
-from launcher.plugin.near_queues import queues_that_are_there
+from launcher.plugin.near_queues import unknown_queue
 from launcher.plugin.packing import Packed
 from launcher.plugin.screen import say
 from launcher.workspace.bucket import archive_url
@@ -24,8 +24,6 @@ from launcher.workspace.errors import WorkspaceError
 from launcher.workspace.pack import Archive
 
 JsonObject = dict[str, Any]
-# A controller makes the sync pod of a job whose queue is missing when the queue comes.
-_WITHOUT_QUEUE_SECONDS: Final = 0.0
 _SHOWN: Final = 200
 
 
@@ -34,10 +32,13 @@ def submit(
 ) -> int:
     """Makes the job and sends its workspace; nothing is left of one whose workspace could not be sent.
 
-    One that waits for what somebody else does, such as for its queue, stays: its workspace is sent when that is done.
+    One that waits for what somebody else does, such as for a claim, stays: its workspace is sent when that is done.
     """
     job = _job(options, cluster.namespace, environment)
     queue = cluster.queue(options.queue)
+    if queue is None:
+        making.judge(cluster, job)  # the namespace may not be there, or not be this person's
+        raise unknown_queue(cluster, options.queue)
     making.fits(job, queue)
     secret_variables.check(cluster, job["spec"].get("env", ()))
     decided = launching.choose(job, _root(options), queue)
@@ -59,20 +60,13 @@ def submit(
     made = making.make(cluster, job)
     waits = None
     if archive and not bucket:
-        waits = _through_pod(cluster, made, archive, queue_there=queue is not None)
+        waits = _through_pod(cluster, made, archive)
     name = made["metadata"]["name"]
     if options.output:
         print(rendered(made, options.output), end="", flush=True)
     else:
         print(f"{n.JOB_SINGULAR}.{n.GROUP}/{name} created", flush=True)
-    if queue is None:
-        which = queues_that_are_there(cluster, options.queue)
-        say(
-            f"queue {options.queue}: is not in namespace {cluster.namespace} yet{which}; job {name} waits for it"
-            + (f"; send the workspace when it is there: {_sync(options, cluster, name)}" if archive else "")
-            + f"; if it was mistyped: {cluster.command('torchrun cancel', name)}"
-        )
-    elif waits:
+    if waits:
         say(
             f"job {name}: waits: {waits.why}; send the workspace when {waits.until}: {_sync(options, cluster, name)}; "
             f"if it should not wait: {cluster.command('torchrun cancel', name)}"
@@ -178,17 +172,12 @@ def _job(options: argparse.Namespace, namespace: str, environment: Mapping[str, 
     return job
 
 
-def _through_pod(
-    cluster: Cluster, job: JsonObject, archive: Archive, *, queue_there: bool
-) -> podless.Podless | None:
+def _through_pod(cluster: Cluster, job: JsonObject, archive: Archive) -> podless.Podless | None:
     """Sends the workspace; what the job waits for first, where that brings its pod."""
     name = job["metadata"]["name"]
     try:
         nearby = pods_that_have(cluster, archive.digest, name)
-        if not queue_there:
-            if upload.wait_for_sync_pod(cluster, name, _WITHOUT_QUEUE_SECONDS):
-                upload.to_sync_pod(cluster, name, archive, nearby)
-        elif upload.wait_for_sync_pod(cluster, name, upload.WAIT_SECONDS, podless.check):
+        if upload.wait_for_sync_pod(cluster, name, upload.WAIT_SECONDS, podless.check):
             upload.to_sync_pod(cluster, name, archive, nearby)
         else:
             raise _no_pod(cluster, name)

@@ -158,6 +158,9 @@ def test_workers_on_two_machines_share_workspace_and_checkpoints(queued: Stack, 
     until(both_said_it, " and ".join(lines), WAIT_SECONDS)
     pods = queued.get("pods", *SPACE, "-l", f"{n.LABEL_JOB}=shared,{n.LABEL_ATTEMPT}")["items"]
     assert len({each["spec"]["nodeName"] for each in pods}) == 2
+    sync_pod = queued.get("pod", n.sync_pod("shared"), *SPACE)
+    node = queued.get("node", sync_pod["spec"]["nodeName"])
+    assert "karpenter.sh/nodepool" not in node["metadata"]["labels"]
     (code / "said.txt").write_text("end")
     assert torchrun(queued, "sync", "shared", cwd=code).code == 0
     assert reaches(queued, "shared", n.PHASE_SUCCEEDED)["restarts"] == 0

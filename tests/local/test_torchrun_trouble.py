@@ -143,12 +143,25 @@ def test_elastic_job_with_an_evicted_worker_restarts(installed: Stack) -> None:
 
 def test_job_without_its_queue_trains_once_it_is_there(installed: Stack, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('trained', flush=True)\n")
-    made = torchrun(
-        installed, "submit", "--queue", "later", "--gpus", "0", "--nodes", "1", "--name", "early",
-        "python train.py", cwd=tmp_path,
-    )  # fmt: skip
+    words = (
+        "submit",
+        "--queue",
+        "later",
+        "--gpus",
+        "0",
+        "--nodes",
+        "1",
+        "--name",
+        "early",
+        "python train.py",
+    )
+    refused = torchrun(installed, *words, cwd=tmp_path)
+    assert refused.code == 64, refused.output
+    assert "there is no queue later in namespace training" in refused.output
+    printed = torchrun(installed, *words, "--dry-run", cwd=tmp_path).output
+    (tmp_path / "job.yaml").write_text(printed[printed.index("apiVersion:") :])
+    made = installed.kubectl("apply", "-f", str(tmp_path / "job.yaml"))
     assert made.code == 0, made.output
-    assert "queue later: is not in namespace training yet, which has cpu, dev, " in made.output
     until(
         lambda: (job(installed, "early").get("status") or {}).get("reason") == n.REASON_QUEUE_NOT_FOUND,
         "so",
@@ -164,7 +177,6 @@ def test_job_without_its_queue_trains_once_it_is_there(installed: Stack, tmp_pat
     }
     applied = installed.kubectl("apply", *SPACE, "-f", "-", stdin=yaml.safe_dump(later))
     assert applied.code == 0, applied.output
-    # As the line of `submit` says.
     assert torchrun(installed, "sync", "early", cwd=tmp_path).code == 0
     reaches(installed, "early", n.PHASE_SUCCEEDED)
     assert "trained" in logs_of(installed, "early")

@@ -13,9 +13,12 @@ from launcher.controller.schema.fields import (
     choice,
     foreign,
     group,
+    mapping,
     named,
     quantity,
+    text,
     whole_number,
+    yes_or_no,
 )
 from launcher.controller.schema.scheduling import scheduling
 from launcher.controller.schema.status import conditions, observed_generation
@@ -81,6 +84,21 @@ def status() -> Field:
                 {
                     "active": whole_number("Those that have workers."),
                     "pending": whole_number("Those that wait."),
+                },
+            ),
+            "pool": group(
+                "The Karpenter pool of scheduling.pool, by which `submit` refuses what it can never give.",
+                {
+                    "name": text("Name of the NodePool.", most=253),
+                    "found": yes_or_no("Whether there is such a NodePool."),
+                    "declared": yes_or_no(
+                        "Whether the NodePool itself says what a node has, as a stack's does."
+                    ),
+                    "maxNodes": whole_number("Nodes that its limits allow; missing where that is not known."),
+                    "limits": mapping("Its limits, by resource.", text("A quantity.", most=63), most=64),
+                    "nodeResources": mapping(
+                        "What one of its nodes has, by resource.", text("A quantity.", most=63), most=64
+                    ),
                 },
             ),
         },

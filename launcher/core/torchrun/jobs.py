@@ -76,6 +76,7 @@ def decide(
         problems="; ".join(problems),
         template_refused=template_refused(queue),
         nearby=nearby,
+        queue_status=None if queue is None else queue.get("status"),
     )
     if look.record.final:
         return _over(look, job, known=not wrong)

@@ -55,6 +55,7 @@ class Look:
     API server did not take a placeholder a moment ago. `queue_leaves` says that the queue is being deleted. Where there
     are `problems`, `spec` is what could be read of it. `template_refused` is what the API server said of a pod of the
     queue in a dry run, "" where it takes such a pod. `nearby` is as in a Making.
+    `queue_status` is the queue's status as the API has it.
     """
 
     meta: Meta
@@ -71,6 +72,7 @@ class Look:
     problems: str = ""
     template_refused: str = ""
     nearby: tuple[str, ...] = ()
+    queue_status: Any = None
 
     @cached_property
     def settings(self) -> Settings | None:

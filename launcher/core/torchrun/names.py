@@ -168,7 +168,8 @@ JOB_CONDITIONS: Final = (
 READY: Final = "Ready"
 POD_TEMPLATE_VALID: Final = "PodTemplateValid"
 KAI_QUEUE_READY: Final = "KaiQueueReady"
-QUEUE_CONDITIONS: Final = (READY, POD_TEMPLATE_VALID, KAI_QUEUE_READY)
+POOL_READY: Final = "PoolReady"
+QUEUE_CONDITIONS: Final = (READY, POD_TEMPLATE_VALID, KAI_QUEUE_READY, POOL_READY)
 
 # Why a job waits, ...
 REASON_QUEUE_NOT_FOUND: Final = "QueueNotFound"
@@ -188,6 +189,7 @@ REASON_HOLDING_FOR_MORE: Final = "HoldingForMoreNodes"
 REASON_INSUFFICIENT_CAPACITY: Final = "InsufficientCapacity"
 REASON_CAPACITY_IMPOSSIBLE: Final = "CapacityImpossible"
 REASON_POOL_NOT_FOUND: Final = "PoolNotFound"
+REASON_POOL_NOT_READY: Final = "PoolNotReady"
 REASON_PRIORITY_CLASS_NOT_FOUND: Final = "PriorityClassNotFound"
 REASON_PLACEHOLDER_REFUSED: Final = "PlaceholderRefused"
 REASON_COUNTED: Final = "Counted"

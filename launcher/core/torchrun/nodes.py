@@ -22,7 +22,7 @@ from launcher.core.manifests import stamp
 from launcher.core.observe import Observation, Pod
 from launcher.core.progress import Progress
 from launcher.core.reasons import shortfall
-from launcher.core.torchrun import affinity, job_spec, placement, pool_request, record
+from launcher.core.torchrun import affinity, job_spec, placement, pool_limits, pool_request, record
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import Removal, removal
 from launcher.core.torchrun.displaced import withdrawn
@@ -45,6 +45,10 @@ _NEVER: Final = re.compile(
     r"no instance type (has enough resources|met all requirements|"
     r"met the scheduling requirements or had enough resources),"
 )
+# What it says of a NodePool whose instance types are not there, or not any more (the same, NoCompatibleInstanceTypes in
+# pkg/controllers/provisioning/scheduling/events.go).
+_POOL: Final = "NodePool"
+_NO_TYPE: Final = "NoCompatibleInstanceTypes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +178,13 @@ class _Choice:
         """What Karpenter says of the placeholders of this wait, where it can never buy a machine for one."""
         names = {self.request.placeholder_name(index) for index in range(self.request.max_nodes)}
         for each in self.seen.warnings:
-            about = each.kind == "Pod" and each.name in names and each.at >= self.gathering.since
+            recent = each.at >= self.gathering.since
+            if recent and (each.kind, each.name, each.reason) == (_POOL, self.request.pool.name, _NO_TYPE):
+                return (
+                    f"pool {self.request.pool.name} has no type on offer: {each.message}; right would be "
+                    "another type or zone in the pool"
+                )
+            about = each.kind == "Pod" and each.name in names and recent
             if about and _NEVER.search(each.message):
                 said = each.message.removeprefix("Failed to schedule pod, ")
                 return f"pool {self.request.pool.name} has no machine that can take a worker: {said}"
@@ -315,12 +325,15 @@ def _observation(look: Look, making: Making, request: JobRequest) -> tuple[list[
             pod = replace(pod, deleting=True)
         own.append(pod)
     others = [pod for pod in read.pods if not _is_own(pod, request)]
+    known = read.pool and pool_limits.with_node(
+        read.pool, read.nodes, pool_limits.node_of(look.queue_status, request.pool.name)
+    )
     # What a machine of the pool is, the pool itself says here: nothing else could contradict it.
-    pool = read.pool and replace(
-        read.pool,
+    pool = known and replace(
+        known,
         offers={
             label: values
-            for label, values in read.pool.offers.items()
+            for label, values in known.offers.items()
             if label not in (c.LABEL_INSTANCE_TYPE, c.LABEL_ZONE)
         },
     )

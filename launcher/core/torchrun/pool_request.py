@@ -64,7 +64,7 @@ def request_of(making: Making, pool: NodePool | None) -> JobRequest:
     resource = GPU_RESOURCE if size.gpus else "cpu"
     return JobRequest(
         job=making.name,
-        asks={name: _text(amount) for name, amount in amounts.items()},
+        asks={name: text(amount) for name, amount in amounts.items()},
         affinity=_node_affinity(spec),
         run_id=f"{n.RUN_PREFIX}{making.name}",
         namespace=making.namespace,
@@ -97,8 +97,8 @@ def request_of(making: Making, pool: NodePool | None) -> JobRequest:
             service_account="",
             priority_class=queue.priority_class,
             processes_per_node=size.processes,
-            cpu=_text(amounts.get("cpu", 0)),
-            memory=_text(amounts.get("memory", 0)),
+            cpu=text(amounts.get("cpu", 0)),
+            memory=text(amounts.get("memory", 0)),
             shared_memory="0",
             env={},
             args=(),
@@ -127,7 +127,8 @@ def _asked(spec: JsonObject) -> dict[str, quantity.Amount]:
         raise Unreadable(f"podTemplate.spec asks for what is no amount: {error}") from None
 
 
-def _text(amount: quantity.Amount) -> str:
+def text(amount: quantity.Amount) -> str:
+    """An amount as a quantity, rounded up to a thousandth."""
     return f"{ceil(amount * 1000)}m" if isinstance(amount, Fraction) else str(amount)
 
 

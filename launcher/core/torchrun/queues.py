@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
+from types import MappingProxyType
 from typing import Final
 
+from launcher.core.observe import Observation
 from launcher.core.torchrun import (
     children,
     distribution,
     job_spec,
     kai,
     pod_template,
+    pool_limits,
     queue_spec,
     record,
     resolve,
@@ -21,6 +24,7 @@ from launcher.core.torchrun import (
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.decision import (
     NORMAL,
+    POOL_SECONDS,
     SCHEDULER_SECONDS,
     UNHEARD_SECONDS,
     WARNING,
@@ -30,11 +34,13 @@ from launcher.core.torchrun.decision import (
     holds,
     removal,
 )
-from launcher.core.torchrun.job_spec import Meta
+from launcher.core.torchrun.distribution import Size
+from launcher.core.torchrun.job_spec import JobSpec, Meta
 from launcher.core.torchrun.pods import Making, worker
 from launcher.core.torchrun.queue_spec import QueueSpec
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import Condition
+from launcher.core.torchrun.resolve import Settings
 from launcher.core.torchrun.storage import Cluster
 
 # A dry run makes nothing, and its name is never seen.
@@ -71,25 +77,33 @@ def trial(queue: JsonObject, cluster: Cluster) -> JsonObject | None:
     if job is None or settings is None:
         return None
     size = distribution.distribute(job, settings.queue)
+    template = worker(imagined(meta.namespace, job, settings, size, cluster), node=0)
+    return _pod_of(template, meta.namespace, spec)
+
+
+def imagined(namespace: str, job: JobSpec, settings: Settings, size: Size, cluster: Cluster) -> Making:
+    """What a job would be made of that is not made."""
     mounts = tuple(
         storage.Mount(volume=each.name, path=each.mount_path, claims=(_TRIAL,))
-        for each in spec.volumes.values()
+        for each in settings.queue.volumes.values()
     )
-    template = worker(
-        Making(
-            name=_TRIAL,
-            namespace=meta.namespace,
-            uid=_TRIAL_UID,
-            spec=job,
-            settings=settings,
-            size=size,
-            storage=storage.Storage(claims=(), mounts=mounts),
-            cluster=cluster,
-            attempt=0,
-        ),
-        node=0,
+    return Making(
+        name=_TRIAL,
+        namespace=namespace,
+        uid=_TRIAL_UID,
+        spec=job,
+        settings=settings,
+        size=size,
+        storage=storage.Storage(claims=(), mounts=mounts),
+        cluster=cluster,
+        attempt=0,
     )
-    return _pod_of(template, meta.namespace, spec)
+
+
+def pool_of(queue: JsonObject) -> str:
+    """The Karpenter pool that the queue names, "" for none."""
+    spec, _ = queue_spec.parse(queue.get("spec"))
+    return spec.pool if spec is not None else ""
 
 
 def _pod_of(template: JsonObject, namespace: str, queue: QueueSpec) -> JsonObject:
@@ -126,12 +140,14 @@ def decide(
     cluster: Cluster,
     now: float,
     in_kai: Iterable[JsonObject] = (),
+    pool: Observation | None = None,
 ) -> Decision:
     """What is to be done for this queue.
 
     `kai_queues` are those of KAI that carry its labels or its kaiQueue's name, `tried` what became of `trial`, None
     while the API server did not say, and `phases` those of the jobs that name it, empty for one that has none yet.
-    `in_kai` are all PodGroups and Queues of KAI, whoever's, where something is `removable`.
+    `in_kai` are all PodGroups and Queues of KAI, whoever's, where something is `removable`. `pool` is what there is of
+    the Karpenter pool that it names, None where it was not read.
     """
     problems: list[str] = []
     meta = job_spec.meta(queue, problems)
@@ -159,8 +175,10 @@ def decide(
     done = _kai(meta, wanted, there, kept)
     if spec is not None and wanted is None and not ours:
         done = Decision(finalizers=_finalizers(meta, held=False))
-    told = _told(meta, spec, problems, tried, there, cluster)
-    decision = _write(queue, meta, told, phases, now, replace(done, removals=removals))
+    told = _told(meta, spec, problems, tried, there, cluster, pool)
+    decision = _write(
+        queue, meta, told, phases, now, replace(done, removals=removals), _pool(queue, spec, pool)
+    )
     return replace(decision, again=UNHEARD_SECONDS) if any(each in used for each in left) else decision
 
 
@@ -240,21 +258,36 @@ def _told(
     tried: Trial | None,
     there: list[JsonObject],
     cluster: Cluster,
+    pool: Observation | None,
 ) -> tuple[Condition, ...]:
-    template = _template(problems, tried)
-    above = _kai_ready(meta, spec, there, cluster)
-    for each in (template, above):
+    parts = [_template(problems, tried), _kai_ready(meta, spec, there, cluster)]
+    if spec is not None and spec.pool and pool is not None:
+        parts.append(_pool_ready(spec.pool, pool))
+    ready = Condition(type=n.READY, so=True, reason="Ready", message="jobs of this queue can run")
+    for each in parts:
         if each.so is not True:
-            return (
-                template,
-                above,
-                Condition(type=n.READY, so=each.so, reason=each.reason, message=each.message),
-            )
-    return (
-        template,
-        above,
-        Condition(type=n.READY, so=True, reason="Ready", message="jobs of this queue can run"),
-    )
+            ready = Condition(type=n.READY, so=each.so, reason=each.reason, message=each.message)
+            break
+    return (*parts, ready)
+
+
+def _pool_ready(name: str, seen: Observation) -> Condition:
+    if seen.pool is None:
+        message = f"there is no NodePool {name}; right would be the name of a pool of this cluster"
+        return Condition(type=n.POOL_READY, so=False, reason=n.REASON_POOL_NOT_FOUND, message=message)
+    if not seen.pool.ready:
+        message = f"NodePool {name} is not ready: {seen.pool.problem}"
+        return Condition(type=n.POOL_READY, so=False, reason=n.REASON_POOL_NOT_READY, message=message)
+    return Condition(type=n.POOL_READY, so=True, reason="Found", message=f"NodePool {name} is there")
+
+
+def _pool(queue: JsonObject, spec: QueueSpec | None, seen: Observation | None) -> JsonObject:
+    """What the status keeps of the pool: None where the queue has none, nothing where it was not read."""
+    if spec is not None and not spec.pool:
+        return {"pool": None}
+    if spec is None or seen is None:
+        return {}
+    return {"pool": pool_limits.written(spec.pool, seen, queue.get("status"))}
 
 
 def _template(problems: list[str], tried: Trial | None) -> Condition:
@@ -334,8 +367,9 @@ def _write(
     phases: Sequence[str] | None,
     now: float,
     done: Decision,
+    kept: Mapping[str, JsonObject | None] = MappingProxyType({}),
 ) -> Decision:
-    """All that is done for it, and what is told then."""
+    """All that is done for it, and what is told and `kept` in its status then."""
     old = queue.get("status")
     old = old if isinstance(old, dict) else {}
     status: JsonObject = {
@@ -347,6 +381,7 @@ def _write(
         active = sum(each in record.STARTED for each in phases)
         waiting = sum(each in ("", n.PHASE_PENDING, n.PHASE_RESTARTING) for each in phases)
         status["jobs"] = {"active": active, "pending": waiting}
+    status = {key: value for key, value in {**status, **kept}.items() if value is not None}
     before = record.by_type(old.get("conditions")).get(n.READY, {}).get("status")
     events = tuple(
         Event(type=NORMAL if each.so else WARNING, reason=each.reason, message=each.message)
@@ -361,10 +396,14 @@ def _write(
         # Of kinds that have just come nothing may be heard yet.
         _CREATING: UNHEARD_SECONDS,
         _DELETING: UNHEARD_SECONDS,
+        n.REASON_POOL_NOT_FOUND: UNHEARD_SECONDS,
+        n.REASON_POOL_NOT_READY: UNHEARD_SECONDS,
     }
+    due = [seconds for reason, seconds in waits.items() if reason in reasons]
+    due += [POOL_SECONDS] if kept.get("pool") is not None else []
     return replace(
         done,
         status=None if status == old else status,
         events=() if status == old else events,
-        again=min((seconds for reason, seconds in waits.items() if reason in reasons), default=None),
+        again=min(due, default=None),
     )

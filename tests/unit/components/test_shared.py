@@ -237,6 +237,7 @@ def test_constants_are_those_of_the_contract() -> None:
         contract.ROLE_WARM,
     )
     assert stated["annotations"]["doNotDisrupt"] == contract.DO_NOT_DISRUPT
+    assert stated["annotations"]["nodeResources"] == contract.ANNOTATION_NODE_RESOURCES
     classes = stated["priorityClasses"]
     assert (classes["worker"]["name"], classes["worker"]["value"]) == (
         contract.WORKER_PRIORITY_CLASS,

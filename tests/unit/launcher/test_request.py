@@ -346,6 +346,7 @@ def test_the_constants_are_those_of_the_contract() -> None:
         "ANNOTATION_ATTEMPT": CONTRACT["annotations"]["attempt"],
         "SHAPE_STATIC": CONTRACT["trainingShapes"]["static"],
         "SHAPE_ELASTIC": CONTRACT["trainingShapes"]["elastic"],
+        "ANNOTATION_NODE_RESOURCES": CONTRACT["annotations"]["nodeResources"],
         "DO_NOT_DISRUPT": CONTRACT["annotations"]["doNotDisrupt"],
         "POD_USER": CONTRACT["podUser"],
         "ENV_REQUEST": launcher["request"],

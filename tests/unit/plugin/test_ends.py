@@ -139,6 +139,7 @@ def test_an_interrupt_while_the_job_is_made_says_that_it_may_be_there(
             raise KeyboardInterrupt
         return job
 
+    api.queue("q")
     monkeypatch.setattr(Cluster, "create", interrupted)
     assert main(SUBMIT, {}) == 130
     assert "job one may be there by now: kubectl torchrun cancel one\n" in capfd.readouterr().err

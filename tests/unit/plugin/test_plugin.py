@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -96,35 +96,65 @@ def test_waiting_for_a_sync_pod_prints_the_reason_once(
     assert capfd.readouterr().err == waits + said
 
 
-def test_an_unknown_queue_is_submitted_to_and_waited_for(api: TorchrunApi, run: Run) -> None:
-    result, out, err = run(*SUBMIT, "x")
-    assert (result, out) == (0, "torchrunjob.torchrun.ai/one created\n")
-    assert "queue q: is not in namespace team yet, which has none; job one waits for it" in err
-    assert re.search(
-        r"when it is there: kubectl torchrun sync --kubeconfig (\S+) one; "
-        r"if it was mistyped: kubectl torchrun cancel --kubeconfig \1 one$",
-        err.strip(),
-    )
-    assert f"{JOBS}/one" in api.objects
-
-
-def test_a_queue_that_is_not_there_is_told_with_those_that_are(api: TorchrunApi, run: Run) -> None:
+def test_submit_to_an_unknown_queue_is_refused_with_the_one_meant(api: TorchrunApi, run: Run) -> None:
     def told() -> str:
         result, _, err = run("submit", "--queue", "cpu", "--gpus", "0", "--no-workspace", "x")
-        assert result == 0
+        assert result == 64
         return only_line(err)
 
-    assert "queue cpu: is not in namespace team yet, which has none; job my-project-" in told()
-    for name in ("a", "b", "c", "d", "e", "cpus"):
+    assert "--queue: there is no queue cpu in namespace team; the namespace has none" in told()
+    for name in ("a", "b"):
         api.queue(name)
-    assert "is not in namespace team yet, which has cpus, a, b, c, d and 1 more; job" in told()
-    meta = {"name": "cpu", "namespace": "other"}
-    api.put(QUEUES.replace("/team/", "/other/") + "/cpu", {"metadata": meta})
-    assert "which has cpus, a, b, c, d and 1 more, and one of this name in other; job" in told()
+    assert "the namespace has a, b; `kubectl torchrun queues -A" in told()
+    api.queue("cpus")
+    assert "did you mean cpus?" in told()
+    api.put(QUEUES.replace("/team/", "/other/") + "/cpu", {"metadata": {"name": "cpu", "namespace": "other"}})
+    assert "it is in other: submit with -n other" in told()
     api.refused.add(("GET", f"/apis/{n.API_VERSION}/{n.QUEUE_PLURAL}"))
-    assert "which has cpus, a, b, c, d and 1 more; job" in told()
-    api.refused.add(("GET", QUEUES))
-    assert "is not in namespace team yet; job" in told()
+    assert "did you mean cpus?" in told()
+    assert not [path for path in api.objects if path.startswith(JOBS)]
+
+
+POOLED: dict[str, Any] = {
+    "image": "i:1",
+    "nodeResources": {"gpus": 1, "cpus": "10", "memory": "40Gi"},
+    "scheduling": {"pool": "g5"},
+}
+NODE = {"nvidia.com/gpu": "4", "cpu": "48", "memory": "192Gi", "vpc.amazonaws.com/efa": "1"}
+HAS = {
+    "name": "g5",
+    "found": True,
+    "declared": True,
+    "limits": {"nvidia.com/gpu": "16"},
+    "nodeResources": NODE,
+}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "changes", "pool", "said"),
+    [
+        (
+            "9",
+            {},
+            HAS,
+            "9 nodes are needed, but the limit of NodePool g5 is 16 nvidia.com/gpu, which is 4 nodes",
+        ),
+        ("1", {}, {"name": "g5", "found": False}, "there is no NodePool g5"),
+        ("1", {"memory": "200Gi"}, HAS, "a worker asks for 200Gi of memory, and a node of pool g5 has 192Gi"),
+        ("4", {}, HAS, ""),
+        ("9", {}, {**HAS, "name": "another"}, ""),
+        ("9", {}, {**HAS, "limits": {}}, ""),
+    ],
+)
+def test_submit_refuses_what_the_queues_pool_can_never_give(
+    api: TorchrunApi, run: Run, gpus: str, changes: dict[str, str], pool: dict[str, Any], said: str
+) -> None:
+    spec = {**POOLED, "nodeResources": {**POOLED["nodeResources"], **changes}}
+    queue = api.queue("q", **spec)
+    api.put(f"{QUEUES}/q", {**queue, "status": {"pool": pool}})
+    result, _, err = run("submit", "--queue", "q", "--gpus", gpus, "--name", "one", "--no-workspace", "x")
+    assert (result, f"{JOBS}/one" in api.objects) == ((64, False) if said else (0, True)), err
+    assert said in err
 
 
 def test_a_dry_run_prints_the_job_and_nothing_else(run: Run, api: TorchrunApi) -> None:
@@ -252,8 +282,8 @@ def test_a_command_to_paste_has_the_flags_that_were_given(
     (code / "in").mkdir()
     (code / "in" / "train.py").touch()
     flags = f"-n team --context here --kubeconfig '{odd}'"
-    assert run(*SUBMIT, *given, "--workspace", "in", "x")[2].endswith(
-        f"kubectl torchrun sync --workspace in {flags} one; if it was mistyped: kubectl torchrun cancel {flags} one\n"
+    assert run(*SUBMIT, *given, "x")[2].endswith(
+        f"`kubectl torchrun queues -A {flags.removeprefix('-n team ')}` shows all\n"
     )
     assert run("status", *given, "two")[2].endswith(
         f"`kubectl torchrun list -A {flags.removeprefix('-n team ')}` shows all\n"

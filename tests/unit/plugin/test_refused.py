@@ -145,6 +145,7 @@ BAD = [
 
 
 def test_main_with_bad_words_prints_one_clear_line(api: TorchrunApi, run: Run, code: Path) -> None:
+    api.queue("q")
     (code / "empty").mkdir()
     (code / "big").mkdir()
     (code / "big" / "weights").write_bytes(bytes(2 * 2**20))

@@ -45,6 +45,7 @@ class PoolApi(Api):
         self.offers = dict(OFFERS)
         self.taints: list[JsonObject] = [{"key": GPU, "effect": "NoSchedule"}]
         self.exists = True
+        self.annotations: JsonObject = {}
         self.bought = 0
         self.most_held = 0
         self.log: list[str] = []
@@ -71,7 +72,10 @@ class PoolApi(Api):
             {"key": key, "operator": "In", "values": value.split(",")} for key, value in self.offers.items()
         ]
         template = {"spec": {"requirements": requirements, "taints": self.taints}}
-        return {"metadata": {"name": POOL}, "spec": {"template": template, **limits}}
+        return {
+            "metadata": {"name": POOL, "annotations": self.annotations},
+            "spec": {"template": template, **limits},
+        }
 
     def put_status(self, item: JsonObject, status: JsonObject) -> bool:
         """Notes those that were taken."""

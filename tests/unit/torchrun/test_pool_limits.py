@@ -1,0 +1,107 @@
+"""What a pool can never give is said at once, and nothing is held for it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from components.shared.pool import pool_annotations
+from launcher.core import contract as c
+from launcher.core import observe
+from launcher.core.torchrun import names as n
+from launcher.core.torchrun import pool_limits, queues
+from tests.unit.components.pools import pool as stack_pool
+from tests.unit.torchrun.made import CLUSTER, queue
+from tests.unit.torchrun.pool import POOL, PoolApi
+from tests.unit.torchrun.pooled import POOLED, Pooled
+
+pytestmark = pytest.mark.unit
+
+NODE = {c.ANNOTATION_NODE_RESOURCES: json.dumps({"nvidia.com/gpu": "8", "cpu": "97", "memory": "1Ti"})}
+PART = {"nodeResources.gpus": 1, "nodeResources.cpus": "10", "nodeResources.memory": "100Gi"}
+
+
+def test_more_workers_than_nodes_are_refused_at_once() -> None:
+    life = Pooled({"numGPUs": 9}, PART)
+    life.api.annotations = NODE
+    life.turn(3)
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert "9 nodes are needed" in life.status["message"]
+    assert "32 nvidia.com/gpu, which is 4 nodes" in life.status["message"]
+    assert (life.names("Pod"), life.api.bought) == ([], 0)
+
+
+def test_nodes_that_are_there_show_what_a_pool_can_have() -> None:
+    life = Pooled({"numGPUs": 9}, PART)
+    life.api.add("one")
+    life.look()
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    several = Pooled({"numGPUs": 9}, PART)
+    several.api.offers[c.LABEL_INSTANCE_TYPE] = "p5.48xlarge,p5.4xlarge"
+    several.api.add("one")
+    several.look()
+    assert several.told == ("Pending", n.REASON_WAITING_FOR_NODES), "the others may be of another type"
+
+
+def test_queue_remembers_what_a_node_has() -> None:
+    life = Pooled({"numGPUs": 9}, PART)
+    kept = pool_limits.written(POOL, observed(life.api, "one"), None)
+    assert kept["maxNodes"] == 4
+    again = pool_limits.written(POOL, observed(PoolApi()), {"pool": kept})
+    assert again == kept
+    life.api.objects[n.QUEUE_KIND, "research"]["status"] = {"pool": again}
+    life.look()
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+
+
+def observed(api: PoolApi, *nodes: str) -> observe.Observation:
+    for each in nodes:
+        api.add(each)
+    return api.observation()
+
+
+@pytest.mark.parametrize("resource", [("memory", "2Ti"), ("cpus", "98")])
+def test_worker_larger_than_every_node_is_refused_at_once(resource: tuple[str, str]) -> None:
+    life = Pooled({"numGPUs": 8}, {f"nodeResources.{resource[0]}": resource[1]})
+    life.api.annotations = NODE
+    life.turn(2)
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert "a worker asks for" in life.status["message"]
+    assert life.api.bought == 0
+
+
+def test_pool_whose_type_is_gone_is_told() -> None:
+    life = Pooled({"numGPUs": 8})
+    life.look()
+    life.api.warn(
+        "NodePool", POOL, "NodePool requirements filtered out all types", "NoCompatibleInstanceTypes"
+    )
+    life.look()
+    assert life.told == ("Pending", n.REASON_CAPACITY_IMPOSSIBLE)
+    assert f"pool {POOL} has no type on offer" in life.status["message"]
+
+
+@pytest.mark.parametrize(("exists", "ready"), [(True, "True"), (False, "False")])
+def test_queue_says_what_its_pool_is(exists: bool, ready: str) -> None:
+    api, made = PoolApi(), queue(POOLED)
+    made["metadata"]["namespace"] = "team"
+    api.exists, api.annotations = exists, NODE
+    decision = queues.decide(made, [], queues.Trial(), [], CLUSTER, 0.0, pool=api.observation())
+    assert decision.status is not None
+    conditions = {each["type"]: each["status"] for each in decision.status["conditions"]}
+    assert (conditions[n.POOL_READY], conditions[n.READY]) == (ready, ready)
+    assert decision.status["pool"]["found"] is exists
+    assert decision.again is not None
+
+
+def test_stack_says_what_a_node_of_its_pool_has() -> None:
+    made = stack_pool()
+    item: dict[str, Any] = {"metadata": {"annotations": pool_annotations(made)}, "spec": {}}
+    found = observe.node_pool(item)
+    assert (found.declared, found.node["cpu"], found.node["nvidia.com/gpu"]) == (
+        True,
+        made.vcpus,
+        made.accelerators,
+    )
