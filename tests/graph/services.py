@@ -36,6 +36,8 @@ ENTRY = "aws:eks/accessPolicyAssociation:AccessPolicyAssociation"
 LOG_GROUP = "aws:cloudwatch/logGroup:LogGroup"
 WEB_ROLE = f"{ROLE} web identity"
 OWN_ATTACHMENT = f"{ATTACHMENT} own policy"
+# AWS's policy for the role of a service account, which needs the cluster that the cluster's own attachments precede.
+WEB_ATTACHMENT = f"{ATTACHMENT} web identity"
 POD = "kubernetes:core/v1:Pod"
 CLAIM = "kubernetes:core/v1:PersistentVolumeClaim"
 
@@ -62,6 +64,8 @@ def kind_of(node: Node) -> str:
     if node.type == ROLE:
         trust = str(given.get("assumeRolePolicy", UNKNOWN))
         return WEB_ROLE if trust == UNKNOWN or "AssumeRoleWithWebIdentity" in trust else ROLE
+    if node.type == ATTACHMENT and "-vpc-cni-" in node.urn:
+        return WEB_ATTACHMENT
     if node.type == ATTACHMENT:
         return ATTACHMENT if ":aws:policy/" in str(given.get("policyArn")) else OWN_ATTACHMENT
     if node.type == ROUTE:
@@ -196,7 +200,10 @@ NEEDS: Final[Mapping[str, list[Needed]]] = {
         ),
         *_all(f"{EKS}/managing-vpc-cni.html: a node without the CNI is never Ready", f"{ADDON} vpc-cni"),
     ],
-    f"{ADDON} vpc-cni": _all(f"{EKS}/eks-add-ons.html", CLUSTER),
+    f"{ADDON} vpc-cni": [
+        *_all(f"{EKS}/eks-add-ons.html", CLUSTER),
+        *_all(f"{EKS}/cni-iam-role.html: it changes interfaces by its role", WEB_ROLE, WEB_ATTACHMENT),
+    ],
     f"{ADDON} kube-proxy": _all(f"{EKS}/eks-add-ons.html", CLUSTER),
     f"{ADDON} eks-pod-identity-agent": _all(f"{EKS}/eks-add-ons.html", CLUSTER),
     f"{ADDON} eks-node-monitoring-agent": _all(f"{EKS}/eks-add-ons.html", CLUSTER),
@@ -213,6 +220,7 @@ NEEDS: Final[Mapping[str, list[Needed]]] = {
         f"{EKS}/associate-service-account-role.html: the trust names the provider",
         "aws:iam/openIdConnectProvider:OpenIdConnectProvider",
     ),
+    WEB_ATTACHMENT: _all("https://docs.aws.amazon.com/IAM/latest/UserGuide/access_policies.html", WEB_ROLE),
     OWN_ATTACHMENT: _all(
         "https://docs.aws.amazon.com/IAM/latest/UserGuide/access_policies.html", "aws:iam/policy:Policy"
     ),
