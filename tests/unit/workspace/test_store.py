@@ -423,7 +423,7 @@ def test_what_s3_refuses_is_one_clear_line(
     assert "\n" not in str(told.value)
     key = cloud.session("guest", {"Effect": "Allow", "Action": "s3:GetBucketLocation", "Resource": "*"})
     with pytest.raises(
-        WorkspaceError, match=r"PutObject is refused .*need s3:GetObject and s3:PutObject"
+        WorkspaceError, match=r"PutObject is refused .*need s3:GetObject, s3:PutObject and s3:ListBucket"
     ) as told:
         Bucket(cloud.client("s3", key)).send(archive, archive_url("s3://code", "research", archive.digest))
     assert "\n" not in str(told.value)
