@@ -48,12 +48,12 @@ class Pools(pulumi.ComponentResource):
         self.objects: list[pulumi.Resource] = []
         for pool in args.pools:
             # What somebody changed by hand is ours again with the next `up`, not a conflict between two owners.
-            metadata = {"name": pool.name, "annotations": {"pulumi.com/patchForce": "true"}}
+            force = {"pulumi.com/patchForce": "true"}
             machine = k8s.apiextensions.CustomResource(
                 f"{name}-{pool.name}-class",
                 api_version="karpenter.k8s.aws/v1",
                 kind="EC2NodeClass",
-                metadata=metadata,
+                metadata={"name": pool.name, "annotations": force},
                 spec=node_class(
                     pool,
                     cluster=args.cluster,
@@ -73,7 +73,7 @@ class Pools(pulumi.ComponentResource):
                 f"{name}-{pool.name}",
                 api_version="karpenter.sh/v1",
                 kind="NodePool",
-                metadata={**metadata, "annotations": pool_annotations(pool)},
+                metadata={"name": pool.name, "annotations": {**force, **pool_annotations(pool)}},
                 spec=node_pool(pool, lustre=args.lustre),
                 opts=pulumi.ResourceOptions(parent=self, depends_on=[machine, *args.after]),
             )

@@ -252,12 +252,20 @@ class Root:
             elif os.path.isdir(target):
                 bind(self.layer.empty(), target)
                 self.closed.append(path)
-        for path in keep:
-            # By the name that the program is called by, too, such as a virtual environment that is a link.
-            link = f"{self.base}{path}"
-            if os.path.realpath(path) != path and not is_below(path, system) and not os.path.lexists(link):
-                os.makedirs(os.path.dirname(link), exist_ok=True)
-                os.symlink(os.path.realpath(path), link)
+        # By the name that the program is called by, too, such as a virtual environment that is a link.
+        self.links = {
+            path: os.path.realpath(path)
+            for path in keep
+            if os.path.realpath(path) != path and not is_below(path, system)
+        }
+        self._link(self.base)
+
+    def _link(self, base: str) -> None:
+        """Make the links that are not there."""
+        for path, target in self.links.items():
+            if not os.path.lexists(f"{base}{path}"):
+                os.makedirs(os.path.dirname(f"{base}{path}"), exist_ok=True)
+                os.symlink(target, f"{base}{path}")
 
     def _kernel(self) -> None:
         """/proc of the container's own process namespace, and /sys, without what changes the machine."""
@@ -316,10 +324,12 @@ class Root:
                 source = wanted["source"] if wanted.get("inside") else OLD + wanted["source"]
                 real = self._mount_point(wanted["target"], is_directory=os.path.isdir(source))
                 bind(source, real, wanted.get("readOnly", False))
-            self.closed = [path for path in self.closed if path != real]
+            self.closed = [path for path in self.closed if not is_below(path, [real])]  # covered now
             for path, copy in kept.items():
                 if is_below(path, [real]):
                     place(copy, path)
+        with contextlib.suppress(OSError):  # a volume that is read-only
+            self._link("")
 
     def _shadows(self, mounts: list[dict[str, Any]], keep: list[str]) -> dict[str, str]:
         """Second mounts of the kept paths that volumes are going to cover."""

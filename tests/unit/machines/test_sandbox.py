@@ -191,6 +191,16 @@ def wheel(directory: Path, name: str) -> Path:
     return path
 
 
+@pytest.mark.parametrize("user", [ROOT, POD_USER])
+def test_volume_may_cover_the_clouds_own_directory(world: World, tmp_path: Path, user: int) -> None:
+    """As the /tmp of a container with a read-only root, where the home of the local cloud is below /tmp."""
+    volume = tmp_path / "volume"
+    volume.mkdir(mode=0o777)
+    covered = str(world.home.root).split("/")[1]
+    world.python(user, f"open('/{covered}/x', 'w').write('1')", **{covered: volume})
+    assert (volume / "x").read_text() == "1"
+
+
 @pytest.mark.long
 def test_pip_install_reaches_its_own_container_alone(world: World, tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
