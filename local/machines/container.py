@@ -147,7 +147,7 @@ class Container:
         declared = environment.declared(facts, self.spec)
         program = context.images.find(self.spec, self.pod.ip, declared, self.pod.port_for)
         self.pod.save_ports()
-        user, group = environment.user_and_group(self.pod.item, self.spec, program.user)
+        user, group = environment.user_and_group(self.pod.item, self.spec, program.user, program.users)
         variables = environment.complete(
             declared | program.forced,
             program.environment,
@@ -155,12 +155,14 @@ class Container:
             self.pod.hostname,
             context.settings.service_ip,
             user,
+            program.users,
         )
         variables.setdefault("PATH", images.SYSTEM_PATH)
         plan = self._volumes.plan(self.spec, program) | {
             "hostname": self.pod.hostname,
             "user": user,
             "group": group,
+            "users": program.users,
             "argv": list(program.argv),
             "env": variables,
         }

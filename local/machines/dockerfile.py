@@ -1,6 +1,6 @@
-"""What a Dockerfile says about running the image: USER, WORKDIR, ENV, ENTRYPOINT and CMD of one stage. Pure.
+"""What a Dockerfile says about running the image: USER, WORKDIR, ENV, ENTRYPOINT, CMD and users of one stage. Pure.
 
-Reference: docs.docker.com/reference/dockerfile. Build-time instructions are skipped; nothing is built here.
+Reference: docs.docker.com/reference/dockerfile. Of RUN only `useradd --uid` is read; nothing is built here.
 """
 
 from __future__ import annotations
@@ -16,13 +16,18 @@ VARIABLE = re.compile(r"\\\$|\$(?:(\w+)|\{(\w+)(?::([-+])([^}]*))?\})")
 
 @dataclass(frozen=True)
 class Image:
-    """How an image runs. `workdir` is absolute; `user` is USER as written: `user[:group]`, names or numbers."""
+    """How an image runs.
+
+    `workdir` is absolute, `user` is USER as written: `user[:group]`, names or numbers. `users` are those that it makes,
+    with their numbers.
+    """
 
     workdir: str = "/"
     user: str = ""
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    users: dict[str, int] = field(default_factory=dict)
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
@@ -78,6 +83,14 @@ def assignments(rest: str, variables: dict[str, str]) -> dict[str, str]:
     return {name: substituted(value, variables).replace(ESCAPED, "$") for name, _, value in pairs}
 
 
+def made_users(command: str) -> dict[str, int]:
+    """The users that a shell command makes by `useradd --uid NUMBER ... NAME` (useradd(8): the name comes last)."""
+    found = re.finditer(
+        r"\buseradd\b[^;&|]*?(?:--uid[ =]|-u ?)(\d+)[^;&|]*?(\w[\w.-]*)\s*(?=[;&|]|$)", command
+    )
+    return {match[2]: int(match[1]) for match in found}
+
+
 def parse(text: str, target: str | None = None) -> Image:
     """The image of the stage `target` (by name or number), else of the last one.
 
@@ -109,6 +122,8 @@ def parse(text: str, target: str | None = None) -> Image:
             current = replace(current, workdir=base + path)
         elif word == "USER":
             current = replace(current, user=substituted(rest, variables).strip("\"'"))
+        elif word == "RUN":
+            current = replace(current, users=current.users | made_users(rest))
         elif word == "ENTRYPOINT":
             current = replace(current, entrypoint=words(rest), command=())
         elif word == "CMD":

@@ -6,12 +6,14 @@ import base64
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from local.machines.quantity import divided
 
 Object = dict[str, Any]
 UNKNOWN_USER = 1000
+NO_USERS: Mapping[str, int] = MappingProxyType({})
 Lookup = Callable[[str], Object | None]
 
 VARIABLE = re.compile(r"\$\$|\$\(([^)]*)\)")
@@ -161,24 +163,27 @@ def cloud(region: str, endpoint: str) -> dict[str, str]:
     }
 
 
-def user_and_group(pod: Object, container: Object, image: str) -> tuple[int, int]:
+def user_and_group(
+    pod: Object, container: Object, image: str, users: Mapping[str, int] = NO_USERS
+) -> tuple[int, int]:
     """The user and group of a container's program: its securityContext, then the pod's, then the image's USER.
 
-    A number without a group gets group 0, as from a container runtime whose image does not list it. A name other
-    than root is a user that the image's Dockerfile makes, with a number of its own.
+    A number without a group gets group 0, as from a container runtime whose image does not list it. `users` are those
+    that the image's Dockerfile makes.
     """
     security = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
     name, _, group = image.partition(":")
-    user = int(name) if name.isdigit() else 0 if name in ("", "root") else UNKNOWN_USER
+    user = int(name) if name.isdigit() else 0 if name in ("", "root") else users.get(name, UNKNOWN_USER)
     if security.get("runAsUser") is not None:
         user, group = security["runAsUser"], ""
     default = int(group) if group.isdigit() else 0
     return user, security.get("runAsGroup") or default
 
 
-def home_of(user: int) -> str:
+def home_of(user: int, users: Mapping[str, int]) -> str:
     """HOME as container runtimes set it: from /etc/passwd, and `/` for a user that it does not list."""
-    return "/root" if user == 0 else "/"
+    own = next((f"/home/{name}" for name, number in users.items() if number == user), "/")
+    return "/root" if user == 0 else own
 
 
 def complete(
@@ -188,10 +193,11 @@ def complete(
     name: str,
     service_ip: str,
     user: int = 0,
+    users: Mapping[str, int] = NO_USERS,
 ) -> dict[str, str]:
     """The whole environment: defaults, then the image's, then what is injected, then what the pod declares."""
     defaults = {
-        "HOME": home_of(user),
+        "HOME": home_of(user, users),
         "HOSTNAME": name,
         "KUBERNETES_SERVICE_HOST": service_ip,
         "KUBERNETES_SERVICE_PORT": "443",

@@ -31,7 +31,7 @@ class Program:
     """How a container runs here. `simulated` ones have no process.
 
     `forced` is environment that wins over the pod's own; `ports` maps a declared port to the one used instead;
-    `user` is the image's USER.
+    `user` is the image's USER, `users` those that it makes.
     """
 
     kind: Literal["process", "simulated"]
@@ -41,6 +41,7 @@ class Program:
     context: str = ""
     workdir: str = "/"
     user: str = ""
+    users: dict[str, int] = field(default_factory=dict)
     ports: dict[int, int] = field(default_factory=dict)
 
 
@@ -80,6 +81,7 @@ def built(container: Object, entry: Object) -> Program:
         context=str(entry["context"]),
         workdir=image.workdir,
         user=image.user,
+        users=image.users,
     )
 
 

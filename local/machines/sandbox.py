@@ -209,7 +209,7 @@ class Root:
         self._hide_and_keep(hidden, plan["keep"], plan["packages"])
         self._kernel()
         self._devices()
-        self._files()
+        self._files(plan.get("users", {}))
 
     def _machine(self, hidden: list[str]) -> None:
         """The machine's system directories, each through the layer."""
@@ -287,14 +287,20 @@ class Root:
         os.mkdir(f"{own}/pts")
         mount("devpts", f"{own}/pts", "devpts", NO_SUID | NO_EXEC, "newinstance,ptmxmode=0666,mode=620")
 
-    def _files(self) -> None:
-        """No passwords, and no people: an image knows root and its system's users. /var/tmp is empty."""
+    def _files(self, image_users: dict[str, int]) -> None:
+        """No passwords, and no people: an image knows root, its system's users and its own. /var/tmp is empty."""
         for path in SECRET_FILES:
             if os.path.exists(f"{self.base}{path}"):
                 bind("/dev/null", f"{self.base}{path}")
         users = Path(self.layer.empty()) / "passwd"
         lines = Path("/etc/passwd").read_text(errors="replace").splitlines(keepends=True)
-        users.write_text("".join(line for line in lines if is_system_user(line)))
+        own_lines = (
+            f"{name}:x:{number}:{number}::/home/{name}:/bin/sh\n" for name, number in image_users.items()
+        )
+        users.write_text("".join([*filter(is_system_user, lines), *own_lines]))
+        for name in image_users:
+            os.mkdir(f"{self.base}/home/{name}")
+            bind(self.layer.empty(), f"{self.base}/home/{name}")
         bind(str(users), f"{self.base}/etc/passwd")
         temporary = f"{self.base}/var/tmp"  # noqa: S108 the container's own
         if os.path.isdir(temporary):

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from local.home import CHECKOUT, Home
-from local.machines import environment, sandbox
+from local.machines import dockerfile, environment, sandbox
 from local.machines.images import Program, image_environment
 from local.machines.pod_volumes import PodVolumes
 from local.machines.process import Ended, Process
@@ -42,6 +42,7 @@ class World:
         self.home = Home(directory / "cloud")
         self.home.make()
         self.number = 0
+        self.users: dict[str, int] = {}  # that the image makes
 
     def plan(
         self, user: int, argv: list[str], mounts: dict[str, Path], context: str
@@ -61,12 +62,13 @@ class World:
         volumes.directories |= mounts
         mounted = [{"name": name, "mountPath": f"/{name}"} for name in mounts]
         program = Program("process", (sys.executable,), context=context)
-        variables = environment.complete({}, image_environment(), {}, "pod", "127.64.0.1", user)
+        variables = environment.complete({}, image_environment(), {}, "pod", "127.64.0.1", user, self.users)
         return directory, {
             **volumes.plan({"name": "main", "volumeMounts": mounted}, program),
             "hostname": "pod",
             "user": user,
             "group": user,
+            "users": self.users,
             "argv": argv,
             "env": variables,
             "cwd": "/",
@@ -216,24 +218,33 @@ def test_pip_install_reaches_its_own_container_alone(world: World, tmp_path: Pat
     assert "ModuleNotFoundError" in output
 
 
+WHO = """
+import getpass, os, pathlib
+print(os.getuid(), os.getgid(), os.environ["HOME"])
+try:
+    print(getpass.getuser())
+except (KeyError, OSError):
+    print("no name")
+try:
+    pathlib.Path("~/.cache").expanduser().mkdir()
+    print("made")
+except OSError:
+    print("no cache")
+"""
+
+
 def test_user_without_a_passwd_entry_has_no_name_and_no_home(world: World) -> None:
-    output = world.python(
-        POD_USER,
-        """
-        import getpass, os, pathlib
-        print(os.getuid(), os.getgid(), os.environ["HOME"])
-        try:
-            print(getpass.getuser())
-        except (KeyError, OSError):
-            print("no name")
-        try:
-            pathlib.Path("~/.cache").expanduser().mkdir()
-            print("made")
-        except OSError:
-            print("no cache")
-        """,
-    )
+    output = world.python(POD_USER, WHO)
     assert output.splitlines() == ["10001 10001 /", "no name", "no cache"]
+
+
+def test_user_that_the_image_makes_has_a_name_and_a_home(world: World) -> None:
+    text = "FROM base\nRUN groupadd --gid 10001 us && \\\n  useradd --uid 10001 --gid us --create-home we\nUSER we\n"
+    image = dockerfile.parse(text)
+    assert environment.user_and_group({"spec": {}}, {}, image.user, image.users) == (POD_USER, 0)
+    world.users = image.users
+    output = world.python(POD_USER, WHO)
+    assert output.splitlines() == ["10001 10001 /home/we", "we", "made"]
 
 
 @pytest.mark.parametrize("user", [ROOT, POD_USER])
