@@ -91,7 +91,7 @@ def _read(
             f"is missing, and workers read their workspace from a bucket; it must be one of serviceAccounts in"
             f" {namespace}",
         )
-    _check_writers(section, bucket, namespace, account, accounts)
+    _check_users_of_bucket(section, bucket, namespace, account, accounts)
     defaults = _job_defaults(section.section("jobDefaults"))
     if entry is None:
         return None
@@ -113,22 +113,30 @@ def _read(
     )
 
 
-def _check_writers(
+def _check_users_of_bucket(
     section: Section,
     bucket: str | None,
     namespace: str,
     account: str | None,
     accounts: tuple[ServiceAccount, ...],
 ) -> None:
-    """Refuse a bucket of workspaces that pods may write: of the stack's own, they write below other prefixes alone."""
-    writers = [each for each in accounts if each.access == WRITE and bucket and each.bucket == bucket]
-    writers.sort(key=lambda each: (each.namespace, each.name) != (namespace, account))
-    if writers:
-        who = f"{writers[0].namespace}/{writers[0].name}"
+    """Refuse a bucket of workspaces that pods may write, or that pods of another namespace may read.
+
+    Of the stack's own bucket they have other prefixes alone.
+    """
+    users = [
+        each
+        for each in accounts
+        if bucket and each.bucket == bucket and (each.access == WRITE or each.namespace != namespace)
+    ]
+    users.sort(key=lambda each: (each.access != WRITE, (each.namespace, each.name) != (namespace, account)))
+    if users:
+        who = f"{users[0].namespace}/{users[0].name}"
+        verb = "written" if users[0].access == WRITE else "read as a whole"
         section.reject(
             "storage.workspace.bucket",
-            f"'{bucket}' may be written by pods with the service account {who} (serviceAccounts: access {WRITE}), and"
-            f" so may the code of jobs; it must be another bucket, such as {OWN_BUCKET}, or access read",
+            f"'{bucket}' may be {verb} by pods with the service account {who} (serviceAccounts: access"
+            f" {users[0].access}), and so may the code of jobs; it must be another bucket, such as {OWN_BUCKET}",
         )
 
 

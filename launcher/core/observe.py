@@ -178,8 +178,14 @@ class Observation:
 
 
 def seconds(stamp: str | None) -> float:
-    """Seconds since the epoch of a Kubernetes time stamp; 0 without one."""
-    return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
+    """Return the seconds since the epoch of a Kubernetes time stamp; 0 without one, or one that can't be read.
+
+    Who writes an Event gives its time stamps: Go takes the years 0 and 10000, Python does not.
+    """
+    try:
+        return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def _amounts(values: Mapping[str, Any] | None) -> dict[str, Amount]:

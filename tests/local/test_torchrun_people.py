@@ -187,7 +187,7 @@ GUARDED: tuple[tuple[str, Any, tuple[str, ...], str], ...] = (
     ("overrides.scheduling", {"priorityClassName": "high"}, (OWNER, ADMIN), NEEDS_QUEUE),
     ("overrides.scheduling", {"pool": "theirs"}, (OWNER, ADMIN), NEEDS_QUEUE),
     ("overrides.scheduling", {"nodeSelector": {"a": "b"}}, (OWNER, ADMIN), NEEDS_QUEUE),
-    ("overrides.storage.datasets", {"existingClaim": "theirs"}, (OWNER, ADMIN), NEEDS_QUEUE),
+    ("overrides.storage.datasets", {"existingClaim": "theirs"}, (EDITOR, ADMIN), NEEDS_PODS),
     ("overrides.storage.workspace", {"bucket": "s3://theirs"}, (OWNER, ADMIN), NEEDS_QUEUE),
 )
 
@@ -227,11 +227,11 @@ def test_jobs_and_queues_need_the_rights_on_the_pods_that_they_make(team: Team) 
     assert said(EDITOR, n.JOB_KIND, other, patch="a") == ""
     assert said(SUBMITTER, n.JOB_KIND, {"suspend": True}, patch="a") == ""
     # Nor does a queue make a pod that its author may not make.
-    for change in ({"podTemplate": OTHERS_ACCOUNT}, {"storage.datasets": THEIR_CLAIM}):
+    for change in ({}, {"podTemplate": OTHERS_ACCOUNT}, {"storage.datasets": THEIR_CLAIM}):
         assert NEEDS_PODS in said(OWNER, n.QUEUE_KIND, change)
         assert said(ADMIN, n.QUEUE_KIND, change) == ""
-    assert said(OWNER, n.QUEUE_KIND, {"kaiQueue": "ours"}, dry=False) == ""
-    assert NEEDS_PODS in said(OWNER, n.QUEUE_KIND, {"podTemplate": OTHERS_ACCOUNT}, patch="a")
+    assert said(ADMIN, n.QUEUE_KIND, {"kaiQueue": "ours"}, dry=False) == ""
+    assert NEEDS_PODS in said(OWNER, n.QUEUE_KIND, {"image": "other:1"}, patch="a")
 
 
 def test_plugin_does_for_edit_and_view_what_its_page_says(

@@ -137,7 +137,10 @@ def _failed_at(summary: str, finished: float | None) -> float | None:
     found = _TIME.search(summary)
     if found is None or finished is None:
         return finished
-    told = datetime.strptime(found[1], "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC).timestamp()
+    try:
+        told = datetime.strptime(found[1], "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC).timestamp()
+    except ValueError:  # a worker may print anything
+        return finished
     zone = round((finished - told) / _QUARTER_HOUR) * _QUARTER_HOUR
     return told + zone if abs(zone) <= _FARTHEST_ZONE else finished
 

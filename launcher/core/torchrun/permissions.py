@@ -69,7 +69,10 @@ FREE_OF_JOB: Final = frozenset(
 )
 # Fields outside of `overrides` need the right to create pods, those below it the right to update the queue, and of
 # these the following the right to create pods instead.
-_PODS_OF_OVERRIDES: Final = ("overrides.podTemplate",)
+_PODS_OF_OVERRIDES: Final = (
+    "overrides.podTemplate",
+    *(f"overrides.storage.{volume}.existingClaim" for volume in _VOLUMES),
+)
 # A change of these alone starts nothing that the job did not run before.
 HARMLESS_CHANGES: Final = (
     "numNodes",
@@ -80,8 +83,9 @@ HARMLESS_CHANGES: Final = (
     "restartPolicy",
     "maxRestarts",
 )
-# Of a queue: what lets its pods use accounts, Secrets, claims or the node itself.
-PODS_OF_QUEUE: Final = ("podTemplate", *(f"storage.{volume}.existingClaim" for volume in _VOLUMES))
+# Of a queue: what lets its pods use accounts, Secrets, claims or the node itself. The image runs with what the jobs of
+# others have.
+PODS_OF_QUEUE: Final = ("image", "podTemplate", *(f"storage.{volume}.existingClaim" for volume in _VOLUMES))
 # Domains of labels and annotations by which this program, Karpenter and KAI Scheduler decide (the names of both:
 # https://karpenter.sh/docs/concepts/scheduling/#well-known-labels, and KAI-Scheduler v0.17.0,
 # pkg/common/constants/constants.go), and names without a domain.

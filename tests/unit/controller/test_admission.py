@@ -42,8 +42,9 @@ def test_each_field_of_a_job_is_free_or_in_the_policy() -> None:
         "env.valueFrom.configMapKeyRef",
         "env.valueFrom.secretKeyRef",
         "overrides.podTemplate",
+        *(f"overrides.storage.{volume}.existingClaim" for volume in _VOLUMES),
     }
-    of_volumes = ("storageClass", "accessMode", "existingClaim")
+    of_volumes = ("storageClass", "accessMode")
     assert set(admission.fields_of_a_job(UPDATE_QUEUE)) == {
         "overrides.kaiQueue",
         "overrides.parentKaiQueue",

@@ -271,6 +271,10 @@ def test_bucket_of_workspaces_that_pods_may_write_is_refused(name: str) -> None:
     ):
         rest = [right] if name == own["name"] else [own, right]
         assert settings(config(queue, serviceAccounts=rest)).queues[0].bucket == "code"
+    reader = {**own, "name": "reader", "namespace": "training"}
+    (line,) = mistakes(config(queue, serviceAccounts=[own, reader]))
+    assert "'code' may be read as a whole by pods with" in line
+    assert "training/reader (serviceAccounts: access read)" in line
 
 
 def test_models_and_workspaces_do_not_lie_in_one_place() -> None:

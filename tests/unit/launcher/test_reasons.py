@@ -36,6 +36,12 @@ def test_the_reason_names_what_ec2_refused_and_what_helps(request_: Request) -> 
     )
 
 
+@pytest.mark.parametrize("stamp", ["0000-01-01T00:00:00Z", "10000-01-01T00:00:00Z", "now"])
+def test_event_with_a_time_that_is_none_can_be_read(stamp: str) -> None:
+    event = {"metadata": {}, "lastTimestamp": stamp, "involvedObject": {"kind": "NodeClaim", "name": "a"}}
+    assert observe.warned(event).at == 0.0
+
+
 def test_reason_names_instances_that_ended_by_themselves(request_: Request) -> None:
     def warning(name: str, reason: str, at: float = NOW) -> observe.Warned:
         return observe.Warned(kind="NodeClaim", name=name, reason=reason, message="m", at=at)

@@ -184,6 +184,12 @@ def test_an_end_after_a_removal_follows_from_it() -> None:
     assert gang.at(4)["firstFailure"]["nodeRank"] == 1
 
 
+def test_time_that_is_none_hides_no_failure() -> None:
+    gang = Gang(maxRestarts=0)
+    gang.ends(1, 1, SUMMARY.format(rank=9, local=1, code=1, time="2024-99-99_99:99:99"))
+    assert gang.at(60.0)["firstFailure"]["rank"] == 9
+
+
 def test_the_agents_own_log_is_no_error() -> None:
     gang = Gang()
     warned = "W1126 16:59:04.774000 26634 torch/distributed/run.py:982] Setting OMP_NUM_THREADS, or it failed"
