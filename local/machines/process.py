@@ -163,9 +163,9 @@ class Process:
     async def entry(self) -> Entry:
         """How to run a command beside the program, once that runs. Raises NotRunningError where it does not."""
         deadline = time.monotonic() + SETUP_SECONDS
-        while (pid := self.pid) is not None:
+        while self.alive:
             # Until the sandbox becomes the program it may still have the machine's own root.
-            if not _in_set_up(pid):
+            if (pid := self.pid) is not None and not _in_set_up(pid):
                 plan = json.loads((self.directory / "plan.json").read_text())
                 return Entry(pid, plan["env"], plan["user"])
             if time.monotonic() > deadline:

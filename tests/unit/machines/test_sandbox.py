@@ -252,9 +252,7 @@ def test_command_in_a_container_has_its_user_and_no_more_rights(world: World, us
     process, _ = world.start(user, ["sleep", "60"])
 
     async def story() -> str:
-        while process.pid is None and process.alive:
-            await asyncio.sleep(0.01)
-        entry = await process.entry()
+        entry = await process.entry()  # at once: it waits for the program
         script = "id -u; mount -o remount,rw,bind /proc/sys && echo remounted; touch /usr/from-exec"
         command = entry.command(["sh", "-c", script])
         return (
