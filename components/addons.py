@@ -1,4 +1,4 @@
-"""One EKS add-on, in the version that the stack file pins or EKS's default for the cluster's Kubernetes version."""
+"""Register EKS add-ons: the version that the stack file pins, or EKS's default for the Kubernetes version."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from components.shared import addons
 
 @dataclass(frozen=True, kw_only=True)
 class AddonArgs:
-    """What the add-ons of one cluster have in common.
+    """Arguments that all add-ons of one cluster share.
 
-    `kubernetes` is the control plane's version, known only once it has that version. `versions` are those that are
-    pinned, by add-on.
+    Attributes:
+        cluster: The cluster's name.
+        kubernetes: The version of the control plane. It resolves when the control plane has that version.
+        versions: The pinned versions, by add-on.
+        tags: The tags of each add-on.
     """
 
     cluster: str
@@ -31,8 +34,8 @@ def addon(
 ) -> aws.eks.Addon:
     """Register the add-on `name`; `more` are further arguments of `aws.eks.Addon`.
 
-    Without a version in its inputs an add-on keeps the one that it was made with: EKS updates none when the control
-    plane is updated (https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html, step 4).
+    The inputs always contain a version. Otherwise the add-on keeps its first version, because EKS does not update
+    add-ons with the control plane (https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html, step 4).
     """
     version: pulumi.Input[str] | None = args.versions.get(name)
     if version is None:

@@ -1,4 +1,4 @@
-"""What a stack's state records of its settings: the fixed ones, and those that its run was started with."""
+"""Record settings in a stack's state: the fixed settings, and the settings that its run started with."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from pulumi.dynamic import Resource as DynamicResource
 
 
 class _Record(ResourceProvider):
-    """Makes nothing. Its check compares the new values with the ones in the state, in `preview` and in `up`."""
+    """Compare new values with the state, in `preview` and in `up`. It creates nothing outside the state."""
 
     serialize_as_secret_always = False
 
     def check(self, _olds: dict[str, Any], news: dict[str, Any]) -> CheckResult:
-        """Refuse another value: the engine then neither plans nor changes what depends on the record."""
+        """Refuse changed values, so that the engine does not change resources that depend on this one."""
         from components.shared.fixed import differences
 
         found = differences(_olds.get("values") or {}, news["values"])
         return CheckResult(news, [CheckFailure("", f"{key}: {said}") for key, said in found.items()])
 
     def create(self, props: dict[str, Any]) -> CreateResult:
-        """Nothing is made."""
+        """Record the values."""
         return CreateResult("settings", props)
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
-        """The values count, not this code, which stands in the state with bytes that differ between checkouts."""
+        """Compare the values only. The state also holds this code, whose bytes differ between checkouts."""
         return DiffResult(changes=_olds.get("values") != _news.get("values"), replaces=[])
 
     def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> UpdateResult:
-        """A key may come or go with other settings."""
+        """Record the new values. Keys appear and disappear with other settings."""
         return UpdateResult(_news)
 
 
 class FixedSettings(DynamicResource, module="settings", name="Fixed"):
-    """Created before everything else, so that a first `up` that fails later has recorded the values all the same.
+    """Hold the fixed settings of a stack.
 
-    `values` maps the key of a setting to its value. Everything that must not be touched once one of them differs has
-    to depend on this resource.
+    The engine creates this resource first, so that a failed first `up` has recorded the values, too. Resources that
+    must not change while a fixed setting differs depend on it. `values` maps the key of a setting to its value.
     """
 
     def __init__(self, name: str, values: dict[str, Any], opts: pulumi.ResourceOptions | None = None) -> None:
@@ -53,12 +53,12 @@ class FixedSettings(DynamicResource, module="settings", name="Fixed"):
 
 
 class _Run(ResourceProvider):
-    """Makes nothing. Its check says which settings were changed after the run was started, and keeps the first ones."""
+    """Report settings that changed after the run started, and keep the first values. It creates nothing."""
 
     serialize_as_secret_always = False
 
     def check(self, _olds: dict[str, Any], news: dict[str, Any]) -> CheckResult:
-        """Compare the settings with those of the same Job; another Job under the name was started with the new."""
+        """Compare the settings with those of the same Job. Another Job of the same name starts with the new ones."""
         from components.shared.fixed import late_line
 
         inputs = {**news, "late": ""}
@@ -72,23 +72,24 @@ class _Run(ResourceProvider):
         return CheckResult(inputs, [])
 
     def create(self, props: dict[str, Any]) -> CreateResult:
-        """Nothing is made."""
+        """Record the values."""
         return CreateResult(str(props["runId"]), props)
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
-        """This code stands in the state, too, and does not count."""
+        """Compare the values only. The state also holds this code."""
         changed = any(_olds.get(key) != _news.get(key) for key in ("job", "values", "late"))
         return DiffResult(changes=changed, replaces=[])
 
     def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> UpdateResult:
-        """The note changes."""
+        """Record the new note."""
         return UpdateResult(_news)
 
 
 class StartedRun(DynamicResource, module="settings", name="StartedRun"):
-    """The settings that a run's Job was made with. Its `late` says which have other values now, that reach nobody.
+    """Hold the settings that a run's Job was created with.
 
-    `job` is the Job's uid: the one of its name that is made after a deletion has the new settings.
+    The output `late` names the settings that changed later and have no effect on the run. `job` is the Job's uid: a Job
+    that is created again after a deletion has the new settings.
     """
 
     def __init__(

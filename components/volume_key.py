@@ -1,4 +1,4 @@
-"""Grants of a given KMS key to those who launch nodes, whose disks it encrypts."""
+"""Grant the KMS key of node volumes to the roles that launch nodes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Final
 import pulumi
 import pulumi_aws as aws
 
-# https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html. Whoever launches an
-# instance uses the key for its disks; without that the instance ends at once (Client.InternalError).
+# https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html. The principal that
+# launches an instance uses the key for its volumes. Without access, EC2 terminates the instance at launch
+# (Client.InternalError).
 OPERATIONS: Final = (
     "CreateGrant",
     "Decrypt",
@@ -19,13 +20,13 @@ OPERATIONS: Final = (
     "ReEncryptFrom",
     "ReEncryptTo",
 )
-# Service-linked roles that launch instances, by the service: those of managed node groups, and spot instances.
+# Service-linked roles that launch instances: of managed node groups, and of Spot Instances.
 AUTO_SCALING: Final = "autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
 SPOT: Final = "spot.amazonaws.com/AWSServiceRoleForEC2Spot"
 
 
 def grant(name: str, key_arn: str, grantee: pulumi.Input[str], opts: pulumi.ResourceOptions) -> aws.kms.Grant:
-    """Let a role use the key for disks."""
+    """Allow a role to use the key for EBS volumes."""
     return aws.kms.Grant(
         name,
         name=name,
@@ -37,6 +38,6 @@ def grant(name: str, key_arn: str, grantee: pulumi.Input[str], opts: pulumi.Reso
 
 
 def service_role(key_arn: str, role: str) -> str:
-    """The ARN of a service-linked role in the account of the key."""
+    """Return the ARN of a service-linked role in the account of the key."""
     _, partition, _, _, account, _ = key_arn.split(":", 5)
     return f"arn:{partition}:iam::{account}:role/aws-service-role/{role}"

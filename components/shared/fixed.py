@@ -1,4 +1,4 @@
-"""Compare the settings that are fixed after a stack's first `up` with the ones that it was made with. Pure."""
+"""Compare the fixed settings of a stack with the values of its first `up`. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
-    """Return each setting that has another value now, by its key, with what is wrong and what to do.
+    """Return an error message for each setting whose value changed, by key.
 
-    A key that only one side has is no difference: the settings that are fixed depend on the others.
+    A key on only one side is no difference: other settings decide which settings are fixed.
     """
     return {
         key: (
@@ -23,7 +23,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
 
 
 def shown(value: object) -> str:
-    """Return a value as a stack file has it."""
+    """Return a value in the notation of a stack file."""
     if value in ("", None):
         return "nothing"
     if isinstance(value, float) and value.is_integer():
@@ -32,7 +32,7 @@ def shown(value: object) -> str:
 
 
 def late_line(run_id: str, keys: Sequence[str]) -> str:
-    """Return what a person reads of settings that were changed after their run was started."""
+    """Return the message about settings that changed after their run started."""
     return (
         f"run {run_id}: was started before {', '.join(keys)} changed, and keeps its values. Set"
         " trainyard:training.runId to another name to start a run with the new ones"
