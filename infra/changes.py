@@ -1,13 +1,13 @@
-"""What a changed setting does to a stack that is up; the counterpart of `infra.meanings`, key by key.
+"""Define what a changed setting does to a running stack; `infra.meanings` describes the same keys.
 
-A setting is *in place*, *replaces* something, or is *fixed* after the first `up`. A fixed one has a function here that
-takes its value out of the settings. The program records these values in the state (`components.fixed_settings`), which
-refuses another one in `pulumi preview` and `pulumi up`; `make up`, `make preview` and `make preflight` compare them
-with the state themselves (`refused`), and with it what can only grow.
+A change is applied *in place*, *replaces* a resource, or is refused because the setting is *fixed* after the first
+`up`. A fixed setting has a function here that returns its value. `components.fixed_settings` records these values in
+the state and refuses other ones in `pulumi preview` and `pulumi up`. `make up`, `make preview` and `make preflight`
+compare them with the state first. The entry point for that is `refused`, which also checks values that can only grow.
 
-Which input of a resource forces a replacement: the tables of the local cloud's plugins (local/plugins), which are held
-to those of the official providers. Another cluster behind the Kubernetes provider, by its address or its authority,
-replaces all objects in it (pulumi/pulumi-kubernetes#2771, DiffConfig).
+The tables in local/plugins say which inputs of a resource force a replacement; tests compare them with the official
+providers. A Kubernetes provider with another endpoint or certificate authority replaces all of its objects
+(pulumi/pulumi-kubernetes#2771, DiffConfig).
 """
 
 from __future__ import annotations
@@ -26,40 +26,43 @@ Value = Callable[[Settings], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What another value does. `value` is of a fixed setting; it returns None where the setting is not fixed."""
+    """The effect of another value.
+
+    `value` returns the value of a fixed setting, or None in stacks where the setting is not fixed.
+    """
 
     text: str
     value: Value | None = None
 
 
 def in_place(more: str = "") -> Change:
-    """The next `up` changes what there is."""
+    """Describe a setting that the next `up` changes in place."""
     return Change(text=f"in place{f', {more}' if more else ''}")
 
 
 def replaces(what: str) -> Change:
-    """The next `up` makes another one and removes the first."""
+    """Describe a setting whose change makes the next `up` replace a resource."""
     return Change(text=f"replaces {what}")
 
 
 def fixed(value: Value, more: str = "") -> Change:
-    """Another value is refused."""
+    """Describe a setting that is fixed after the first `up`."""
     return Change(text=f"fixed{f', {more}' if more else ''}", value=value)
 
 
-def _of_made_vpc(take: Value) -> Value:
+def _if_vpc_is_created(take: Value) -> Value:
     return lambda settings: take(settings) if settings.network.existing is None else None
 
 
-def _of_made_cluster(take: Value) -> Value:
+def _if_cluster_is_created(take: Value) -> Value:
     return lambda settings: take(settings) if settings.cluster.existing is None else None
 
 
-def _of_given_cluster(take: Callable[[ExistingCluster], Any]) -> Value:
+def _of_existing_cluster(take: Callable[[ExistingCluster], Any]) -> Value:
     return lambda settings: take(settings.cluster.existing) if settings.cluster.existing is not None else None
 
 
-def _of_made_lustre(take: Callable[[Lustre], Any]) -> Value:
+def _of_created_lustre(take: Callable[[Lustre], Any]) -> Value:
     def value(settings: Settings) -> Any:
         lustre = settings.storage.lustre
         return take(lustre) if lustre is not None and lustre.existing is None else None
@@ -67,8 +70,8 @@ def _of_made_lustre(take: Callable[[Lustre], Any]) -> Value:
     return value
 
 
-def _of_given_lustre(name: str) -> Value:
-    """Of a file system that the stack makes the value is "", so that it can't become a given one, nor the reverse."""
+def _of_existing_lustre(name: str) -> Value:
+    """Return "" for a file system that the stack creates, so that it can't become an existing one or the reverse."""
 
     def value(settings: Settings) -> Any:
         lustre = settings.storage.lustre
@@ -77,9 +80,9 @@ def _of_given_lustre(name: str) -> Value:
     return value
 
 
-def _link_of_first_generation(name: str) -> Value:
-    """PERSISTENT_1 has its bucket as an input of the file system itself; others have an association beside it."""
-    return _of_made_lustre(
+def _link_of_persistent_1(name: str) -> Value:
+    """Fix the link of PERSISTENT_1, where it is an input of the file system. Others use a separate association."""
+    return _of_created_lustre(
         lambda lustre: (
             getattr(lustre.link, name, None) or "" if lustre.deployment_type == PERSISTENT_1 else None
         )
@@ -87,7 +90,7 @@ def _link_of_first_generation(name: str) -> Value:
 
 
 def _private_subnets(settings: Settings) -> Any:
-    """EKS's node group and a file system of the stack keep theirs; pools on a given cluster take others up."""
+    """Fix the subnets of the node group and of the stack's file system. Pools on an existing cluster accept others."""
     given, lustre = settings.network.existing, settings.storage.lustre
     if given is None or settings.cluster.existing is None:
         return given.private_subnet_ids if given else None
@@ -97,7 +100,10 @@ def _private_subnets(settings: Settings) -> Any:
 
 
 def _public_subnets(settings: Settings) -> Any:
-    """EKS takes no subnets in further zones (https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html)."""
+    """Fix the subnets of the cluster.
+
+    EKS accepts no subnets in further zones (https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html).
+    """
     given = settings.network.existing
     return given.public_subnet_ids if given and settings.cluster.existing is None else None
 
@@ -107,8 +113,8 @@ NEXT_RUN: Final = "for the next `runId`"
 NEXT_JOB: Final = "for the next job"
 
 CHANGES: Final[dict[str, Change]] = {
-    "network.cidr": fixed(_of_made_vpc(lambda s: s.network.cidr), "of a VPC that the stack makes"),
-    "network.zones": fixed(_of_made_vpc(lambda s: list(s.network.zones)), "with their order"),
+    "network.cidr": fixed(_if_vpc_is_created(lambda s: s.network.cidr), "of a VPC that the stack makes"),
+    "network.zones": fixed(_if_vpc_is_created(lambda s: list(s.network.zones)), "with their order"),
     "network.natPerZone": in_place(),
     "network.vpcId": fixed(lambda s: s.network.existing.vpc_id if s.network.existing else ""),
     "network.privateSubnetIds": fixed(
@@ -122,12 +128,12 @@ CHANGES: Final[dict[str, Change]] = {
     "network.flowLogRetentionDays": in_place(),
     "cluster.existing": fixed(lambda s: s.cluster.existing is not None),
     "cluster.existing.name": fixed(lambda s: s.cluster.name if s.cluster.existing else None),
-    "cluster.existing.endpoint": fixed(_of_given_cluster(lambda x: x.endpoint)),
-    "cluster.existing.certificateAuthority": fixed(_of_given_cluster(lambda x: x.certificate_authority)),
+    "cluster.existing.endpoint": fixed(_of_existing_cluster(lambda x: x.endpoint)),
+    "cluster.existing.certificateAuthority": fixed(_of_existing_cluster(lambda x: x.certificate_authority)),
     "cluster.existing.oidcProviderArn": in_place("in the same account"),
     "cluster.existing.oidcIssuer": in_place(),
     "cluster.existing.securityGroupId": in_place(NODES_TO_COME),
-    "cluster.name": fixed(_of_made_cluster(lambda s: s.cluster.name)),
+    "cluster.name": fixed(_if_cluster_is_created(lambda s: s.cluster.name)),
     "cluster.accountId": fixed(lambda s: s.cluster.account_id),
     "cluster.version": in_place("upwards, one minor version at a time"),
     "cluster.administrators": in_place(),
@@ -185,27 +191,27 @@ CHANGES: Final[dict[str, Change]] = {
     "storage.lustre.existing": fixed(
         lambda s: s.storage.lustre.existing is not None if s.storage.lustre else None
     ),
-    "storage.lustre.existing.fileSystemId": fixed(_of_given_lustre("file_system_id")),
-    "storage.lustre.existing.dnsName": fixed(_of_given_lustre("dns_name")),
-    "storage.lustre.existing.mountName": fixed(_of_given_lustre("mount_name")),
-    "storage.lustre.deploymentType": fixed(_of_made_lustre(lambda x: x.deployment_type)),
-    "storage.lustre.storageType": fixed(_of_made_lustre(lambda x: x.storage_type)),
-    "storage.lustre.driveCache": fixed(_of_made_lustre(lambda x: x.drive_cache)),
+    "storage.lustre.existing.fileSystemId": fixed(_of_existing_lustre("file_system_id")),
+    "storage.lustre.existing.dnsName": fixed(_of_existing_lustre("dns_name")),
+    "storage.lustre.existing.mountName": fixed(_of_existing_lustre("mount_name")),
+    "storage.lustre.deploymentType": fixed(_of_created_lustre(lambda x: x.deployment_type)),
+    "storage.lustre.storageType": fixed(_of_created_lustre(lambda x: x.storage_type)),
+    "storage.lustre.driveCache": fixed(_of_created_lustre(lambda x: x.drive_cache)),
     "storage.lustre.capacityGiB": in_place("upwards; less is refused"),
-    "storage.lustre.throughput": fixed(_of_made_lustre(lambda x: x.throughput)),
+    "storage.lustre.throughput": fixed(_of_created_lustre(lambda x: x.throughput)),
     "storage.lustre.metadataIops": in_place("upwards; less is refused"),
     "storage.lustre.s3": replaces("the link; fixed with PERSISTENT_1"),
     "storage.lustre.s3.bucket": Change(
-        text="replaces the link; fixed with PERSISTENT_1", value=_link_of_first_generation("bucket")
+        text="replaces the link; fixed with PERSISTENT_1", value=_link_of_persistent_1("bucket")
     ),
     "storage.lustre.s3.prefix": Change(
-        text="replaces the link; fixed with PERSISTENT_1", value=_link_of_first_generation("prefix")
+        text="replaces the link; fixed with PERSISTENT_1", value=_link_of_persistent_1("prefix")
     ),
     "storage.lustre.s3.path": replaces("the link"),
-    "storage.lustre.zone": fixed(_of_made_lustre(lambda x: x.zone)),
+    "storage.lustre.zone": fixed(_of_created_lustre(lambda x: x.zone)),
     "storage.lustre.compression": in_place(),
     "storage.lustre.mountPath": in_place(NEXT_RUN),
-    "storage.lustre.efa": fixed(_of_made_lustre(lambda x: x.efa)),
+    "storage.lustre.efa": fixed(_of_created_lustre(lambda x: x.efa)),
     "storage.lustre.backupDays": in_place(),
     "training.pool": in_place(NEXT_RUN),
     "training.runId": in_place("which starts the next run"),
@@ -296,7 +302,7 @@ def fixed_values(settings: Settings) -> dict[str, Any]:
 
 
 def run_values(training: Training) -> dict[str, Any]:
-    """Return what a run takes of the settings when it is started, by key."""
+    """Return the settings that a run receives at its start, by key."""
     first, *others = training.candidates
 
     def size(candidate: Candidate) -> list[Any]:
@@ -335,9 +341,11 @@ def run_values(training: Training) -> dict[str, Any]:
 
 
 def refused(settings: Settings, deployment: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a stack's state does not let the settings be, by key, with what is wrong and what to do.
+    """Return an error message for each setting that the stack's state does not allow, by key.
 
-    `deployment` is the state as the engine exports it; it may be empty, or that of an `up` that failed.
+    Args:
+        settings: The settings of the next `up`.
+        deployment: The exported state. It may be empty, or the state of a failed `up`.
     """
     resources = deployment.get("resources") or []
     found: dict[str, str] = {}
@@ -346,19 +354,19 @@ def refused(settings: Settings, deployment: Mapping[str, Any]) -> dict[str, str]
         if each["type"] == RECORD:
             found |= differences(inputs.get("values") or {}, fixed_values(settings))
         elif each["type"] == FILE_SYSTEM:
-            found |= _shrunk(settings.storage.lustre, inputs)
+            found |= _refuse_smaller(settings.storage.lustre, inputs)
         elif each["type"] == CLUSTER and settings.cluster.existing is None:
-            found |= _version(settings.cluster.version, inputs.get("version"))
+            found |= _refuse_version(settings.cluster.version, inputs.get("version"))
     return found
 
 
-def _shrunk(wanted: Lustre | None, inputs: Mapping[str, Any]) -> dict[str, str]:
-    """A smaller file system would be another one, without the data of the first."""
+def _refuse_smaller(wanted: Lustre | None, inputs: Mapping[str, Any]) -> dict[str, str]:
+    """Refuse a smaller file system: the provider would replace it, and the data would be lost."""
     if wanted is None or wanted.existing is not None:
         return {}
     there = {
         "capacityGiB": (inputs.get("storageCapacity") or 0, wanted.capacity_gib),
-        # 0 is FSx's own choice, which it takes back at no less than what there is.
+        # With 0, FSx chooses the value itself. It accepts 0 again only if the value does not become smaller.
         "metadataIops": ((inputs.get("metadataConfiguration") or {}).get("iops") or 0, wanted.metadata_iops),
     }
     return {
@@ -371,8 +379,11 @@ def _shrunk(wanted: Lustre | None, inputs: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _version(wanted: str, there: str | None) -> dict[str, str]:
-    """EKS takes the next minor version and no other (https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html)."""
+def _refuse_version(wanted: str, there: str | None) -> dict[str, str]:
+    """Refuse each version but the present and the next minor one.
+
+    EKS accepts no other (https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html).
+    """
     if there is None or there == wanted:
         return {}
     major, minor = (int(part) for part in str(there).split("."))

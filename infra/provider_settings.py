@@ -1,6 +1,7 @@
-"""Reading what a stack file says to AWS's provider (`aws:...`); part of `infra.settings`.
+"""Read the keys of the AWS provider in a stack file (`aws:...`); part of `infra.settings`.
 
-The program makes its own provider, so that the engine gives it none of these keys. Each is honoured here, or refused.
+The program creates its own provider, which the engine does not configure from these keys. So `read_provider` applies
+or refuses each key.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from infra.reading import Problems, Section, hint, shown, type_name
 PREFIX: Final = "aws:"
 PROFILE: Final = r"[!-~]([ -~]*[!-~])?"
 HONOURED: Final = ("region", "profile", "defaultTags")
-# https://docs.aws.amazon.com/tag-editor/latest/userguide/best-practices-and-strats.html: what all services take.
+# Characters that all services accept:
+# https://docs.aws.amazon.com/tag-editor/latest/userguide/best-practices-and-strats.html.
 TAG_KEY: Final = r"[A-Za-z0-9 _.:/=+@-]{1,128}"
 TAG_VALUE: Final = r"[A-Za-z0-9 _.:/=+@-]{0,256}"
-# 50 on a resource (same page), of which the stack, Karpenter and EKS set some.
+# AWS allows 50 tags on a resource (same page). The stack, Karpenter and EKS set some of them.
 MOST_TAGS: Final = 30
-# What the stack and its controllers set, or find things by; AWS keeps `aws:` for itself.
+# Prefixes of tags that the stack and its controllers set or select by. AWS reserves `aws:`.
 TAKEN: Final = ("aws:", "trainyard:", "eks:", "karpenter.", "kubernetes.io/", "k8s.io/", "ebs.csi.aws.com/")
 _IN_A_PROFILE: Final = "put it into a profile of ~/.aws/config and name that in aws:profile"
 _NOT_HERE: Final = "leave it out, or use a profile (aws:profile) or the environment"
-# The provider's keys (pulumi_aws.Provider), and what to do instead.
+# Keys of the provider (pulumi_aws.Provider) that are refused, each with the advice for the user.
 REFUSED: Final = {
     **dict.fromkeys(
         ("accessKey", "secretKey", "token"),
@@ -62,7 +64,7 @@ REFUSED: Final = {
         _NOT_HERE,
     ),
 }
-# Other providers, which the program configures by itself.
+# Other providers, and why their keys have no effect.
 OTHERS: Final = {
     "aws-native": "the program does not use this provider",
     "docker": "the program does not use this provider",
@@ -73,7 +75,7 @@ OTHERS: Final = {
 
 
 def read_provider(problems: Problems, config: Mapping[str, Any]) -> Provider:
-    """Return profile and tags. `config` has the full keys of a stack file, their values decoded."""
+    """Return the profile and tags. `config` contains the full keys of a stack file with decoded values."""
     values = {key.removeprefix(PREFIX): value for key, value in config.items() if key.startswith(PREFIX)}
     profile = values.get("profile")
     if profile is not None and not (isinstance(profile, str) and re.fullmatch(PROFILE, profile)):
@@ -81,7 +83,7 @@ def read_provider(problems: Problems, config: Mapping[str, Any]) -> Provider:
         profile = None
     tags = _tags(problems, values.get("defaultTags"))
     for key in values:
-        # A path in a key: aws:assumeRoles[0].roleArn.
+        # A key may contain a path: aws:assumeRoles[0].roleArn.
         name = re.split(r"[.\[]", key)[0]
         if name in HONOURED:
             continue

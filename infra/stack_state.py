@@ -1,4 +1,4 @@
-"""The state of a stack: in a file, or where `pulumi` keeps it."""
+"""Read the state of a stack, from a file (`load`) or from the Pulumi backend (`export`)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-# github.com/pulumi/pulumi v3.250.0, pkg/cmd/pulumi/stack: what the CLI says of a stack that is not in the backend.
+# The error of the CLI for a stack that is not in the backend (github.com/pulumi/pulumi v3.250.0, pkg/cmd/pulumi/stack).
 NO_STACK: Final = re.compile(r"no stack named|stack '.*' not found", re.IGNORECASE)
 
 
 class StateError(Exception):
-    """The state can't be read; one line."""
+    """The state can't be read. The message has one line."""
 
 
 def load(file: Path) -> dict[str, Any]:
-    """Return the state in a file: an export, or a checkpoint of a file backend. Without the file it is empty.
+    """Return the state in a file: an export, or a checkpoint of a file backend. It is empty if there is no file.
 
     Raises:
-        StateError: the file can't be read.
+        StateError: The file can't be read.
     """
     try:
         return _deployment(json.loads(file.read_text()))
@@ -35,18 +35,18 @@ def load(file: Path) -> dict[str, Any]:
 
 
 def export(stack: str, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return what `pulumi stack export` says; empty where the backend has no such stack.
+    """Return the state from `pulumi stack export`. It is empty if the backend has no such stack.
 
     Raises:
-        StateError: nobody is logged in to a backend, or it can't be read.
+        StateError: The user is not logged in to a backend, or the backend can't be read.
     """
     if shutil.which("pulumi", path=environment.get("PATH")) is None:
         raise StateError("the pulumi CLI is not on PATH")
     if not _logged_in(environment):
         raise StateError("nobody is logged in to Pulumi")
-    words = ["pulumi", "stack", "export", "--stack", stack, "--non-interactive"]
+    command = ["pulumi", "stack", "export", "--stack", stack, "--non-interactive"]
     answer = subprocess.run(
-        words, cwd=ROOT, env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True
+        command, cwd=ROOT, env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     if answer.returncode == 0:
         try:
@@ -64,14 +64,14 @@ def _deployment(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _logged_in(environment: Mapping[str, str]) -> bool:
-    """Whether `pulumi` knows where states are, so that it neither asks a person nor makes a home for itself.
+    """Return whether `pulumi` has a backend. Without one it would prompt, and create its home directory.
 
-    The places are those of github.com/pulumi/pulumi/sdk/v3@v3.250.0, go/common/workspace/creds.go.
+    Source of the paths: github.com/pulumi/pulumi/sdk/v3@v3.250.0, go/common/workspace/creds.go.
     """
     if environment.get("PULUMI_BACKEND_URL") or environment.get("PULUMI_ACCESS_TOKEN"):
         return True
-    kept = environment.get("PULUMI_CREDENTIALS_PATH") or environment.get("PULUMI_HOME") or "~/.pulumi"
+    home = environment.get("PULUMI_CREDENTIALS_PATH") or environment.get("PULUMI_HOME") or "~/.pulumi"
     try:
-        return bool(json.loads((Path(kept).expanduser() / "credentials.json").read_text())["current"])
+        return bool(json.loads((Path(home).expanduser() / "credentials.json").read_text())["current"])
     except (OSError, ValueError, KeyError, TypeError):
         return False

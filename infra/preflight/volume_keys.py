@@ -1,7 +1,7 @@
-"""KMS keys of nodes' disks: whoever launches a node must be able to use them, or EC2 ends it at once.
+"""Check the KMS keys of node volumes. EC2 terminates an instance whose launcher may not use the key.
 
-https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html. The AWS managed key lets everybody in
-the account use it through EC2; a customer managed key does so only where its policy says it.
+https://docs.aws.amazon.com/ebs/latest/userguide/ebs-encryption-requirements.html. Everybody in the account may use the
+AWS managed key through EC2. A customer managed key needs a key policy for that.
 """
 
 from __future__ import annotations
@@ -19,16 +19,21 @@ KEY: Final = "trainyard:cluster.volumeKey"
 AWS_MANAGED: Final = "alias/aws/ebs"
 NOT_FOUND: Final = ("NotFoundException", "InvalidArnException")
 SYMMETRIC: Final = "SYMMETRIC_DEFAULT"
-# Launching an instance with an encrypted disk needs these, among others.
+# The actions that the launch of an instance with an encrypted volume needs, among others.
 NEEDED: Final = ("kms:CreateGrant", "kms:GenerateDataKeyWithoutPlaintext", "kms:Decrypt")
 AUTO_SCALING_PATH: Final = "/aws-service-role/autoscaling.amazonaws.com/"
 
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeKey:
-    """A KMS key; `open` says that its policy lets everybody in the account use it through EC2.
+    """A KMS key.
 
-    `managed` is AWS or CUSTOMER, `state` Enabled, Disabled, PendingDeletion and others, `spec` its key spec.
+    Attributes:
+        arn: Its ARN.
+        managed: Its key manager: AWS or CUSTOMER.
+        state: Its key state, such as Enabled, Disabled or PendingDeletion.
+        spec: Its key spec.
+        open: Whether its policy allows everybody in the account to use it through EC2.
     """
 
     arn: str
@@ -39,7 +44,7 @@ class VolumeKey:
 
 
 def read(account: Account, key: str) -> VolumeKey | None:
-    """A key by its id, alias or ARN; None where there is none."""
+    """Return the key with this id, alias or ARN; None if it does not exist."""
     answer = account.call("kms", "describe_key", KeyId=key, missing=NOT_FOUND)
     if answer is None:
         return None
@@ -55,19 +60,19 @@ def read(account: Account, key: str) -> VolumeKey | None:
 
 
 def read_default(account: Account) -> VolumeKey | None:
-    """The account's default key for EBS; None where that is AWS's own."""
+    """Return the account's default key for EBS; None if it is the AWS managed key."""
     found = str((account.call("ec2", "get_ebs_default_kms_key_id") or {}).get("KmsKeyId") or AWS_MANAGED)
     return None if found.endswith(AWS_MANAGED) else read(account, found)
 
 
 def has_auto_scaling_role(account: Account) -> bool:
-    """Whether the service-linked role that launches the nodes of managed node groups exists."""
+    """Return whether the service-linked role that launches the nodes of managed node groups exists."""
     roles = account.items("iam", "list_roles", "Roles", PathPrefix=AUTO_SCALING_PATH)
     return any(role["Path"] == AUTO_SCALING_PATH for role in roles)
 
 
 def judge_given(wanted: Wanted, found: VolumeKey | None) -> list[Problem]:
-    """The key that the stack file gives must exist and be usable for disks."""
+    """Check that the key in the stack file exists and can encrypt volumes."""
     name = f"'{wanted.volume_key}'"
     if found is None:
         return [Problem(key=KEY, message=f"{name} does not exist; it must be a KMS key in {wanted.region}")]
@@ -79,7 +84,7 @@ def judge_given(wanted: Wanted, found: VolumeKey | None) -> list[Problem]:
 
 
 def judge_role(wanted: Wanted, exists: bool) -> list[Problem]:
-    """The role that the stack grants the key to must exist: a grant to no role is refused."""
+    """Check that the role that the stack grants the key to exists. KMS refuses a grant to a missing role."""
     if exists or wanted.system is None:
         return []
     message = (
@@ -90,7 +95,7 @@ def judge_role(wanted: Wanted, exists: bool) -> list[Problem]:
 
 
 def judge_default(wanted: Wanted, found: VolumeKey | None) -> list[Problem]:
-    """Without a key in the stack file, the account's default key must let Karpenter use it."""
+    """Check that Karpenter may use the account's default key, if the stack file names none."""
     if found is None:
         return []
     name = f"'{found.arn}', the account's default key for EBS in {wanted.region},"
@@ -109,7 +114,7 @@ def judge_default(wanted: Wanted, found: VolumeKey | None) -> list[Problem]:
 
 
 def judge_snapshots(wanted: Wanted, keys: Mapping[str, VolumeKey | None]) -> list[Problem]:
-    """A disk made of a snapshot needs the snapshot's key, too; `keys` are these, by snapshot."""
+    """Check the keys of snapshots: a volume of a snapshot needs its key, too. `keys` are these keys, by snapshot."""
     problems = []
     for pool in wanted.pools:
         found = keys.get(pool.snapshot_id or "")
@@ -132,7 +137,7 @@ def _policy(account: Account, key: str) -> Sequence[Mapping[str, Any]]:
 
 
 def _is_open(statements: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether everybody in the account may use the key, as AWS's own key for EBS allows it."""
+    """Return whether everybody in the account may use the key, as with the AWS managed key for EBS."""
     return any(
         each.get("Effect") == "Allow"
         and each.get("Principal") in ("*", {"AWS": "*"}, {"AWS": ["*"]})
