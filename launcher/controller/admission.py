@@ -1,10 +1,10 @@
-"""The ValidatingAdmissionPolicies of jobs and queues: whose pods the controller makes.
+"""Build the ValidatingAdmissionPolicies of TorchrunJobs and TorchrunQueues. The entry point is `objects`.
 
-The controller may create pods everywhere. Without these policies a person who may only submit jobs could have it make
-any pod: with another service account, a Secret, the node's own network. The API server asks for the author's own
-rights when a job or queue is written (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/;
-`authorizer` is the CEL library https://pkg.go.dev/k8s.io/apiserver/pkg/cel/library#Authz). The expressions are made
-from the schema and the tables of launcher/core/torchrun/permissions.py.
+The controller may create pods everywhere. Without these policies, a user who may only submit jobs could make it create
+any pod: with another service account, a Secret or the host network. So the API server checks the user's own permissions
+for each write of a job or queue (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/;
+`authorizer` is the CEL library https://pkg.go.dev/k8s.io/apiserver/pkg/cel/library#Authz). The expressions come from
+the schema and from the tables in launcher/core/torchrun/permissions.py.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ _MAY_UPDATE_QUEUE: Final = (
 def objects() -> list[dict[str, Any]]:
     """Return the policies and their bindings."""
     return [
-        made for each in (_of_jobs(), _of_queues()) for made in (each, _binding(each["metadata"]["name"]))
+        made
+        for each in (_job_policy(), _queue_policy())
+        for made in (each, _binding(each["metadata"]["name"]))
     ]
 
 
 def fields_of_a_job(right: str) -> dict[str, str]:
-    """Return the fields of a job that need this right, each with the CEL condition that the job has it."""
+    """Return the job fields that need this permission, each with a CEL condition that the field is set."""
     return {
         path: cel
         for path, cel in _fields(job.spec(), "object.spec", "")
@@ -48,7 +50,7 @@ def fields_of_a_job(right: str) -> dict[str, str]:
 
 
 def _fields(parent: Field, here: str, above: str) -> Iterator[tuple[str, str]]:
-    """Yield every field below, as deep as the table goes, with the condition that it is there."""
+    """Yield the fields below `parent`, as deep as the table goes, with the CEL condition that each is set."""
     for name, each in parent.fields.items():
         path = f"{above}.{name}" if above else name
         place = f"{here}.?{name}"
@@ -62,16 +64,16 @@ def _fields(parent: Field, here: str, above: str) -> Iterator[tuple[str, str]]:
             yield from _fields(each, place, path)
 
 
-def _of_jobs() -> dict[str, Any]:
+def _job_policy() -> dict[str, Any]:
     kept = [name for name in job.spec().fields if name not in permissions.HARMLESS_CHANGES]
     return _policy(
         name=n.JOB_POLICY,
         resource=n.JOB_PLURAL,
         changed=" || ".join(f"object.spec.?{name} != oldObject.spec.?{name}" for name in kept),
         variables={
-            "ofQueue": _listed(fields_of_a_job(UPDATE_QUEUE)),
-            "ofPods": _listed(fields_of_a_job(CREATE_PODS)),
-            **_metadata("object.spec.?overrides.?podTemplate"),
+            "ofQueue": _cel_list(fields_of_a_job(UPDATE_QUEUE)),
+            "ofPods": _cel_list(fields_of_a_job(CREATE_PODS)),
+            **_reserved_keys("object.spec.?overrides.?podTemplate"),
         },
         validations=[
             {
@@ -82,21 +84,21 @@ def _of_jobs() -> dict[str, Any]:
                 "reason": "Forbidden",
             },
             _pods_validation("Leave it out, or ask for the ClusterRole edit."),
-            _reserved("spec.overrides.podTemplate.metadata"),
+            _reserved_validation("spec.overrides.podTemplate.metadata"),
         ],
     )
 
 
-def _of_queues() -> dict[str, Any]:
-    said = {path: f"object.spec.{_optional(path)}.hasValue()" for path in permissions.PODS_OF_QUEUE}
+def _queue_policy() -> dict[str, Any]:
+    said = {path: f"object.spec.{_optional_path(path)}.hasValue()" for path in permissions.PODS_OF_QUEUE}
     return _policy(
         name=n.QUEUE_POLICY,
         resource=n.QUEUE_PLURAL,
         changed="object.spec != oldObject.spec",
-        variables={"ofPods": _listed(said), **_metadata("object.spec.?podTemplate")},
+        variables={"ofPods": _cel_list(said), **_reserved_keys("object.spec.?podTemplate")},
         validations=[
             _pods_validation("Leave it out, or ask for the ClusterRole edit."),
-            _reserved("spec.podTemplate.metadata"),
+            _reserved_validation("spec.podTemplate.metadata"),
         ],
     )
 
@@ -110,22 +112,22 @@ def _pods_validation(advice: str) -> dict[str, str]:
     }
 
 
-def _optional(path: str) -> str:
+def _optional_path(path: str) -> str:
     return ".".join(f"?{name}" for name in path.split("."))
 
 
-def _listed(fields: dict[str, str]) -> str:
-    """Return the CEL list of the paths whose conditions hold."""
+def _cel_list(fields: dict[str, str]) -> str:
+    """Return a CEL expression for the list of the paths whose conditions are true."""
     return " + ".join(f"({cel} ? ['{path}'] : [])" for path, cel in fields.items())
 
 
-def _metadata(template: str) -> dict[str, str]:
+def _reserved_keys(template: str) -> dict[str, str]:
     kinds = ("labels", "annotations")
     keys = (f"{template}.?metadata.?{kind}.orValue({{}}).map(key, key)" for kind in kinds)
     return {"reserved": f"({' + '.join(keys)}).filter(key, key.matches('{permissions.RESERVED_PATTERN}'))"}
 
 
-def _reserved(place: str) -> dict[str, str]:
+def _reserved_validation(place: str) -> dict[str, str]:
     return {
         "expression": "size(variables.reserved) == 0",
         "messageExpression": f"'{place}: ' + variables.reserved.join(', ') + ' is reserved for Trainyard, Karpenter "
@@ -151,7 +153,7 @@ def _policy(
         "spec": {
             "failurePolicy": "Fail",
             "matchConstraints": {"matchPolicy": "Equivalent", "resourceRules": [rule]},
-            # Who writes labels, or scales a job, needs no more than that.
+            # Changes of labels, and scaling, need no further permission.
             "matchConditions": [
                 {"name": "changes-what-runs", "expression": f"request.operation == 'CREATE' || {changed}"}
             ],

@@ -1,7 +1,7 @@
-"""A status as the API server takes it: what a pod says may be longer or larger than the schema allows. Pure.
+"""Fit a status to the schema of its resource, because text from a pod may exceed it. Pure.
 
-A status that the API server refuses would be refused at each later reconcile, too, and with it everything that the
-status has to say first: a deadline, a suspension, an end.
+The entry point is `fit`. If the API server refuses a status, it refuses it at each later reconcile, too. Then the
+controller can't record a deadline, a suspension or the end of the job.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 
 
 def fit(kind: str, status: JsonObject) -> JsonObject:
-    """Return the status of a job or a queue without what its schema does not allow; texts are cut."""
+    """Return the status of a job or queue without values that its schema does not allow. Long strings are truncated."""
     fitted = _fit(status, _SCHEMAS[kind])
     return fitted if isinstance(fitted, dict) else {}
 
 
 def _fit(value: Any, schema: Schema) -> Any:
-    """Return the value as the schema allows it, None where it does not."""
+    """Return the value as the schema allows it; None if it is invalid."""
     kind = str(schema.get("type"))
     if not isinstance(value, _TYPES.get(kind, (object,))) or (isinstance(value, bool) and kind != "boolean"):
         return None

@@ -1,7 +1,7 @@
-"""The NetworkPolicies of the controller, and of the namespaces that have jobs. A stack applies the same objects.
+"""Build the NetworkPolicies of the controller and of namespaces with jobs. A stack applies the same objects.
 
-Policies add up: traffic that none of them lets in is refused once one selects the pod. A node always reaches its own
-pods, so that the kubelet's probes need no policy
+Policies are additive: once a policy selects a pod, only traffic that some policy allows reaches it. A node always
+reaches its own pods, so the kubelet's probes need no policy
 (https://kubernetes.io/docs/concepts/services-networking/network-policies/).
 """
 
@@ -12,14 +12,14 @@ from typing import Any, Final
 from launcher.core import contract as c
 from launcher.core.torchrun import names as n
 
-# Every namespace has it (https://kubernetes.io/docs/reference/labels-annotations-taints/).
+# Every namespace has this label (https://kubernetes.io/docs/reference/labels-annotations-taints/).
 _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
-# CoreDNS, as EKS and kubeadm label it (https://docs.aws.amazon.com/eks/latest/userguide/managing-coredns.html).
+# The labels that EKS and kubeadm give CoreDNS (https://docs.aws.amazon.com/eks/latest/userguide/managing-coredns.html).
 _DNS: Final = {
     "namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: "kube-system"}},
     "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
 }
-# The API server: EKS serves at 443; kubeadm at 6443, and most plugins see the port behind the Service.
+# The ports of the API server: 443 on EKS, 6443 with kubeadm. Most network plugins see the port behind the Service.
 _API_SERVER_PORTS: Final = (443, 6443)
 _JOBS: Final = {"matchExpressions": [{"key": n.LABEL_JOB, "operator": "Exists"}]}
 _SCRAPERS: Final = {"namespaceSelector": {"matchLabels": {c.LABEL_SCRAPER: c.SCRAPER}}}
@@ -28,7 +28,7 @@ _CONTROLLER: Final = {"matchLabels": {"app.kubernetes.io/name": n.CONTROLLER}}
 
 def of_controller() -> list[dict[str, Any]]:
     """Return the policies of the controller's namespace."""
-    calls = [
+    egress = [
         {"ports": [_tcp(port) for port in _API_SERVER_PORTS]},
         {"to": [_DNS], "ports": [{"protocol": "UDP", "port": 53}, _tcp(53)]},
         {"to": [{"namespaceSelector": {}, "podSelector": _JOBS}], "ports": [_tcp(c.TRAINER_METRICS_PORT)]},
@@ -41,12 +41,12 @@ def of_controller() -> list[dict[str, Any]]:
             _CONTROLLER,
             {"policyTypes": ["Ingress"], "ingress": [{"from": [_SCRAPERS], "ports": [_tcp(c.METRICS_PORT)]}]},
         ),
-        _policy("calls", n.CONTROLLER_NAMESPACE, _CONTROLLER, {"policyTypes": ["Egress"], "egress": calls}),
+        _policy("calls", n.CONTROLLER_NAMESPACE, _CONTROLLER, {"policyTypes": ["Egress"], "egress": egress}),
     ]
 
 
 def of_jobs() -> list[dict[str, Any]]:
-    """Return the policies of a namespace with jobs: their pods reach each other, and their metrics are read."""
+    """Return the policies of a namespace with jobs: traffic between their pods, and scraping of their metrics."""
     controller = {"namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: n.CONTROLLER_NAMESPACE}}}
     metrics = {"from": [_SCRAPERS, controller], "ports": [_tcp(c.TRAINER_METRICS_PORT)]}
     return [
@@ -65,10 +65,10 @@ def _tcp(port: int) -> dict[str, Any]:
 
 
 def _policy(name: str, namespace: str, pods: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
-    place = {"namespace": namespace} if namespace else {}
+    scope = {"namespace": namespace} if namespace else {}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": name, **place},
+        "metadata": {"name": name, **scope},
         "spec": {"podSelector": pods, **spec},
     }

@@ -1,12 +1,16 @@
-"""For whose placeholders Karpenter made a NodeClaim, as the NodeClaim itself says it. Pure.
+"""Mark placeholders, so that a NodeClaim says for which run Karpenter created it. Pure.
 
-Nothing in Kubernetes names the pods that a NodeClaim was made for but Events, and anybody who may write Events could
-have a NodeClaim deleted by one. Karpenter does copy what pods require of node labels to `spec.requirements` of the
-NodeClaim (sigs.k8s.io/karpenter v1.14.1, CanAdd in pkg/controllers/provisioning/scheduling/nodeclaim.go and ToNodeClaim
-in nodeclaimtemplate.go), and takes `DoesNotExist` of a label that the NodePool does not know (Compatible in
-pkg/scheduling/requirements.go). So each placeholder requires that its node lacks a label of a key of its own run. Every
-node lacks it, so that the requirement excludes none, and Karpenter gives no node the label (Requirement.Any in
-pkg/scheduling/requirement.go). Only Karpenter and administrators write NodeClaims.
+In Kubernetes, only Events name the pods of a NodeClaim. If the launcher trusted Events, anybody who may write Events
+could make it delete a NodeClaim. So each placeholder carries a mark: its node affinity requires that the node lacks a
+label whose key belongs to the run.
+
+- Karpenter copies the requirement to `spec.requirements` of the NodeClaim (sigs.k8s.io/karpenter v1.14.1, CanAdd in
+  pkg/controllers/provisioning/scheduling/nodeclaim.go and ToNodeClaim in nodeclaimtemplate.go).
+- It accepts `DoesNotExist` for a label that the NodePool does not know (Compatible in pkg/scheduling/requirements.go).
+- No node has the label, and Karpenter adds it to none (Requirement.Any in pkg/scheduling/requirement.go). So the
+  requirement excludes no node.
+
+Only Karpenter and administrators write NodeClaims.
 """
 
 from __future__ import annotations
@@ -23,14 +27,14 @@ _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def mark(namespace: str, run_id: str) -> str:
-    """Return the key of the placeholders of this run."""
+    """Return the label key that marks the placeholders of this run."""
     return _DOMAIN + hashlib.sha256(f"{namespace}/{run_id}".encode()).hexdigest()[:32]
 
 
 def marked(affinity: Mapping[str, Any], key: str) -> JsonObject:
-    """Return this nodeAffinity with the mark in it.
+    """Return this nodeAffinity with the mark added.
 
-    Terms are alternatives, so that each gets it; an empty one matches no node, and stays so.
+    The terms are alternatives, so each gets the mark. An empty term matches no node and stays empty.
     """
     own = {"key": key, "operator": _OPERATOR}
     required = affinity.get(_REQUIRED) or {}
@@ -47,7 +51,7 @@ def marked(affinity: Mapping[str, Any], key: str) -> JsonObject:
 
 
 def marks_of(claim: Mapping[str, Any]) -> frozenset[str]:
-    """Return the keys of all runs for whose placeholders this NodeClaim was made."""
+    """Return the marks in this NodeClaim: the keys of all runs whose placeholders it was created for."""
     requirements = (claim.get("spec") or {}).get("requirements") or ()
     return frozenset(
         each["key"]

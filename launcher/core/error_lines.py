@@ -1,4 +1,4 @@
-"""What was wrong with a program, in the last lines of its output. Pure."""
+"""Find the error of a program in the last lines of its output: `error_line` and `follows`. Pure."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-_LINE: Final = 300
-# torch.distributed's excepthook puts it before each line.
+_MAX_LENGTH: Final = 300
+# The prefix that the excepthook of torch.distributed adds to each line.
 RANK_PREFIX: Final = re.compile(r"^\[rank\d+\]: ?")
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _ERROR_WORDS: Final = re.compile(
     r"error|exception|fatal|killed|no such file|not found|segmentation fault|aborted|denied|failed", re.I
 )
-# What the trainer's first process says after its processes (trainer/entrypoint.py).
-_SUMMED_UP: Final = "error: training ended with exit code"
-# What a process says whose peer, store or agent is gone. Sources: third_party/gloo gloo/transport/tcp/pair.cc,
+# The line that the trainer's entry point prints after its processes ended (trainer/entrypoint.py).
+_TRAINER_SUMMARY: Final = "error: training ended with exit code"
+# Errors of a process that lost a peer, store or agent. Sources: third_party/gloo gloo/transport/tcp/pair.cc,
 # torch/csrc/distributed/c10d (NCCLUtils.cpp, ProcessGroupNCCL.cpp, TCPStore*.cpp, socket.cpp, exception.h),
 # torch/distributed/elastic (multiprocessing/api.py SignalException, rendezvous/api.py), trainer/others.py.
-_FOLLOWS: Final = re.compile(
+_CONSEQUENCE: Final = re.compile(
     r"gloo/transport|Connection closed by peer|Connection closed by remote peer"
     r"|ncclRemoteError|remote process exited|NCCL[^\n]*(?:aborted|Connection (?:reset|closed|refused)|socket)"
     r"|collective operation timeout|Dist(?:Network|Store)Error"
@@ -30,29 +30,29 @@ _FOLLOWS: Final = re.compile(
 
 
 def error_line(lines: Sequence[str]) -> str:
-    """Return the line that says what was wrong: the end of the last traceback, else the last line about an error."""
+    """Return the error line: the exception of the last traceback, else the last line that mentions an error."""
     lines = [RANK_PREFIX.sub("", line) for line in lines]
     starts = [place for place, line in enumerate(lines) if line.lstrip(" |+").startswith(_TRACEBACK)]
     if starts:
         own = (line for line in lines[starts[-1] + 1 :] if line.strip(" |") and not line.startswith(" "))
         if found := next(own, ""):
-            return _short(found)
-    said = [line for line in lines if line.strip() and not line.startswith(_SUMMED_UP)]
+            return _shorten(found)
+    said = [line for line in lines if line.strip() and not line.startswith(_TRAINER_SUMMARY)]
     aborted = [line for line in said if line.lstrip().startswith("what():")]
     named = [line for line in said if _ERROR_WORDS.search(line)]
-    return _short(next((each[-1] for each in (aborted, named, said) if each), ""))
+    return _shorten(next((each[-1] for each in (aborted, named, said) if each), ""))
 
 
 def follows(lines: Sequence[str]) -> bool:
-    """Return whether the error follows from the end of another process."""
-    return bool(_FOLLOWS.search(_from_traceback(lines)))
+    """Return whether the error is a consequence of another process's end."""
+    return bool(_CONSEQUENCE.search(_from_traceback(lines)))
 
 
 def _from_traceback(lines: Sequence[str]) -> str:
-    """The last tracebacks, those among them that led to the last one; else the last lines."""
+    """Return the lines from the first traceback on, with all chained ones; else the last five lines."""
     starts = [place for place, line in enumerate(lines) if _TRACEBACK in line]
     return "\n".join(lines[starts[0] :] if starts else lines[-5:])
 
 
-def _short(line: str) -> str:
-    return " ".join(line.split())[:_LINE]
+def _shorten(line: str) -> str:
+    return " ".join(line.split())[:_MAX_LENGTH]

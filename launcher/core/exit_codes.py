@@ -1,11 +1,11 @@
-"""What the exit code of a process means, in words. Pure."""
+"""Describe the exit code of a process. Pure."""
 
 from __future__ import annotations
 
 import signal
 from typing import Final
 
-_SIGNALLED: Final = 128
+_SIGNAL_BASE: Final = 128
 _HINTS: Final = {
     signal.SIGKILL: "often out of memory",
     signal.SIGBUS: "often /dev/shm is full",
@@ -15,23 +15,23 @@ OUT_OF_MEMORY: Final = "OOMKilled"
 
 
 def meaning(code: int | None, reason: str = "") -> str:
-    """Return what an exit code means, "" where it means nothing by itself.
+    """Return the meaning of an exit code, "" if it has no common meaning.
 
     Args:
-        code: The exit code of a container or process, as shells count it: 128 and the number of the signal.
-        reason: The kubelet's `reason` of a terminated container. `Error` says nothing.
+        code: The exit code of a container or process. As in shells, it is 128 plus the signal's number after a signal.
+        reason: The `reason` of a terminated container from the kubelet. `Error` adds no information.
     """
     if reason == OUT_OF_MEMORY:
         return f"{OUT_OF_MEMORY}: out of memory"
     said = "" if reason == "Error" else reason
-    return ", ".join(each for each in (said, _of(code)) if each)
+    return ", ".join(each for each in (said, _describe(code)) if each)
 
 
-def _of(code: int | None) -> str:
+def _describe(code: int | None) -> str:
     if code is None or code in _SHELL:
         return _SHELL.get(code, "") if code is not None else ""
     try:
-        number = signal.Signals(code - _SIGNALLED)
+        number = signal.Signals(code - _SIGNAL_BASE)
     except ValueError:
         return ""
     hint = _HINTS.get(number)
