@@ -1,8 +1,8 @@
-"""The programs that a command may run, also by shells, scripts and programs that run others. Pure.
+"""Parse a command into the programs that it may run, through shells, scripts and wrappers such as `env`. Pure.
 
-Entry points: `simple_commands_of_words` and `simple_commands_of_line`. Only what would be run counts: in a path or a
-message the name of a program says nothing. Files are read by a function that the caller gives; without one none is.
-https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html has the words of a shell.
+Entry points: `simple_commands_of_words` and `simple_commands_of_line`. A program's name counts only where a shell would
+run it, not in a path or a message. The caller passes a function that reads files; without one the parser reads none.
+https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html defines the terms of the shell.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from functools import reduce
 from itertools import pairwise
 from typing import Final
 
-# Returns the text of a file of the workspace, None where there is no such text file.
+# Returns the text of a file in the workspace; None if there is no such text file.
 Read = Callable[[str], str | None]
 TORCHRUN_MODULES: Final = ("torch.distributed.run", "torch.distributed.launch")
-# Of a runner: Python's own with a module.
+# Flags of a runner, such as uv, that run a Python module.
 _MODULE: Final = ("-m", "--module")
 PYTHON: Final = re.compile(r"python[0-9.]*")
-# Flags, and behind them one that takes what follows.
+# Flags without a value, and then at most one with a value.
 _PYTHON_OPTION: Final = re.compile(r"-([bBdEiIOPqRsSuvVx]*)(?:([cmWX])(.*))?", re.DOTALL)
 SHELLS: Final = ("sh", "bash", "dash", "ash", "ksh", "zsh")
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=.*", re.DOTALL)
 KEYWORDS: Final = ("!", "{", "if", "then", "elif", "else", "while", "until", "do")
-# Behind these only an operator may follow.
+# Only an operator may follow these words.
 _CLOSING: Final = ("}", "fi", "done", "esac")
 SOURCES: Final = (".", "source")
-# Words that no line has: a command has no zero. An array's words stand behind the second one.
-_ONE_MORE: Final = "\0"
+# Internal markers: no command contains a NUL character. The words of an array follow the second marker.
+_PROBE: Final = "\0"
 _ARRAY: Final = "\0("
-# Programs that run a command, and how many words other than options they have before it.
+# Programs that run another command, each with the number of positional arguments before it.
 PREFIXES: Final = {
     **dict.fromkeys(("catchsegv", "command", "dumb-init", "env", "eval", "exec", "ionice", "ncu", "nice"), 0),
     **dict.fromkeys(("builtin", "busybox", "coproc", "setarch", "uvx", "xargs"), 0),
@@ -42,33 +42,33 @@ PREFIXES: Final = {
     ),
     **dict.fromkeys(("chrt", "flock", "gosu", "taskset", "timeout"), 1),
 }
-# Programs that do so behind this word.
+# Programs that run another command after this subcommand.
 RUNNERS: Final = {
     **dict.fromkeys(
         ("conda", "hatch", "mamba", "micromamba", "pdm", "pipenv", "pixi", "poetry", "rye", "uv"), "run"
     ),
     "nsys": "profile",
 }
-# Options whose value may be the name of anything, such as a package, an environment or a file: of either kind.
+# Options whose value may look like a program: a package, an environment or a file.
 _PREFIX_NAMES: Final = re.compile(r"-[Cou]|--(?:chdir|export|output|unset|user)")
 _RUNNER_NAMES: Final = re.compile(
     r"-[CPenopw]|--(?:cwd|directory|env|environment|feature|name|output|prefix|project|python|root-prefix|with"
     r"|with-editable|with-requirements|(?:no-)?extra|(?:no-|only-)?group|(?:[a-z]+-)*package)"
 )
-# More words are looked at in no one command: options may have values or not, and both are tried.
-_MOST_WORDS: Final = 64
-_LOOKED_UP: Final = re.compile(
+# The limit of words per command. The parser tries each option both with and without a value.
+_MAX_WORDS: Final = 64
+_PROGRAM_LOOKUP: Final = re.compile(
     r"\$\(\s*(?:which|command\s+-v)\s+([^\s()]+)\s*\)|`\s*(?:which|command\s+-v)\s+([^\s`]+)\s*`"
 )
-# What stands in the parentheses of arithmetic, which has some of its own.
-_SUM: Final = reduce(lambda inner, _: rf"[^()]*+(?:\({inner}\)[^()]*+)*+", range(4), "[^()]*+")
+# The text of an arithmetic expansion, with up to four levels of nested parentheses.
+_ARITHMETIC: Final = reduce(lambda inner, _: rf"[^()]*+(?:\({inner}\)[^()]*+)*+", range(4), "[^()]*+")
 _TOKEN: Final = re.compile(
     rf"""(?P<blank>[^\S\n]+|\#[^\n]*)
     | (?P<document>[0-9]*<<-?(?!<))
     | (?P<redirection>[0-9]*[<>]+[&|]?)
-    | (?P<word>(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|\$\(\({_SUM}\)\)|\$(?!\()|[^\s;&|()<>`'"\\$])+)
+    | (?P<word>(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|\$\(\({_ARITHMETIC}\)\)|\$(?!\()|[^\s;&|()<>`'"\\$])+)
     | (?P<inner>\$\(|`)
-    | (?P<operator>\(\({_SUM}\)\)|[;&|()\n])""",
+    | (?P<operator>\(\({_ARITHMETIC}\)\)|[;&|()\n])""",
     re.DOTALL | re.VERBOSE,
 )
 _FUNCTION: Final = re.compile(
@@ -79,21 +79,24 @@ _DECLARATIONS: Final = tuple([each] for each in ("declare", "export", "local", "
 _REFERENCE: Final = re.compile(
     r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:\[[@*]\])?(?::?-([^{}$`]*))?\})"
 )
-# A directory that a variable or a command names, such as "$(dirname "$0")/".
-_DIRECTORY_OF: Final = re.compile(r"(?:\$\{?\w+\}?|\$\([^()]*\)|`[^`]*`)/+")
-_MOST_FILES: Final = 32
-_MOST_VARIABLES: Final = 200
-_MOST_ROUNDS: Final = 4
-_LONGEST_WORD: Final = 4096
+# A directory from a variable or a command substitution, such as "$(dirname "$0")/".
+_UNKNOWN_DIRECTORY: Final = re.compile(r"(?:\$\{?\w+\}?|\$\([^()]*\)|`[^`]*`)/+")
+_MAX_FILES: Final = 32
+_MAX_VARIABLES: Final = 200
+_MAX_EXPANSIONS: Final = 4
+_MAX_WORD_LENGTH: Final = 4096
 _QUOTED: Final = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)""", re.DOTALL)
 _ESCAPED: Final = re.compile(r'\\([$`"\\\n])')
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A program that a command may run, as it is written, with its arguments.
+    """A program that a command may run.
 
-    It may be none where that is `unsure`: an option's value, or the word behind a variable.
+    Attributes:
+        word: The program as the command has it.
+        arguments: Its arguments.
+        unsure: Whether `word` may be no program, but an option's value or the word after a variable.
     """
 
     word: str
@@ -110,7 +113,7 @@ class Call:
 
     @property
     def python(self) -> tuple[str, Sequence[str]]:
-        """The module that Python runs, or the program that is its script, and its arguments; "" where it is neither."""
+        """Return the module or program that Python runs, and its arguments; ("", ()) for neither."""
         if self.program in RUNNERS:
             options = self.arguments
             return next(
@@ -121,11 +124,11 @@ class Call:
                 ),
                 ("", ()),
             )
-        return _runs(self.arguments) if self.variable or PYTHON.fullmatch(self.program) else ("", ())
+        return _python_target(self.arguments) if self.variable or PYTHON.fullmatch(self.program) else ("", ())
 
     @property
     def script(self) -> str:
-        """The file that a shell runs as a script, or that is run by its path; "" for a program that is neither."""
+        """Return the script file that a shell runs, or the program's path; "" for neither."""
         if self.program in SOURCES:
             return next(iter(self.arguments), "")
         if self.program in SHELLS:
@@ -136,11 +139,18 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class SimpleCommand:
-    """One command of a shell: the programs that it may run, the first of them the likeliest.
+    """A simple command of a shell, with the programs that it may run.
 
-    `place` is the file of the workspace that has it, "" for the job's own command. `file` is the script that it runs,
-    `is_read` whether that is a file of the workspace, whose commands follow then. `is_python` says that the file is a
-    Python script by its first line. `variables` are those that its script sets.
+    Attributes:
+        words: Its words after expansion.
+        calls: The programs that it may run, the likeliest first.
+        place: The file in the workspace that contains it, "" for the job's own command.
+        functions: The shell functions that its script defines.
+        file: The script that it runs, "" for none.
+        is_read: Whether that script is in the workspace. Then its commands follow.
+        variables: The variables that its script sets.
+        is_python: Whether the first line of that script says that Python runs it.
+        runs_text: Whether it runs a script that is an argument, as `bash -c` does.
     """
 
     words: Sequence[str]
@@ -157,7 +167,7 @@ class SimpleCommand:
 def simple_commands_of_words(
     words: Sequence[str], read: Read = lambda _: None, variables: Mapping[str, str] | None = None
 ) -> Iterator[SimpleCommand]:
-    """The command with these words, and those of the scripts that it runs."""
+    """Yield the command with these words, and the commands of the scripts that it runs."""
     return _Walk(read, dict(variables or {})).commands("", [list(words)], "")
 
 
@@ -167,13 +177,16 @@ def simple_commands_of_line(
     read: Read = lambda _: None,
     variables: Mapping[str, str] | None = None,
 ) -> Iterator[SimpleCommand]:
-    """The commands of a shell's line, whose last one has these arguments, too, and those of the scripts it runs."""
+    """Yield the commands of a shell line, and the commands of the scripts that it runs.
+
+    The last command of the line also gets `args`.
+    """
     return _Walk(read, dict(variables or {})).commands("", _commands_of(line, args), line)
 
 
 @dataclass
 class _Walk:
-    """The way through a command and the scripts that it runs; no script is read twice."""
+    """Walk through a command and the scripts that it runs. It reads no script twice."""
 
     read: Read
     variables: dict[str, str]
@@ -186,18 +199,18 @@ class _Walk:
         while to_do:
             place, commands, text = to_do.pop()
             functions = frozenset(one[1] or one[2] for one in _FUNCTION.finditer(text))
-            variables = _assigned(commands, self.variables) if text else self.variables
+            variables = _assignments(commands, self.variables) if text else self.variables
             behind = []
             for raw in commands:
-                words = _expanded(_split(raw), variables)
+                words = _expand(_split_env_string(raw), variables)
                 if not words or words[0] == _ARRAY:
                     continue
                 if words[0] == "cd" and len(words) == 2 and "$" not in words[1] and "`" not in words[1]:
                     self.directory = posixpath.join(self.directory, words[1])
                 scripts: list[str] = []
                 calls = list(_calls(words, scripts))
-                # An option's value may look like a script; the likeliest has the word.
-                found = ("", None) if scripts else self._file(place, calls)
+                # With an inline script, a call that looks like a script file is only an option's value.
+                found = ("", None) if scripts else self._find_script(place, calls)
                 name, content = found
                 is_python = content is not None and _is_python(content)
                 yield SimpleCommand(
@@ -215,30 +228,30 @@ class _Walk:
                     self.seen.add(name)
                     behind.append((name, _commands_of(content, ()), content))
                 for script in scripts:
-                    # What a shell prints is no script that can be read.
+                    # The output of a command substitution is not known here.
                     if script not in self.seen and not script.lstrip().startswith(("$(", "`")):
                         self.seen.add(script)
                         behind.append((place, _commands_of(script, ()), script))
             to_do.extend(reversed(behind))
 
-    def _file(self, place: str, calls: Sequence[Call]) -> tuple[str, str | None]:
-        """The script that one of these runs, and its text."""
+    def _find_script(self, place: str, calls: Sequence[Call]) -> tuple[str, str | None]:
+        """Return the script that one of these calls runs, and its text; None if it can't be read."""
         first = ""
         for call in calls:
             if not (named := call.script):
                 continue
             first = first or named
-            for name in self._places(place, named):
-                if name not in self.files and len(self.files) >= _MOST_FILES:
+            for name in self._candidate_paths(place, named):
+                if name not in self.files and len(self.files) >= _MAX_FILES:
                     break
                 self.files.add(name)
                 if (content := self.read(name)) is not None:
                     return name, content
         return first, None
 
-    def _places(self, place: str, name: str) -> Iterator[str]:
-        """Where a script may be that is called so: a directory that only the shell knows may be its caller's."""
-        name = _DIRECTORY_OF.sub("", name)
+    def _candidate_paths(self, place: str, name: str) -> Iterator[str]:
+        """Yield the paths where the script may be. An unknown directory may be that of the calling script."""
+        name = _UNKNOWN_DIRECTORY.sub("", name)
         if not name or "$" in name or "`" in name:
             return
         for directory in (self.directory, posixpath.dirname(place), ""):
@@ -246,15 +259,18 @@ class _Walk:
 
 
 def takes_words(line: str) -> bool:
-    """Whether a word behind a shell's line is one more of its last command, and neither in a comment nor its first."""
-    last = next((each for each in _commands(f"{line} {_ONE_MORE}") if _ONE_MORE in each), [])
+    """Return whether a word after this line would be an argument of its last command.
+
+    It is none if it would be in a comment, or the first word of a command.
+    """
+    last = next((each for each in _commands(f"{line} {_PROBE}") if _PROBE in each), [])
     return len(last) > 1 and last[0] not in _CLOSING
 
 
 def _calls(words: Sequence[str], scripts: list[str]) -> Iterator[Call]:
-    """The programs that a simple command may run, and into `scripts` what its shells do."""
-    words = words[:_MOST_WORDS]
-    # Where a program may be, and whether that is unsure.
+    """Yield the programs that a simple command may run; append the inline scripts of shells to `scripts`."""
+    words = words[:_MAX_WORDS]
+    # Positions of possible programs, and whether each is unsure.
     places, seen = [(0, False)], set[int]()
     while places:
         place, unsure = places.pop()
@@ -268,24 +284,27 @@ def _calls(words: Sequence[str], scripts: list[str]) -> Iterator[Call]:
         if program not in RUNNERS:
             yield call
         if program in SHELLS or (program == "eval" and len(rest) == 1):
-            if text := _script(rest) if program in SHELLS else rest[0]:
+            if text := _inline_script(rest) if program in SHELLS else rest[0]:
                 scripts.append(text)
         elif program in RUNNERS:
-            runs = [each for each in _behind(words, place + 1) if words[each] == RUNNERS[program]]
+            runs = [each for each in _operand_positions(words, place + 1) if words[each] == RUNNERS[program]]
             for run in runs:
                 yield Call(word=program, arguments=words[run + 1 :], unsure=unsure)
-                for each in _behind(words, run + 1):
+                for each in _operand_positions(words, run + 1):
                     places.append((each, unsure or bool(_RUNNER_NAMES.fullmatch(words[each - 1]))))
         elif program in PREFIXES and not (program == "command" and rest[:1] in (["-v"], ["-V"])):
-            for each in _behind(words, place + 1):
+            for each in _operand_positions(words, place + 1):
                 named = bool(_PREFIX_NAMES.fullmatch(words[each - 1]))
                 places.append((each + PREFIXES[program], unsure or named))
         elif call.variable:
             places.append((place + 1, True))
 
 
-def _behind(words: Sequence[str], place: int) -> list[int]:
-    """Where the first word behind options and assignments may be: an option's value may be none."""
+def _operand_positions(words: Sequence[str], place: int) -> list[int]:
+    """Return the possible positions of the first word after options and assignments.
+
+    A word after an option may be its value or the first word.
+    """
     found = []
     while place < len(words):
         word = words[place]
@@ -302,10 +321,10 @@ def _behind(words: Sequence[str], place: int) -> list[int]:
     return found
 
 
-def _runs(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """The module or the script that Python runs with these arguments, and what those are given.
+def _python_target(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the module or script that Python runs with these arguments, and its own arguments.
 
-    A script is a program only among programs: `recipes/deepspeed` is the user's.
+    A script counts as a program only in a directory `bin`: `recipes/deepspeed` is a script of the user.
     """
     rest = iter(arguments)
     for word in rest:
@@ -322,8 +341,8 @@ def _runs(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
     return "", ()
 
 
-def _script(arguments: Sequence[str]) -> str:
-    """What a shell with these arguments has behind `-c`, empty without it."""
+def _inline_script(arguments: Sequence[str]) -> str:
+    """Return the script after `-c` in the arguments of a shell, "" without `-c`."""
     rest, asked = iter(arguments), False
     for word in rest:
         if not word.startswith(("-", "+")):
@@ -336,7 +355,7 @@ def _script(arguments: Sequence[str]) -> str:
 
 
 def _script_file(arguments: Sequence[str]) -> str:
-    """The file that a shell with these arguments runs, empty where it runs none."""
+    """Return the file that a shell with these arguments runs, "" for none."""
     rest = iter(arguments)
     for word in rest:
         if not word.startswith(("-", "+")):
@@ -354,7 +373,7 @@ def _script_file(arguments: Sequence[str]) -> str:
 
 
 def _is_python(text: str) -> bool:
-    """Whether a program's text says in its first line that Python runs it."""
+    """Return whether the first line of a script says that Python runs it."""
     first = text.partition("\n")[0]
     if not first.startswith("#!"):
         return False
@@ -364,13 +383,13 @@ def _is_python(text: str) -> bool:
     return bool(PYTHON.fullmatch(program)) or program == "uv"
 
 
-def _assigned(commands: Sequence[Sequence[str]], given: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a script that have one value wherever they are set, and those that it is `given`."""
+def _assignments(commands: Sequence[Sequence[str]], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with one value throughout the script, and the variables in `given`."""
     found: dict[str, str] = {}
     unknown = set[str]()
     for at, words in enumerate(commands):
         of_shell = words[1:] if words[:1] in _DECLARATIONS else words
-        for word in of_shell[:_MOST_WORDS]:
+        for word in of_shell[:_MAX_WORDS]:
             assignment = _SET.fullmatch(word)
             if assignment is None:
                 if of_shell is words:
@@ -380,7 +399,7 @@ def _assigned(commands: Sequence[Sequence[str]], given: Mapping[str, str]) -> di
             following = commands[at + 1] if at + 1 < len(commands) else ()
             if not value and following[:1] == [_ARRAY]:
                 value = " ".join(each for each in following if each != _ARRAY)
-            if adds or len(found) >= _MOST_VARIABLES or found.get(name, value) != value:
+            if adds or len(found) >= _MAX_VARIABLES or found.get(name, value) != value:
                 unknown.add(name)
             found[name] = value
         if words[:1] in (["read"], ["for"], ["select"], ["shift"]):
@@ -388,23 +407,23 @@ def _assigned(commands: Sequence[Sequence[str]], given: Mapping[str, str]) -> di
     return {**given, **{name: value for name, value in found.items() if name not in unknown}}
 
 
-def _split(words: list[str]) -> list[str]:
-    """The words where `env -S` takes several of them out of one."""
-    at = next((at for at, word in enumerate(words[:_MOST_WORDS]) if word in ("-S", "--split-string")), 0)
+def _split_env_string(words: list[str]) -> list[str]:
+    """Split the argument of `env -S` into words."""
+    at = next((at for at, word in enumerate(words[:_MAX_WORDS]) if word in ("-S", "--split-string")), 0)
     if not at or at + 1 >= len(words) or not any(each.rpartition("/")[2] == "env" for each in words[:at]):
         return words
     return [*words[:at], *words[at + 1].split(), *words[at + 2 :]]
 
 
-def _expanded(words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-    """The words with the values of the variables that are known, split as a shell splits them."""
-    now = list(words[:_MOST_WORDS])
-    for _ in range(_MOST_ROUNDS):
+def _expand(words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+    """Return the words after expansion of the known variables, split as a shell splits them."""
+    now = list(words[:_MAX_WORDS])
+    for _ in range(_MAX_EXPANSIONS):
         if not any("$" in word for word in now):
             break
         new: list[str] = []
-        for word in now[:_MOST_WORDS]:
-            value = _REFERENCE.sub(lambda one: _value(one, variables), word)[:_LONGEST_WORD]
+        for word in now[:_MAX_WORDS]:
+            value = _REFERENCE.sub(lambda one: _resolve_reference(one, variables), word)[:_MAX_WORD_LENGTH]
             new.extend(value.split() if value != word and _REFERENCE.fullmatch(word) else [value])
         if new == now:
             break
@@ -412,8 +431,8 @@ def _expanded(words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     return now
 
 
-def _value(found: re.Match[str], variables: Mapping[str, str]) -> str:
-    """The value of a variable, as it is written where it is not known."""
+def _resolve_reference(found: re.Match[str], variables: Mapping[str, str]) -> str:
+    """Return the value of a variable reference; the reference itself if the value is not known."""
     name, default = found[1] or found[2], found[3]
     if name in variables:
         return variables[name]
@@ -421,25 +440,28 @@ def _value(found: re.Match[str], variables: Mapping[str, str]) -> str:
 
 
 def _commands_of(line: str, args: Sequence[str]) -> list[list[str]]:
-    """The simple commands of a line whose last one has these arguments, too; what is looked up is a program."""
-    found = _LOOKED_UP.sub(lambda one: f"/bin/{one[1] or one[2]}", line)
+    """Return the simple commands of a line; the last one also gets `args`.
+
+    A lookup such as `$(which python)` becomes the program itself.
+    """
+    found = _PROGRAM_LOOKUP.sub(lambda one: f"/bin/{one[1] or one[2]}", line)
     return _commands(" ".join((found, *map(shlex.quote, args))), documents=True)
 
 
 def _commands(line: str, *, documents: bool = False) -> list[list[str]]:
-    """The simple commands of a shell's line, without redirections, as far as it can be read.
+    """Return the simple commands of a shell line without redirections, up to the first token that it can't parse.
 
-    Here-documents are left out, but with `documents` for those that are the script of a shell.
+    Here-documents are left out. With `documents`, those that are the script of a shell are kept.
     """
     now: list[str] = []
     commands = [now]
-    # The commands that others stand in, each with what ends those.
+    # The enclosing commands, each with the token that closes the inner one.
     around: list[tuple[str, list[str]]] = []
-    # The commands whose here-documents begin with the next line, each with its operator and its last line.
+    # The commands whose here-documents begin on the next line, each with the operator and the delimiter.
     pending: list[tuple[list[str], str, str]] = []
-    # The last lines of those that are read as scripts.
+    # The delimiters of here-documents that are parsed as scripts.
     ends: list[list[str]] = []
-    # The redirection that the next word is of.
+    # The redirection operator before the next word.
     target = ""
     place, adjoins = 0, False
     while place < len(line) and (token := _TOKEN.match(line, place)):
@@ -447,25 +469,25 @@ def _commands(line: str, *, documents: bool = False) -> list[list[str]]:
         adjoined, adjoins = adjoins, kind == "word"
         if kind == "word":
             if adjoined and now:
-                now[-1] += _unquoted(text)
+                now[-1] += _unquote(text)
             elif not text.replace("\\\n", ""):
                 continue
             elif not target:
-                now.append(_unquoted(text))
+                now.append(_unquote(text))
             elif "<<" in target:
-                pending.append((now, target, _unquoted(text)))
+                pending.append((now, target, _unquote(text)))
             target = ""
         elif kind == "document":
             target = text
         elif kind == "redirection":
             target = ">"
-        elif kind == "operator" and (_tests(now) or (text == "\n" and now[:1] == [_ARRAY])):
+        elif kind == "operator" and (_is_open_test(now) or (text == "\n" and now[:1] == [_ARRAY])):
             continue
         elif around and text == around[-1][0]:
             now, target, adjoins = around.pop()[1], "", True
         elif kind == "inner":
             if adjoined and now and not target:
-                now[-1] += "$()"  # of the word, whose value nobody knows
+                now[-1] += "$()"  # part of the word; its value is not known
             elif adjoined or target:
                 target = ""
             else:
@@ -486,33 +508,33 @@ def _commands(line: str, *, documents: bool = False) -> list[list[str]]:
                 now.clear()  # the pattern of a `case`
             elif text == "\n":
                 for words, operator, end in pending:
-                    if documents and _reads(words):
+                    if documents and _reads_script_from_stdin(words):
                         ends.append([end])
                     else:
-                        place = _behind_document(line, place, operator, end)
+                        place = _end_of_here_document(line, place, operator, end)
                 pending = []
             now, target = [_ARRAY] if array else [], ""
             commands.append(now)
     return [each for each in commands if each not in ends] if ends else commands
 
 
-def _tests(words: Sequence[str]) -> bool:
-    """Whether these are the words of a `[[` that goes on: operators in it are its own."""
-    first = next((each for each in words[:_MOST_WORDS] if each not in KEYWORDS), "")
+def _is_open_test(words: Sequence[str]) -> bool:
+    """Return whether these words are an unfinished `[[`, in which operators do not separate commands."""
+    first = next((each for each in words[:_MAX_WORDS] if each not in KEYWORDS), "")
     return first == "[[" and words[-1] != "]]"
 
 
-def _reads(words: Sequence[str]) -> bool:
-    """Whether a command is a shell without a script, which reads one."""
+def _reads_script_from_stdin(words: Sequence[str]) -> bool:
+    """Return whether a command is a shell that reads its script from standard input."""
     return (
         bool(words)
         and words[0].rpartition("/")[2] in SHELLS
-        and all(each.startswith("-") for each in words[1:_MOST_WORDS])
+        and all(each.startswith("-") for each in words[1:_MAX_WORDS])
     )
 
 
-def _behind_document(line: str, place: int, operator: str, end: str) -> int:
-    """Where a here-document is over that begins at this place."""
+def _end_of_here_document(line: str, place: int, operator: str, end: str) -> int:
+    """Return the position after the here-document that begins at `place`."""
     while place < len(line):
         stop = line.find("\n", place)
         stop = len(line) if stop < 0 else stop
@@ -523,8 +545,8 @@ def _behind_document(line: str, place: int, operator: str, end: str) -> int:
     return place
 
 
-def _unquoted(word: str) -> str:
-    """The word as a shell hands it on: without quotes, and without the ends of lines that go on."""
+def _unquote(word: str) -> str:
+    """Return the word after quote removal, without line continuations."""
 
     def bare(found: re.Match[str]) -> str:
         if found[1] is not None:
