@@ -1,11 +1,11 @@
-"""The first failure of an attempt: which worker failed first, of which rank, with which error. Pure.
+"""Find the first failure of an attempt: the worker, its rank and its error. Pure. The entry point is `first`.
 
-When one process of a gang fails, the others fail after it: their connections close, the agent or the kubelet ends them.
-Containers report their ends in any order, and in whole seconds. So the order is not enough: an error that follows from
-a lost peer never comes before one that does not. The entry point is `first`.
+When one process of a gang fails, the others fail after it: their connections close, or the agent or the kubelet
+terminates them. Containers report their end in any order and in whole seconds, so the reported order is not enough. An
+error that is a consequence of a lost peer therefore always sorts after an error that is not.
 
-A worker's termination message has the last lines of the process that failed first on its node, and torchrun's summary
-(launcher/core/torchrun/first_process.py writes it). Without that it has the end of the container's log.
+The termination message of a worker contains the last lines of the process that failed first on its node, and
+torchrun's summary (launcher/core/torchrun/first_process.py writes it). Otherwise it is the end of the container's log.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from launcher.core.error_lines import RANK_PREFIX, error_line, follows
 from launcher.core.exit_codes import OUT_OF_MEMORY
 from launcher.core.torchrun.observe import Worker
 
-# A worker that failed first may be reported after one that failed because of it: the kubelet looks at its containers
-# once a second (PLEG), and a node may be busy. An error that follows from another one is worth a longer wait.
+# The first failure may be reported after its consequences: the kubelet checks its containers once a second (PLEG), and
+# a node may be busy. If the only known error is a consequence, the controller waits longer for its cause.
 SETTLE_SECONDS: Final = 2.0
 FOLLOWING_SETTLE_SECONDS: Final = 6.0
 TAIL_BYTES: Final = 4096
 _SUMMARY: Final = re.compile(r"^Root Cause \(first observed failure\):$", re.M)
 _RANK: Final = re.compile(r"^ *rank *: (\d{1,9}) \(local_rank: (\d{1,9})\)", re.M)
-# Local time of the container (torch/distributed/elastic/multiprocessing/errors/__init__.py, `timestamp_isoformat`).
+# The container's local time (torch/distributed/elastic/multiprocessing/errors/__init__.py, `timestamp_isoformat`).
 _TIME: Final = re.compile(r"^ *time *: (\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)$", re.M)
 _QUARTER_HOUR: Final = 900
-_FARTHEST_ZONE: Final = 15 * 3600
-# torchrun's --tee puts the role and the local rank before each line.
+_MAX_ZONE_OFFSET: Final = 15 * 3600
+# The prefix of torchrun's --tee: the role and the local rank.
 _PREFIX: Final = re.compile(r"^\[[A-Za-z_]+(\d+)\]: ?")
-# torchrun's own log: how it says that a process failed, before its own traceback.
+# The line of torchrun's own log that reports a failed process, before torchrun's traceback.
 _AGENT: Final = re.compile(r"^[EW]\d{4} .*torch/distributed/elastic/.*(failed \(exitcode|Sending process)")
 _AGENT_LOG: Final = re.compile(r"^[EWI]\d{4} \S+ +\d+ torch/distributed/")
-_ENDED_FROM_OUTSIDE: Final = (130, 143)
-_OWN, _SILENT, _FOLLOWING = range(3)
+_SIGNALLED_CODES: Final = (130, 143)
+_CAUSE, _SILENT, _CONSEQUENCE = range(3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +45,12 @@ class Failure:
     """A worker that failed.
 
     Attributes:
-        rank: The global rank of the process that failed first on its node; None where torchrun does not say it.
-        error: The line that says what was wrong, "" where there is none.
-        follows: Whether that error follows from the end of another process.
-        at: When the process failed, in seconds since the epoch.
-        tail: Its last lines, TAIL_BYTES at most.
+        worker: The worker.
+        rank: The global rank of the process that failed first on its node; None if torchrun does not report it.
+        error: The error line, "" if there is none.
+        follows: Whether that error is a consequence of another process's end.
+        at: The time of the failure, in seconds since the epoch.
+        tail: The last lines of the process, at most TAIL_BYTES.
     """
 
     worker: Worker
@@ -61,26 +62,26 @@ class Failure:
 
 
 def first(workers: Iterable[Worker]) -> Failure | None:
-    """Return the failure from which the others follow, None where no worker failed."""
+    """Return the failure that caused the others; None if no worker failed."""
     found = [read(each) for each in workers if each.failed]
     return min(found, key=_order, default=None)
 
 
 def settles_in(failure: Failure, workers: Iterable[Worker], now: float) -> float:
-    """Return in how many seconds `failure` is certainly the first one: until then others may be reported.
+    """Return the seconds until `failure` is final. Until then, an earlier failure may still be reported.
 
-    A clock of a node that is far from ours costs no time.
+    If the clock of a node differs too much from the controller's, there is no wait.
     """
     if failure.worker.taken or all(each.over or each.end.code is not None for each in workers):
         return 0.0
     ends = [each.end.at for each in workers if each.failed and each.end.at is not None]
-    patience = SETTLE_SECONDS if _class(failure) == _OWN else FOLLOWING_SETTLE_SECONDS
+    patience = SETTLE_SECONDS if _class(failure) == _CAUSE else FOLLOWING_SETTLE_SECONDS
     left = min(ends, default=now - patience) + patience - now
     return left if 0.0 < left <= patience else 0.0
 
 
 def read(worker: Worker) -> Failure:
-    """Return what a failed worker's termination message says."""
+    """Return the failure from a worker's termination message and status."""
     end = worker.end
     own = not end.before and not end.said
     text = end.text if own else ""
@@ -89,7 +90,7 @@ def read(worker: Worker) -> Failure:
     lines = _lines(text, rank[2] if rank else "", bool(summary))
     at = _failed_at(summary, end.at)
     removed = worker.removed is not None and at is not None and at > worker.removed
-    outside = end.code in _ENDED_FROM_OUTSIDE or removed
+    outside = end.code in _SIGNALLED_CODES or removed
     killed = bool(worker.taken) or end.reason == OUT_OF_MEMORY
     return Failure(
         worker=worker,
@@ -97,7 +98,7 @@ def read(worker: Worker) -> Failure:
         error=error_line(lines),
         follows=own and not killed and (follows(lines) or outside),
         at=at,
-        tail=_bounded("\n".join(lines) or end.text.strip()),
+        tail=_truncate("\n".join(lines) or end.text.strip()),
     )
 
 
@@ -109,10 +110,10 @@ def _order(failure: Failure) -> tuple[int, bool, float, int, str]:
 
 def _class(failure: Failure) -> int:
     if failure.follows:
-        return _FOLLOWING
+        return _CONSEQUENCE
     end = failure.worker.end
     knows = failure.error or failure.worker.taken or end.before or end.said or (end.code or 0) > 1
-    return _OWN if knows else _SILENT
+    return _CAUSE if knows else _SILENT
 
 
 def _last_summary(text: str) -> str:
@@ -121,7 +122,7 @@ def _last_summary(text: str) -> str:
 
 
 def _lines(text: str, local_rank: str, summed_up: bool) -> list[str]:
-    """The lines of the process that failed, without torchrun's own; of all processes where it is not known."""
+    """Return the lines of the failed process without torchrun's own; the lines of all processes if it is not known."""
     lines = [line.rstrip("\r") for line in text.splitlines()]
     if summed_up:
         end = max(place for place, line in enumerate(lines) if _SUMMARY.match(line))
@@ -133,20 +134,23 @@ def _lines(text: str, local_rank: str, summed_up: bool) -> list[str]:
 
 
 def _failed_at(summary: str, finished: float | None) -> float | None:
-    """When torchrun saw the failure, else when the container finished. The zone of torchrun's time is not told."""
+    """Return the time of the failure in torchrun's summary, else the end of the container.
+
+    The summary has local time without a time zone, so the zone is computed from the end of the container.
+    """
     found = _TIME.search(summary)
     if found is None or finished is None:
         return finished
     try:
-        told = datetime.strptime(found[1], "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC).timestamp()
+        local = datetime.strptime(found[1], "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC).timestamp()
     except ValueError:  # a worker may print anything
         return finished
-    zone = round((finished - told) / _QUARTER_HOUR) * _QUARTER_HOUR
-    return told + zone if abs(zone) <= _FARTHEST_ZONE else finished
+    zone = round((finished - local) / _QUARTER_HOUR) * _QUARTER_HOUR
+    return local + zone if abs(zone) <= _MAX_ZONE_OFFSET else finished
 
 
-def _bounded(text: str) -> str:
-    """The last whole lines that fit."""
+def _truncate(text: str) -> str:
+    """Return the last complete lines within TAIL_BYTES."""
     data = text.encode(errors="replace")
     if len(data) <= TAIL_BYTES:
         return text

@@ -1,7 +1,7 @@
-"""Who starts the processes of a command: torchrun that the controller puts around it, or the command itself. Pure.
+"""Detect what starts the processes of a command: torchrun, which the controller adds, or the command itself. Pure.
 
-torchrun is put around plain programs alone: a launcher under it would start its processes once for each GPU. Entry
-points: `detect` for the decision, `contradiction` for a launcher that does not fit the job.
+The controller runs only plain programs under torchrun. Under torchrun, another launcher would start its processes once
+for each GPU. Entry points: `detect` for the decision, `contradiction` for a launcher that does not fit the job.
 
 Flags: torch 2.x, torch/distributed/run.py (each is also read from the environment as PET_<FLAG>);
 https://huggingface.co/docs/accelerate/package_reference/cli; deepspeed/launcher/runner.py; composer/cli/launcher.py.
@@ -29,10 +29,10 @@ from launcher.core.torchrun.job_spec import NO_LAUNCHER, TORCHRUN, JobSpec
 
 NONE: Final = NO_LAUNCHER
 
-# Launchers of one node that know nothing of a job's other nodes; "" where any first argument starts processes.
-_VERBS: Final = {
+# Launchers that do not know the job's other nodes, each with the subcommand that starts processes ("" for any).
+_LAUNCHERS: Final = {
     **dict.fromkeys(("accelerate-launch", "composer", "deepspeed", "horovodrun", "mpiexec", "mpirun"), ""),
-    # As distributions call them that have several.
+    # The names in distributions with several MPI implementations.
     **dict.fromkeys(
         ("mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpirun.mpich", "mpirun.openmpi"), ""
     ),
@@ -44,18 +44,18 @@ _MODULES: Final = (
     *("accelerate.commands.launch", "composer.cli.launcher"),
     *("deepspeed.launcher.launch", "deepspeed.launcher.runner", "horovod.runner.launch"),
 )
-# Modules that are no plain programs, nor are those within them.
+# These modules and their submodules are no plain programs.
 _LAUNCHER_PACKAGES: Final = re.compile(
     r"(accelerate\.commands|axolotl\.cli|colossalai\.cli|composer\.cli|deepspeed\.launcher|horovod\.runner"
     r"|lightning(_fabric|\.fabric)?|llamafactory\.(cli|launcher)|ray|torch\.distributed\.(run|launch)|torchtune\._cli"
     r"|torchx|paddle\.distributed|torch_xla\.distributed|torch\.backends\.xeon)(\..*)?"
 )
-_ASKS: Final = ("-h", "--help", "-V", "--version")
-_INSTEAD: Final = (
+_HELP_FLAGS: Final = ("-h", "--help", "-V", "--version")
+_ADVICE: Final = (
     "Run a plain program instead, such as python train.py, which torchrun starts once for each GPU (Accelerate and "
     "DeepSpeed read its variables); or set launcher none, and give the nodes by its own flags"
 )
-# What a launcher's flag says: the job's nodes, the processes of one, or all processes.
+# The meaning of a launcher's flag: the number of nodes, of processes on each node, or of all processes.
 _NODES, _EACH, _ALL = "nodes", "processes on each node", "processes"
 _FLAGS: Final[Mapping[str, Mapping[str, str]]] = {
     "accelerate": {"num_machines": _NODES, "num_processes": _ALL},
@@ -104,7 +104,7 @@ _BUILTINS: Final = frozenset(
         "true", "type", "typeset", "ulimit", "umask", "unalias", "unset", "until", "wait", "while", "{", "}",
     )
 )  # fmt: skip
-# Programs that prepare or observe, and start nothing of the training.
+# Programs that prepare or observe. They start no training processes.
 _UTILITIES: Final = frozenset(
     (
         "apk", "apt", "apt-get", "awk", "aws", "base64", "basename", "brew", "bunzip2", "bzip2", "cat", "chgrp",
@@ -130,9 +130,12 @@ _UTILITIES: Final = frozenset(
 class Detection:
     """What a command starts.
 
-    `starts` is the launcher that it starts, "" for none, and `unknown` the first program that is not known to be a
-    plain one; `place` is the file of the workspace where that stands, "" for the command itself. `unread` says that
-    `unknown` is a script that could not be read.
+    Attributes:
+        commands: The simple commands that it runs.
+        starts: The launcher that it starts, "" for none.
+        unknown: The first program that is not known to be a plain program, "" for none.
+        place: The file in the workspace that contains the launcher or program, "" for the command itself.
+        unread: Whether `unknown` is a script that could not be read.
     """
 
     commands: tuple[SimpleCommand, ...]
@@ -143,18 +146,25 @@ class Detection:
 
     @property
     def launcher(self) -> str:
-        """What is done where nobody says it: torchrun around plain programs, nothing around all others."""
+        """Return the default launcher: torchrun for plain programs, none for all others."""
         return NONE if self.starts or self.unknown else TORCHRUN
 
     @property
     def starts_torchrun(self) -> bool:
-        """Whether that launcher is torchrun, which has the job's nodes from its environment."""
+        """Return whether that launcher is torchrun, which reads the job's nodes from its environment."""
         return self.starts == TORCHRUN
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The size of a job, `least` of its `nodes` where it is elastic; `processes` on each are None where any will do."""
+    """The size of a job.
+
+    Attributes:
+        nodes: The number of nodes, the maximum for an elastic job.
+        least: The minimum number of nodes.
+        processes: The processes on each node; None if any number is valid.
+        backend: The rendezvous backend.
+    """
 
     nodes: int
     least: int
@@ -163,12 +173,12 @@ class Shape:
 
     @property
     def all_nodes(self) -> str:
-        """As torchrun has it."""
+        """Return the nodes in the notation of torchrun's --nnodes."""
         return str(self.nodes) if self.least == self.nodes else f"{self.least}:{self.nodes}"
 
 
 def detect(commands: Iterable[SimpleCommand]) -> Detection:
-    """What these commands start."""
+    """Return what these commands start."""
     all_of_them = tuple(commands)
     found = Detection(commands=all_of_them)
     for each in all_of_them:
@@ -193,12 +203,12 @@ def detect(commands: Iterable[SimpleCommand]) -> Detection:
 
 
 def is_torchrun(call: Call) -> bool:
-    """Whether this is torchrun."""
+    """Return whether a call runs torchrun."""
     return call.program == TORCHRUN or call.python[0] in (TORCHRUN, *TORCHRUN_MODULES)
 
 
 def shape_of(job: JobSpec, size: Size, backend: str) -> Shape:
-    """The shape of a job of this size. On CPUs the command says how many processes there are."""
+    """Return the shape of a job of this size. On CPUs the command sets the number of processes."""
     return Shape(
         nodes=size.nodes,
         least=size.least,
@@ -208,95 +218,95 @@ def shape_of(job: JobSpec, size: Size, backend: str) -> Shape:
 
 
 def misfit(job: JobSpec, found: Detection, shape: Shape) -> tuple[str, str]:
-    """What of a job's command or environment does not fit its size, with its place; ("", "") where all does.
+    """Return where the job's command or environment does not fit its size, and why; ("", "") if it fits.
 
-    The place is a field of the spec, or a file of the workspace.
+    The place is a field of the spec, or a file in the workspace.
     """
     variables = {str(each.get("name")): str(each["value"]) for each in job.env if each.get("value")}
-    if wrong := _torchrun_wrong(_pet(variables.items()), shape):
+    if wrong := _check_torchrun_flags(_flags_of_variables(variables.items()), shape):
         return "spec.env", f"has {wrong}"
     place, wrong = contradiction(found, shape, job.launcher)
     return (place or "spec.command", wrong) if wrong else ("", "")
 
 
 def contradiction(found: Detection, shape: Shape, said: str = "") -> tuple[str, str]:
-    """What of a command does not fit the job, with the file of the workspace that has it; ("", "") where all does.
+    """Return the file in the workspace whose launcher does not fit the job, and why; ("", "") if all fit.
 
-    `said` is the job's `launcher`.
+    The file is "" for the command itself. `said` is the job's `launcher`.
     """
     for each in found.commands:
         for call in each.calls:
             if is_torchrun(call):
                 program, arguments = TORCHRUN, call.arguments if call.program == TORCHRUN else call.python[1]
                 flags = _torchrun_flags(arguments)
-                variables = {**_pet(each.variables.items()), **_variables(each.words)}
-                # A flag is stronger than its variable.
+                variables = {**_flags_of_variables(each.variables.items()), **_variables(each.words)}
+                # A flag overrides its variable.
                 unset = {
                     key: value for key, value in variables.items() if key.removeprefix(_VARIABLE) not in flags
                 }
-                wrong = _torchrun_wrong({**unset, **flags}, shape)
+                wrong = _check_torchrun_flags({**unset, **flags}, shape)
             elif program := _launcher(call):
-                wrong = _launcher_wrong(program, call, shape)
+                wrong = _check_launcher_flags(program, call, shape)
             else:
                 continue
             if wrong:
                 alone = shape.nodes > 1 and not said and not found.starts_torchrun
-                return each.place, f"{program} has {wrong}" + (f". {_INSTEAD}" if alone else "")
+                return each.place, f"{program} has {wrong}" + (f". {_ADVICE}" if alone else "")
     if found.starts and not found.starts_torchrun and not said and shape.nodes > 1:
         return found.place, (
             f"starts {found.starts}, which knows nothing of the job's {shape.all_nodes} nodes: each would train alone. "
-            f"{_INSTEAD}"
+            f"{_ADVICE}"
         )
     return "", ""
 
 
-def _torchrun_wrong(flags: Mapping[str, str], shape: Shape) -> str:
-    """What of torchrun's flags does not fit the job."""
+def _check_torchrun_flags(flags: Mapping[str, str], shape: Shape) -> str:
+    """Return which of torchrun's flags does not fit the job, and why; "" if all fit."""
     several = shape.nodes > 1
     if "standalone" in flags and several:
         return (
-            f"{_written('standalone', flags)}, and the job has {shape.all_nodes} nodes: each would train alone. "
+            f"{_notation('standalone', flags)}, and the job has {shape.all_nodes} nodes: each would train alone. "
             "It must be left out: the job says to torchrun how its nodes meet"
         )
     value = flags.get("nnodes", "")
     if value and "$" not in value and not _is_range(value, shape):
-        return _unequal("nnodes", flags, f"{shape.all_nodes} node{'s' * several}", shape.all_nodes)
+        return _mismatch("nnodes", flags, f"{shape.all_nodes} node{'s' * several}", shape.all_nodes)
     value = flags.get("nproc_per_node", "")
     count = shape.processes
     if value.isdecimal() and count is not None and int(value) != count:
-        return _unequal("nproc_per_node", flags, f"{count} GPU{'s' * (count > 1)} on each node", str(count))
+        return _mismatch("nproc_per_node", flags, f"{count} GPU{'s' * (count > 1)} on each node", str(count))
     if not several:
         return ""
     value = flags.get("node_rank", "")
     if value.isdecimal():
         return (
-            f"{_written('node_rank', flags)} on each of the job's {shape.all_nodes} nodes. It must be left out, or be "
+            f"{_notation('node_rank', flags)} on each of the job's {shape.all_nodes} nodes. It must be left out, or be "
             "$TORCHRUN_NODE_RANK"
         )
     for name in ("rdzv_endpoint", "master_addr"):
         if _LOCAL.fullmatch(flags.get(name, "")):
             return (
-                f"{_written(name, flags)}, and the job has {shape.all_nodes} nodes, which would not meet. It must be "
+                f"{_notation(name, flags)}, and the job has {shape.all_nodes} nodes, which would not meet. It must be "
                 "left out: the job sets it"
             )
     value = flags.get("rdzv_backend", "")
     if value and "$" not in value and value != shape.backend and "rdzv_endpoint" not in flags:
-        return _unequal("rdzv_backend", flags, f"distributed.rdzvBackend {shape.backend}", shape.backend)
+        return _mismatch("rdzv_backend", flags, f"distributed.rdzvBackend {shape.backend}", shape.backend)
     return ""
 
 
 def _is_range(value: str, shape: Shape) -> bool:
-    """Whether a torchrun's --nnodes is the job's nodes: `2` and `2:2` are the same."""
-    least, _, most = value.partition(":")
-    return (least, most or least) == (str(shape.least), str(shape.nodes))
+    """Return whether a value of --nnodes equals the job's nodes: `2` and `2:2` are the same."""
+    minimum, _, maximum = value.partition(":")
+    return (minimum, maximum or minimum) == (str(shape.least), str(shape.nodes))
 
 
-def _unequal(name: str, flags: Mapping[str, str], have: str, right: str) -> str:
-    return f"{_written(name, flags)}, and the job has {have}. It must be {right}, or be left out: the job sets it"
+def _mismatch(name: str, flags: Mapping[str, str], have: str, right: str) -> str:
+    return f"{_notation(name, flags)}, and the job has {have}. It must be {right}, or be left out: the job sets it"
 
 
-def _written(name: str, flags: Mapping[str, str]) -> str:
-    """A flag as a person wrote it, or nearly."""
+def _notation(name: str, flags: Mapping[str, str]) -> str:
+    """Return a flag or variable in the notation of the command, for a message."""
     if f"{_VARIABLE}{name}" in flags:
         return f"{_VARIABLE}{name.upper()}={flags[name]}"
     value = flags[name]
@@ -304,11 +314,13 @@ def _written(name: str, flags: Mapping[str, str]) -> str:
 
 
 def _variables(words: Sequence[str]) -> dict[str, str]:
-    """torchrun's variables that are set in front of a command."""
-    return _pet(tuple(word.split("=", 1)) for word in words if word.startswith(_VARIABLE) and "=" in word)  # type: ignore[misc]
+    """Return torchrun's variables among the assignments before a command."""
+    return _flags_of_variables(
+        tuple(word.split("=", 1)) for word in words if word.startswith(_VARIABLE) and "=" in word
+    )  # type: ignore[misc]
 
 
-def _pet(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
+def _flags_of_variables(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in variables:
         if name.startswith(_VARIABLE) and (flag := name.removeprefix(_VARIABLE).lower()):
@@ -319,14 +331,14 @@ def _pet(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _torchrun_flags(arguments: Sequence[str]) -> dict[str, str]:
-    """torchrun's own flags and their values, "" for those that take none; argparse takes their beginnings, too."""
+    """Return torchrun's own flags with their values, "" for switches. As argparse does, accept unique prefixes."""
     found: dict[str, str] = {}
     rest = iter(arguments)
     for word in rest:
         if not word.startswith("-") or word == "--":
             break
         name, equals, value = word.partition("=")
-        flag = _SHORT.get(name, "") or _whole_name(name.lstrip("-").replace("-", "_"))
+        flag = _SHORT.get(name, "") or _complete_flag(name.lstrip("-").replace("-", "_"))
         if flag in _TORCHRUN_SWITCHES:
             found[flag] = ""
         elif flag:
@@ -334,7 +346,7 @@ def _torchrun_flags(arguments: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _whole_name(flag: str) -> str:
+def _complete_flag(flag: str) -> str:
     known = (*_TORCHRUN_VALUES, *_TORCHRUN_SWITCHES)
     if flag in known:
         return flag
@@ -342,8 +354,8 @@ def _whole_name(flag: str) -> str:
     return begins[0] if len(begins) == 1 else ""
 
 
-def _launcher_wrong(program: str, call: Call, shape: Shape) -> str:
-    """What of another launcher's flags does not fit the job."""
+def _check_launcher_flags(program: str, call: Call, shape: Shape) -> str:
+    """Return which flag of another launcher does not fit the job, and why; "" if all fit."""
     named = program.removeprefix("python -m ")
     flags = next((flags for name, flags in _FLAGS.items() if named.startswith(name)), {})
     count = shape.processes
@@ -352,15 +364,15 @@ def _launcher_wrong(program: str, call: Call, shape: Shape) -> str:
         _EACH: count,
         _ALL: None if count is None else count * shape.nodes,
     }
-    for flag, written, value in _own_flags(call, flags):
+    for flag, written, value in _launcher_flags(call, flags):
         wanted = right[flags[flag]]
         if wanted is not None and value.isdecimal() and int(value) != wanted:
             return f"{written}, and the job has {wanted} {flags[flag]}. It must be {wanted}"
     return ""
 
 
-def _own_flags(call: Call, flags: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """The launcher's flags of these names in front of the program that it starts: name, as written, value."""
+def _launcher_flags(call: Call, flags: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the launcher's own flags among `flags`, before the program that it starts: name, notation and value."""
     rest = iter(call.python[1] if call.python[0] else call.arguments)
     for word in rest:
         if word.endswith(".py") or PYTHON.fullmatch(word.rpartition("/")[2]):
@@ -373,29 +385,29 @@ def _own_flags(call: Call, flags: Mapping[str, str]) -> Iterator[tuple[str, str,
 
 
 def _launcher(call: Call) -> str:
-    """What another launcher than torchrun is called that this starts, "" where it starts none."""
+    """Return the name of the launcher, other than torchrun, that a call starts; "" for none."""
     if call.unsure:
         return ""
     ran, given = call.python
     named, given = (ran, given) if ran else (call.program, call.arguments)
-    if not given or given[0] in _ASKS:
+    if not given or given[0] in _HELP_FLAGS:
         return ""
     if named in _MODULES:
         return f"python -m {named}"
-    if named not in _VERBS:
+    if named not in _LAUNCHERS:
         return ""
-    verb = _VERBS[named]
+    verb = _LAUNCHERS[named]
     name = "accelerate" if named.startswith("accelerate.") else named
     return name if not verb else f"{name} {verb}" if given[0] == verb else ""
 
 
 def _is_known(command: SimpleCommand) -> bool:
-    """Whether nothing but plain programs is started by this, or its commands are looked at by themselves."""
+    """Return whether a command starts only plain programs, or the parser yields its commands separately."""
     if not command.calls or command.is_read or command.runs_text or command.words[0] in command.functions:
         return True
     if _is_plain_command(command):
         return True
-    # A file that is sourced sets variables, as a rule; a shell without a script reads one that stands behind it.
+    # A sourced file usually sets variables only. A shell without a script reads it from a here-document.
     runs = [each for each in command.calls if each.program not in PREFIXES]
     return all(each.program in SOURCES or (each.program in SHELLS and not each.script) for each in runs)
 
@@ -405,7 +417,7 @@ def _is_plain_command(command: SimpleCommand) -> bool:
 
 
 def _is_plain(call: Call) -> bool:
-    """Whether this is a program that starts no processes of the training, or Python with a program of the user's."""
+    """Return whether a call starts no launcher: a utility, a shell builtin, or Python with a program of the user."""
     program, arguments = call.program, call.arguments
     if program in PREFIXES:
         return False
@@ -414,14 +426,14 @@ def _is_plain(call: Call) -> bool:
         return bool(module) and not _LAUNCHER_PACKAGES.fullmatch(module)
     if program.endswith(".py") or program in _UTILITIES or program in _BUILTINS:
         return True
-    if program == "wandb":  # of its verbs, `agent` and `launch` start programs
+    if program == "wandb":  # its subcommands `agent` and `launch` start programs
         return arguments[:1] in (["login"], ["offline"], ["online"], ["sync"])
-    if program in _VERBS:  # another of its verbs, or a question
+    if program in _LAUNCHERS:  # another subcommand, or --help
         return not _launcher(call)
     if PYTHON.fullmatch(program):
         module = call.python[0]
         if module and not any(each == "-m" or _MODULE_FLAG.match(each) for each in arguments):
-            # A program in a directory `bin` that Python runs as its script.
+            # Python runs a program in a directory `bin` as its script.
             return module.endswith(".py") or module in _UTILITIES
         return not (module and _LAUNCHER_PACKAGES.fullmatch(module))
     if call.variable:
@@ -437,7 +449,7 @@ _MODULE_FLAG: Final = re.compile(r"-[bBdEiIOPqRsSuvVx]*m")
 
 
 def _name(command: SimpleCommand) -> str:
-    """What the program is called that is not known, with its verb."""
+    """Return the name of the unknown program, with its subcommand."""
     call = next((each for each in command.calls if each.program not in PREFIXES), command.calls[0])
     if call.program in RUNNERS and len(command.calls) > 1:
         call = next((each for each in command.calls if each.program not in (*PREFIXES, *RUNNERS)), call)

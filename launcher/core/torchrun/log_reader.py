@@ -1,7 +1,7 @@
-"""The pod that prints archived logs: `kubectl torchrun logs` makes it where a worker's own pod is gone. Pure.
+"""Build the pod that prints archived logs. `kubectl torchrun logs` creates it if a worker's pod is gone. Pure.
 
-Whoever reads logs this way needs no rights in AWS: the pod has the service account of the job's queue, which may read
-them. It takes the right to create pods in the namespace, with which anybody can use that service account anyway.
+The pod runs with the service account of the job's queue, which may read the logs. So the user needs no permissions in
+AWS, but the permission to create pods in the namespace. With that, a user can use this service account anyway.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from launcher.core.torchrun.reading import JsonObject
 
 NAME: Final = "torchrun-log-reader"
 CONTAINER: Final = "logs"
-# It ends within seconds; one that nobody waits for any more goes with its job.
+# The pod ends within seconds. If the plugin does not delete it, the job's deletion does.
 SECONDS: Final = 120
 _RESOURCES: Final = {"cpu": "50m", "memory": "128Mi"}
 
@@ -26,17 +26,17 @@ _RESOURCES: Final = {"cpu": "50m", "memory": "128Mi"}
 def log_reader(
     job: Mapping[str, Any], queue: QueueSpec, image: str, words: Sequence[str], suffix: str
 ) -> JsonObject:
-    """Return the pod.
+    """Return the pod's manifest.
 
     Args:
-        job: The TorchrunJob, as the API has it.
-        queue: Its queue, with the job's overrides.
+        job: The TorchrunJob from the API server.
+        queue: The spec of its queue, with the job's overrides.
         image: The image of launcher.workspace.
-        words: What follows `python -m launcher.workspace`.
-        suffix: The end of its name.
+        words: The arguments of `python -m launcher.workspace`.
+        suffix: The end of the pod's name.
     """
     meta, template = job["metadata"], queue.template_spec
-    own: Mapping[str, Any] = next(
+    worker: Mapping[str, Any] = next(
         (each for each in template.get("containers") or [] if each["name"] == n.WORKER_CONTAINER), {}
     )
     account = template.get("serviceAccountName")
@@ -49,7 +49,7 @@ def log_reader(
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            # Not the job's label: its controller would remove the pod with the job's others.
+            # Without the job's label: the controller would delete the pod with the job's other pods.
             "name": f"{meta['name']}-logs-{suffix}",
             "namespace": meta["namespace"],
             "labels": {"app.kubernetes.io/name": NAME},
@@ -63,8 +63,10 @@ def log_reader(
             "restartPolicy": "Never",
             "activeDeadlineSeconds": SECONDS,
             "terminationGracePeriodSeconds": 0,
-            # Without the queue's tolerations, and rather elsewhere: no node of a pool is bought or kept for it.
-            "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [_ELSEWHERE]}},
+            # No tolerations of the queue, and a preference for other nodes: it must not launch or keep a pool's node.
+            "affinity": {
+                "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [_OUTSIDE_POOLS]}
+            },
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": c.POD_USER,
@@ -77,7 +79,7 @@ def log_reader(
                     "name": CONTAINER,
                     "image": image,
                     "command": ["python", "-m", "launcher.workspace", *words],
-                    "env": [each for each in own.get("env") or [] if str(each["name"]).startswith("AWS_")],
+                    "env": [each for each in worker.get("env") or [] if str(each["name"]).startswith("AWS_")],
                     "resources": {"requests": _RESOURCES, "limits": {"memory": _RESOURCES["memory"]}},
                     "securityContext": security,
                 }
@@ -86,7 +88,7 @@ def log_reader(
     }
 
 
-_ELSEWHERE: Final = {
+_OUTSIDE_POOLS: Final = {
     "weight": 100,
     "preference": {"matchExpressions": [{"key": c.LABEL_NODEPOOL, "operator": "DoesNotExist"}]},
 }
