@@ -1,6 +1,6 @@
-"""Logs of workers whose pods are gone, out of the bucket of the job's queue, by a pod in the cluster.
+"""Read logs of workers whose pods are gone. A pod in the cluster reads them from the bucket of the job's queue.
 
-The entry point is `read`. Whoever has kubectl's rights in the namespace needs none in AWS.
+The entry point is `read`. The user needs permissions in the namespace, and none in AWS.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from launcher.plugin.screen import say
 
 JsonObject = dict[str, Any]
 LAST: Final = "last"
-_ASK_SECONDS: Final = 0.5
+_POLL_SECONDS: Final = 0.5
 _WAIT_SECONDS: Final = 90.0
-_OVER: Final = ("Succeeded", "Failed")
+_TERMINAL_PHASES: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
 class ArchivedLog:
-    """What a worker printed."""
+    """The log of one worker in one attempt."""
 
     attempt: int
     node: int
@@ -39,21 +39,21 @@ class ArchivedLog:
 
 
 def place(job: JsonObject) -> str:
-    """Return where the logs of the job are archived, "" for nowhere."""
+    """Return the URL of the job's archived logs, "" if they are not archived."""
     return str((job.get("status", {}).get("logs") or {}).get("url") or "")
 
 
 def read(cluster: Cluster, job: JsonObject, node: int | None, attempt: str = LAST) -> list[ArchivedLog]:
-    """Return the logs of an attempt: of one node, or of all.
+    """Return the logs of an attempt: of one node, or of all nodes.
 
     Args:
-        cluster: Where the job is.
-        job: The TorchrunJob, of which `place` is something.
+        cluster: The cluster of the job.
+        job: The TorchrunJob. Its `place` must not be empty.
         node: The number of the node, None for all.
-        attempt: A number, or LAST: the last one that has a log.
+        attempt: The number of the attempt, or LAST for the last one with a log.
 
     Raises:
-        PluginError: They can't be read, or there are none.
+        PluginError: The logs can't be read, or there are none.
     """
     words = ["logs", "--url", place(job), "--attempt", attempt]
     words += [] if node is None else ["--node", str(node)]
@@ -78,11 +78,11 @@ def read(cluster: Cluster, job: JsonObject, node: int | None, attempt: str = LAS
     if ended != "Succeeded":
         said = data.decode(errors="replace").strip().splitlines()
         raise PluginError(NOT_FOUND, said[-1] if said else f"pod {name}: ended as {ended} without a word")
-    return list(_split(data))
+    return list(_parse(data))
 
 
 def by_hand(job: JsonObject, node: int | None, attempt: str) -> str:
-    """Return the command that reads the same with rights in AWS."""
+    """Return the AWS command that shows the same logs."""
     if node is None or not attempt.isdecimal():
         return f"aws s3 ls --recursive {place(job)}/"
     return f"aws s3 cp {place(job)}/attempt-{attempt}/node-{node}.log -"
@@ -104,29 +104,33 @@ def _pod(cluster: Cluster, job: JsonObject, words: list[str]) -> JsonObject:
 
 
 def _wait(cluster: Cluster, name: str) -> str:
-    """Return how the pod ended. Raises PluginError where it does not within its time."""
+    """Wait for the end of the pod, and return its phase.
+
+    Raises:
+        PluginError: The pod does not end in time.
+    """
     until = time.monotonic() + _WAIT_SECONDS
     while True:
         pod = cluster.pod(name)
         phase = str((pod or {}).get("status", {}).get("phase") or "")
-        if phase in _OVER:
+        if phase in _TERMINAL_PHASES:
             return phase
         if pod is None or time.monotonic() > until:
             why = held_up(pod) if pod is not None else "is gone"
             raise PluginError(
                 UNAVAILABLE, f"pod {name}: {why or f'has not ended after {_WAIT_SECONDS:.0f} s'}"
             )
-        time.sleep(_ASK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
-def _split(data: bytes) -> Iterator[ArchivedLog]:
-    """Undo what `launcher.workspace.logs.print_logs` writes."""
+def _parse(data: bytes) -> Iterator[ArchivedLog]:
+    """Parse the output of `launcher.workspace.logs.print_logs`."""
     while data:
         head, _, data = data.partition(b"\n")
         try:
-            known = json.loads(head)
-            entry = ArchivedLog(int(known["attempt"]), int(known["node"]), data[: int(known["bytes"])])
+            header = json.loads(head)
+            entry = ArchivedLog(int(header["attempt"]), int(header["node"]), data[: int(header["bytes"])])
         except (ValueError, KeyError, TypeError):
             raise PluginError(UNAVAILABLE, f"logs: {head[:100]!r} is not the head of a log") from None
         yield entry
-        data = data[int(known["bytes"]) :]
+        data = data[int(header["bytes"]) :]

@@ -1,6 +1,7 @@
-"""Who starts the processes of a job's command: decided with the scripts of the workspace, which nobody else can read.
+"""Decide what starts the processes of a job's command, from the scripts in the workspace.
 
-Entry point: `choose`, for `submit`; `check_again`, for `sync`.
+The plugin decides, because the controller can't read these scripts. Entry points: `choose` for `submit`, `check_again`
+for `sync`.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from launcher.plugin.exits import USAGE, PluginError
 from launcher.plugin.screen import say
 
 JsonObject = dict[str, Any]
-_LARGEST_SCRIPT: Final = 2**20
+_MAX_SCRIPT_BYTES: Final = 2**20
 _FLAGS: Final = {"spec.command": "command", "spec.env": "--env", "spec.launcher": "--launcher"}
-_OTHERWISE: Final = "--launcher torchrun starts it once for each GPU"
+_OVERRIDE: Final = "--launcher torchrun starts it once for each GPU"
 
 
 class Scripts:
-    """The text files of the workspace at `root`, by the names that they have for a command that runs in a worker."""
+    """Read text files of the workspace at `root`, by their paths in a worker."""
 
     def __init__(self, root: Path | None, queue: QueueSpec | None = None) -> None:
         self._root = root
@@ -41,15 +42,15 @@ class Scripts:
             self._working = self._mount if moved else queue.working_directory
 
     def read(self, name: str) -> str | None:
-        """The text of a file, None where there is no such text file in the workspace."""
+        """Return the text of a file; None if the workspace has no such text file."""
         file = self.path(name)
         if file is None:
             return None
         try:
-            # A link may lead out of the workspace, and a pipe would be waited for.
+            # A link may point outside of the workspace, and reading a pipe would block.
             known = file.stat()
             inside = file.resolve().is_relative_to(self._root.resolve()) if self._root else False
-            if not inside or not stat.S_ISREG(known.st_mode) or known.st_size > _LARGEST_SCRIPT:
+            if not inside or not stat.S_ISREG(known.st_mode) or known.st_size > _MAX_SCRIPT_BYTES:
                 return None
             data = file.read_bytes()
         except (OSError, ValueError, RuntimeError):
@@ -57,7 +58,7 @@ class Scripts:
         return None if b"\0" in data else data.decode("utf-8", "replace")
 
     def path(self, name: str) -> Path | None:
-        """Where the file is here, None for one that is not below the workspace."""
+        """Return the local path of the file; None if it is not in the workspace."""
         whole = posixpath.normpath(posixpath.join(self._working, name))
         mount = posixpath.normpath(self._mount)
         if self._root is None or posixpath.commonpath((whole, mount)) != mount:
@@ -66,32 +67,37 @@ class Scripts:
 
 
 def choose(job: JsonObject, root: Path | None, queue: JsonObject | None) -> str:
-    """Sets the job's `launcher` where the scripts in `root` decide it; a line that says what was decided.
+    """Set the job's `launcher` if the scripts in `root` decide it, and return a line about the decision.
 
-    Raises PluginError for a launcher in the command that contradicts the job.
+    Raises:
+        PluginError: A launcher in the command does not fit the job.
     """
     spec, _ = job_spec.parse(job["spec"])
-    if spec is None:  # the API server says what is wrong
+    if spec is None:  # the API server reports the error
         return ""
     settings = _settings(queue, spec)
     scripts = Scripts(root, None if settings is None else settings.queue)
-    found = _found(spec, scripts)
+    found = _detect(spec, scripts)
     if spec.launcher == TORCHRUN and (why := commands.twice(found)):
         raise PluginError(USAGE, f"--launcher: is {TORCHRUN}, {why}")
     _check(spec, settings, found, scripts)
     if not spec.launcher and any(each.is_read for each in found.commands):
         job["spec"]["launcher"] = found.launcher  # the controller can't read them
-    return f"command: {_decided(spec, found)}"
+    return f"command: {_describe_decision(spec, found)}"
 
 
 def check_again(job: JsonObject, root: Path, queue: JsonObject | None) -> None:
-    """Raises PluginError where the scripts in `root` start what does not fit the job, which is there already."""
+    """Check the scripts in `root` against a job that exists.
+
+    Raises:
+        PluginError: The scripts start a launcher that does not fit the job.
+    """
     spec, _ = job_spec.parse(job["spec"])
     if spec is None:
         return
     settings = _settings(queue, spec)
     scripts = Scripts(root, None if settings is None else settings.queue)
-    found = _found(spec, scripts)
+    found = _detect(spec, scripts)
     _check(spec, settings, found, scripts)
     decided = spec.launcher or commands.detected(spec.command, spec.args).launcher
     if decided == TORCHRUN and found.starts:
@@ -107,7 +113,7 @@ def check_again(job: JsonObject, root: Path, queue: JsonObject | None) -> None:
         )
 
 
-def _found(spec: JobSpec, scripts: Scripts) -> Detection:
+def _detect(spec: JobSpec, scripts: Scripts) -> Detection:
     return commands.detected(spec.command, spec.args, scripts.read, commands.literals(spec))
 
 
@@ -122,11 +128,11 @@ def _check(spec: JobSpec, settings: Settings | None, found: Detection, scripts: 
     backend = spec.rendezvous if settings is None else settings.rendezvous
     place, wrong = misfit(spec, found, shape_of(spec, size, backend))
     if wrong:
-        raise PluginError(USAGE, f"{_FLAGS.get(place) or _line(scripts, place, wrong)}: {wrong}")
+        raise PluginError(USAGE, f"{_FLAGS.get(place) or _script_and_line(scripts, place, wrong)}: {wrong}")
 
 
 def _size(spec: JobSpec, settings: Settings | None) -> Size | None:
-    """The job's size; where no queue says it, as far as the job does."""
+    """Return the job's size. Without a queue, return it only if the job alone determines it."""
     if settings is not None:
         try:
             return distribute(spec, settings.queue)
@@ -141,8 +147,8 @@ def _size(spec: JobSpec, settings: Settings | None) -> Size | None:
     return Size(nodes=nodes, gpus=spec.gpus // nodes, least=least)
 
 
-def _line(scripts: Scripts, place: str, wrong: str) -> str:
-    """A script with the number of the line that has the flag, where that can be found."""
+def _script_and_line(scripts: Scripts, place: str, wrong: str) -> str:
+    """Return the script, with the number of the line that contains the wrong flag if it is found."""
     named = re.search(r"--?([\w-]+)", wrong)
     text = scripts.read(place) or ""
     if named:
@@ -153,8 +159,8 @@ def _line(scripts: Scripts, place: str, wrong: str) -> str:
     return place
 
 
-def _decided(spec: JobSpec, found: Detection) -> str:
-    """What was decided, why, and how to say otherwise."""
+def _describe_decision(spec: JobSpec, found: Detection) -> str:
+    """Return a line about the decision, its reason, and how to override it."""
     each = "GPU" if spec.gpus else "node"
     once = "runs once on each node"
     if spec.launcher:
@@ -164,15 +170,15 @@ def _decided(spec: JobSpec, found: Detection) -> str:
         where = f"{found.place} starts" if found.place else "starts"
         return f"{where} {found.starts} itself, and so {once}"
     if found.unread:
-        return f"{once}, without torchrun: {found.unknown} is not in the workspace and can't be read here; {_OTHERWISE}"
+        return f"{once}, without torchrun: {found.unknown} is not in the workspace and can't be read here; {_OVERRIDE}"
     if found.unknown:
         where = f", which {found.place} runs," if found.place else ""
-        return f"{once}, without torchrun: {found.unknown}{where} is not known to be a plain program; {_OTHERWISE}"
+        return f"{once}, without torchrun: {found.unknown}{where} is not known to be a plain program; {_OVERRIDE}"
     return f"torchrun starts {_program(found)} once for each {each} (--launcher {NO_LAUNCHER}: once on each node)"
 
 
 def _program(found: Detection) -> str:
-    """What torchrun starts, as a person calls it: the script of the workspace, or what Python runs last."""
+    """Return the name of the program that torchrun starts: the script in the workspace, or Python's last program."""
     if script := next((each.file for each in found.commands if each.is_read), ""):
         return script
     name = "it"

@@ -1,4 +1,4 @@
-"""Logs of pods: read once, or followed in a thread of their own."""
+"""Read logs of pods once (`read_lines`), or follow them in a thread (`Stream`)."""
 
 from __future__ import annotations
 
@@ -16,29 +16,33 @@ from launcher.plugin.cluster import Cluster, explained
 from launcher.plugin.exits import UNAVAILABLE, PluginError
 
 JsonObject = dict[str, Any]
-# A training may be silent for long; a connection that is gone is noticed by the keep-alive of `Rest`.
+# A job may print nothing for a long time. The keep-alive of `Rest` detects a lost connection.
 _SILENCE_SECONDS: Final = 3600.0
 _REPORT_SECONDS: Final = 1.0
 _NO_LOG: Final = 400
-# What the kubelet puts before a line of a container (RFC 3339).
+# The timestamp that the kubelet adds before each line of a container (RFC 3339).
 _STAMP: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
-_NOT_YET: Final = frozenset({_NO_LOG, 404})
+_NO_LOG_STATUSES: Final = frozenset({_NO_LOG, 404})
 
 
 def read_lines(cluster: Cluster, pod: JsonObject, query: dict[str, str]) -> Iterator[bytes]:
-    """The lines of a container's log so far. Raises PluginError."""
+    """Yield the present lines of a container's log.
+
+    Raises:
+        PluginError: The log can't be read.
+    """
     path = f"/api/v1/namespaces/{cluster.namespace}/pods/{pod['metadata']['name']}/log"
     with (
         explained("get pods/log", cluster.namespace),
-        _begun(pod),
+        _explain_missing_log(pod),
         cluster.rest.open(path, query) as answer,
     ):
         yield from split(answer.chunks())
 
 
 @contextmanager
-def _begun(pod: JsonObject) -> Iterator[None]:
-    """What the API server says of a container that has no log as PluginError."""
+def _explain_missing_log(pod: JsonObject) -> Iterator[None]:
+    """Convert the API server's error for a container without a log to a PluginError."""
     try:
         yield
     except ApiError as error:
@@ -53,8 +57,8 @@ def _begun(pod: JsonObject) -> Iterator[None]:
 
 
 def split(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The lines of an answer that comes in pieces."""
-    rest: list[bytes] = []  # of a line that may be long
+    """Yield the lines of a response that arrives in chunks."""
+    rest: list[bytes] = []  # chunks of the present line, which may be long
     for piece in pieces:
         first, *others = piece.split(b"\n")
         rest.append(first)
@@ -72,14 +76,17 @@ def print_line(line: bytes) -> None:
 
 
 class Printed:
-    """How far a pod's log was printed: a time, and how many lines of exactly this time, as some come in one piece."""
+    """How far a pod's log was printed: a timestamp, and the number of printed lines with exactly this timestamp."""
 
     def __init__(self) -> None:
         self.last = ""
         self._of_last = 0
 
     def again(self) -> Callable[[str], bool]:
-        """For a log that is read once more from `last` on: whether the next line, of this time, is a new one."""
+        """Return a function for a log that is read again from `last` on.
+
+        It takes the timestamp of each line in order, and returns whether the line is new.
+        """
         before, left = _padded(self.last), self._of_last
 
         def is_new(when: str) -> bool:
@@ -95,9 +102,9 @@ class Printed:
 
 
 class Stream(threading.Thread):
-    """Prints what was not printed yet of a container's log, until it ends or breaks off.
+    """Print the new lines of a container's log, until the log ends or the connection breaks.
 
-    `ended` says that this was all of the pod's, and `error` what went wrong, once the thread is over.
+    When the thread has ended, `ended` says whether the pod's log is complete, and `error` is the exception, if any.
     """
 
     def __init__(
@@ -121,11 +128,11 @@ class Stream(threading.Thread):
         self._last = time.monotonic()
 
     def stop(self) -> None:
-        """Print nothing more."""
+        """Stop printing."""
         self._stopped = True
 
     def is_silent(self, seconds: float) -> bool:
-        """Whether nothing was printed for so long."""
+        """Return whether nothing was printed for this time."""
         return time.monotonic() - self._last >= seconds
 
     def run(self) -> None:
@@ -137,7 +144,7 @@ class Stream(threading.Thread):
     def _print_all(self) -> bool:
         query = {"container": self._container, "follow": "true", "timestamps": "true"}
         if self.printed.last:
-            # Whole seconds; what was printed of them is left out below.
+            # sinceTime has whole seconds. `is_new` skips the lines that were printed before.
             query["sinceTime"] = self.printed.last[:19] + "Z"
         elif self._tail is not None:
             query["tailLines"] = str(self._tail)
@@ -148,7 +155,7 @@ class Stream(threading.Thread):
             with cluster.rest.open(path, query, silence=_SILENCE_SECONDS) as answer:
                 for line in split(answer.chunks()):
                     stamp, _, text = line.partition(b" ")
-                    # The kubelet's own words, such as that it can't follow any more, have none.
+                    # The kubelet's own messages, such as that it can't follow the log, have no timestamp.
                     own = not _STAMP.fullmatch(stamp)
                     if self._stopped:
                         return False
@@ -158,14 +165,14 @@ class Stream(threading.Thread):
         except ApiUnavailable:
             return False
         except ApiError as error:
-            if error.status in _NOT_YET:  # gone, or its container has just not begun
+            if error.status in _NO_LOG_STATUSES:  # the pod is gone, or its container has not started yet
                 return error.status == 404
             with explained("get pods/log", cluster.namespace):
                 raise
         return self._has_ended()
 
     def _has_ended(self) -> bool:
-        """Whether the pod says so, too. The kubelet closes the stream a moment before it reports the end."""
+        """Return whether the pod has ended, too. The kubelet closes the stream shortly before it reports the end."""
         until = time.monotonic() + _REPORT_SECONDS
         while True:
             now = self._cluster.pod(self._name)
@@ -177,6 +184,6 @@ class Stream(threading.Thread):
 
 
 def _padded(when: str) -> str:
-    """A time as RFC 3339 with up to nine digits, the zeros at whose end are left out, so that it can be compared."""
+    """Return an RFC 3339 timestamp with nine fractional digits, so that timestamps compare as strings."""
     whole, _, part = when.rstrip("Z").partition(".")
     return f"{whole}.{part:0<9}"

@@ -1,4 +1,4 @@
-"""Variables of a job that come from Secrets, and those whose names look as if they should. Pure, but for `check`."""
+"""Read variables of a job from Secrets, and warn of credentials in plain text. Pure, except for `check`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from launcher.plugin.exits import REFUSED, USAGE, PluginError
 from launcher.plugin.screen import say
 
 JsonObject = dict[str, Any]
-# What names of a Secret and of its keys may be (https://kubernetes.io/docs/concepts/configuration/secret/).
+# Valid names of a Secret and of its keys (https://kubernetes.io/docs/concepts/configuration/secret/).
 _SECRET: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _KEY: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 _SECRET_MAX_LENGTH: Final = 253
-# infra/credential_names.py has the same words.
+# infra/credential_names.py has the same patterns.
 _CREDENTIAL: Final = re.compile(
     r"(^|_)(SECRET|PASSWORD|PASSWD|PASSPHRASE|TOKEN|PAT|CREDENTIALS?|(ACCESS|PRIVATE|API|SECRET)_?KEY)(_|$)|PASSWORD$",
     re.IGNORECASE,
@@ -25,10 +25,12 @@ _SHOWN: Final = 60
 
 
 def reference(given: str) -> tuple[str, str, str]:
-    """The variable, the Secret and its key of NAME[=SECRET[/KEY]].
+    """Parse NAME[=SECRET[/KEY]], and return the variable, the Secret and its key.
 
-    By default the Secret is called after the variable, HF_TOKEN is in `hf-token`, and so is the key, by its own name.
-    Raises PluginError.
+    By default, the variable gives both names: HF_TOKEN is the key HF_TOKEN of the Secret `hf-token`.
+
+    Raises:
+        PluginError: The Secret or key is not a valid name.
     """
     name, equals, place = given.partition("=")
     secret, _, key = place.partition("/")
@@ -51,24 +53,24 @@ def reference(given: str) -> tuple[str, str, str]:
 
 
 def variable(name: str, secret: str, key: str) -> JsonObject:
-    """An entry of `spec.env`."""
+    """Return an entry of `spec.env` with a reference to a Secret."""
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
 
 
 def looks_like_a_credential(name: str) -> bool:
-    """Whether a variable of this name holds what nobody else should read."""
+    """Return whether a variable of this name holds a credential."""
     return bool(_CREDENTIAL.search(name)) and not _PLACE.search(name)
 
 
 def plain_credentials(variables: Iterable[JsonObject]) -> list[str]:
-    """The names of variables with a value of their own that look like credentials."""
+    """Return the names of variables with a plain value that look like credentials."""
     return [
         str(each["name"]) for each in variables if each.get("value") and looks_like_a_credential(each["name"])
     ]
 
 
 def warn(variables: Iterable[JsonObject]) -> None:
-    """Says which credentials stand in the job in plain text, and how they need not."""
+    """Warn of credentials in plain text in the job, and say how to use a Secret instead."""
     for name in plain_credentials(variables):
         secret = name.lower().replace("_", "-")
         say(
@@ -78,9 +80,12 @@ def warn(variables: Iterable[JsonObject]) -> None:
 
 
 def check(cluster: Cluster, variables: Iterable[JsonObject]) -> None:
-    """Raises PluginError where a Secret that the job names, or its key, is not there; no value is shown.
+    """Check that the Secrets in the job, and their keys, exist. Show no values.
 
-    Who may not read Secrets is told that nobody has looked.
+    If the user may not read Secrets, say that nothing is checked.
+
+    Raises:
+        PluginError: A Secret or a key is missing.
     """
     for each in variables:
         found = (each.get("valueFrom") or {}).get("secretKeyRef")

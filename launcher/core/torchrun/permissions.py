@@ -1,8 +1,8 @@
-"""Which fields of a job and of a queue need more than the right to write it. Pure.
+"""Define which fields of jobs and queues need further permissions. Pure.
 
-The controller makes pods for everybody, so a job or a queue must not make a pod that its author may not make. The API
-server asks for these rights when the object is written (launcher/controller/admission.py). The tables list what is
-free; every other field needs a right, new ones too.
+The controller creates pods for all users. So a job or queue must not lead to a pod that its author may not create. The
+API server checks these permissions at each write (launcher/controller/admission.py). The tables list the free fields.
+Every other field needs a permission, and so does each new field.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-# The right to update the queue that the job names.
+# Permission to update the queue that the job names.
 UPDATE_QUEUE: Final = "update-queue"
-# The right to create pods in the namespace: who has it can use each service account, Secret and claim there.
+# Permission to create pods in the namespace. It gives access to each service account, Secret and claim there.
 CREATE_PODS: Final = "create-pods"
 
 _VOLUMES: Final = ("workspace", "datasets", "checkpoints")
-# What a submitter decides: code, size, and the worker's own environment. Paths of a job's spec; the entries of a list
-# have the list's path.
+# Free fields: code, size, and the worker's own environment. These are paths in a job's spec. A path has no index for
+# the entries of a list.
 FREE_OF_JOB: Final = frozenset(
     {
         "jobQueue",
@@ -67,13 +67,13 @@ FREE_OF_JOB: Final = frozenset(
         ),
     }
 )
-# Fields outside of `overrides` need the right to create pods, those below it the right to update the queue, and of
-# these the following the right to create pods instead.
+# Other fields outside of `overrides` need CREATE_PODS, fields below `overrides` need UPDATE_QUEUE. These fields below
+# `overrides` are the exception and need CREATE_PODS.
 _PODS_OF_OVERRIDES: Final = (
     "overrides.podTemplate",
     *(f"overrides.storage.{volume}.existingClaim" for volume in _VOLUMES),
 )
-# A change of these alone starts nothing that the job did not run before.
+# Changes of only these fields run no new code.
 HARMLESS_CHANGES: Final = (
     "numNodes",
     "elastic",
@@ -83,12 +83,12 @@ HARMLESS_CHANGES: Final = (
     "restartPolicy",
     "maxRestarts",
 )
-# Of a queue: what lets its pods use accounts, Secrets, claims or the node itself. The image runs with what the jobs of
-# others have.
+# Fields of a queue that give its pods access to service accounts, Secrets, claims or the node. The image runs with the
+# access of other users' jobs.
 PODS_OF_QUEUE: Final = ("image", "podTemplate", *(f"storage.{volume}.existingClaim" for volume in _VOLUMES))
-# Domains of labels and annotations by which this program, Karpenter and KAI Scheduler decide (the names of both:
+# Domains and names of labels and annotations that Trainyard, Karpenter and KAI Scheduler act on. Sources:
 # https://karpenter.sh/docs/concepts/scheduling/#well-known-labels, and KAI-Scheduler v0.17.0,
-# pkg/common/constants/constants.go), and names without a domain.
+# pkg/common/constants/constants.go.
 RESERVED_DOMAINS: Final = (
     "trainyard.dev",
     "torchrun.ai",
@@ -107,7 +107,7 @@ _RESERVED: Final = re.compile(RESERVED_PATTERN)
 
 
 def right_of(path: str) -> str:
-    """Return the right that a field of a job's spec needs, "" for one that is free."""
+    """Return the permission that a field of a job's spec needs, "" for a free field."""
     if path in FREE_OF_JOB:
         return ""
     below_overrides = path == "overrides" or path.startswith("overrides.")
@@ -116,12 +116,12 @@ def right_of(path: str) -> str:
 
 
 def leads_to_free(path: str) -> bool:
-    """Whether a field below this path of a job's spec is free."""
+    """Return whether any field below this path of a job's spec is free."""
     return any(each.startswith(f"{path}.") for each in FREE_OF_JOB)
 
 
 def guarded(spec: Any) -> tuple[str, ...]:
-    """Return the fields of a job's raw spec that are not free."""
+    """Return the fields in a job's raw spec that are not free."""
     return tuple(sorted(set(_guarded(spec, "")))) if isinstance(spec, Mapping) else ()
 
 
@@ -139,12 +139,17 @@ def _guarded(values: Mapping[str, Any], above: str) -> Iterator[str]:
 
 
 def is_reserved(key: str) -> bool:
-    """Whether a label or annotation of this key is not for users' pods."""
+    """Return whether users must not set a label or annotation with this key."""
     return _RESERVED.match(key) is not None
 
 
 def reserved(metadata: Mapping[str, Mapping[str, str]], place: str) -> list[str]:
-    """Return a line for each reserved key in labels and annotations, given by kind."""
+    """Return an error message for each reserved key.
+
+    Args:
+        metadata: The labels and annotations, by kind.
+        place: The field that contains them.
+    """
     return [
         f"{place}.{kind}.{key}: reserved for Trainyard, Karpenter and KAI Scheduler. Use a key of another domain."
         for kind, values in metadata.items()

@@ -1,7 +1,7 @@
-"""What a queue's pool can ever give a job, as the queue's status keeps it for `kubectl torchrun submit`. Pure.
+"""Keep the limits of a queue's NodePool in the queue's status, for `kubectl torchrun submit`. Pure.
 
-The controller writes it (`written`), and counts with it while the pool has no node (`node_of`). `refusal` is the
-controller's own judgement (launcher/core/capacity.py: preflight) of a job that is not made yet.
+The controller writes them (`written`) and uses them while the pool has no node (`node_of`). `refusal` applies the
+controller's own check (launcher/core/capacity.py: preflight) to a job before it is created.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ DECLARED: Final = "declared"
 
 
 def written(name: str, seen: Observation, before: Any) -> JsonObject:
-    """Return `pool` of the queue's status. `before` is that status as it was."""
+    """Return `pool` of the queue's status. `before` is the previous status."""
     if seen.pool is None:
         return {NAME: name, FOUND: False}
     pool = with_node(seen.pool, seen.nodes, node_of(before, name))
-    most = most_nodes(pool)
+    maximum = most_nodes(pool)
     return {
         NAME: name,
         FOUND: True,
         LIMITS: _texts(pool.limits),
         NODE: _texts(pool.node),
         DECLARED: pool.declared,
-        **({NODES: most} if most is not None else {}),
+        **({NODES: maximum} if maximum is not None else {}),
     }
 
 
 def with_node(pool: NodePool, nodes: Iterable[Node], before: Mapping[str, Amount]) -> NodePool:
-    """Return the pool with what one of its nodes has, where it does not say that itself.
+    """Return the pool with the resources of one node, if the pool does not declare them.
 
-    That is what nodes of the pool have, or had `before`. Of several instance types it is not known which one comes.
+    They come from the present nodes of the pool, or from `before`. A pool with several instance types stays as it is,
+    because the type of its next node is not known.
     """
     if pool.node or len(pool.offers.get(c.LABEL_INSTANCE_TYPE, ())) != 1:
         return pool
@@ -57,7 +58,7 @@ def with_node(pool: NodePool, nodes: Iterable[Node], before: Mapping[str, Amount
 
 
 def most_nodes(pool: NodePool) -> int | None:
-    """Return how many nodes the pool can have at most; None where that is not known."""
+    """Return the maximum number of nodes of the pool; None if it is not known."""
     found = [
         int(limit // (1 if name == "nodes" else pool.node[name]))
         for name, limit in pool.limits.items()
@@ -67,15 +68,15 @@ def most_nodes(pool: NodePool) -> int | None:
 
 
 def node_of(status: Any, name: str) -> Mapping[str, Amount]:
-    """Return what a node of this pool has, as the status of a queue has it; {} where it does not."""
-    kept = status.get("pool") if isinstance(status, Mapping) else None
-    if not isinstance(kept, Mapping) or kept.get(NAME) != name:
+    """Return the resources of a node of this pool from a queue's status; {} if the status has none."""
+    pool = status.get("pool") if isinstance(status, Mapping) else None
+    if not isinstance(pool, Mapping) or pool.get(NAME) != name:
         return {}
-    return _amounts(kept.get(NODE))
+    return _amounts(pool.get(NODE))
 
 
 def refusal(status: Any, making: Making, now: float) -> str:
-    """Return why the pool of a queue with this status can never give the nodes of `making`; "" where it may."""
+    """Return why the pool of a queue with this status can never provide the nodes of `making`; "" if it can."""
     name = making.settings.queue.pool
     kept = status.get("pool") if isinstance(status, Mapping) else None
     if not name or not isinstance(kept, Mapping) or kept.get(NAME) != name:
