@@ -1,7 +1,7 @@
-"""Whether torch.compile works where the training runs, found out once and before the first step.
+"""Check once, before the first step, whether torch.compile works in this environment.
 
-What it needs is part of the image: a C compiler, Python's headers, a place for its cache, a name for the user. A
-training that finds a fault in its first step would be started again on the same image, with the same end.
+torch.compile needs a C compiler, Python's headers, a cache directory and a user name, all of the image. Without this
+check, a run would fail in its first step, restart on the same image and fail again. The entry point is `is_compiled`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ ADVICE = "Give the image a C compiler with Python's headers, or train with --com
 
 
 def is_compiled(config: Config, world: World, device: torch.device) -> bool:
-    """Whether this training is compiled: all processes together, and all or none of them.
+    """Return whether to compile the model. All processes of the run return the same value.
 
     Raises:
-        TrainerError: `--compile yes`, and it does not work here.
+        TrainerError: The user set `--compile yes`, and torch.compile does not work here.
     """
     if not is_wanted(config, device):
         return False
@@ -39,12 +39,16 @@ def is_compiled(config: Config, world: World, device: torch.device) -> bool:
 
 
 def is_wanted(config: Config, device: torch.device) -> bool:
-    """Whether the settings ask for it."""
+    """Return whether the settings request compilation on this device."""
     return config.compile == "yes" or (config.compile == "auto" and device.type == "cuda")
 
 
 def reason_against(config: Config, device: torch.device) -> str:
-    """Why to train without it, "" where it works. Raises TrainerError where the settings insist on it."""
+    """Return why torch.compile does not work, "" if it works.
+
+    Raises:
+        TrainerError: It does not work, and the user set `--compile yes`.
+    """
     reason = fault(device)
     if reason and config.compile == "yes":
         raise TrainerError(
@@ -54,10 +58,10 @@ def reason_against(config: Config, device: torch.device) -> str:
 
 
 def fault(device: torch.device) -> str:
-    """Why a small function can't be compiled for the device, in one line; "" where it can."""
+    """Return in one line why a small function can't be compiled for the device; "" if it can."""
     try:
         torch.compile(_small, dynamic=False)(torch.ones(8, device=device)).sum().item()
-    except Exception as error:  # Triton's, the compiler's, the file system's
+    except Exception as error:  # errors of Triton, of the compiler or of the file system
         return cause(error)
     return ""
 
@@ -67,20 +71,22 @@ def _small(values: Tensor) -> Tensor:
 
 
 def cause(error: BaseException) -> str:
-    """The first line of what was raised first."""
-    first = error
-    while (before := first.__cause__ or first.__context__) is not None:
-        first = before
-    lines = [line.strip() for line in str(first).splitlines() if line.strip()]
-    return (lines[0] if lines else type(first).__name__).rstrip(".")
+    """Return the first line of the original exception in the chain of `error`."""
+    original = error
+    while (earlier := original.__cause__ or original.__context__) is not None:
+        original = earlier
+    lines = [line.strip() for line in str(original).splitlines() if line.strip()]
+    return (lines[0] if lines else type(original).__name__).rstrip(".")
 
 
 @contextmanager
 def told_as_configuration() -> Iterator[None]:
-    """A model that can't be compiled ends the run with its cause, as the next try would: code and image are the same.
+    """Report a failed compilation of the model as a configuration error.
+
+    A restart would fail again, because code and image are the same.
 
     Raises:
-        TrainerError: compilation failed.
+        TrainerError: The compilation failed.
     """
     from torch._dynamo.exc import TorchDynamoException
 

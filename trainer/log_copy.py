@@ -1,10 +1,10 @@
-"""A copy of what this machine's processes print, beside the model: it outlives the pod and its node. Needs no torch.
+"""Copy the output of this node's processes to the run's model store, where it outlives the pod. Needs no torch.
 
     <model URI>/<run id>/logs/<restart>/<worker>.log
 
-`keep` is the entry point. The processes print into a pipe; a thread passes everything on at once, and remembers the
-beginning and the end of it. Another thread writes that beside the model, after FIRST_SECONDS, then ever more seldom up
-to once in LONGEST_SECONDS, and at the end. Whatever fails there is said once, and the training goes on.
+The entry point is `keep`. The processes print to a pipe. One thread forwards all output at once, and keeps its
+beginning and end. Another thread writes these to the store after FIRST_SECONDS, then at doubling intervals up to
+LONGEST_SECONDS, and at the end. The first error is printed, and training continues.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from contextlib import contextmanager, suppress
 from trainer.config import Config
 from trainer.stores import Store, destination
 
-# Of a log of any size the first and the last bytes are kept.
+# The sizes of the beginning and the end that are kept of a log.
 HEAD_BYTES = 256 * 2**10
 TAIL_BYTES = 2**20
-# What was printed since the last copy is lost with a machine that is gone at once. The pauses double: a stack's bucket
-# keeps what is written over for some days (components/storage.py), and a training may print for weeks.
+# If a node disappears, the output since the last copy is lost. The intervals double, because a run may print for weeks
+# and a stack's bucket keeps overwritten versions for some days (components/storage.py).
 FIRST_SECONDS, LONGEST_SECONDS = 30.0, 600.0
-# A pod has 15 seconds for its own end after that of its processes (launcher/core/contract.py, SHUTDOWN_SPARE_SECONDS).
+# After its processes have ended, a pod has 15 seconds to end (launcher/core/contract.py, SHUTDOWN_SPARE_SECONDS).
 DRAIN_SECONDS, END_SECONDS = 2.0, 8.0
 TEXT = "text/plain; charset=utf-8"
 STDOUT, STDERR = 1, 2
-_PIECE_BYTES = 65536
-_ODD = re.compile(r"[^a-zA-Z0-9.-]+")
+_READ_BYTES = 65536
+_INVALID_CHARACTERS = re.compile(r"[^a-zA-Z0-9.-]+")
 
 
 @contextmanager
 def keep(config: Config, environ: Mapping[str, str]) -> Iterator[None]:
-    """Keep a copy of what is printed meanwhile, where the run has a place for its model."""
+    """Copy the output of the body to the model store, if the run has one."""
     if config.model_uri is None:
         yield
         return
@@ -50,42 +50,42 @@ def keep(config: Config, environ: Mapping[str, str]) -> Iterator[None]:
 
 
 def path(config: Config, environ: Mapping[str, str]) -> str:
-    """Return where the log of this worker goes, below the model's URI. In a pod the host's name is the pod's."""
+    """Return the path of this worker's log below the model URI. In a pod, the host name is the pod's name."""
     rank = environ.get("PET_NODE_RANK", "")
     worker = f"{rank}-{socket.gethostname()}" if rank.isdecimal() else socket.gethostname()
-    return f"{config.run_id}/logs/{config.restart}/{_ODD.sub('-', worker)}.log"
+    return f"{config.run_id}/logs/{config.restart}/{_INVALID_CHARACTERS.sub('-', worker)}.log"
 
 
 class Ends:
-    """The beginning and the end of a text of any size."""
+    """Keep the beginning and the end of a stream of any size."""
 
     def __init__(self, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:
-        self._most_head, self._most_tail = head, tail
+        self._max_head, self._max_tail = head, tail
         self._head, self._tail = bytearray(), bytearray()
         self._lock = threading.Lock()
         self.count = 0
 
     def add(self, data: bytes) -> None:
-        """Take what comes next."""
+        """Add the next bytes of the stream."""
         with self._lock:
             self.count += len(data)
-            room = self._most_head - len(self._head)
+            room = self._max_head - len(self._head)
             self._head += data[:room]
             self._tail += data[room:]
-            if len(self._tail) > 2 * self._most_tail:
-                del self._tail[: -self._most_tail]
+            if len(self._tail) > 2 * self._max_tail:
+                del self._tail[: -self._max_tail]
 
     def read(self) -> bytes:
-        """Return both, with a line between them that says how much is left out."""
+        """Return the beginning and the end, with a line about the missing bytes between."""
         with self._lock:
-            tail = bytes(self._tail[-self._most_tail :])
+            tail = bytes(self._tail[-self._max_tail :])
             left_out = self.count - len(self._head) - len(tail)
             gap = f"\n... {left_out} bytes are left out ...\n".encode() if left_out else b""
             return bytes(self._head) + gap + tail
 
 
 class LogCopy:
-    """Between `start` and `close`, what this process and its children print is passed on and copied to the store."""
+    """Forward the output of this process and its children, and copy it to the store, from `start` to `close`."""
 
     def __init__(
         self, store: Store, path: str, *, first: float = FIRST_SECONDS, most: Ends | None = None
@@ -100,10 +100,10 @@ class LogCopy:
         self._failed = False
 
     def start(self) -> None:
-        """From now on all goes through pipes: one where both streams are the same file, so that their order stays."""
+        """Redirect the output through pipes. Streams to the same file share a pipe, which keeps their order."""
         _flush()
-        together = os.path.sameopenfile(STDOUT, STDERR)
-        for streams in ((STDOUT, STDERR),) if together else ((STDOUT,), (STDERR,)):
+        share_pipe = os.path.sameopenfile(STDOUT, STDERR)
+        for streams in ((STDOUT, STDERR),) if share_pipe else ((STDOUT,), (STDERR,)):
             reading, writing = os.pipe()
             for stream in streams:
                 self._own[stream] = os.dup(stream)
@@ -114,7 +114,7 @@ class LogCopy:
         self._writer.start()
 
     def close(self) -> None:
-        """Print as before, and write the last copy. A process that goes on printing is not waited for."""
+        """Restore the streams, and write the last copy. Do not wait for processes that still print."""
         _flush()
         for stream, own in self._own.items():
             os.dup2(own, stream)
@@ -128,11 +128,11 @@ class LogCopy:
                 selector.register(reading, selectors.EVENT_READ)
             while selector.get_map():
                 for key, _ in selector.select():
-                    data = os.read(key.fd, _PIECE_BYTES)
+                    data = os.read(key.fd, _READ_BYTES)
                     if not data:
                         selector.unregister(key.fd)
                         continue
-                    with suppress(OSError):  # nobody reads it any more
+                    with suppress(OSError):  # the reader is gone
                         _write_all(self._pipes[key.fd], data)
                     self._text.add(data)
 
@@ -146,12 +146,12 @@ class LogCopy:
             try:
                 self._store.put(self._path, self._text.read(), TEXT)
                 written = count
-            except Exception as error:  # a training is worth more than its log
-                self._say(error)
+            except Exception as error:  # a log error must not end the run
+                self._report_once(error)
             if last:
                 return
 
-    def _say(self, error: Exception) -> None:
+    def _report_once(self, error: Exception) -> None:
         if not self._failed:
             self._failed = True
             line = f"log: its copy at {self._store.uri(self._path)} can't be written: {error}; training goes on\n"

@@ -1,13 +1,13 @@
-"""Keeps the emulator's memory to what the account holds now.
+"""Limit the emulator's memory to the present content of the account.
 
-Three things made it grow for ever, most of all with the bytes of S3 objects:
+Without this module, memory grows without limit, mostly with the bytes of S3 objects. There are three causes:
 
-- moto keeps every object that it ever made for the pages of its dashboard (`instances_tracked`, moto/core/
-  common_models.py): each deleted object, message and session. The dashboard is closed here.
-- Requests and objects refer to each other in circles. Python frees these when the number of objects has grown by a
-  quarter, whatever their size (github.com/python/cpython, InternalDocs/garbage_collector.md).
-- Each connection has a thread. glibc gives threads up to eight heaps per core, and keeps what was freed in the middle
-  of one (mallopt(3)).
+- For its dashboard, moto keeps each object that it ever created, also deleted ones (`instances_tracked`,
+  moto/core/common_models.py). The dashboard is closed here, so `install` turns this off.
+- Requests and objects form reference cycles. Python collects cycles when the number of objects has grown by a quarter,
+  whatever their size (github.com/python/cpython, InternalDocs/garbage_collector.md). `Collector` counts bytes instead.
+- Each connection has a thread. glibc creates up to eight arenas per core for threads, and does not return free memory
+  in the middle of an arena (mallopt(3)). `use_few_heaps` limits their number.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 from moto.core.common_models import BaseModel
 
 COLLECT_AFTER_BYTES = 32 * 2**20
-# mallopt(3). Blocks from the threshold on are given back as soon as they are freed.
+# mallopt(3). Blocks of at least MMAP_THRESHOLD bytes return to the system when they are freed.
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
 SETTINGS = {ARENA_MAX: 2, MMAP_THRESHOLD: 256 * 1024, TRIM_THRESHOLD: 4 * 2**20}
 
 
 def install() -> None:
-    """Let models be made without a record of them."""
+    """Make moto create models without keeping a list of them."""
 
     def make(cls: Any, *_args: Any, **_kwargs: Any) -> Any:
         return object.__new__(cls)
@@ -35,7 +35,7 @@ def install() -> None:
 
 
 def use_few_heaps() -> None:
-    """Set how this process allocates; a C library that has no mallopt keeps its own way."""
+    """Configure the allocator of this process, if the C library has mallopt."""
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         for parameter, value in SETTINGS.items():
@@ -43,7 +43,7 @@ def use_few_heaps() -> None:
 
 
 class Collector:
-    """Frees circles once so many bytes came and went; safe for many threads."""
+    """Run the garbage collector after each `limit` transferred bytes. Thread-safe."""
 
     def __init__(self, limit: int = COLLECT_AFTER_BYTES) -> None:
         self._limit = limit
@@ -51,12 +51,12 @@ class Collector:
         self._lock = threading.Lock()
 
     def add(self, size: int) -> None:
-        """Count the bytes of a request or an answer."""
+        """Count the bytes of a request or response."""
         with self._lock:
             self._bytes += size
 
     def collect_if_due(self) -> None:
-        """Collect if enough was counted since the last time: a few milliseconds after `settle`."""
+        """Collect if the limit was reached since the last collection. After `settle` this takes a few milliseconds."""
         with self._lock:
             due = self._bytes >= self._limit
             if due:
@@ -66,6 +66,6 @@ class Collector:
 
     @staticmethod
     def settle() -> None:
-        """What is there now stays: it is not looked at again."""
+        """Exclude all present objects from later collections."""
         gc.collect()
         gc.freeze()

@@ -1,4 +1,4 @@
-"""What a person is told of an `up` besides what the engine says: what it will wait for, and what it leaves as it is."""
+"""Build the messages of `up` that the engine does not print: what it waits for, and what it leaves unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 
 
 def removed_pools(deployment: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-    """Return the pools that a state has and a stack file has no more."""
+    """Return the pools that are in the state and no longer in the stack file."""
     wanted = {each.get("name") for each in config.get("trainyard:pools") or [] if isinstance(each, Mapping)}
     there = [
         str(each["inputs"]["metadata"]["name"])
@@ -25,7 +25,7 @@ def removed_pools(deployment: Mapping[str, Any], config: Mapping[str, Any]) -> l
 
 
 def waits(pool: str, nodes: list[Mapping[str, Any]], pods: list[Mapping[str, Any]]) -> str | None:
-    """Return what the removal of a pool waits for; None where nothing holds its nodes.
+    """Return a message about the pods that delay the removal of a pool; None if there are none.
 
     Args:
         pool: The pool's name.
@@ -54,10 +54,10 @@ def waits(pool: str, nodes: list[Mapping[str, Any]], pods: list[Mapping[str, Any
 
 
 def read_waits(api: client.ApiClient, pools: list[str]) -> list[str]:
-    """Return what the removal of pools waits for in the cluster behind `api`.
+    """Return the messages of `waits` for these pools, from the cluster behind `api`.
 
     Raises:
-        kubernetes.client.exceptions.ApiException: the API server refused.
+        kubernetes.client.exceptions.ApiException: The API server refused the request.
     """
     core = client.CoreV1Api(api)
     nodes = api.sanitize_for_serialization(core.list_node())["items"]
@@ -66,7 +66,7 @@ def read_waits(api: client.ApiClient, pools: list[str]) -> list[str]:
 
 
 def late_settings(deployment: Mapping[str, Any]) -> str | None:
-    """Return what the state says of settings that were changed after their run was started."""
+    """Return the message in the state about settings that changed after their run started; None if there is none."""
     for each in deployment.get("resources") or []:
         if each["type"] == STARTED_RUN and (said := (each.get("inputs") or {}).get("late")):
             return str(said)
@@ -74,7 +74,7 @@ def late_settings(deployment: Mapping[str, Any]) -> str | None:
 
 
 def job_gone(run_id: str, job: str, namespace: str) -> str:
-    """Return what a person is told whose run lost its Job: a name serves once."""
+    """Return the message for a run whose Job was deleted. A run ID can be used only once."""
     return (
         f"run {run_id}: its Job {namespace}/{job} was deleted, which ended the run; up does not start it again. Set"
         " trainyard:training.runId to another name to start a run"
