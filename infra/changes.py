@@ -91,12 +91,12 @@ def _link_of_persistent_1(name: str) -> Value:
 
 def _private_subnets(settings: Settings) -> Any:
     """Fix the subnets of the node group and of the stack's file system. Pools on an existing cluster accept others."""
-    given, lustre = settings.network.existing, settings.storage.lustre
-    if given is None or settings.cluster.existing is None:
-        return given.private_subnet_ids if given else None
+    existing, lustre = settings.network.existing, settings.storage.lustre
+    if existing is None or settings.cluster.existing is None:
+        return existing.private_subnet_ids if existing else None
     if lustre is None or lustre.existing is not None:
         return None
-    return {lustre.zone: given.private_subnet_ids.get(lustre.zone, "")}
+    return {lustre.zone: existing.private_subnet_ids.get(lustre.zone, "")}
 
 
 def _public_subnets(settings: Settings) -> Any:
@@ -104,8 +104,8 @@ def _public_subnets(settings: Settings) -> Any:
 
     EKS accepts no subnets in further zones (https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html).
     """
-    given = settings.network.existing
-    return given.public_subnet_ids if given and settings.cluster.existing is None else None
+    existing = settings.network.existing
+    return existing.public_subnet_ids if existing and settings.cluster.existing is None else None
 
 
 NODES_TO_COME: Final = "for machines bought after it"

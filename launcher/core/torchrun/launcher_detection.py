@@ -388,9 +388,9 @@ def _launcher(call: Call) -> str:
     """Return the name of the launcher, other than torchrun, that a call starts; "" for none."""
     if call.unsure:
         return ""
-    ran, given = call.python
-    named, given = (ran, given) if ran else (call.program, call.arguments)
-    if not given or given[0] in _HELP_FLAGS:
+    module, arguments = call.python
+    named, arguments = (module, arguments) if module else (call.program, call.arguments)
+    if not arguments or arguments[0] in _HELP_FLAGS:
         return ""
     if named in _MODULES:
         return f"python -m {named}"
@@ -398,7 +398,7 @@ def _launcher(call: Call) -> str:
         return ""
     verb = _LAUNCHERS[named]
     name = "accelerate" if named.startswith("accelerate.") else named
-    return name if not verb else f"{name} {verb}" if given[0] == verb else ""
+    return name if not verb else f"{name} {verb}" if arguments[0] == verb else ""
 
 
 def _is_known(command: SimpleCommand) -> bool:
