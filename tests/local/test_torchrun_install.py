@@ -100,8 +100,8 @@ def may(
 
 def test_the_controller_may_do_what_its_role_says(installed: ApiServer) -> None:
     for each in RIGHTS:
-        for resource, verb in itertools.product(each.resources, each.verbs):
-            assert may(installed, each.group, resource, verb), (resource, verb)
+        for resource, verb, name in itertools.product(each.resources, each.verbs, each.names or ("",)):
+            assert may(installed, each.group, resource, verb, of=name), (resource, verb)
 
 
 @pytest.mark.parametrize("verb", ["get", "update"])

@@ -123,6 +123,8 @@ FIXED = [
     ("jobQueue", "research", "other"),
     ("numGPUs", 16, 8),
     ("command", "python train.py", "python other.py"),
+    ("launcher", None, "none"),
+    ("launcher", "torchrun", "none"),
     ("args", ["--epochs=1"], ["--epochs=2"]),
     ("args", None, ["--epochs=2"]),
     ("args", ["--epochs=1"], None),
