@@ -31,7 +31,13 @@ VOLUMES = {
     "storage.checkpoints": {"enabled": True, "size": "1Gi", "storageClass": "fsx", "retain": True},
 }
 INDEX = "batch.kubernetes.io/job-completion-index"
-INSTALL = ("crd/", "config/deployment.yaml", "config/rbac/role.yaml", "config/admission.yaml")
+INSTALL = (
+    "crd/",
+    "config/deployment.yaml",
+    "config/rbac/role.yaml",
+    "config/admission.yaml",
+    "config/network.yaml",
+)
 
 
 @contextmanager
