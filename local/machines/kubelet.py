@@ -151,9 +151,7 @@ class Kubelet:
                     f"exec: send a WebSocket of {' or '.join(remote.PROTOCOLS)}, as kubectl does since 1.31; "
                     "the local machines do not speak SPDY"
                 )
-            command = await remote.Command.start(
-                entry.command(streams.command, streams.terminal), entry.variables, streams
-            )
+            command = await remote.Command.start(entry, streams)
         except ValueError as error:
             raise _told(web.HTTPBadRequest, str(error)) from error
         except NotRunningError as error:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -29,6 +31,7 @@ KEEPER = '"$0" -I -S "$1" "$2/plan.json"; echo $? > "$2/exit"'
 LOST = 137
 SETUP_SECONDS = 10.0
 SETUP_POLL_SECONDS = 0.02
+_UNLOCK_TERMINAL, _OTHER_END = 0x40045431, 0x5441
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,19 @@ class Entry:
         enter += ["--root", "--wd"]
         bound = [_program("setpriv"), *rights, "--pdeathsig=KILL", "--", _program("setsid")]
         return [*enter, "--", *bound, *(["--ctty"] if terminal else []), "--", *argv]
+
+    def open_terminal(self) -> tuple[int, int]:
+        """Open a terminal of the container's own /dev/pts, as container runtimes do: its two ends, ours first.
+
+        Raises OSError. Source: ioctl_tty(2), TIOCSPTLCK and TIOCGPTPEER (Linux 4.13).
+        """
+        ours = os.open(f"/proc/{self.pid}/root/dev/ptmx", os.O_RDWR | os.O_NOCTTY)
+        try:
+            fcntl.ioctl(ours, _UNLOCK_TERMINAL, struct.pack("i", 0))
+            return ours, fcntl.ioctl(ours, _OTHER_END, os.O_RDWR | os.O_NOCTTY)
+        except OSError:
+            os.close(ours)
+            raise
 
 
 def _program(name: str) -> str:

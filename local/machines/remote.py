@@ -14,11 +14,12 @@ import json
 import os
 import struct
 import termios
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aiohttp import WSMsgType, web
 from multidict import MultiMapping
+
+from local.machines.process import Entry
 
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
@@ -99,8 +100,7 @@ class _Ends:
             os.close(each)
 
 
-def _terminal() -> _Ends:
-    ours, its = os.openpty()
+def _terminal(ours: int, its: int) -> _Ends:
     # Two descriptors, as the one for reading is closed as soon as nobody holds the other side.
     return _Ends([its] * 3, {STDOUT: ours}, os.dup(ours))
 
@@ -126,14 +126,15 @@ class Command:
     _transports: list[asyncio.BaseTransport] = field(default_factory=list)
 
     @classmethod
-    async def start(cls, argv: Sequence[str], variables: Mapping[str, str], streams: Wanted) -> Command:
-        """Start `argv`, which enters the container by itself. Raises OSError where it can't be started."""
-        ends = _terminal() if streams.terminal else _pipes(streams)
+    async def start(cls, entry: Entry, streams: Wanted) -> Command:
+        """Start the command in the container. Raises OSError where it can't be started."""
+        argv = entry.command(streams.command, streams.terminal)
+        ends = _terminal(*entry.open_terminal()) if streams.terminal else _pipes(streams)
         defaults = {"TERM": "xterm"} if streams.terminal else {}
         stdin, stdout, stderr = ends.its
         try:
             process = await asyncio.create_subprocess_exec(
-                *argv, env=defaults | dict(variables), stdin=stdin, stdout=stdout, stderr=stderr
+                *argv, env=defaults | entry.variables, stdin=stdin, stdout=stdout, stderr=stderr
             )
         except OSError:
             ends.close_ours()
