@@ -59,6 +59,7 @@ csi = Csi(
     "csi",
     CsiArgs(
         cluster=given["cluster"],
+        kubernetes="1.35",
         region="us-west-2",
         node_role_arn=given["role"],
         key_arn=key.arn,

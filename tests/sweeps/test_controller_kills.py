@@ -12,15 +12,15 @@ from tests.seed import of_run
 from tests.sweeps.controller import place
 from tests.sweeps.kills import pause, sample
 
-# What this life has no use for: a name that something else has is looked at, a Service or a queue of KAI that somebody
-# changed is mended (tests/unit/controller/test_reconcile.py, tests/unit/torchrun), machines that are not needed are
-# given back (test_pool.py).
+# What this life has no use for. A name that something else has is looked at; a Service or a queue of KAI that somebody
+# changed is mended; the archive of a running job is changed (tests/unit/controller/test_reconcile.py,
+# tests/unit/torchrun). Nodes that are not needed are given back (test_pool.py).
 UNUSED = {
     *(
         (kind, "get")
         for kind in ("jobs", "services", "pods", "persistentvolumeclaims", "queues", "podgroups")
     ),
-    *((kind, "patch") for kind in ("services", "queues")),
+    *((kind, "patch") for kind in ("services", "queues", "pods")),
     ("nodeclaims", "delete"),
 }
 
