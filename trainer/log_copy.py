@@ -154,7 +154,7 @@ class LogCopy:
     def _report_once(self, error: Exception) -> None:
         if not self._failed:
             self._failed = True
-            line = f"log: its copy at {self._store.uri(self._path)} can't be written: {error}; training goes on\n"
+            line = f"log: its copy at {self._store.uri(self._path)} can't be written: {error}\n"
             with suppress(OSError):
                 _write_all(self._own[STDERR], line.encode(errors="replace"))
 

@@ -112,7 +112,7 @@ def test_worker_failure_restarts_all_in_a_new_rendezvous(installed: Stack, tmp_p
     decided, failed = (datetime.fromisoformat(each["time"]) for each in (restart, failure))
     assert (decided - failed).total_seconds() <= 15
     begun = [line for line in done.output.splitlines() if "attempt 1 rank 0" in line]
-    assert float(begun[0].rpartition(" ")[2]) - failed.timestamp() <= 20, (
+    assert float(begun[0].rpartition(" ")[2]) - failed.timestamp() <= 30, (
         "the other worker held up the next attempt"
     )
     kept = torchrun(installed, "logs", "again-once", "--attempt", "0")

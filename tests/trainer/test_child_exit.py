@@ -47,7 +47,7 @@ def test_the_exit_code_is_the_commands(typed: str, args: tuple[str, ...], code: 
     meeting = command.Meeting(
         backend=C10D, endpoint="localhost:0", id="one", nodes=1, least=1, processes=2, given=False
     )
-    built = command.build(typed, args, meeting)
+    built = command.build(typed, args, meeting, "torchrun")
     program, *words = [each.replace("$$", "$") for each in built.words]  # as the kubelet does
     assert program == "torchrun"
     environ = {**os.environ, **built.environment, "PATH": programs()}
