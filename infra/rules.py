@@ -30,6 +30,7 @@ def check(problems: Problems, settings: Settings, queues: tuple[Queue | None, ..
     _checkpoints(problems, settings)
     _network_plugin(problems, settings)
     _workspaces(problems, settings)
+    _linked_workspaces(problems, settings)
     _kernels_of_queues(problems, settings, queues)
     from_vpc = cluster.deploy_from == "vpc" and cluster.existing is None
     if (
@@ -94,6 +95,21 @@ def _workspaces(problems: Problems, settings: Settings) -> None:
             "trainyard:storage.prefix",
             f"'{prefix}' is where workspaces of torchrun jobs go; it must be another one, such as models, or no queue"
             " may have storage.workspace.bucket: models",
+        )
+
+
+def _linked_workspaces(problems: Problems, settings: Settings) -> None:
+    """Refuse a file system that shows the workspaces and logs of torchrun jobs to all pods."""
+    path = "trainyard:storage.lustre"
+    link = settings.storage.lustre.link if settings.storage.lustre else None
+    if link is None or problems.about(path):
+        return
+    buckets = {queue.bucket for queue in settings.queues if queue.fetches}
+    if link.bucket in buckets and link.prefix.split("/")[0] in ("", BUCKET_PREFIX):
+        problems.add(
+            f"{path}.s3.prefix",
+            f"'{link.prefix}' holds the workspaces and logs of torchrun jobs, which every pod would see; it must be"
+            " another prefix, such as data",
         )
 
 

@@ -289,6 +289,26 @@ def test_models_and_workspaces_do_not_lie_in_one_place() -> None:
         assert settings(config(queue, storage={"prefix": prefix})).storage.prefix == prefix
 
 
+@pytest.mark.parametrize("bucket", ["models", "theirs"])
+def test_file_system_of_all_pods_shows_no_workspaces(bucket: str) -> None:
+    queue = {
+        **QUEUE,
+        "namespace": "default",
+        "serviceAccount": ACCOUNT["name"],
+        "storage": {"workspace": {"bucket": bucket}},
+    }
+
+    def wrong(prefix: str) -> list[str]:
+        link = {"bucket": bucket, "prefix": prefix}
+        storage = {"lustre": {"capacityGiB": 1200, "s3": link}}
+        return mistakes(config(queue, serviceAccounts=[ACCOUNT], storage=storage))
+
+    for prefix in ("", "torchrun", "torchrun/workspaces"):
+        (line,) = wrong(prefix)
+        assert line.startswith(f"trainyard:storage.lustre.s3.prefix: '{prefix}' holds the workspaces")
+    assert not wrong("data")
+
+
 def test_the_stacks_image_is_for_gpus_that_its_torch_has_kernels_for() -> None:
     old = {**POOL, "instanceType": "p3dn.24xlarge"}
     (line,) = mistakes(config(QUEUE, pools=[old]))
