@@ -298,15 +298,14 @@ def test_file_system_of_all_pods_shows_no_workspaces(bucket: str) -> None:
         "storage": {"workspace": {"bucket": bucket}},
     }
 
-    def wrong(prefix: str) -> list[str]:
-        link = {"bucket": bucket, "prefix": prefix}
-        storage = {"lustre": {"capacityGiB": 1200, "s3": link}}
-        return mistakes(config(queue, serviceAccounts=[ACCOUNT], storage=storage))
+    def given(prefix: str) -> dict[str, Any]:
+        lustre = {"capacityGiB": 1200, "s3": {"bucket": bucket, "prefix": prefix}}
+        return config(queue, serviceAccounts=[ACCOUNT], storage={"lustre": lustre})
 
     for prefix in ("", "torchrun", "torchrun/workspaces"):
-        (line,) = wrong(prefix)
+        (line,) = mistakes(given(prefix))
         assert line.startswith(f"trainyard:storage.lustre.s3.prefix: '{prefix}' holds the workspaces")
-    assert not wrong("data")
+    assert settings(given("data")).storage.lustre is not None
 
 
 def test_the_stacks_image_is_for_gpus_that_its_torch_has_kernels_for() -> None:
