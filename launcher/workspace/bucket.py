@@ -95,11 +95,11 @@ class Bucket:
         with _explained(url):
             self._client.put_object(Bucket=bucket, Key=key, Body=data)
 
-    def get(self, url: str) -> bytes:
-        """Return the object at this place. Raises WorkspaceError, and NotThere where there is none."""
+    def get(self, url: str, limit: int) -> bytes:
+        """Return the first `limit` bytes of the object at this place. Raises WorkspaceError and NotThere."""
         bucket, key = parse_url(url)
         with _explained(url):
-            return bytes(self._client.get_object(Bucket=bucket, Key=key)["Body"].read())
+            return bytes(self._client.get_object(Bucket=bucket, Key=key)["Body"].read(limit))
 
     def names(self, url: str) -> list[str]:
         """Return the names below this prefix, without it. Raises WorkspaceError and NotThere."""

@@ -26,6 +26,8 @@ MEBIBYTE: Final = 2**20
 # Limits of one log. The cause of a failure is usually in the first or last lines.
 HEAD_BYTES: Final = MEBIBYTE
 TAIL_BYTES: Final = 3 * MEBIBYTE
+# Of a log with the line about what is missing. Every worker of the namespace may write longer ones.
+_MOST_BYTES: Final = HEAD_BYTES + TAIL_BYTES + 1024
 # If a node disappears, the lines of this interval are lost.
 EVERY_SECONDS: Final = 30.0
 # A kubelet rotates a container's log at 10 MiB and serves only the newest file (containerLogMaxSize:
@@ -41,7 +43,7 @@ class Objects(Protocol):
     """The requests to S3 (launcher/workspace/bucket.py)."""
 
     def put(self, url: str, data: bytes) -> None: ...
-    def get(self, url: str) -> bytes: ...
+    def get(self, url: str, limit: int) -> bytes: ...
     def names(self, url: str) -> list[str]: ...
 
 
@@ -150,7 +152,7 @@ def print_logs(url: str, attempt: str, node: int | None, objects: Objects, out: 
         raise NotThere(f"logs: {url} has no log of this attempt and node. It has {known}.")
     limit = MOST_PRINTED_BYTES // len(wanted)
     for each in wanted:
-        data = objects.get(f"{url}/{ATTEMPT}{each.attempt}/{NODE}{each.node}.log")
+        data = objects.get(f"{url}/{ATTEMPT}{each.attempt}/{NODE}{each.node}.log", _MOST_BYTES)
         if len(data) > limit:
             data = _gap_line(len(data) - limit) + data[-limit:]
         data += b"" if not data or data.endswith(b"\n") else b"\n"

@@ -11,6 +11,7 @@ import logging
 import shutil
 import socket
 import threading
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
@@ -26,6 +27,8 @@ WANTED: Final = "/wanted"
 HEALTH: Final = "/healthz"
 # A worker that is gone keeps no thread for longer than this.
 _SILENCE_SECONDS: Final = 60.0
+# A worker's whole archive comes within this time. A slower one would keep the others from sending it.
+RECEIVE_SECONDS: Final = 300.0
 
 
 def server(store: Store, address: str, port: int, expected: Pointer | None = None) -> ThreadingHTTPServer:
@@ -59,6 +62,8 @@ def server(store: Store, address: str, port: int, expected: Pointer | None = Non
             elif not receiving.acquire(blocking=False):
                 self._say(HTTPStatus.CONFLICT, b"another worker sends it")
             else:
+                late = threading.Timer(RECEIVE_SECONDS, self._hang_up)
+                late.start()
                 try:
                     store.receive(expected.digest, expected.size, self.rfile, apart=True)
                     store.point(expected)
@@ -69,7 +74,12 @@ def server(store: Store, address: str, port: int, expected: Pointer | None = Non
                 except OSError:  # the worker is gone
                     LOG.warning("%s did not come whole from %s", digest, self.client_address[0])
                 finally:
+                    late.cancel()
                     receiving.release()
+
+        def _hang_up(self) -> None:
+            with suppress(OSError):  # the worker did
+                self.connection.shutdown(socket.SHUT_RDWR)
 
         def _answer(self) -> None:
             if self.path == HEALTH:

@@ -24,6 +24,7 @@ from launcher.workspace.unpack import check_digest, digest_of
 _CHUNK: Final = 2**18
 _SUFFIX: Final = ".tar.zst"
 _PART: Final = ".part"
+_APART: Final = "apart-"
 _CURRENT: Final = "current"
 _LOCK: Final = "lock"
 _URL: Final = re.compile(r"s3://[^/]+/.+")
@@ -137,7 +138,7 @@ class Store:
                 if _is_locked(file, part):
                     yield part, file
                     return
-        handle, name = tempfile.mkstemp(_PART, dir=self._root)
+        handle, name = tempfile.mkstemp(_PART, _APART, self._root)
         try:
             with os.fdopen(handle, "r+b") as file:
                 yield Path(name), file
@@ -176,9 +177,13 @@ class Store:
             yield
 
     def last_write(self) -> float:
-        """When a byte of an archive came last, in seconds since the epoch; 0 where none did."""
+        """Return when a byte of an upload came last, in seconds since the epoch; 0 where none did.
+
+        What any pod may send does not count: it could keep a job that nobody sends a workspace.
+        """
         with suppress(OSError):  # one that is whole by now
-            return max((each.stat().st_mtime for each in self._root.glob(f"*{_PART}")), default=0.0)
+            parts = (each for each in self._root.glob(f"*{_PART}") if not each.name.startswith(_APART))
+            return max((each.stat().st_mtime for each in parts), default=0.0)
         return time.time()
 
     def current(self) -> Pointer | None:

@@ -315,9 +315,8 @@ def _notation(name: str, flags: Mapping[str, str]) -> str:
 
 def _variables(words: Sequence[str]) -> dict[str, str]:
     """Return torchrun's variables among the assignments before a command."""
-    return _flags_of_variables(
-        tuple(word.split("=", 1)) for word in words if word.startswith(_VARIABLE) and "=" in word
-    )  # type: ignore[misc]
+    pairs = (word.partition("=") for word in words if word.startswith(_VARIABLE))
+    return _flags_of_variables((name, value) for name, equals, value in pairs if equals)
 
 
 def _flags_of_variables(variables: Iterable[tuple[str, str]]) -> dict[str, str]:

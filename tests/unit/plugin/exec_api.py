@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from aiohttp import web
@@ -14,6 +15,14 @@ from kubernetes import client
 
 from launcher.kube.rest import Patience, Rest, client_of
 from local.machines import remote
+from local.machines.process import Entry
+
+
+class Here(Entry):
+    """Enters nothing."""
+
+    def command(self, argv: Sequence[str], terminal: bool = False) -> list[str]:
+        return list(argv)
 
 
 class Pods:
@@ -54,8 +63,9 @@ class Pods:
             assert request.transport
             request.transport.abort()
             return socket
-        argv = ["env", "-C", str(self.root), *self.before, *streams.command]
-        command = await remote.Command.start(argv, dict(os.environ), streams)
+        words = ("env", "-C", str(self.root), *self.before, *streams.command)
+        entry = Here(os.getpid(), dict(os.environ))
+        command = await remote.Command.start(entry, replace(streams, command=words))
         try:
             await socket.prepare(request)
             await remote.serve(socket, command)

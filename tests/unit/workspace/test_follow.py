@@ -7,12 +7,14 @@ import re
 import resource
 import shutil
 import signal
+import socket
 import threading
 from pathlib import Path
 
 import pytest
 import zstandard
 
+from launcher.workspace import serve
 from launcher.workspace.errors import WorkspaceError
 from launcher.workspace.follow import fetch, follow, tell
 from launcher.workspace.pack import Archive
@@ -145,6 +147,22 @@ def test_worker_gives_the_workspace_to_a_sync_pod_that_lost_it(tmp_path: Path) -
         thread.join()
         assert not source.pod.wants(archive.digest)
     assert after.archive(archive.digest).read_bytes() == archive.file.read_bytes()
+
+
+def test_worker_that_sends_for_ever_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "RECEIVE_SECONDS", 0.2)
+    archive, store = packed(tmp_path / "in", a="1"), Store(tmp_path / "store")
+    with serving(store, expected=Pointer(archive.digest, archive.size)) as address:
+        host, _, port = address.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), 10) as slow:
+            name = archive.digest.removeprefix("sha256:")
+            slow.sendall(f"PUT /archives/{name} HTTP/1.1\r\nContent-Length: {archive.size}\r\n\r\nx".encode())
+            assert store.last_write() == 0.0, "it keeps no job that nobody sends a workspace"
+            while slow.recv(2**16):
+                pass
+        pod = PodSource(pointing(tmp_path / "archive", archive), address).pod
+        assert pod is not None
+        until(lambda: pod.wants(archive.digest))
 
 
 @pytest.mark.parametrize("link", [True, False])

@@ -34,8 +34,8 @@ class Objects:
             raise WorkspaceError("bucket: AccessDenied")
         self.held[url] = data
 
-    def get(self, url: str) -> bytes:
-        return self.held[url]
+    def get(self, url: str, limit: int) -> bytes:
+        return self.held[url][:limit]
 
     def names(self, url: str) -> list[str]:
         return [each.removeprefix(f"{url}/") for each in self.held if each.startswith(f"{url}/")]
