@@ -6,6 +6,7 @@ import re
 from typing import Any, Final
 
 from launcher.core import contract as c
+from launcher.core.manifests import pod_security
 from launcher.core.torchrun import names as n
 
 # The controller is in the launcher's image, which a stack builds or is given: no digest is known before. This one can't
@@ -76,13 +77,7 @@ def _pod(image: str) -> dict[str, Any]:
         "serviceAccountName": n.CONTROLLER,
         "automountServiceAccountToken": True,
         "terminationGracePeriodSeconds": 30,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": c.POD_USER,
-            "runAsGroup": c.POD_USER,
-            "fsGroup": c.POD_USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(),
         "containers": [_container(image)],
         "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}}],
     }

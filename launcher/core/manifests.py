@@ -58,7 +58,8 @@ def labels(request: Request, role: str) -> dict[str, str]:
     return {c.LABEL_RUN: request.run_id, c.LABEL_ROLE: role, c.LABEL_MANAGED_BY: c.MANAGED_BY}
 
 
-def _pod_security() -> JsonObject:
+def pod_security() -> JsonObject:
+    """Return the securityContext of the pods of our own images: Pod Security Standard "restricted"."""
     return {
         "runAsNonRoot": True,
         "runAsUser": c.POD_USER,
@@ -83,7 +84,7 @@ def _placement(request: Request) -> JsonObject:
         "tolerations": [dict(toleration) for toleration in request.pool.tolerations],
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": _pod_security(),
+        "securityContext": pod_security(),
     }
 
 

@@ -11,6 +11,7 @@ import json
 from typing import Final
 
 from launcher.core import contract as c
+from launcher.core.manifests import pod_security
 from launcher.core.quantity import in_words
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun import pods
@@ -19,7 +20,6 @@ from launcher.core.torchrun.pods import Making, worker
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.storage import Claim
 
-_TOOL_USER: Final = c.POD_USER
 # It idles for most of its life, and many of them share the few system nodes.
 _SYNC_REQUESTS: Final = {"cpu": "10m", "memory": "64Mi"}
 _SYNC_LIMITS: Final = {"cpu": "1", "memory": "256Mi"}
@@ -163,13 +163,7 @@ def sync_pod(making: Making) -> JsonObject:
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": 5,
             "tolerations": [] if placed.pool else list(placed.tolerations),
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": _TOOL_USER,
-                "runAsGroup": _TOOL_USER,
-                "fsGroup": _TOOL_USER,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": pod_security(),
             "containers": [
                 {
                     "name": n.SYNC_CONTAINER,

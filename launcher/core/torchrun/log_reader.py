@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from launcher.core import contract as c
+from launcher.core.manifests import pod_security
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.children import owner_reference
 from launcher.core.torchrun.pods import pull_secrets
@@ -67,13 +68,7 @@ def log_reader(
             "affinity": {
                 "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [_OUTSIDE_POOLS]}
             },
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": c.POD_USER,
-                "runAsGroup": c.POD_USER,
-                "fsGroup": c.POD_USER,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": pod_security(),
             "containers": [
                 {
                     "name": CONTAINER,
