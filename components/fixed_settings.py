@@ -23,10 +23,10 @@ class _Record(ResourceProvider):
 
     def check(self, _olds: dict[str, Any], news: dict[str, Any]) -> CheckResult:
         """Refuse changed values, so that the engine does not change resources that depend on this one."""
-        from components.shared.fixed import differences
+        from components.shared.setting_changes import find_changes
 
-        found = differences(_olds.get("values") or {}, news["values"])
-        return CheckResult(news, [CheckFailure("", f"{key}: {said}") for key, said in found.items()])
+        found = find_changes(_olds.get("values") or {}, news["values"])
+        return CheckResult(news, [CheckFailure("", f"{key}: {message}") for key, message in found.items()])
 
     def create(self, props: dict[str, Any]) -> CreateResult:
         """Record the values."""
@@ -58,17 +58,17 @@ class _Run(ResourceProvider):
     serialize_as_secret_always = False
 
     def check(self, _olds: dict[str, Any], news: dict[str, Any]) -> CheckResult:
-        """Compare the settings with those of the same Job. Another Job of the same name starts with the new ones."""
-        from components.shared.fixed import late_line
+        """Compare the settings with those of the same Job. A new Job of the same name has the new settings."""
+        from components.shared.setting_changes import changed_settings_message
 
         inputs = {**news, "late": ""}
         if _olds and _olds.get("job") == news["job"]:
             before, now = _olds["values"], news["values"]
             changed = sorted(key for key in before if key in now and now[key] != before[key])
-            said = late_line(news["runId"], changed) if changed else ""
-            inputs = {**news, "values": {**now, **before}, "late": said}
-            if said:
-                print(said, flush=True)
+            message = changed_settings_message(news["runId"], changed) if changed else ""
+            inputs = {**news, "values": {**now, **before}, "late": message}
+            if message:
+                print(message, flush=True)
         return CheckResult(inputs, [])
 
     def create(self, props: dict[str, Any]) -> CreateResult:

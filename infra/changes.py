@@ -3,7 +3,8 @@
 A change is applied *in place*, *replaces* a resource, or is refused because the setting is *fixed* after the first
 `up`. A fixed setting has a function here that returns its value. `components.fixed_settings` records these values in
 the state and refuses other ones in `pulumi preview` and `pulumi up`. `make up`, `make preview` and `make preflight`
-compare them with the state first. The entry point for that is `refused`, which also checks values that can only grow.
+compare them with the state first: `find_refused_changes` is their entry point, and also refuses values that can't
+shrink.
 
 The tables in local/plugins say which inputs of a resource force a replacement; tests compare them with the official
 providers. A Kubernetes provider with another endpoint or certificate authority replaces all of its objects
@@ -16,9 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from components.shared.fixed import differences
 from components.shared.launch import Candidate
 from components.shared.lustre import PERSISTENT_1
+from components.shared.setting_changes import find_changes
 from infra.model import ExistingCluster, Lustre, Settings, Training
 
 Value = Callable[[Settings], Any]
@@ -35,42 +36,42 @@ class Change:
     value: Value | None = None
 
 
-def in_place(more: str = "") -> Change:
+def in_place(note: str = "") -> Change:
     """Describe a setting that the next `up` changes in place."""
-    return Change(text=f"in place{f', {more}' if more else ''}")
+    return Change(text=f"in place{f', {note}' if note else ''}")
 
 
-def replaces(what: str) -> Change:
+def replaces(resource: str) -> Change:
     """Describe a setting whose change makes the next `up` replace a resource."""
-    return Change(text=f"replaces {what}")
+    return Change(text=f"replaces {resource}")
 
 
-def fixed(value: Value, more: str = "") -> Change:
+def fixed(value: Value, note: str = "") -> Change:
     """Describe a setting that is fixed after the first `up`."""
-    return Change(text=f"fixed{f', {more}' if more else ''}", value=value)
+    return Change(text=f"fixed{f', {note}' if note else ''}", value=value)
 
 
-def _if_vpc_is_created(take: Value) -> Value:
-    return lambda settings: take(settings) if settings.network.existing is None else None
+def _if_vpc_is_created(get: Value) -> Value:
+    return lambda settings: get(settings) if settings.network.existing is None else None
 
 
-def _if_cluster_is_created(take: Value) -> Value:
-    return lambda settings: take(settings) if settings.cluster.existing is None else None
+def _if_cluster_is_created(get: Value) -> Value:
+    return lambda settings: get(settings) if settings.cluster.existing is None else None
 
 
-def _of_existing_cluster(take: Callable[[ExistingCluster], Any]) -> Value:
-    return lambda settings: take(settings.cluster.existing) if settings.cluster.existing is not None else None
+def _existing_cluster_value(get: Callable[[ExistingCluster], Any]) -> Value:
+    return lambda settings: get(settings.cluster.existing) if settings.cluster.existing is not None else None
 
 
-def _of_created_lustre(take: Callable[[Lustre], Any]) -> Value:
+def _created_lustre_value(get: Callable[[Lustre], Any]) -> Value:
     def value(settings: Settings) -> Any:
         lustre = settings.storage.lustre
-        return take(lustre) if lustre is not None and lustre.existing is None else None
+        return get(lustre) if lustre is not None and lustre.existing is None else None
 
     return value
 
 
-def _of_existing_lustre(name: str) -> Value:
+def _existing_lustre_value(name: str) -> Value:
     """Return "" for a file system that the stack creates, so that it can't become an existing one or the reverse."""
 
     def value(settings: Settings) -> Any:
@@ -80,9 +81,9 @@ def _of_existing_lustre(name: str) -> Value:
     return value
 
 
-def _link_of_persistent_1(name: str) -> Value:
+def _persistent_1_link_value(name: str) -> Value:
     """Fix the link of PERSISTENT_1, where it is an input of the file system. Others use a separate association."""
-    return _of_created_lustre(
+    return _created_lustre_value(
         lambda lustre: (
             getattr(lustre.link, name, None) or "" if lustre.deployment_type == PERSISTENT_1 else None
         )
@@ -108,34 +109,36 @@ def _public_subnets(settings: Settings) -> Any:
     return existing.public_subnet_ids if existing and settings.cluster.existing is None else None
 
 
-NODES_TO_COME: Final = "for machines bought after it"
+NEW_NODES: Final = "for new nodes"
 NEXT_RUN: Final = "for the next `runId`"
 NEXT_JOB: Final = "for the next job"
 
 CHANGES: Final[dict[str, Change]] = {
-    "network.cidr": fixed(_if_vpc_is_created(lambda s: s.network.cidr), "of a VPC that the stack makes"),
+    "network.cidr": fixed(_if_vpc_is_created(lambda s: s.network.cidr), "if the stack creates the VPC"),
     "network.zones": fixed(_if_vpc_is_created(lambda s: list(s.network.zones)), "with their order"),
     "network.natPerZone": in_place(),
     "network.vpcId": fixed(lambda s: s.network.existing.vpc_id if s.network.existing else ""),
     "network.privateSubnetIds": fixed(
-        _private_subnets, "but for zones without a file system of the stack on a given cluster"
+        _private_subnets, "except on an existing cluster, in zones without a file system of the stack"
     ),
-    "network.publicSubnetIds": fixed(_public_subnets, "of a cluster that the stack makes"),
-    "network.workerSecurityGroupId": in_place(NODES_TO_COME),
+    "network.publicSubnetIds": fixed(_public_subnets, "if the stack creates the cluster"),
+    "network.workerSecurityGroupId": in_place(NEW_NODES),
     "network.private": fixed(lambda s: s.network.private),
     "network.interfaceEndpoints": in_place(),
-    "network.flowLogs": in_place("`false` deletes the record"),
+    "network.flowLogs": in_place("`false` deletes the logs"),
     "network.flowLogRetentionDays": in_place(),
     "cluster.existing": fixed(lambda s: s.cluster.existing is not None),
     "cluster.existing.name": fixed(lambda s: s.cluster.name if s.cluster.existing else None),
-    "cluster.existing.endpoint": fixed(_of_existing_cluster(lambda x: x.endpoint)),
-    "cluster.existing.certificateAuthority": fixed(_of_existing_cluster(lambda x: x.certificate_authority)),
+    "cluster.existing.endpoint": fixed(_existing_cluster_value(lambda x: x.endpoint)),
+    "cluster.existing.certificateAuthority": fixed(
+        _existing_cluster_value(lambda x: x.certificate_authority)
+    ),
     "cluster.existing.oidcProviderArn": in_place("in the same account"),
     "cluster.existing.oidcIssuer": in_place(),
-    "cluster.existing.securityGroupId": in_place(NODES_TO_COME),
+    "cluster.existing.securityGroupId": in_place(NEW_NODES),
     "cluster.name": fixed(_if_cluster_is_created(lambda s: s.cluster.name)),
     "cluster.accountId": fixed(lambda s: s.cluster.account_id),
-    "cluster.version": in_place("upwards, one minor version at a time"),
+    "cluster.version": in_place("to the next minor version"),
     "cluster.administrators": in_place(),
     "cluster.publicAccessCidrs": in_place(),
     "cluster.deployFrom": in_place(),
@@ -146,27 +149,27 @@ CHANGES: Final[dict[str, Change]] = {
     "cluster.nodeRepair": in_place(),
     "cluster.addonVersions": in_place(),
     "cluster.volumeKey": replaces("the system nodes"),
-    "cluster.ami": in_place(NODES_TO_COME),
+    "cluster.ami": in_place(NEW_NODES),
     "cluster.logRetentionDays": in_place(),
     "cluster.lateLogSeconds": in_place(),
     "pools[].name": replaces("the pool"),
-    "pools[].instanceType": in_place(NODES_TO_COME),
-    "pools[].zone": in_place(NODES_TO_COME),
+    "pools[].instanceType": in_place(NEW_NODES),
+    "pools[].zone": in_place(NEW_NODES),
     "pools[].maxNodes": in_place(),
     "pools[].warmNodes": in_place(),
-    "pools[].efa": in_place(NODES_TO_COME),
-    "pools[].purchase": in_place(NODES_TO_COME),
-    "pools[].capacityReservationIds": in_place(NODES_TO_COME),
-    "pools[].rootVolumeGiB": in_place(NODES_TO_COME),
-    "pools[].dataSnapshotId": in_place(NODES_TO_COME),
-    "pools[].dataVolumeGiB": in_place(NODES_TO_COME),
+    "pools[].efa": in_place(NEW_NODES),
+    "pools[].purchase": in_place(NEW_NODES),
+    "pools[].capacityReservationIds": in_place(NEW_NODES),
+    "pools[].rootVolumeGiB": in_place(NEW_NODES),
+    "pools[].dataSnapshotId": in_place(NEW_NODES),
+    "pools[].dataVolumeGiB": in_place(NEW_NODES),
     "pools[].idleSeconds": in_place(),
-    "pools[].reservationType": in_place(NODES_TO_COME),
+    "pools[].reservationType": in_place(NEW_NODES),
     "pools[].reservationBegins": in_place(),
     "pools[].reservationEnds": in_place(),
-    "pools[].onDemandFallback": in_place(NODES_TO_COME),
-    "pools[].placementGroup": replaces("the group that the stack made, which must be empty"),
-    "pools[].placementGroupOfReservation": in_place(NODES_TO_COME),
+    "pools[].onDemandFallback": in_place(NEW_NODES),
+    "pools[].placementGroup": replaces("the group of the stack, which must be empty"),
+    "pools[].placementGroupOfReservation": in_place(NEW_NODES),
     "images.build": in_place(NEXT_RUN),
     "images.launcher": in_place(NEXT_RUN),
     "images.trainer": in_place(NEXT_RUN),
@@ -187,34 +190,34 @@ CHANGES: Final[dict[str, Change]] = {
     "storage.prefix": in_place(NEXT_RUN),
     "storage.keepOldVersionsDays": in_place(),
     "storage.keepJobLogsDays": in_place(),
-    "storage.lustre": in_place("without it the file system that the stack made is deleted with its data"),
+    "storage.lustre": in_place("removal deletes the stack's file system with its data"),
     "storage.lustre.existing": fixed(
         lambda s: s.storage.lustre.existing is not None if s.storage.lustre else None
     ),
-    "storage.lustre.existing.fileSystemId": fixed(_of_existing_lustre("file_system_id")),
-    "storage.lustre.existing.dnsName": fixed(_of_existing_lustre("dns_name")),
-    "storage.lustre.existing.mountName": fixed(_of_existing_lustre("mount_name")),
-    "storage.lustre.deploymentType": fixed(_of_created_lustre(lambda x: x.deployment_type)),
-    "storage.lustre.storageType": fixed(_of_created_lustre(lambda x: x.storage_type)),
-    "storage.lustre.driveCache": fixed(_of_created_lustre(lambda x: x.drive_cache)),
-    "storage.lustre.capacityGiB": in_place("upwards; less is refused"),
-    "storage.lustre.throughput": fixed(_of_created_lustre(lambda x: x.throughput)),
-    "storage.lustre.metadataIops": in_place("upwards; less is refused"),
+    "storage.lustre.existing.fileSystemId": fixed(_existing_lustre_value("file_system_id")),
+    "storage.lustre.existing.dnsName": fixed(_existing_lustre_value("dns_name")),
+    "storage.lustre.existing.mountName": fixed(_existing_lustre_value("mount_name")),
+    "storage.lustre.deploymentType": fixed(_created_lustre_value(lambda x: x.deployment_type)),
+    "storage.lustre.storageType": fixed(_created_lustre_value(lambda x: x.storage_type)),
+    "storage.lustre.driveCache": fixed(_created_lustre_value(lambda x: x.drive_cache)),
+    "storage.lustre.capacityGiB": in_place("a smaller value is refused"),
+    "storage.lustre.throughput": fixed(_created_lustre_value(lambda x: x.throughput)),
+    "storage.lustre.metadataIops": in_place("a smaller value is refused"),
     "storage.lustre.s3": replaces("the link; fixed with PERSISTENT_1"),
     "storage.lustre.s3.bucket": Change(
-        text="replaces the link; fixed with PERSISTENT_1", value=_link_of_persistent_1("bucket")
+        text="replaces the link; fixed with PERSISTENT_1", value=_persistent_1_link_value("bucket")
     ),
     "storage.lustre.s3.prefix": Change(
-        text="replaces the link; fixed with PERSISTENT_1", value=_link_of_persistent_1("prefix")
+        text="replaces the link; fixed with PERSISTENT_1", value=_persistent_1_link_value("prefix")
     ),
     "storage.lustre.s3.path": replaces("the link"),
-    "storage.lustre.zone": fixed(_of_created_lustre(lambda x: x.zone)),
+    "storage.lustre.zone": fixed(_created_lustre_value(lambda x: x.zone)),
     "storage.lustre.compression": in_place(),
     "storage.lustre.mountPath": in_place(NEXT_RUN),
-    "storage.lustre.efa": fixed(_of_created_lustre(lambda x: x.efa)),
+    "storage.lustre.efa": fixed(_created_lustre_value(lambda x: x.efa)),
     "storage.lustre.backupDays": in_place(),
     "training.pool": in_place(NEXT_RUN),
-    "training.runId": in_place("which starts the next run"),
+    "training.runId": in_place("starts the next run"),
     "training.minNodes": in_place(NEXT_RUN),
     "training.maxNodes": in_place(NEXT_RUN),
     "training.device": in_place(NEXT_RUN),
@@ -285,10 +288,10 @@ CHANGES: Final[dict[str, Change]] = {
     "sources.trainingOperator": in_place(),
     "protectData": in_place(),
 }
-RECORD: Final = "pulumi-python:dynamic/settings:Fixed"
-STARTED: Final = "pulumi-python:dynamic/settings:StartedRun"
-FILE_SYSTEM: Final = "aws:fsx/lustreFileSystem:LustreFileSystem"
-CLUSTER: Final = "aws:eks/cluster:Cluster"
+FIXED_SETTINGS_TYPE: Final = "pulumi-python:dynamic/settings:Fixed"
+STARTED_RUN_TYPE: Final = "pulumi-python:dynamic/settings:StartedRun"
+FILE_SYSTEM_TYPE: Final = "aws:fsx/lustreFileSystem:LustreFileSystem"
+CLUSTER_TYPE: Final = "aws:eks/cluster:Cluster"
 
 
 def fixed_values(settings: Settings) -> dict[str, Any]:
@@ -340,7 +343,7 @@ def run_values(training: Training) -> dict[str, Any]:
     }
 
 
-def refused(settings: Settings, deployment: Mapping[str, Any]) -> dict[str, str]:
+def find_refused_changes(settings: Settings, deployment: Mapping[str, Any]) -> dict[str, str]:
     """Return an error message for each setting that the stack's state does not allow, by key.
 
     Args:
@@ -351,47 +354,50 @@ def refused(settings: Settings, deployment: Mapping[str, Any]) -> dict[str, str]
     found: dict[str, str] = {}
     for each in resources:
         inputs = each.get("inputs") or {}
-        if each["type"] == RECORD:
-            found |= differences(inputs.get("values") or {}, fixed_values(settings))
-        elif each["type"] == FILE_SYSTEM:
+        if each["type"] == FIXED_SETTINGS_TYPE:
+            found |= find_changes(inputs.get("values") or {}, fixed_values(settings))
+        elif each["type"] == FILE_SYSTEM_TYPE:
             found |= _refuse_smaller(settings.storage.lustre, inputs)
-        elif each["type"] == CLUSTER and settings.cluster.existing is None:
+        elif each["type"] == CLUSTER_TYPE and settings.cluster.existing is None:
             found |= _refuse_version(settings.cluster.version, inputs.get("version"))
     return found
 
 
-def _refuse_smaller(wanted: Lustre | None, inputs: Mapping[str, Any]) -> dict[str, str]:
+def _refuse_smaller(configured: Lustre | None, inputs: Mapping[str, Any]) -> dict[str, str]:
     """Refuse a smaller file system: the provider would replace it, and the data would be lost."""
-    if wanted is None or wanted.existing is not None:
+    if configured is None or configured.existing is not None:
         return {}
-    there = {
-        "capacityGiB": (inputs.get("storageCapacity") or 0, wanted.capacity_gib),
+    current = {
+        "capacityGiB": (inputs.get("storageCapacity") or 0, configured.capacity_gib),
         # With 0, FSx chooses the value itself. It accepts 0 again only if the value does not become smaller.
-        "metadataIops": ((inputs.get("metadataConfiguration") or {}).get("iops") or 0, wanted.metadata_iops),
+        "metadataIops": (
+            (inputs.get("metadataConfiguration") or {}).get("iops") or 0,
+            configured.metadata_iops,
+        ),
     }
     return {
         f"trainyard:storage.lustre.{key}": (
-            f"is {now}, and the file system has {int(before)}; it can only grow. Set it to at least {int(before)}, or"
-            " make another stack"
+            f"is {now}, but the file system has {int(before)} and can't shrink. Set it to at least {int(before)}, or"
+            " create another stack"
         )
-        for key, (before, now) in there.items()
+        for key, (before, now) in current.items()
         if now < before
     }
 
 
-def _refuse_version(wanted: str, there: str | None) -> dict[str, str]:
+def _refuse_version(configured: str, current: str | None) -> dict[str, str]:
     """Refuse each version but the present and the next minor one.
 
     EKS accepts no other (https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html).
     """
-    if there is None or there == wanted:
+    if current is None or current == configured:
         return {}
-    major, minor = (int(part) for part in str(there).split("."))
-    if tuple(int(part) for part in wanted.split(".")) == (major, minor + 1):
+    major, minor = (int(part) for part in str(current).split("."))
+    if tuple(int(part) for part in configured.split(".")) == (major, minor + 1):
         return {}
-    lower = tuple(int(part) for part in wanted.split(".")) < (major, minor)
-    says = "EKS takes no earlier version" if lower else "EKS goes up by one minor version at a time"
-    to = there if lower else f"{major}.{minor + 1}"
+    lower = tuple(int(part) for part in configured.split(".")) < (major, minor)
+    rule = "EKS has no downgrades" if lower else "EKS updates by one minor version at a time"
+    valid = current if lower else f"{major}.{minor + 1}"
     return {
-        "trainyard:cluster.version": f"is '{wanted}', and the cluster has '{there}'; {says}. Set it to '{to}'"
+        "trainyard:cluster.version": f"is '{configured}', but the cluster has '{current}'; {rule}. Set it to '{valid}'"
     }

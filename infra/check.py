@@ -1,6 +1,6 @@
-"""`python -m infra.check --stack NAME`: all mistakes in a stack file, without the engine and without an account.
+"""Check a stack file without the engine and without an account: `python -m infra.check --stack NAME`.
 
-With `--state` or `--deployed` also what the stack's state refuses: settings that are fixed after the first `up`.
+With `--state` or `--deployed`, also check the fixed settings against the stack's state.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ NOTHING_DONE = "nothing was changed"
 
 
 def main() -> int:
-    """The exit code is 1 where the file has a mistake; standard error names them all."""
+    """Print all mistakes to standard error. Return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="python -m infra.check", description=__doc__)
     parser.add_argument("--stack", required=True)
-    parser.add_argument("--file", type=Path, help="the stack file, where it is another one")
-    parser.add_argument("--state", type=Path, help="the stack's state, as a file backend or an export has it")
-    parser.add_argument("--deployed", action="store_true", help="ask pulumi for the stack's state")
+    parser.add_argument("--file", type=Path, help="the stack file (default: Pulumi.NAME.yaml)")
+    parser.add_argument(
+        "--state", type=Path, help="a file with the stack's state: of a file backend, or an export"
+    )
+    parser.add_argument(
+        "--deployed", action="store_true", help="read the stack's state from the Pulumi backend"
+    )
     arguments = parser.parse_args()
     try:
         settings = load(arguments.stack, arguments.file)
@@ -32,9 +36,9 @@ def main() -> int:
     except (SettingsError, StackFileError, stack_state.StateError) as error:
         print(error, file=sys.stderr)
         return 1
-    refused = changes.refused(settings, state)
-    for key, said in refused.items():
-        print(f"{key}: {said}", file=sys.stderr)
+    refused = changes.find_refused_changes(settings, state)
+    for key, message in refused.items():
+        print(f"{key}: {message}", file=sys.stderr)
     if refused:
         print(f"stack {arguments.stack}: {NOTHING_DONE}", file=sys.stderr)
     return 1 if refused else 0

@@ -104,9 +104,7 @@ MEANINGS: Final = {
         "policy does not let everybody in the account use it through EC2, since nodes would end at launch. A change "
         "replaces the system nodes one after another, and reaches nodes of pools that are bought after it."
     ),
-    "cluster.ami": (
-        "The machines' image, an alias with a version. A newer one only reaches machines bought after it."
-    ),
+    "cluster.ami": ("The machines' image, an alias with a version. New nodes use a newer one."),
     "cluster.logRetentionDays": "How long the control plane's logs are kept.",
     "cluster.lateLogSeconds": (
         "How long `destroy` waits, once the cluster is gone, for late entries of its logs: they make the log group "

@@ -25,22 +25,21 @@ HEAD: Final = """\
 Every key of `Pulumi.<stack>.yaml` is below `config:` and begins with `trainyard:`; `aws:region` is the region as usual.
 An unknown key is a mistake. All mistakes in a stack file are reported together, before anything is registered.
 
-The column "Changed later" says what another value does to a stack that is up:
+The column "Changed later" describes the effect of another value on a running stack:
 
-- *in place*: the next `up` changes what there is;
-- *replaces* something: the next `up` makes another one and removes the first;
-- *fixed*: refused by `make up`, `make preview`, `make preflight`, `pulumi preview` and `pulumi up`, before anything is
-  touched. The stack keeps the value of its first `up`, also of one that failed: docs/upgrading.md. `aws:region` is
-  fixed, too.
+- *in place*: the next `up` updates the resource.
+- *replaces*: the next `up` creates another resource and deletes the first.
+- *fixed*: `make up`, `make preview`, `make preflight`, `pulumi preview` and `pulumi up` refuse another value. The stack
+  keeps the value of its first `up`, even if that failed (docs/upgrading.md). `aws:region` is fixed, too.
 
-Of AWS's provider three keys are honoured, by the program, the preflight, `make verify-clean` and the destroy; every
-other one is refused with what to do instead:
+Three keys of the AWS provider are supported. The program, the preflight, `make verify-clean` and the destroy use them.
+All other keys of the provider are refused, with an alternative:
 
 | Key | Meaning | Changed later |
 |---|---|---|
 | `aws:region` | The region; required. | fixed |
-| `aws:profile` | A profile of `~/.aws/config`; it goes before keys in the environment. | in place, in one account |
-| `aws:defaultTags` | `tags:` with tags of all that the stack makes, nodes and disks too. | in place, for later nodes |
+| `aws:profile` | A profile of `~/.aws/config`. It overrides keys in the environment. | in place, in one account |
+| `aws:defaultTags` | `tags:` with tags for all resources, nodes and disks. | in place, for new nodes |
 """
 
 

@@ -36,17 +36,17 @@ def lines(stack: str, report: Report) -> list[str]:
 
 
 def compare(report: Report, settings: Settings, state: Path | None) -> None:
-    """Add what the stack's state refuses: settings that are fixed after the first `up`."""
+    """Check the settings against the stack's state, and add the problems to the report."""
     try:
         deployment = stack_state.load(state) if state else stack_state.export(settings.stack)
     except stack_state.StateError as error:
         report.unasked.append(Unasked(key=FIXED, message=f"the stack's state can't be read: {error}"))
         return
     report.checked += 1
-    # The account may have said it of the cluster itself.
+    # The checks of the account may have reported the same setting.
     known = {problem.key for problem in report.problems}
-    found = changes.refused(settings, deployment).items()
-    report.problems[:0] = [Problem(key=key, message=said) for key, said in found if key not in known]
+    found = changes.find_refused_changes(settings, deployment).items()
+    report.problems[:0] = [Problem(key=key, message=message) for key, message in found if key not in known]
 
 
 def ask(settings: Settings, account: Account, state: Path | None = None) -> int:

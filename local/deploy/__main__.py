@@ -15,10 +15,10 @@ from local.deploy.commands import DeployError, check_nodes, delete_data, down, p
 from local.deploy.engine import EngineError
 from local.deploy.follow import FollowError
 from local.deploy.given import GivenError
-from local.deploy.kept import KeptError
 from local.deploy.model import ModelError
 from local.deploy.node_checks import CheckError
 from local.deploy.program import RefusedError
+from local.deploy.protected_data import ProtectedDataError
 from local.deploy.runs import RunError
 from local.deploy.stack_file import StackFileError, check_name
 from local.deploy.watched import Interrupted
@@ -34,7 +34,7 @@ EXPECTED = (
     EngineError,
     FollowError,
     GivenError,
-    KeptError,
+    ProtectedDataError,
     ModelError,
     RefusedError,
     RunError,

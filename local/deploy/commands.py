@@ -21,14 +21,13 @@ from local.cloud.namespaces import enter_prefix
 from local.cloud.record import running
 from local.deploy import official, program
 from local.deploy.adopt import identities
-from local.deploy.before_up import job_gone, late_settings, read_waits, removed_pools
 from local.deploy.engine import ROOT, Engine, end_leftovers, state_file
 from local.deploy.follow import Follower, JobGoneError, Run
 from local.deploy.given import gives_cluster, with_given
 from local.deploy.gone import CLUSTER, FORGET_UNREACHABLE, gone_cluster
-from local.deploy.kept import EXCEPT_DATA, check, check_deletion, released
 from local.deploy.model import fetch_model
 from local.deploy.node_checks import NodeChecks
+from local.deploy.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
 from local.deploy.runs import no_run, start_run
 from local.deploy.stack_file import (
     Sources,
@@ -42,6 +41,12 @@ from local.deploy.stack_file import (
 from local.deploy.sweep import stack_tags, sweep
 from local.deploy.told import kubectl, make, places, shown, unwatched
 from local.deploy.turns import turn
+from local.deploy.up_messages import (
+    deleted_job_message,
+    read_changed_settings,
+    read_removal_waits,
+    removed_pools,
+)
 from local.deploy.watched import Interrupted
 from local.guard import cloud_environment, refuse_foreign
 from local.home import Home
@@ -77,11 +82,11 @@ def up(stack: str, cloud: str) -> int:
         document = with_given(document, say)
         settings = for_local_cloud(document, pinned_sources(), session.cloud["deployerArn"])
         session.check(settings)
-        session.say_waits(settings)
+        session.report_removal_waits(settings)
         write(settings, session.engine.config_file)
         session.engine.run("up", "--yes", "--skip-preview", "--suppress-outputs")
         outputs = session.engine.outputs()
-        late = late_settings(session.engine.deployment())
+        late = read_changed_settings(session.engine.deployment())
     up_line = f"stack {stack} is up after {time.monotonic() - deploying:.0f} s"
     if outputs.get("launcherJobName") is None:
         say(f"{up_line}; {no_run(stack, outputs)}")
@@ -91,7 +96,7 @@ def up(stack: str, cloud: str) -> int:
     try:
         code = session.follow(outputs, outputs["launcherJobName"], outputs["runId"], again)
     except JobGoneError:
-        say(job_gone(outputs["runId"], outputs["launcherJobName"], outputs["trainingNamespace"]))
+        say(deleted_job_message(outputs["runId"], outputs["launcherJobName"], outputs["trainingNamespace"]))
         return 0
     if late:
         say(late)
@@ -106,7 +111,7 @@ def down(stack: str, cloud: str, keep_data: bool = False) -> int:
 
     Raises:
         DeployError: there is no such stack, and others are up.
-        KeptError: the stack has protected data and it is not to be kept, or has none.
+        ProtectedDataError: the stack has protected data and it is not to be kept, or has none.
     """
     if cloud == "aws":
         return official.down(stack, keep_data)
@@ -150,16 +155,16 @@ def _down(home: Home, stack: str, keep_data: bool) -> int:
 
 
 def preview(stack: str, cloud: str) -> int:
-    """Show what an `up` would do to the stack that is up; where there is none, all that a first one would make.
+    """Show the plan of an `up` against the stack's state; without a state, show all resources of a first `up`.
 
-    For the second neither an account nor the local cloud is asked anything.
+    The plan of a first `up` needs no account and no local cloud.
     """
     document = read(ROOT / f"Pulumi.{stack}.yaml")
     program.check(stack)
     why = official.preview(stack) if cloud == "aws" else _preview_of_running(stack, document)
     if why is None:
         return 0
-    say(f"stack {stack}: no plan against its state: {why}. This is all that a first up makes")
+    say(f"stack {stack}: no plan against its state: {why}. These are all resources of a first up")
     home = Home()
     ensure(("pulumi", "pulumi-language-python", "kubernetes", "helm"), home)
     with turn(home.root / "preview", say):
@@ -171,24 +176,24 @@ def preview(stack: str, cloud: str) -> int:
 
 
 def _preview_of_running(stack: str, document: Mapping[str, Any]) -> str | None:
-    """Show the plan against the state of a stack on the local cloud; returns why there is none, else None."""
+    """Show the plan for a stack on the local cloud. Return why there is no plan, else None."""
     home = Home()
     if running(home) is None:
         return "the local cloud is not running"
     refuse_foreign(os.environ, home)
     if not _join(home):
         return "the local cloud is not running"
-    # A command that is at work writes the state: a plan against half of it would say nothing.
+    # Another command may be writing the state. Wait for it.
     with turn(home.root / "stacks", say):
         session = _Session.open(home, stack)
         if not session.is_up():
             return "the stack is not up on this local cloud"
         session.engine.wait_for_other(say)
         if session.engine.was_interrupted():
-            say(f"stack {stack}: an earlier command was killed; what it was making is missing in this plan")
+            say(f"stack {stack}: an earlier command was killed, so this plan may lack some of its resources")
         settings = for_local_cloud(with_given(document, say), pinned_sources(), session.cloud["deployerArn"])
         file = session.check(settings)
-        session.say_waits(settings)
+        session.report_removal_waits(settings)
         say(f"stack {stack}: the plan of an up against its state")
         session.engine.run("preview", config_file=file)
     return None
@@ -198,7 +203,7 @@ def delete_data(stack: str, cloud: str, confirmed: str) -> int:
     """Delete the data that an earlier `down` kept, without a cluster.
 
     Raises:
-        KeptError: nothing is kept, the stack is up, or `confirmed` is not its name.
+        ProtectedDataError: No data is kept, the stack is up, or `confirmed` is not its name.
     """
     if cloud == "aws":
         return official.delete_data(stack, confirmed)
@@ -211,7 +216,7 @@ def delete_data(stack: str, cloud: str, confirmed: str) -> int:
         session = _Session.open(home, stack)
         session.recover()
         found = check_deletion(session.engine.deployment(), stack, "local", confirmed)
-        session.engine.edit(released)
+        session.engine.edit(with_deletion_allowed)
         session.engine.run("destroy", "--yes", "--skip-preview", "--suppress-outputs")
         session.sweep()
         session.engine.forget()
@@ -394,21 +399,18 @@ class _Session:
         return True
 
     def check(self, settings: Mapping[str, Any]) -> Path:
-        """Have the stack's state asked for what it refuses of the settings, before anything is touched.
-
-        Returns:
-            The file that the settings stand in.
+        """Check the settings against the stack's state, and return the file with the settings.
 
         Raises:
-            RefusedError: a setting is fixed after the first `up`, and has another value.
+            RefusedError: The value of a fixed setting changed.
         """
         file = self.home.root / "asked" / f"Pulumi.{self.engine.stack}.yaml"
         write(settings, file)
         program.check(self.engine.stack, "--file", str(file), "--state", str(self.engine.state_file))
         return file
 
-    def say_waits(self, settings: Mapping[str, Any]) -> None:
-        """Say what the removal of pools will wait for; where the cluster does not answer, nobody knows."""
+    def report_removal_waits(self, settings: Mapping[str, Any]) -> None:
+        """Report the pods that delay the removal of pools, if the cluster answers."""
         deployment = self.engine.deployment()
         pools = removed_pools(deployment, settings["config"])
         clusters = [str(each["id"]) for each in deployment.get("resources") or [] if each["type"] == CLUSTER]
@@ -416,7 +418,7 @@ class _Session:
             return
         with contextlib.suppress(ApiException, HTTPError, ConfigException, OSError):
             api = new_client_from_config(config_file=str(self.home.kubeconfig), context=clusters[0])
-            for line in read_waits(api, pools):
+            for line in read_removal_waits(api, pools):
                 say(line)
 
     def sweep(self) -> None:

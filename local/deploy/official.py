@@ -17,15 +17,20 @@ from urllib3.exceptions import HTTPError
 
 from local.deploy import program, sign_in
 from local.deploy.answers import is_yes
-from local.deploy.before_up import job_gone, late_settings, read_waits, removed_pools
 from local.deploy.engine import ROOT, EngineError
 from local.deploy.follow import Follower, JobGoneError, Run
 from local.deploy.gone import FORGET_UNREACHABLE, is_gone
-from local.deploy.kept import EXCEPT_DATA, check, check_deletion, released
 from local.deploy.node_checks import NodeChecks
+from local.deploy.protected_data import EXCEPT_DATA, check, check_deletion, with_deletion_allowed
 from local.deploy.runs import no_run, start_run
 from local.deploy.stack_file import read
 from local.deploy.told import make, unwatched
+from local.deploy.up_messages import (
+    deleted_job_message,
+    read_changed_settings,
+    read_removal_waits,
+    removed_pools,
+)
 from local.deploy.watched import Interrupted
 
 
@@ -52,9 +57,9 @@ def _asked(stack: str, *arguments: str) -> dict[str, Any]:
 
 
 def use_profile(stack: str) -> None:
-    """Make `aws:profile` of the stack file hold for what this command starts, as it does in the program.
+    """Set the environment to `aws:profile` of the stack file, as the program does.
 
-    Keys in the environment would go before a profile there.
+    Credentials in the environment would override the profile, so they are removed.
     """
     file = ROOT / f"Pulumi.{stack}.yaml"
     profile = read(file)["config"].get("aws:profile") if file.exists() else None
@@ -101,11 +106,11 @@ def up(stack: str) -> int:
     program.check(stack)
     use_profile(stack)
     sign_in.check(stack)
-    # Also without the preflight, which asks it, too.
+    # The preflight checks this too, but it is optional.
     program.check(stack, "--deployed")
     if wanted:
         program.preflight(stack)
-    _say_waits(stack)
+    _report_removal_waits(stack)
     _pulumi("up", "--stack", stack)
     outputs = _outputs(stack)
     job = outputs.get("launcherJobName")
@@ -117,15 +122,15 @@ def up(stack: str) -> int:
             kubeconfig = _kubeconfig(outputs, Path(directory))
             code = _follow(stack, outputs, job, kubeconfig, make("up", stack, "aws"))
     except JobGoneError:
-        print(job_gone(outputs["runId"], job, outputs["trainingNamespace"]), flush=True)
+        print(deleted_job_message(outputs["runId"], job, outputs["trainingNamespace"]), flush=True)
         return 0
-    if late := late_settings(_deployment(stack)):
+    if late := read_changed_settings(_deployment(stack)):
         print(late, flush=True)
     return code
 
 
-def _say_waits(stack: str) -> None:
-    """Say what the removal of pools will wait for; where the cluster does not answer, nobody knows."""
+def _report_removal_waits(stack: str) -> None:
+    """Report the pods that delay the removal of pools, if the cluster answers."""
     try:
         deployment = _deployment(stack)
     except EngineError:  # there is no such stack yet
@@ -138,16 +143,16 @@ def _say_waits(stack: str) -> None:
     unknown = (EngineError, ApiException, HTTPError, ConfigException, OSError)
     with contextlib.suppress(*unknown), tempfile.TemporaryDirectory() as directory:
         file = _kubeconfig(outputs, Path(directory))
-        for line in read_waits(new_client_from_config(config_file=str(file)), pools):
+        for line in read_removal_waits(new_client_from_config(config_file=str(file)), pools):
             print(line, flush=True)
 
 
 def preview(stack: str) -> str | None:
-    """`pulumi preview` against the stack's state; returns why there is none, else None.
+    """Preview an `up` against the stack's state. Return why there is no preview, else None.
 
     Raises:
-        RefusedError: a setting is fixed after the first `up`, and has another value.
-        EngineError: the preview failed.
+        RefusedError: The value of a fixed setting changed.
+        EngineError: The preview failed.
     """
     use_profile(stack)
     try:
@@ -166,7 +171,7 @@ def delete_data(stack: str, confirmed: str) -> int:
     """Delete the data that an earlier destroy kept, without a cluster.
 
     Raises:
-        KeptError: nothing is kept, the stack is up, or `confirmed` is not its name.
+        ProtectedDataError: No data is kept, the stack is up, or `confirmed` is not its name.
     """
     use_profile(stack)
     sign_in.check(stack)
@@ -174,7 +179,7 @@ def delete_data(stack: str, confirmed: str) -> int:
     found = check_deletion(exported.get("deployment") or {}, stack, "aws", confirmed)
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "state.json"
-        file.write_text(json.dumps(released(exported)))
+        file.write_text(json.dumps(with_deletion_allowed(exported)))
         _pulumi("stack", "import", "--stack", stack, "--file", str(file))
     _pulumi("destroy", "--yes", "--stack", stack)
     print(f"stack {stack}: deleted its data: {', '.join(found)}", flush=True)
@@ -191,7 +196,7 @@ def down(stack: str, keep_data: bool = False) -> int:
     """`pulumi destroy` with what really exists read first; objects of a cluster that is gone are forgotten.
 
     Raises:
-        KeptError: the stack has protected data and it is not to be kept, or has none.
+        ProtectedDataError: the stack has protected data and it is not to be kept, or has none.
     """
     use_profile(stack)
     sign_in.check(stack)

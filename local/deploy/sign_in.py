@@ -1,6 +1,6 @@
-"""What each command against AWS needs before it asks anything: the official CLI, a Pulumi login, AWS credentials.
+"""Check that commands against AWS have the official Pulumi CLI, a Pulumi login and AWS credentials.
 
-Nothing is started for it: `pulumi` would make ~/.pulumi, and ask for a token that nobody meant to give.
+The check runs no program: `pulumi` would create ~/.pulumi and prompt for a token.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ SIGN_IN = "sign in (README, step 3); for the local cloud add CLOUD=local"
 
 
 def check(stack: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Refuse to go on where something of it is missing.
+    """Check the CLI, the login and the credentials.
 
     Raises:
-        EngineError: what is missing, and how to mean the local cloud instead.
+        EngineError: One of them is missing. The message also names the option for the local cloud.
     """
     missing = _missing(environment)
     if missing:
@@ -43,8 +43,8 @@ def _missing(environment: Mapping[str, str]) -> str:
             f"deploying to AWS needs the official Pulumi CLI on PATH{found} (https://www.pulumi.com/docs/install); "
             "to run this stack on this machine instead, add CLOUD=local"
         )
-    if not _logged_in(environment):
-        return f"nobody is logged in to Pulumi, which keeps the stack's state: {SIGN_IN}"
+    if not _is_logged_in(environment):
+        return f"pulumi is not logged in to the backend with the stack's state: {SIGN_IN}"
     try:
         if boto3.session.Session().get_credentials() is None:
             return f"there are no AWS credentials: {SIGN_IN}"
@@ -53,22 +53,22 @@ def _missing(environment: Mapping[str, str]) -> str:
     return ""
 
 
-def _logged_in(environment: Mapping[str, str]) -> bool:
-    """Whether `pulumi` knows where the state is: a variable, or the login that it keeps in its home.
+def _is_logged_in(environment: Mapping[str, str]) -> bool:
+    """Return whether `pulumi` has a backend, from a variable or from the login in its home directory.
 
-    The places are those of github.com/pulumi/pulumi/sdk/v3@v3.250.0, go/common/workspace/creds.go.
+    Source of the paths: github.com/pulumi/pulumi/sdk/v3@v3.250.0, go/common/workspace/creds.go.
     """
     if environment.get("PULUMI_BACKEND_URL") or environment.get("PULUMI_ACCESS_TOKEN"):
         return True
-    kept = environment.get("PULUMI_CREDENTIALS_PATH") or environment.get("PULUMI_HOME") or "~/.pulumi"
+    home = environment.get("PULUMI_CREDENTIALS_PATH") or environment.get("PULUMI_HOME") or "~/.pulumi"
     try:
-        return bool(json.loads((Path(kept).expanduser() / "credentials.json").read_text())["current"])
+        return bool(json.loads((Path(home).expanduser() / "credentials.json").read_text())["current"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
 def is_up_here(home: Home, stack: str) -> bool:
-    """Whether the running local cloud has resources of the stack, by its files alone."""
+    """Return whether the running local cloud has resources of the stack. Only its files are read."""
     cloud = home.cloud()
     mark = home.root / STACKS / f"Pulumi.{stack}.generation"
     state = state_file(home.root / STACKS, stack)

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from infra.changes import RECORD
+from infra.changes import FIXED_SETTINGS_TYPE
 from infra.policies.model import UNKNOWN as NOT_KNOWN
 from infra.policies.reading import plain
 from local.plugins.aws.handlers import HANDLERS
@@ -111,7 +111,7 @@ def _telling(kind: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return _only(inputs, ("name", "namespace"))
     if kind.startswith("kubernetes:"):
         return _of_object(kind, inputs)
-    if kind == RECORD:
+    if kind == FIXED_SETTINGS_TYPE:
         return _only(inputs, ("values",))
     return _only(inputs, OF_DELETIONS) if kind.startswith("pulumi-python:") else {}
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from components.shared.fixed import differences
-from infra.changes import RECORD
+from components.shared.setting_changes import find_changes
+from infra.changes import FIXED_SETTINGS_TYPE
 from local.plugins.aws.handlers import HANDLERS
 from local.plugins.aws.provider import AwsProvider
 from local.plugins.kubernetes.objects import api_version_and_kind
@@ -118,8 +118,8 @@ def _judged(
     package = kind.split(":", 1)[0]
     if package in IN_PLACE:
         return
-    if kind == RECORD:
-        for key in differences(old["values"], new["values"]):
+    if kind == FIXED_SETTINGS_TYPE:
+        for key in find_changes(old["values"], new["values"]):
             yield Harm(urn=urn, how=How.REFUSED, path=key)
         return
     if package == "pulumi-python":

@@ -105,7 +105,7 @@ def test_both_sides_know_the_exit_code_of_an_account_that_can_not_be_asked() -> 
 
 @pytest.fixture
 def signed_out(checked: None, pulumi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The CLI is there, and nobody is logged in anywhere; the local cloud's home is returned."""
+    """Install the CLI without any login; return the local cloud's home."""
     for name in ("PULUMI_ACCESS_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
@@ -135,13 +135,13 @@ SIGN_IN = "sign in (README, step 3); for the local cloud add CLOUD=local"
 @pytest.mark.parametrize(
     ("current", "told"),
     [
-        (None, f"nobody is logged in to Pulumi, which keeps the stack's state: {SIGN_IN}"),
-        ("", f"nobody is logged in to Pulumi, which keeps the stack's state: {SIGN_IN}"),
+        (None, f"pulumi is not logged in to the backend with the stack's state: {SIGN_IN}"),
+        ("", f"pulumi is not logged in to the backend with the stack's state: {SIGN_IN}"),
         ("s3://states", f"there are no AWS credentials: {SIGN_IN}"),
     ],
     ids=("never logged in", "logged out", "no credentials"),
 )
-def test_who_is_not_signed_in_is_told_how_to_before_anything_is_asked(
+def test_commands_without_login_say_how_to_sign_in(
     current: str | None, told: str, called: Callable[[], int], signed_out: Path, pulumi: Path, tmp_path: Path
 ) -> None:
     if current is not None:

@@ -45,10 +45,10 @@ def test_without_a_state_everything_is_listed_and_the_reason_given(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(official.sign_in, "_missing", lambda _environment: "nobody is logged in to Pulumi")
+    monkeypatch.setattr(official.sign_in, "_missing", lambda _environment: "pulumi is not logged in")
     assert commands.preview("dev", cloud) == 0
     assert ran == [("preview", "preview")]
-    reason = "nobody is logged in" if cloud == "aws" else "the local cloud is not running"
+    reason = "not logged in" if cloud == "aws" else "the local cloud is not running"
     (line,) = capsys.readouterr().out.splitlines()
     assert "no plan against its state" in line
     assert reason in line

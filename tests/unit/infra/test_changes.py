@@ -11,9 +11,17 @@ import pytest
 import yaml
 
 from components.fixed_settings import _Record, _Run
-from components.shared.fixed import differences
+from components.shared.setting_changes import find_changes
 from infra import check
-from infra.changes import CHANGES, CLUSTER, FILE_SYSTEM, RECORD, fixed_values, refused, run_values
+from infra.changes import (
+    CHANGES,
+    CLUSTER_TYPE,
+    FILE_SYSTEM_TYPE,
+    FIXED_SETTINGS_TYPE,
+    find_refused_changes,
+    fixed_values,
+    run_values,
+)
 from infra.examples import MAKES_EVERYTHING
 from infra.meanings import MEANINGS
 from infra.reference import keys
@@ -44,7 +52,11 @@ def changed(base: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 def state(base: dict[str, Any]) -> dict[str, Any]:
     """The state that an `up` of a stack file leaves, even one that failed at its second resource."""
-    return {"resources": [{"type": RECORD, "inputs": {"values": fixed_values(read("test", base, NOW))}}]}
+    return {
+        "resources": [
+            {"type": FIXED_SETTINGS_TYPE, "inputs": {"values": fixed_values(read("test", base, NOW))}}
+        ]
+    }
 
 
 def test_every_setting_is_marked_and_no_other() -> None:
@@ -87,8 +99,8 @@ def test_another_value_of_a_fixed_setting_is_refused_with_both(
     if "SubnetIds." in path:
         key = key.rpartition(".")[0]
     now = read("test", changed(base, path, value), NOW)
-    assert refused(read("test", base, NOW), state(base)) == {}
-    found = refused(now, state(base))
+    assert find_refused_changes(read("test", base, NOW), state(base)) == {}
+    found = find_refused_changes(now, state(base))
     if path == "network.publicSubnetIds":
         # The map is empty now: so is the value.
         assert list(found) == [key]
@@ -98,12 +110,12 @@ def test_another_value_of_a_fixed_setting_is_refused_with_both(
 
 
 def test_made_things_can_not_become_given_ones() -> None:
-    given = refused(settings(GIVEN), state(with_({})))
+    given = find_refused_changes(settings(GIVEN), state(with_({})))
     assert {"trainyard:network.vpcId"} <= set(given)
-    assert "trainyard:cluster.existing" in refused(settings(ON_GIVEN), state(GIVEN))
+    assert "trainyard:cluster.existing" in find_refused_changes(settings(ON_GIVEN), state(GIVEN))
     lustre = {**GIVEN, "trainyard:storage": {"lustre": {}}}
     mounted = {**GIVEN, "trainyard:storage": {"lustre": {"existing": FILES}}}
-    assert "trainyard:storage.lustre.existing" in refused(settings(mounted), state(lustre))
+    assert "trainyard:storage.lustre.existing" in find_refused_changes(settings(mounted), state(lustre))
 
 
 def test_region_and_account_are_fixed() -> None:
@@ -115,7 +127,7 @@ def test_region_and_account_are_fixed() -> None:
         **moved["trainyard:cluster"],
         "administrators": ["arn:aws:iam::210987654321:role/platform"],
     }
-    found = refused(settings(moved), state(with_({})))
+    found = find_refused_changes(settings(moved), state(with_({})))
     assert {"aws:region", "trainyard:cluster.accountId"} <= set(found)
     assert "'us-west-2'" in found["aws:region"]
     assert "'eu-west-1'" in found["aws:region"]
@@ -132,40 +144,40 @@ def test_region_and_account_are_fixed() -> None:
     ],
 )
 def test_what_is_not_fixed_is_not_refused(change: dict[str, Any]) -> None:
-    assert refused(settings(with_(change)), state(with_({}))) == {}
+    assert find_refused_changes(settings(with_(change)), state(with_({}))) == {}
 
 
 def test_a_setting_that_a_newer_program_fixes_is_not_compared() -> None:
-    assert differences({"a": 1}, {"a": 1, "b": 2}) == {}
-    assert differences({"a": 1, "b": 2}, {"a": 1.0}) == {}
+    assert find_changes({"a": 1}, {"a": 1, "b": 2}) == {}
+    assert find_changes({"a": 1, "b": 2}, {"a": 1.0}) == {}
 
 
 @pytest.mark.parametrize(
     ("resource", "change", "key"),
     [
         (
-            (FILE_SYSTEM, {"storageCapacity": 4800}),
+            (FILE_SYSTEM_TYPE, {"storageCapacity": 4800}),
             {"storage": {"lustre": {"capacityGiB": 2400}}},
             "storage.lustre.capacityGiB",
         ),
         (
-            (FILE_SYSTEM, {"storageCapacity": 1200, "metadataConfiguration": {"iops": 6000}}),
+            (FILE_SYSTEM_TYPE, {"storageCapacity": 1200, "metadataConfiguration": {"iops": 6000}}),
             {"storage": {"lustre": {"capacityGiB": 2400, "metadataIops": 3000}}},
             "storage.lustre.metadataIops",
         ),
-        ((FILE_SYSTEM, {"storageCapacity": 1200}), {"storage": {"lustre": {"capacityGiB": 2400}}}, ""),
-        ((CLUSTER, {"version": "1.36"}), {"cluster": {"version": "1.35"}}, "cluster.version"),
-        ((CLUSTER, {"version": "1.33"}), {"cluster": {"version": "1.35"}}, "cluster.version"),
-        ((CLUSTER, {"version": "1.34"}), {"cluster": {"version": "1.35"}}, ""),
+        ((FILE_SYSTEM_TYPE, {"storageCapacity": 1200}), {"storage": {"lustre": {"capacityGiB": 2400}}}, ""),
+        ((CLUSTER_TYPE, {"version": "1.36"}), {"cluster": {"version": "1.35"}}, "cluster.version"),
+        ((CLUSTER_TYPE, {"version": "1.33"}), {"cluster": {"version": "1.35"}}, "cluster.version"),
+        ((CLUSTER_TYPE, {"version": "1.34"}), {"cluster": {"version": "1.35"}}, ""),
     ],
 )
 def test_what_can_only_grow_is_refused_by_the_resource_in_the_state(
     resource: tuple[str, dict[str, Any]], change: dict[str, Any], key: str
 ) -> None:
     there = {"resources": [{"type": resource[0], "inputs": resource[1]}]}
-    assert [each.removeprefix("trainyard:") for each in refused(settings(with_(change)), there)] == (
-        [key] if key else []
-    )
+    assert [
+        each.removeprefix("trainyard:") for each in find_refused_changes(settings(with_(change)), there)
+    ] == ([key] if key else [])
 
 
 def test_the_record_refuses_in_the_engine_what_the_state_does_not_have() -> None:
@@ -184,7 +196,7 @@ def started(values: dict[str, Any], job: str = "uid-1") -> dict[str, Any]:
     return {"runId": "r1", "job": job, "values": values, "late": ""}
 
 
-def test_settings_changed_after_the_start_of_a_run_are_said_at_each_up(
+def test_settings_changed_after_run_start_are_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     changed = started({"trainyard:training.args": ["--epochs", "2"], "trainyard:training.minNodes": 2.0})
@@ -193,8 +205,7 @@ def test_settings_changed_after_the_start_of_a_run_are_said_at_each_up(
         inputs = _Run().check(inputs, changed).inputs
         (line,) = capsys.readouterr().out.splitlines()
         assert line == inputs["late"]
-        assert line.startswith("run r1: was started before trainyard:training.args changed")
-        assert "trainyard:training.runId" in line
+        assert all(each in line for each in ("run r1", "trainyard:training.args", "trainyard:training.runId"))
     assert inputs["values"] == RUN
     assert _Run().check(inputs, started(RUN)).inputs["late"] == ""
 
@@ -216,7 +227,7 @@ def test_every_setting_of_a_run_is_among_those_that_it_was_started_with() -> Non
 @pytest.mark.parametrize("name", ["dev", "p4de-odcr-existing-vpc"])
 def test_everything_that_aws_or_kubernetes_has_waits_for_the_record(name: str) -> None:
     recorded: Recorded = shipped(name)
-    record = (RECORD, "settings")
+    record = (FIXED_SETTINGS_TYPE, "settings")
     late = [
         each
         for each in recorded.resources

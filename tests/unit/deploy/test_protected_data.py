@@ -10,7 +10,13 @@ import pytest
 
 from local.deploy import official
 from local.deploy.__main__ import EXPECTED, parser
-from local.deploy.kept import KeptError, check, check_deletion, protected, released
+from local.deploy.protected_data import (
+    ProtectedDataError,
+    check,
+    check_deletion,
+    protected,
+    with_deletion_allowed,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -50,20 +56,20 @@ def test_what_has_no_word_of_its_own_is_named_all_the_same() -> None:
 
 @pytest.mark.parametrize(("cloud", "where"), [("aws", "STACK=train"), ("local", "STACK=train CLOUD=local")])
 def test_a_destroy_of_protected_data_is_refused_in_one_line_with_both_ways_on(cloud: str, where: str) -> None:
-    with pytest.raises(KeptError) as refused:
+    with pytest.raises(ProtectedDataError) as refused:
         check(STATE, "train", cloud, keep_data=False)
     said = str(refused.value)
     assert "\n" not in said
     assert ", ".join(THINGS) in said
     assert f"`make down {where} KEEP_DATA=1`" in said
     assert f"protectData to false, then `make up {where}` and `make down {where}`" in said
-    assert KeptError in EXPECTED
+    assert ProtectedDataError in EXPECTED
 
 
 def test_data_is_kept_only_where_it_is_protected() -> None:
     assert check(STATE, "train", "aws", keep_data=True) == THINGS
     assert check(UNPROTECTED, "train", "aws", keep_data=False) == []
-    with pytest.raises(KeptError, match="stack train protects no data") as refused:
+    with pytest.raises(ProtectedDataError, match="stack train protects no data") as refused:
         check(UNPROTECTED, "train", "aws", keep_data=True)
     assert "\n" not in str(refused.value)
 
@@ -85,7 +91,7 @@ def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_on_aws_nothing_is_asked_of_the_engine_before_the_refusal(pulumi: Path) -> None:
-    with pytest.raises(KeptError, match="KEEP_DATA=1"):
+    with pytest.raises(ProtectedDataError, match="KEEP_DATA=1"):
         official.down("train")
     assert "destroy" not in pulumi.read_text()
 
@@ -105,7 +111,7 @@ def test_the_command_line_says_so_for_down_alone() -> None:
 @pytest.mark.parametrize(
     ("state", "confirmed", "said"),
     [
-        (KEPT, "", "with all content would be deleted for good"),
+        (KEPT, "", "bucket models-1"),
         (KEPT, "yes", "`make delete-data STACK=train CONFIRM=train`"),
         (STATE, "train", "is up"),
         (UNPROTECTED, "train", "keeps no data"),
@@ -115,7 +121,7 @@ def test_the_command_line_says_so_for_down_alone() -> None:
 def test_kept_data_is_deleted_only_alone_and_confirmed(
     state: dict[str, Any], confirmed: str, said: str
 ) -> None:
-    with pytest.raises(KeptError, match=said) as refused:
+    with pytest.raises(ProtectedDataError, match=said) as refused:
         check_deletion(state, "train", "aws", confirmed)
     assert "nothing was changed" in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -126,12 +132,12 @@ def test_kept_data_that_is_confirmed_is_named() -> None:
 
 
 def test_down_of_kept_data_names_the_way_to_delete_it() -> None:
-    with pytest.raises(KeptError, match="`make delete-data STACK=train CONFIRM=train`"):
+    with pytest.raises(ProtectedDataError, match="`make delete-data STACK=train CONFIRM=train`"):
         check(KEPT, "train", "aws", keep_data=False)
 
 
-def test_released_state_is_unprotected_and_deletes_content() -> None:
-    after = released({"version": 3, "deployment": KEPT})["deployment"]["resources"]
+def test_state_with_deletion_allowed_deletes_content() -> None:
+    after = with_deletion_allowed({"version": 3, "deployment": KEPT})["deployment"]["resources"]
     assert not any(each["protect"] for each in after if "protect" in each)
     bucket = next(each for each in after if each["type"] == BUCKET)
     # The provider reads the outputs when it deletes.
@@ -143,7 +149,7 @@ def test_released_state_is_unprotected_and_deletes_content() -> None:
     assert files["outputs"]["skipFinalBackup"]
 
 
-def test_on_aws_kept_data_is_released_and_destroyed(pulumi: Path) -> None:
+def test_on_aws_kept_data_is_destroyed(pulumi: Path) -> None:
     (pulumi.parent / "state.json").write_text(json.dumps({"version": 3, "deployment": KEPT}))
     assert official.delete_data("train", "train") == 0
     commands = [line.split()[:2] for line in pulumi.read_text().splitlines()]
@@ -152,6 +158,6 @@ def test_on_aws_kept_data_is_released_and_destroyed(pulumi: Path) -> None:
 
 def test_on_aws_unconfirmed_data_stays(pulumi: Path) -> None:
     (pulumi.parent / "state.json").write_text(json.dumps({"version": 3, "deployment": KEPT}))
-    with pytest.raises(KeptError, match="CONFIRM=train"):
+    with pytest.raises(ProtectedDataError, match="CONFIRM=train"):
         official.delete_data("train", "")
     assert pulumi.read_text().splitlines() == ["stack export --stack train"]

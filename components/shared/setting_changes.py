@@ -7,22 +7,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
+def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
     """Return an error message for each setting whose value changed, by key.
 
-    A key on only one side is no difference: other settings decide which settings are fixed.
+    A key on only one side is no change: other settings decide which settings are fixed.
     """
     return {
         key: (
-            f"is {shown(now[key])}, and the stack was made with {shown(before[key])}; it is fixed after the first up."
-            f" Set it back to {shown(before[key])}, or make another stack with {shown(now[key])}"
+            f"is {format_value(now[key])}, but the stack was created with {format_value(before[key])}, and the setting"
+            f" is fixed after the first up. Set it back to {format_value(before[key])}, or create another stack"
         )
         for key in before
         if key in now and now[key] != before[key]
     }
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Return a value in the notation of a stack file."""
     if value in ("", None):
         return "nothing"
@@ -31,9 +31,9 @@ def shown(value: object) -> str:
     return f"'{value}'" if isinstance(value, str) else json.dumps(value)
 
 
-def late_line(run_id: str, keys: Sequence[str]) -> str:
+def changed_settings_message(run_id: str, keys: Sequence[str]) -> str:
     """Return the message about settings that changed after their run started."""
     return (
-        f"run {run_id}: was started before {', '.join(keys)} changed, and keeps its values. Set"
-        " trainyard:training.runId to another name to start a run with the new ones"
+        f"run {run_id}: started before {', '.join(keys)} changed, and keeps the earlier values. To start a run with the"
+        " new values, set trainyard:training.runId to another name"
     )

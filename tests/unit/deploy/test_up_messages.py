@@ -9,17 +9,17 @@ import pytest
 from kubernetes.client.exceptions import ApiException
 
 from local.deploy import follow, official
-from local.deploy.before_up import (
+from local.deploy.follow import Follower, FollowError, JobGoneError, Run
+from local.deploy.up_messages import (
     DO_NOT_DISRUPT,
     NODE_POOL,
     POOL_LABEL,
     STARTED_RUN,
-    job_gone,
-    late_settings,
+    deleted_job_message,
+    read_changed_settings,
+    removal_wait,
     removed_pools,
-    waits,
 )
-from local.deploy.follow import Follower, FollowError, JobGoneError, Run
 
 pytestmark = pytest.mark.unit
 
@@ -51,21 +51,21 @@ def test_removed_pool_names_the_pods_that_hold_its_nodes() -> None:
     nodes = [node("a", "small"), node("b", "small"), node("c", "large")]
     pods = [pod(f"train-r1-worker-{index}", "a") for index in range(5)]
     pods += [pod("other", "c"), pod("agent", "b", held=False), pod("ended", "b", phase="Succeeded")]
-    said = waits("small", nodes, pods)
+    said = removal_wait("small", nodes, pods)
     assert said is not None
     assert "training/train-r1-worker-0" in said
     assert "and 2 more" in said
     assert "other" not in said
-    assert waits("large", [node("c", "large")], [pod("agent", "c", held=False)]) is None
+    assert removal_wait("large", [node("c", "large")], [pod("agent", "c", held=False)]) is None
 
 
-def test_late_settings_are_what_the_state_says() -> None:
+def test_changed_settings_are_read_from_state() -> None:
     def state(late: str) -> dict[str, Any]:
         return {"resources": [{"type": STARTED_RUN, "inputs": {"runId": "r1", "late": late}}]}
 
-    assert late_settings(state("run r1: was started before")) == "run r1: was started before"
-    assert late_settings(state("")) is None
-    assert late_settings({}) is None
+    assert read_changed_settings(state("run r1: message")) == "run r1: message"
+    assert read_changed_settings(state("")) is None
+    assert read_changed_settings({}) is None
 
 
 def test_run_whose_job_was_deleted_is_told_from_other_errors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_up_of_a_run_without_its_job_says_what_to_do_and_succeeds(
     def gone(*_words: Any) -> int:
         raise JobGoneError("gone")
 
-    for name in ("use_profile", "_say_waits", "_pulumi"):
+    for name in ("use_profile", "_report_removal_waits", "_pulumi"):
         monkeypatch.setattr(official, name, lambda *_words, **_more: None)
     monkeypatch.setattr(official.program, "check", lambda *_words: None)
     monkeypatch.setattr(official.program, "preflight", lambda *_words: None)
@@ -98,5 +98,5 @@ def test_up_of_a_run_without_its_job_says_what_to_do_and_succeeds(
     monkeypatch.setattr(official, "_follow", gone)
     assert official.up("dev") == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert line == job_gone("r2", "launch-r2", "training")
+    assert line == deleted_job_message("r2", "launch-r2", "training")
     assert "trainyard:training.runId" in line
