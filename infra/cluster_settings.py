@@ -187,7 +187,7 @@ def _no_principal(arn: str) -> str:
     """What is wrong with an ARN that EKS gives no rights to."""
     session = re.fullmatch(formats.ROLE_SESSION, arn)
     if session is None:
-        return f"{shown(arn)} is not right; it must be {formats.PRINCIPAL_WANTED}"
+        return f"{shown(arn)} is invalid; it must be {formats.PRINCIPAL_WANTED}"
     role = session["role"]
     return (
         f"'{arn}' is a session of the role {role}; it must be that role's ARN, as"

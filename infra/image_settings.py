@@ -125,7 +125,7 @@ def _address(
             f"holds credentials, which would stay in the images' history for all to read; it must be {wanted}",
         )
     elif not re.fullmatch(pattern, address):
-        section.reject(key, f"'{address}' is not right; it must be {wanted}")
+        section.reject(key, f"'{address}' is invalid; it must be {wanted}")
     elif not needed:
         section.reject(key, f"is given, but {given}, too, so that nothing is built; leave it out")
     return address
@@ -160,7 +160,7 @@ def read_sources(problems: Problems, value: object) -> Sources:
 def _chart_digest(section: Section, key: str, chart: str) -> None:
     """A published chart's version is pinned already; its address may end in the digest of what that version holds."""
     if chart.startswith("oci://") and not re.fullmatch(formats.CHART, chart) and key not in section.wrong:
-        section.reject(key, f"'{chart}' is not right; it must be {formats.CHART_WANTED}")
+        section.reject(key, f"'{chart}' is invalid; it must be {formats.CHART_WANTED}")
 
 
 def _directory(section: Section, key: str, source: str, holds: str) -> None:

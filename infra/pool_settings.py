@@ -223,9 +223,7 @@ def _time(section: Section, key: str, text: str | None) -> datetime | None:
             return parsed.astimezone(UTC)
     except (ValueError, OverflowError):
         pass
-    section.reject(
-        key, f"'{text}' is not right; it must be a time with its zone, such as 2027-01-31T11:30:00Z"
-    )
+    section.reject(key, f"'{text}' is invalid; it must be a time with its zone, such as 2027-01-31T11:30:00Z")
     return None
 
 

@@ -15,22 +15,30 @@ from infra.reading import Problems, Section, hint, shown, type_name
 
 PREFIX: Final = "aws:"
 PROFILE: Final = r"[!-~]([ -~]*[!-~])?"
-HONOURED: Final = ("region", "profile", "defaultTags")
+SUPPORTED_KEYS: Final = ("region", "profile", "defaultTags")
 # Characters that all services accept:
 # https://docs.aws.amazon.com/tag-editor/latest/userguide/best-practices-and-strats.html.
 TAG_KEY: Final = r"[A-Za-z0-9 _.:/=+@-]{1,128}"
 TAG_VALUE: Final = r"[A-Za-z0-9 _.:/=+@-]{0,256}"
 # AWS allows 50 tags on a resource (same page). The stack, Karpenter and EKS set some of them.
-MOST_TAGS: Final = 30
+MAX_TAGS: Final = 30
 # Prefixes of tags that the stack and its controllers set or select by. AWS reserves `aws:`.
-TAKEN: Final = ("aws:", "trainyard:", "eks:", "karpenter.", "kubernetes.io/", "k8s.io/", "ebs.csi.aws.com/")
-_IN_A_PROFILE: Final = "put it into a profile of ~/.aws/config and name that in aws:profile"
-_NOT_HERE: Final = "leave it out, or use a profile (aws:profile) or the environment"
+RESERVED_TAG_PREFIXES: Final = (
+    "aws:",
+    "trainyard:",
+    "eks:",
+    "karpenter.",
+    "kubernetes.io/",
+    "k8s.io/",
+    "ebs.csi.aws.com/",
+)
+_USE_PROFILE: Final = "set it in a profile of ~/.aws/config, and set aws:profile to the profile's name"
+_LEAVE_OUT: Final = "remove it, or use a profile (aws:profile) or the environment"
 # Keys of the provider (pulumi_aws.Provider) that are refused, each with the advice for the user.
 REFUSED: Final = {
     **dict.fromkeys(
         ("accessKey", "secretKey", "token"),
-        "a stack file is no place for credentials; put them into a profile (aws:profile) or the environment",
+        "a stack file must not contain credentials. Use a profile (aws:profile) or the environment",
     ),
     **dict.fromkeys(
         (
@@ -38,10 +46,10 @@ REFUSED: Final = {
             *("useDualstackEndpoint", "useFipsEndpoint", "maxRetries", "retryMode", "endpoints"),
             *("s3UsePathStyle", "s3UsEast1RegionalEndpoint"),
         ),
-        _IN_A_PROFILE,
+        _USE_PROFILE,
     ),
     **dict.fromkeys(
-        ("allowedAccountIds", "forbiddenAccountIds"), "trainyard:cluster.accountId names the one account"
+        ("allowedAccountIds", "forbiddenAccountIds"), "set trainyard:cluster.accountId to the one account"
     ),
     **dict.fromkeys(
         ("sharedConfigFiles", "sharedCredentialsFiles"),
@@ -61,14 +69,14 @@ REFUSED: Final = {
                 "userAgents",
             ),
         ),
-        _NOT_HERE,
+        _LEAVE_OUT,
     ),
 }
 # Other providers, and why their keys have no effect.
-OTHERS: Final = {
+UNUSED_PROVIDERS: Final = {
     "aws-native": "the program does not use this provider",
     "docker": "the program does not use this provider",
-    "docker-build": "Docker's own configuration holds here",
+    "docker-build": "the program uses Docker's own configuration",
     "eks": "trainyard:cluster holds the settings of the cluster",
     "kubernetes": "the program connects it to the stack's own cluster",
 }
@@ -79,26 +87,26 @@ def read_provider(problems: Problems, config: Mapping[str, Any]) -> Provider:
     values = {key.removeprefix(PREFIX): value for key, value in config.items() if key.startswith(PREFIX)}
     profile = values.get("profile")
     if profile is not None and not (isinstance(profile, str) and re.fullmatch(PROFILE, profile)):
-        problems.add(f"{PREFIX}profile", f"{shown(profile)} is not right; it must be the name of a profile")
+        problems.add(f"{PREFIX}profile", f"{shown(profile)} is invalid; it must be the name of a profile")
         profile = None
     tags = _tags(problems, values.get("defaultTags"))
     for key in values:
         # A key may contain a path: aws:assumeRoles[0].roleArn.
         name = re.split(r"[.\[]", key)[0]
-        if name in HONOURED:
+        if name in SUPPORTED_KEYS:
             continue
         advice = REFUSED.get(name)
-        known = hint(name, (*HONOURED, *REFUSED))
+        known = hint(name, (*SUPPORTED_KEYS, *REFUSED))
         problems.add(
             f"{PREFIX}{key}",
-            f"is not passed on to AWS's provider. To have its effect: {advice}"
+            f"is not supported; {advice}"
             if advice
-            else f"is not a known key{known} (known: {', '.join(HONOURED)})",
+            else f"is not a known key{known} (known: {', '.join(SUPPORTED_KEYS)})",
         )
     for key in config:
         namespace, colon, _ = key.partition(":")
-        if colon and namespace in OTHERS:
-            problems.add(key, f"has no effect, since {OTHERS[namespace]}; leave it out")
+        if colon and namespace in UNUSED_PROVIDERS:
+            problems.add(key, f"has no effect, because {UNUSED_PROVIDERS[namespace]}; remove it")
     return Provider(profile=profile, tags=tags)
 
 
@@ -109,7 +117,7 @@ def _tags(problems: Problems, value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping) or set(value) != {"tags"}:
         problems.add(
             path,
-            f"{shown(value)} is not right; it must be a mapping with the key tags, such as tags: {{team: ml}}",
+            f"{shown(value)} is invalid; it must be a mapping with the key tags, such as tags: {{team: ml}}",
         )
         return {}
     if not isinstance(value["tags"], Mapping):
@@ -126,10 +134,11 @@ def _tags(problems: Problems, value: Any) -> dict[str, str]:
         wanted="at most 256 letters, digits, spaces and _.:/=+@-",
     )
     for key in tags:
-        if key.lower().startswith(TAKEN) or key == "Name":
-            section.reject(f"tags.{key}", "is set by the stack or by AWS; it must be another tag")
-    if len(tags) > MOST_TAGS:
+        if key.lower().startswith(RESERVED_TAG_PREFIXES) or key == "Name":
+            section.reject(f"tags.{key}", "is reserved for the stack and for AWS; it must be another tag")
+    if len(tags) > MAX_TAGS:
         section.reject(
-            "tags", f"has {len(tags)} tags; it must have at most {MOST_TAGS}, since AWS takes 50 of a thing"
+            "tags",
+            f"has {len(tags)} tags; it must have at most {MAX_TAGS}, because AWS allows 50 on a resource",
         )
     return tags

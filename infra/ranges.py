@@ -34,7 +34,7 @@ def public_problem(block: str) -> str | None:
     if re.fullmatch(ADDRESS, block):
         return f"'{block}' is an address; did you mean {block}/32?"
     if not re.fullmatch(formats.CIDR, block):
-        return f"'{block}' is not right; it must be an IPv4 range such as 203.0.113.0/24"
+        return f"'{block}' is invalid; it must be an IPv4 range such as 203.0.113.0/24"
     try:
         network = ipaddress.IPv4Network(block)
     except ValueError as error:
@@ -52,7 +52,7 @@ def public_problem(block: str) -> str | None:
     if _in(network, NOBODYS):
         return f"'{block}' is nobody's address; {right}"
     # EKS is not known to take /08.
-    return None if str(network) == block else f"'{block}' is not right; it must be {network}"
+    return None if str(network) == block else f"'{block}' is invalid; it must be {network}"
 
 
 def documents(block: str) -> bool:

@@ -150,11 +150,11 @@ class Section:
                 self._missing(key, wanted)
             return default or ""
         if pattern and not re.fullmatch(pattern, value):
-            self.reject(key, f"{shown(value)} is not right; it must be {wanted}")
+            self.reject(key, f"{shown(value)} is invalid; it must be {wanted}")
         elif pattern is None and (value != value.strip() or re.search(CONTROL, value)):
             self.reject(
                 key,
-                f"{shown(value)} is not right; it must be {wanted}, in one line and without spaces at its ends",
+                f"{shown(value)} is invalid; it must be {wanted}, in one line and without spaces at its ends",
             )
         return str(value)
 
@@ -246,7 +246,7 @@ class Section:
                 self.reject(f"{key}[{index}]", f"{shown(entry)} is {type_name(entry)}; it must be {wanted}")
                 self.wrong.add(key)
             elif pattern and not re.fullmatch(pattern, entry):
-                self.reject(f"{key}[{index}]", f"{shown(entry)} is not right; it must be {wanted}")
+                self.reject(f"{key}[{index}]", f"{shown(entry)} is invalid; it must be {wanted}")
                 self.wrong.add(key)
         return tuple(str(entry) for entry in value)
 
@@ -282,7 +282,7 @@ class Section:
             if keys and not re.fullmatch(keys, name):
                 self.reject(path, f"has the key '{name}'; it must be {keys_wanted}")
             elif pattern and not re.fullmatch(pattern, text):
-                self.reject(path, f"{shown(text)} is not right; it must be {wanted}")
+                self.reject(path, f"{shown(text)} is invalid; it must be {wanted}")
             else:
                 result[name] = text
         if len(result) < len(value):
@@ -294,7 +294,7 @@ class Section:
         self._asked(key, "true, false or text", False)
         value = self._take(key, (bool, str), wanted)
         if isinstance(value, str) and not re.fullmatch(pattern, value):
-            self.reject(key, f"{shown(value)} is not right; it must be {wanted}")
+            self.reject(key, f"{shown(value)} is invalid; it must be {wanted}")
             return False
         return value if isinstance(value, str) else bool(value)
 

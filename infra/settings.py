@@ -170,6 +170,6 @@ def _switch(problems: Problems, key: str, value: object, *, default: bool) -> bo
     if value is None:
         return default
     if not isinstance(value, bool):
-        problems.add(path, f"{value!r} is not right; it must be true or false")
+        problems.add(path, f"{value!r} is invalid; it must be true or false")
         return default
     return value

@@ -114,5 +114,5 @@ def read_quantity(section: Section, key: str, default: str) -> str:
     wanted = "a quantity above 0 such as 500m or 8Gi, in quotes"
     text = section.text(key, default, pattern=formats.QUANTITY, wanted=wanted)
     if section.has(key) and key not in section.wrong and not amount(text):
-        section.reject(key, f"'{text}' is not right; it must be {wanted}")
+        section.reject(key, f"'{text}' is invalid; it must be {wanted}")
     return text

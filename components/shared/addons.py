@@ -17,8 +17,8 @@ VALUES: Final = {
         {
             "enableNetworkPolicy": "true",
             "env": {
-                "MINIMUM_IP_TARGET": str(addresses.LEAST),
-                "WARM_IP_TARGET": str(addresses.SPARE),
+                "MINIMUM_IP_TARGET": str(addresses.MINIMUM_IP_TARGET),
+                "WARM_IP_TARGET": str(addresses.WARM_IP_TARGET),
             },
         }
     ),

@@ -22,11 +22,11 @@ PODS: Final = 10
 # What a system node holds while the other one is away: add-ons, Karpenter, operators, controllers of the CSI drivers,
 # launchers.
 SYSTEM_PODS: Final = 20
-# What the VPC CNI is told (docs/decisions/0014-addresses-of-pods.md): so many addresses are free for the next pods,
-# WARM_IP_TARGET, and so many are there at least, MINIMUM_IP_TARGET. A machine with no more than `PODS` then never asks
-# EC2 again (https://github.com/aws/amazon-vpc-cni-k8s/blob/master/docs/eni-and-ip-target.md).
-SPARE: Final = 4
-LEAST: Final = PODS + SPARE
+# Settings of the VPC CNI (docs/decisions/0014-addresses-of-pods.md): the number of free addresses on a node, and the
+# minimum number of all its addresses. A node with at most `PODS` pods then calls EC2 only once
+# (https://github.com/aws/amazon-vpc-cni-k8s/blob/master/docs/eni-and-ip-target.md).
+WARM_IP_TARGET: Final = 4
+MINIMUM_IP_TARGET: Final = PODS + WARM_IP_TARGET
 # What it does by itself: one whole interface of spare addresses, WARM_ENI_TARGET=1 (the same page).
 WARM_INTERFACES: Final = 1
 
@@ -81,7 +81,7 @@ class Machine:
     @property
     def _for_pods(self) -> int:
         """Addresses that pods have, or may soon."""
-        return min(max(LEAST, self.pods + SPARE), self._usable * (self.addresses - 1))
+        return min(max(MINIMUM_IP_TARGET, self.pods + WARM_IP_TARGET), self._usable * (self.addresses - 1))
 
     @property
     def _of_cni(self) -> int:

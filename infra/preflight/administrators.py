@@ -64,7 +64,7 @@ def read(account: Account, wanted: Sequence[Person], own: str) -> dict[str, str]
     return found
 
 
-def judge(wanted: Sequence[Person], own: str, found: Mapping[str, str]) -> list[Problem | Unasked]:
+def check(wanted: Sequence[Person], own: str, found: Mapping[str, str]) -> list[Problem | Unasked]:
     """Each must exist, with exactly this ARN; those of another account than `own` can't be asked for."""
     told: list[Problem | Unasked] = []
     for person in wanted:

@@ -50,7 +50,7 @@ class PlacementGroup:
     zones: frozenset[str] = frozenset()
 
 
-def judge_offerings(wanted: Wanted, zones_of: Mapping[str, frozenset[str]]) -> list[Problem]:
+def check_offerings(wanted: Wanted, zones_of: Mapping[str, frozenset[str]]) -> list[Problem]:
     """Each type must be offered in its zone; the system nodes' type in every zone. `zones_of` maps a type to zones."""
     problems = [
         Problem(
@@ -81,7 +81,7 @@ def _elsewhere(zones: frozenset[str] | None, region: str) -> str:
     return f"it must be in {' or '.join(sorted(zones))}"
 
 
-def judge_reservations(
+def check_reservations(
     wanted: Wanted, found: Mapping[str, Reservation | None], now: datetime
 ) -> list[Problem | Caution]:
     """Reservations of each pool: there, usable, of its zone and type, targeted, with enough machines, not ended.
@@ -292,7 +292,7 @@ def _free(reservation: Reservation) -> int:
     return reservation.total if reservation.state == "scheduled" else reservation.free + reservation.ours
 
 
-def judge_placement_groups(wanted: Wanted, found: Mapping[str, PlacementGroup]) -> list[Problem]:
+def check_placement_groups(wanted: Wanted, found: Mapping[str, PlacementGroup]) -> list[Problem]:
     """A placement group that is named must exist and be one for machines close to each other, in the pool's zone.
 
     Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html, "can't span multiple
@@ -321,7 +321,7 @@ def judge_placement_groups(wanted: Wanted, found: Mapping[str, PlacementGroup]) 
     return problems
 
 
-def judge_spot_role(wanted: Wanted, exists: bool) -> list[Problem]:
+def check_spot_role(wanted: Wanted, exists: bool) -> list[Problem]:
     """Spot machines need the account's service-linked role, which Karpenter may not make.
 
     Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html

@@ -86,7 +86,7 @@ def _is_there(account: Account, place: Place) -> bool:
     return bool(answer)
 
 
-def judge(wanted: Wanted, found: Mapping[str, bool]) -> list[Problem | Unasked]:
+def check(wanted: Wanted, found: Mapping[str, bool]) -> list[Problem | Unasked]:
     """Those of the own registry must be there; one line names those of others, which were not asked."""
     told: list[Problem | Unasked] = [
         Problem(

@@ -28,7 +28,7 @@ def read_versions(account: Account) -> frozenset[str]:
     )
 
 
-def judge_version(wanted: Wanted, offered: frozenset[str]) -> list[Problem]:
+def check_version(wanted: Wanted, offered: frozenset[str]) -> list[Problem]:
     """The version of a cluster that the stack makes must be one of those."""
     version = wanted.kubernetes
     if version is None or version in offered:
@@ -38,10 +38,10 @@ def judge_version(wanted: Wanted, offered: frozenset[str]) -> list[Problem]:
     return [Problem(key=VERSION_KEY, message=message)]
 
 
-def judge_update(wanted: Wanted, running: str) -> list[Problem]:
-    """The version of a cluster that is up: the same, or the next minor version.
+def check_update(wanted: Wanted, running: str) -> list[Problem]:
+    """Check that the cluster's version stays the same, or becomes the next minor version.
 
-    https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html, "Detailed considerations".
+    Source: https://docs.aws.amazon.com/eks/latest/userguide/update-cluster.html, "Detailed considerations".
     """
     version, name = wanted.kubernetes, wanted.cluster
     if version is None:
@@ -50,11 +50,11 @@ def judge_update(wanted: Wanted, running: str) -> list[Problem]:
     if step in (0, 1):
         return []
     if step < 0:
-        message = f"is {version}, and '{name}' runs {running}, which can't go back; it must be {running}"
+        message = f"is {version}, but '{name}' runs {running}; EKS has no downgrades; it must be {running}"
     else:
         next_one = f"{running.partition('.')[0]}.{_minor(running) + 1}"
         message = (
-            f"is {version}, and '{name}' runs {running}, which EKS updates by one minor version at a time; it must be"
+            f"is {version}, but '{name}' runs {running}; EKS updates by one minor version at a time; it must be"
             f" {next_one} first"
         )
     return [Problem(key=VERSION_KEY, message=message)]
@@ -82,7 +82,7 @@ def _versions(account: Account, name: str, kubernetes: str) -> tuple[str, ...]:
     return tuple(str(version["addonVersion"]) for each in found for version in each["addonVersions"])
 
 
-def judge_addons(wanted: Wanted, found: Mapping[str, Sequence[str]]) -> list[Problem]:
+def check_addons(wanted: Wanted, found: Mapping[str, Sequence[str]]) -> list[Problem]:
     """Each version that is pinned must be one for the cluster's Kubernetes version."""
     problems = []
     for name, version in wanted.addons.items():

@@ -31,7 +31,7 @@ def read(account: Account, wanted: Wanted) -> dict[str, frozenset[str]]:
     }
 
 
-def judge(wanted: Wanted, found: Mapping[str, frozenset[str]]) -> list[Problem]:
+def check(wanted: Wanted, found: Mapping[str, frozenset[str]]) -> list[Problem]:
     """Each service must be offered in the region, and in every zone of the network."""
     absent = [name for name in wanted.endpoints if name not in found]
     problems = []

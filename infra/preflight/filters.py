@@ -41,7 +41,7 @@ class Acl:
     entries: tuple[Entry, ...]
 
 
-def judge_acls(wanted: WantedVpc, found: Mapping[str, Acl]) -> list[Problem | Caution]:
+def check_acls(wanted: WantedVpc, found: Mapping[str, Acl]) -> list[Problem | Caution]:
     """What the ACLs of the given subnets do; `found` maps a subnet to its ACL."""
     told: list[Problem | Caution] = []
     for key, _, subnet_id in subnet_keys(wanted):
@@ -83,7 +83,7 @@ def _through(acl: Acl, *, egress: bool) -> tuple[bool, bool]:
     return False, False
 
 
-def judge_dns(wanted: WantedVpc, vpc: Vpc | None, servers: Sequence[str]) -> list[Caution]:
+def check_dns(wanted: WantedVpc, vpc: Vpc | None, servers: Sequence[str]) -> list[Caution]:
     """DNS servers that the VPC's DHCP options name, unless they are Amazon's own."""
     amazons = {*AMAZON_DNS, *(str(ipaddress.ip_network(each)[2]) for each in (vpc.cidrs if vpc else ())[:1])}
     others = [each for each in servers if each not in amazons]

@@ -77,7 +77,7 @@ def lets_in(
     return False if False in answers else None if None in answers else True
 
 
-def judge_group(wanted: Wanted, found: Group | None, blocks: Collection[str]) -> list[Problem]:
+def check_group(wanted: Wanted, found: Group | None, blocks: Collection[str]) -> list[Problem]:
     """The given group must be in the VPC, open to itself in both directions for everything, and have a way out.
 
     It must not be open to everybody. `blocks` are the ranges of the private subnets.
@@ -150,7 +150,7 @@ def _https_out(found: Group, blocks: Collection[str]) -> list[Problem]:
     ]
 
 
-def judge_discovery(wanted: Wanted, tagged: list[Group]) -> list[Problem]:
+def check_discovery(wanted: Wanted, tagged: list[Group]) -> list[Problem]:
     """Karpenter gives its machines every group with the discovery tag of the cluster: it must be one alone.
 
     Where the stack makes the workers' group none may have the tag yet, except the stack's own.
@@ -175,7 +175,7 @@ def judge_discovery(wanted: Wanted, tagged: list[Group]) -> list[Problem]:
     ]
 
 
-def judge_cluster_tag(wanted: Wanted, found: Group | None) -> list[Problem]:
+def check_cluster_tag(wanted: Wanted, found: Group | None) -> list[Problem]:
     """Controllers for load balancers refuse nodes with two groups of `kubernetes.io/cluster/<name>`.
 
     EKS's own group has the tag (https://docs.aws.amazon.com/eks/latest/userguide/sec-group-reqs.html).

@@ -45,7 +45,7 @@ def same_principal(caller: str, given: str) -> bool:
     return ours == f"{head}:role/{path.rsplit('/', 1)[-1]}"
 
 
-def judge_caller(wanted: Wanted, caller: str) -> list[Problem]:
+def check_caller(wanted: Wanted, caller: str) -> list[Problem]:
     """The caller must be of the account to deploy to, and an administrator of the cluster."""
     problems = []
     account = caller.split(":")[4]
@@ -71,7 +71,7 @@ def judge_caller(wanted: Wanted, caller: str) -> list[Problem]:
     return problems
 
 
-def judge_ranges(wanted: Wanted) -> list[Problem]:
+def check_ranges(wanted: Wanted) -> list[Problem]:
     """Whoever deploys must come from one of the ranges. AWS tells nobody their address, but some are nobody's."""
     return [
         Problem(
@@ -84,7 +84,7 @@ def judge_ranges(wanted: Wanted) -> list[Problem]:
     ]
 
 
-def judge_zones(wanted: Wanted, zones: list[Zone]) -> list[Problem]:
+def check_zones(wanted: Wanted, zones: list[Zone]) -> list[Problem]:
     """Every zone of the stack must exist for this account, be in service and take an EKS control plane.
 
     The control plane of a given cluster is somewhere already.

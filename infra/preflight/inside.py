@@ -69,13 +69,13 @@ class Inside:
     agent_tolerations: tuple[Mapping[str, Any], ...] | None = None
 
 
-def judge(wanted: WantedCluster, found: Inside, *, deployed: bool) -> list[Problem]:
+def check(wanted: WantedCluster, found: Inside, *, deployed: bool) -> list[Problem]:
     """What this stack would make must not be there, and what it relies on must; `deployed`: the former is its own."""
     lacking = [*_drivers(wanted, found), *_agent(wanted, found), *_dcgm(wanted, found)]
     return lacking if deployed else [*_taken(wanted, found), *_plugins(wanted, found), *lacking]
 
 
-def judge_network_plugin(wanted: WantedCluster, version: str | None) -> list[Problem]:
+def check_network_plugin(wanted: WantedCluster, version: str | None) -> list[Problem]:
     """The VPC CNI of a cluster whose machines will have EFA; None: it has another network plugin, which is not judged.
 
     Raises:

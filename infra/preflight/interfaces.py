@@ -47,7 +47,7 @@ def used(account: Account, wanted: Wanted) -> Counter[str]:
     return found
 
 
-def judge(wanted: Wanted, limit: float | None, others: Mapping[str, int]) -> list[Problem]:
+def check(wanted: Wanted, limit: float | None, others: Mapping[str, int]) -> list[Problem]:
     """Each zone must hold what others have there and what this stack needs; `limit` None: it is not known."""
     return [
         problem

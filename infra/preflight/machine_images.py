@@ -64,7 +64,7 @@ def _value(account: Account, name: str) -> str | None:
     return None if answer is None else str(answer["Parameter"]["Value"])
 
 
-def judge(wanted: Wanted, kubernetes: str, found: Mapping[str, Image]) -> list[Problem]:
+def check(wanted: Wanted, kubernetes: str, found: Mapping[str, Image]) -> list[Problem]:
     """Each variant that a pool needs must be in the release."""
     problems = []
     for variant, image in found.items():

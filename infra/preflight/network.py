@@ -89,7 +89,7 @@ def subnet_keys(vpc: WantedVpc) -> list[tuple[str, str, str]]:
     ]
 
 
-def judge_vpc(wanted: WantedVpc, found: Vpc | None, region: str) -> list[Problem]:
+def check_vpc(wanted: WantedVpc, found: Vpc | None, region: str) -> list[Problem]:
     """It must exist and resolve names, which EKS's endpoints and nodes need.
 
     Source: https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html, "VPC requirements".
@@ -124,7 +124,7 @@ def judge_vpc(wanted: WantedVpc, found: Vpc | None, region: str) -> list[Problem
     ]
 
 
-def judge_subnets(wanted: WantedVpc, found: dict[str, Subnet], region: str) -> list[Problem]:
+def check_subnets(wanted: WantedVpc, found: dict[str, Subnet], region: str) -> list[Problem]:
     """Each must exist, belong to the VPC and lie in the zone that the stack file says."""
     problems = []
     for key, zone, subnet_id in subnet_keys(wanted):
@@ -143,7 +143,7 @@ def judge_subnets(wanted: WantedVpc, found: dict[str, Subnet], region: str) -> l
     return problems
 
 
-def judge_addresses(wanted: WantedVpc, found: dict[str, Subnet], ours: dict[str, int]) -> list[Problem]:
+def check_addresses(wanted: WantedVpc, found: dict[str, Subnet], ours: dict[str, int]) -> list[Problem]:
     """The private subnets must have room for all that the stack may have at its ceilings.
 
     `ours` maps a subnet to the addresses that this very stack has in it already.
@@ -166,7 +166,7 @@ def judge_addresses(wanted: WantedVpc, found: dict[str, Subnet], ours: dict[str,
     return problems
 
 
-def judge_tags(wanted: Wanted, vpc: Vpc | None, found: dict[str, Subnet]) -> list[Problem]:
+def check_tags(wanted: Wanted, vpc: Vpc | None, found: dict[str, Subnet]) -> list[Problem]:
     """Tags that make what is given somebody else's, or put load balancers into the wrong subnets.
 
     Sources: https://docs.aws.amazon.com/eks/latest/userguide/network-load-balancing.html (roles), and
@@ -214,7 +214,7 @@ def _made_here(identity: str) -> str:
     )
 
 
-def judge_made_endpoints(wanted: Wanted, found: tuple[Endpoint, ...]) -> list[Problem]:
+def check_made_endpoints(wanted: Wanted, found: tuple[Endpoint, ...]) -> list[Problem]:
     """An endpoint that the stack is to make must not be there: two can't answer to the service's usual name."""
     assert wanted.vpc is not None  # noqa: S101 - for the type checker
     strangers = {e.service: e for e in found if e.private_dns and not _same_stack(e.tags, wanted.tags)}

@@ -174,7 +174,7 @@ def uses(wanted: Wanted) -> list[Use]:
     return result
 
 
-def judge_quotas(
+def check_quotas(
     wanted: Wanted, limits: Mapping[str, float | None], used: Mapping[str, int]
 ) -> list[Problem]:
     """Each quota must hold what others use and what this stack needs.

@@ -1,4 +1,4 @@
-"""Reading the network of an account: EC2's answers as the facts that the checks judge."""
+"""Reading the network of an account: EC2's answers, in the form that the checks need."""
 
 from __future__ import annotations
 

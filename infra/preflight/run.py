@@ -85,11 +85,11 @@ def examine(
 
 
 def _caller(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
-    return identity.judge_caller(wanted, services_of.caller(account))
+    return identity.check_caller(wanted, services_of.caller(account))
 
 
 def _ranges(_account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
-    return identity.judge_ranges(wanted)
+    return identity.check_ranges(wanted)
 
 
 def _people(kind: str) -> Check:
@@ -98,39 +98,39 @@ def _people(kind: str) -> Check:
     def check(account: Account, wanted: Wanted, _now: datetime) -> list[Problem | Unasked]:
         own = services_of.caller(account).split(":")[4]
         mine = [each for each in administrators.people(wanted) if each.kind == kind]
-        return administrators.judge(mine, own, administrators.read(account, mine, own))
+        return administrators.check(mine, own, administrators.read(account, mine, own))
 
     return check
 
 
 def _zones(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
-    return identity.judge_zones(wanted, read_network.zones(account))
+    return identity.check_zones(wanted, read_network.zones(account))
 
 
 def _vpc(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     if wanted.vpc is None:
         return []
-    return network.judge_vpc(wanted.vpc, read_network.vpc(account, wanted.vpc.vpc_id), wanted.region)
+    return network.check_vpc(wanted.vpc, read_network.vpc(account, wanted.vpc.vpc_id), wanted.region)
 
 
 def _subnets(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     if wanted.vpc is None:
         return []
-    return network.judge_subnets(wanted.vpc, read_network.subnets(account, wanted.vpc), wanted.region)
+    return network.check_subnets(wanted.vpc, read_network.subnets(account, wanted.vpc), wanted.region)
 
 
 def _addresses(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     if wanted.vpc is None:
         return []
     subnets = read_network.subnets(account, wanted.vpc)
-    return network.judge_addresses(wanted.vpc, subnets, read_network.own_addresses(account, wanted))
+    return network.check_addresses(wanted.vpc, subnets, read_network.own_addresses(account, wanted))
 
 
 def _tags(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     if wanted.vpc is None:
         return []
     vpc = read_network.vpc(account, wanted.vpc.vpc_id)
-    return network.judge_tags(wanted, vpc, read_network.subnets(account, wanted.vpc))
+    return network.check_tags(wanted, vpc, read_network.subnets(account, wanted.vpc))
 
 
 def _ways_out(account: Account, wanted: Wanted, _now: datetime) -> list[Problem | Caution]:
@@ -141,9 +141,9 @@ def _ways_out(account: Account, wanted: Wanted, _now: datetime) -> list[Problem 
         read_network.routing(account, wanted.vpc),
     )
     return [
-        *ways_out.judge_ways_out(wanted.vpc, subnets, routing, wanted.region),
-        *ways_out.judge_s3(wanted.vpc, subnets, routing, wanted.region),
-        *network.judge_made_endpoints(wanted, routing.endpoints),
+        *ways_out.check_ways_out(wanted.vpc, subnets, routing, wanted.region),
+        *ways_out.check_s3(wanted.vpc, subnets, routing, wanted.region),
+        *network.check_made_endpoints(wanted, routing.endpoints),
     ]
 
 
@@ -154,26 +154,26 @@ def _endpoint_groups(account: Account, wanted: Wanted, _now: datetime) -> list[P
     if not there:
         return []
     found = read_network.groups(account, sorted({group for each in there for group in each.groups}))
-    return ways_out.judge_endpoint_groups(
+    return ways_out.check_endpoint_groups(
         there, found, _workers(account, wanted), _private(account, wanted.vpc)
     )
 
 
 def _acls(account: Account, wanted: Wanted, _now: datetime) -> list[Problem | Caution]:
-    return filters.judge_acls(wanted.vpc, read_network.acls(account, wanted.vpc)) if wanted.vpc else []
+    return filters.check_acls(wanted.vpc, read_network.acls(account, wanted.vpc)) if wanted.vpc else []
 
 
 def _dns(account: Account, wanted: Wanted, _now: datetime) -> list[Caution]:
     vpc = read_network.vpc(account, wanted.vpc.vpc_id) if wanted.vpc else None
     if wanted.vpc is None or vpc is None:
         return []
-    return filters.judge_dns(wanted.vpc, vpc, read_network.dns_servers(account, vpc))
+    return filters.check_dns(wanted.vpc, vpc, read_network.dns_servers(account, vpc))
 
 
 def _endpoint_services(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     if not wanted.endpoints:
         return []
-    return endpoint_services.judge(wanted, endpoint_services.read(account, wanted))
+    return endpoint_services.check(wanted, endpoint_services.read(account, wanted))
 
 
 def _workers(account: Account, wanted: Wanted) -> list[str]:
@@ -198,34 +198,34 @@ def _groups(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     given = wanted.vpc.worker_group
     found = read_network.group(account, given) if given else None
     return [
-        *groups.judge_group(wanted, found, _private(account, wanted.vpc)),
-        *groups.judge_discovery(wanted, read_network.discovered(account, wanted)),
-        *groups.judge_cluster_tag(wanted, found),
+        *groups.check_group(wanted, found, _private(account, wanted.vpc)),
+        *groups.check_discovery(wanted, read_network.discovered(account, wanted)),
+        *groups.check_cluster_tag(wanted, found),
     ]
 
 
 def _offerings(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
-    return capacity.judge_offerings(wanted, read_capacity.offerings(account, wanted))
+    return capacity.check_offerings(wanted, read_capacity.offerings(account, wanted))
 
 
 def _reservations(account: Account, wanted: Wanted, now: datetime) -> list[Problem | Caution]:
-    return capacity.judge_reservations(wanted, read_capacity.reservations(account, wanted), now)
+    return capacity.check_reservations(wanted, read_capacity.reservations(account, wanted), now)
 
 
 def _placement_groups(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
-    return capacity.judge_placement_groups(wanted, read_capacity.placement_groups(account, wanted))
+    return capacity.check_placement_groups(wanted, read_capacity.placement_groups(account, wanted))
 
 
 def _snapshots(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
-    return snapshots.judge(wanted, snapshots.read(account, wanted))
+    return snapshots.check(wanted, snapshots.read(account, wanted))
 
 
 def _volume_key(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     if wanted.volume_key is None:
-        return volume_keys.judge_default(wanted, volume_keys.read_default(account))
+        return volume_keys.check_default_key(wanted, volume_keys.read_default(account))
     return [
-        *volume_keys.judge_given(wanted, volume_keys.read(account, wanted.volume_key)),
-        *volume_keys.judge_role(wanted, volume_keys.has_auto_scaling_role(account)),
+        *volume_keys.check_volume_key(wanted, volume_keys.read(account, wanted.volume_key)),
+        *volume_keys.check_auto_scaling_role(wanted, volume_keys.has_auto_scaling_role(account)),
     ]
 
 
@@ -235,31 +235,31 @@ def _snapshot_keys(account: Account, wanted: Wanted, _now: datetime) -> list[Pro
         for identity, found in snapshots.read(account, wanted).items()
         if found.key
     }
-    return volume_keys.judge_snapshots(wanted, keys)
+    return volume_keys.check_snapshot_keys(wanted, keys)
 
 
 def _spot(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     if all(pool.purchase != "spot" for pool in wanted.pools):
         return []
-    return capacity.judge_spot_role(wanted, read_capacity.spot_role(account))
+    return capacity.check_spot_role(wanted, read_capacity.spot_role(account))
 
 
 def _quotas(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     sized = snapshots.with_sizes(wanted, snapshots.read(account, wanted))
-    return quotas.judge_quotas(
+    return quotas.check_quotas(
         sized, read_capacity.limits(account, sized), read_capacity.used(account, sized)
     )
 
 
 def _interfaces(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     limit = read_capacity.limit(account, quotas.INTERFACES)
-    return interfaces.judge(wanted, limit, interfaces.used(account, wanted))
+    return interfaces.check(wanted, limit, interfaces.used(account, wanted))
 
 
 def _version(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     if wanted.kubernetes is None:
         return []
-    return eks_versions.judge_version(wanted, eks_versions.read_versions(account))
+    return eks_versions.check_version(wanted, eks_versions.read_versions(account))
 
 
 def _update(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
@@ -268,11 +268,11 @@ def _update(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     found = services_of.cluster(account, wanted.cluster)
     if found is None or not has(found.tags, wanted.tags):
         return []
-    return eks_versions.judge_update(wanted, found.version)
+    return eks_versions.check_update(wanted, found.version)
 
 
 def _addons(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
-    return eks_versions.judge_addons(wanted, eks_versions.read_addons(account, wanted))
+    return eks_versions.check_addons(wanted, eks_versions.read_addons(account, wanted))
 
 
 def _machine_images(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
@@ -281,19 +281,19 @@ def _machine_images(account: Account, wanted: Wanted, _now: datetime) -> list[Pr
     kubernetes = found.version if found else wanted.kubernetes
     if kubernetes is None:  # of a given cluster that is not there
         return []
-    return machine_images.judge(wanted, kubernetes, machine_images.read(account, wanted, kubernetes))
+    return machine_images.check(wanted, kubernetes, machine_images.read(account, wanted, kubernetes))
 
 
 def _container_images(account: Account, wanted: Wanted, _now: datetime) -> list[Problem | Unasked]:
     own = services_of.caller(account).split(":")[4]
-    return container_images.judge(wanted, container_images.read(account, wanted, own))
+    return container_images.check(wanted, container_images.read(account, wanted, own))
 
 
 def _cluster(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     given = wanted.existing_cluster
     if given is None:
         return []
-    return services.judge_cluster(given, services_of.cluster(account, given.name), wanted.region)
+    return services.check_cluster(given, services_of.cluster(account, given.name), wanted.region)
 
 
 def _access(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
@@ -302,7 +302,7 @@ def _access(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     if given is None or found is None:
         return []
     entries = services_of.access_entries(account, given.name)
-    return services.judge_access(given, found, services_of.caller(account), entries)
+    return services.check_access(given, found, services_of.caller(account), entries)
 
 
 def _inside(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
@@ -314,7 +314,7 @@ def _inside(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     queue = services.Name(key=inside.NAME_KEY, kind="SQS queue", name=wanted.queue or wanted.cluster)
     tags = services_of.taken(account, queue) or {}
     there = read_inside.inside(account, given, read_inside.reader(account, found))
-    return inside.judge(given, there, deployed=has(tags, wanted.tags))
+    return inside.check(given, there, deployed=has(tags, wanted.tags))
 
 
 def _network_plugin(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
@@ -323,7 +323,7 @@ def _network_plugin(account: Account, wanted: Wanted, _now: datetime) -> list[Pr
     if given is None or found is None or found.status != "ACTIVE":
         return []
     version = read_inside.network_plugin(account, found, lambda: read_inside.reader(account, found))
-    return inside.judge_network_plugin(given, version)
+    return inside.check_network_plugin(given, version)
 
 
 def _provider(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
@@ -332,7 +332,7 @@ def _provider(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]
         return []
     found = services_of.provider(account, given.oidc_provider_arn)
     cluster = services_of.cluster(account, given.name)
-    return services.judge_provider(given, cluster.issuer if cluster else None, found)
+    return services.check_provider(given, cluster.issuer if cluster else None, found)
 
 
 def _lustre(account: Account, wanted: Wanted, _now: datetime) -> list[Problem | Unasked]:
@@ -341,12 +341,12 @@ def _lustre(account: Account, wanted: Wanted, _now: datetime) -> list[Problem | 
         return []
     blocks = _private(account, wanted.vpc, given.zones) if wanted.vpc else []
     found = services_of.lustre(account, given, _workers(account, wanted), blocks)
-    return services.judge_lustre(given, found, wanted.region)
+    return services.check_lustre(given, found, wanted.region)
 
 
 def _buckets(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
     found = {bucket.name: services_of.bucket(account, bucket.name) for bucket in wanted.buckets}
-    return services.judge_buckets(wanted.buckets, found, wanted.region)
+    return services.check_buckets(wanted.buckets, found, wanted.region)
 
 
 def _names(kind: str) -> Check:
@@ -355,7 +355,7 @@ def _names(kind: str) -> Check:
     def check(account: Account, wanted: Wanted, _now: datetime) -> list[Problem]:
         mine = [name for name in services.names(wanted) if name.kind == kind]
         found = ((name, services_of.taken(account, name)) for name in mine)
-        return services.judge_names(wanted, {name: tags for name, tags in found if tags is not None})
+        return services.check_names(wanted, {name: tags for name, tags in found if tags is not None})
 
     return check
 

@@ -45,7 +45,7 @@ class Provider:
     audiences: frozenset[str]
 
 
-def judge_cluster(wanted: WantedCluster, found: Cluster | None, region: str) -> list[Problem]:
+def check_cluster(wanted: WantedCluster, found: Cluster | None, region: str) -> list[Problem]:
     """The given cluster must exist, work, and be as the stack file says it is."""
     if found is None:
         return [
@@ -103,7 +103,7 @@ def judge_cluster(wanted: WantedCluster, found: Cluster | None, region: str) -> 
     return problems
 
 
-def judge_access(
+def check_access(
     wanted: WantedCluster, found: Cluster, caller: str, entries: tuple[str, ...]
 ) -> list[Problem]:
     """Whoever deploys into a given cluster must have an access entry; `entries` are their principals."""
@@ -119,7 +119,7 @@ def judge_access(
     ]
 
 
-def judge_provider(wanted: WantedCluster, issuer: str | None, found: Provider | None) -> list[Problem]:
+def check_provider(wanted: WantedCluster, issuer: str | None, found: Provider | None) -> list[Problem]:
     """Roles for service accounts need the cluster's OIDC provider in IAM, for the audience of STS."""
     arn = wanted.oidc_provider_arn
     if arn is None:
@@ -177,7 +177,7 @@ class FileSystem:
     ports: bool | None = None
 
 
-def judge_lustre(wanted: WantedLustre, found: FileSystem | None, region: str) -> list[Problem | Unasked]:
+def check_lustre(wanted: WantedLustre, found: FileSystem | None, region: str) -> list[Problem | Unasked]:
     """The given file system must be there, of Lustre, where its clients are, and named as it is."""
     said = f"'{wanted.file_system_id}'"
     workers = "the workers' group or from their subnets"
@@ -233,7 +233,7 @@ def judge_lustre(wanted: WantedLustre, found: FileSystem | None, region: str) ->
     ):
         if given != real:
             problems.append(
-                Problem(key=f"{LUSTRE_KEY}.{key}", message=f"'{given}' is not right; it must be '{real}'")
+                Problem(key=f"{LUSTRE_KEY}.{key}", message=f"'{given}' is invalid; it must be '{real}'")
             )
     if found.ports is False:
         problems.append(
@@ -259,7 +259,7 @@ class Bucket:
     forbidden: bool = False
 
 
-def judge_buckets(
+def check_buckets(
     wanted: tuple[WantedBucket, ...], found: Mapping[str, Bucket | None], region: str
 ) -> list[Problem]:
     """A bucket that is given must exist, be this account's to read, and lie in the region."""
@@ -304,7 +304,7 @@ def names(wanted: Wanted) -> list[Name]:
     return result
 
 
-def judge_names(wanted: Wanted, taken: Mapping[Name, dict[str, str]]) -> list[Problem]:
+def check_names(wanted: Wanted, taken: Mapping[Name, dict[str, str]]) -> list[Problem]:
     """A name may be taken by this very stack alone; `taken` maps a name that exists to its tags."""
     return [
         Problem(

@@ -48,17 +48,17 @@ def with_sizes(wanted: Wanted, found: Mapping[str, Snapshot]) -> Wanted:
     return replace(wanted, pools=tuple(pools))
 
 
-def judge(wanted: Wanted, found: Mapping[str, Snapshot]) -> list[Problem]:
+def check(wanted: Wanted, found: Mapping[str, Snapshot]) -> list[Problem]:
     """What is wrong with the snapshot of each pool."""
     return [
         problem
         for pool in wanted.pools
         if pool.snapshot_id is not None
-        for problem in _judge(pool, pool.snapshot_id, found.get(pool.snapshot_id), wanted.region)
+        for problem in _check(pool, pool.snapshot_id, found.get(pool.snapshot_id), wanted.region)
     ]
 
 
-def _judge(pool: WantedPool, identity: str, found: Snapshot | None, region: str) -> list[Problem]:
+def _check(pool: WantedPool, identity: str, found: Snapshot | None, region: str) -> list[Problem]:
     key, said = f"{pool.key}.dataSnapshotId", f"'{identity}'"
     if found is None:
         right = "it must be a snapshot that this account owns or that is shared with it"

@@ -71,7 +71,7 @@ def has_auto_scaling_role(account: Account) -> bool:
     return any(role["Path"] == AUTO_SCALING_PATH for role in roles)
 
 
-def judge_given(wanted: Wanted, found: VolumeKey | None) -> list[Problem]:
+def check_volume_key(wanted: Wanted, found: VolumeKey | None) -> list[Problem]:
     """Check that the key in the stack file exists and can encrypt volumes."""
     name = f"'{wanted.volume_key}'"
     if found is None:
@@ -79,42 +79,40 @@ def judge_given(wanted: Wanted, found: VolumeKey | None) -> list[Problem]:
     if found.state != "Enabled":
         return [Problem(key=KEY, message=f"{name} is {found.state}; it must be Enabled")]
     if found.spec != SYMMETRIC:
-        return [Problem(key=KEY, message=f"{name} is of {found.spec}; it must be {SYMMETRIC}")]
+        return [Problem(key=KEY, message=f"{name} has the key spec {found.spec}; it must be {SYMMETRIC}")]
     return []
 
 
-def judge_role(wanted: Wanted, exists: bool) -> list[Problem]:
-    """Check that the role that the stack grants the key to exists. KMS refuses a grant to a missing role."""
+def check_auto_scaling_role(wanted: Wanted, exists: bool) -> list[Problem]:
+    """Check that the grantee of the key exists. KMS refuses a grant to a missing role."""
     if exists or wanted.system is None:
         return []
     message = (
-        "is granted to AWSServiceRoleForAutoScaling, which launches the system nodes and does not exist yet; it must be"
-        " made once: aws iam create-service-linked-role --aws-service-name autoscaling.amazonaws.com"
+        "must be granted to the role AWSServiceRoleForAutoScaling, which does not exist. Create it: aws iam"
+        " create-service-linked-role --aws-service-name autoscaling.amazonaws.com"
     )
     return [Problem(key=KEY, message=message)]
 
 
-def judge_default(wanted: Wanted, found: VolumeKey | None) -> list[Problem]:
+def check_default_key(wanted: Wanted, found: VolumeKey | None) -> list[Problem]:
     """Check that Karpenter may use the account's default key, if the stack file names none."""
     if found is None:
         return []
     name = f"'{found.arn}', the account's default key for EBS in {wanted.region},"
     if found.state != "Enabled":
-        message = (
-            f"is not set, and {name} is {found.state}, so that nodes end at launch; it must be an enabled key"
-        )
+        message = f"is not set, and {name} is {found.state}, so nodes would fail at launch; it must be an enabled key"
         return [Problem(key=KEY, message=message)]
     if found.open:
         return []
     message = (
-        f"is not set, and {name} is a customer managed key that Karpenter may not use, so that nodes would end at"
-        " launch; it must be that key or another one, which the stack then grants to those who launch nodes"
+        f"is not set, and {name} is a customer managed key that Karpenter may not use, so nodes would fail at launch;"
+        " it must be this key or another one. The stack then grants Karpenter access to it"
     )
     return [Problem(key=KEY, message=message)]
 
 
-def judge_snapshots(wanted: Wanted, keys: Mapping[str, VolumeKey | None]) -> list[Problem]:
-    """Check the keys of snapshots: a volume of a snapshot needs its key, too. `keys` are these keys, by snapshot."""
+def check_snapshot_keys(wanted: Wanted, keys: Mapping[str, VolumeKey | None]) -> list[Problem]:
+    """Check the keys of snapshots. A volume from a snapshot needs them. `keys` maps snapshots to their keys."""
     problems = []
     for pool in wanted.pools:
         found = keys.get(pool.snapshot_id or "")
@@ -124,7 +122,7 @@ def judge_snapshots(wanted: Wanted, keys: Mapping[str, VolumeKey | None]) -> lis
             Problem(
                 key=f"{pool.key}.dataSnapshotId",
                 message=f"'{pool.snapshot_id}' is encrypted with the customer managed key '{found.arn}', which"
-                f" Karpenter may not use; {KEY} must be that key, or the snapshot a copy under another one",
+                f" Karpenter may not use; {KEY} must be this key, or the snapshot must be a copy with another key",
             )
         )
     return problems

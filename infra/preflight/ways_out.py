@@ -18,7 +18,7 @@ PUBLIC_WAYS_OUT: Final = ("igw-", "vpce-")
 GONE_STATES: Final = ("blackhole",)
 
 
-def judge_ways_out(
+def check_ways_out(
     wanted: WantedVpc, found: dict[str, Subnet], routing: Routing, region: str
 ) -> list[Problem]:
     """Private subnets need a default route to something that works, or, isolated, an endpoint per service.
@@ -101,11 +101,11 @@ def _nat(routing: Routing, nat: Nat | None) -> str | None:
     return "is a private NAT gateway, from which no default route leads to another way out"
 
 
-def judge_s3(wanted: WantedVpc, found: dict[str, Subnet], routing: Routing, region: str) -> list[Caution]:
+def check_s3(wanted: WantedVpc, found: dict[str, Subnet], routing: Routing, region: str) -> list[Caution]:
     """Private subnets with a way out that reach S3 by it, too: layers of images, data and models then pay for the NAT.
 
     A VPC of the stack always has the endpoint; in a given one the route tables are its owner's. Without another way out
-    it must be there (`judge_ways_out`). Source: https://docs.aws.amazon.com/vpc/latest/privatelink/gateway-endpoints.html
+    it must be there (`check_ways_out`). Source: https://docs.aws.amazon.com/vpc/latest/privatelink/gateway-endpoints.html
     """
     up = _available(routing)
     if wanted.isolated or _of_service(up, region, "s3"):
@@ -178,7 +178,7 @@ def needed_endpoints(wanted: WantedVpc, routing: Routing, region: str) -> list[E
     ]
 
 
-def judge_endpoint_groups(
+def check_endpoint_groups(
     endpoints: Sequence[Endpoint],
     groups: Sequence[Group],
     workers: Collection[str],

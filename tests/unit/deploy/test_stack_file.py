@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from infra import settings
-from infra.preflight.identity import judge_ranges
+from infra.preflight.identity import check_ranges
 from infra.preflight.mapping import wanted_of
 from local.deploy.engine import ROOT
 from local.deploy.stack_file import (
@@ -102,7 +102,7 @@ def test_a_range_that_holds_a_place_becomes_this_machines(blocks: Any, made: Any
 def test_no_shipped_stack_lacks_a_range_on_the_local_cloud(stack: str) -> None:
     document = for_local_cloud(read(ROOT / f"Pulumi.{stack}.yaml"), SOURCES, DEPLOYER)
     del document["config"]["trainyard:sources"]  # there are no such directories
-    assert judge_ranges(wanted_of(settings.read(stack, document["config"]))) == []
+    assert check_ranges(wanted_of(settings.read(stack, document["config"]))) == []
 
 
 def test_given_images_are_built_from_the_checkout_on_the_local_cloud() -> None:

@@ -12,7 +12,7 @@ from pulumi.runtime import config as engine
 from pulumi_aws.provider import ProviderArgs
 
 from infra.model import Provider
-from infra.provider_settings import HONOURED, REFUSED
+from infra.provider_settings import REFUSED, SUPPORTED_KEYS
 from infra.settings import SettingsError, load, read
 from tests.unit.infra.changing import BASE, NOW, POOL, with_
 
@@ -72,21 +72,21 @@ def test_profile_and_default_tags_are_read() -> None:
 @pytest.mark.parametrize("key", sorted(REFUSED))
 def test_every_other_key_of_the_aws_provider_is_refused(key: str) -> None:
     (line,) = told({**BASE, f"aws:{key}": "x"})
-    assert line.startswith(f"aws:{key}: is not passed on")
+    assert line.startswith(f"aws:{key}: is not supported")
 
 
-def test_each_key_of_the_aws_provider_is_honoured_or_refused() -> None:
+def test_each_key_of_the_aws_provider_is_supported_or_refused() -> None:
     known = set(inspect.signature(ProviderArgs.__init__).parameters) - {"__self__"}
     camel = {re.sub(r"_([a-z0-9])", lambda found: found[1].upper(), name) for name in known}
-    assert camel - set(REFUSED) == set(HONOURED)
+    assert camel - set(REFUSED) == set(SUPPORTED_KEYS)
 
 
 @pytest.mark.parametrize(
     ("key", "value", "begin"),
     [
         ("aws:profil", "x", "aws:profil: is not a known key; did you mean profile?"),
-        ("aws:assumeRoles[0].roleArn", "x", "aws:assumeRoles[0].roleArn: is not passed on"),
-        ("aws:profile", "ml ", "aws:profile: 'ml ' is not right"),
+        ("aws:assumeRoles[0].roleArn", "x", "aws:assumeRoles[0].roleArn: is not supported"),
+        ("aws:profile", "ml ", "aws:profile: 'ml ' is invalid"),
         ("aws:profile", ["ml"], "aws:profile: "),
         ("aws:defaultTags", {"team": "ml"}, "aws:defaultTags: "),
         ("aws:defaultTags", {"tags": ["ml"]}, "aws:defaultTags.tags: "),

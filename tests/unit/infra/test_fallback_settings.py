@@ -87,7 +87,7 @@ def test_the_waits_are_those_of_the_stack_file() -> None:
             "trainyard:training.maxRestarts: -1 is out of range; it must be a whole number of at least 0",
         ),
         ({"shape": "rigid"}, "trainyard:training.shape: 'rigid'"),
-        ({"cpu": "0"}, "trainyard:training.cpu: '0' is not right; it must be a quantity above 0"),
+        ({"cpu": "0"}, "trainyard:training.cpu: '0' is invalid; it must be a quantity above 0"),
         (
             {"cpu": "48000m"},
             "training.cpu: '48000m' leaves nothing of the 48 cores of g5.12xlarge to the system",
@@ -96,7 +96,7 @@ def test_the_waits_are_those_of_the_stack_file() -> None:
             {"memory": "192Gi"},
             "training.memory: '192Gi' leaves nothing of the 192 GiB of g5.12xlarge to the system",
         ),
-        ({"sharedMemory": "0Gi"}, "trainyard:training.sharedMemory: '0Gi' is not right"),
+        ({"sharedMemory": "0Gi"}, "trainyard:training.sharedMemory: '0Gi' is invalid"),
         (
             # What three quarters of the machine's 192 GiB are.
             {"sharedMemory": "145Gi"},
@@ -221,7 +221,7 @@ def test_processes_without_gpus_are_as_many_on_every_type() -> None:
             ".sharedMemory: '64Gi', as the training has it, is more than the worker's memory, of which it is a part; it"
             " must be at most '32Gi'",
         ),
-        ({"pool": "large", "memory": "0"}, {}, ".memory: '0' is not right; it must be a quantity above 0"),
+        ({"pool": "large", "memory": "0"}, {}, ".memory: '0' is invalid; it must be a quantity above 0"),
         (
             {"pool": "cores", "cpu": "1500m"},
             {"device": "cpu"},

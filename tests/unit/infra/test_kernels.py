@@ -67,7 +67,7 @@ def test_a_base_image_is_no_way_out_since_the_pinned_torch_is_installed_on_it() 
 @pytest.mark.parametrize(
     ("images", "told"),
     [
-        ({"trainer": "mine:latest"}, "'mine:latest' is not right"),
+        ({"trainer": "mine:latest"}, "'mine:latest' is invalid"),
         ({"build": False, "launcher": TRAINER}, "is missing; build: false needs"),
     ],
 )

@@ -42,15 +42,15 @@ def test_a_new_vpc_keeps_flow_logs_for_a_year() -> None:
     [
         (
             {"vpcId": "vpc-1"},
-            "network.vpcId: 'vpc-1' is not right; it must be an id of 8 or 17 digits (0-9, a-f), such as vpc-",
+            "network.vpcId: 'vpc-1' is invalid; it must be an id of 8 or 17 digits (0-9, a-f), such as vpc-",
         ),
-        ({"vpcId": "vpc-0123456789abcdef"}, "network.vpcId: 'vpc-0123456789abcdef' is not right"),
+        ({"vpcId": "vpc-0123456789abcdef"}, "network.vpcId: 'vpc-0123456789abcdef' is invalid"),
         (
             {**GIVEN_VPC, "privateSubnetIds": {"us-west-2a": "subnet-0a23456789abcdef01"}},
-            "network.privateSubnetIds.us-west-2a: 'subnet-0a23456789abcdef01' is not right",
+            "network.privateSubnetIds.us-west-2a: 'subnet-0a23456789abcdef01' is invalid",
         ),
         ({"vpcId": GIVEN_VPC["vpcId"]}, "network.privateSubnetIds: is missing"),
-        ({**GIVEN_VPC, "cidr": "10.0.0.0/33x"}, "network.cidr: '10.0.0.0/33x' is not right"),
+        ({**GIVEN_VPC, "cidr": "10.0.0.0/33x"}, "network.cidr: '10.0.0.0/33x' is invalid"),
         ({**GIVEN_VPC, "natPerZone": True}, "network.natPerZone: is for a VPC that the stack makes"),
         ({**GIVEN_VPC, "zones": ["us-west-2a"]}, "network.zones: is for a VPC that the stack makes"),
         (
@@ -68,7 +68,7 @@ def test_a_new_vpc_keeps_flow_logs_for_a_year() -> None:
         ),
         (
             {**GIVEN_VPC, "privateSubnetIds": {"us-west-2a": "vpc-0b23456789abcdef0"}},
-            "network.privateSubnetIds.us-west-2a: 'vpc-0b23456789abcdef0' is not right",
+            "network.privateSubnetIds.us-west-2a: 'vpc-0b23456789abcdef0' is invalid",
         ),
         (
             {
@@ -251,7 +251,7 @@ def test_a_given_cluster_needs_nothing_of_a_new_one() -> None:
         ({"version": "1.35"}, "cluster.version: is for a cluster that the stack makes"),
         ({"lateLogSeconds": 0}, "cluster.lateLogSeconds: is for a cluster that the stack makes"),
         ({"existing": {**GIVEN_CLUSTER, "name": None}}, "cluster.existing.name: is missing"),
-        ({"existing": {**GIVEN_CLUSTER, "endpoint": "AB"}}, "cluster.existing.endpoint: 'AB' is not right"),
+        ({"existing": {**GIVEN_CLUSTER, "endpoint": "AB"}}, "cluster.existing.endpoint: 'AB' is invalid"),
         (
             {"existing": {**GIVEN_CLUSTER, "oidcIssuer": "https://oidc.example/id/CD"}},
             "cluster.existing.oidcIssuer: 'https://oidc.example/id/CD' is not the provider's",
@@ -327,7 +327,7 @@ def test_a_given_cluster_needs_a_given_vpc() -> None:
             {"addonVersions": {"coredn": "v1.1.1-eksbuild.1"}},
             "addonVersions.coredn: no add-on of this name is known",
         ),
-        ({"addonVersions": {"coredns": "1.1"}}, "cluster.addonVersions.coredns: '1.1' is not right"),
+        ({"addonVersions": {"coredns": "1.1"}}, "cluster.addonVersions.coredns: '1.1' is invalid"),
         ({"systemNodes": {"count": 1}}, "cluster.karpenterReplicas: 2 need a system node each"),
     ],
 )

@@ -145,7 +145,7 @@ def test_the_shipped_block_is_right_in_any_year(year: int) -> None:
         ({"warmNodes": 5}, "pools[0].warmNodes: 5 is more than maxNodes; it must be at most 4"),
         (
             {"dataSnapshotId": "snap-1"},
-            "dataSnapshotId: 'snap-1' is not right; it must be an id of 8 or 17",
+            "dataSnapshotId: 'snap-1' is invalid; it must be an id of 8 or 17",
         ),
         ({"dataSnapshotId": 1}, "dataSnapshotId: 1 is a whole number; it must be an id of 8 or 17"),
         ({"dataVolumeGiB": 300}, "dataVolumeGiB: 300 is given without dataSnapshotId; it is the disk of a"),
@@ -155,10 +155,10 @@ def test_the_shipped_block_is_right_in_any_year(year: int) -> None:
         ({"warmNodes": -1}, "pools[0].warmNodes: -1 is out of range"),
         ({"purchase": "reserved"}, "capacityReservationIds: is missing; purchase: reserved needs the ids"),
         ({"purchase": "reserved", "capacityReservationIds": []}, "capacityReservationIds: is missing"),
-        ({**ODCR, "capacityReservationIds": ["cr-1"]}, "capacityReservationIds[0]: 'cr-1' is not right"),
+        ({**ODCR, "capacityReservationIds": ["cr-1"]}, "capacityReservationIds[0]: 'cr-1' is invalid"),
         (
             {**ODCR, "capacityReservationIds": ["cr-0123456789abcdef"]},
-            "'cr-0123456789abcdef' is not right; it must be an id of 8 or 17 digits (0-9, a-f), such as cr-",
+            "'cr-0123456789abcdef' is invalid; it must be an id of 8 or 17 digits (0-9, a-f), such as cr-",
         ),
         (
             {**ODCR, "capacityReservationIds": 2 * ["cr-0123456789abcdef0"]},
@@ -180,7 +180,7 @@ def test_the_shipped_block_is_right_in_any_year(year: int) -> None:
             "reservationEnds: '2026-11-21T13:30:00+02:00' is",
         ),
         ({**BLOCK, "reservationEnds": "2027-01-31T11:30:00"}, "must be a time with its zone"),
-        ({**BLOCK, "reservationEnds": "next year"}, "reservationEnds: 'next year' is not right"),
+        ({**BLOCK, "reservationEnds": "next year"}, "reservationEnds: 'next year' is invalid"),
         (
             {**BLOCK, "reservationBegins": "2027-01-16T12:00:01Z"},
             "reservationBegins: '2027-01-16T12:00:01Z' is too far: a capacity block begins at most 8 weeks from now,"

@@ -127,14 +127,14 @@ def test_machines_without_nvidias_gpus_have_queues_without_any() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"name": "Research"}, ["name: 'Research' is not right; it must be lower case letters"]),
+        ({"name": "Research"}, ["name: 'Research' is invalid; it must be lower case letters"]),
         ({"name": None}, ["name: is missing; it must be lower case letters"]),
         ({"pool": "smal"}, ["pool: 'smal' is no pool here; did you mean small? (pools: small)"]),
         ({"pool": None}, ["pool: is missing; it must be the name of a pool"]),
         ({"namespace": "team"}, ["namespace: 'team' is not known; it must be one of default, training"]),
         (
             {"image": "pytorch:latest"},
-            ["image: 'pytorch:latest' is not right; it must be an image with its digest"],
+            ["image: 'pytorch:latest' is invalid; it must be an image with its digest"],
         ),
         (
             {"nodeResources": {"gpus": 5}},
@@ -148,7 +148,7 @@ def test_machines_without_nvidias_gpus_have_queues_without_any() -> None:
         ),
         (
             {"nodeResources": {"memory": "much"}},
-            ["nodeResources.memory: 'much' is not right; it must be a quantity"],
+            ["nodeResources.memory: 'much' is invalid; it must be a quantity"],
         ),
         (
             {"storage": {"shmSizePerGPU": "37Gi"}},
@@ -156,7 +156,7 @@ def test_machines_without_nvidias_gpus_have_queues_without_any() -> None:
         ),
         (
             {"storage": {"shmSizePerGPU": "0"}},
-            ["storage.shmSizePerGPU: '0' is not right; it must be a quantity above 0"],
+            ["storage.shmSizePerGPU: '0' is invalid; it must be a quantity above 0"],
         ),
         (
             {"storage": {"checkpoints": {"size": "1Gi", "sizePerGPU": "1Gi"}}},
@@ -176,7 +176,7 @@ def test_machines_without_nvidias_gpus_have_queues_without_any() -> None:
         ),
         (
             {"storage": {"checkpoints": {"existingClaim": "A"}}},
-            ["storage.checkpoints.existingClaim: 'A' is not right; it must be the name of an object"],
+            ["storage.checkpoints.existingClaim: 'A' is invalid; it must be the name of an object"],
         ),
         (
             {"storage": {"datasets": {"size": "1Gi"}}},
@@ -184,7 +184,7 @@ def test_machines_without_nvidias_gpus_have_queues_without_any() -> None:
         ),
         (
             {"storage": {"workspace": {"bucket": "s3://theirs"}}},
-            ["storage.workspace.bucket: 's3://theirs' is not right; it must be models (the stack's own) or"],
+            ["storage.workspace.bucket: 's3://theirs' is invalid; it must be models (the stack's own) or"],
         ),
         (
             {"serviceAccount": "traner"},
@@ -206,7 +206,7 @@ def test_machines_without_nvidias_gpus_have_queues_without_any() -> None:
             {"namespace": "default", "storage": {"workspace": {"bucket": "models"}}},
             ["serviceAccount: is missing, and workers read their workspace from a bucket; it must be one of"],
         ),
-        ({"scheduling": {"priorityClassName": "A_B"}}, ["scheduling.priorityClassName: 'A_B' is not right"]),
+        ({"scheduling": {"priorityClassName": "A_B"}}, ["scheduling.priorityClassName: 'A_B' is invalid"]),
         ({"scheduling": {"pool": "small"}}, ["scheduling.pool: is not a known key"]),
         ({"jobDefaults": {"restartPolicy": "Always"}}, ["jobDefaults.restartPolicy: 'Always' is not known"]),
         ({"jobDefaults": {"maxRestarts": 101}}, ["jobDefaults.maxRestarts: 101 is out of range"]),

@@ -36,12 +36,12 @@ def with_public(*blocks: str) -> dict[str, Any]:
         ("224.0.0.0/8", "'224.0.0.0/8' is nobody's address"),
         ("255.255.255.255/32", "'255.255.255.255/32' is nobody's address"),
         ("0.0.0.0/8", "'0.0.0.0/8' is nobody's address"),
-        ("3.0.0.0/08", "'3.0.0.0/08' is not right; it must be 3.0.0.0/8"),
+        ("3.0.0.0/08", "'3.0.0.0/08' is invalid; it must be 3.0.0.0/8"),
         ("203.0.113.7/24", "203.0.113.7/24 has host bits set"),
         ("1.2.3.4/33", "it must be a range such as 203.0.113.0/24"),
         ("198.51.100.7", "'198.51.100.7' is an address; did you mean 198.51.100.7/32?"),
-        ("my office", "'my office' is not right; it must be an IPv4 range such as 203.0.113.0/24"),
-        ("::/0", "'::/0' is not right; it must be an IPv4 range"),
+        ("my office", "'my office' is invalid; it must be an IPv4 range such as 203.0.113.0/24"),
+        ("::/0", "'::/0' is invalid; it must be an IPv4 range"),
     ],
 )
 def test_a_range_that_can_not_be_the_deployers_is_told_once(block: str, told: str) -> None:

@@ -130,7 +130,7 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         (
             "trainyard:cluster",
             {"administrators": ["me"]},
-            "trainyard:cluster.administrators[0]: 'me' is not right",
+            "trainyard:cluster.administrators[0]: 'me' is invalid",
         ),
         (
             "trainyard:cluster",
@@ -147,7 +147,7 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         (
             "trainyard:cluster",
             {"administrators": ["arn:aws:iam::111122223333:root"]},
-            "trainyard:cluster.administrators[0]: 'arn:aws:iam::111122223333:root' is not right; it must be the ARN of"
+            "trainyard:cluster.administrators[0]: 'arn:aws:iam::111122223333:root' is invalid; it must be the ARN of"
             " an IAM user or role, such as",
         ),
         (
@@ -169,7 +169,7 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         (
             "trainyard:cluster",
             {"accountId": "1234"},
-            "trainyard:cluster.accountId: '1234' is not right; it must be the twelve digits",
+            "trainyard:cluster.accountId: '1234' is invalid; it must be the twelve digits",
         ),
         (
             "trainyard:cluster",
@@ -196,7 +196,7 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         (
             "trainyard:cluster",
             {"name": "Research"},
-            "trainyard:cluster.name: 'Research' is not right; it must be lower case",
+            "trainyard:cluster.name: 'Research' is invalid; it must be lower case",
         ),
         ("trainyard:cluster", {"name": "c" * 32}, "trainyard:cluster.name: "),
         (
@@ -214,7 +214,7 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         (
             "trainyard:cluster",
             {"ami": "al2023@latest"},
-            "trainyard:cluster.ami: 'al2023@latest' is not right",
+            "trainyard:cluster.ami: 'al2023@latest' is invalid",
         ),
         (
             "trainyard:network",
@@ -241,12 +241,12 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         (
             "trainyard:images",
             {"trainer": "mine:latest"},
-            "trainyard:images.trainer: 'mine:latest' is not right",
+            "trainyard:images.trainer: 'mine:latest' is invalid",
         ),
         (
             "trainyard:images",
             {"build": False, "launcher": "mine:latest"},
-            "trainyard:images.launcher: 'mine:latest' is not right",
+            "trainyard:images.launcher: 'mine:latest' is invalid",
         ),
         (
             "trainyard:images",
@@ -266,7 +266,7 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         (
             "trainyard:images",
             {"packageIndex": "http://pypi.example/simple"},
-            "trainyard:images.packageIndex: 'http://pypi.example/simple' is not right; it must be an https address",
+            "trainyard:images.packageIndex: 'http://pypi.example/simple' is invalid; it must be an https address",
         ),
         (
             "trainyard:images",
@@ -280,24 +280,24 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         (
             "trainyard:images",
             {"debianMirror": "ftp://debian.example"},
-            "trainyard:images.debianMirror: 'ftp://debian.example' is not right; it must be an http or https address",
+            "trainyard:images.debianMirror: 'ftp://debian.example' is invalid; it must be an http or https address",
         ),
         (
             "trainyard:images",
             {"efaInstaller": "http://files.example"},
-            "trainyard:images.efaInstaller: 'http://files.example' is not right; it must be an https address",
+            "trainyard:images.efaInstaller: 'http://files.example' is invalid; it must be an https address",
         ),
         (
             "trainyard:images",
             {"trainer": f"x@sha256:{'0' * 64}", "efaInstaller": "https://files.example"},
             "trainyard:images.efaInstaller: is given, but images.trainer is, too",
         ),
-        ("trainyard:images", {"mirror": "https://x"}, "trainyard:images.mirror: 'https://x' is not right"),
-        ("trainyard:debugPod", "perhaps", "trainyard:debugPod: 'perhaps' is not right"),
-        ("trainyard:nodeCheck", "small", "trainyard:nodeCheck: 'small' is not right"),
-        ("trainyard:mpi", 1, "trainyard:mpi: 1 is not right; it must be true or false"),
-        ("trainyard:storage", {"prefix": "/x/"}, "trainyard:storage.prefix: '/x/' is not right"),
-        ("trainyard:protectData", "perhaps", "trainyard:protectData: 'perhaps' is not right"),
+        ("trainyard:images", {"mirror": "https://x"}, "trainyard:images.mirror: 'https://x' is invalid"),
+        ("trainyard:debugPod", "perhaps", "trainyard:debugPod: 'perhaps' is invalid"),
+        ("trainyard:nodeCheck", "small", "trainyard:nodeCheck: 'small' is invalid"),
+        ("trainyard:mpi", 1, "trainyard:mpi: 1 is invalid; it must be true or false"),
+        ("trainyard:storage", {"prefix": "/x/"}, "trainyard:storage.prefix: '/x/' is invalid"),
+        ("trainyard:protectData", "perhaps", "trainyard:protectData: 'perhaps' is invalid"),
         (
             "trainyard:sources",
             {"karpenterChart": "/charts/karpenter"},
@@ -306,13 +306,13 @@ def test_five_different_mistakes_are_told_in_one_message(good: dict[str, Any]) -
         (
             "trainyard:sources",
             {"karpenterChart": "oci://registry.example/charts/karpenter:1.14.1"},
-            "sources.karpenterChart: 'oci://registry.example/charts/karpenter:1.14.1' is not right; it must be"
+            "sources.karpenterChart: 'oci://registry.example/charts/karpenter:1.14.1' is invalid; it must be"
             " oci://registry/name without a tag",
         ),
         (
             "trainyard:sources",
             {"karpenterCrdChart": "oci://registry.example/charts/karpenter-crd@sha256:12"},
-            "trainyard:sources.karpenterCrdChart: 'oci://registry.example/charts/karpenter-crd@sha256:12' is not right",
+            "trainyard:sources.karpenterCrdChart: 'oci://registry.example/charts/karpenter-crd@sha256:12' is invalid",
         ),
         ("trainyard:sources", {"karpenter": "x"}, "trainyard:sources.karpenter: is not a known key"),
     ],
@@ -334,7 +334,7 @@ def test_a_region_of_each_partition_is_known_whatever_profile_is_named(
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"runId": "Run_1"}, "trainyard:training.runId: 'Run_1' is not right"),
+        ({"runId": "Run_1"}, "trainyard:training.runId: 'Run_1' is invalid"),
         ({"runId": "r" * 41}, "trainyard:training.runId"),
         ({"pool": "smal"}, "trainyard:training.pool: 'smal' is no pool here; did you mean small?"),
         ({"device": "tpu"}, "trainyard:training.device: 'tpu' is not known"),
@@ -347,7 +347,7 @@ def test_a_region_of_each_partition_is_known_whatever_profile_is_named(
         ({"minNodes": 1.5}, "trainyard:training.minNodes: 1.5 is out of range"),
         ({"env": {"TRAINYARD_DATA": "x"}}, "training.env.TRAINYARD_DATA: is set by the stack itself"),
         ({"env": {"AWS_REGION": "x"}}, "training.env.AWS_REGION: is set by the stack itself"),
-        ({"cpu": "many"}, "trainyard:training.cpu: 'many' is not right"),
+        ({"cpu": "many"}, "trainyard:training.cpu: 'many' is invalid"),
     ],
 )
 def test_a_wrong_training_is_told(good: dict[str, Any], change: dict[str, Any], told: str) -> None:
@@ -479,7 +479,7 @@ def test_sources_that_do_not_exist_are_told(good: dict[str, Any], tmp_path: Path
         lines = mistakes(good)
         shown = place.replace("\0", r"\x00")
         for key in keys:
-            said = "is not right" if "\0" in place else "is no directory"
+            said = "is invalid" if "\0" in place else "is no directory"
             assert any(line.startswith(f"trainyard:sources.{key}: '{shown}' {said}") for line in lines)
 
 

@@ -147,7 +147,7 @@ def test_every_other_variable_is_the_users(name: str) -> None:
 def test_a_null_character_that_no_process_can_be_given_is_told() -> None:
     (line,) = mistakes(with_training(env={"A": "x\0y"}))
     assert (
-        line == r"trainyard:training.env.A: 'x\x00y' is not right; it must be a text without a null character"
+        line == r"trainyard:training.env.A: 'x\x00y' is invalid; it must be a text without a null character"
     )
 
 

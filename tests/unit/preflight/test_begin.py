@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from infra.preflight.__main__ import lines
-from infra.preflight.capacity import judge_reservations
+from infra.preflight.capacity import check_reservations
 from infra.preflight.run import examine
 from infra.preflight.wanted import Caution, Problem
 from tests.unit.emulator import Cloud
@@ -40,7 +40,7 @@ def scheduled(
         kind="capacity-block", begins=begins, ends=ends, state="scheduled" if begins > NOW else "active"
     )
     changes = {**BLOCK, "reservation_ends": ends, "reservation_begins": told}
-    return judge_reservations(
+    return check_reservations(
         wanted(pools=(reserved(RESERVED, **changes, on_demand_fallback=on_demand_fallback),)),
         {RESERVED: block_},
         NOW,
@@ -115,7 +115,7 @@ def test_of_the_begin_nothing_is_said_while_a_reservation_is_missing_or_ec2_says
 def test_an_odcr_that_has_not_begun_is_a_note_whether_the_stack_file_says_so_or_not() -> None:
     for told in (None, BEGIN):
         pool_ = reserved(RESERVED, reservation_begins=told)
-        found = judge_reservations(
+        found = check_reservations(
             wanted(pools=(pool_,)), {RESERVED: made(begins=BEGIN, state="scheduled")}, NOW
         )
         assert [type(each) for each in found] == [Caution]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.preflight.capacity import Reservation, judge_reservations
+from infra.preflight.capacity import Reservation, check_reservations
 from infra.preflight.run import examine
 from infra.preflight.wanted import WantedPool, WantedSystem
 from tests.unit.emulator import REGION, Cloud
@@ -150,7 +150,7 @@ def test_of_a_reservation_that_can_not_be_the_pools_nobody_is_told_to_take_fewer
     """That would mend nothing."""
     only(judged(made(free=1, **wrong)), ID)
     pools = two_pools({"reservation_ids": (RESERVED,)}, {"reservation_ids": (RESERVED,)})
-    lines = [str(p) for p in judge_reservations(wanted(pools=pools), {RESERVED: made(**wrong)}, NOW)]
+    lines = [str(p) for p in check_reservations(wanted(pools=pools), {RESERVED: made(**wrong)}, NOW)]
     assert [line.partition(": ")[0] for line in lines] == [ID, ID.replace(POOL, "trainyard:pools[1]")]
 
 
@@ -204,7 +204,7 @@ def made(**changes: Any) -> Reservation:
 
 def judged(reservation: Reservation, **changes: Any) -> list[str]:
     stack = wanted(pools=(reserved(RESERVED, **changes),))
-    return [str(p) for p in judge_reservations(stack, {RESERVED: reservation}, NOW)]
+    return [str(p) for p in check_reservations(stack, {RESERVED: reservation}, NOW)]
 
 
 def test_machines_of_the_stack_itself_do_not_take_its_reservation_away() -> None:
@@ -313,7 +313,7 @@ FIRST_END, LAST_END = NOW + timedelta(days=2), NOW + timedelta(days=9)
 
 def judged_both(first: Reservation | None, second: Reservation | None, **changes: Any) -> list[str]:
     stack = wanted(pools=(reserved(RESERVED, SECOND, **changes),))
-    return [str(p) for p in judge_reservations(stack, {RESERVED: first, SECOND: second}, NOW)]
+    return [str(p) for p in check_reservations(stack, {RESERVED: first, SECOND: second}, NOW)]
 
 
 def two_blocks(ends: tuple[datetime, datetime], told: datetime | None) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from infra.preflight.account import Account
-from infra.preflight.eks_versions import judge_version, read_versions
+from infra.preflight.eks_versions import check_version, read_versions
 from infra.preflight.run import examine
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.preflight.accounts import NOW, account, checks, only, wanted
@@ -36,7 +36,7 @@ def test_a_version_that_eks_does_not_offer_is_named_with_those_that_would_do(clo
 
 
 def test_what_the_program_knows_and_eks_has_given_up_is_not_proposed() -> None:
-    (problem,) = judge_version(wanted(kubernetes="1.34"), frozenset({"1.36", "1.35", "1.33"}))
+    (problem,) = check_version(wanted(kubernetes="1.34"), frozenset({"1.36", "1.35", "1.33"}))
     assert problem.message.endswith("it must be 1.35 or 1.36")
 
 

@@ -32,7 +32,7 @@ def of(*names: str) -> Wanted:
 
 
 def told(here: dict[str, frozenset[str]], asked: Wanted) -> list[str]:
-    return [str(problem) for problem in endpoint_services.judge(asked, here)]
+    return [str(problem) for problem in endpoint_services.check(asked, here)]
 
 
 def test_a_service_in_all_zones_is_right_and_one_without_a_zone_is_told_with_the_zone() -> None:

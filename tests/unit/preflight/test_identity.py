@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.preflight.identity import Zone, judge_caller, judge_zones, principal_arn
+from infra.preflight.identity import Zone, check_caller, check_zones, principal_arn
 from infra.preflight.run import examine
 from infra.preflight.wanted import WantedCluster
 from tests.unit.emulator import REGION, Cloud
@@ -15,7 +15,7 @@ ROLE = "arn:aws:iam::123456789012:role/platform"
 
 
 def told(caller: str, *administrators: str) -> list[str]:
-    return [str(problem) for problem in judge_caller(wanted(administrators=administrators), caller)]
+    return [str(problem) for problem in check_caller(wanted(administrators=administrators), caller)]
 
 
 def test_the_role_behind_a_session_is_the_one_that_counts() -> None:
@@ -63,15 +63,15 @@ def test_credentials_of_another_account_are_told() -> None:
 def test_whoever_deploys_into_a_given_cluster_must_be_of_its_account() -> None:
     key = "trainyard:cluster.existing.oidcProviderArn"
     given = wanted(administrators=(), account_key=key)
-    assert judge_caller(given, "arn:aws:iam::123456789012:user/anybody") == []
-    lines = [str(p) for p in judge_caller(given, "arn:aws:iam::999999999999:user/anybody")]
+    assert check_caller(given, "arn:aws:iam::123456789012:user/anybody") == []
+    lines = [str(p) for p in check_caller(given, "arn:aws:iam::999999999999:user/anybody")]
     only(lines, key, "says account 123456789012", "of account 999999999999")
 
 
 def test_of_administrators_of_several_accounts_one_is_deployed_to() -> None:
     people = (ROLE, "arn:aws:iam::999999999999:role/platform")
     asked = wanted(administrators=people, account_key="trainyard:cluster.accountId")
-    lines = [str(p) for p in judge_caller(asked, "arn:aws:sts::999999999999:assumed-role/platform/alice")]
+    lines = [str(p) for p in check_caller(asked, "arn:aws:sts::999999999999:assumed-role/platform/alice")]
     only(lines, "trainyard:cluster.accountId", "says account 123456789012")
 
 
@@ -94,8 +94,8 @@ def test_a_zone_in_which_eks_has_no_control_planes_is_told() -> None:
         Zone(name=ZONE, zone_id="use1-az3", state="available"),
         Zone(name=OTHER, zone_id="x", state="impaired"),
     ]
-    lines = [str(p) for p in judge_zones(wanted(), zones)]
+    lines = [str(p) for p in check_zones(wanted(), zones)]
     assert "use1-az3" in lines[0]
     assert lines[1].startswith(f"trainyard:network.zones[1]: zone {OTHER} is impaired")
     given = wanted(existing_cluster=WantedCluster(name="research", versions=("1.35",)))
-    assert [str(p) for p in judge_zones(given, zones)] == lines[1:], "its control plane is there already"
+    assert [str(p) for p in check_zones(given, zones)] == lines[1:], "its control plane is there already"

@@ -13,7 +13,7 @@ import pytest
 from components.shared.addons import VALUES
 from infra.preflight import inside, read_inside
 from infra.preflight.account import Account, Denied
-from infra.preflight.inside import DaemonSet, Inside, judge
+from infra.preflight.inside import DaemonSet, Inside, check
 from infra.preflight.mapping import wanted_of
 from infra.preflight.run import examine
 from infra.preflight.services import Cluster
@@ -44,7 +44,7 @@ READY = Inside(
 
 
 def told(deployed: bool = False, **changes: Any) -> list[str]:
-    return [str(problem) for problem in judge(GIVEN, replace(READY, **changes), deployed=deployed)]
+    return [str(problem) for problem in check(GIVEN, replace(READY, **changes), deployed=deployed)]
 
 
 def plugin(image: str, *, everywhere: bool = True) -> tuple[DaemonSet, ...]:
@@ -99,7 +99,7 @@ def test_node_repair_needs_somebody_who_tells_what_is_broken() -> None:
     agent = DaemonSet(name="kube-system/eks-node-monitoring-agent", images=("a",), everywhere=True)
     assert told(addons=frozenset(), daemon_sets=(agent,)) == []
     off = replace(GIVEN, node_repair=False)
-    assert judge(off, replace(READY, addons=frozenset()), deployed=False) == []
+    assert check(off, replace(READY, addons=frozenset()), deployed=False) == []
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_dcgm_server_must_tolerate_gpu_taint(tolerations: tuple[dict[str, str], 
     )
     assert bool(told(daemon_sets=(running,))) is not is_right, "installed by its chart"
     off = replace(GIVEN, node_repair=False)
-    assert judge(off, replace(READY, agent_tolerations=tolerations), deployed=True) == []
+    assert check(off, replace(READY, agent_tolerations=tolerations), deployed=True) == []
     without_gpus = replace(GIVEN, devices=("aws.amazon.com/neuron",))
-    assert judge(without_gpus, replace(READY, agent_tolerations=tolerations), deployed=False) == []
+    assert check(without_gpus, replace(READY, agent_tolerations=tolerations), deployed=False) == []
 
 
 def test_tolerations_of_the_agent_are_read_from_its_addon(api: Api, asked: Account, deployer: Cloud) -> None:

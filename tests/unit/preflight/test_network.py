@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from infra.preflight.filters import Acl, Entry, judge_acls
+from infra.preflight.filters import Acl, Entry, check_acls
 from infra.preflight.network import Nat, Route, Routing, Subnet
 from infra.preflight.wanted import Caution, WantedVpc
-from infra.preflight.ways_out import judge_ways_out
+from infra.preflight.ways_out import check_ways_out
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.preflight.accounts import OTHER, TAGS, ZONE, Given, only
 
@@ -112,7 +112,7 @@ def judged(
         endpoints=(),
     )
     vpc = WantedVpc(vpc_id="vpc-1", private={ZONE: "subnet-1"})
-    return [str(p) for p in judge_ways_out(vpc, {"subnet-1": subnet}, routing, REGION)]
+    return [str(p) for p in check_ways_out(vpc, {"subnet-1": subnet}, routing, REGION)]
 
 
 @pytest.mark.parametrize("target", ["nat-1", "tgw-1", "vgw-1", "eni-1", "pcx-1"])
@@ -241,7 +241,7 @@ def test_the_first_rule_of_an_acl_that_fits_decides(
         for egress in (False, True)
     )
     vpc = WantedVpc(vpc_id="vpc-1", private={ZONE: "subnet-1"})
-    lines = judge_acls(vpc, {"subnet-1": Acl(acl_id="acl-1", entries=rules)})
+    lines = check_acls(vpc, {"subnet-1": Acl(acl_id="acl-1", entries=rules)})
     if told is None:
         assert lines == []
     else:

@@ -13,7 +13,7 @@ from botocore.stub import Stubber
 from components.shared.efa import cni_problem
 from infra.preflight import read_inside, run
 from infra.preflight.account import Account, Denied
-from infra.preflight.inside import judge_network_plugin
+from infra.preflight.inside import check_network_plugin
 from infra.preflight.mapping import wanted_of
 from infra.preflight.services import Cluster
 from infra.preflight.wanted import Wanted, WantedCluster
@@ -32,7 +32,7 @@ FOUND = Cluster(
 
 
 def told(version: str | None) -> list[str]:
-    return [str(problem) for problem in judge_network_plugin(GIVEN, version)]
+    return [str(problem) for problem in check_network_plugin(GIVEN, version)]
 
 
 @pytest.mark.parametrize(

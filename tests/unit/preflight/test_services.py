@@ -11,7 +11,7 @@ import pytest
 from infra.preflight.groups import Group, Rule, lets_in
 from infra.preflight.read_services import LUSTRE_PORTS
 from infra.preflight.run import CHECKS, examine
-from infra.preflight.services import Cluster, FileSystem, judge_access, judge_cluster, judge_lustre
+from infra.preflight.services import Cluster, FileSystem, check_access, check_cluster, check_lustre
 from infra.preflight.wanted import Unasked, WantedBucket, WantedCluster, WantedLustre
 from tests.unit.emulator import REGION, SESSION, Cloud
 from tests.unit.preflight.accounts import (
@@ -133,7 +133,7 @@ GIVEN = WantedCluster(name="main", versions=("1.35",))
 
 def test_a_cluster_that_is_not_active_or_has_no_access_entries_is_told() -> None:
     def told(**changes: Any) -> list[str]:
-        return [str(p) for p in judge_cluster(GIVEN, replace(FOUND, **changes), REGION)]
+        return [str(p) for p in check_cluster(GIVEN, replace(FOUND, **changes), REGION)]
 
     assert told() == told(mode="API_AND_CONFIG_MAP") == []
     only(told(status="UPDATING"), f"{CLUSTER}.name", "is UPDATING; it must be ACTIVE")
@@ -143,8 +143,8 @@ def test_a_cluster_that_is_not_active_or_has_no_access_entries_is_told() -> None
 
 
 def test_rights_that_may_stand_in_the_cluster_itself_are_not_judged() -> None:
-    assert judge_access(GIVEN, replace(FOUND, mode="API_AND_CONFIG_MAP"), ADMINISTRATOR, ()) == []
-    assert len(judge_access(GIVEN, FOUND, ADMINISTRATOR, ())) == 1
+    assert check_access(GIVEN, replace(FOUND, mode="API_AND_CONFIG_MAP"), ADMINISTRATOR, ()) == []
+    assert len(check_access(GIVEN, FOUND, ADMINISTRATOR, ())) == 1
 
 
 SYSTEM = FileSystem(
@@ -168,7 +168,7 @@ ASKED = WantedLustre(
 
 
 def of_lustre(found: FileSystem | None) -> list[str]:
-    return [str(p) for p in judge_lustre(ASKED, found, REGION)]
+    return [str(p) for p in check_lustre(ASKED, found, REGION)]
 
 
 def test_a_file_system_as_it_is_told_passes() -> None:
@@ -176,13 +176,13 @@ def test_a_file_system_as_it_is_told_passes() -> None:
 
 
 def test_ports_that_can_not_be_told_are_no_problem() -> None:
-    (line,) = judge_lustre(ASKED, replace(SYSTEM, ports=None), REGION)
+    (line,) = check_lustre(ASKED, replace(SYSTEM, ports=None), REGION)
     assert isinstance(line, Unasked)
     only([str(line)], f"{LUSTRE}.fileSystemId", "whether 'fs-0123456789abcdef0' lets TCP ports")
 
 
 def test_a_file_system_can_not_be_mounted_from_a_vpc_that_the_stack_makes() -> None:
-    lines = [str(p) for p in judge_lustre(replace(ASKED, vpc_id=None), replace(SYSTEM, ports=None), REGION)]
+    lines = [str(p) for p in check_lustre(replace(ASKED, vpc_id=None), replace(SYSTEM, ports=None), REGION)]
     only(lines, "trainyard:network.vpcId", "lies in vpc-1", "it must be vpc-1")
 
 
@@ -194,7 +194,7 @@ def test_a_file_system_can_not_be_mounted_from_a_vpc_that_the_stack_makes() -> N
         ({"vpc_id": "vpc-2"}, "fileSystemId", "lies in vpc-2; it must lie in vpc-1"),
         ({"zones": (OTHER,)}, "fileSystemId", f"lies in {OTHER}; it must lie in {ZONE}"),
         ({"dns_name": "fs-1.example"}, "dnsName", "it must be 'fs-1.example'"),
-        ({"mount_name": "fsx"}, "mountName", "'abcdefgh' is not right; it must be 'fsx'"),
+        ({"mount_name": "fsx"}, "mountName", "'abcdefgh' is invalid; it must be 'fsx'"),
         ({"ports": False}, "fileSystemId", "988 and 1018-1023"),
         ({"version": "2.10"}, "fileSystemId", "--file-system-type-version 2.15"),
     ],
@@ -361,7 +361,7 @@ def test_names_that_another_has_are_told_and_the_stacks_own_are_not(cloud: Cloud
 
 
 def test_cluster_of_ipv6_is_refused() -> None:
-    assert judge_cluster(GIVEN, FOUND, REGION) == []
-    (problem,) = judge_cluster(GIVEN, replace(FOUND, ip_family="ipv6"), REGION)
+    assert check_cluster(GIVEN, FOUND, REGION) == []
+    (problem,) = check_cluster(GIVEN, replace(FOUND, ip_family="ipv6"), REGION)
     assert problem.key == "trainyard:cluster.existing.name"
     assert "ipv6" in problem.message

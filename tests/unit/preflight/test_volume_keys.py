@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from infra.preflight.run import examine
-from infra.preflight.volume_keys import VolumeKey, judge_given, judge_snapshots
+from infra.preflight.volume_keys import VolumeKey, check_snapshot_keys, check_volume_key
 from tests.unit.emulator import REGION, Cloud
 from tests.unit.preflight.accounts import NOW, account, checks, only, pool, wanted
 
@@ -47,7 +47,7 @@ def test_aws_managed_default_key_is_right(cloud: Cloud) -> None:
 def test_customer_managed_default_key_must_be_given_or_open(cloud: Cloud) -> None:
     key = made(cloud, OWN)
     default(cloud, key)
-    only(told(cloud), KEY, key, "end at launch")
+    only(told(cloud), KEY, key, "fail at launch")
     default(cloud, made(cloud, OWN, THROUGH_EC2))
     assert told(cloud) == []
 
@@ -73,12 +73,12 @@ def test_given_key_must_exist_with_the_role_of_the_grant(cloud: Cloud) -> None:
     [
         ("Enabled", "SYMMETRIC_DEFAULT", ""),
         ("PendingDeletion", "SYMMETRIC_DEFAULT", "is PendingDeletion"),
-        ("Enabled", "RSA_2048", "is of RSA_2048"),
+        ("Enabled", "RSA_2048", "RSA_2048"),
     ],
 )
 def test_given_key_must_be_enabled_and_symmetric(state: str, spec: str, says: str) -> None:
     key = VolumeKey(arn="a", managed="CUSTOMER", state=state, spec=spec, open=False)
-    found = judge_given(wanted(volume_key="a"), key)
+    found = check_volume_key(wanted(volume_key="a"), key)
     assert (says in found[0].message) if says else found == []
 
 
@@ -88,7 +88,7 @@ def test_given_key_must_be_enabled_and_symmetric(state: str, spec: str, says: st
 def test_key_of_a_snapshot_must_be_usable(is_open: bool, given: str | None, is_right: bool) -> None:
     mine = wanted(volume_key=given, pools=(pool(snapshot_id="snap-1"),))
     key = VolumeKey(arn="k", managed="CUSTOMER", state="Enabled", spec="SYMMETRIC_DEFAULT", open=is_open)
-    found = judge_snapshots(mine, {"snap-1": key})
+    found = check_snapshot_keys(mine, {"snap-1": key})
     assert (found == []) is is_right
     if found:
         assert found[0].key == "trainyard:pools[0].dataSnapshotId"
