@@ -40,12 +40,12 @@ def objects() -> list[dict[str, Any]]:
     ]
 
 
-def fields_of_a_job(right: str) -> dict[str, str]:
+def fields_with_permission(permission: str) -> dict[str, str]:
     """Return the job fields that need this permission, each with a CEL condition that the field is set."""
     return {
         path: cel
         for path, cel in _fields(job.spec(), "object.spec", "")
-        if permissions.right_of(path) == right
+        if permissions.required_permission(path) == permission
     }
 
 
@@ -55,7 +55,7 @@ def _fields(parent: Field, here: str, above: str) -> Iterator[tuple[str, str]]:
         path = f"{above}.{name}" if above else name
         place = f"{here}.?{name}"
         entries = each.item is not None and bool(each.item.fields)
-        if not permissions.leads_to_free(path):
+        if not permissions.contains_free_field(path):
             yield path, f"{place}.hasValue()"
         elif entries and each.item is not None:
             for below, cel in _fields(each.item, "each", path):
@@ -65,39 +65,41 @@ def _fields(parent: Field, here: str, above: str) -> Iterator[tuple[str, str]]:
 
 
 def _job_policy() -> dict[str, Any]:
-    kept = [name for name in job.spec().fields if name not in permissions.HARMLESS_CHANGES]
+    checked = [name for name in job.spec().fields if name not in permissions.HARMLESS_CHANGES]
     return _policy(
         name=n.JOB_POLICY,
         resource=n.JOB_PLURAL,
-        changed=" || ".join(f"object.spec.?{name} != oldObject.spec.?{name}" for name in kept),
+        changed=" || ".join(f"object.spec.?{name} != oldObject.spec.?{name}" for name in checked),
         variables={
-            "ofQueue": _cel_list(fields_of_a_job(UPDATE_QUEUE)),
-            "ofPods": _cel_list(fields_of_a_job(CREATE_PODS)),
+            "queueFields": _cel_list(fields_with_permission(UPDATE_QUEUE)),
+            "podFields": _cel_list(fields_with_permission(CREATE_PODS)),
             **_reserved_keys("object.spec.?overrides.?podTemplate"),
         },
         validations=[
             {
-                "expression": f"size(variables.ofQueue) == 0 || {_MAY_UPDATE_QUEUE}",
-                "messageExpression": "'spec: ' + variables.ofQueue.join(', ') + ' needs the right to update "
+                "expression": f"size(variables.queueFields) == 0 || {_MAY_UPDATE_QUEUE}",
+                "messageExpression": "'spec: ' + variables.queueFields.join(', ') + ' requires permission to update "
                 f"{n.QUEUE_KIND} ' + object.spec.jobQueue + ' in namespace ' + request.namespace + '. "
-                "Leave it out, or ask who administers the queue.'",
+                "Remove it, or ask the administrator of the queue.'",
                 "reason": "Forbidden",
             },
-            _pods_validation("Leave it out, or ask for the ClusterRole edit."),
+            _pods_validation("Remove it, or ask for the ClusterRole edit."),
             _reserved_validation("spec.overrides.podTemplate.metadata"),
         ],
     )
 
 
 def _queue_policy() -> dict[str, Any]:
-    said = {path: f"object.spec.{_optional_path(path)}.hasValue()" for path in permissions.PODS_OF_QUEUE}
+    fields = {
+        path: f"object.spec.{_optional_path(path)}.hasValue()" for path in permissions.RESTRICTED_QUEUE_FIELDS
+    }
     return _policy(
         name=n.QUEUE_POLICY,
         resource=n.QUEUE_PLURAL,
         changed="object.spec != oldObject.spec",
-        variables={"ofPods": _cel_list(said), **_reserved_keys("object.spec.?podTemplate")},
+        variables={"podFields": _cel_list(fields), **_reserved_keys("object.spec.?podTemplate")},
         validations=[
-            _pods_validation("Leave it out, or ask for the ClusterRole edit."),
+            _pods_validation("Remove it, or ask for the ClusterRole edit."),
             _reserved_validation("spec.podTemplate.metadata"),
         ],
     )
@@ -105,8 +107,8 @@ def _queue_policy() -> dict[str, Any]:
 
 def _pods_validation(advice: str) -> dict[str, str]:
     return {
-        "expression": f"size(variables.ofPods) == 0 || {_MAY_CREATE_PODS}",
-        "messageExpression": "'spec: ' + variables.ofPods.join(', ') + ' needs the right to create pods in "
+        "expression": f"size(variables.podFields) == 0 || {_MAY_CREATE_PODS}",
+        "messageExpression": "'spec: ' + variables.podFields.join(', ') + ' requires permission to create pods in "
         f"namespace ' + request.namespace + '. {advice}'",
         "reason": "Forbidden",
     }
@@ -155,7 +157,7 @@ def _policy(
             "matchConstraints": {"matchPolicy": "Equivalent", "resourceRules": [rule]},
             # Changes of labels, and scaling, need no further permission.
             "matchConditions": [
-                {"name": "changes-what-runs", "expression": f"request.operation == 'CREATE' || {changed}"}
+                {"name": "spec-changes", "expression": f"request.operation == 'CREATE' || {changed}"}
             ],
             "variables": [{"name": key, "expression": value} for key, value in variables.items()],
             "validations": validations,

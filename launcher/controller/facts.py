@@ -19,7 +19,7 @@ _KAI = ((n.KAI_QUEUE_VERSION, n.KAI_QUEUE_PLURAL), (n.KAI_POD_GROUP_VERSION, n.K
 _KAI_VERSION = f"{n.KAI_GROUP}/{n.KAI_QUEUE_VERSION}"
 # https://kubernetes.io/docs/concepts/storage/storage-classes/#default-storageclass
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-_GUARD = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
+_POLICY_RESOURCES = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
@@ -36,7 +36,7 @@ class Facts:
         self._kai = False
         self._kai_queues: dict[str, kai.KaiQueue] = {}
         self._classes: list[JsonObject] = []
-        self._guarded_since: float | None = None
+        self._policy_since: float | None = None
 
     def cluster(self, namespace: str, *, claims: bool, fresh: bool = False) -> Cluster:
         """With the claims of the namespace, read anew, where these matter, and with `fresh` all else, too.
@@ -48,7 +48,7 @@ class Facts:
             queues = self._objects.list(_KAI_VERSION, "Queue", "") if self._kai else []
             self._kai_queues = {each["metadata"]["name"]: kai.read(each) for each in queues}
             self._classes = self._objects.list("storage.k8s.io/v1", "StorageClass", "")
-            self._guarded_since = self._read_guard()
+            self._policy_since = self._read_policy_age()
             self._read_at = self._clock()
         found = self._objects.list("v1", "PersistentVolumeClaim", namespace) if claims else []
         return Cluster(
@@ -59,7 +59,7 @@ class Facts:
                 each["metadata"]["name"]: str(each.get("provisioner", "")) for each in self._classes
             },
             default_class=_default(self._classes),
-            guarded_since=self._guarded_since,
+            policy_since=self._policy_since,
             claims={
                 each["metadata"]["name"]: tuple(each.get("spec", {}).get("accessModes") or ())
                 for each in found
@@ -71,9 +71,11 @@ class Facts:
         found = self._objects.get(f"/apis/{n.KAI_GROUP}/{version}")
         return any(each.get("name") == plural for each in (found or {}).get("resources") or ())
 
-    def _read_guard(self) -> float | None:
-        """Return since when the API server refuses jobs whose author lacks the rights; None where it does not."""
-        policy, binding = (self._objects.get(f"{_ADMISSION}/{each}/{n.JOB_POLICY}") for each in _GUARD)
+    def _read_policy_age(self) -> float | None:
+        """Return since when the admission policy for jobs is in force, in seconds; None if it is not."""
+        policy, binding = (
+            self._objects.get(f"{_ADMISSION}/{each}/{n.JOB_POLICY}") for each in _POLICY_RESOURCES
+        )
         if policy is None or binding is None:
             return None
         denies = "Deny" in (binding.get("spec") or {}).get("validationActions", ())

@@ -120,7 +120,7 @@ RIGHTS: Final = (
         resources=("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
         verbs=("get",),
         names=(n.JOB_POLICY,),
-        why="makes no pod of a field that needs rights which nobody checked",
+        why="checks that the policy for restricted fields is in force",
     ),
     Right(
         group="apiextensions.k8s.io",

@@ -172,7 +172,11 @@ SECRET = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"
 OTHERS_ACCOUNT = {"spec": {"serviceAccountName": "others"}}
 THEIR_CLAIM = {"enabled": True, "existingClaim": "theirs"}
 MERGE = "application/merge-patch+json"
-NEEDS_QUEUE, NEEDS_PODS, RESERVED = "right to update TorchrunQueue", "right to create pods", "reserved"
+NEEDS_QUEUE, NEEDS_PODS, RESERVED = (
+    "permission to update TorchrunQueue",
+    "permission to create pods",
+    "reserved",
+)
 # Of a job, by a field: who may say it, and what the others are told.
 GUARDED: tuple[tuple[str, Any, tuple[str, ...], str], ...] = (
     ("overrides.image", "other:1", (SUBMITTER, EDITOR, OWNER, ADMIN), ""),

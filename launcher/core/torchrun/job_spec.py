@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.permissions import guarded
+from launcher.core.torchrun.permissions import restricted_fields
 from launcher.core.torchrun.queue_spec import MOST_RESTARTS, NEVER, ON_FAILURE
 from launcher.core.torchrun.reading import MOST_EXACT, Fields, JsonObject
 from launcher.core.torchrun.record import moment
@@ -50,7 +50,7 @@ class Elastic:
 class JobSpec:
     """One training; None and empty values mean what the queue says. Times are seconds.
 
-    `guarded` are the fields that need more than the right to submit.
+    `restricted_fields` are the fields that need further permissions (launcher/core/torchrun/permissions.py).
     """
 
     queue: str
@@ -73,7 +73,7 @@ class JobSpec:
     max_restarts: int | None
     persist_checkpoints: bool
     overrides: JsonObject
-    guarded: tuple[str, ...] = ()
+    restricted_fields: tuple[str, ...] = ()
 
     @property
     def size_key(self) -> str:
@@ -166,7 +166,7 @@ def read(spec: Any) -> tuple[JobSpec, tuple[str, ...]]:
         max_restarts=fields.whole_or_none("maxRestarts", most=MOST_RESTARTS),
         persist_checkpoints=fields.yes("persistCheckpoints"),
         overrides=fields.anything("overrides"),
-        guarded=guarded(spec),
+        restricted_fields=restricted_fields(spec),
     )
     return parsed, tuple(problems)
 

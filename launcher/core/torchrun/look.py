@@ -297,17 +297,17 @@ def _until_there(noted: Record) -> str:
 
 
 def _unchecked(look: Look) -> Wait | None:
-    """Return why a job is not made whose author's rights nobody has checked.
+    """Wait if no admission policy has checked the job's restricted fields.
 
-    The controller does not know who wrote the job. The API server does, where the policy is in force.
+    Only the API server knows the author of the job and their permissions.
     """
-    since = look.cluster.guarded_since
-    if not look.spec.guarded or (since is not None and look.meta.created >= since):
+    since = look.cluster.policy_since
+    if not look.spec.restricted_fields or (since is not None and look.meta.created >= since):
         return None
-    lacks = "is not installed" if since is None else "was installed after the job was made"
+    lacks = "is not installed" if since is None else "was installed after the creation of the job"
     message = (
-        f"spec: {', '.join(look.spec.guarded)} needs rights that ValidatingAdmissionPolicy {n.JOB_POLICY} checks, and "
-        f"the policy {lacks}. Apply config/admission.yaml, and make the job again."
+        f"spec: {', '.join(look.spec.restricted_fields)} requires permissions that ValidatingAdmissionPolicy "
+        f"{n.JOB_POLICY} checks, but the policy {lacks}. Apply config/admission.yaml, then create the job again."
     )
     return Wait(reason=n.REASON_POLICY_MISSING, message=message, again=SCHEDULER_SECONDS)
 

@@ -19,7 +19,7 @@ CREATE_PODS: Final = "create-pods"
 _VOLUMES: Final = ("workspace", "datasets", "checkpoints")
 # Free fields: code, size, and the worker's own environment. These are paths in a job's spec. A path has no index for
 # the entries of a list.
-FREE_OF_JOB: Final = frozenset(
+FREE_JOB_FIELDS: Final = frozenset(
     {
         "jobQueue",
         "numGPUs",
@@ -69,7 +69,7 @@ FREE_OF_JOB: Final = frozenset(
 )
 # Other fields outside of `overrides` need CREATE_PODS, fields below `overrides` need UPDATE_QUEUE. These fields below
 # `overrides` are the exception and need CREATE_PODS.
-_PODS_OF_OVERRIDES: Final = (
+_POD_OVERRIDES: Final = (
     "overrides.podTemplate",
     *(f"overrides.storage.{volume}.existingClaim" for volume in _VOLUMES),
 )
@@ -85,7 +85,11 @@ HARMLESS_CHANGES: Final = (
 )
 # Fields of a queue that give its pods access to service accounts, Secrets, claims or the node. The image runs with the
 # access of other users' jobs.
-PODS_OF_QUEUE: Final = ("image", "podTemplate", *(f"storage.{volume}.existingClaim" for volume in _VOLUMES))
+RESTRICTED_QUEUE_FIELDS: Final = (
+    "image",
+    "podTemplate",
+    *(f"storage.{volume}.existingClaim" for volume in _VOLUMES),
+)
 # Domains and names of labels and annotations that Trainyard, Karpenter and KAI Scheduler act on. Sources:
 # https://karpenter.sh/docs/concepts/scheduling/#well-known-labels, and KAI-Scheduler v0.17.0,
 # pkg/common/constants/constants.go.
@@ -106,34 +110,34 @@ RESERVED_PATTERN: Final = (
 _RESERVED: Final = re.compile(RESERVED_PATTERN)
 
 
-def right_of(path: str) -> str:
+def required_permission(path: str) -> str:
     """Return the permission that a field of a job's spec needs, "" for a free field."""
-    if path in FREE_OF_JOB:
+    if path in FREE_JOB_FIELDS:
         return ""
     below_overrides = path == "overrides" or path.startswith("overrides.")
-    pods = any(path == each or path.startswith(f"{each}.") for each in _PODS_OF_OVERRIDES)
+    pods = any(path == each or path.startswith(f"{each}.") for each in _POD_OVERRIDES)
     return UPDATE_QUEUE if below_overrides and not pods else CREATE_PODS
 
 
-def leads_to_free(path: str) -> bool:
+def contains_free_field(path: str) -> bool:
     """Return whether any field below this path of a job's spec is free."""
-    return any(each.startswith(f"{path}.") for each in FREE_OF_JOB)
+    return any(each.startswith(f"{path}.") for each in FREE_JOB_FIELDS)
 
 
-def guarded(spec: Any) -> tuple[str, ...]:
+def restricted_fields(spec: Any) -> tuple[str, ...]:
     """Return the fields in a job's raw spec that are not free."""
-    return tuple(sorted(set(_guarded(spec, "")))) if isinstance(spec, Mapping) else ()
+    return tuple(sorted(set(_restricted_paths(spec, "")))) if isinstance(spec, Mapping) else ()
 
 
-def _guarded(values: Mapping[str, Any], above: str) -> Iterator[str]:
+def _restricted_paths(values: Mapping[str, Any], above: str) -> Iterator[str]:
     for key, value in values.items():
         path = f"{above}.{key}" if above else str(key)
-        if value is None or not right_of(path):
+        if value is None or not required_permission(path):
             continue
         entries = value if isinstance(value, list) else [value]
-        if leads_to_free(path) and all(isinstance(each, Mapping) for each in entries):
+        if contains_free_field(path) and all(isinstance(each, Mapping) for each in entries):
             for each in entries:
-                yield from _guarded(each, path)
+                yield from _restricted_paths(each, path)
         else:
             yield path
 
@@ -143,7 +147,7 @@ def is_reserved(key: str) -> bool:
     return _RESERVED.match(key) is not None
 
 
-def reserved(metadata: Mapping[str, Mapping[str, str]], place: str) -> list[str]:
+def check_reserved_keys(metadata: Mapping[str, Mapping[str, str]], place: str) -> list[str]:
     """Return an error message for each reserved key.
 
     Args:

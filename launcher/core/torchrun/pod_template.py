@@ -36,7 +36,7 @@ def taken(spec: QueueSpec, place: str = "spec", *, workspace: bool = True) -> li
     Told of a queue it keeps no job from beginning: one without a workspace, for instance, may have run so.
     """
     metadata = {"labels": spec.template_labels, "annotations": spec.template_annotations}
-    reserved = permissions.reserved(metadata, f"{place}.podTemplate.metadata")
+    reserved = permissions.check_reserved_keys(metadata, f"{place}.podTemplate.metadata")
     return [*reserved, *_labels(spec, place), *_scheduling(spec, place), *_containers(spec, place, workspace)]
 
 

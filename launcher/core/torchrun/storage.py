@@ -53,8 +53,8 @@ class Cluster:
     `kai` says whether KAI Scheduler's API is there, and `kai_queues` has its queues by name. `provisioners` has
     each StorageClass with its provisioner, `default_class` the one that claims without a class get, and `claims` the
     access modes of existing claims. `tools_image` is the image of launcher.workspace. `placeholders` says whether the
-    priority class is there that pods which hold nodes have. `guarded_since` is since when the API server checks the
-    rights of who writes jobs (launcher/controller/admission.py), in seconds since the epoch; None where it does not.
+    priority class is there that pods which hold nodes have. `policy_since` is the time since which the admission policy
+    for jobs is in force (launcher/controller/admission.py), in seconds since the epoch; None if it is not.
     """
 
     tools_image: str
@@ -64,7 +64,7 @@ class Cluster:
     default_class: str = ""
     claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     placeholders: bool = True
-    guarded_since: float | None = None
+    policy_since: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

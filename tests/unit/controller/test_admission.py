@@ -1,4 +1,4 @@
-"""Which fields of a job need more than the right to submit, in the policy and for the controller."""
+"""Fields that need further permissions, in the admission policy and in the controller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launcher.controller.schema import job, queue
 from launcher.controller.schema.fields import Field, text
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun import permissions
-from launcher.core.torchrun.permissions import CREATE_PODS, UPDATE_QUEUE, guarded, is_reserved
+from launcher.core.torchrun.permissions import CREATE_PODS, UPDATE_QUEUE, is_reserved, restricted_fields
 from launcher.kube.objects import Objects
 from tests.unit.controller.staged import PLURALS, stage
 from tests.unit.launcher.api_server import FakeApi
@@ -37,15 +37,15 @@ def paths(parent: Field, above: str = "") -> set[str]:
 
 
 def test_each_field_of_a_job_is_free_or_in_the_policy() -> None:
-    """Whoever adds a field decides here, and in permissions.py where the field is free."""
-    assert set(admission.fields_of_a_job(CREATE_PODS)) == {
+    """A new field must be added here, or as a free field in permissions.py."""
+    assert set(admission.fields_with_permission(CREATE_PODS)) == {
         "env.valueFrom.configMapKeyRef",
         "env.valueFrom.secretKeyRef",
         "overrides.podTemplate",
         *(f"overrides.storage.{volume}.existingClaim" for volume in _VOLUMES),
     }
     of_volumes = ("storageClass", "accessMode")
-    assert set(admission.fields_of_a_job(UPDATE_QUEUE)) == {
+    assert set(admission.fields_with_permission(UPDATE_QUEUE)) == {
         "overrides.kaiQueue",
         "overrides.parentKaiQueue",
         "overrides.scheduling",
@@ -56,9 +56,9 @@ def test_each_field_of_a_job_is_free_or_in_the_policy() -> None:
 
 def test_free_fields_are_fields_of_the_schema() -> None:
     of_job = paths(job.spec())
-    assert of_job >= permissions.FREE_OF_JOB
+    assert of_job >= permissions.FREE_JOB_FIELDS
     assert set(permissions.HARMLESS_CHANGES) <= set(job.spec().fields)
-    assert set(permissions.PODS_OF_QUEUE) <= paths(queue.spec())
+    assert set(permissions.RESTRICTED_QUEUE_FIELDS) <= paths(queue.spec())
 
 
 @pytest.mark.parametrize(("place", "right"), [("secrets", CREATE_PODS), ("overrides.sidecars", UPDATE_QUEUE)])
@@ -71,7 +71,7 @@ def test_new_field_is_in_the_policy(monkeypatch: pytest.MonkeyPatch, place: str,
     else:
         fields[name] = new
     monkeypatch.setattr(job, "spec", lambda: replace(spec, fields=fields))
-    assert place in admission.fields_of_a_job(right)
+    assert place in admission.fields_with_permission(right)
     made = next(each for each in admission.objects() if each["metadata"]["name"] == n.JOB_POLICY)
     (condition,) = made["spec"]["matchConditions"]
     assert f"object.spec.?{place.partition('.')[0]} != oldObject" in condition["expression"]
@@ -105,20 +105,20 @@ def test_policies_fail_closed_and_deny() -> None:
         ("nonsense", ()),
     ],
 )  # fmt: skip
-def test_fields_that_need_rights_are_named(spec: Any, asks: tuple[str, ...]) -> None:
-    assert guarded(spec) == asks
+def test_restricted_fields_are_found(spec: Any, asks: tuple[str, ...]) -> None:
+    assert restricted_fields(spec) == asks
 
 
 @pytest.mark.parametrize(("since", "made"), [(None, False), (10.0**10, False), (0.0, True)])
-def test_job_whose_authors_rights_nobody_checked_is_not_made(since: float | None, made: bool) -> None:
+def test_unchecked_job_with_restricted_fields_waits(since: float | None, made: bool) -> None:
     of_job = {"overrides": {"podTemplate": {"spec": {"hostIPC": True}}}}
-    life = Life(of_job, cluster=replace(CLUSTER, guarded_since=since))
+    life = Life(of_job, cluster=replace(CLUSTER, policy_since=since))
     life.look()
     assert bool(life.api.list("Job")) == made
     assert (life.status["reason"] == n.REASON_POLICY_MISSING) != made
     if not made:
         assert "overrides.podTemplate" in life.status["message"]
-    free = Life({"overrides": {"image": "x"}}, cluster=replace(CLUSTER, guarded_since=since))
+    free = Life({"overrides": {"image": "x"}}, cluster=replace(CLUSTER, policy_since=since))
     free.look()
     assert free.api.list("Job")
 
@@ -136,16 +136,16 @@ def policy_path(kind: str) -> str:
         (admission.BINDING, {"validationActions": ["Audit"]}),
     ],
 )
-def test_controller_knows_that_the_policy_is_not_in_force(api: FakeApi, kind: str, spec: Any) -> None:
+def test_missing_or_weak_policy_is_not_in_force(api: FakeApi, kind: str, spec: Any) -> None:
     stage(api)
     objects = Objects(api.rest(), n.FIELD_MANAGER)
-    assert Facts(objects, "tools").cluster("team", claims=False).guarded_since is not None
+    assert Facts(objects, "tools").cluster("team", claims=False).policy_since is not None
     item = api.objects[policy_path(kind)]
     if spec is None:
         api.remove(policy_path(kind))
     else:
         api.put(policy_path(kind), {**item, "spec": {**item["spec"], **spec}})
-    assert Facts(objects, "tools").cluster("team", claims=False).guarded_since is None
+    assert Facts(objects, "tools").cluster("team", claims=False).policy_since is None
 
 
 @pytest.mark.parametrize(

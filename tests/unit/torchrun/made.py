@@ -19,7 +19,7 @@ CLUSTER = Cluster(
     provisioners={"ebs": "ebs.csi.aws.com", "fsx": "fsx.csi.aws.com", "efs": "efs.csi.aws.com"},
     default_class="ebs",
     claims={"shared": ("ReadWriteMany",), "single": ("ReadWriteOnce",)},
-    guarded_since=0.0,
+    policy_since=0.0,
 )
 
 
