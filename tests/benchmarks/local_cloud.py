@@ -22,6 +22,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import yaml
+
 from local.deploy.engine import ROOT
 from local.home import Home
 from tests.benchmarks.figures import Figure, verdict
@@ -162,15 +164,21 @@ def warm_up_figures(home: Home, environment: dict[str, str]) -> Iterator[Figure]
 
 def cycle_figures(home: Home, environment: dict[str, str], cycles: int) -> Iterator[Figure]:
     """The emulator's memory after cycles of `up`, a run and `down`; kept data keeps the local cloud running."""
-    size = 0
+    stack, size = "zz-cycles", 0
+    file = ROOT / f"Pulumi.{stack}.yaml"
+    document = yaml.safe_load((ROOT / "Pulumi.local.yaml").read_text())
+    document["config"]["trainyard:protectData"] = True
     try:
         for number in range(1, cycles + 1):
-            timed([*DEPLOY, "up", "--stack", "local"], environment)
-            timed([*DEPLOY, "down", "--stack", "local", "--keep-data", "yes"], environment)
+            document["config"]["trainyard:training"]["runId"] = f"r{number}"
+            file.write_text(yaml.safe_dump(document))
+            timed([*DEPLOY, "up", "--stack", stack, "--cloud", "local"], environment)
+            timed([*DEPLOY, "down", "--stack", stack, "--cloud", "local", "--keep-data", "yes"], environment)
             size = resident_bytes(emulator(json.loads(home.cloud_file.read_text())["pid"]))
             print(f"cycle {number} of {cycles}: the emulator has {size / 1e6:.0f} MB", flush=True)
         yield Figure(name=f"emulator after {cycles} cycles", value=size / 1e6, limit=500, unit="MB")
     finally:
+        file.unlink(missing_ok=True)
         timed([sys.executable, "-m", "local", "reset"], environment)
 
 
