@@ -39,7 +39,7 @@ def expected(environ: Mapping[str, str]) -> Expected:
         document: Any = json.loads(environ[place])
     except KeyError:
         raise ValueError(
-            f"{place} is not set; right would be what the CronJob of the pool's check sets"
+            f"{place} is not set; it must be what the CronJob of the pool's check sets"
         ) from None
     except json.JSONDecodeError as error:
         raise ValueError(f"{place} is no JSON: {error}") from None
@@ -47,7 +47,7 @@ def expected(environ: Mapping[str, str]) -> Expected:
         "instanceType": (str,), "resource": (str,), "devices": (int,), "efa": (int,), "lustre": (str, type(None)),
     }  # fmt: skip
     if not isinstance(document, dict) or set(document) != set(kinds):
-        raise ValueError(f"{place} is {environ[place]}; right would be an object with {', '.join(kinds)}")
+        raise ValueError(f"{place} is {environ[place]}; it must be an object with {', '.join(kinds)}")
     for key, allowed in kinds.items():
         value = document[key]
         if (
@@ -56,7 +56,7 @@ def expected(environ: Mapping[str, str]) -> Expected:
             or (isinstance(value, int) and value < 0)
         ):
             wanted = "a whole number" if allowed == (int,) else "a text"
-            raise ValueError(f"{place}.{key} is {json.dumps(value)}; right would be {wanted}")
+            raise ValueError(f"{place}.{key} is {json.dumps(value)}; it must be {wanted}")
     return Expected(
         instance_type=document["instanceType"],
         resource=document["resource"],
@@ -78,7 +78,7 @@ def _devices(wanted: Expected, found: Machine) -> list[str]:
     has = f"{wanted.instance_type} has {wanted.devices}"
     if found.driver is None:
         lines.append(
-            f"driver: none of {wanted.resource} is loaded; right would be the one of the machine's image (cluster.ami)"
+            f"driver: none of {wanted.resource} is loaded; it must be the one of the machine's image (cluster.ami)"
         )
     if found.devices != wanted.devices:
         lines.append(
@@ -87,7 +87,7 @@ def _devices(wanted: Expected, found: Machine) -> list[str]:
         )
     if wanted.resource == GPU and found.cuda is not None and found.cuda.devices != wanted.devices:
         said = found.cuda.problem or f"it can use {found.cuda.devices}"
-        lines.append(f"CUDA: {said}; right would be {wanted.devices} GPUs that it can use")
+        lines.append(f"CUDA: {said}; it must be {wanted.devices} GPUs that it can use")
     return lines
 
 
@@ -118,7 +118,7 @@ def _lustre(wanted: Expected, found: Machine) -> list[str]:
     client = "the kernel knows Lustre" if found.lustre_client else "the kernel has no Lustre client"
     is_ = f"is {found.file_system}" if found.file_system else "is not mounted"
     return [
-        f"Lustre: {wanted.lustre} {is_}, and {client}; right would be lustre: look at the FSx CSI driver's log"
+        f"Lustre: {wanted.lustre} {is_}, and {client}; it must be lustre: look at the FSx CSI driver's log"
     ]
 
 

@@ -132,7 +132,7 @@ def serve(read: Callable[[], Tally], host: str, port: int) -> MetricsServer | No
         server = MetricsServer(read, host, port)
     except OSError as error:
         log.warning(
-            "no metrics: %s port %d can't be listened on: %s; right would be an address of this pod and a free"
+            "no metrics: %s port %d can't be listened on: %s; it must be an address of this pod and a free"
             " port. The run goes on without",
             host or "any address,",
             port,

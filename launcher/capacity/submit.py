@@ -35,7 +35,7 @@ def read_manifest(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"the manifest is no JSON: {error}") from None
     if not _is_launcher_job(value):
-        raise ManifestError("the manifest is no Job; right would be the stack's output launcherManifest")
+        raise ManifestError("the manifest is no Job; it must be the stack's output launcherManifest")
     return value
 
 

@@ -81,8 +81,7 @@ class Tenure:
             return progress.loads(text, self.request.candidates) if text else None
         except ValueError as error:
             log.warning(
-                "Lease %s, annotation %s: %s; right would be what a launcher of this version writes."
-                " The run begins anew",
+                "Lease %s, annotation %s: %s; it must be an annotation of this version. The run begins anew",
                 self.request.lease,
                 c.ANNOTATION_ATTEMPT,
                 error,

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     image = environment.get(n.ENV_TOOLS_IMAGE, "")
     if not image:
         parser.error(
-            f"{n.ENV_TOOLS_IMAGE} is not set; right would be the image of launcher.workspace, by its digest"
+            f"{n.ENV_TOOLS_IMAGE} is not set; it must be the image of launcher.workspace, by its digest"
         )
     pod = environment.get(c.ENV_POD_UID)
     address = given.address or (all_addresses(environment) if pod else _LOOPBACK)

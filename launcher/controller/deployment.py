@@ -24,7 +24,7 @@ def checked(image: str) -> str:
     """
     if _DIGEST.fullmatch(image) is None:
         raise ValueError(
-            f"image {image!r} is not given by its digest; right would be <name>@sha256:<64 hex digits>"
+            f"image {image!r} is not given by its digest; it must be <name>@sha256:<64 hex digits>"
         )
     return image
 

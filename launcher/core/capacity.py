@@ -182,7 +182,7 @@ def preflight(request: Request, seen: Observation, started: float) -> GiveUp | N
     if seen.pool is None:
         return GiveUp(
             code=c.EXIT_IMPOSSIBLE,
-            reason=f"there is no NodePool {request.pool.name}; right would be the name of a pool of this cluster",
+            reason=f"there is no NodePool {request.pool.name}; it must be the name of a pool of this cluster",
         )
     for label, wanted in (
         (c.LABEL_INSTANCE_TYPE, request.pool.instance_type),
@@ -192,13 +192,13 @@ def preflight(request: Request, seen: Observation, started: float) -> GiveUp | N
         if offered is not None and wanted not in offered:
             return GiveUp(
                 code=c.EXIT_IMPOSSIBLE,
-                reason=f"NodePool {request.pool.name} has {label} {', '.join(offered)} and not {wanted}; right would be"
+                reason=f"NodePool {request.pool.name} has {label} {', '.join(offered)} and not {wanted}; it must be"
                 " a request of the stack as it is now",
             )
     if seen.pool.lost_at is not None and seen.now - seen.pool.lost_at >= CLASS_SECONDS:
         return GiveUp(
             code=c.EXIT_IMPOSSIBLE,
-            reason=f"NodePool {request.pool.name} is not ready: {seen.pool.problem}; right would be the EC2NodeClass"
+            reason=f"NodePool {request.pool.name} is not ready: {seen.pool.problem}; it must be the EC2NodeClass"
             " that it names",
         )
     large = _too_large(request, seen.pool)

@@ -45,7 +45,7 @@ def parse(text: str | int | float) -> Amount:
     """
     match = _PATTERN.fullmatch(str(text))
     if match is None:
-        raise ValueError(f"{text!r} is no quantity; right would be for instance 4, 1500m or 2Gi")
+        raise ValueError(f"{text!r} is no quantity; it must be for instance 4, 1500m or 2Gi")
     number, suffix = Fraction(match["number"]), match["suffix"] or ""
     factor = _SUFFIXES[suffix] if suffix in _SUFFIXES else Fraction(10) ** int(suffix[1:])
     value = number * factor

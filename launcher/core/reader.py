@@ -22,11 +22,11 @@ class Reader:
         self.values: dict[str, Any] = values if isinstance(values, dict) else {}
         self.taken: set[str] = set()
         if not isinstance(values, dict):
-            problems.append(f"{place} is {kind(values)}; right would be an object")
+            problems.append(f"{place} is {kind(values)}; it must be an object")
 
     def wrong(self, key: str, right: str) -> None:
         value = json.dumps(self.values[key]) if key in self.values else "missing"
-        self.problems.append(f"{self.place}.{key} is {value}; right would be {right}")
+        self.problems.append(f"{self.place}.{key} is {value}; it must be {right}")
 
     def raw(self, key: str) -> Any:
         self.taken.add(key)
@@ -124,9 +124,7 @@ class Reader:
 
     def finish(self) -> None:
         for key in sorted(set(self.values) - self.taken):
-            self.problems.append(
-                f"{self.place}.{key} is not known; right would be one of {sorted(self.taken)}"
-            )
+            self.problems.append(f"{self.place}.{key} is not known; it must be one of {sorted(self.taken)}")
 
 
 def _is_text(value: Any) -> TypeGuard[str]:

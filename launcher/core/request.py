@@ -179,7 +179,7 @@ def parse_request(environment: Mapping[str, str]) -> Request:
     problems: list[str] = []
     text = environment.get(c.ENV_REQUEST)
     if not text:
-        raise RequestError([f"{c.ENV_REQUEST} is not set; right would be the request of a run as JSON"])
+        raise RequestError([f"{c.ENV_REQUEST} is not set; it must be the request of a run as JSON"])
     try:
         document = json.loads(text)
     # Also of a number or of lists in lists without end.
@@ -191,7 +191,7 @@ def parse_request(environment: Mapping[str, str]) -> Request:
     highest = _override(environment, c.ENV_MAX_NODES, highest, problems)
     if lowest > highest:
         problems.append(
-            f"{c.ENV_MIN_NODES} is {lowest} and {c.ENV_MAX_NODES} is {highest}; right would be MIN <= MAX"
+            f"{c.ENV_MIN_NODES} is {lowest} and {c.ENV_MAX_NODES} is {highest}; it must be MIN <= MAX"
         )
     active = top.raw("activeDeadlineSeconds")
     request = Request(
@@ -229,7 +229,7 @@ def _contradictions(request: Request, top: str, told: list[str]) -> list[str]:
         pool = candidate.pool
         if pool.resource == "cpu" and quantity.parse(candidate.worker.cpu) != pool.per_node:
             found.append(
-                f"{place}.worker.cpu is {candidate.worker.cpu}; right would be pool.perNode "
+                f"{place}.worker.cpu is {candidate.worker.cpu}; it must be pool.perNode "
                 f"({pool.per_node}) in a pool that is counted by its CPUs"
             )
         processes = candidate.worker.processes_per_node
@@ -237,18 +237,18 @@ def _contradictions(request: Request, top: str, told: list[str]) -> list[str]:
         known = not any(problem.startswith(f"{place}.pool.perNode is ") for problem in told)
         if on_gpus and known and pool.resource == GPU_RESOURCE and processes > pool.per_node:
             found.append(
-                f"{place}.worker.processesPerNode is {processes}; right would be at most pool.perNode "
+                f"{place}.worker.processesPerNode is {processes}; it must be at most pool.perNode "
                 f"({pool.per_node}), which is how many GPUs {pool.instance_type} has"
             )
         worker = candidate.worker
         if quantity.parse(worker.shared_memory) > quantity.parse(worker.memory):
             found.append(
-                f"{place}.worker.sharedMemory is {worker.shared_memory}; right would be at most memory"
+                f"{place}.worker.sharedMemory is {worker.shared_memory}; it must be at most memory"
                 f" ({worker.memory}), of which it is a part"
             )
         if pool.name and pool.name in names:
             found.append(
-                f"{place}.pool.name is {json.dumps(pool.name)}; right would be a pool that no candidate before names"
+                f"{place}.pool.name is {json.dumps(pool.name)}; it must be a pool that no candidate before names"
             )
         names.append(pool.name)
     return found
@@ -259,7 +259,7 @@ def _override(environment: Mapping[str, str], name: str, value: int, problems: l
     if not text:
         return value
     if not re.fullmatch(r"[0-9]{1,6}", text) or int(text) < 1:
-        problems.append(f"{name} is {_short(text)}; right would be a whole number from 1 to 999999")
+        problems.append(f"{name} is {_short(text)}; it must be a whole number from 1 to 999999")
         return value
     return int(text)
 
@@ -276,13 +276,13 @@ def _run_id(top: Reader, environment: Mapping[str, str], problems: list[str]) ->
         job, place = environment.get(c.ENV_JOB_NAME, ""), c.ENV_JOB_NAME
         if not job.startswith(c.LAUNCHER_JOB_PREFIX):
             problems.append(
-                f"{place} is {job!r}; right would be {c.LAUNCHER_JOB_PREFIX}<run>, as the request names no run"
+                f"{place} is {job!r}; it must be {c.LAUNCHER_JOB_PREFIX}<run>, as the request names no run"
             )
             return ""
         value, told, prefix = job.removeprefix(c.LAUNCHER_JOB_PREFIX), job, f"{c.LAUNCHER_JOB_PREFIX} and "
     if not isinstance(value, str) or not forms.LABEL.fullmatch(value) or len(value) > c.RUN_ID_MAX_LENGTH:
         problems.append(
-            f"{place} is {told!r}; right would be {prefix}at most {c.RUN_ID_MAX_LENGTH} lower-case letters, digits "
+            f"{place} is {told!r}; it must be {prefix}at most {c.RUN_ID_MAX_LENGTH} lower-case letters, digits "
             "and dashes, beginning and ending with a letter or digit"
         )
         return ""
@@ -358,23 +358,23 @@ def _worker(reader: Reader) -> Worker:
     env = reader.table("env")
     for name in env:
         if not forms.ENV_NAME.fullmatch(name):
-            reader.problems.append(f"{reader.place}.env has {name!r}; right would be letters, digits and _")
+            reader.problems.append(f"{reader.place}.env has {name!r}; it must be letters, digits and _")
     stops = env.get(c.SHUTDOWN_VARIABLE, "1")
     if not (re.fullmatch(r"[0-9]{1,6}", stops) and 1 <= int(stops) <= c.SHUTDOWN_MOST_SECONDS):
         reader.problems.append(
             f"{reader.place}.env.{c.SHUTDOWN_VARIABLE} is {_short(stops)}; "
-            f"right would be a whole number of seconds from 1 to {c.SHUTDOWN_MOST_SECONDS}"
+            f"it must be a whole number of seconds from 1 to {c.SHUTDOWN_MOST_SECONDS}"
         )
     secrets = reader.table("secrets") if "secrets" in reader.values else {}
     for name, place in secrets.items():
         secret, _, key = place.partition("/")
         if not forms.ENV_NAME.fullmatch(name) or name in env:
             reader.problems.append(
-                f"{reader.place}.secrets has {name!r}; right would be letters, digits and _, and no name of env"
+                f"{reader.place}.secrets has {name!r}; it must be letters, digits and _, and no name of env"
             )
         if not (forms.NAME.fullmatch(secret) and re.fullmatch(r"[-._A-Za-z0-9]+", key)):
             reader.problems.append(
-                f"{reader.place}.secrets.{name} is {_short(place)}; right would be the name of a Secret, / and its key"
+                f"{reader.place}.secrets.{name} is {_short(place)}; it must be the name of a Secret, / and its key"
             )
     mounts = volumes.read_mounts(reader)
     worker = Worker(

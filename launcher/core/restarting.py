@@ -72,5 +72,5 @@ def _stuck(candidate: Request, left: tuple[Pod, ...]) -> str:
     pods = ", ".join(f"{pod.name} on {pod.node or 'no node'}" for pod in left[:3])
     return (
         f"PyTorchJob {candidate.training_job} or its pods are not gone after {LONGEST_SECONDS} s"
-        f" ({pods or 'no pod is left'}); right would be to delete the node that does not answer"
+        f" ({pods or 'no pod is left'}); delete the node that does not answer"
     )

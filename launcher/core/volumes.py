@@ -19,7 +19,7 @@ def read_mounts(reader: Reader) -> dict[str, str]:
         named = forms.LABEL.fullmatch(claim) and len(claim) <= forms.LABEL_LENGTH
         if not named or claim == SHARED_MEMORY_VOLUME:
             reader.problems.append(
-                f"{reader.place}.mounts has {claim!r}; right would be the name of a claim, a DNS label of at most"
+                f"{reader.place}.mounts has {claim!r}; it must be the name of a claim, a DNS label of at most"
                 f" {forms.LABEL_LENGTH} characters and not {SHARED_MEMORY_VOLUME}"
             )
         if (
@@ -29,7 +29,7 @@ def read_mounts(reader: Reader) -> dict[str, str]:
             or list(mounts.values()).count(path) > 1
         ):
             reader.problems.append(
-                f"{reader.place}.mounts.{claim} is {path!r}; right would be an absolute path of its own"
+                f"{reader.place}.mounts.{claim} is {path!r}; it must be an absolute path of its own"
                 f" without a colon and not {SHARED_MEMORY}"
             )
     return mounts
@@ -41,6 +41,6 @@ def read_writes(reader: Reader, mounts: Mapping[str, str]) -> tuple[str, ...]:
     for path in writes:
         if not any(path == mounted or path.startswith(f"{mounted}/") for mounted in mounts.values()):
             reader.problems.append(
-                f"{reader.place}.writes has {path!r}; right would be a directory of a mounted volume"
+                f"{reader.place}.writes has {path!r}; it must be a directory of a mounted volume"
             )
     return writes

@@ -131,7 +131,7 @@ def _upload(cluster: Cluster, pod: str, source: Path, path: str) -> None:
                     if there == _DIRECTORY
                     else "the name of a file, or of a new one"
                 )
-                raise PluginError(WORKSPACE, f"cp: {where} of {pod} is {there}; right would be {right}")
+                raise PluginError(WORKSPACE, f"cp: {where} of {pod} is {there}; it must be {right}")
     except OSError as error:
         what = f"can't read {error.filename}" if error.filename else f"can't pack {source}"
         raise PluginError(WORKSPACE, f"cp: {what}: {error.strerror or error}") from None

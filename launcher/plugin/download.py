@@ -76,9 +76,7 @@ def _final(target: Path, base: str) -> Path:
         raise PluginError(WORKSPACE, f"cp: {final} is there already; name another place")
     # What comes takes its place: /dev/full would be a file then, for everybody.
     if final.exists() and not final.is_file():
-        raise PluginError(
-            WORKSPACE, f"cp: {final} is no file; right would be the name of one, or of a new one"
-        )
+        raise PluginError(WORKSPACE, f"cp: {final} is no file; it must be the name of one, or of a new one")
     return final
 
 

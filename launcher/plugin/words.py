@@ -87,7 +87,7 @@ class Parser(argparse.ArgumentParser):
         if verb := _NO_VERB.match(message):
             near = [*_KUBECTLS.get(verb[1], ()), *get_close_matches(verb[1], VERBS, 1)]
             message = f"{verb[1][:_SHOWN]!r} is no verb; " + (
-                f"did you mean {near[0]}?" if near else f"right would be one of {', '.join(VERBS)}"
+                f"did you mean {near[0]}?" if near else f"it must be one of {', '.join(VERBS)}"
             )
         raise PluginError(USAGE, f"{message}; see {self.prog} -h")
 

@@ -69,7 +69,7 @@ def lacking(cron: Object, node: Object) -> list[str]:
     (container,) = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     offered = node["status"].get("allocatable") or {}
     return [
-        f"{node['metadata']['name']}: the Node offers {offered.get(name, '0')} {name}; right would be {wanted}:"
+        f"{node['metadata']['name']}: the Node offers {offered.get(name, '0')} {name}; it must be {wanted}:"
         " look at the log of its device plugin"
         for name, wanted in container["resources"].get("limits", {}).items()
         if "/" in name and int(offered.get(name, "0")) < int(wanted)
@@ -185,9 +185,9 @@ class NodeChecks:
                 for each in self._batch.list_namespaced_cron_job(self.namespace).items
             ]
             right = (
-                f"right would be one of {', '.join(sorted(there))}"
+                f"it must be one of {', '.join(sorted(there))}"
                 if there
-                else "right would be trainyard:nodeCheck: true in the stack file, and `up`"
+                else "it must be trainyard:nodeCheck: true in the stack file, and `up`"
             )
             raise CheckError(f"POOL={pool}: the stack has no check of such a pool; {right}") from None
         return found

@@ -150,7 +150,7 @@ def measure() -> Iterator[Figure | Note]:
 def small_figures(what: str, seconds: list[float]) -> Iterator[Figure | Note]:
     """Raises ValueError for too few samples."""
     if len(seconds) < SMALL_SAMPLES:
-        raise ValueError(f"{len(seconds)} samples; right would be {SMALL_SAMPLES} at least")
+        raise ValueError(f"{len(seconds)} samples; there must be {SMALL_SAMPLES} at least")
     name = f"decision, {what}"
     yield Figure(name=f"{name}: median", value=percentile(seconds, 0.5), limit=0.3, unit="s", digits=3)
     yield Figure(name=f"{name}: p99", value=percentile(seconds, 0.99), limit=1.0, unit="s", digits=3)
@@ -160,7 +160,7 @@ def small_figures(what: str, seconds: list[float]) -> Iterator[Figure | Note]:
 def large_figures(seconds: list[float]) -> Iterator[Figure | Note]:
     """Raises ValueError for too few samples."""
     if len(seconds) < LARGE_SAMPLES:
-        raise ValueError(f"{len(seconds)} samples; right would be {LARGE_SAMPLES} at least")
+        raise ValueError(f"{len(seconds)} samples; there must be {LARGE_SAMPLES} at least")
     name = f"decision, MAX of {LARGE} nodes"
     yield Figure(name=f"{name}: worst", value=max(seconds), limit=2.0, unit="s", digits=3)
     median = percentile(seconds, 0.5)

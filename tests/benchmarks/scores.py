@@ -63,7 +63,7 @@ def measure() -> Iterator[Figure | Note]:
 def world_figures(trios: Sequence[Trio]) -> Iterator[Figure | Note]:
     """Raises ValueError for too few traces."""
     if len(trios) < LEAST_TRACES:
-        raise ValueError(f"{len(trios)} traces; right would be {LEAST_TRACES} at least")
+        raise ValueError(f"{len(trios)} traces; there must be {LEAST_TRACES} at least")
     ours = [trio.ours for trio in trios]
     wrong = sum(start.wrong for outcome in ours for start in outcome.starts)
     yield Figure(name=f"wrong worlds, {len(trios)} traces", value=float(wrong), limit=0, unit="", digits=0)

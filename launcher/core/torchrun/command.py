@@ -133,13 +133,15 @@ class Command:
 def check(command: str, args: tuple[str, ...] = (), launcher: str = "") -> str:
     """What is wrong with a command whose job has this `launcher`, empty if nothing."""
     if why := unclosed(command):
-        return f"spec.command is {command[:80]!r} ({why}); right would be words of a POSIX shell with closed quotes"
+        return (
+            f"spec.command is {command[:80]!r} ({why}); it must be words of a POSIX shell with closed quotes"
+        )
     if not command.strip():
-        return f"spec.command is {command[:80]!r}; right would be a command, such as python train.py"
+        return f"spec.command is {command[:80]!r}; it must be a command, such as python train.py"
     if args and needs_shell(command) and not command_parser.takes_words(_open_end(command)):
         return (
             f"spec.args are given, and the end of spec.command, {command.rstrip()[-40:]!r}, takes none; "
-            "right would be to write them into the command"
+            "write them into the command"
         )
     if launcher == TORCHRUN and (why := twice(detected(command, args))):
         return f"spec.launcher: is {TORCHRUN}, {why}"

@@ -41,8 +41,8 @@ def distribute(job: JobSpec, queue: QueueSpec) -> Size:
     nodes, least = _nodes(job, queue)
     if job.gpus == 0 and queue.gpus and queue.pool:
         raise Refused(
-            f"spec.numGPUs is 0, and nodes of pool {queue.pool} have GPUs, which would idle; right would "
-            "be at least 1 GPU, or a queue on a pool without GPUs, whose nodeResources.gpus is 0"
+            f"spec.numGPUs is 0, and nodes of pool {queue.pool} have GPUs, which would idle; it must be "
+            "at least 1 GPU, or a queue on a pool without GPUs, whose nodeResources.gpus is 0"
         )
     if job.gpus == 0:
         return Size(nodes=nodes, gpus=0, least=least)
@@ -52,7 +52,7 @@ def distribute(job: JobSpec, queue: QueueSpec) -> Size:
     if each > queue.gpus:
         raise Refused(
             f"spec.numGPUs is {job.gpus} on {nodes} nodes, {each} on each, and nodeResources.gpus of the queue is "
-            f"{queue.gpus}; right would be {-(-job.gpus // queue.gpus)} nodes or more"
+            f"{queue.gpus}; it must be {-(-job.gpus // queue.gpus)} nodes or more"
         )
     return Size(nodes=nodes, gpus=each, least=least)
 
@@ -60,7 +60,7 @@ def distribute(job: JobSpec, queue: QueueSpec) -> Size:
 def _nodes(job: JobSpec, queue: QueueSpec) -> tuple[int, int]:
     if job.gpus > 0 and queue.gpus == 0:
         raise Refused(
-            f"spec.numGPUs is {job.gpus} and nodeResources.gpus of queue {job.queue} is 0; right would be a queue with "
+            f"spec.numGPUs is {job.gpus} and nodeResources.gpus of queue {job.queue} is 0; it must be a queue with "
             "GPUs, or 0"
         )
     if job.elastic is not None:
@@ -74,7 +74,7 @@ def _uneven(job: JobSpec, queue: QueueSpec, nodes: int) -> str:
     if job.elastic is not None or job.nodes is not None:
         field = "elastic.maxNodes" if job.elastic is not None else "numNodes"
         right = "one that does" if job.elastic is not None or not split else split
-        return f"spec.{field} is {nodes} and does not divide spec.numGPUs, {job.gpus}; right would be {right}"
+        return f"spec.{field} is {nodes} and does not divide spec.numGPUs, {job.gpus}; it must be {right}"
     counts = " or ".join(str(_nearest(job.gpus, queue.gpus, step)) for step in (-1, 1))
     right = (
         f"spec.numNodes {split}, or spec.numGPUs {counts}"
@@ -82,8 +82,8 @@ def _uneven(job: JobSpec, queue: QueueSpec, nodes: int) -> str:
         else f"{counts}, or another split by spec.numNodes"
     )
     return (
-        f"spec.numGPUs is {job.gpus}, which does not spread evenly over the {nodes} nodes that it takes; right would "
-        f"be {right}"
+        f"spec.numGPUs is {job.gpus}, which does not spread evenly over the {nodes} nodes that it takes; it must be "
+        f"{right}"
     )
 
 

@@ -116,7 +116,7 @@ def check_name(name: str, problems: list[str]) -> None:
     """The name is also that of a Service, and the beginning of others."""
     if len(name) > n.JOB_NAME_MAX_LENGTH or not _NAME.fullmatch(name):
         problems.append(
-            f"metadata.name is {name[:60]!r}; right would be at most {n.JOB_NAME_MAX_LENGTH} lower-case letters, "
+            f"metadata.name is {name[:60]!r}; it must be at most {n.JOB_NAME_MAX_LENGTH} lower-case letters, "
             "digits and '-', a letter first and no '-' at the end"
         )
 

@@ -171,7 +171,7 @@ class _Choice:
             return ""
         return (
             f"NodePool {self.request.pool.name} has taints that the workers do not tolerate: {', '.join(refused)}; "
-            "right would be scheduling.tolerations of the queue"
+            "it must be scheduling.tolerations of the queue"
         )
 
     def _verdict(self) -> str:
@@ -181,7 +181,7 @@ class _Choice:
             recent = each.at >= self.gathering.since
             if recent and (each.kind, each.name, each.reason) == (_POOL, self.request.pool.name, _NO_TYPE):
                 return (
-                    f"pool {self.request.pool.name} has no type on offer: {each.message}; right would be "
+                    f"pool {self.request.pool.name} has no type on offer: {each.message}; it must be "
                     "another type or zone in the pool"
                 )
             about = each.kind == "Pod" and each.name in names and recent

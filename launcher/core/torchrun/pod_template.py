@@ -44,14 +44,14 @@ def _labels(spec: QueueSpec, place: str) -> Iterator[str]:
     labels = f"{place}.podTemplate.metadata.labels"
     for label in spec.template_labels:
         if label in (*JOB_LABELS, INDEX_LABEL):
-            yield f"{labels}.{label} is Kubernetes' own on the pods of a Job; right would be another label, or none"
+            yield f"{labels}.{label} is Kubernetes' own on the pods of a Job; it must be another label, or none"
 
 
 def _scheduling(spec: QueueSpec, place: str) -> Iterator[str]:
     for key, right in SCHEDULING.items():
         value = spec.template_spec.get(key)
         if value not in (None, ""):
-            yield f"{place}.podTemplate.spec.{key} is {json.dumps(value, default=repr)}; right would be {place}.{right}"
+            yield f"{place}.podTemplate.spec.{key} is {json.dumps(value, default=repr)}; it must be {place}.{right}"
 
 
 def _containers(spec: QueueSpec, place: str, workspace: bool) -> Iterator[str]:
@@ -59,12 +59,12 @@ def _containers(spec: QueueSpec, place: str, workspace: bool) -> Iterator[str]:
         if workspace and each["name"] in TOOLS:
             yield (
                 f'{place}.podTemplate.spec.initContainers[{index}].name is "{each["name"]}", as a container of jobs '
-                "with a workspace is called; right would be another name"
+                "with a workspace is called; it must be another name"
             )
     for index, each in enumerate(spec.template_spec.get("containers") or []):
         if each["name"] != n.WORKER_CONTAINER:
             yield (
                 f'{place}.podTemplate.spec.containers[{index}].name is "{each["name"]}", and a container beside the '
                 f"worker's, {n.WORKER_CONTAINER}, goes on when that has ended: the pod keeps its node, and the job has "
-                "no end; right would be initContainers with restartPolicy: Always"
+                "no end; it must be initContainers with restartPolicy: Always"
             )

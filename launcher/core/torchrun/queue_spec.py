@@ -152,7 +152,7 @@ def _volume(fields: Fields, name: str, default_path: str) -> Volume | None:
     said = [key for key in ("size", "sizePerGPU", "existingClaim") if fields.has(key)]
     if enabled and len(said) != 1:
         fields.problems.append(
-            f"{fields.place} has {' and '.join(said) or 'no size'}; right would be one of size, sizePerGPU and "
+            f"{fields.place} has {' and '.join(said) or 'no size'}; it must be one of size, sizePerGPU and "
             "existingClaim"
         )
     return volume if enabled else None

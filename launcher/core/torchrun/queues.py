@@ -273,7 +273,7 @@ def _told(
 
 def _pool_ready(name: str, seen: Observation) -> Condition:
     if seen.pool is None:
-        message = f"there is no NodePool {name}; right would be the name of a pool of this cluster"
+        message = f"there is no NodePool {name}; it must be the name of a pool of this cluster"
         return Condition(type=n.POOL_READY, so=False, reason=n.REASON_POOL_NOT_FOUND, message=message)
     if not seen.pool.ready:
         message = f"NodePool {name} is not ready: {seen.pool.problem}"

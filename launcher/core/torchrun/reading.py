@@ -29,7 +29,7 @@ class Fields(Reader):
         value = json.dumps(self.values.get(key), default=repr) if key in self.values else "missing"
         if len(value) > _LONGEST_SHOWN:
             value = value[:_LONGEST_SHOWN] + "..."
-        self.problems.append(f"{self.place}.{key} is {value}; right would be {right}")
+        self.problems.append(f"{self.place}.{key} is {value}; it must be {right}")
 
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None

@@ -199,20 +199,18 @@ def _check(volume: Volume, mode: str, size: Size, kept: str) -> None:
     """Whether nodes may mount it so; `kept` is the name of the job's claim where it is there already."""
     place = f"storage.{volume.name}"
     if mode == READ_ONLY_MANY and volume.name != DATASETS:
-        raise Refused(
-            f"{place}.accessMode is {mode} and workers write there; right would be {READ_WRITE_MANY}"
-        )
+        raise Refused(f"{place}.accessMode is {mode} and workers write there; it must be {READ_WRITE_MANY}")
     if size.nodes == 1 or mode != READ_WRITE_ONCE:
         return
     if kept and volume.name != WORKSPACE:
         raise Refused(
             f"{place}: claim {kept} is there already, can be mounted by one node ({READ_WRITE_ONCE}), and the job has "
-            f"{size.nodes}; right would be one node, a job of another name, or this claim deleted with what is in it"
+            f"{size.nodes}; it must be one node, a job of another name, or this claim deleted with what is in it"
         )
     if volume.name != WORKSPACE or volume.existing_claim:
         what = f"{place}.existingClaim {volume.existing_claim}" if volume.existing_claim else place
         raise Refused(
-            f"{what} can be mounted by one node ({READ_WRITE_ONCE}) and the job has {size.nodes}; right would be a "
+            f"{what} can be mounted by one node ({READ_WRITE_ONCE}) and the job has {size.nodes}; it must be a "
             f"class or claim for many nodes ({READ_WRITE_MANY}), as {' and '.join(SHARED_PROVISIONERS)} have, "
             "or one node"
         )

@@ -82,11 +82,11 @@ def test_decisions_at_many_nodes_are_judged_by_the_worst(worst: float, count: in
 
 
 def test_too_few_samples_are_no_figure() -> None:
-    with pytest.raises(ValueError, match="99 samples; right would be 100"):
+    with pytest.raises(ValueError, match="99 samples; there must be 100"):
         list(decisions.small_figures("x", [0.1] * 99))
-    with pytest.raises(ValueError, match="9 samples; right would be 10"):
+    with pytest.raises(ValueError, match="9 samples; there must be 10"):
         list(decisions.large_figures([0.1] * 9))
-    with pytest.raises(ValueError, match="199 traces; right would be 200"):
+    with pytest.raises(ValueError, match="199 traces; there must be 200"):
         list(scores.world_figures([trio(outcome(), outcome())] * 199))
 
 

@@ -68,7 +68,7 @@ def test_an_image_that_is_given_is_in_the_deployment_and_nothing_else_is_differe
             ["--into", "{}", "--image", "launcher:latest"],
             "image 'launcher:latest' is not given by its digest",
         ),
-        (["--into", "{}", "--image", PINNED[:-1]], "right would be <name>@sha256:<64 hex digits>"),
+        (["--into", "{}", "--image", PINNED[:-1]], "it must be <name>@sha256:<64 hex digits>"),
         (["--into", "{}/file"], "Not a directory"),
     ],
 )

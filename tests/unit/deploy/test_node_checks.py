@@ -47,7 +47,7 @@ def test_a_node_that_offers_too_few_devices_is_unfit_and_not_in_use() -> None:
     whole = {"nvidia.com/gpu": "8", "vpc.amazonaws.com/efa": "4", "memory": "1Gi"}
     assert lacking(CRON, node(**whole)) == []
     assert lacking(CRON, node(**{**whole, "vpc.amazonaws.com/efa": "3"})) == [
-        "n1: the Node offers 3 vpc.amazonaws.com/efa; right would be 4: look at the log of its device plugin"
+        "n1: the Node offers 3 vpc.amazonaws.com/efa; it must be 4: look at the log of its device plugin"
     ]
     assert len(lacking(CRON, node())) == 2
 

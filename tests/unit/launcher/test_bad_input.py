@@ -15,7 +15,7 @@ pytestmark = pytest.mark.unit
 
 def test_a_number_without_end_is_told_by_its_beginning(document: dict[str, Any]) -> None:
     digits = "9" * 5000  # more than Python makes a number of
-    told = f"is {'9' * 100!r}...; right would be a whole number"
+    told = f"is {'9' * 100!r}...; it must be a whole number"
     assert problems(document, MAX_NODES=digits) == (f"MAX_NODES {told} from 1 to 999999",)
     document["worker"]["env"] = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": digits}
     place = "TRAINYARD_REQUEST.worker.env.TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
@@ -25,7 +25,7 @@ def test_a_number_without_end_is_told_by_its_beginning(document: dict[str, Any])
 @pytest.mark.parametrize("job", ["launch-", "launch-A", "launch-a-", "launch-" + "r" * 41])
 def test_a_job_whose_name_names_no_run_is_told_whole(document: dict[str, Any], job: str) -> None:
     document["runId"] = None
-    told = f"JOB_NAME is {job!r}; right would be launch- and at most 40 lower-case letters, digits and dashes"
+    told = f"JOB_NAME is {job!r}; it must be launch- and at most 40 lower-case letters, digits and dashes"
     assert problems(document, JOB_NAME=job)[0].startswith(told)
 
 
@@ -35,7 +35,7 @@ def test_a_text_that_no_process_can_be_given_is_refused(document: dict[str, Any]
     worker["args"], worker["command"], worker["env"] = [text], [text], {"A": text}
     document["pool"]["zone"] = text
     told = [line.partition(" is ")[::2] for line in problems(document)]
-    assert [(place, line.partition("; right would be ")[2]) for place, line in told] == [
+    assert [(place, line.partition("; it must be ")[2]) for place, line in told] == [
         ("TRAINYARD_REQUEST.pool.zone", "the value of a label"),
         ("TRAINYARD_REQUEST.worker.env", f"an object of texts {whole}"),
         ("TRAINYARD_REQUEST.worker.args", f"a list of texts {whole}"),
@@ -46,7 +46,7 @@ def test_a_text_that_no_process_can_be_given_is_refused(document: dict[str, Any]
 @pytest.mark.parametrize("key", ["cpu", "memory", "sharedMemory"])
 def test_a_quantity_has_the_digits_that_kubernetes_reads(document: dict[str, Any], key: str) -> None:
     document["worker"][key] = "٣"
-    told = f'TRAINYARD_REQUEST.worker.{key} is "\\u0663"; right would be a quantity above 0'
+    told = f'TRAINYARD_REQUEST.worker.{key} is "\\u0663"; it must be a quantity above 0'
     assert problems(document)[0].startswith(told)
 
 
@@ -55,7 +55,7 @@ def test_a_quantity_has_the_digits_that_kubernetes_reads(document: dict[str, Any
 )
 def test_a_block_ends_at_a_time_that_can_be_told(document: dict[str, Any], ends: str) -> None:
     document["pool"]["block"] = {"ends": ends, "takenBackSeconds": 2400, "onDemandFallback": False}
-    told = f'TRAINYARD_REQUEST.pool.block.ends is "{ends}"; right would be a time with its zone'
+    told = f'TRAINYARD_REQUEST.pool.block.ends is "{ends}"; it must be a time with its zone'
     assert problems(document)[0].startswith(told)
 
 
@@ -63,7 +63,7 @@ def test_a_block_ends_at_a_time_that_can_be_told(document: dict[str, Any], ends:
 @pytest.mark.parametrize("value", [" ", "a b", "a\n", "-a", "a-", "ä", "a" * 64])
 def test_a_type_and_a_zone_are_values_of_labels(document: dict[str, Any], place: str, value: str) -> None:
     document["pool"][place] = value
-    told = f"TRAINYARD_REQUEST.pool.{place} is {json.dumps(value)}; right would be the value of a label"
+    told = f"TRAINYARD_REQUEST.pool.{place} is {json.dumps(value)}; it must be the value of a label"
     assert problems(document) == (told,)
 
 
@@ -75,7 +75,7 @@ def test_a_selector_has_labels_that_nodes_may_have(document: dict[str, Any], key
     document["pool"]["nodeSelector"][key] = value
     (line,) = problems(document)
     assert line.startswith("TRAINYARD_REQUEST.pool.nodeSelector is ")
-    assert line.endswith("right would be labels of nodes, with keys and values of up to 63 characters")
+    assert line.endswith("it must be labels of nodes, with keys and values of up to 63 characters")
     document["pool"]["nodeSelector"] = {
         "karpenter.sh/nodepool": "small",
         "example.com/k": "V_1.x",
@@ -123,7 +123,7 @@ def test_a_name_has_253_characters_at_most(document: dict[str, Any], part: str, 
     document[part][key] = "n" * 253
     parse_request({"TRAINYARD_REQUEST": json.dumps(document)})
     document[part][key] += "n"
-    assert problems(document)[0].endswith("right would be a DNS name of at most 253 characters")
+    assert problems(document)[0].endswith("it must be a DNS name of at most 253 characters")
 
 
 @pytest.mark.parametrize("rest", [":1", "@sha256:" + "0" * 64])
@@ -131,22 +131,20 @@ def test_an_image_has_a_name_of_255_characters_at_most(document: dict[str, Any],
     document["worker"]["image"] = "n" * 255 + rest
     parse_request({"TRAINYARD_REQUEST": json.dumps(document)})
     document["worker"]["image"] = "n" * 256 + rest
-    assert problems(document)[0].endswith("right would be an image with a tag or digest")
+    assert problems(document)[0].endswith("it must be an image with a tag or digest")
 
 
 @pytest.mark.parametrize("claim", ["shared-memory", "a.b", "c" * 64])
 def test_a_claim_may_be_the_name_of_a_volume(document: dict[str, Any], claim: str) -> None:
     """The operator would be refused each worker, and say so in its own log alone."""
     document["worker"]["mounts"] = {claim: "/fsx"}
-    told = f"TRAINYARD_REQUEST.worker.mounts has {claim!r}; right would be the name of a claim, a DNS label of at most"
+    told = f"TRAINYARD_REQUEST.worker.mounts has {claim!r}; it must be the name of a claim, a DNS label of at most"
     assert problems(document)[0].startswith(told)
 
 
 def test_a_directory_of_a_volume_has_no_colon(document: dict[str, Any]) -> None:
     document["worker"]["mounts"] = {"fsx": "/fsx:ro"}
-    assert problems(document)[0].startswith(
-        "TRAINYARD_REQUEST.worker.mounts.fsx is '/fsx:ro'; right would be"
-    )
+    assert problems(document)[0].startswith("TRAINYARD_REQUEST.worker.mounts.fsx is '/fsx:ro'; it must be")
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_the_refusal_is_one_line_with_pool_end_and_what_would_be_right() -> None
     told = block.refusal(request(left=HOUR, longest=2 * HOUR), NOW, NOW + 300)
     assert told == (
         "the capacity block of pool small ends at 2027-01-15T09:40:00Z, and its machines are taken back from"
-        " 2027-01-15T09:00:00Z, but the training may take until 2027-01-15T10:00:00Z; right would be"
+        " 2027-01-15T09:00:00Z, but the training may take until 2027-01-15T10:00:00Z; it must be"
         " activeDeadlineSeconds of at most 3600 instead of 7200, or a later block"
     )
 
@@ -71,7 +71,7 @@ def test_the_refusal_is_one_line_with_pool_end_and_what_would_be_right() -> None
 def test_nothing_starts_once_the_machines_are_being_taken_back(longest: int | None) -> None:
     assert block.refusal(request(left=1, longest=longest), NOW, NOW + 300) == ""
     told = block.refusal(request(left=0, longest=longest), NOW, NOW + 300)
-    assert told.endswith("it is 2027-01-15T08:00:00Z: right would be a pool whose reservation goes on")
+    assert told.endswith("it is 2027-01-15T08:00:00Z: it must be a pool whose reservation goes on")
 
 
 def test_a_wait_ends_when_it_has_used_up_what_the_run_needs() -> None:
@@ -124,7 +124,7 @@ def test_a_wait_that_ends_before_the_block_begins_is_refused_at_once() -> None:
     assert end.code == c.EXIT_IMPOSSIBLE
     assert end.reason == (
         "the capacity block of pool small begins at 2027-01-15T08:05:01Z, after the wait's end at"
-        " 2027-01-15T08:05:00Z; right would be capacityDeadlineSeconds of at least 301, or a start later on"
+        " 2027-01-15T08:05:00Z; it must be capacityDeadlineSeconds of at least 301, or a start later on"
     )
 
 
@@ -175,15 +175,15 @@ def test_the_launcher_takes_what_the_program_says_of_a_block(document: dict[str,
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"ends": "2027-01-31T11:30:00"}, 'block.ends is "2027-01-31T11:30:00"; right would be a time with'),
-        ({"ends": 12}, "block.ends is 12; right would be a time with its zone"),
-        ({"ends": "9999-12-31T23:59:59-14:00"}, 'block.ends is "9999-12-31T23:59:59-14:00"; right would be'),
-        ({"takenBackSeconds": -1}, "block.takenBackSeconds is -1; right would be a whole number"),
-        ({"onDemandFallback": "no"}, 'block.onDemandFallback is "no"; right would be true or false'),
-        ({"begins": 1}, "block.begins is 1; right would be a time with its zone"),
+        ({"ends": "2027-01-31T11:30:00"}, 'block.ends is "2027-01-31T11:30:00"; it must be a time with'),
+        ({"ends": 12}, "block.ends is 12; it must be a time with its zone"),
+        ({"ends": "9999-12-31T23:59:59-14:00"}, 'block.ends is "9999-12-31T23:59:59-14:00"; it must be'),
+        ({"takenBackSeconds": -1}, "block.takenBackSeconds is -1; it must be a whole number"),
+        ({"onDemandFallback": "no"}, 'block.onDemandFallback is "no"; it must be true or false'),
+        ({"begins": 1}, "block.begins is 1; it must be a time with its zone"),
         (
             {"begins": "2027-01-31T11:30:00Z"},
-            'block.begins is "2027-01-31T11:30:00Z"; right would be a time before the block\'s end',
+            'block.begins is "2027-01-31T11:30:00Z"; it must be a time before the block\'s end',
         ),
         ({"starts": 1}, "block.starts is not known"),
     ],

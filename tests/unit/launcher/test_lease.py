@@ -142,7 +142,7 @@ def test_progress_that_can_not_be_read_is_told_and_begun_anew(
     other = tenure(api, "pod-b", clock)
     other.take()
     assert other.progress() is None
-    assert "annotation trainyard.dev/attempt: 'second' is no progress of a run; right would be" in caplog.text
+    assert "annotation trainyard.dev/attempt: 'second' is no progress of a run; it must be" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,7 @@ def test_a_time_to_stop_that_is_none_is_refused(document: dict[str, Any], text: 
         asked(worker={**document["worker"], "env": {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": text}})
     (line,) = caught.value.problems
     assert line.endswith(
-        f"worker.env.TORCH_ELASTIC_SHUTDOWN_TIMEOUT is {text!r}; right would be a whole number of seconds from 1 to 540"
+        f"worker.env.TORCH_ELASTIC_SHUTDOWN_TIMEOUT is {text!r}; it must be a whole number of seconds from 1 to 540"
     )
 
 

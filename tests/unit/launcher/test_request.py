@@ -61,7 +61,7 @@ def test_every_mistake_is_told_at_once_with_its_place(document: dict[str, Any]) 
     ):
         assert any(problem.startswith(place) for problem in told), (place, told)
     assert len(told) == 9
-    assert all("right would be" in problem for problem in told)
+    assert all("it must be" in problem for problem in told)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_waits_and_attempts_have_a_least_and_are_required(
         document[key] = value
         (line,) = problems(document)
         assert line == (
-            f"TRAINYARD_REQUEST.{key} is {json.dumps(value)}; right would be a whole number of at least {least}"
+            f"TRAINYARD_REQUEST.{key} is {json.dumps(value)}; it must be a whole number of at least {least}"
         )
     del document[key]
     assert problems(document)[0].startswith(f"TRAINYARD_REQUEST.{key} is missing")
@@ -86,7 +86,7 @@ def test_waits_and_attempts_have_a_least_and_are_required(
 @pytest.mark.parametrize("value", ["rigid", "", None, 3, "static "])
 def test_a_world_is_static_or_elastic(document: dict[str, Any], value: object) -> None:
     document["shape"] = value
-    told = f"TRAINYARD_REQUEST.shape is {json.dumps(value)}; right would be static or elastic"
+    told = f"TRAINYARD_REQUEST.shape is {json.dumps(value)}; it must be static or elastic"
     assert problems(document) == (told,)
     document["shape"] = "elastic"
     assert parse_request({"TRAINYARD_REQUEST": json.dumps(document)}).shape == "elastic"
@@ -146,7 +146,7 @@ def test_an_image_without_either_or_with_a_broken_one_is_refused(
 ) -> None:
     for part in ("worker", "placeholder"):
         document[part]["image"] = image
-    told = f"image is {json.dumps(image)}; right would be an image with a tag or digest"
+    told = f"image is {json.dumps(image)}; it must be an image with a tag or digest"
     assert problems(document) == tuple(
         f"TRAINYARD_REQUEST.{part}.{told}" for part in ("placeholder", "worker")
     )
@@ -156,9 +156,9 @@ def test_more_processes_than_the_type_has_gpus_are_refused(document: dict[str, A
     document["fallbacks"] = [fallback()]
     document["worker"]["processesPerNode"], document["fallbacks"][0]["worker"]["processesPerNode"] = 5, 9
     assert problems(document) == (
-        "TRAINYARD_REQUEST.worker.processesPerNode is 5; right would be at most pool.perNode (4), which is how many "
+        "TRAINYARD_REQUEST.worker.processesPerNode is 5; it must be at most pool.perNode (4), which is how many "
         "GPUs g5.12xlarge has",
-        "TRAINYARD_REQUEST.fallbacks[0].worker.processesPerNode is 9; right would be at most pool.perNode (8), which "
+        "TRAINYARD_REQUEST.fallbacks[0].worker.processesPerNode is 9; it must be at most pool.perNode (8), which "
         "is how many GPUs p4d.24xlarge has",
     )
     for candidate in (document, document["fallbacks"][0]):  # processes on CPUs share them
@@ -197,16 +197,16 @@ def test_a_wrong_name_or_duration_is_told_with_what_is_right(
     target[last] = value
     if place == "pool.name":
         document["pool"]["nodeSelector"] = {"karpenter.sh/nodepool": ""}
-    told = f"TRAINYARD_REQUEST.{place} is {json.dumps(value)}; right would be {right}"
+    told = f"TRAINYARD_REQUEST.{place} is {json.dumps(value)}; it must be {right}"
     assert problems(document) == (told,)
 
 
 @pytest.mark.parametrize(
     ("mounts", "told"),
     [
-        ({"Fsx": "/fsx"}, "mounts has 'Fsx'; right would be the name of a claim"),
-        ({"fsx": "/dev/shm"}, "mounts.fsx is '/dev/shm'; right would be an absolute path of its own"),
-        ({"fsx": "/fsx", "two": "/fsx"}, "mounts.fsx is '/fsx'; right would be an absolute path of its own"),
+        ({"Fsx": "/fsx"}, "mounts has 'Fsx'; it must be the name of a claim"),
+        ({"fsx": "/dev/shm"}, "mounts.fsx is '/dev/shm'; it must be an absolute path of its own"),
+        ({"fsx": "/fsx", "two": "/fsx"}, "mounts.fsx is '/fsx'; it must be an absolute path of its own"),
     ],
 )
 def test_mounts_have_names_and_places_of_their_own(
@@ -219,14 +219,14 @@ def test_mounts_have_names_and_places_of_their_own(
 def test_what_is_written_to_lies_in_a_mounted_volume(document: dict[str, Any]) -> None:
     document["worker"] |= {"mounts": {"fsx": "/fsx"}, "writes": ["/fsx", "/fsx/a", "/fsxes"]}
     assert problems(document) == (
-        "TRAINYARD_REQUEST.worker.writes has '/fsxes'; right would be a directory of a mounted volume",
+        "TRAINYARD_REQUEST.worker.writes has '/fsxes'; it must be a directory of a mounted volume",
     )
 
 
 def test_shared_memory_is_a_part_of_the_memory(document: dict[str, Any]) -> None:
     document["worker"]["sharedMemory"] = "145Gi"
     assert problems(document) == (
-        "TRAINYARD_REQUEST.worker.sharedMemory is 145Gi; right would be at most memory (144Gi), of which it is a part",
+        "TRAINYARD_REQUEST.worker.sharedMemory is 145Gi; it must be at most memory (144Gi), of which it is a part",
     )
 
 
@@ -259,17 +259,17 @@ def test_a_wrong_fallback_is_told_with_its_place(document: dict[str, Any]) -> No
     del document["fallbacks"][0]["capacityDeadlineSeconds"]
     told = "\n".join(problems(document))
     for line in (
-        "TRAINYARD_REQUEST.fallbacks[0].capacityDeadlineSeconds is missing; right would be a whole number",
-        'TRAINYARD_REQUEST.fallbacks[1].pool.name is "large"; right would be a pool that no candidate before',
-        "TRAINYARD_REQUEST.fallbacks[2].pool is 1; right would be an object",
-        "TRAINYARD_REQUEST.fallbacks[2].color is not known; right would be one of",
-        "TRAINYARD_REQUEST.fallbacks[3].worker.cpu is 80; right would be pool.perNode (16) in a pool",
-        "TRAINYARD_REQUEST.fallbacks[4] is 4; right would be an object",
+        "TRAINYARD_REQUEST.fallbacks[0].capacityDeadlineSeconds is missing; it must be a whole number",
+        'TRAINYARD_REQUEST.fallbacks[1].pool.name is "large"; it must be a pool that no candidate before',
+        "TRAINYARD_REQUEST.fallbacks[2].pool is 1; it must be an object",
+        "TRAINYARD_REQUEST.fallbacks[2].color is not known; it must be one of",
+        "TRAINYARD_REQUEST.fallbacks[3].worker.cpu is 80; it must be pool.perNode (16) in a pool",
+        "TRAINYARD_REQUEST.fallbacks[4] is 4; it must be an object",
     ):
         assert line in told
     document["fallbacks"] = {}
     assert problems(document) == (
-        "TRAINYARD_REQUEST.fallbacks is {}; right would be a list of objects, which may be empty",
+        "TRAINYARD_REQUEST.fallbacks is {}; it must be a list of objects, which may be empty",
     )
 
 

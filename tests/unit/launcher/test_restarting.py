@@ -155,7 +155,7 @@ def test_a_job_whose_pods_never_go_ends_the_run_with_what_a_person_can_do() -> N
     assert remove == Remove(name="hold-r1-0", uid="uid-0")
     assert isinstance(end, End)
     assert end.code == c.EXIT_TRAINING_FAILED
-    assert "(train-r1-worker-1 on n1); right would be to delete the node that does not answer" in end.reason
+    assert "(train-r1-worker-1 on n1); delete the node that does not answer" in end.reason
 
 
 @pytest.mark.parametrize(("budget", "before"), [(0, 0), (2, 2)])

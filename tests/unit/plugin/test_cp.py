@@ -50,7 +50,7 @@ def test_files_and_directories_both_ways(cluster: Cluster, pods: Pods, tmp_path:
     assert (here / "a").read_bytes() == (here / "in" / "a").read_bytes()
     assert sorted(path.name for path in here.iterdir()) == ["a", "back", "in"]
     (pods.root / "to" / "empty").mkdir()
-    with pytest.raises(PluginError, match=r"^cp: to/empty of pod is a directory; right would be to") as told:
+    with pytest.raises(PluginError, match=r"^cp: to/empty of pod is a directory; it must be to") as told:
         cp(cluster, here / "a", "job:to/empty")
     assert (told.value.code, list((pods.root / "to" / "empty").iterdir())) == (65, [])
     assert cp(cluster, here / "a", "job:to/empty/") == 0
@@ -154,9 +154,7 @@ def test_what_is_no_file_in_the_pod_keeps_its_place(cluster: Cluster, pods: Pods
     os.mkfifo(pods.root / "pipe")
     (pods.root / "link").symlink_to("/dev/null")
     for name in ("pipe", "link"):
-        with pytest.raises(
-            PluginError, match=rf"^cp: {name} of pod is no file; right would be the name of a"
-        ):
+        with pytest.raises(PluginError, match=rf"^cp: {name} of pod is no file; it must be the name of a"):
             cp(cluster, tmp_path / "new", f"job:{name}")
     assert (pods.root / "pipe").is_fifo()
     assert (pods.root / "link").is_symlink()
@@ -332,7 +330,7 @@ def test_what_is_no_file_here_keeps_its_place(cluster: Cluster, pods: Pods, tmp_
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
     for name in ("pipe", "link"):
-        with pytest.raises(PluginError, match=rf"^cp: \S+/{name} is no file; right would be") as told:
+        with pytest.raises(PluginError, match=rf"^cp: \S+/{name} is no file; it must be") as told:
             cp(cluster, "job:a", tmp_path / name)
         assert told.value.code == 65
     assert (tmp_path / "pipe").is_fifo()

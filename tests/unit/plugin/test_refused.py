@@ -74,7 +74,7 @@ BAD = [
         r"workspace: (x/){100}\.\.\. .{1,60}; name the directory",
     ),
     (("delete", "one"), 64, r"'delete' is no verb; did you mean cancel\?; see kubectl torchrun -h"),
-    (("frobnicate",), 64, r"'frobnicate' is no verb; right would be one of submit, logs, .*, cp; see"),
+    (("frobnicate",), 64, r"'frobnicate' is no verb; it must be one of submit, logs, .*, cp; see"),
     (("submti",), 64, r"'submti' is no verb; did you mean submit\?; see kubectl torchrun -h"),
     (("--bogus", "list"), 64, "unknown flags or words: --bogus; see kubectl torchrun -h"),
     (("logs", "j", "--node", "1"), 64, r"words: --node .*; did you mean --node-rank\?; see .* logs -h"),
@@ -253,7 +253,7 @@ def test_gpus_that_no_node_of_the_queue_has_make_no_job(api: TorchrunApi, run: R
         (
             "11",
             (),
-            "spec.numGPUs is 11, which does not spread evenly over the 2 nodes that it takes; right would",
+            "spec.numGPUs is 11, which does not spread evenly over the 2 nodes that it takes",
         ),
         ("18", ("--nodes", "2"), "spec.numGPUs is 18 on 2 nodes, 9 on each"),
     ):

@@ -301,7 +301,7 @@ def test_a_command_whose_last_word_only_looks_like_an_end_takes_arguments(typed:
 )
 def test_a_command_whose_end_takes_no_arguments_is_refused_with_some(typed: str) -> None:
     assert command.check(typed) == ""
-    assert "right would be to write them into the command" in command.check(typed, ("--lr", "1"))
+    assert "write them into the command" in command.check(typed, ("--lr", "1"))
 
 
 @pytest.mark.parametrize(
@@ -363,4 +363,4 @@ def test_elastic_and_static() -> None:
 def test_a_command_that_is_none() -> None:
     assert command.check("python train.py") == ""
     assert "No closing quotation" in command.check("python 'train.py")
-    assert command.check("   ") == "spec.command is '   '; right would be a command, such as python train.py"
+    assert command.check("   ") == "spec.command is '   '; it must be a command, such as python train.py"

@@ -56,13 +56,13 @@ def test_num_gpus_and_num_nodes() -> None:
         ({"numGPUs": 10}, 4, "be spec.numNodes 5 with 2 GPUs on each, or spec.numGPUs 9 or 12"),
         ({"numGPUs": 15}, 8, "be spec.numNodes 3 with 5 GPUs on each, or spec.numGPUs 14 or 16"),
         # 17 nodes for 17 GPUs are no advice.
-        ({"numGPUs": 17}, 8, "right would be 16 or 18, or another split by spec.numNodes"),
+        ({"numGPUs": 17}, 8, "it must be 16 or 18, or another split by spec.numNodes"),
         (
             {"numGPUs": 10, "numNodes": 3},
             4,
-            "spec.numNodes is 3 and does not divide spec.numGPUs, 10; right would be 5 with 2 GPUs on each",
+            "spec.numNodes is 3 and does not divide spec.numGPUs, 10; it must be 5 with 2 GPUs on each",
         ),
-        ({"numGPUs": 7, "numNodes": 3}, 4, "does not divide spec.numGPUs, 7; right would be one that does"),
+        ({"numGPUs": 7, "numNodes": 3}, 4, "does not divide spec.numGPUs, 7; it must be one that does"),
         ({"numGPUs": 9, "elastic": {"minNodes": 1, "maxNodes": 2}}, 8, "spec.elastic.maxNodes is 2"),
         ({"numGPUs": 16, "numNodes": 1}, 8, "16 on each, and nodeResources.gpus of the queue is 8"),
         ({"numGPUs": 1}, 0, "nodeResources.gpus of queue research is 0"),

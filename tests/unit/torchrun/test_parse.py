@@ -222,7 +222,7 @@ def test_poison_in_the_overrides() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "told"),
     [
-        ("nodeResources.memory", "512Zi", 'spec.nodeResources.memory is "512Zi"; right would be a quantity'),
+        ("nodeResources.memory", "512Zi", 'spec.nodeResources.memory is "512Zi"; it must be a quantity'),
         ("nodeResources.memory", None, "spec.nodeResources.memory is missing"),
         ("image", 5, "spec.image is 5"),
         ("storage.datasets", {"enabled": True}, "spec.storage.datasets has no size"),
@@ -234,9 +234,9 @@ def test_poison_in_the_overrides() -> None:
         (
             "networking.port",
             80,
-            "spec.networking.port is 80; right would be a whole number from 1024 to 65535",
+            "spec.networking.port is 80; it must be a whole number from 1024 to 65535",
         ),
-        ("jobDefaults.restartPolicy", "Always", "right would be Never or OnFailure"),
+        ("jobDefaults.restartPolicy", "Always", "it must be Never or OnFailure"),
     ],
 )
 def test_what_is_wrong_with_a_queue_is_told_with_its_place(path: str, value: Any, told: str) -> None:
@@ -251,8 +251,8 @@ def test_what_is_wrong_with_a_queue_is_told_with_its_place(path: str, value: Any
     [
         ("numGPUs", None, "spec.numGPUs is missing"),
         ("numGPUs", "8", 'spec.numGPUs is "8"'),
-        ("elastic", {"minNodes": 3, "maxNodes": 2}, "spec.elastic.minNodes is 3; right would be at most"),
-        ("distributed.rdzvBackend", "mpi", "right would be c10d or etcd or etcd-v2 or static"),
+        ("elastic", {"minNodes": 3, "maxNodes": 2}, "spec.elastic.minNodes is 3; it must be at most"),
+        ("distributed.rdzvBackend", "mpi", "it must be c10d or etcd or etcd-v2 or static"),
         ("workspace", {"digest": "md5:1", "sizeBytes": 1}, "spec.workspace.digest"),
         ("env", [{"value": "a"}], "spec.env[0].name is missing"),
     ],

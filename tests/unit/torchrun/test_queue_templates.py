@@ -82,15 +82,15 @@ def test_the_trial_is_as_the_pod_of_a_job_with_a_workspace() -> None:
         ),
         (
             {"spec": {"schedulerName": "kai-scheduler"}},
-            'spec.podTemplate.spec.schedulerName is "kai-scheduler"; right would be spec.scheduling.scheduler',
+            'spec.podTemplate.spec.schedulerName is "kai-scheduler"; it must be spec.scheduling.scheduler',
         ),
         (
             {"spec": {"priorityClassName": "high"}},
-            'spec.podTemplate.spec.priorityClassName is "high"; right would be spec.scheduling.priorityClassName',
+            'spec.podTemplate.spec.priorityClassName is "high"; it must be spec.scheduling.priorityClassName',
         ),
         (
             {"spec": {"priority": 7}},
-            "spec.podTemplate.spec.priority is 7; right would be spec.scheduling.priorityClassName",
+            "spec.podTemplate.spec.priority is 7; it must be spec.scheduling.priorityClassName",
         ),
         (
             {"metadata": {"labels": {"batch.kubernetes.io/job-name": "x"}}},

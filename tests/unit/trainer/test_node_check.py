@@ -121,12 +121,12 @@ def test_a_machine_with_everything_is_fit() -> None:
 @pytest.mark.parametrize(
     ("lack", "told"),
     [
-        ({"driver": None}, "driver: none of nvidia.com/gpu is loaded; right would be"),
+        ({"driver": None}, "driver: none of nvidia.com/gpu is loaded; it must be"),
         ({"devices": 7}, "devices: 7 of nvidia.com/gpu in /dev; p4d.24xlarge has 8"),
-        ({"cuda": Cuda(devices=7)}, "CUDA: it can use 7; right would be 8 GPUs"),
+        ({"cuda": Cuda(devices=7)}, "CUDA: it can use 7; it must be 8 GPUs"),
         (
             {"cuda": Cuda(devices=0, problem="cuInit ended with CUDA error 802")},
-            "CUDA: cuInit ended with CUDA error 802; right",
+            "CUDA: cuInit ended with CUDA error 802; ",
         ),
         ({"efa_cards": 3}, "EFA: the kernel has 3 (/sys/class/infiniband); this pool's p4d.24xlarge have 4"),
         ({"efa_given": 0}, "EFA: the pod has 0 (/dev/infiniband); this pool's p4d.24xlarge have 4"),
@@ -135,7 +135,7 @@ def test_a_machine_with_everything_is_fit() -> None:
             {"file_system": None, "lustre_client": False},
             "Lustre: /fsx is not mounted, and the kernel has no Lustre",
         ),
-        ({"file_system": "ext4"}, "Lustre: /fsx is ext4, and the kernel knows Lustre; right would be lustre"),
+        ({"file_system": "ext4"}, "Lustre: /fsx is ext4, and the kernel knows Lustre; it must be lustre"),
     ],
 )
 def test_each_thing_that_is_missing_is_one_line(lack: dict[str, Any], told: str) -> None:
@@ -156,13 +156,13 @@ RIGHT = {"instanceType": "p4d.24xlarge", "resource": "nvidia.com/gpu", "devices"
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (None, "TRAINYARD_NODE_CHECK is not set; right would be what the CronJob"),
+        (None, "TRAINYARD_NODE_CHECK is not set; it must be what the CronJob"),
         ("{", "TRAINYARD_NODE_CHECK is no JSON"),
-        ("[]", "TRAINYARD_NODE_CHECK is []; right would be an object with instanceType, resource"),
-        (json.dumps({**RIGHT, "more": 1}), "right would be an object with"),
-        (json.dumps({**RIGHT, "devices": -1}), "TRAINYARD_NODE_CHECK.devices is -1; right would be a whole"),
-        (json.dumps({**RIGHT, "efa": True}), "TRAINYARD_NODE_CHECK.efa is true; right would be a whole"),
-        (json.dumps({**RIGHT, "lustre": 1}), "TRAINYARD_NODE_CHECK.lustre is 1; right would be a text"),
+        ("[]", "TRAINYARD_NODE_CHECK is []; it must be an object with instanceType, resource"),
+        (json.dumps({**RIGHT, "more": 1}), "it must be an object with"),
+        (json.dumps({**RIGHT, "devices": -1}), "TRAINYARD_NODE_CHECK.devices is -1; it must be a whole"),
+        (json.dumps({**RIGHT, "efa": True}), "TRAINYARD_NODE_CHECK.efa is true; it must be a whole"),
+        (json.dumps({**RIGHT, "lustre": 1}), "TRAINYARD_NODE_CHECK.lustre is 1; it must be a text"),
     ],
 )
 def test_a_wrong_expectation_is_one_line(
@@ -213,7 +213,7 @@ def test_the_real_program_says_what_this_machine_lacks() -> None:
     )
     assert answer.returncode == 1, answer.stderr
     assert answer.stderr == ""
-    assert "right would be 1000 GPUs that it can use" in answer.stdout
+    assert "it must be 1000 GPUs that it can use" in answer.stdout
     assert "Lustre: /nowhere is not mounted" in answer.stdout
 
 
