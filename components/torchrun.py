@@ -15,7 +15,7 @@ import yaml
 from components import default_account
 from components.shared import contract as c
 from components.shared.operator_manifests import token
-from components.shared.torchrun_manifests import FILES, OF_JOBS, RIGHTS, in_namespace, waves
+from components.shared.torchrun_manifests import FILES, JOB_NAMESPACE_FILE, RIGHTS, waves, with_namespace
 from components.shared.torchrun_queue import Queue, Surroundings, spec, workspaces
 
 # What `make manifests` wrote: the same that people install by kubectl.
@@ -74,8 +74,8 @@ class Torchrun(pulumi.ComponentResource):
             namespace = namespace or made[0]
         if namespace is not None:
             default_account.without_token(c.TORCHRUN_NAMESPACE, self, namespace)
-        of_jobs = in_namespace(read_documents(OF_JOBS), c.TRAINING_NAMESPACE)
-        return [*done, *(self._register(each, args.after) for each in of_jobs)]
+        policies = with_namespace(read_documents(JOB_NAMESPACE_FILE), c.TRAINING_NAMESPACE)
+        return [*done, *(self._register(each, args.after) for each in policies)]
 
     def _register(self, manifest: dict[str, Any], after: list[pulumi.Resource]) -> pulumi.Resource:
         metadata = manifest["metadata"]

@@ -95,7 +95,7 @@ class TrainingSpace(pulumi.ComponentResource):
     def _network(self) -> None:
         for name, spec in (
             ("closed", network_policies.closed()),
-            ("jobs", network_policies.jobs_from(network_policies.OF_JOBS)),
+            ("jobs", network_policies.jobs_from(network_policies.JOB_PODS)),
             ("launcher-metrics", _LAUNCHER_METRICS),
             ("trainer-metrics", _TRAINER_METRICS),
         ):

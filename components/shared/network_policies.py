@@ -16,7 +16,7 @@ JsonObject = dict[str, Any]
 
 # The training operator puts it on every pod of a job.
 JOB_LABEL: Final = "training.kubeflow.org/job-name"
-OF_JOBS: Final[Mapping[str, Any]] = {"matchExpressions": [{"key": JOB_LABEL, "operator": "Exists"}]}
+JOB_PODS: Final[Mapping[str, Any]] = {"matchExpressions": [{"key": JOB_LABEL, "operator": "Exists"}]}
 
 
 def closed() -> JsonObject:
@@ -24,7 +24,7 @@ def closed() -> JsonObject:
     return {"podSelector": {}, "policyTypes": ["Ingress"]}
 
 
-def jobs_from(peer: Mapping[str, Any], jobs: Mapping[str, Any] = OF_JOBS) -> JsonObject:
+def jobs_from(peer: Mapping[str, Any], jobs: Mapping[str, Any] = JOB_PODS) -> JsonObject:
     """The pods of jobs are reached by the pods that `peer` selects, in their own namespace."""
     return {
         "podSelector": dict(jobs),

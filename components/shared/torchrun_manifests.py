@@ -19,7 +19,7 @@ FILES: Final = (
     "config/admission.yaml",
     "config/network.yaml",
 )
-OF_JOBS: Final = "config/network-jobs.yaml"
+JOB_NAMESPACE_FILE: Final = "config/network-jobs.yaml"
 RIGHTS: Final = "config/rbac/role.yaml"
 # As EKS's add-ons and Karpenter have it: it goes from a full node last
 # (https://kubernetes.io/docs/tasks/administer-cluster/guaranteed-scheduling-critical-addon-pods/).
@@ -62,7 +62,7 @@ def waves(documents: Iterable[JsonObject], image: Any) -> list[list[JsonObject]]
     ]
 
 
-def in_namespace(documents: Iterable[JsonObject], namespace: str) -> list[JsonObject]:
+def with_namespace(documents: Iterable[JsonObject], namespace: str) -> list[JsonObject]:
     """Return the objects as they are in this namespace."""
     return [{**each, "metadata": {**each["metadata"], "namespace": namespace}} for each in documents]
 

@@ -28,7 +28,7 @@ from launcher.kube.objects import Objects
 from launcher.kube.rest import ApiUnavailable, Rest
 
 # In a pod, network policies say who gets here; outside of one only this machine does.
-# A cluster is of one family, which the address of its API tells
+# A cluster has one IP family, that of its API server's address
 # (https://docs.aws.amazon.com/eks/latest/userguide/cni-ipv6.html).
 _ALL_ADDRESSES = {4: "0.0.0.0", 6: "::"}  # noqa: S104
 _LOOPBACK = "127.0.0.1"
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
             f"{n.ENV_TOOLS_IMAGE} is not set; it must be the image of launcher.workspace, by its digest"
         )
     pod = environment.get(c.ENV_POD_UID)
-    address = given.address or (all_addresses(environment) if pod else _LOOPBACK)
+    address = given.address or (wildcard_address(environment) if pod else _LOOPBACK)
     try:
         rest = connect_in_pod_or_outside()
         return asyncio.run(
@@ -69,13 +69,13 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         return _FAILED
 
 
-def all_addresses(environment: Mapping[str, str]) -> str:
-    """The address that stands for every one of the pod."""
+def wildcard_address(environment: Mapping[str, str]) -> str:
+    """Return the wildcard address of the cluster's IP family."""
     return _ALL_ADDRESSES[6 if ":" in environment.get("KUBERNETES_SERVICE_HOST", "") else 4]
 
 
-def in_url(address: str) -> str:
-    """An address as it stands in a URL."""
+def format_host(address: str) -> str:
+    """Return the address in the notation of a URL."""
     return f"[{address}]" if ":" in address else address
 
 
@@ -96,7 +96,7 @@ async def _serve(
             insights=kinds.insights,
             clusterwide=True,
             standalone=True,
-            liveness_endpoint=f"http://{in_url(address)}:{liveness_port}{n.LIVENESS_PATH}",
+            liveness_endpoint=f"http://{format_host(address)}:{liveness_port}{n.LIVENESS_PATH}",
             ready_flag=ready,
             stop_flag=stopping,
         )

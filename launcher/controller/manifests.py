@@ -47,8 +47,10 @@ def files(image: str = deployment.IMAGE) -> dict[str, str]:
         "config/deployment.yaml": _WRITTEN + note + "---\n".join(map(_yaml, deployment.objects(image))),
         "config/rbac/role.yaml": _WRITTEN + _role(),
         "config/admission.yaml": _WRITTEN + "---\n".join(map(_yaml, admission.objects())),
-        "config/network.yaml": _WRITTEN + "---\n".join(map(_yaml, network.of_controller())),
-        "config/network-jobs.yaml": _WRITTEN + _EACH_NAMESPACE + "---\n".join(map(_yaml, network.of_jobs())),
+        "config/network.yaml": _WRITTEN + "---\n".join(map(_yaml, network.controller_policies())),
+        "config/network-jobs.yaml": _WRITTEN
+        + _EACH_NAMESPACE
+        + "---\n".join(map(_yaml, network.job_namespace_policies())),
         PAGE: reference.render(),
     }
 

@@ -26,7 +26,7 @@ _SCRAPERS: Final = {"namespaceSelector": {"matchLabels": {c.LABEL_SCRAPER: c.SCR
 _CONTROLLER: Final = {"matchLabels": {"app.kubernetes.io/name": n.CONTROLLER}}
 
 
-def of_controller() -> list[dict[str, Any]]:
+def controller_policies() -> list[dict[str, Any]]:
     """Return the policies of the controller's namespace."""
     egress = [
         {"ports": [_tcp(port) for port in _API_SERVER_PORTS]},
@@ -45,7 +45,7 @@ def of_controller() -> list[dict[str, Any]]:
     ]
 
 
-def of_jobs() -> list[dict[str, Any]]:
+def job_namespace_policies() -> list[dict[str, Any]]:
     """Return the policies of a namespace with jobs: traffic between their pods, and scraping of their metrics."""
     controller = {"namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: n.CONTROLLER_NAMESPACE}}}
     metrics = {"from": [_SCRAPERS, controller], "ports": [_tcp(c.TRAINER_METRICS_PORT)]}

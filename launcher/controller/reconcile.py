@@ -100,8 +100,8 @@ class Reconciler:
             try:
                 return jobs.decide(item, queue, seen, cluster, self._now(), told, **more)
             except Exception:
-                # Its deadline and its suspension hold, whatever its pods have said.
-                log.exception("%s: decided without what its pods say", path)
+                # The job's deadline and suspension must take effect even if the data of its pods can't be read.
+                log.exception("%s: reconciled without the data of its pods", path)
                 bare = [observe.bare(each) if each.get("kind") == "Pod" else each for each in seen]
                 return jobs.decide(item, queue, bare, cluster, self._now(), **more)
 
@@ -151,13 +151,13 @@ class Reconciler:
             cluster,
             self._now(),
             self._in_kai() if queues.removable(item, theirs) else (),
-            self._pool_of(item),
+            self._read_pool(item),
         )
         return self._do(path, item, decision)
 
-    def _pool_of(self, queue: JsonObject) -> Observation | None:
-        """The Karpenter pool that a queue names; None where it names none."""
-        pool = queues.pool_of(queue)
+    def _read_pool(self, queue: JsonObject) -> Observation | None:
+        """Read the queue's Karpenter pool; None for a queue without one."""
+        pool = queues.pool_name(queue)
         return self._pools.read(pool, queue["metadata"]["namespace"], self._now()) if pool else None
 
     def _in_kai(self) -> list[JsonObject]:
@@ -169,7 +169,7 @@ class Reconciler:
         self._asking.close()
 
     def _nearby(self, item: JsonObject, seen: list[JsonObject]) -> tuple[str, ...]:
-        """Where a sync pod that is to be made may get the workspace."""
+        """Return the addresses from which a new sync pod may get the workspace."""
         namespace, name = item["metadata"]["namespace"], n.sync_pod(item["metadata"]["name"])
         there = any((each["kind"], each["metadata"]["name"]) == ("Pod", name) for each in seen)
         if there or not lost_workspace.needs_sync_pod(item):
@@ -177,7 +177,7 @@ class Reconciler:
         return lost_workspace.nearby(item, self._objects.list(n.API_VERSION, n.JOB_KIND, namespace))
 
     def _progress(self, path: str, item: JsonObject, seen: list[JsonObject]) -> JsonObject | None:
-        """Return what the first worker says. Whatever that is, or does, the job is reconciled."""
+        """Return the progress from the first worker. An error does not stop the reconcile."""
         try:
             worker = progress.first_worker(item, seen)
             return None if worker is None else self._asking.told(path, worker)

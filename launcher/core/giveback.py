@@ -6,9 +6,8 @@ without end for one that is not initialized, and does not take it for an empty o
 ValidateNodeDisruptable). So two kinds are given back here: those that take too long, and, when a wait is over, those
 that are still on their way and that nobody waits for any more.
 
-A NodeClaim is deleted only if Karpenter made it for placeholders of this run and of no other, which the NodeClaim
-itself says (launcher/core/claim_mark.py). What anybody may write is no reason to delete one: labels of pods, Events, or
-the devices that a job says it needs.
+A NodeClaim is deleted only if its marks say that Karpenter created it for placeholders of this run and of no other
+(launcher/core/claim_mark.py). Labels of pods, Events and the devices in a job's spec are not trusted.
 """
 
 from __future__ import annotations
@@ -86,11 +85,11 @@ def overdue(
 def unneeded(request: Request, seen: Observation, *, since: float) -> tuple[GiveBack, ...]:
     """Gives back, when a wait or a run is over, the machines that were made after `since` and are not initialized yet.
 
-    Pods that are nobody's placeholders may wait for one of them, too. So all of them are left alone as long as any pod
-    of somebody else waits for a machine of the pool; `seen` has to be of fresh lists, which show such pods.
+    Other pods may also wait for one of these nodes. So none is deleted while a pod of another workload waits for a node
+    of the pool; `seen` must come from fresh lists.
     """
     taints = seen.pool.taints if seen.pool is not None else ()
-    if any(_waits(pod, request, taints) for pod in seen.pods):
+    if any(_waits_for_pool(pod, request, taints) for pod in seen.pods):
         return ()
     nodes = {node.name: node for node in seen.nodes}
     busy = {pod.node for pod in seen.pods if _of_somebody_else(pod, request)}
@@ -142,27 +141,30 @@ def _is_own(claim: Claim, request: Request) -> bool:
     return claim.marks == {mark(request.namespace, request.run_id)}
 
 
-def _waits(pod: Pod, request: Request, taints: Iterable[Taint]) -> bool:
-    """Whether this pod of another run, or of anybody else, has no node and may wait for one of this pool."""
+def _waits_for_pool(pod: Pod, request: Request, taints: Iterable[Taint]) -> bool:
+    """Return whether this pod of another workload has no node and may wait for a node of this pool."""
     own = pod.namespace == request.namespace and pod.labels.get(c.LABEL_RUN) == request.run_id
     if own or pod.node or pod.deleting or pod.phase in _FINISHED:
         return False
     if pod.owner in _OWNERS_THAT_COME_WITH_A_MACHINE or not wants_pool(pod, request):
         return False
-    return all(_bears(pod, taint) for taint in taints)
+    return all(_tolerates(pod, taint) for taint in taints)
 
 
 def wants_pool(pod: Pod, request: Request) -> bool:
-    """Whether the node selector of a pod does not name another kind of node than the pool's.
+    """Return whether the pod's node selector does not exclude the pool.
 
-    What it asks for says nothing: a node of the pool may have more than this run knows of.
+    Its resource requests do not matter: a node may have more resources than this run knows.
     """
     labels = request.pool.node_selector
     return not any(labels.get(key, value) != value for key, value in pod.selector.items())
 
 
-def _bears(pod: Pod, taint: Taint) -> bool:
-    """Whether the pod tolerates it (https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/)."""
+def _tolerates(pod: Pod, taint: Taint) -> bool:
+    """Return whether the pod tolerates the taint.
+
+    https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
+    """
     key, value, effect = taint
     if effect == "PreferNoSchedule":
         return True

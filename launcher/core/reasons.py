@@ -7,7 +7,7 @@ from collections import Counter
 from launcher.core import block
 from launcher.core.capacity import Count, ceiling, is_placeholder
 from launcher.core.observe import Observation
-from launcher.core.refusals import ended_instances, missing_capacity
+from launcher.core.refusals import describe_ended_instances, missing_capacity
 from launcher.core.request import Request
 
 _MAX_PARTS = 4
@@ -31,7 +31,7 @@ def shortfall(
     refused = missing_capacity(request, seen.warnings, since)
     if refused:
         parts.append(refused)
-    ended = ended_instances(request, seen.warnings, since)
+    ended = describe_ended_instances(request, seen.warnings, since)
     if ended:
         parts.append(ended)
     if seen.pool is not None and not seen.pool.ready:

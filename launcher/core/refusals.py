@@ -29,43 +29,43 @@ _CODE = re.compile(r"\b(" + "|".join(_CODES) + r")\b")
 _WITHOUT_CODE = "InsufficientCapacityError"
 
 
-# Karpenter's Events on a NodeClaim whose instance EC2 ended without being asked to
-# (karpenter-provider-aws, pkg/controllers/interruption/events), and one that explains it.
+# Events of Karpenter on a NodeClaim whose instance EC2 terminated, and Events with the reason
+# (karpenter-provider-aws, pkg/controllers/interruption/events).
 _ENDED = "TerminatingOnInterruption"
 _EXPLAINED = ("SpotInterrupted", "InstanceUnhealthy")
 
 
-def ended_instances(request: Request, warnings: Iterable[Warned], since: float) -> str:
-    """Instances of the pool that ended by themselves since this moment, and how to see why; empty without one.
+def describe_ended_instances(request: Request, warnings: Iterable[Warned], since: float) -> str:
+    """Return a message about instances of the pool that EC2 terminated since this time; "" if there are none.
 
-    Nothing in the cluster knows EC2's reason. The usual one at launch is a KMS key of the disks that Karpenter may not
-    use (https://karpenter.sh/docs/troubleshooting/, "Node terminates before ready on failed encrypted EBS volume").
+    The cluster does not know the reason. At launch, it is usually a KMS key that Karpenter may not use
+    (https://karpenter.sh/docs/troubleshooting/, "Node terminates before ready on failed encrypted EBS volume").
     """
-    about = [each for each in warnings if _about_pool(request, each) and each.at >= since]
+    about = [each for each in warnings if _concerns_pool(request, each) and each.at >= since]
     explained = {each.name for each in about if each.reason in _EXPLAINED}
     ended = {each.name for each in about if each.reason == _ENDED} - explained
     if not ended:
         return ""
     pool = request.pool
     return (
-        f"EC2 ended {len(ended)} instance{'s' if len(ended) > 1 else ''} of pool {pool.name} ({pool.instance_type} in"
-        f" {pool.zone}) by itself; if that was at launch, the KMS key of their disks is the usual cause"
-        " (cluster.volumeKey). EC2 says why: aws ec2 describe-instances --filters"
+        f"EC2 terminated {len(ended)} instance{'s' if len(ended) > 1 else ''} of pool {pool.name} ({pool.instance_type}"
+        f" in {pool.zone}); at launch, the usual cause is the KMS key of the disks (cluster.volumeKey)."
+        " To see the reason: aws ec2 describe-instances --filters"
         f" Name=tag:karpenter.sh/nodepool,Values={pool.name} --query"
         " Reservations[].Instances[].StateReason.Message"
     )
 
 
-def _about_pool(request: Request, warning: Warned) -> bool:
-    """Whether a warning is about a NodeClaim of the pool: <pool>-<five characters>."""
-    # Another pool's name may begin like this one's.
+def _concerns_pool(request: Request, warning: Warned) -> bool:
+    """Return whether a warning is about a NodeClaim of the pool: <pool>-<five characters>."""
+    # Compare the whole name: the name of another pool may begin with this one's.
     return warning.kind == "NodeClaim" and warning.name.rpartition("-")[0] == request.pool.name
 
 
 def refusals(request: Request, warnings: Iterable[Warned], since: float) -> Iterator[tuple[Warned, str]]:
     """What EC2 refused to the pool since this moment: each Event, and the error code in it."""
     for warning in warnings:
-        if not _about_pool(request, warning) or warning.at < since:
+        if not _concerns_pool(request, warning) or warning.at < since:
             continue
         found = _CODE.search(warning.message)
         if found or warning.reason == _WITHOUT_CODE:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from launcher.core.torchrun import job_spec, pool_limits
 from launcher.core.torchrun import names as n
 from launcher.core.torchrun.distribution import Refused, distribute
-from launcher.core.torchrun.queues import imagined
+from launcher.core.torchrun.queues import build_trial
 from launcher.core.torchrun.resolve import resolve
 from launcher.core.torchrun.storage import Cluster as Facts
 from launcher.plugin.cluster import Cluster
@@ -35,8 +35,8 @@ def fits(job: JsonObject, queue: JsonObject) -> None:
         size = distribute(spec, settings.queue)
     except Refused as refusal:
         raise PluginError(USAGE, f"queue {spec.queue}: {refusal}") from None
-    wanted = imagined(job["metadata"]["namespace"], spec, settings, size, Facts(tools_image=""))
-    if why := pool_limits.refusal(queue.get("status"), wanted, time.time()):
+    wanted = build_trial(job["metadata"]["namespace"], spec, settings, size, Facts(tools_image=""))
+    if why := pool_limits.rejection_reason(queue.get("status"), wanted, time.time()):
         raise PluginError(USAGE, f"queue {spec.queue}: {why}")
 
 

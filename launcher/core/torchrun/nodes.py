@@ -325,8 +325,8 @@ def _observation(look: Look, making: Making, request: JobRequest) -> tuple[list[
             pod = replace(pod, deleting=True)
         own.append(pod)
     others = [pod for pod in read.pods if not _is_own(pod, request)]
-    known = read.pool and pool_limits.with_node(
-        read.pool, read.nodes, pool_limits.node_of(look.queue_status, request.pool.name)
+    known = read.pool and pool_limits.with_node_resources(
+        read.pool, read.nodes, pool_limits.node_resources(look.queue_status, request.pool.name)
     )
     # What a machine of the pool is, the pool itself says here: nothing else could contradict it.
     pool = known and replace(

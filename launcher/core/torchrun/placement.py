@@ -34,7 +34,7 @@ def place(template: Mapping[str, Any], queue: QueueSpec) -> JsonObject:
         affinity["nodeAffinity"] = _with_gpus(affinity.get("nodeAffinity") or {}, queue.gpu_type)
     given = [*(template.get("tolerations") or []), *queue.tolerations]
     if queue.pool:
-        given += _of_pools(given)
+        given += _pool_tolerations(given)
     result: JsonObject = {"tolerations": _tolerations(given)}
     if selector:
         result["nodeSelector"] = selector
@@ -83,7 +83,7 @@ def _with_gpus(affinity: Mapping[str, Any], gpu_type: str) -> JsonObject:
     return {**affinity, REQUIRED: {**required, "nodeSelectorTerms": terms}}
 
 
-def _of_pools(given: list[JsonObject]) -> list[JsonObject]:
+def _pool_tolerations(given: list[JsonObject]) -> list[JsonObject]:
     """Tolerations of a pool's usual taints, which keep off pods that do not name the pool.
 
     GPU nodes have one with the resource's name; the nodes of a stack's CPU pools one with the label's name.

@@ -1,7 +1,7 @@
 """Keep the limits of a queue's NodePool in the queue's status, for `kubectl torchrun submit`. Pure.
 
-The controller writes them (`written`) and uses them while the pool has no node (`node_of`). `refusal` applies the
-controller's own check (launcher/core/capacity.py: preflight) to a job before it is created.
+The controller writes them (`pool_status`) and uses them while the pool has no node (`node_resources`). Before a job is
+created, `rejection_reason` applies the controller's own check (launcher/core/capacity.py: preflight) to it.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ NODES: Final = "maxNodes"
 DECLARED: Final = "declared"
 
 
-def written(name: str, seen: Observation, before: Any) -> JsonObject:
+def pool_status(name: str, seen: Observation, before: Any) -> JsonObject:
     """Return `pool` of the queue's status. `before` is the previous status."""
     if seen.pool is None:
         return {NAME: name, FOUND: False}
-    pool = with_node(seen.pool, seen.nodes, node_of(before, name))
-    maximum = most_nodes(pool)
+    pool = with_node_resources(seen.pool, seen.nodes, node_resources(before, name))
+    maximum = max_nodes(pool)
     return {
         NAME: name,
         FOUND: True,
-        LIMITS: _texts(pool.limits),
-        NODE: _texts(pool.node),
+        LIMITS: _format_amounts(pool.limits),
+        NODE: _format_amounts(pool.node),
         DECLARED: pool.declared,
         **({NODES: maximum} if maximum is not None else {}),
     }
 
 
-def with_node(pool: NodePool, nodes: Iterable[Node], before: Mapping[str, Amount]) -> NodePool:
+def with_node_resources(pool: NodePool, nodes: Iterable[Node], before: Mapping[str, Amount]) -> NodePool:
     """Return the pool with the resources of one node, if the pool does not declare them.
 
     They come from the present nodes of the pool, or from `before`. A pool with several instance types stays as it is,
@@ -57,7 +57,7 @@ def with_node(pool: NodePool, nodes: Iterable[Node], before: Mapping[str, Amount
     return replace(pool, node={name: amount for name, amount in node.items() if amount})
 
 
-def most_nodes(pool: NodePool) -> int | None:
+def max_nodes(pool: NodePool) -> int | None:
     """Return the maximum number of nodes of the pool; None if it is not known."""
     found = [
         int(limit // (1 if name == "nodes" else pool.node[name]))
@@ -67,28 +67,28 @@ def most_nodes(pool: NodePool) -> int | None:
     return min(found, default=None)
 
 
-def node_of(status: Any, name: str) -> Mapping[str, Amount]:
+def node_resources(status: Any, name: str) -> Mapping[str, Amount]:
     """Return the resources of a node of this pool from a queue's status; {} if the status has none."""
     pool = status.get("pool") if isinstance(status, Mapping) else None
     if not isinstance(pool, Mapping) or pool.get(NAME) != name:
         return {}
-    return _amounts(pool.get(NODE))
+    return _parse_amounts(pool.get(NODE))
 
 
-def refusal(status: Any, making: Making, now: float) -> str:
+def rejection_reason(status: Any, making: Making, now: float) -> str:
     """Return why the pool of a queue with this status can never provide the nodes of `making`; "" if it can."""
     name = making.settings.queue.pool
-    kept = status.get("pool") if isinstance(status, Mapping) else None
-    if not name or not isinstance(kept, Mapping) or kept.get(NAME) != name:
+    pool_fields = status.get("pool") if isinstance(status, Mapping) else None
+    if not name or not isinstance(pool_fields, Mapping) or pool_fields.get(NAME) != name:
         return ""
     pool = NodePool(
-        limits=_amounts(kept.get(LIMITS)),
+        limits=_parse_amounts(pool_fields.get(LIMITS)),
         ready=True,
         problem="",
-        node=_amounts(kept.get(NODE)),
-        declared=kept.get(DECLARED) is True,
+        node=_parse_amounts(pool_fields.get(NODE)),
+        declared=pool_fields.get(DECLARED) is True,
     )
-    found = pool if kept.get(FOUND) is True else None
+    found = pool if pool_fields.get(FOUND) is True else None
     try:
         request = pool_request.request_of(making, found)
     except pool_request.Unreadable as error:
@@ -97,11 +97,11 @@ def refusal(status: Any, making: Making, now: float) -> str:
     return why.reason if why is not None else ""
 
 
-def _texts(amounts: Mapping[str, Amount]) -> dict[str, str]:
+def _format_amounts(amounts: Mapping[str, Amount]) -> dict[str, str]:
     return {name: pool_request.text(amount) for name, amount in sorted(amounts.items())}
 
 
-def _amounts(texts: Any) -> dict[str, Amount]:
+def _parse_amounts(texts: Any) -> dict[str, Amount]:
     try:
         return {str(name): quantity.parse(text) for name, text in texts.items()}
     except (AttributeError, ValueError, TypeError):

@@ -77,12 +77,12 @@ def trial(queue: JsonObject, cluster: Cluster) -> JsonObject | None:
     if job is None or settings is None:
         return None
     size = distribution.distribute(job, settings.queue)
-    template = worker(imagined(meta.namespace, job, settings, size, cluster), node=0)
+    template = worker(build_trial(meta.namespace, job, settings, size, cluster), node=0)
     return _pod_of(template, meta.namespace, spec)
 
 
-def imagined(namespace: str, job: JobSpec, settings: Settings, size: Size, cluster: Cluster) -> Making:
-    """What a job would be made of that is not made."""
+def build_trial(namespace: str, job: JobSpec, settings: Settings, size: Size, cluster: Cluster) -> Making:
+    """Return the Making of a job that is only checked and never created."""
     mounts = tuple(
         storage.Mount(volume=each.name, path=each.mount_path, claims=(_TRIAL,))
         for each in settings.queue.volumes.values()
@@ -100,8 +100,8 @@ def imagined(namespace: str, job: JobSpec, settings: Settings, size: Size, clust
     )
 
 
-def pool_of(queue: JsonObject) -> str:
-    """The Karpenter pool that the queue names, "" for none."""
+def pool_name(queue: JsonObject) -> str:
+    """Return the name of the queue's Karpenter pool, "" for none."""
     spec, _ = queue_spec.parse(queue.get("spec"))
     return spec.pool if spec is not None else ""
 
@@ -177,7 +177,7 @@ def decide(
         done = Decision(finalizers=_finalizers(meta, held=False))
     told = _told(meta, spec, problems, tried, there, cluster, pool)
     decision = _write(
-        queue, meta, told, phases, now, replace(done, removals=removals), _pool(queue, spec, pool)
+        queue, meta, told, phases, now, replace(done, removals=removals), _pool_status(queue, spec, pool)
     )
     return replace(decision, again=UNHEARD_SECONDS) if any(each in used for each in left) else decision
 
@@ -273,21 +273,21 @@ def _told(
 
 def _pool_ready(name: str, seen: Observation) -> Condition:
     if seen.pool is None:
-        message = f"there is no NodePool {name}; it must be the name of a pool of this cluster"
+        message = f"NodePool {name} does not exist; scheduling.pool must be a NodePool of this cluster"
         return Condition(type=n.POOL_READY, so=False, reason=n.REASON_POOL_NOT_FOUND, message=message)
     if not seen.pool.ready:
         message = f"NodePool {name} is not ready: {seen.pool.problem}"
         return Condition(type=n.POOL_READY, so=False, reason=n.REASON_POOL_NOT_READY, message=message)
-    return Condition(type=n.POOL_READY, so=True, reason="Found", message=f"NodePool {name} is there")
+    return Condition(type=n.POOL_READY, so=True, reason="Found", message=f"NodePool {name} exists")
 
 
-def _pool(queue: JsonObject, spec: QueueSpec | None, seen: Observation | None) -> JsonObject:
-    """What the status keeps of the pool: None where the queue has none, nothing where it was not read."""
+def _pool_status(queue: JsonObject, spec: QueueSpec | None, seen: Observation | None) -> JsonObject:
+    """Return `pool` of the status: None for a queue without a pool, no field if the pool was not read."""
     if spec is not None and not spec.pool:
         return {"pool": None}
     if spec is None or seen is None:
         return {}
-    return {"pool": pool_limits.written(spec.pool, seen, queue.get("status"))}
+    return {"pool": pool_limits.pool_status(spec.pool, seen, queue.get("status"))}
 
 
 def _template(problems: list[str], tried: Trial | None) -> Condition:

@@ -75,8 +75,8 @@ def resolve(queue: Any, job: JobSpec) -> tuple[Settings | None, tuple[str, ...]]
     spec, problems = queue_spec.parse(merged(queue, job.overrides), "the queue's spec with spec.overrides")
     if spec is None:
         return None, problems
-    own_gpus = _gpus(queue)
-    if not job.gpus and own_gpus and not spec.gpus and spec.pool and spec.pool == _pool(queue):
+    own_gpus = _queue_gpus(queue)
+    if not job.gpus and own_gpus and not spec.gpus and spec.pool and spec.pool == _queue_pool(queue):
         return None, (
             f"spec.overrides.nodeResources.gpus is 0, and nodes of pool {spec.pool} have GPUs, which would be paid for "
             "and idle; it must be a queue on a pool without GPUs",
@@ -97,13 +97,13 @@ def resolve(queue: Any, job: JobSpec) -> tuple[Settings | None, tuple[str, ...]]
     ), ()
 
 
-def _gpus(queue: Any) -> int:
+def _queue_gpus(queue: Any) -> int:
     resources = queue.get("nodeResources") if isinstance(queue, Mapping) else None
     found = resources.get("gpus") if isinstance(resources, Mapping) else None
     return found if isinstance(found, int) else 0
 
 
-def _pool(queue: Any) -> Any:
+def _queue_pool(queue: Any) -> Any:
     scheduling = queue.get("scheduling") if isinstance(queue, Mapping) else None
     return scheduling.get("pool") if isinstance(scheduling, Mapping) else None
 

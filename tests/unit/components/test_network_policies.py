@@ -36,7 +36,7 @@ def test_nothing_reaches_a_pod_of_a_closed_namespace() -> None:
 
 
 def test_workers_reach_each_other_and_nobody_else_reaches_them() -> None:
-    spec = network_policies.jobs_from(network_policies.OF_JOBS)
+    spec = network_policies.jobs_from(network_policies.JOB_PODS)
     assert reached(spec, WORKER, {**WORKER, "training.kubeflow.org/replica-type": "worker"})
     assert not reached(spec, WORKER, DEBUG)
     assert not reached(spec, WORKER, {})

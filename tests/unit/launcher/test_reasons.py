@@ -59,11 +59,11 @@ def test_reason_names_instances_that_ended_by_themselves(request_: Request) -> N
     )
     observation = seen([], warnings=warnings)
     text = reasons.shortfall(request_, observation, count(request_, observation), NOW - 10)
-    assert "EC2 ended 2 instances of pool small (g5.12xlarge in us-west-2b)" in text
+    assert "EC2 terminated 2 instances of pool small (g5.12xlarge in us-west-2b)" in text
     assert "cluster.volumeKey" in text
     assert "StateReason" in text
     quiet = seen([], warnings=warnings[3:])
-    assert "EC2 ended" not in reasons.shortfall(request_, quiet, count(request_, quiet), NOW - 10)
+    assert "EC2 terminated" not in reasons.shortfall(request_, quiet, count(request_, quiet), NOW - 10)
 
 
 def test_the_reason_names_an_unready_class_and_the_nodes_that_do_not_count(request_: Request) -> None:

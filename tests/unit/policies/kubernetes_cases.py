@@ -279,7 +279,7 @@ CASES: dict[str, Cases] = {
             let_in(ports=[{"protocol": "TCP"}]),
             # A label of its pods binds nobody of another namespace.
             let_in({"namespaceSelector": {}, "podSelector": {"matchLabels": {"a": "b"}}}),
-            let_in({"namespaceSelector": {}, "podSelector": policies.OF_JOBS}),
+            let_in({"namespaceSelector": {}, "podSelector": policies.JOB_PODS}),
             let_in({"namespaceSelector": {"matchLabels": {}, "matchExpressions": []}}),
             let_in(
                 {"namespaceSelector": {"matchExpressions": [{"key": n.NAME_LABEL, "operator": "Exists"}]}}
@@ -298,7 +298,7 @@ CASES: dict[str, Cases] = {
         ],
         accepts=[
             network_policy(**policies.closed()),
-            network_policy(**policies.jobs_from(policies.OF_JOBS)),
+            network_policy(**policies.jobs_from(policies.JOB_PODS)),
             network_policy(**policies.port_open({"a": "b"}, 9443)),
             network_policy(**policies.scraped({"a": "b"}, 9464, {"c": "d"})),
             let_in({"podSelector": {}}),

@@ -47,9 +47,9 @@ def test_nodes_that_are_there_show_what_a_pool_can_have() -> None:
 
 def test_queue_remembers_what_a_node_has() -> None:
     life = Pooled({"numGPUs": 9}, PART)
-    kept = pool_limits.written(POOL, observed(life.api, "one"), None)
+    kept = pool_limits.pool_status(POOL, observed(life.api, "one"), None)
     assert kept["maxNodes"] == 4
-    again = pool_limits.written(POOL, observed(PoolApi()), {"pool": kept})
+    again = pool_limits.pool_status(POOL, observed(PoolApi()), {"pool": kept})
     assert again == kept
     life.api.objects[n.QUEUE_KIND, "research"]["status"] = {"pool": again}
     life.look()
