@@ -102,8 +102,10 @@ class Reconciler:
             except Exception:
                 # The job's deadline and suspension must take effect even if the data of its pods can't be read.
                 log.exception("%s: reconciled without the data of its pods", path)
-                bare = [observe.bare(each) if each.get("kind") == "Pod" else each for each in seen]
-                return jobs.decide(item, queue, bare, cluster, self._now(), **more)
+                trusted = [
+                    observe.trusted_fields(each) if each.get("kind") == "Pod" else each for each in seen
+                ]
+                return jobs.decide(item, queue, trusted, cluster, self._now(), **more)
 
         def counted() -> Decision:
             decision = decided()
@@ -174,7 +176,7 @@ class Reconciler:
         there = any((each["kind"], each["metadata"]["name"]) == ("Pod", name) for each in seen)
         if there or not lost_workspace.needs_sync_pod(item):
             return ()
-        return lost_workspace.nearby(item, self._objects.list(n.API_VERSION, n.JOB_KIND, namespace))
+        return lost_workspace.nearby_sync_pods(item, self._objects.list(n.API_VERSION, n.JOB_KIND, namespace))
 
     def _progress(self, path: str, item: JsonObject, seen: list[JsonObject]) -> JsonObject | None:
         """Return the progress from the first worker. An error does not stop the reconcile."""

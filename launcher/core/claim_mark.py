@@ -31,7 +31,7 @@ def mark(namespace: str, run_id: str) -> str:
     return _DOMAIN + hashlib.sha256(f"{namespace}/{run_id}".encode()).hexdigest()[:32]
 
 
-def marked(affinity: Mapping[str, Any], key: str) -> JsonObject:
+def add_mark(affinity: Mapping[str, Any], key: str) -> JsonObject:
     """Return this nodeAffinity with the mark added.
 
     The terms are alternatives, so each gets the mark. An empty term matches no node and stays empty.
@@ -50,8 +50,8 @@ def marked(affinity: Mapping[str, Any], key: str) -> JsonObject:
     }
 
 
-def marks_of(claim: Mapping[str, Any]) -> frozenset[str]:
-    """Return the marks in this NodeClaim: the keys of all runs whose placeholders it was created for."""
+def read_marks(claim: Mapping[str, Any]) -> frozenset[str]:
+    """Return the marks in this NodeClaim: one for each run whose placeholders Karpenter created it for."""
     requirements = (claim.get("spec") or {}).get("requirements") or ()
     return frozenset(
         each["key"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launcher.core import contract as c
-from launcher.core.error_lines import error_line, follows
+from launcher.core.error_lines import error_line, is_consequence
 from launcher.core.exit_codes import meaning
 from launcher.core.observe import Node, Observation, Pod, Training
 from launcher.core.request import Request
@@ -153,8 +153,8 @@ def _code(pod: Pod) -> int:
 
 
 def _order(pod: Pod) -> tuple[bool, float]:
-    """An error that follows from another one comes after it: the kubelet's times are whole seconds."""
-    return (follows(pod.exit.lines), pod.exit.at) if pod.exit is not None else (False, 0.0)
+    """Sort consequences after their causes, because the kubelet reports whole seconds."""
+    return (is_consequence(pod.exit.lines), pod.exit.at) if pod.exit is not None else (False, 0.0)
 
 
 def _listed(told: list[str]) -> str:

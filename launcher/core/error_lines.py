@@ -1,4 +1,4 @@
-"""Find the error of a program in the last lines of its output: `error_line` and `follows`. Pure."""
+"""Find the error of a program in the last lines of its output: `error_line` and `is_consequence`. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def error_line(lines: Sequence[str]) -> str:
     return _shorten(next((each[-1] for each in (aborted, named, said) if each), ""))
 
 
-def follows(lines: Sequence[str]) -> bool:
+def is_consequence(lines: Sequence[str]) -> bool:
     """Return whether the error is a consequence of another process's end."""
     return bool(_CONSEQUENCE.search(_from_traceback(lines)))
 

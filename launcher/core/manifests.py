@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher.core import contract as c
 from launcher.core import home
-from launcher.core.claim_mark import mark, marked
+from launcher.core.claim_mark import add_mark, mark
 from launcher.core.request import Request, Worker
 from launcher.core.volumes import SHARED_MEMORY, SHARED_MEMORY_VOLUME
 
@@ -96,7 +96,7 @@ def placeholder(request: Request, index: int, owner: Owner, wait: str) -> JsonOb
     Karpenter makes for it carries the mark of the run.
     """
     spec = _placement(request)
-    spec["affinity"] = {"nodeAffinity": marked({}, mark(request.namespace, request.run_id))}
+    spec["affinity"] = {"nodeAffinity": add_mark({}, mark(request.namespace, request.run_id))}
     spec["tolerations"] += [
         {
             "key": f"node.kubernetes.io/{state}",

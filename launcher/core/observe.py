@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.core import contract as c
 from launcher.core import quantity
-from launcher.core.claim_mark import marks_of
+from launcher.core.claim_mark import read_marks
 from launcher.core.held import held_up
 from launcher.core.quantity import Amount
 
@@ -231,7 +231,7 @@ def claim(item: Object, now: float) -> Claim:
         # aws:///<zone>/<instance id>
         instance=(item.get("status", {}).get("providerID") or "").rpartition("/")[2],
         problem=_launch_problem(item),
-        marks=marks_of(item),
+        marks=read_marks(item),
     )
 
 

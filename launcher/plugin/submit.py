@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.addresses import sent_below
+from launcher.core.torchrun.addresses import archive_prefix
 from launcher.plugin import launching, making, manifest, podless, secret_variables, upload
 from launcher.plugin.cluster import Cluster, shown
 from launcher.plugin.exits import DONE, UNAVAILABLE, USAGE, WORKSPACE, PluginError
@@ -103,7 +103,7 @@ def sync(options: argparse.Namespace, cluster: Cluster, packed: Packed) -> int:
             USAGE, f"job {options.name}: was submitted without a workspace; submit another one with it"
         )
     old_url = str(spec["workspace"].get("url") or "")
-    where = sent_below(old_url)
+    where = archive_prefix(old_url)
     if old_url and not where:
         raise PluginError(
             USAGE,

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
-from launcher.core.torchrun.addresses import workspaces_below
+from launcher.core.torchrun.addresses import workspaces_prefix
 from launcher.workspace.errors import NotThere, WorkspaceError
 from launcher.workspace.pack import Archive
 from launcher.workspace.unpack import check_digest
@@ -41,7 +41,7 @@ def archive_url(where: str, namespace: str, digest: str) -> str:
     """Return where a namespace's archive of this digest lies below this bucket and prefix. Raises WorkspaceError."""
     bucket, prefix = parse_url(where)
     below = "/".join(part for part in (f"s3://{bucket}", prefix) if part)
-    return f"{workspaces_below(below, namespace)}/{check_digest(digest)}.tar.zst"
+    return f"{workspaces_prefix(below, namespace)}/{check_digest(digest)}.tar.zst"
 
 
 class Bucket:

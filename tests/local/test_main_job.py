@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.claim_mark import marks_of
+from launcher.core.claim_mark import read_marks
 from tests.local.conftest import Command, Stack, run
 from tests.local.own_cloud import processes_that_name
 
@@ -71,7 +71,7 @@ def test_the_job_has_as_many_replicas_as_nodes_were_ready(stack: Stack, first_up
     # Karpenter itself says on each NodeClaim for whose placeholders it was made, and labels no node with that.
     claims, nodes = stack.get("nodeclaims")["items"], stack.get("nodes")["items"]
     assert claims
-    assert all(len(marks_of(each)) == 1 for each in claims), claims
+    assert all(len(read_marks(each)) == 1 for each in claims), claims
     assert not any(key.startswith("hold.") for each in nodes for key in each["metadata"]["labels"])
     launcher = stack.get("job", stack.outputs["launcherJobName"], "-n", "training")
     assert "Complete" in conditions(launcher)

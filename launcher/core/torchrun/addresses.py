@@ -1,4 +1,4 @@
-"""Where a job's workspace lies, in a bucket or in its sync pod: who writes it and who reads it agree here. Pure.
+"""Build the addresses of workspaces and logs, in a bucket or in a sync pod. Pure.
 
 In a bucket each kind of object has a prefix, and each namespace one below it, so that IAM can separate teams
 (docs/queues.md).
@@ -17,32 +17,32 @@ WORKSPACES: Final = "workspaces"
 LOGS: Final = "logs"
 ATTEMPT: Final = "attempt-"
 NODE: Final = "node-"
-_SENT: Final = re.compile(rf"(s3://[^/]+(?:/.*)?)/{WORKSPACES}/[^/]+/[^/]+")
+_ARCHIVE_URL: Final = re.compile(rf"(s3://[^/]+(?:/.*)?)/{WORKSPACES}/[^/]+/[^/]+")
 
 
-def workspaces_below(where: str, namespace: str) -> str:
+def workspaces_prefix(where: str, namespace: str) -> str:
     """Return the prefix of a namespace's archives below this bucket and prefix."""
     return f"{where.rstrip('/')}/{WORKSPACES}/{namespace}"
 
 
-def logs_below(where: str, namespace: str, uid: str) -> str:
+def logs_prefix(where: str, namespace: str, uid: str) -> str:
     """Return the prefix of the logs of the job with this uid, below this bucket and prefix."""
     return f"{where.rstrip('/')}/{LOGS}/{namespace}/{uid}"
 
 
 def log_url(below: str, attempt: int, node: str) -> str:
-    """Return where the log of a worker is, by its attempt and the number of its node."""
+    """Return the URL of a worker's log, for its attempt and the number of its node."""
     return f"{below}/{ATTEMPT}{attempt}/{NODE}{node}.log"
 
 
-def sent_below(url: str) -> str:
-    """Return the bucket and prefix that `submit` or `sync` sent this archive below, "" if neither sent it."""
-    found = _SENT.fullmatch(url)
+def archive_prefix(url: str) -> str:
+    """Return the bucket and prefix in the URL of an archive from `submit` or `sync`, "" for another URL."""
+    found = _ARCHIVE_URL.fullmatch(url)
     return found[1] if found else ""
 
 
 def archive_annotation(workspace: Workspace) -> str:
-    """Return which archive a worker unpacks, as its pod's annotation has it (launcher/workspace/store.py: Pointer)."""
+    """Return the annotation with the archive that a worker unpacks (launcher/workspace/store.py: Pointer)."""
     pointer = {"digest": workspace.digest, "size": workspace.size_bytes, "url": workspace.url}
     return json.dumps(pointer, sort_keys=True)
 

@@ -20,15 +20,15 @@ from launcher.core.torchrun.pods import Making, worker
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.storage import Claim
 
-# It idles for most of its life, and many of them share the few system nodes.
+# Sync pods idle most of the time, and many of them share the few system nodes.
 _SYNC_REQUESTS: Final = {"cpu": "10m", "memory": "64Mi"}
 _SYNC_LIMITS: Final = {"cpu": "1", "memory": "256Mi"}
 _MEBI: Final = 2**20
 # Of the sync pod: what `sync` brings later may be larger than what the job began with.
 _LEAST_ARCHIVE: Final = 2**30
-# Terms are alternatives. Every node of Karpenter has the label of its NodePool, so that Karpenter can't buy one for a
-# pod that must not be there (https://karpenter.sh/docs/concepts/scheduling/#node-affinity).
-_APART_FROM_POOLS: Final = {
+# The terms are alternatives. Each node of Karpenter has the label of its NodePool, so Karpenter launches no node for a
+# pod that excludes the label (https://karpenter.sh/docs/concepts/scheduling/#node-affinity).
+_OUTSIDE_POOLS: Final = {
     "nodeAffinity": {
         REQUIRED: {
             "nodeSelectorTerms": [
@@ -129,10 +129,10 @@ def claim(making: Making, claim: Claim) -> JsonObject:
 
 
 def sync_pod(making: Making) -> JsonObject:
-    """Return the pod that holds the archive of the workspace where there is no bucket, and serves it to the workers.
+    """Return the pod that holds the archive of a workspace without a bucket and serves it to the workers.
 
-    It is ready when it has an archive. It has none of the pool's tolerations, mounts no claim, and is not protected
-    from disruption, so that it neither buys nor keeps a node of a pool.
+    It is ready when it has an archive. It has no tolerations of the pool, no claim, and no protection from disruption,
+    so it neither launches nor keeps a node of a pool.
     """
     security = {
         "allowPrivilegeEscalation": False,
@@ -149,8 +149,8 @@ def sync_pod(making: Making) -> JsonObject:
         **_object(making, "v1", "Pod", name, making.labels),
         "spec": {
             **pods.pull_secrets(placed),
-            "affinity": _APART_FROM_POOLS,
-            # Without a pool it may be among the workers, which could preempt it.
+            "affinity": _OUTSIDE_POOLS,
+            # Without a pool it may share a node with workers, which could preempt it.
             **(
                 {"priorityClassName": placed.priority_class}
                 if placed.priority_class and not placed.pool
@@ -168,7 +168,7 @@ def sync_pod(making: Making) -> JsonObject:
                 {
                     "name": n.SYNC_CONTAINER,
                     "image": making.cluster.tools_image,
-                    "command": _serve(making),
+                    "command": _serve_command(making),
                     "ports": [{"name": "sync", "containerPort": n.SYNC_PORT}],
                     "readinessProbe": {
                         "httpGet": {"path": "/current", "port": n.SYNC_PORT},
@@ -191,8 +191,8 @@ def sync_pod(making: Making) -> JsonObject:
     }
 
 
-def _serve(making: Making) -> list[str]:
-    """Return the sync pod's command: where it may get the archive by itself, and when it gives up."""
+def _serve_command(making: Making) -> list[str]:
+    """Return the sync pod's command, with the sources of the archive and the timeout."""
     workspace = making.spec.workspace
     command = ["python", "-m", "launcher.workspace", "serve"]
     if workspace is None:
@@ -213,9 +213,9 @@ def pod_group(making: Making) -> JsonObject:
     spec: JsonObject = {
         "minMember": making.size.least,
         "queue": queue.kai_queue or n.KAI_DEFAULT_QUEUE,
-        # A worker that ended well counts as missing in KAI 0.16.2 to 0.17.0, which then evicts the others after 60 s
-        # (kai-scheduler/KAI-Scheduler#1968). Workers that are lost are the controller's business in any case. Older
-        # definitions drop the field.
+        # KAI 0.16.2 to 0.17.0 count a succeeded worker as missing and evict the others after 60 s
+        # (kai-scheduler/KAI-Scheduler#1968). The controller handles lost workers itself. Older definitions drop the
+        # field.
         "stalenessGracePeriod": n.KAI_NEVER_STALE,
     }
     if queue.priority_class:

@@ -1,4 +1,4 @@
-"""Find the first failure of an attempt: the worker, its rank and its error. Pure. The entry point is `first`.
+"""Find the first failure of an attempt: the worker, its rank and its error. Pure. Entry point: `find_first_failure`.
 
 When one process of a gang fails, the others fail after it: their connections close, or the agent or the kubelet
 terminates them. Containers report their end in any order and in whole seconds, so the reported order is not enough. An
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from launcher.core.error_lines import RANK_PREFIX, error_line, follows
+from launcher.core.error_lines import RANK_PREFIX, error_line, is_consequence
 from launcher.core.exit_codes import OUT_OF_MEMORY
 from launcher.core.torchrun.observe import Worker
 
@@ -48,7 +48,7 @@ class Failure:
         worker: The worker.
         rank: The global rank of the process that failed first on its node; None if torchrun does not report it.
         error: The error line, "" if there is none.
-        follows: Whether that error is a consequence of another process's end.
+        is_consequence: Whether that error is a consequence of another process's end.
         at: The time of the failure, in seconds since the epoch.
         tail: The last lines of the process, at most TAIL_BYTES.
     """
@@ -56,18 +56,18 @@ class Failure:
     worker: Worker
     rank: int | None
     error: str
-    follows: bool
+    is_consequence: bool
     at: float | None
     tail: str
 
 
-def first(workers: Iterable[Worker]) -> Failure | None:
+def find_first_failure(workers: Iterable[Worker]) -> Failure | None:
     """Return the failure that caused the others; None if no worker failed."""
-    found = [read(each) for each in workers if each.failed]
-    return min(found, key=_order, default=None)
+    found = [read_failure(each) for each in workers if each.failed]
+    return min(found, key=_sort_key, default=None)
 
 
-def settles_in(failure: Failure, workers: Iterable[Worker], now: float) -> float:
+def settle_seconds(failure: Failure, workers: Iterable[Worker], now: float) -> float:
     """Return the seconds until `failure` is final. Until then, an earlier failure may still be reported.
 
     If the clock of a node differs too much from the controller's, there is no wait.
@@ -75,12 +75,12 @@ def settles_in(failure: Failure, workers: Iterable[Worker], now: float) -> float
     if failure.worker.taken or all(each.over or each.end.code is not None for each in workers):
         return 0.0
     ends = [each.end.at for each in workers if each.failed and each.end.at is not None]
-    patience = SETTLE_SECONDS if _class(failure) == _CAUSE else FOLLOWING_SETTLE_SECONDS
-    left = min(ends, default=now - patience) + patience - now
-    return left if 0.0 < left <= patience else 0.0
+    duration = SETTLE_SECONDS if _rank_cause(failure) == _CAUSE else FOLLOWING_SETTLE_SECONDS
+    left = min(ends, default=now - duration) + duration - now
+    return left if 0.0 < left <= duration else 0.0
 
 
-def read(worker: Worker) -> Failure:
+def read_failure(worker: Worker) -> Failure:
     """Return the failure from a worker's termination message and status."""
     end = worker.end
     own = not end.before and not end.said
@@ -96,20 +96,20 @@ def read(worker: Worker) -> Failure:
         worker=worker,
         rank=int(rank[1]) if rank else None,
         error=error_line(lines),
-        follows=own and not killed and (follows(lines) or outside),
+        is_consequence=own and not killed and (is_consequence(lines) or outside),
         at=at,
         tail=_truncate("\n".join(lines) or end.text.strip()),
     )
 
 
-def _order(failure: Failure) -> tuple[int, bool, float, int, str]:
+def _sort_key(failure: Failure) -> tuple[int, bool, float, int, str]:
     worker = failure.worker
     rank = worker.node_rank if worker.node_rank is not None else 0
-    return _class(failure), failure.at is None, failure.at or 0.0, rank, worker.name
+    return _rank_cause(failure), failure.at is None, failure.at or 0.0, rank, worker.name
 
 
-def _class(failure: Failure) -> int:
-    if failure.follows:
+def _rank_cause(failure: Failure) -> int:
+    if failure.is_consequence:
         return _CONSEQUENCE
     end = failure.worker.end
     knows = failure.error or failure.worker.taken or end.before or end.said or (end.code or 0) > 1

@@ -1,7 +1,7 @@
-"""The workspace that comes through a sync pod: whether it is there, what is waited for, and what was lost. Pure.
+"""Check whether the sync pod of a job has the workspace, and what the job waits for. Pure.
 
-No node is asked for, and no worker made, before the sync pod has the archive. A sync pod that is lost is made anew and
-gets the archive from the workers, or from the sync pod of another job (launcher/workspace/serve.py).
+The job gets no nodes and no workers before its sync pod has the archive. The controller replaces a lost sync pod. The
+new one gets the archive from the workers, or from the sync pod of another job (launcher/workspace/serve.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from launcher.core.torchrun.queue_spec import WORKSPACE
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import moment
 
-# Each one that does not answer costs seconds.
+# Each sync pod that does not answer costs seconds.
 MOST_NEARBY: Final = 3
 
 
@@ -40,7 +40,7 @@ def ended_sync_pod(look: Look) -> tuple[tuple[Removal, ...], float | None]:
 
 
 def has_archive(look: Look) -> bool:
-    """Return whether the job's sync pod has an archive: it is ready then."""
+    """Return whether the job's sync pod has an archive. Then the pod is ready."""
     pod = _sync_pod(look)
     return (
         pod is not None
@@ -50,7 +50,7 @@ def has_archive(look: Look) -> bool:
 
 
 def is_abandoned(look: Look) -> bool:
-    """Return whether the sync pod of a job that has not begun gave up: nobody sent it anything for some minutes."""
+    """Return whether the sync pod of a job without workers ended, because it received nothing for some minutes."""
     pod = _sync_pod(look)
     if pod is None or look.begun or has_archive(look):
         return False
@@ -59,10 +59,10 @@ def is_abandoned(look: Look) -> bool:
     return any(each.get("exitCode") == n.SYNC_ABANDONED_EXIT for each in ends)
 
 
-def awaited(look: Look, making: Making) -> tuple[str, float | None] | None:
-    """Return what is missing of the workspace before an attempt may begin, and when there may be more to say.
+def workspace_wait(look: Look, making: Making) -> tuple[str, float | None] | None:
+    """Return a message about the missing workspace, and the seconds until the message may change.
 
-    None where nothing is: it is in a bucket, the sync pod has it, or the workers' own claims have it.
+    Return None if it is not missing: it is in a bucket, in the sync pod, or in the workers' own claims.
     """
     if not making.sync or has_archive(look) or _is_in_claims(look, making):
         return None
@@ -70,33 +70,33 @@ def awaited(look: Look, making: Making) -> tuple[str, float | None] | None:
     pod, (why, left) = n.sync_pod(name), _held_up(look)
     if why:
         return f"pod {pod}, which receives the workspace, {why}", left
-    sends = f"kubectl torchrun sync {name} sends it"
+    command = f"kubectl torchrun sync {name}"
     if look.begun:
-        return (
-            f"pod {pod} has lost the workspace, and gets it where another job has it: else {sends} again",
-            left,
-        )
-    return f"the workspace was not sent to pod {pod} yet: {sends}, if kubectl torchrun submit does not", left
+        return f"pod {pod} lost the workspace. If no other job has a copy, {command} sends it again", left
+    return (
+        f"pod {pod} waits for the workspace. If kubectl torchrun submit was stopped, {command} sends it",
+        left,
+    )
 
 
 def needs_sync_pod(job: JsonObject) -> bool:
-    """Return whether this job, as the API has it, may need a sync pod."""
+    """Return whether this job from the API may need a sync pod."""
     phase = (job.get("status") or {}).get("phase")
-    return phase not in n.FINAL_PHASES and _sent_to_pod(job) != ""
+    return phase not in n.FINAL_PHASES and _sync_pod_digest(job) != ""
 
 
-def nearby(job: JsonObject, jobs: Iterable[JsonObject]) -> tuple[str, ...]:
-    """Return the addresses of sync pods that may have this job's workspace: of jobs of its namespace that name it.
+def nearby_sync_pods(job: JsonObject, jobs: Iterable[JsonObject]) -> tuple[str, ...]:
+    """Return the addresses of sync pods that may have this job's workspace, those of running jobs first.
 
-    Those of running jobs come first. A job that is over has no sync pod.
+    They belong to jobs in the same namespace with the same digest. A finished job has no sync pod.
     """
-    meta, digest = job["metadata"], _sent_to_pod(job)
+    meta, digest = job["metadata"], _sync_pod_digest(job)
     if not digest:
         return ()
     phases = {
         each["metadata"]["name"]: (each.get("status") or {}).get("phase")
         for each in jobs
-        if each["metadata"]["name"] != meta["name"] and _sent_to_pod(each) == digest
+        if each["metadata"]["name"] != meta["name"] and _sync_pod_digest(each) == digest
     }
     names = sorted(
         (name for name, phase in phases.items() if phase not in n.FINAL_PHASES),
@@ -105,8 +105,8 @@ def nearby(job: JsonObject, jobs: Iterable[JsonObject]) -> tuple[str, ...]:
     return tuple(sync_pod_url(name, meta["namespace"]) for name in names[:MOST_NEARBY])
 
 
-def _sent_to_pod(job: JsonObject) -> str:
-    """The digest of a workspace that goes through a sync pod, "" for none."""
+def _sync_pod_digest(job: JsonObject) -> str:
+    """Return the digest of a workspace without a bucket, "" for none."""
     spec = job.get("spec")
     workspace = spec.get("workspace") if isinstance(spec, dict) else None
     if not isinstance(workspace, dict) or workspace.get("url"):
@@ -115,7 +115,7 @@ def _sent_to_pod(job: JsonObject) -> str:
 
 
 def is_lost(look: Look, before: str) -> bool:
-    """Return whether a worker failed in this init container since no copy of the workspace was there to fetch."""
+    """Return whether a worker failed in this init container because no copy of the workspace exists."""
     workspace = look.spec.workspace
     return (
         before == n.FETCH_CONTAINER and workspace is not None and not workspace.url and not has_archive(look)
@@ -123,9 +123,9 @@ def is_lost(look: Look, before: str) -> bool:
 
 
 def _is_in_claims(look: Look, making: Making) -> bool:
-    """Return whether workers had this workspace in place, on claims that outlast them.
+    """Return whether workers unpacked this workspace in their own claims.
 
-    `workspaceDigest` is taken from the status when workers did not find it there.
+    The status has no `workspaceDigest` if later workers did not find it there.
     """
     workspace = making.spec.workspace
     placed = workspace is not None and look.record.raw.get("workspaceDigest") == workspace.digest
@@ -150,8 +150,8 @@ def unsent(look: Look) -> tuple[str, float | None]:
     if not long:
         return "", min((left for left, _ in waiting), default=None)
     pod, (why, left) = n.sync_pod(look.meta.name), _held_up(look)
-    told = f"the new pod {why}" if why else f"the new pod {pod} gets it where a copy is left"
-    return f"{min(long)} waits for the workspace, which was lost with an earlier pod {pod}: {told}", left
+    state = f"the new pod {why}" if why else f"the new pod {pod} gets it from another copy, if there is one"
+    return f"{min(long)} waits for the workspace, which was lost with an earlier pod {pod}: {state}", left
 
 
 def _held_up(look: Look) -> tuple[str, float | None]:

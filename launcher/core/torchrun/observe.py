@@ -17,8 +17,8 @@ from launcher.core.torchrun.job_spec import Meta
 from launcher.core.torchrun.reading import JsonObject
 from launcher.core.torchrun.record import moment
 
-# What of a pod's metadata only Kubernetes and the controller write.
-_OF_KUBERNETES: Final = (
+# The fields of a pod's metadata that only Kubernetes and the controller write.
+_TRUSTED_METADATA: Final = (
     "name",
     "namespace",
     "uid",
@@ -96,8 +96,8 @@ class Worker:
     `created` is seconds since the epoch; `held` is what keeps it from starting, as its pod says it, `taken` for
     what reason others ended or refused it, and `fetching` says that it waits for its workspace, or fetches it.
     `beside` are the containers other than its own that have not ended, `node_rank` the number of its node in the
-    attempt, `removed` when somebody asked for its deletion, in seconds since the epoch, and `archive` which archive of
-    the workspace its annotation names, None for a pod without a workspace.
+    attempt, `removed` the time of the request for its deletion, in seconds since the epoch, and `archive` the
+    annotation with the archive of its workspace, None for a pod without a workspace.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Worker:
 
     @property
     def failed(self) -> bool:
-        """Whether its own container or its pod failed. Sidecars may go on, and keep the pod in phase Running."""
+        """Return whether its own container or its pod failed. A running sidecar keeps the pod in phase Running."""
         return self.phase == "Failed" or (not self.end.before and self.end.code not in (None, 0))
 
     @property
@@ -237,8 +237,8 @@ def observe(meta: Meta, items: Iterable[JsonObject], restarting: int) -> Childre
     return Children(
         restarting=restarting,
         jobs=tuple(sorted(jobs, key=lambda each: (each.attempt, each.name))),
-        workers=tuple(map(_readable, mine)),
-        strays=tuple(_readable(each) for each in pods if each not in mine),
+        workers=tuple(map(_read_worker, mine)),
+        strays=tuple(_read_worker(each) for each in pods if each not in mine),
         objects=objects,
         others=others,
     )
@@ -308,18 +308,18 @@ def _suspender(meta: JsonObject) -> tuple[str, float | None]:
     return str(wrote[-1].get("manager") or "somebody"), moment(wrote[-1].get("time"))
 
 
-def _readable(item: JsonObject) -> Worker:
-    """Return the worker of a pod, whatever the pod says of itself: its job is decided on all the same."""
+def _read_worker(item: JsonObject) -> Worker:
+    """Return the worker of a pod. If its status can't be read, use the trusted fields only."""
     try:
         return _worker(item)
     except Exception as error:
-        return replace(_worker(bare(item)), held=f"its status can't be read: {error!r}"[:_SHOWN])
+        return replace(_worker(trusted_fields(item)), held=f"its status can't be read: {error!r}"[:_SHOWN])
 
 
-def bare(item: JsonObject) -> JsonObject:
-    """Return what of a pod Kubernetes and the controller alone write, as far as its job is decided by it."""
+def trusted_fields(item: JsonObject) -> JsonObject:
+    """Return the fields of a pod that only Kubernetes and the controller write."""
     meta, spec, status = item["metadata"], item.get("spec"), item.get("status")
-    kept = {key: meta[key] for key in _OF_KUBERNETES if key in meta}
+    kept = {key: meta[key] for key in _TRUSTED_METADATA if key in meta}
     annotations = meta.get("annotations")
     index = annotations.get(n.LABEL_INDEX) if isinstance(annotations, dict) else None
     return {
@@ -353,13 +353,13 @@ def _worker(item: JsonObject) -> Worker:
         taken=taken_by(item),
         beside=_beside(status.get("containerStatuses")),
         node_rank=_node_rank(item),
-        removed=_removed(meta),
+        removed=_removal_time(meta),
         uid=str(meta.get("uid") or ""),
         archive=(meta.get("annotations") or {}).get(n.ANNOTATION_ARCHIVE),
     )
 
 
-def _removed(meta: JsonObject) -> float | None:
+def _removal_time(meta: JsonObject) -> float | None:
     """`deletionTimestamp` is the end of the grace period (k8s.io/apimachinery, meta/v1/types.go: ObjectMeta)."""
     at = moment(meta.get("deletionTimestamp"))
     return None if at is None else at - float(meta.get("deletionGracePeriodSeconds") or 0)

@@ -18,7 +18,7 @@ from launcher.core.quantity import in_words
 from launcher.core.torchrun import command as commands
 from launcher.core.torchrun import first_process, job_spec, placement
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.addresses import archive_annotation, log_url, logs_below, sync_pod_url
+from launcher.core.torchrun.addresses import archive_annotation, log_url, logs_prefix, sync_pod_url
 from launcher.core.torchrun.distribution import Size
 from launcher.core.torchrun.job_spec import JobSpec
 from launcher.core.torchrun.queue_spec import WORKING_DIRECTORY, WORKSPACE, QueueSpec
@@ -37,9 +37,9 @@ _ARCHIVE_FIELD: Final = f"metadata.annotations['{n.ANNOTATION_ARCHIVE}']"
 
 @dataclass(frozen=True, kw_only=True)
 class Making:
-    """What children are made of: a job, its settings and size, its volumes, and the number of the attempt.
+    """The input for the objects of a job: its spec, settings, size and volumes, and the number of the attempt.
 
-    `begun` says that workers of the job began before. `nearby` are the addresses of other jobs' sync pods that may have
+    `begun` says whether the job had workers before. `nearby` are the addresses of other jobs' sync pods that may have
     the archive of this job's workspace.
     """
 
@@ -72,9 +72,9 @@ class Making:
 
     @property
     def logs(self) -> str:
-        """Where the logs of the job's workers are archived, "" for nowhere."""
+        """Return the URL of the job's archived logs, "" without a bucket."""
         bucket = self.settings.queue.bucket
-        return logs_below(bucket, self.namespace, self.uid) if bucket else ""
+        return logs_prefix(bucket, self.namespace, self.uid) if bucket else ""
 
     @property
     def meeting(self) -> commands.Meeting:
@@ -177,7 +177,7 @@ def _container(making: Making, below: Mapping[str, Any], node: int | None) -> Js
         "resources": {
             **resources,
             **{
-                kind: {**_of_template(making, resources.get(kind) or {}), **ours}
+                kind: {**_template_resources(making, resources.get(kind) or {}), **ours}
                 for kind in ("requests", "limits")
             },
         },
@@ -189,37 +189,37 @@ def _container(making: Making, below: Mapping[str, Any], node: int | None) -> Js
 
 
 def resources_of(making: Making) -> dict[str, str]:
-    """What a worker asks for: of a node whose GPUs it takes in part, the same part of the rest.
+    """Return the resources of a worker. With a part of a node's GPUs, it gets the same part of the other resources.
 
-    The sidecar of the workspace is within that part, so that as many workers fit on the node as their GPUs say.
+    The sidecar of the workspace counts within this part. Otherwise fewer workers would fit on the node.
     """
-    queue, gpus, part = making.settings.queue, making.size.gpus, _part(making)
+    queue, gpus, part = making.settings.queue, making.size.gpus, _node_fraction(making)
     beside = _TOOL if part < 1 and making.spec.workspace is not None else {}
-    cpus = _less(queue.cpus * part, beside.get("cpu"))
-    memory = _less(queue.memory * part, beside.get("memory"))
+    cpus = _subtract(queue.cpus * part, beside.get("cpu"))
+    memory = _subtract(queue.memory * part, beside.get("memory"))
     asked = {"cpu": f"{max(1, floor(cpus * 1000))}m", "memory": in_words(max(1, floor(memory)))}
     return {**asked, **({GPU_RESOURCE: str(gpus)} if gpus else {})}
 
 
-def _part(making: Making) -> Fraction:
-    """The part of what its queue says of a node that a worker takes."""
+def _node_fraction(making: Making) -> Fraction:
+    """Return the fraction of the queue's nodeResources that a worker gets."""
     gpus = making.size.gpus
     return Fraction(gpus, making.settings.queue.gpus) if gpus else Fraction(1)
 
 
-def _less(share: quantity.Amount, beside: str | None) -> quantity.Amount:
-    """The share without what runs beside the worker, as far as that leaves half of it."""
+def _subtract(share: quantity.Amount, beside: str | None) -> quantity.Amount:
+    """Return the share without the sidecar's request, if that leaves at least half of it."""
     taken = quantity.parse(beside) if beside else 0
     return share - taken if taken * 2 <= share else share
 
 
-def _of_template(making: Making, asked: Mapping[str, Any]) -> JsonObject:
-    """What the template asks for, as a worker that takes a part of a node does.
+def _template_resources(making: Making, asked: Mapping[str, Any]) -> JsonObject:
+    """Return the template's resources for a worker that may get a part of a node.
 
-    EFA interfaces, with their huge pages, go to workers that take whole nodes: a node may have one alone, and who has
-    that keeps others off the node. Local storage is shared as cores and memory are.
+    Only workers with a whole node get EFA interfaces and their huge pages: a node may have a single interface, and then
+    no other worker would fit. Local storage is divided like cores and memory.
     """
-    part, gpus = _part(making), making.size.gpus
+    part, gpus = _node_fraction(making), making.size.gpus
     if not gpus or gpus == making.settings.node_gpus:
         return dict(asked)
     left = {name: amount for name, amount in asked.items() if name != c.EFA_RESOURCE}
@@ -348,7 +348,7 @@ def _mounts(making: Making) -> list[JsonObject]:
         {
             "name": mount.volume,
             "mountPath": mount.path,
-            **_own_directory(making, mount.volume),
+            **_workspace_subpath(making, mount.volume),
             **({"readOnly": True} if mount.read_only else {}),
         }
         for mount in making.storage.mounts
@@ -362,29 +362,29 @@ def _mounts(making: Making) -> list[JsonObject]:
     return result
 
 
-def _own_directory(making: Making, volume: str) -> JsonObject:
-    """Return the part of the workspace's claim that the job has for itself, as a field of a mount.
+def _workspace_subpath(making: Making, volume: str) -> JsonObject:
+    """Return the `subPath` of the job's own directory in the claim of the workspace, as a field of a mount.
 
-    A claim may be retained from an earlier job, or shared: in one directory for all, what another job wrote would run
-    in this one. Nobody can guess the uid before the job is there. Kubernetes makes the directory with the mode of the
-    volume's root (SafeMakeDir in k8s.io/kubernetes, pkg/volume/util/subpath/subpath_linux.go).
+    A claim may be shared, or retained from an earlier job. In a common directory, a job could run the code of another.
+    The uid can't be guessed before the job exists. Kubernetes creates the directory with the mode of the volume's root
+    (SafeMakeDir in k8s.io/kubernetes, pkg/volume/util/subpath/subpath_linux.go).
     """
     claimed = volume == WORKSPACE and WORKSPACE in making.settings.queue.volumes
     return {"subPath": making.uid} if claimed and making.spec.workspace is not None else {}
 
 
 def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> list[JsonObject]:
-    """Return what puts the workspace in place before the worker starts, keeps it up to date, and archives the log."""
+    """Return the init container and the sidecar for the workspace and the log."""
     workspace = making.spec.workspace
     mounts: list[JsonObject] = []
     words: list[str] = []
     logs: list[str] = []
     if workspace is not None:
-        # Not where the workers have it: that is /app, and the tools' own image has its program there.
+        # Not at the workers' path: the image of the tools has its program in /app.
         mounts.append(
-            {"name": WORKSPACE, "mountPath": n.TOOLS_WORKSPACE, **_own_directory(making, WORKSPACE)}
+            {"name": WORKSPACE, "mountPath": n.TOOLS_WORKSPACE, **_workspace_subpath(making, WORKSPACE)}
         )
-        # Not by subPath: such a file never changes in a running pod.
+        # Without subPath: Kubernetes does not update such a file in a running pod.
         mounts.append({"name": n.ARCHIVE_VOLUME, "mountPath": n.ARCHIVE_DIRECTORY, "readOnly": True})
         sync = [] if workspace.url else ["--sync", sync_pod_url(making.name, making.namespace)]
         words = ["--archive", f"{n.ARCHIVE_DIRECTORY}/{n.ARCHIVE_FILE}", *sync, "--into", n.TOOLS_WORKSPACE]
@@ -392,7 +392,7 @@ def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> l
     if making.logs:
         address = log_url(commands.literally(making.logs), making.attempt, f"$({n.ENV_NODE_RANK})")
         logs = ["--log", n.LOG_FILE, "--log-url", address]
-    # Rights on the bucket, and its place, are the worker's.
+    # The access to the bucket, and its region, are those of the worker.
     env = [
         each
         for each in container["env"]
@@ -413,7 +413,7 @@ def _tools(making: Making, below: Mapping[str, Any], container: JsonObject) -> l
         "volumeMounts": mounts,
         **common,
     }
-    # A native sidecar: it starts after the one before, and its end is not waited for.
+    # A native sidecar: it starts after the init container, and the pod does not wait for its end.
     follow = {
         "name": n.FOLLOW_CONTAINER,
         "command": [*program, "follow", *words, *logs],

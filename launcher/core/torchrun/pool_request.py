@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from launcher.core import contract as c
 from launcher.core import manifests, observe, quantity
-from launcher.core.claim_mark import mark, marked
+from launcher.core.claim_mark import add_mark, mark
 from launcher.core.manifests import Owner
 from launcher.core.observe import NodePool
 from launcher.core.request import GPU_RESOURCE, Placeholder, Pool, Request, Worker
@@ -176,7 +176,7 @@ def placeholder(making: Making, request: JobRequest, index: int, wait: str) -> J
     meta["ownerReferences"] = [owner_reference(making.name, making.uid)]
     apart = {"matchLabels": {n.LABEL_JOB: making.name, c.LABEL_ROLE: c.ROLE_PLACEHOLDER}}
     spec["affinity"] = {
-        "nodeAffinity": marked(request.affinity, mark(request.namespace, request.run_id)),
+        "nodeAffinity": add_mark(request.affinity, mark(request.namespace, request.run_id)),
         "podAntiAffinity": {REQUIRED: [{"labelSelector": apart, "topologyKey": _HOSTNAME}]},
     }
     spec["containers"][0]["command"] = list(_HOLD)

@@ -14,7 +14,7 @@ from launcher.core.torchrun.addresses import archive_annotation
 from launcher.core.torchrun.decision import Decision
 from launcher.core.torchrun.displaced import spent, unplaced
 from launcher.core.torchrun.ends import End
-from launcher.core.torchrun.first_failure import Failure, first, settles_in
+from launcher.core.torchrun.first_failure import Failure, find_first_failure, settle_seconds
 from launcher.core.torchrun.look import Look, Refusal, acceptance, prepare, refused, standing
 from launcher.core.torchrun.lost_workspace import ended_sync_pod, is_lost
 from launcher.core.torchrun.observe import Worker
@@ -25,7 +25,7 @@ from launcher.core.torchrun.starting import asked, drifted, key_of, leftovers, m
 from launcher.core.torchrun.unstarted import unstarted
 
 PROGRESS_SECONDS: Final = 10.0
-# Attempts of which the status says how they ended: who follows a job may have missed several.
+# The status keeps the last attempts, because a client that follows the job may have missed several.
 MOST_ATTEMPTS: Final = 8
 _ATTEMPT_MESSAGE: Final = 1024
 # Kinds of which an attempt has those that its pods name.
@@ -36,26 +36,26 @@ _BY_NAME: Final = ("PersistentVolumeClaim", "PodGroup")
 class Over:
     """Why an attempt is over, and the exit code of the worker that ended it, if one did.
 
-    `final`: it says that the command fails each time. `failure` is what is known of that worker, and `settles_in` says
-    in how many seconds no earlier failure can come to light any more.
+    `final`: its exit code says that the command fails each time. `failure` is the failure of this worker, and
+    `settle_seconds` the time until no earlier failure can be reported any more.
     """
 
     why: str
     exit_code: int | None = None
     final: bool = False
     failure: Failure | None = None
-    settles_in: float = 0.0
+    settle_seconds: float = 0.0
 
 
 def go_on(look: Look) -> Decision:
     """The next step of an attempt that runs, or ends."""
     over = ended(look)
-    if over is not None and over.settles_in > 0:
+    if over is not None and over.settle_seconds > 0:
         decision = keep(look)
-        return replace(decision, again=min(over.settles_in, decision.again or over.settles_in))
+        return replace(decision, again=min(over.settle_seconds, decision.again or over.settle_seconds))
     if over is not None:
         before = over.failure.worker.end.before if over.failure is not None else ""
-        return _ended(look, over) if not is_lost(look, before) else _lost_workspace(look, over)
+        return _ended(look, over) if not is_lost(look, before) else _restart_for_workspace(look, over)
     anew = _anew(look)
     if anew is not None:
         return anew
@@ -71,42 +71,46 @@ def ended(look: Look) -> Over | None:
     # The workers of a Job that somebody suspends are ended by that, and made anew when it is let go.
     stopped = {each.uid for each in jobs if each.suspended}
     kept = [each for each in workers if not (each.deleting and each.job in stopped)]
-    failure = first(kept)
+    failure = find_first_failure(kept)
     well = any(each.uid in look.seen.well for each in jobs)
     lost = [each for each in kept if each.deleting and (each.told_to_go or not each.over)]
     # The Job controller removes the others then, too.
     lost.sort(key=lambda each: not each.taken)
-    if failure is not None and failure.follows and lost and lost[0].taken:
-        return Over(why=_lost(lost[0]), exit_code=lost[0].end.code)
+    if failure is not None and failure.is_consequence and lost and lost[0].taken:
+        return Over(why=_describe_loss(lost[0]), exit_code=lost[0].end.code)
     if failure is not None:
         worker = failure.worker
-        # What ran before the command says nothing of the command.
+        # The exit code of an init container says nothing about the command.
         final = not worker.end.before and worker.end.code in c.WORKER_FINAL_EXIT_CODES
-        settles = settles_in(failure, kept, look.now)
+        settles = settle_seconds(failure, kept, look.now)
         return Over(
-            why=_failed(failure), exit_code=worker.end.code, final=final, failure=failure, settles_in=settles
+            why=_describe_failure(failure),
+            exit_code=worker.end.code,
+            final=final,
+            failure=failure,
+            settle_seconds=settles,
         )
     for job in jobs:
         if job.failed:
-            named = f": {_lost(lost[0])}" if lost and lost[0].taken else ""
+            named = f": {_describe_loss(lost[0])}" if lost and lost[0].taken else ""
             return Over(why=f"Job {job.name} failed{named}")
         if job.deleting:
             return Over(why=f"Job {job.name} was deleted")
     if len(jobs) < jobs[0].parts:
         return Over(why=f"{jobs[0].parts - len(jobs)} Jobs of the attempt are gone")
     if lost and not well:
-        return Over(why=_lost(lost[0]))
+        return Over(why=_describe_loss(lost[0]))
     name, _ = unplaced(look)
     if name and not well:
         return Over(why=f"worker {name} has no node after {NODE_START_SECONDS} s")
     return None
 
 
-def _lost(worker: Worker) -> str:
-    return f"{_called(worker)} is lost{_by(worker)}"
+def _describe_loss(worker: Worker) -> str:
+    return f"{_describe_worker(worker)} is lost{_by(worker)}"
 
 
-def _called(worker: Worker, rank: int | None = None) -> str:
+def _describe_worker(worker: Worker, rank: int | None = None) -> str:
     ranks = [("node rank", worker.node_rank), ("rank", rank)]
     which = ", ".join(f"{name} {number}" for name, number in ranks if number is not None)
     return f"worker {worker.name}{f' ({which})' if which else ''} on node {worker.node or 'unknown'}"
@@ -116,14 +120,14 @@ def _by(worker: Worker) -> str:
     return f" ({worker.taken})" if worker.taken not in ("", worker.end.reason) else ""
 
 
-def _failed(failure: Failure) -> str:
+def _describe_failure(failure: Failure) -> str:
     worker = failure.worker
     said = f": {worker.end.of_pod}" if worker.end.of_pod else ""
     error = f": {failure.error}" if failure.error and not (worker.end.before or worker.end.said) else ""
-    return f"{_called(worker, failure.rank)} {_told(worker.end)}{_by(worker)}{said}{error}"
+    return f"{_describe_worker(worker, failure.rank)} {_describe_end(worker.end)}{_by(worker)}{said}{error}"
 
 
-def _told(end: End) -> str:
+def _describe_end(end: End) -> str:
     said = f"ended with exit code {end.code}" if end.code is not None else "failed"
     if end.before:
         return f"did not begin: its init container {end.before} {said} ({end.said or end.reason or 'no message'})"
@@ -146,10 +150,10 @@ def _ended(look: Look, over: Over) -> Decision:
             else n.REASON_WORKER_FAILED
         )
         told = f"; {restarts} of {most} restarts were used" if most and not final else ""
-        message = f"{over.why}{told}{_more(look, over)}"
+        message = f"{over.why}{told}{_log_command(look, over)}"
         fields = {**_first_failure(look, over), "attempts": _attempts(look, reason, message)}
         return look.end(n.PHASE_FAILED, reason, message, over.exit_code, **fields)
-    message = f"{over.why}; restart {restarts + 1} of {most}{_more(look, over)}"
+    message = f"{over.why}; restart {restarts + 1} of {most}{_log_command(look, over)}"
     # The message is another one as soon as the next attempt begins, and Events are kept for an hour.
     why = {"attempt": look.record.attempt, "time": stamp(look.now), "message": record.short(message)}
     return _next(
@@ -162,8 +166,8 @@ def _ended(look: Look, over: Over) -> Decision:
     )
 
 
-def _more(look: Look, over: Over) -> str:
-    """The command that shows more of the first failure."""
+def _log_command(look: Look, over: Over) -> str:
+    """Return the command that shows the log of the first failure."""
     if over.failure is None or over.failure.worker.node_rank is None:
         return ""
     which = f"--node-rank {over.failure.worker.node_rank} --attempt {look.record.attempt}"
@@ -171,7 +175,7 @@ def _more(look: Look, over: Over) -> str:
 
 
 def _first_failure(look: Look, over: Over) -> dict[str, Any]:
-    """`firstFailure` of the status; None where no worker's own end is known."""
+    """Return `firstFailure` of the status, None if no worker failed."""
     failure = over.failure
     if failure is None:
         return {"firstFailure": None}
@@ -194,7 +198,7 @@ def _first_failure(look: Look, over: Over) -> dict[str, Any]:
 
 
 def _attempts(look: Look, reason: str, message: str) -> list[dict[str, Any]]:
-    """`attempts` of the status, with the one that ends now."""
+    """Return `attempts` of the status, including the attempt that ends now."""
     before = look.record.raw.get("attempts")
     ended = {
         "attempt": look.record.attempt,
@@ -202,12 +206,12 @@ def _attempts(look: Look, reason: str, message: str) -> list[dict[str, Any]]:
         "reason": reason,
         "message": message[:_ATTEMPT_MESSAGE],
     }
-    kept = [each for each in before if isinstance(each, dict)] if isinstance(before, list) else []
-    return [*kept, ended][-MOST_ATTEMPTS:]
+    earlier = [each for each in before if isinstance(each, dict)] if isinstance(before, list) else []
+    return [*earlier, ended][-MOST_ATTEMPTS:]
 
 
-def _lost_workspace(look: Look, over: Over) -> Decision:
-    """The next attempt waits for the workspace, and holds no node meanwhile. This costs no restart."""
+def _restart_for_workspace(look: Look, over: Over) -> Decision:
+    """Begin another attempt, which first waits for the workspace without nodes. It is not counted as a restart."""
     message = f"{over.why}; the workspace was lost with an earlier pod {n.sync_pod(look.meta.name)}"
     return _next(look, n.REASON_WORKSPACE_LOST, message, workspaceDigest=None)
 
@@ -287,13 +291,13 @@ def keep(look: Look) -> Decision:
         decision,
         removals=(*leftovers(others), *gone, *empty),
         makes=makes,
-        changes=(*changes, *_archives(look), *starts),
+        changes=(*changes, *_archive_changes(look), *starts),
         again=min(due, default=None),
     )
 
 
-def _archives(look: Look) -> tuple[dict[str, Any], ...]:
-    """Return the annotation of each worker that names another archive than the job's spec: what the worker follows."""
+def _archive_changes(look: Look) -> tuple[dict[str, Any], ...]:
+    """Return a change for each worker whose annotation names another archive than the job's spec."""
     if look.spec.workspace is None or look.problems:
         return ()
     named = archive_annotation(look.spec.workspace)
@@ -331,7 +335,7 @@ def _written(look: Look, told: tuple[Condition, ...]) -> Decision:
         kept = before if "unreadable" in look.progress and isinstance(before, dict) else {}
         fields["progress"] = {**kept, **look.progress}
     if look.spec.workspace is not None:
-        fields["workspaceDigest"] = look.spec.workspace.digest  # it is followed
+        fields["workspaceDigest"] = look.spec.workspace.digest  # the workers follow the spec
     reason = n.REASON_RUNNING if runs else n.REASON_STARTING
     ready_now = Condition(type=n.WORKERS_READY, so=all_ready, reason=reason, message=message)
     alive = Condition(

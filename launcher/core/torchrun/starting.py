@@ -12,7 +12,7 @@ from launcher.core.torchrun.decision import UNHEARD_SECONDS, Decision, Removal, 
 from launcher.core.torchrun.displaced import withdrawn
 from launcher.core.torchrun.gang_queue import never_starts
 from launcher.core.torchrun.look import Look, Refusal, Wait, acceptance, prepare, refused, standing, uncounted
-from launcher.core.torchrun.lost_workspace import awaited, ended_sync_pod, is_abandoned
+from launcher.core.torchrun.lost_workspace import ended_sync_pod, is_abandoned, workspace_wait
 from launcher.core.torchrun.observe import AttemptJob, Worker
 from launcher.core.torchrun.pods import Making
 from launcher.core.torchrun.reading import JsonObject
@@ -20,8 +20,8 @@ from launcher.core.torchrun.record import Condition
 
 _SHOWN: Final = 3
 _NOT_SENT: Final = (
-    f"the workspace was not sent: no byte of it came for {n.SYNC_ABANDONED_SECONDS} s, as when kubectl torchrun submit "
-    "is killed; submit the job again"
+    f"the workspace did not arrive within {n.SYNC_ABANDONED_SECONDS} s; kubectl torchrun submit may have been stopped. "
+    "Submit the job again"
 )
 
 
@@ -32,7 +32,7 @@ def start(look: Look) -> Decision:
     prepared = prepare(look, look.record.attempt)
     if isinstance(prepared, Making):
         prepared = never_starts(look, prepared) or prepared
-    unsent = _workspace(look, prepared) if isinstance(prepared, Making) else None
+    unsent = _wait_for_workspace(look, prepared) if isinstance(prepared, Making) else None
     nodes_of: nodes.Chosen | nodes.Waiting | None = unsent
     if isinstance(prepared, Making) and prepared.settings.queue.pool:
         nodes_of = nodes.choose(look, prepared, _leaving(look), unsent)
@@ -60,12 +60,12 @@ def start(look: Look) -> Decision:
     )
 
 
-def _workspace(look: Look, making: Making) -> nodes.Waiting | None:
-    """The wait for the workspace, which holds nothing; None where there is none."""
-    missing = awaited(look, making)
-    if missing is None:
+def _wait_for_workspace(look: Look, making: Making) -> nodes.Waiting | None:
+    """Return the wait for the workspace, without placeholders; None if the workspace is there."""
+    wait = workspace_wait(look, making)
+    if wait is None:
         return None
-    message, again = missing
+    message, again = wait
     return nodes.Waiting(
         reason=n.REASON_WAITING_FOR_WORKSPACE, message=message, removals=withdrawn(look), again=again
     )
@@ -206,7 +206,7 @@ def _towards(
 def _gathers(
     look: Look, making: Making, phase: str, told: tuple[Condition, ...], waiting: nodes.Waiting
 ) -> Decision:
-    """The job waits for its workspace or for nodes. What needs no node is made: the workspace can be sent."""
+    """Wait for the workspace or for nodes. Create the objects that need no node, such as the sync pod."""
     wanted = [children.service(making), *([children.sync_pod(making)] if making.sync else [])]
     taken = _taken(look, wanted)
     reason, message = (n.REASON_NAME_TAKEN, taken) if taken else (waiting.reason, waiting.message)

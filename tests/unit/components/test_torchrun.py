@@ -19,7 +19,7 @@ from components.torchrun import CHECKOUT, Torchrun, TorchrunArgs, read_documents
 from launcher.controller import deployment
 from launcher.core import contract
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.addresses import logs_below
+from launcher.core.torchrun.addresses import logs_prefix
 from launcher.workspace.bucket import archive_url
 from tests.unit.components.queues import queue
 from tests.unit.components.recording import Recorded, deploy
@@ -242,4 +242,4 @@ def test_names_are_those_of_the_contract() -> None:
     assert stated["workerContainer"] == n.WORKER_CONTAINER
     digest, archives = f"sha256:{'0' * 64}", stated["bucket"]["archives"]
     assert archive_url("s3://bucket/p", "team", digest).startswith(f"s3://bucket/p/{archives}/team/")
-    assert logs_below("s3://bucket/p", "team", "u1") == f"s3://bucket/p/{stated['bucket']['logs']}/team/u1"
+    assert logs_prefix("s3://bucket/p", "team", "u1") == f"s3://bucket/p/{stated['bucket']['logs']}/team/u1"

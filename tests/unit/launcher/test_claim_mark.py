@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.core.claim_mark import JsonObject, mark, marked, marks_of
+from launcher.core.claim_mark import JsonObject, add_mark, mark, read_marks
 from launcher.core.torchrun.affinity import allows
 from tests.unit.launcher.shown import node
 
@@ -39,13 +39,13 @@ def test_mark_is_a_label_key_of_one_run() -> None:
 )
 def test_mark_is_in_every_term_of_an_affinity(terms: list[JsonObject], expected: list[JsonObject]) -> None:
     affinity = {REQUIRED: {"nodeSelectorTerms": terms}} if terms else {}
-    made = marked({**affinity, "preferred": [1]}, KEY)
+    made = add_mark({**affinity, "preferred": [1]}, KEY)
     assert made == {"preferred": [1], REQUIRED: {"nodeSelectorTerms": expected}}
-    assert marks_of({"spec": {"requirements": expected[0].get("matchExpressions")}}) == (
+    assert read_marks({"spec": {"requirements": expected[0].get("matchExpressions")}}) == (
         {KEY} if OWN in (expected[0].get("matchExpressions") or []) else set()
     )
 
 
 def test_mark_keeps_no_pod_from_a_node() -> None:
     there = node("a", "small", 4, ready=True, starting=False, initialized=True, cordoned=False)
-    assert allows(marked({}, KEY), there)
+    assert allows(add_mark({}, KEY), there)

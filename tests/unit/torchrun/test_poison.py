@@ -141,7 +141,7 @@ def test_decide_with_wrong_values_in_a_pod_keeps_deadline_and_suspension(life: L
     full = {**worker, "status": said}
     others = [each for each in children if each is not worker]
     for path in places(full):
-        if len(path) < 2 or path[0] == "spec" or path[1] in observe._OF_KUBERNETES:
+        if len(path) < 2 or path[0] == "spec" or path[1] in observe._TRUSTED_METADATA:
             continue
         for value in (*TYPES, "9" * 5000):
             pods = [*others, poisoned(full, path, value)]

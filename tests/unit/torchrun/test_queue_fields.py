@@ -11,7 +11,7 @@ import pytest
 from launcher.core.observe import effective_requests
 from launcher.core.torchrun import children, placement
 from launcher.core.torchrun import names as n
-from launcher.core.torchrun.addresses import sent_below
+from launcher.core.torchrun.addresses import archive_prefix
 from launcher.core.torchrun.distribution import Refused
 from launcher.core.torchrun.pods import worker
 from launcher.core.torchrun.storage import ClaimMissing
@@ -314,7 +314,7 @@ def test_bucket_of_a_queue_has_the_logs_of_every_worker(sent: dict[str, Any]) ->
     ],
 )
 def test_place_that_an_archive_was_sent_below(address: str, below: str) -> None:
-    assert sent_below(address) == below
+    assert archive_prefix(address) == below
 
 
 def test_workspace_in_a_claim_has_a_directory_of_its_job() -> None:

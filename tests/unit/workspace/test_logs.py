@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.torchrun.addresses import log_url, logs_below
+from launcher.core.torchrun.addresses import log_url, logs_prefix
 from launcher.workspace import logs
 from launcher.workspace.errors import NotThere, WorkspaceError
 from launcher.workspace.logs import archive_log, kept, print_logs, trim
 from tests.unit.workspace.archives import until
 
 pytestmark = pytest.mark.unit
-BELOW = logs_below("s3://b/torchrun/", "team", "u1")
+BELOW = logs_prefix("s3://b/torchrun/", "team", "u1")
 
 
 class Objects:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launcher.core.torchrun import names
-from launcher.core.torchrun.addresses import sent_below
+from launcher.core.torchrun.addresses import archive_prefix
 from launcher.workspace.__main__ import main
 from launcher.workspace.bucket import Bucket, archive_url, parse_url
 from launcher.workspace.errors import NotThere, WorkspaceError
@@ -348,7 +348,7 @@ def test_what_is_in_the_bucket_is_not_sent_again(bucket: Any, tmp_path: Path) ->
     assert told == []
     assert bucket.head_object(Bucket="code", Key=parse_url(url)[1])["LastModified"] == before
     assert fetch(PodSource(pointing(tmp_path / "archive", archive, url)), into).put == 1
-    assert sent_below(url) == "s3://code/team"
+    assert archive_prefix(url) == "s3://code/team"
 
 
 def test_what_others_write_to_the_bucket_does_not_run(
@@ -403,7 +403,7 @@ def test_an_archive_that_does_not_come_at_once_is_waited_for(
 def test_a_damaged_object_is_found_and_replaced(bucket: Any, tmp_path: Path) -> None:
     archive = packed(tmp_path / "in", a="1")
     url = archive_url("s3://code", "research", archive.digest)
-    assert sent_below(url) == "s3://code"
+    assert archive_prefix(url) == "s3://code"
     key, data = parse_url(url)[1], bytearray(archive.file.read_bytes())
     data[-1] ^= 1
     bucket.put_object(Bucket="code", Key=key, Body=bytes(data), ChecksumAlgorithm="SHA256")
